@@ -1,0 +1,307 @@
+"""What a million keys cost: bytes, cache misses, and the worst moment of growth.
+
+    python benchmarks/python/bench_memory.py [--quick] [--rounds N] [--json FILE]
+
+Bytes a key: growth of the resident set over keys, in a process of its own for
+each line; key strings are made on the fly and dropped. Cost by size: random
+keys of tables from 1 k to 10 M keys, all tables alive at once and taken in
+turn; only decisions are timed. Worst call: the longest single call while a
+table grows, beside the longest call of an empty function in an equal loop,
+which is what the machine's own interruptions look like.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import harness
+import peers
+from harness import Target
+
+# One admission keeps a key in use for six minutes: nothing becomes idle, and
+# thereby cheaper, while the benchmark runs; nobody is refused either.
+_COUNT, _HOURS = 10_000, 1_000
+_LIMIT = f"{_COUNT}/{_HOURS} hour"
+_CHUNK = 100_000
+_TIDEGATE = "tidegate token-bucket"
+
+
+def _tidegate() -> tuple[Callable[[str], Any], Any]:
+    module = harness.load_tidegate()
+    assert module is not None
+    limiter = module.Limiter(_LIMIT, algorithm="token-bucket")
+    return limiter.hit, limiter
+
+
+def _limits() -> tuple[Callable[[str], Any], Any]:
+    module = harness.optional("limits")
+    assert module is not None
+    limiter = module.strategies.FixedWindowRateLimiter(module.storage.MemoryStorage())
+    item = module.RateLimitItemPerHour(_COUNT, _HOURS)
+    return (lambda key: limiter.hit(item, key)), limiter
+
+
+def _rust_py() -> tuple[Callable[[str], Any], Any]:
+    module = harness.optional("rust_py_rate_limit")
+    assert module is not None
+    limiter = module.RateLimiter(_COUNT, _HOURS * 3600)
+    return limiter.check, limiter
+
+
+_MAKERS: dict[str, Callable[[], tuple[Callable[[str], Any], Any]]] = {
+    _TIDEGATE: _tidegate,
+    "limits fixed window": _limits,
+    "rust-py-rate-limit": _rust_py,
+}
+
+
+def _key_chunks(total: int, chunk: int = _CHUNK) -> Iterator[list[str]]:
+    for start in range(0, total, chunk):
+        yield [f"user:{i}" for i in range(start, min(start + chunk, total))]
+
+
+def _bytes_a_key(name: str, keys: int) -> dict[str, Any]:
+    hit, owner = _MAKERS[name]()
+    hit("user:warm-up")
+    gc.collect()
+    before = harness.resident_bytes()
+    for i in range(keys):
+        hit(f"user:{i}")
+    grown = harness.resident_bytes() - before
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = peak if sys.platform == "darwin" else peak * 1024
+    found: dict[str, Any] = {
+        "name": name,
+        "keys": keys,
+        "bytes_a_key": grown / keys,
+        "peak_bytes_a_key": max(grown, peak - before) / keys,
+    }
+    if name == _TIDEGATE:
+        stats = owner.stats()
+        found["keys_held"] = stats.keys
+        found["evicted_live"] = stats.evicted_live
+    return found
+
+
+def _cost_by_size(name: str, sizes: list[int], rounds: int) -> list[dict[str, Any]]:
+    tables: list[tuple[int, Callable[[str], Any], Any, list[float]]] = []
+    for size in sizes:
+        hit, owner = _MAKERS[name]()
+        for chunk in _key_chunks(size):
+            for key in chunk:
+                hit(key)
+        tables.append((size, hit, owner, []))
+    chance = random.Random(1)
+    gc.collect()
+    gc.disable()
+    for _ in range(rounds):
+        for size, hit, _, samples in tables:
+            chunk = [f"user:{chance.randrange(size)}" for _ in range(_CHUNK)]
+            start = time.perf_counter_ns()
+            for key in chunk:
+                hit(key)
+            samples.append((time.perf_counter_ns() - start) / len(chunk))
+    return [
+        {"name": name, "keys": size, "ns": statistics.median(samples), "best_ns": min(samples)}
+        for size, _, _, samples in tables
+    ]
+
+
+def _empty(key: str) -> None:
+    """What is timed to see the machine's own interruptions."""
+
+
+def _worst_call(name: str, keys: int) -> dict[str, Any]:
+    """Times every call by itself, on the wall and on this thread's own clock."""
+    found: dict[str, Any] = {"name": name, "keys": keys}
+    for clock_name, clock in (("wall", time.perf_counter_ns), ("cpu", time.thread_time_ns)):
+        call: Callable[[str], Any] = _empty
+        owner: Any = None
+        if name != "an empty function":
+            call, owner = _MAKERS[name]()
+        worst, over_1ms = 0, 0
+        gc.collect()
+        gc.disable()
+        for chunk in _key_chunks(keys):
+            for key in chunk:
+                start = clock()
+                call(key)
+                took = clock() - start
+                if took > worst:
+                    worst = took
+                if took > 1_000_000:
+                    over_1ms += 1
+        gc.enable()
+        found[f"{clock_name}_worst_us"] = worst / 1e3
+        found[f"{clock_name}_over_1ms"] = over_1ms
+        del call, owner
+    return found
+
+
+_TASKS: dict[str, Callable[..., Any]] = {
+    "bytes": _bytes_a_key,
+    "cost": _cost_by_size,
+    "worst": _worst_call,
+}
+
+
+def _in_child(task: str, *given: Any) -> Any:
+    """Runs a task in a fresh interpreter and returns what it found."""
+    command = [sys.executable, __file__, "--child", json.dumps([task, *given])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{task} {given} failed:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _present(peers_only: bool) -> list[str]:
+    names = [] if peers_only else [_TIDEGATE]
+    missing = []
+    for name, distribution in (
+        ("limits fixed window", "limits"),
+        ("rust-py-rate-limit", "rust-py-rate-limit"),
+    ):
+        if harness.optional(peers.PEERS[distribution]) is None:
+            missing.append(distribution)
+        else:
+            names.append(name)
+    peers.print_missing(missing)
+    return names
+
+
+def _report_bytes(names: list[str], quick: bool) -> list[dict[str, Any]]:
+    found = []
+    for name in names:
+        sizes = [1_000_000] if quick or name != _TIDEGATE else [1_000_000, 10_000_000]
+        found += [_in_child("bytes", name, size) for size in sizes]
+    lines = [
+        [
+            row["name"],
+            f"{row['keys']:,}",
+            f"{row['bytes_a_key']:.1f}",
+            f"{row['peak_bytes_a_key']:.1f}",
+            f"{row['keys_held']:,}" if "keys_held" in row else "-",
+        ]
+        for row in found
+    ]
+    headers = ["", "keys", "bytes/key", "at the peak", "keys held"]
+    harness.print_table("Growth of the resident set", headers, lines)
+    return found
+
+
+def _report_cost(names: list[str], rounds: int, quick: bool) -> list[dict[str, Any]]:
+    found = []
+    peer_rounds = max(3, rounds // 3)
+    for name in names:
+        sizes = [1_000, 10_000, 100_000, 1_000_000]
+        if name == _TIDEGATE and not quick:
+            sizes.append(10_000_000)
+        found += _in_child("cost", name, sizes, rounds if name == _TIDEGATE else peer_rounds)
+    first = {row["name"]: row for row in reversed(found)}
+    lines = [
+        [
+            row["name"],
+            f"{row['keys']:,}",
+            f"{row['ns']:,.1f}",
+            f"{row['best_ns']:,.1f}",
+            f"{row['ns'] / first[row['name']]['ns']:.2f}x",
+        ]
+        for row in found
+    ]
+    headers = ["", "keys", "ns/decision", "best", "x 1,000 keys"]
+    harness.print_table("Random keys, medians of the rounds", headers, lines)
+    return found
+
+
+def _report_worst(names: list[str], runs: int, quick: bool) -> list[dict[str, Any]]:
+    found = []
+    for run in range(runs):
+        for name in [*names, "an empty function"]:
+            if run > 0 and name not in (_TIDEGATE, "an empty function"):
+                continue
+            keys = 4_000_000 if name in (_TIDEGATE, "an empty function") else 1_000_000
+            found.append({**_in_child("worst", name, keys // 4 if quick else keys), "run": run + 1})
+    found.sort(key=lambda row: [*names, "an empty function"].index(row["name"]))
+    lines = [
+        [
+            f"{row['name']}, run {row['run']}",
+            f"{row['keys']:,}",
+            f"{row['wall_worst_us']:,.0f}",
+            f"{row['wall_over_1ms']}",
+            f"{row['cpu_worst_us']:,.0f}",
+            f"{row['cpu_over_1ms']}",
+        ]
+        for row in found
+    ]
+    headers = ["", "keys", "worst wall us", "> 1 ms", "worst CPU us", "> 1 ms"]
+    harness.print_table("The longest single call while the table grows", headers, lines)
+    return found
+
+
+def _targets(
+    sizes: list[dict[str, Any]], costs: list[dict[str, Any]], worst: list[dict[str, Any]]
+) -> list[Target]:
+    found = []
+    for row in sizes:
+        if row["name"] == _TIDEGATE:
+            what = f"bytes a key at {row['keys'] // 1_000_000} M keys"
+            found.append(Target(what, row["bytes_a_key"], 48, at_least=False, unit=" B"))
+    ours = [row for row in costs if row["name"] == _TIDEGATE]
+    if ours:
+        what = f"cost a decision from {ours[0]['keys']:,} to {ours[-1]['keys']:,} keys"
+        found.append(Target(what, ours[-1]["ns"] / ours[0]["ns"], 4, at_least=False))
+    calls = [row["wall_worst_us"] for row in worst if row["name"] == _TIDEGATE]
+    if calls:
+        note = (
+            "worst single call: the least of the runs' longest; what growth costs comes back "
+            "in every run, an interruption by the machine does not."
+        )
+        what = "worst single call while the table grows"
+        found.append(Target(what, min(calls) / 1e3, 1, at_least=False, unit=" ms", note=note))
+    return found
+
+
+def main() -> None:
+    parser = harness.arguments(__doc__ or "", rounds=15, quick_rounds=5)
+    parser.add_argument("--peers-only", action="store_true", help="leave tidegate out")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        task, *given = json.loads(options.child)
+        print(json.dumps(_TASKS[task](*given)))
+        return
+    if not options.peers_only:
+        harness.load_tidegate()
+    rounds = harness.rounds_of(options)
+    names = _present(options.peers_only)
+    sizes = _report_bytes(names, options.quick)
+    costs = _report_cost(names, rounds, options.quick)
+    worst = _report_worst(names, 1 if options.quick else 3, options.quick)
+    targets = _targets(sizes, costs, worst)
+    harness.print_targets(targets)
+    harness.write_json(
+        options.json,
+        "memory",
+        {
+            "rounds": rounds,
+            "quick": options.quick,
+            "bytes": sizes,
+            "cost": costs,
+            "worst": worst,
+            "targets": targets,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+# What every target of the project is compiled with.
+include(CheckIPOSupported)
+check_ipo_supported(RESULT TIDEGATE_IPO OUTPUT ignored LANGUAGES CXX)
+
+function(tidegate_target target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor)
+  if(TIDEGATE_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  if(TIDEGATE_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${TIDEGATE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    target_link_options(${target} PRIVATE -fsanitize=${TIDEGATE_SANITIZE})
+  elseif(TIDEGATE_IPO AND CMAKE_BUILD_TYPE STREQUAL "Release")
+    set_target_properties(${target} PROPERTIES INTERPROCEDURAL_OPTIMIZATION ON)
+  endif()
+endfunction()

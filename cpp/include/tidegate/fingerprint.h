@@ -1,0 +1,52 @@
+// 128 bits that stand for a key: keyed hashing (XXH3 with a secret of the
+// store's own), so that nobody outside can aim two keys at one cell, and memory
+// does not depend on how long keys are.
+#ifndef TIDEGATE_FINGERPRINT_H_
+#define TIDEGATE_FINGERPRINT_H_
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace tidegate {
+
+struct Fingerprint {
+  uint64_t lo = 0;
+  uint64_t hi = 0;
+  friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
+  template <typename H>
+  friend H AbslHashValue(H state, const Fingerprint& f) {
+    return H::combine(std::move(state), f.lo);
+  }
+};
+
+// The secret of one store. Thread-safe.
+class Hasher {
+ public:
+  static constexpr size_t kSeedBytes = 32;
+  using Seed = std::array<unsigned char, kSeedBytes>;
+
+  // From the system's source of randomness.
+  static Seed RandomSeed();
+
+  explicit Hasher(const Seed& seed);
+
+  Fingerprint Hash(std::string_view key) const;
+
+  // A key under one limit. Never {0, 0} or {1, 0}, which the table uses itself.
+  Fingerprint Hash(std::string_view key, const Fingerprint& tag) const {
+    Fingerprint f = Hash(key);
+    f.lo ^= tag.lo;
+    f.hi ^= tag.hi;
+    if (f.hi == 0) [[unlikely]] f.hi = 1;
+    return f;
+  }
+
+ private:
+  static constexpr size_t kSecretBytes = 192;
+  alignas(64) unsigned char secret_[kSecretBytes];
+};
+
+}  // namespace tidegate
+
+#endif  // TIDEGATE_FINGERPRINT_H_

@@ -1,0 +1,129 @@
+// A limit: how much may pass, in which time, by which algorithm.
+//
+//   absl::StatusOr<Limit> limit = Limit::Parse("100/minute");
+//   absl::StatusOr<Limit> burst = Limit::Parse("10/second burst 40");
+//
+// A Limit is immutable and validated: every value that exists can be stepped
+// without overflow. Thread-safe, as all immutable values are.
+#ifndef TIDEGATE_LIMIT_H_
+#define TIDEGATE_LIMIT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace tidegate {
+
+enum class Algorithm : uint8_t {
+  kTokenBucket,    // GCRA; `gcra` is its alias
+  kLeakyBucket,    // the same state, and callers are told how long to wait
+  kFixedWindow,    // windows aligned to the epoch, or to the calendar
+  kSlidingWindow,  // two weighted counters
+  kSlidingLog,     // the instants themselves: exact, O(count) memory a key
+  kConcurrency,    // in flight at once; `period` is the lease
+};
+
+// The public name, such as "token-bucket".
+std::string_view AlgorithmName(Algorithm algorithm);
+absl::StatusOr<Algorithm> ParseAlgorithm(std::string_view name);
+
+// How fixed windows longer than a week are aligned.
+enum class Calendar : uint8_t { kNone, kMonth, kYear };
+
+// One word for both: token buckets and leaky buckets have a burst and a
+// theoretical arrival time; the others count.
+constexpr bool IsBucket(Algorithm a) {
+  return a == Algorithm::kTokenBucket || a == Algorithm::kLeakyBucket;
+}
+// Algorithms whose state is a list of instants and not one cell.
+constexpr bool IsLog(Algorithm a) {
+  return a == Algorithm::kSlidingLog || a == Algorithm::kConcurrency;
+}
+
+struct LimitSpec {
+  int64_t count = 0;
+  int64_t period_ns = 0;
+  std::optional<int64_t> burst;  // buckets only; `count` where it is not given
+  Algorithm algorithm = Algorithm::kTokenBucket;
+  Calendar calendar = Calendar::kNone;  // month and year, in units of
+  int64_t calendar_units = 1;           // so many months or years
+  std::string name;                     // empty: the canonical text
+};
+
+class Limit {
+ public:
+  // Bounds, chosen so that no step can overflow 64 bits of nanoseconds and so
+  // that Lua's doubles carry every count exactly.
+  static constexpr int64_t kMaxCount = (int64_t{1} << 53) - 1;
+  static constexpr int64_t kMaxWindowCount = (int64_t{1} << 32) - 1;
+  static constexpr int64_t kMaxLogCount = 1'000'000;
+  static constexpr int64_t kMaxPeriodNs = 3'155'760'000'000'000'000;  // 100 a
+
+  static absl::StatusOr<Limit> Create(LimitSpec spec);
+
+  // Parses one limit: COUNT (/|per) [N] UNIT [burst COUNT]. UNIT is ns, us, ms,
+  // s, m, h, d, w, month or year, or its long form, with or without a plural.
+  // `defaults` gives the algorithm, name and burst.
+  static absl::StatusOr<Limit> Parse(std::string_view text,
+                                     const LimitSpec& defaults = {});
+  // Parses limits separated by ';', ',' or '|'.
+  static absl::StatusOr<std::vector<Limit>> ParseMany(
+      std::string_view text, const LimitSpec& defaults = {});
+
+  int64_t count() const { return spec_.count; }
+  int64_t period_ns() const { return spec_.period_ns; }
+  int64_t burst() const { return burst_; }
+  Algorithm algorithm() const { return spec_.algorithm; }
+  Calendar calendar() const { return spec_.calendar; }
+  int64_t calendar_units() const { return spec_.calendar_units; }
+
+  // The most that can pass at once: the burst of a bucket, else the count.
+  // This is what a Decision reports as its limit.
+  int64_t capacity() const {
+    return IsBucket(spec_.algorithm) ? burst_ : spec_.count;
+  }
+
+  // What a Decision reports as its rule: the name given, else ToString().
+  const std::string& rule() const { return rule_; }
+
+  // The canonical text: Parse(ToString()) gives an equal limit (of the same
+  // algorithm). "100/minute", "5/2 seconds", "10/second burst 40".
+  const std::string& ToString() const { return text_; }
+
+  // The emission interval T = period / count as an exact fraction: T is
+  // step_ns() + step_fraction() / denominator() nanoseconds, in lowest terms.
+  int64_t denominator() const { return denominator_; }
+  int64_t numerator() const { return numerator_; }
+  int64_t step_ns() const { return step_ns_; }
+  int64_t step_fraction() const { return step_fraction_; }
+  // burst * T, likewise.
+  int64_t depth_ns() const { return depth_ns_; }
+  int64_t depth_fraction() const { return depth_fraction_; }
+
+  friend bool operator==(const Limit& a, const Limit& b) {
+    return a.spec_.algorithm == b.spec_.algorithm && a.text_ == b.text_ &&
+           a.rule_ == b.rule_;
+  }
+
+ private:
+  Limit() = default;
+
+  LimitSpec spec_;
+  int64_t burst_ = 0;
+  std::string text_;
+  std::string rule_;
+  int64_t numerator_ = 0;
+  int64_t denominator_ = 1;
+  int64_t step_ns_ = 0;
+  int64_t step_fraction_ = 0;
+  int64_t depth_ns_ = 0;
+  int64_t depth_fraction_ = 0;
+};
+
+}  // namespace tidegate
+
+#endif  // TIDEGATE_LIMIT_H_

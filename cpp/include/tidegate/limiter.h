@@ -1,0 +1,82 @@
+// A limiter: limits, a store and a clock.
+//
+//   absl::StatusOr<Limit> limit = Limit::Parse("100/minute");
+//   auto limiter = Limiter::Create({*limit}, *MemoryStore::Create());
+//   if ((*limiter)->Hit("user:42")) ...
+//
+// Several limits are one plan: a request passes all of them or is charged by
+// none. Thread-safe.
+#ifndef TIDEGATE_LIMITER_H_
+#define TIDEGATE_LIMITER_H_
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "tidegate/clock.h"
+#include "tidegate/gate.h"
+#include "tidegate/store.h"
+
+namespace tidegate {
+
+struct LimiterStats {
+  int64_t allowed = 0;
+  int64_t denied = 0;
+  StoreStats store;
+};
+
+class Limiter {
+ public:
+  // At least one limit. `clock` is SystemClock where it is null. Limiters of one
+  // store and one scope share what they count for equal limits.
+  static absl::StatusOr<std::unique_ptr<Limiter>> Create(std::vector<Limit> limits,
+                                                         std::shared_ptr<Store> store,
+                                                         std::shared_ptr<Clock> clock = nullptr,
+                                                         std::string_view scope = "tg");
+
+  const std::vector<BoundLimit>& limits() const { return limits_; }
+
+  // 1 <= cost. A cost beyond a limit's capacity is refused with retry_after_ns ==
+  // Decision::kNever.
+  Decision Hit(std::string_view key, int64_t cost = 1);
+  Decision Peek(std::string_view key, int64_t cost = 1);
+  void Refund(std::string_view key, int64_t cost = 1);
+  void Reset(std::string_view key);
+  // Ends the leases that a Hit at `admitted_ns` (Decision::at_ns) took.
+  void Release(std::string_view key, int64_t cost, int64_t admitted_ns);
+  // One clock reading for all. `costs` is empty (one each) or as long as `keys`.
+  void HitMany(absl::Span<const std::string_view> keys, absl::Span<const int64_t> costs,
+               bool* allowed);
+
+  int64_t NowNs() { return clock_ == nullptr ? system_.Now() : clock_->NowNs(); }
+  LimiterStats stats() const;
+
+ private:
+  using Plan = absl::InlinedVector<Charge, 4>;
+
+  // Written by one thread each but for number 0, which threads share.
+  struct alignas(64) Counts {
+    std::atomic<int64_t> allowed{0};
+    std::atomic<int64_t> denied{0};
+  };
+
+  Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
+          std::shared_ptr<Clock> clock)
+      : limits_(std::move(limits)), store_(std::move(store)), clock_(std::move(clock)) {}
+
+  Plan PlanFor(std::string_view key, int64_t cost) const;
+  void Count(int64_t allowed, int64_t denied);
+
+  const std::vector<BoundLimit> limits_;
+  const std::shared_ptr<Store> store_;
+  const std::shared_ptr<Clock> clock_;
+  SystemClock& system_ = SystemClock::Get();
+  std::array<Counts, kThreads> counts_;
+};
+
+}  // namespace tidegate
+
+#endif  // TIDEGATE_LIMITER_H_

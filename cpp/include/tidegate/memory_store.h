@@ -1,0 +1,112 @@
+// The store of one process: Tables that grow in small steps, and rings for the
+// algorithms that remember single admissions.
+//
+//   auto store = MemoryStore::Create({.capacity = 1'000'000});
+//
+// Memory. One-word algorithms take 32 bytes a cell, at loads of 0.68 to 0.85:
+// 38 to 47 bytes a key. `capacity` keys fit without loss; of further ones each
+// displaces an idle key, or else the one nearest to idle among its neighbours
+// (StoreStats::evicted_live). Nothing is preallocated.
+//
+// Growth. A table that is fuller than 0.85 is replaced by one a quarter larger
+// (or smaller, where most of its keys are idle), one slice of 4,096 cells at a
+// time, by the threads that call, so that no call does more than a few dozen
+// microseconds of it.
+//
+// Thread-safe. Calls on cells are lock-free but for those moments; calls on
+// rings lock one of kShards mutexes.
+#ifndef TIDEGATE_MEMORY_STORE_H_
+#define TIDEGATE_MEMORY_STORE_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "tidegate/gate.h"
+#include "tidegate/store.h"
+#include "tidegate/table.h"
+
+namespace tidegate {
+
+class LogTable;
+
+struct MemoryOptions {
+  static constexpr int64_t kDefaultCapacity = int64_t{1} << 24;
+  static constexpr int64_t kMaxCapacity = int64_t{1} << 32;
+  int64_t capacity = kDefaultCapacity;  // keys, 1 to kMaxCapacity
+};
+
+class MemoryStore final : public Store {
+ public:
+  static absl::StatusOr<std::shared_ptr<MemoryStore>> Create(const MemoryOptions& options = {});
+  ~MemoryStore() override;
+
+  BoundLimit Bind(const Limit& limit, std::string_view scope) const override;
+  Decision Hit(const Charge& charge, const Moment& moment) override;
+  Decision Peek(const Charge& charge, const Moment& moment) override;
+  void Refund(const Charge& charge, const Moment& moment) override;
+  void Reset(const Charge& charge, const Moment& moment) override;
+  void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
+  void HitMany(absl::Span<const Charge> charges, const Moment& moment, bool* allowed) override;
+  StoreStats stats() const override;
+
+ private:
+  // Anonymous memory that holds one Table and is returned page by page.
+  class Pages {
+   public:
+    Pages() = default;
+    explicit Pages(size_t slices);
+    Pages(Pages&& other) noexcept { *this = std::move(other); }
+    Pages& operator=(Pages&& other) noexcept;
+    ~Pages();
+    const Table& table() const { return table_; }
+    Table& table() { return table_; }
+    bool ok() const { return memory_ != nullptr; }
+    void ReleaseSlice(size_t i);
+
+   private:
+    void* memory_ = nullptr;
+    Table table_;
+  };
+
+  MemoryStore(const MemoryOptions& options, Pages first);
+
+  Decision HitCell(const Charge& charge, const Fingerprint& key, const Moment& moment);
+  // The table that holds `key` now. Within a pass.
+  Table& TableOf(const Fingerprint& key) {
+    Table& table = current_.table();
+    if (next_.ok() && Table::SliceOf(key, table.slices()) < moved_slices_) [[unlikely]] {
+      return next_.table();
+    }
+    return table;
+  }
+  // Counts a new cell, and now and then does a step of growth. Not in a pass.
+  void Entered(Table::Entry entry, int64_t now_ns);
+  void Maintain(int64_t now_ns);
+  void BeginMove(int64_t now_ns);
+  void MoveSlice(int64_t now_ns);
+  double LiveShare(size_t slice, int64_t now_ns) const;
+
+  const Hasher hasher_;
+  const size_t most_slices_;
+  Gate gate_;
+  // Changed only while alone in the gate.
+  Pages current_;
+  Pages next_;  // holds what current_'s first moved_slices_ slices held
+  size_t moved_slices_ = 0;
+
+  std::atomic<int64_t> used_{0};  // cells that hold a key, in both tables
+  std::atomic<int64_t> grow_at_{0};
+  std::atomic<int64_t> tend_at_ns_{0};  // when to look at the next slice
+  std::atomic<size_t> tended_{0};       // slices looked at in this round
+  std::atomic<int64_t> live_seen_{0};   // live cells found in this round
+  std::atomic<int64_t> evictions_{0};
+  std::atomic<int64_t> evicted_live_{0};
+  std::unique_ptr<LogTable> logs_;
+};
+
+}  // namespace tidegate
+
+#endif  // TIDEGATE_MEMORY_STORE_H_

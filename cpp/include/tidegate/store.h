@@ -1,0 +1,87 @@
+// A store applies a plan: all of it or none of it.
+#ifndef TIDEGATE_STORE_H_
+#define TIDEGATE_STORE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/types/span.h"
+#include "tidegate/decision.h"
+#include "tidegate/fingerprint.h"
+#include "tidegate/limit.h"
+
+namespace tidegate {
+
+// A limit as one store knows it: `tag` sets its keys apart from those of other
+// limits and scopes.
+struct BoundLimit {
+  Limit limit;
+  std::string scope;
+  Fingerprint tag;
+};
+
+struct Charge {
+  std::string_view key;
+  const BoundLimit* limit;
+  int64_t cost;  // >= 1
+};
+
+// When a call is made. A state that lies too far ahead of `now_ns` is moved back
+// (step.h) only where the reading is confirmed: taken again after a first one
+// had found it so. A reading that was merely held up cannot mint then.
+struct Moment {
+  int64_t now_ns;
+  bool confirmed = false;
+};
+
+struct StoreStats {
+  int64_t keys = 0;          // cells in use, idle ones included until reclaimed
+  int64_t evictions = 0;     // idle keys reclaimed: nothing was lost
+  int64_t evicted_live = 0;  // live keys given up because no room was left
+};
+
+// Thread-safe. No call blocks for longer than a store's own deadline.
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  virtual BoundLimit Bind(const Limit& limit, std::string_view scope) const = 0;
+
+  // One limit. Hit charges; Peek tells what Hit would and changes nothing.
+  virtual Decision Hit(const Charge& charge, const Moment& moment) = 0;
+  virtual Decision Peek(const Charge& charge, const Moment& moment) = 0;
+  virtual void Refund(const Charge& charge, const Moment& moment) = 0;
+  virtual void Reset(const Charge& charge, const Moment& moment) = 0;
+  // Ends the lease that a Hit at `admitted_ns` took; for concurrency limits.
+  virtual void Release(const Charge& charge, int64_t admitted_ns,
+                       const Moment& moment) = 0;
+
+  // Several limits, all or none. The binding limit is the refusing one with the
+  // longest wait, else the one with the least room left. The default asks each
+  // limit first and charges them only if all agree; where another caller comes
+  // in between and one of them refuses after all, the ones before it are
+  // refunded before the call returns.
+  virtual Decision HitAll(absl::Span<const Charge> plan, const Moment& moment);
+  virtual Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment);
+
+  // Independent charges, in order: which of them were allowed.
+  virtual void HitMany(absl::Span<const Charge> charges, const Moment& moment, bool* allowed);
+
+  virtual StoreStats stats() const = 0;
+};
+
+// Folds decisions of one plan into the one that is reported.
+class PlanVerdict {
+ public:
+  void Add(const Decision& decision, uint32_t index);
+  const Decision& get() const { return decision_; }
+
+ private:
+  Decision decision_;
+  bool any_ = false;
+};
+
+}  // namespace tidegate
+
+#endif  // TIDEGATE_STORE_H_

@@ -1,0 +1,121 @@
+// A hash table of fixed capacity, laid over memory that it is given: anonymous
+// memory for the memory store, a mapped file for the shared-memory store. It
+// keeps a 128-bit fingerprint of each key and never the key itself.
+//
+// Layout. A table is a run of slices of 4,096 cells; a key lives in the slice
+// that the high word of its fingerprint picks in order (so a larger table holds
+// the same keys in the same order), in one of up to kMostGroups groups of 8
+// cells (256 bytes) that its low word lists.
+//
+//   memory:  | slice 0            | slice 1            | ...
+//   slice:   | group 0 | group 1 | ... | group 511 |
+//   group:   | cell 0 .. cell 7 |
+//   cell:    | fingerprint lo, hi (16 bytes) | state w0, w1 (16 bytes) |
+//
+// All-zero memory is an empty table.
+//
+// Protocol. Both halves of a cell change by 16-byte compare-and-swap only, so
+// no lock exists that a killed process could keep.
+//   empty     fingerprint 0, state 0. Never comes back once left, so a search
+//             may stop at the first empty cell.
+//   owned     fingerprint X; the state is a CellState of X (step.h).
+//   claimed   state w0 has kClaimBit and the time of the claim, w1 the low word
+//             of the fingerprint that claims. Nobody's: whatever fingerprint
+//             stands in it is on its way in or out.
+// A key enters a cell by (1) state -> claimed, (2) fingerprint -> X, (3) a look
+// through all of X's groups for a second cell of X, giving up where there is
+// one, (4) state -> X's first state. Since claims precede looks, of two threads
+// that enter the same key at least one sees the other. A claim that is older
+// than kClaimTimeoutNs belongs to somebody who died; anyone may take it over.
+//
+// What is reclaimed: cells whose w0 lies kClockToleranceNs or more behind, which
+// are as good as new for every reader's clock; where a key's groups hold none,
+// the cell nearest to it, which loses what it knew and is counted.
+//
+// Thread-safe and process-safe.
+#ifndef TIDEGATE_TABLE_H_
+#define TIDEGATE_TABLE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "tidegate/fingerprint.h"
+#include "tidegate/step.h"
+
+namespace tidegate {
+
+struct alignas(16) Cell {
+  std::atomic<uint64_t> lo;
+  std::atomic<uint64_t> hi;
+  std::atomic<uint64_t> w0;
+  std::atomic<uint64_t> w1;
+};
+static_assert(sizeof(Cell) == 32);
+
+class Table {
+ public:
+  static constexpr size_t kSliceCells = 4096;
+  static constexpr size_t kSliceBytes = kSliceCells * sizeof(Cell);
+  static constexpr int kMostGroups = 16;
+  static constexpr uint64_t kClaimBit = uint64_t{1} << 63;
+  static constexpr int64_t kClaimTimeoutNs = 1'000'000'000;
+
+  // A cell that belongs to a key, or is claimed for it, as it was read.
+  struct Slot {
+    Cell* cell = nullptr;
+    CellState raw;    // what compare-and-swap must find
+    CellState state;  // what the key's state is: fresh where the cell is claimed
+  };
+
+  enum class Entry { kFound, kNew, kReusedIdle, kReusedLive };
+
+  Table() = default;
+  // `memory` is zeroed or holds a table of as many slices; 16-byte aligned.
+  Table(void* memory, size_t slices)
+      : cells_(static_cast<Cell*>(memory)), slices_(slices) {}
+
+  size_t slices() const { return slices_; }
+  size_t cells() const { return slices_ * kSliceCells; }
+  Cell* slice(size_t i) const { return cells_ + i * kSliceCells; }
+
+  // The slice that `key` belongs to in a table of `slices`.
+  static size_t SliceOf(const Fingerprint& key, size_t slices) {
+    __extension__ typedef unsigned __int128 Wide;
+    return static_cast<size_t>((static_cast<Wide>(key.hi) * slices) >> 64);
+  }
+
+  // Where a search for `key` begins; worth prefetching.
+  const Cell* Home(const Fingerprint& key) const {
+    return slice(SliceOf(key, slices_)) + (key.lo & (kGroups - 1)) * kGroupCells +
+           ((key.lo >> 18) & (kGroupCells - 1));
+  }
+
+  // Reads the cell of `key`. Returns false where there is none, or only one that
+  // is still being claimed.
+  bool Find(const Fingerprint& key, Slot* slot) const;
+
+  // The same, and claims a cell where there is none. A claim becomes the key's
+  // with the first Replace(), which must follow.
+  Entry FindOrClaim(const Fingerprint& key, int64_t now_ns, Slot* slot);
+
+  // Puts `next` in the place of what `slot` read. False where somebody came in
+  // between: then the key must be looked up again.
+  static bool Replace(const Slot& slot, const CellState& next);
+
+ private:
+  static constexpr size_t kGroupCells = 8;
+  static constexpr size_t kGroups = kSliceCells / kGroupCells;
+
+  template <typename Visit>
+  void Walk(const Fingerprint& key, Visit visit) const;
+  bool HasAnother(const Fingerprint& key, const Cell* mine) const;
+  bool Claim(const Fingerprint& key, int64_t now_ns, Slot* slot);
+
+  Cell* cells_ = nullptr;
+  size_t slices_ = 0;
+};
+
+}  // namespace tidegate
+
+#endif  // TIDEGATE_TABLE_H_

@@ -1,0 +1,128 @@
+#include "tidegate/gate.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <bitset>
+
+#include "absl/base/const_init.h"
+#include "absl/synchronization/mutex.h"
+
+#if defined(__linux__)
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace tidegate {
+namespace {
+
+// Serialises the closing of gates and the numbering of threads. Both are rare;
+// one mutex for all can be held across fork(), so that no child is born with a
+// gate half rebuilt.
+ABSL_CONST_INIT absl::Mutex mutex(absl::kConstInit);
+
+std::bitset<kThreads>& Taken() {
+  static auto* const taken = new std::bitset<kThreads>(1);  // 0 is shared
+  return *taken;
+}
+
+// -1: not numbered yet. Constant-initialised and without a destructor, so that
+// reading it is one load.
+#if defined(__linux__)
+__attribute__((tls_model("initial-exec")))
+#endif
+thread_local int thread_number = -1;
+
+struct Returner {
+  ~Returner() {
+    if (thread_number <= 0) return;
+    absl::MutexLock lock(&mutex);
+    Taken().reset(static_cast<size_t>(thread_number));
+    thread_number = 0;
+  }
+};
+
+int NumberThread() {
+  {
+    absl::MutexLock lock(&mutex);
+    thread_number = 0;
+    for (size_t i = 1; i < kThreads; ++i) {
+      if (Taken().test(i)) continue;
+      Taken().set(i);
+      thread_number = static_cast<int>(i);
+      break;
+    }
+  }
+  thread_local Returner returner;
+  (void)returner;
+  return thread_number;
+}
+
+#if defined(__linux__)
+bool Membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; }
+#endif
+
+void FenceOthers(bool by_kernel) {
+#if defined(__linux__)
+  if (by_kernel && Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return;
+#endif
+  (void)by_kernel;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+}  // namespace
+
+Gate::Inside Gate::inside_[kThreads];
+bool Gate::fence_by_kernel_ = false;
+
+int ThreadNumber() {
+  const int number = thread_number;
+  if (number >= 0) [[likely]] return number;
+  return NumberThread();
+}
+
+Gate::Gate() {
+  static const bool prepared = [] {
+#if defined(__linux__)
+    fence_by_kernel_ = Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) &&
+                       Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+#endif
+    pthread_atfork([] { mutex.Lock(); }, [] { mutex.Unlock(); }, AfterForkInChild);
+    return true;
+  }();
+  (void)prepared;
+}
+
+void Gate::AfterForkInChild() {
+  // Only the forking thread lives on, and it is in no pass.
+  for (Inside& inside : inside_) {
+    inside.gate.store(nullptr, std::memory_order_relaxed);
+    inside.sharing.store(0, std::memory_order_relaxed);
+  }
+  Taken().reset();
+  Taken().set(0);
+  if (thread_number > 0) Taken().set(static_cast<size_t>(thread_number));
+  mutex.Unlock();
+}
+
+void Gate::Alone(absl::FunctionRef<void()> work) {
+  absl::MutexLock lock(&mutex);
+  closed_.store(true, std::memory_order_seq_cst);
+  FenceOthers(fence_by_kernel_);
+  for (const Inside& inside : inside_) {
+    while (inside.gate.load(std::memory_order_acquire) == this ||
+           inside.sharing.load(std::memory_order_acquire) != 0) {
+      sched_yield();
+    }
+  }
+  work();
+  closed_.store(false, std::memory_order_release);
+}
+
+void Gate::WaitUntilOpen() {
+  // Alone() holds the mutex for as long as the gate is closed.
+  absl::MutexLock lock(&mutex);
+}
+
+}  // namespace tidegate

@@ -1,0 +1,171 @@
+#include "tidegate/limit.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/numeric/int128.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace tidegate {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kDay = 86'400 * kSecond;
+
+struct AlgorithmEntry {
+  std::string_view name;
+  Algorithm algorithm;
+};
+constexpr AlgorithmEntry kAlgorithms[] = {
+    {"token-bucket", Algorithm::kTokenBucket},
+    {"gcra", Algorithm::kTokenBucket},
+    {"leaky-bucket", Algorithm::kLeakyBucket},
+    {"fixed-window", Algorithm::kFixedWindow},
+    {"sliding-window", Algorithm::kSlidingWindow},
+    {"sliding-log", Algorithm::kSlidingLog},
+    {"concurrency", Algorithm::kConcurrency},
+};
+
+absl::string_view Absl(std::string_view s) { return {s.data(), s.size()}; }
+
+// Fits text of unknown length and content into a message.
+std::string Quote(std::string_view text) {
+  constexpr size_t kMost = 80;
+  std::string out = "'";
+  for (char c : text.substr(0, kMost)) {
+    const auto u = static_cast<unsigned char>(c);
+    if (u < 0x20 || u == 0x7f) {
+      absl::StrAppend(&out, "\\x", absl::Hex(u, absl::kZeroPad2));
+    } else {
+      out += c;
+    }
+  }
+  // Never cut a UTF-8 sequence in two: the message must stay text.
+  if (text.size() > kMost) {
+    while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0x80) out.pop_back();
+    if (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0xC0) out.pop_back();
+    out += "...";
+  }
+  return out + "'";
+}
+
+std::string Canonical(const LimitSpec& spec, int64_t burst) {
+  struct Unit {
+    int64_t ns;
+    std::string_view one;
+    std::string_view many;
+  };
+  static constexpr Unit kUnits[] = {
+      {7 * kDay, "week", "weeks"},        {kDay, "day", "days"},
+      {3600 * kSecond, "hour", "hours"},  {60 * kSecond, "minute", "minutes"},
+      {kSecond, "second", "seconds"},     {1'000'000, "ms", "ms"},
+      {1'000, "us", "us"},                {1, "ns", "ns"},
+  };
+  int64_t units = spec.calendar_units;
+  std::string_view one = spec.calendar == Calendar::kYear ? "year" : "month";
+  std::string_view many =
+      spec.calendar == Calendar::kYear ? "years" : "months";
+  if (spec.calendar == Calendar::kNone) {
+    const Unit* unit =
+        std::find_if(std::begin(kUnits), std::end(kUnits), [&](const Unit& u) {
+          return spec.period_ns % u.ns == 0;
+        });
+    units = spec.period_ns / unit->ns;
+    one = unit->one;
+    many = unit->many;
+  }
+  std::string text = absl::StrCat(spec.count, "/");
+  if (units == 1) {
+    absl::StrAppend(&text, Absl(one));
+  } else {
+    absl::StrAppend(&text, units, " ", Absl(many));
+  }
+  if (IsBucket(spec.algorithm) && burst != spec.count) {
+    absl::StrAppend(&text, " burst ", burst);
+  }
+  return text;
+}
+
+absl::Status Bad(std::string what, int64_t given, std::string_view accepted) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " is ", given, "; accepted is ", Absl(accepted)));
+}
+
+absl::Status CheckCount(const LimitSpec& spec) {
+  int64_t most = Limit::kMaxCount;
+  if (spec.algorithm == Algorithm::kSlidingWindow) most = Limit::kMaxWindowCount;
+  if (IsLog(spec.algorithm)) most = Limit::kMaxLogCount;
+  if (spec.count >= 1 && spec.count <= most) return absl::OkStatus();
+  return Bad("the count of a limit", spec.count,
+             absl::StrCat("1 to ", most, " for ",
+                          Absl(AlgorithmName(spec.algorithm))));
+}
+
+}  // namespace
+
+std::string_view AlgorithmName(Algorithm algorithm) {
+  for (const AlgorithmEntry& e : kAlgorithms) {
+    if (e.algorithm == algorithm) return e.name;
+  }
+  return "unknown";
+}
+
+absl::StatusOr<Algorithm> ParseAlgorithm(std::string_view name) {
+  std::string accepted;
+  for (const AlgorithmEntry& e : kAlgorithms) {
+    if (e.name == name) return e.algorithm;
+    absl::StrAppend(&accepted, accepted.empty() ? "" : ", ", Absl(e.name));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown algorithm ", Quote(name), "; accepted are ", accepted));
+}
+
+absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
+  if (absl::Status s = CheckCount(spec); !s.ok()) return s;
+  if (spec.period_ns < 1 || spec.period_ns > kMaxPeriodNs) {
+    return Bad("the period of a limit in nanoseconds", spec.period_ns,
+               absl::StrCat("1 to ", kMaxPeriodNs, " (100 years)"));
+  }
+  if (spec.burst && !IsBucket(spec.algorithm)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a burst of ", *spec.burst, " was given for ",
+        Absl(AlgorithmName(spec.algorithm)),
+        "; only token-bucket and leaky-bucket have a burst"));
+  }
+  Limit limit;
+  limit.burst_ = spec.burst.value_or(spec.count);
+  if (limit.burst_ < 1 || limit.burst_ > kMaxCount) {
+    return Bad("the burst of a limit", limit.burst_,
+               absl::StrCat("1 to ", kMaxCount));
+  }
+  // Windows of months and years are a matter of fixed windows only; for the
+  // others a month is 30 days and a year 365.
+  if (spec.algorithm != Algorithm::kFixedWindow) {
+    spec.calendar = Calendar::kNone;
+    spec.calendar_units = 1;
+  }
+  const int64_t divisor = std::gcd(spec.count, spec.period_ns);
+  limit.numerator_ = spec.period_ns / divisor;
+  limit.denominator_ = spec.count / divisor;
+  limit.step_ns_ = limit.numerator_ / limit.denominator_;
+  limit.step_fraction_ = limit.numerator_ % limit.denominator_;
+  if (IsBucket(spec.algorithm)) {
+    const absl::uint128 depth = absl::uint128(limit.burst_) * limit.numerator_;
+    if (depth / limit.denominator_ > absl::uint128(kMaxPeriodNs)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a burst of ", limit.burst_, " at ", Canonical(spec, spec.count),
+          " takes more than 100 years to refill; accepted is a smaller burst "
+          "or a higher rate"));
+    }
+    limit.depth_ns_ = static_cast<int64_t>(depth / limit.denominator_);
+    limit.depth_fraction_ = static_cast<int64_t>(depth % limit.denominator_);
+  }
+  limit.text_ = Canonical(spec, limit.burst_);
+  limit.rule_ = spec.name.empty() ? limit.text_ : spec.name;
+  limit.spec_ = std::move(spec);
+  return limit;
+}
+
+}  // namespace tidegate

@@ -1,0 +1,243 @@
+// The limit grammar: that of the Python package `limits`, with short units,
+// units below a second, decimal multiples and a burst.
+//
+//   limits := limit ((';' | ',' | '|') limit)*
+//   limit  := COUNT ('/' | 'per') [NUMBER] UNIT ['burst' COUNT]
+#include <array>
+#include <cctype>
+#include <limits>
+
+#include "absl/numeric/int128.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tidegate/limit.h"
+
+namespace tidegate {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+struct Unit {
+  int64_t ns;
+  Calendar calendar;
+  std::array<std::string_view, 5> names;  // each also with a plural s
+};
+constexpr Unit kUnits[] = {
+    {1, Calendar::kNone, {"ns", "nanosecond"}},
+    {1'000, Calendar::kNone, {"us", "microsecond"}},
+    {1'000'000, Calendar::kNone, {"ms", "millisecond"}},
+    {kSecond, Calendar::kNone, {"s", "second", "sec"}},
+    {60 * kSecond, Calendar::kNone, {"m", "minute", "min"}},
+    {3'600 * kSecond, Calendar::kNone, {"h", "hour", "hr"}},
+    {86'400 * kSecond, Calendar::kNone, {"d", "day"}},
+    {604'800 * kSecond, Calendar::kNone, {"w", "week", "wk"}},
+    {30 * 86'400 * kSecond, Calendar::kMonth, {"month", "mo", "mon"}},
+    {365 * 86'400 * kSecond, Calendar::kYear, {"year", "y", "yr"}},
+};
+
+// A cursor over one limit. Every reader skips blanks first and consumes nothing
+// when it fails.
+class Reader {
+ public:
+  explicit Reader(std::string_view text) : rest_(text) {}
+
+  bool AtEnd() {
+    SkipBlanks();
+    return rest_.empty();
+  }
+
+  bool Symbol(char c) {
+    SkipBlanks();
+    if (rest_.empty() || rest_.front() != c) return false;
+    rest_.remove_prefix(1);
+    return true;
+  }
+
+  // A run of letters, in lower case; empty where there is none.
+  std::string Word() {
+    SkipBlanks();
+    std::string word;
+    while (!rest_.empty() && IsLetter(rest_.front())) {
+      word += static_cast<char>(rest_.front() | 0x20);
+      rest_.remove_prefix(1);
+    }
+    return word;
+  }
+
+  // Whole digits. Values beyond int64 saturate, and the bounds of Limit then
+  // refuse them.
+  std::optional<int64_t> Count() {
+    SkipBlanks();
+    if (rest_.empty() || !IsDigit(rest_.front())) return std::nullopt;
+    absl::uint128 value = 0;
+    while (!rest_.empty() && IsDigit(rest_.front())) {
+      if (value < (absl::uint128(1) << 100)) {
+        value = value * 10 + static_cast<uint64_t>(rest_.front() - '0');
+      }
+      rest_.remove_prefix(1);
+    }
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+    return value > absl::uint128(kMost) ? kMost : static_cast<int64_t>(value);
+  }
+
+  // Digits with an optional fraction, times `unit_ns`, exact: nullopt unless
+  // the product is a whole number of nanoseconds.
+  std::optional<int64_t> Duration(int64_t whole, int64_t unit_ns) {
+    absl::uint128 scaled = absl::uint128(static_cast<uint64_t>(whole));
+    absl::uint128 scale = 1;
+    if (!rest_.empty() && rest_.front() == '.') {
+      rest_.remove_prefix(1);
+      int digits = 0;
+      for (; !rest_.empty() && IsDigit(rest_.front()); ++digits) {
+        if (digits >= 18) return std::nullopt;
+        scaled = scaled * 10 + static_cast<uint64_t>(rest_.front() - '0');
+        scale *= 10;
+        rest_.remove_prefix(1);
+      }
+      if (digits == 0) return std::nullopt;
+    }
+    pending_ = {scaled, scale};
+    return unit_ns == 0 ? std::optional<int64_t>(0) : Scale(unit_ns);
+  }
+
+  std::optional<int64_t> Scale(int64_t unit_ns) const {
+    const auto [value, scale] = pending_;
+    if (value > (absl::uint128(1) << 64) * 1'000'000) return std::nullopt;
+    // value < 2^84, unit < 2^55 is beyond 128 bits only if value is absurd.
+    if (value != 0 && absl::Uint128Max() / value <
+                          absl::uint128(static_cast<uint64_t>(unit_ns))) {
+      return std::nullopt;
+    }
+    const absl::uint128 ns = value * static_cast<uint64_t>(unit_ns);
+    if (ns % scale != 0) return std::nullopt;
+    if (ns / scale > absl::uint128(Limit::kMaxPeriodNs)) return std::nullopt;
+    return static_cast<int64_t>(ns / scale);
+  }
+
+ private:
+  static bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+  static bool IsLetter(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  }
+  void SkipBlanks() {
+    while (!rest_.empty() && (rest_.front() == ' ' || rest_.front() == '\t')) {
+      rest_.remove_prefix(1);
+    }
+  }
+
+  std::string_view rest_;
+  std::pair<absl::uint128, absl::uint128> pending_ = {1, 1};
+};
+
+const Unit* FindUnit(std::string_view word) {
+  for (const Unit& unit : kUnits) {
+    for (std::string_view name : unit.names) {
+      if (name.empty()) continue;
+      if (word == name) return &unit;
+      if (name.size() > 1 && word.size() == name.size() + 1 &&
+          word.back() == 's' && word.substr(0, name.size()) == name) {
+        return &unit;
+      }
+    }
+  }
+  return nullptr;
+}
+
+std::string Shown(std::string_view text) {
+  std::string out;
+  for (char c : text.substr(0, 60)) {
+    const auto u = static_cast<unsigned char>(c);
+    if (u < 0x20 || u >= 0x7f) {
+      absl::StrAppend(&out, "\\x", absl::Hex(u, absl::kZeroPad2));
+    } else {
+      out += c;
+    }
+  }
+  return text.size() > 60 ? out + "..." : out;
+}
+
+absl::Status Unreadable(std::string_view text, std::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "cannot read the limit '", Shown(text), "': ",
+      absl::string_view(why.data(), why.size()),
+      "; accepted is COUNT/[N] UNIT [burst COUNT], such as '100/minute', "
+      "'5 per 2 seconds' or '10/second burst 40'; units are ns, us, ms, s, m, "
+      "h, d, w, month and year"));
+}
+
+}  // namespace
+
+absl::StatusOr<Limit> Limit::Parse(std::string_view text,
+                                   const LimitSpec& defaults) {
+  LimitSpec spec = defaults;
+  Reader in(text);
+  if (in.AtEnd()) return Unreadable(text, "it is empty");
+  const std::optional<int64_t> count = in.Count();
+  if (!count) return Unreadable(text, "it does not begin with a count");
+  spec.count = *count;
+  std::string word;
+  if (!in.Symbol('/')) {
+    word = in.Word();
+    if (word != "per") return Unreadable(text, "the count is not followed by '/' or 'per'");
+  }
+  bool multiple = false;
+  if (const std::optional<int64_t> whole = in.Count()) {
+    multiple = true;
+    if (!in.Duration(*whole, 0)) {
+      return Unreadable(text, "the multiple of the unit is no number");
+    }
+  }
+  word = in.Word();
+  const Unit* unit = FindUnit(word);
+  if (unit == nullptr) {
+    return Unreadable(text, word.empty() ? "the unit is missing"
+                                         : "the unit is unknown");
+  }
+  spec.period_ns = unit->ns;
+  spec.calendar = unit->calendar;
+  spec.calendar_units = 1;
+  if (multiple) {
+    const std::optional<int64_t> period = in.Scale(unit->ns);
+    if (!period || *period == 0) {
+      return Unreadable(text,
+                        "the period is zero, beyond 100 years or not a whole "
+                        "number of nanoseconds");
+    }
+    spec.period_ns = *period;
+    if (unit->calendar != Calendar::kNone) {
+      if (*period % unit->ns != 0) {
+        return Unreadable(text, "months and years come in whole numbers");
+      }
+      spec.calendar_units = *period / unit->ns;
+    }
+  }
+  if (!in.AtEnd()) {
+    const std::optional<int64_t> burst =
+        in.Word() == "burst" ? in.Count() : std::nullopt;
+    if (!burst || !in.AtEnd()) {
+      return Unreadable(text, "what follows the unit is not 'burst COUNT'");
+    }
+    if (defaults.burst && *defaults.burst != *burst) {
+      return Unreadable(text, absl::StrCat("it names a burst, and another, ",
+                                           *defaults.burst,
+                                           ", was given beside it"));
+    }
+    spec.burst = burst;
+  }
+  return Create(std::move(spec));
+}
+
+absl::StatusOr<std::vector<Limit>> Limit::ParseMany(std::string_view text,
+                                                    const LimitSpec& defaults) {
+  std::vector<Limit> limits;
+  for (std::string_view rest = text;;) {
+    const size_t end = rest.find_first_of(";,|");
+    absl::StatusOr<Limit> limit = Parse(rest.substr(0, end), defaults);
+    if (!limit.ok()) return limit.status();
+    limits.push_back(*std::move(limit));
+    if (end == std::string_view::npos) return limits;
+    rest.remove_prefix(end + 1);
+  }
+}
+
+}  // namespace tidegate

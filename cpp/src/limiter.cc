@@ -1,0 +1,120 @@
+#include "tidegate/limiter.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+
+namespace tidegate {
+
+absl::StatusOr<std::unique_ptr<Limiter>> Limiter::Create(
+    std::vector<Limit> limits, std::shared_ptr<Store> store,
+    std::shared_ptr<Clock> clock, std::string_view scope) {
+  if (limits.empty()) {
+    return absl::InvalidArgumentError(
+        "no limit was given; accepted is at least one");
+  }
+  std::vector<BoundLimit> bound;
+  bound.reserve(limits.size());
+  for (const Limit& limit : limits) bound.push_back(store->Bind(limit, scope));
+  return std::unique_ptr<Limiter>(
+      new Limiter(std::move(bound), std::move(store), std::move(clock)));
+}
+
+Limiter::Plan Limiter::PlanFor(std::string_view key, int64_t cost) const {
+  Plan plan;
+  for (const BoundLimit& limit : limits_) plan.push_back({key, &limit, cost});
+  return plan;
+}
+
+void Limiter::Count(int64_t allowed, int64_t denied) {
+  const int thread = ThreadNumber();
+  Counts& counts = counts_[static_cast<size_t>(thread)];
+  if (thread == 0) [[unlikely]] {
+    counts.allowed.fetch_add(allowed, std::memory_order_relaxed);
+    counts.denied.fetch_add(denied, std::memory_order_relaxed);
+    return;
+  }
+  counts.allowed.store(counts.allowed.load(std::memory_order_relaxed) + allowed,
+                       std::memory_order_relaxed);
+  counts.denied.store(counts.denied.load(std::memory_order_relaxed) + denied,
+                      std::memory_order_relaxed);
+}
+
+Decision Limiter::Hit(std::string_view key, int64_t cost) {
+  Moment moment{NowNs()};
+  const auto decide = [&] {
+    return limits_.size() == 1
+               ? store_->Hit({key, limits_.data(), cost}, moment)
+               : store_->HitAll(PlanFor(key, cost), moment);
+  };
+  Decision decision = decide();
+  if (decision.behind) [[unlikely]] {
+    moment = {NowNs(), /*confirmed=*/true};
+    decision = decide();
+  }
+  decision.at_ns = moment.now_ns;
+  Count(decision.allowed, !decision.allowed);
+  return decision;
+}
+
+Decision Limiter::Peek(std::string_view key, int64_t cost) {
+  const Moment moment{NowNs()};
+  Decision decision = store_->PeekAll(PlanFor(key, cost), moment);
+  decision.at_ns = moment.now_ns;
+  return decision;
+}
+
+void Limiter::Refund(std::string_view key, int64_t cost) {
+  const Moment moment{NowNs()};
+  for (const Charge& charge : PlanFor(key, cost)) store_->Refund(charge, moment);
+}
+
+void Limiter::Reset(std::string_view key) {
+  const Moment moment{NowNs()};
+  for (const Charge& charge : PlanFor(key, 1)) store_->Reset(charge, moment);
+}
+
+void Limiter::Release(std::string_view key, int64_t cost, int64_t admitted_ns) {
+  const Moment moment{NowNs()};
+  for (const Charge& charge : PlanFor(key, cost)) {
+    if (charge.limit->limit.algorithm() == Algorithm::kConcurrency) {
+      store_->Release(charge, admitted_ns, moment);
+    }
+  }
+}
+
+void Limiter::HitMany(absl::Span<const std::string_view> keys,
+                      absl::Span<const int64_t> costs, bool* allowed) {
+  const auto cost_of = [&](size_t i) { return costs.empty() ? 1 : costs[i]; };
+  int64_t passed = 0;
+  if (limits_.size() > 1) {
+    for (size_t i = 0; i < keys.size(); ++i) {
+      allowed[i] = Hit(keys[i], cost_of(i)).allowed;
+    }
+    return;
+  }
+  const Moment moment{NowNs()};
+  constexpr size_t kBatch = 256;
+  Charge charges[kBatch];
+  for (size_t start = 0; start < keys.size(); start += kBatch) {
+    const size_t n = std::min(kBatch, keys.size() - start);
+    for (size_t i = 0; i < n; ++i) {
+      charges[i] = {keys[start + i], limits_.data(), cost_of(start + i)};
+    }
+    store_->HitMany(absl::MakeConstSpan(charges, n), moment, allowed + start);
+    for (size_t i = 0; i < n; ++i) passed += allowed[start + i];
+  }
+  Count(passed, static_cast<int64_t>(keys.size()) - passed);
+}
+
+LimiterStats Limiter::stats() const {
+  LimiterStats stats;
+  for (const Counts& counts : counts_) {
+    stats.allowed += counts.allowed.load(std::memory_order_relaxed);
+    stats.denied += counts.denied.load(std::memory_order_relaxed);
+  }
+  stats.store = store_->stats();
+  return stats;
+}
+
+}  // namespace tidegate

@@ -1,0 +1,126 @@
+#include "tidegate/log.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "tidegate/step.h"
+
+namespace tidegate {
+namespace {
+
+// The decision on a ring of which `alive` units count at `now_ns`; the ring is
+// not touched.
+Decision Judge(const Limit& limit, const InstantRing& ring, int64_t now_ns,
+               int64_t cost, size_t first) {
+  Decision d;
+  d.limit = &limit;
+  const auto alive = static_cast<int64_t>(ring.size() - first);
+  d.used_units = alive;
+  d.reset_after_ns = alive > 0 ? ring.newest() - now_ns : 0;
+  if (cost > limit.count()) {
+    d.retry_after_ns = Decision::kNever;
+  } else if (alive + cost > limit.count()) {
+    const auto freeing = static_cast<size_t>(alive + cost - limit.count()) - 1;
+    d.retry_after_ns = ring[first + freeing] - now_ns;
+  } else {
+    d.allowed = true;
+  }
+  return d;
+}
+
+bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns) {
+  return !ring.empty() &&
+         ring.newest() - now_ns - limit.period_ns() > kClockToleranceNs;
+}
+
+}  // namespace
+
+size_t InstantRing::FirstAfter(int64_t instant) const {
+  size_t low = 0;
+  size_t high = size_;
+  while (low < high) {
+    const size_t middle = low + (high - low) / 2;
+    if ((*this)[middle] > instant) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+void InstantRing::PopFront(size_t n) {
+  head_ = capacity_ == 0 ? 0 : (head_ + n) & (capacity_ - 1);
+  size_ -= n;
+}
+
+void InstantRing::PushBack(int64_t instant, size_t times) {
+  if (size_ + times > capacity_) Grow(size_ + times);
+  for (size_t i = 0; i < times; ++i) at(size_++) = instant;
+}
+
+void InstantRing::RemoveAt(size_t index) {
+  for (size_t i = index + 1; i < size_; ++i) at(i - 1) = at(i);
+  --size_;
+}
+
+void InstantRing::ClampTo(int64_t instant) {
+  for (size_t i = FirstAfter(instant); i < size_; ++i) at(i) = instant;
+}
+
+void InstantRing::Grow(size_t least) {
+  const size_t capacity = std::bit_ceil(std::max<size_t>(least, 4));
+  auto data = std::make_unique<int64_t[]>(capacity);
+  for (size_t i = 0; i < size_; ++i) data[i] = (*this)[i];
+  data_ = std::move(data);
+  capacity_ = capacity;
+  head_ = 0;
+}
+
+Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns,
+                 int64_t cost) {
+  const bool behind = IsBehind(limit, *ring, now_ns);
+  const int64_t end = now_ns + limit.period_ns();
+  if (behind) ring->ClampTo(end);
+  const size_t first = ring->FirstAfter(now_ns);
+  Decision d = Judge(limit, *ring, now_ns, cost, first);
+  d.behind = behind;
+  if (!d.allowed) return d;
+  ring->PopFront(first);
+  const int64_t recorded = ring->empty() ? end : std::max(end, ring->newest());
+  ring->PushBack(recorded, static_cast<size_t>(cost));
+  d.used_units += cost;
+  d.reset_after_ns = recorded - now_ns;
+  return d;
+}
+
+Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns,
+                 int64_t cost) {
+  if (!IsBehind(limit, ring, now_ns)) {
+    return Judge(limit, ring, now_ns, cost, ring.FirstAfter(now_ns));
+  }
+  InstantRing moved;
+  for (size_t i = 0; i < ring.size(); ++i) moved.PushBack(ring[i], 1);
+  moved.ClampTo(now_ns + limit.period_ns());
+  Decision d = Judge(limit, moved, now_ns, cost, moved.FirstAfter(now_ns));
+  d.behind = true;
+  return d;
+}
+
+void RefundLog(InstantRing* ring, int64_t now_ns, int64_t cost) {
+  const size_t alive = ring->size() - ring->FirstAfter(now_ns);
+  ring->PopBack(std::min<size_t>(alive, static_cast<size_t>(cost)));
+}
+
+void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns,
+                int64_t now_ns, int64_t cost) {
+  const int64_t end = admitted_ns + limit.period_ns();
+  if (end <= now_ns) return;
+  for (; cost > 0 && !ring->empty(); --cost) {
+    // Its own end, or a later one where it was recorded behind a newer unit, or
+    // the newest where a clock that went back lowered them all.
+    ring->RemoveAt(std::min(ring->FirstAfter(end - 1), ring->size() - 1));
+  }
+}
+
+}  // namespace tidegate

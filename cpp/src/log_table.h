@@ -1,0 +1,60 @@
+// The rings of a memory store: a sharded map from fingerprint to InstantRing,
+// bounded in bytes.
+#ifndef TIDEGATE_SRC_LOG_TABLE_H_
+#define TIDEGATE_SRC_LOG_TABLE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/synchronization/mutex.h"
+#include "tidegate/fingerprint.h"
+#include "tidegate/log.h"
+#include "tidegate/store.h"
+
+namespace tidegate {
+
+// Thread-safe.
+class LogTable {
+ public:
+  explicit LogTable(size_t most_bytes) : most_shard_bytes_(most_bytes / kShards + 1) {}
+
+  // Calls `work` with the ring of `key`, made where there was none, while no
+  // other thread has it.
+  void With(const Fingerprint& key, int64_t now_ns,
+            absl::FunctionRef<void(InstantRing&)> work);
+  // The same, with nullptr where there is none.
+  void WithExisting(const Fingerprint& key, absl::FunctionRef<void(InstantRing*)> work);
+  void Erase(const Fingerprint& key);
+  // Adds to `stats`.
+  void Count(StoreStats* stats) const;
+
+ private:
+  static constexpr size_t kShards = 256;
+  struct Hash {
+    size_t operator()(const Fingerprint& f) const { return f.lo; }
+  };
+  struct alignas(64) Shard {
+    mutable absl::Mutex mutex;
+    absl::flat_hash_map<Fingerprint, InstantRing, Hash> rings ABSL_GUARDED_BY(mutex);
+    size_t bytes ABSL_GUARDED_BY(mutex) = 0;
+    size_t sweep_at ABSL_GUARDED_BY(mutex) = 64;  // rings
+    int64_t evictions ABSL_GUARDED_BY(mutex) = 0;
+    int64_t evicted_live ABSL_GUARDED_BY(mutex) = 0;
+  };
+  // What a ring takes beside its instants.
+  static constexpr size_t kRingBytes = sizeof(Fingerprint) + sizeof(InstantRing) + 2;
+
+  Shard& ShardOf(const Fingerprint& key) { return shards_[key.hi % kShards]; }
+  void Sweep(Shard& shard, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mutex);
+
+  const size_t most_shard_bytes_;
+  std::array<Shard, kShards> shards_;
+};
+
+}  // namespace tidegate
+
+#endif  // TIDEGATE_SRC_LOG_TABLE_H_

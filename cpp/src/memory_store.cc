@@ -1,0 +1,335 @@
+#include "tidegate/memory_store.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "log_table.h"
+
+namespace tidegate {
+namespace {
+
+constexpr double kFullest = 0.85;
+constexpr double kFresh = 0.68;  // the load of a table just made
+constexpr int64_t kTendEveryNs = 10'000'000;
+constexpr int64_t kMaintainEvery = 64;  // new cells
+
+size_t SlicesFor(double keys, double load) {
+  return std::max<size_t>(
+      1, static_cast<size_t>(
+             std::ceil(keys / load / static_cast<double>(Table::kSliceCells))));
+}
+
+bool IsLive(const Cell& cell, int64_t now_ns) {
+  const uint64_t w0 = cell.w0.load(std::memory_order_relaxed);
+  return w0 != 0 && (w0 & Table::kClaimBit) == 0 &&
+         static_cast<int64_t>(w0) + kClockToleranceNs > now_ns;
+}
+
+}  // namespace
+
+MemoryStore::Pages::Pages(size_t slices) {
+  void* memory = mmap(nullptr, slices * Table::kSliceBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return;
+  memory_ = memory;
+  table_ = Table(memory, slices);
+}
+
+MemoryStore::Pages& MemoryStore::Pages::operator=(Pages&& other) noexcept {
+  std::swap(memory_, other.memory_);
+  std::swap(table_, other.table_);
+  return *this;
+}
+
+MemoryStore::Pages::~Pages() {
+  if (memory_ != nullptr) munmap(memory_, table_.slices() * Table::kSliceBytes);
+}
+
+void MemoryStore::Pages::ReleaseSlice(size_t i) {
+  madvise(table_.slice(i), Table::kSliceBytes, MADV_DONTNEED);
+}
+
+absl::StatusOr<std::shared_ptr<MemoryStore>> MemoryStore::Create(
+    const MemoryOptions& options) {
+  if (options.capacity < 1 || options.capacity > MemoryOptions::kMaxCapacity) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the capacity of a memory store is ", options.capacity,
+                     " keys; accepted is 1 to ", MemoryOptions::kMaxCapacity));
+  }
+  Pages first(1);
+  if (!first.ok()) {
+    return absl::ResourceExhaustedError("no memory for a memory store of one slice");
+  }
+  return std::shared_ptr<MemoryStore>(new MemoryStore(options, std::move(first)));
+}
+
+MemoryStore::MemoryStore(const MemoryOptions& options, Pages first)
+    : hasher_(Hasher::RandomSeed()),
+      most_slices_(SlicesFor(static_cast<double>(options.capacity), kFullest)),
+      current_(std::move(first)),
+      grow_at_(static_cast<int64_t>(kFullest * Table::kSliceCells)),
+      logs_(std::make_unique<LogTable>(most_slices_ * Table::kSliceBytes)) {}
+
+MemoryStore::~MemoryStore() = default;
+
+BoundLimit MemoryStore::Bind(const Limit& limit, std::string_view scope) const {
+  std::string name(AlgorithmName(limit.algorithm()));
+  absl::StrAppend(&name, ":", limit.ToString(), ":");
+  name.append(scope);
+  return {limit, std::string(scope), hasher_.Hash(name)};
+}
+
+Decision MemoryStore::Hit(const Charge& charge, const Moment& moment) {
+  const BoundLimit& bound = *charge.limit;
+  const Fingerprint key = hasher_.Hash(charge.key, bound.tag);
+  if (!IsLog(bound.limit.algorithm())) return HitCell(charge, key, moment);
+  Decision decision;
+  logs_->With(key, moment.now_ns, [&](InstantRing& ring) {
+    decision = PeekLog(bound.limit, ring, moment.now_ns, charge.cost);
+    if (decision.allowed || (decision.behind && moment.confirmed)) {
+      decision = StepLog(bound.limit, &ring, moment.now_ns, charge.cost);
+    }
+  });
+  return decision;
+}
+
+inline Decision MemoryStore::HitCell(const Charge& charge, const Fingerprint& key,
+                                     const Moment& moment) {
+  const Limit& limit = charge.limit->limit;
+  Table::Entry entry = Table::Entry::kFound;
+  Decision decision;
+  if (charge.cost > limit.capacity()) [[unlikely]] return Peek(charge, moment);
+  {
+    Gate::Pass pass(gate_);
+    Table& table = TableOf(key);
+    Table::Slot slot;
+    CellState next;
+    do {
+      entry = table.FindOrClaim(key, moment.now_ns, &slot);
+      decision = IsBucket(limit.algorithm())
+                     ? StepBucket(limit, slot.state, moment.now_ns, charge.cost, &next)
+                     : Step(limit, slot.state, moment.now_ns, charge.cost, &next);
+      if (decision.behind && !moment.confirmed) [[unlikely]] return decision;
+      if (!decision.allowed && !decision.behind) return decision;
+    } while (!Table::Replace(slot, next));
+  }
+  if (entry != Table::Entry::kFound ||
+      moment.now_ns >= tend_at_ns_.load(std::memory_order_relaxed)) [[unlikely]] {
+    Entered(entry, moment.now_ns);
+  }
+  return decision;
+}
+
+Decision MemoryStore::Peek(const Charge& charge, const Moment& moment) {
+  const Limit& limit = charge.limit->limit;
+  const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
+  Decision decision;
+  if (IsLog(limit.algorithm())) {
+    logs_->WithExisting(key, [&](InstantRing* ring) {
+      const InstantRing none;
+      decision = PeekLog(limit, ring != nullptr ? *ring : none, moment.now_ns,
+                         charge.cost);
+    });
+    return decision;
+  }
+  Table::Slot slot;
+  {
+    Gate::Pass pass(gate_);
+    TableOf(key).Find(key, &slot);
+  }
+  return tidegate::Peek(limit, slot.state, moment.now_ns, charge.cost);
+}
+
+void MemoryStore::Refund(const Charge& charge, const Moment& moment) {
+  const Limit& limit = charge.limit->limit;
+  const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
+  if (IsLog(limit.algorithm())) {
+    logs_->WithExisting(key, [&](InstantRing* ring) {
+      if (ring != nullptr) RefundLog(ring, moment.now_ns, charge.cost);
+    });
+    return;
+  }
+  Gate::Pass pass(gate_);
+  Table::Slot slot;
+  while (TableOf(key).Find(key, &slot) &&
+         !Table::Replace(slot, tidegate::Refund(limit, slot.state, moment.now_ns,
+                                                charge.cost))) {
+  }
+}
+
+void MemoryStore::Reset(const Charge& charge, const Moment&) {
+  const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
+  if (IsLog(charge.limit->limit.algorithm())) {
+    logs_->Erase(key);
+    return;
+  }
+  Gate::Pass pass(gate_);
+  Table::Slot slot;
+  // w1 of a fresh state is the key's own, so that a call which read this state
+  // cannot take another key's fresh state for it.
+  while (TableOf(key).Find(key, &slot) && !Table::Replace(slot, {0, key.lo})) {
+  }
+}
+
+void MemoryStore::Release(const Charge& charge, int64_t admitted_ns,
+                          const Moment& moment) {
+  const Limit& limit = charge.limit->limit;
+  logs_->WithExisting(hasher_.Hash(charge.key, charge.limit->tag), [&](InstantRing* ring) {
+    if (ring != nullptr) {
+      ReleaseLog(limit, ring, admitted_ns, moment.now_ns, charge.cost);
+    }
+  });
+}
+
+void MemoryStore::HitMany(absl::Span<const Charge> charges, const Moment& moment,
+                          bool* allowed) {
+  constexpr size_t kBatch = 16;
+  Fingerprint keys[kBatch];
+  for (size_t start = 0; start < charges.size(); start += kBatch) {
+    const absl::Span<const Charge> batch = charges.subspan(start, kBatch);
+    for (size_t i = 0; i < batch.size(); ++i) {
+      keys[i] = hasher_.Hash(batch[i].key, batch[i].limit->tag);
+    }
+    if (!IsLog(batch[0].limit->limit.algorithm())) {
+      Gate::Pass pass(gate_);
+      for (size_t i = 0; i < batch.size(); ++i) {
+        __builtin_prefetch(TableOf(keys[i]).Home(keys[i]), 1);
+      }
+    }
+    for (size_t i = 0; i < batch.size(); ++i) {
+      allowed[start + i] = IsLog(batch[i].limit->limit.algorithm())
+                               ? Hit(batch[i], moment).allowed
+                               : HitCell(batch[i], keys[i], moment).allowed;
+    }
+  }
+}
+
+StoreStats MemoryStore::stats() const {
+  StoreStats stats;
+  stats.keys = used_.load(std::memory_order_relaxed);
+  stats.evictions = evictions_.load(std::memory_order_relaxed);
+  stats.evicted_live = evicted_live_.load(std::memory_order_relaxed);
+  logs_->Count(&stats);
+  return stats;
+}
+
+void MemoryStore::Entered(Table::Entry entry, int64_t now_ns) {
+  bool due = now_ns >= tend_at_ns_.load(std::memory_order_relaxed);
+  switch (entry) {
+    case Table::Entry::kNew: {
+      const int64_t used = used_.fetch_add(1, std::memory_order_relaxed) + 1;
+      due = due || (used % kMaintainEvery == 0 &&
+                    used > grow_at_.load(std::memory_order_relaxed));
+      break;
+    }
+    case Table::Entry::kReusedIdle:
+      evictions_.fetch_add(1, std::memory_order_relaxed);
+      break;
+    case Table::Entry::kReusedLive:
+      evicted_live_.fetch_add(1, std::memory_order_relaxed);
+      break;
+    case Table::Entry::kFound:
+      break;
+  }
+  if (due) Maintain(now_ns);
+}
+
+double MemoryStore::LiveShare(size_t slice, int64_t now_ns) const {
+  const Cell* cells = current_.table().slice(slice);
+  int64_t held = 0;
+  int64_t live = 0;
+  for (size_t i = 0; i < Table::kSliceCells; ++i) {
+    held += cells[i].lo.load(std::memory_order_relaxed) != 0;
+    live += IsLive(cells[i], now_ns);
+  }
+  return held == 0 ? 1.0 : static_cast<double>(live) / static_cast<double>(held);
+}
+
+// One small step: of a move that is under way, of the growth that a full table
+// needs, or of the round that finds out whether a table became too large.
+void MemoryStore::Maintain(int64_t now_ns) {
+  gate_.Alone([&] {
+    tend_at_ns_.store(now_ns + kTendEveryNs, std::memory_order_relaxed);
+    if (next_.ok()) {
+      MoveSlice(now_ns);
+      return;
+    }
+    const size_t slices = current_.table().slices();
+    const int64_t used = used_.load(std::memory_order_relaxed);
+    if (used > grow_at_.load(std::memory_order_relaxed)) {
+      BeginMove(now_ns);
+      return;
+    }
+    if (slices == 1) return;
+    const size_t slice = tended_.load(std::memory_order_relaxed);
+    const double live =
+        LiveShare(slice, now_ns) * static_cast<double>(used) / static_cast<double>(slices);
+    live_seen_.fetch_add(static_cast<int64_t>(live), std::memory_order_relaxed);
+    tended_.store(slice + 1, std::memory_order_relaxed);
+    if (slice + 1 < slices) return;
+    const auto seen = static_cast<double>(live_seen_.exchange(0));
+    tended_.store(0, std::memory_order_relaxed);
+    if (2 * SlicesFor(seen, kFresh) <= slices) BeginMove(now_ns);
+  });
+}
+
+// Makes the table that what is live now fills to kFresh, unless that would be
+// the same again: at the ceiling idle cells are reclaimed one by one.
+void MemoryStore::BeginMove(int64_t now_ns) {
+  const size_t slices = current_.table().slices();
+  const auto used = static_cast<double>(used_.load(std::memory_order_relaxed));
+  const double live = LiveShare(static_cast<size_t>(now_ns) % slices, now_ns);
+  const size_t wanted = std::min(most_slices_, SlicesFor(used * live, kFresh));
+  Pages pages = wanted == slices && live > 0.8 ? Pages() : Pages(wanted);
+  if (!pages.ok()) {
+    // Look again when a sixteenth more has come in.
+    grow_at_.store(static_cast<int64_t>(used * 17 / 16) + 1, std::memory_order_relaxed);
+    return;
+  }
+  next_ = std::move(pages);
+  moved_slices_ = 0;
+  // While a move is under way every kMaintainEvery-th new key moves a slice.
+  grow_at_.store(0, std::memory_order_relaxed);
+  MoveSlice(now_ns);
+}
+
+void MemoryStore::MoveSlice(int64_t now_ns) {
+  Cell* const cells = current_.table().slice(moved_slices_);
+  int64_t dropped = 0;
+  int64_t lost = 0;
+  for (size_t i = 0; i < Table::kSliceCells; ++i) {
+    const Fingerprint key{cells[i].lo.load(std::memory_order_relaxed),
+                          cells[i].hi.load(std::memory_order_relaxed)};
+    if (key == Fingerprint{}) continue;
+    if (!IsLive(cells[i], now_ns)) {
+      ++dropped;
+      continue;
+    }
+    Table::Slot slot;
+    const Table::Entry entry = next_.table().FindOrClaim(key, now_ns, &slot);
+    lost += entry == Table::Entry::kReusedLive;
+    dropped += entry == Table::Entry::kReusedIdle;
+    Table::Replace(slot, {cells[i].w0.load(std::memory_order_relaxed),
+                          cells[i].w1.load(std::memory_order_relaxed)});
+  }
+  current_.ReleaseSlice(moved_slices_);
+  evictions_.fetch_add(dropped, std::memory_order_relaxed);
+  evicted_live_.fetch_add(lost, std::memory_order_relaxed);
+  used_.fetch_sub(dropped + lost, std::memory_order_relaxed);
+  if (++moved_slices_ < current_.table().slices()) return;
+  current_ = std::move(next_);
+  next_ = Pages();
+  tended_.store(0, std::memory_order_relaxed);
+  live_seen_.store(0, std::memory_order_relaxed);
+  grow_at_.store(
+      static_cast<int64_t>(kFullest * static_cast<double>(current_.table().cells())),
+      std::memory_order_relaxed);
+}
+
+}  // namespace tidegate

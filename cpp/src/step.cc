@@ -1,0 +1,274 @@
+#include "tidegate/step.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/numeric/int128.h"
+
+namespace tidegate {
+namespace {
+
+using absl::uint128;
+
+uint128 Wide(int64_t value) { return uint128(static_cast<uint64_t>(value)); }
+int64_t Narrow(uint128 value) { return static_cast<int64_t>(absl::Uint128Low64(value)); }
+
+// a * b / c, rounded up; the quotient is known to fit.
+int64_t MulDivUp(int64_t a, int64_t b, int64_t c) {
+  const uint128 product = Wide(a) * Wide(b);
+  if (absl::Uint128High64(product) == 0) {
+    const uint64_t low = absl::Uint128Low64(product);
+    const auto divisor = static_cast<uint64_t>(c);
+    return static_cast<int64_t>(low / divisor + (low % divisor != 0));
+  }
+  return Narrow((product + Wide(c) - 1) / Wide(c));
+}
+
+struct Window {
+  int64_t start;
+  int64_t end;
+};
+
+// The calendar window that holds `now`: groups of whole months or years,
+// counted from January 1970, in UTC.
+Window CalendarWindow(const Limit& limit, int64_t now_ns) {
+  using std::chrono::days;
+  using std::chrono::duration_cast;
+  using std::chrono::nanoseconds;
+  const auto today =
+      std::chrono::floor<days>(std::chrono::sys_time<nanoseconds>(nanoseconds(now_ns)));
+  const std::chrono::year_month_day date(today);
+  const int64_t months_each = limit.calendar_units() *
+                              (limit.calendar() == Calendar::kYear ? 12 : 1);
+  const int64_t month = (static_cast<int64_t>(static_cast<int>(date.year())) - 1970) * 12 +
+                        (static_cast<unsigned>(date.month()) - 1);
+  const int64_t first = month / months_each * months_each;
+  const auto instant = [](int64_t months) {
+    const std::chrono::year_month_day day(
+        std::chrono::year(static_cast<int>(1970 + months / 12)),
+        std::chrono::month(static_cast<unsigned>(months % 12 + 1)),
+        std::chrono::day(1));
+    // In seconds first: the end may lie beyond what nanoseconds can carry.
+    const int64_t seconds =
+        int64_t{86'400} * std::chrono::sys_days(day).time_since_epoch().count();
+    return std::min(seconds, kMaxInstantNs / 1'000'000'000 * 2 - 1) *
+           int64_t{1'000'000'000};
+  };
+  return {instant(first), instant(first + months_each)};
+}
+
+Window WindowAt(const Limit& limit, int64_t now_ns) {
+  if (limit.calendar() != Calendar::kNone) return CalendarWindow(limit, now_ns);
+  const int64_t start = now_ns - now_ns % limit.period_ns();
+  return {start, start + limit.period_ns()};
+}
+
+// The counts of both window algorithms, as of `now`.
+struct Counts {
+  Window window;
+  int64_t current = 0;
+  int64_t previous = 0;  // sliding-window only
+  bool behind = false;   // they were moved back to the window of `now`
+};
+
+// Reads a state whose window starts at `start`, ahead of `now` or not.
+bool Ahead(int64_t start_ns, int64_t now_ns, Counts* counts) {
+  if (start_ns <= now_ns) return false;
+  counts->behind = start_ns - now_ns > kClockToleranceNs;
+  return true;
+}
+
+Counts ReadFixed(const Limit& limit, const CellState& state, int64_t now_ns) {
+  Counts c;
+  const auto end = static_cast<int64_t>(state.w0);
+  // The window just before `end`, without a division where that is possible.
+  if (end > now_ns) {
+    const Window stored = limit.calendar() == Calendar::kNone
+                              ? Window{end - limit.period_ns(), end}
+                              : CalendarWindow(limit, std::min(end, kMaxInstantNs) - 1);
+    c.current = static_cast<int64_t>(state.w1);
+    c.window = stored;
+    if (Ahead(stored.start, now_ns, &c) && c.behind) {
+      c.window = WindowAt(limit, now_ns);
+    }
+    return c;
+  }
+  c.window = WindowAt(limit, now_ns);
+  return c;
+}
+
+CellState WriteFixed(const Counts& c) {
+  return {static_cast<uint64_t>(c.window.end), static_cast<uint64_t>(c.current)};
+}
+
+Counts ReadSliding(const Limit& limit, const CellState& state, int64_t now_ns) {
+  Counts c;
+  const int64_t period = limit.period_ns();
+  const auto good = static_cast<int64_t>(state.w0);
+  if (good <= now_ns || state.w0 == 0) {
+    c.window = WindowAt(limit, now_ns);
+    return c;
+  }
+  c.window = {good - 2 * period, good - period};
+  c.current = static_cast<int64_t>(state.w1 >> 32);
+  c.previous = static_cast<int64_t>(state.w1 & 0xffffffff);
+  if (now_ns >= c.window.end) {  // one window later
+    c.window = {c.window.end, c.window.end + period};
+    c.previous = c.current;
+    c.current = 0;
+  } else if (Ahead(c.window.start, now_ns, &c) && c.behind) {
+    c.window = WindowAt(limit, now_ns);
+  }
+  return c;
+}
+
+CellState WriteSliding(const Limit& limit, const Counts& c) {
+  return {static_cast<uint64_t>(c.window.end + limit.period_ns()),
+          static_cast<uint64_t>(c.current) << 32 |
+              static_cast<uint64_t>(c.previous)};
+}
+
+Decision StepFixed(const Limit& limit, const CellState& state, int64_t now_ns,
+                   int64_t cost, CellState* next) {
+  Decision d;
+  d.limit = &limit;
+  Counts c = ReadFixed(limit, state, now_ns);
+  d.behind = c.behind;
+  if (cost > limit.count()) {
+    d.retry_after_ns = Decision::kNever;
+  } else if (cost > limit.count() - c.current) {
+    d.retry_after_ns = c.window.end - now_ns;
+  } else {
+    d.allowed = true;
+    c.current += cost;
+  }
+  *next = d.allowed || d.behind ? WriteFixed(c) : state;
+  d.used_units = c.current;
+  d.reset_after_ns = c.current > 0 ? c.window.end - now_ns : 0;
+  return d;
+}
+
+// What the previous window still weighs, rounded against the caller.
+int64_t Weight(const Limit& limit, const Counts& c, int64_t now_ns) {
+  if (c.previous == 0) return 0;
+  const int64_t left = limit.period_ns() - std::max<int64_t>(0, now_ns - c.window.start);
+  return MulDivUp(c.previous, left, limit.period_ns());
+}
+
+// The least instant of a window that starts at `start`, at which `previous`
+// weighs no more than `room`: previous * (W - e) <= room * W.
+int64_t WeightFalls(const Limit& limit, int64_t start, int64_t previous,
+                    int64_t room) {
+  if (previous <= room) return start;
+  const uint128 left = Wide(room) * Wide(limit.period_ns()) / Wide(previous);
+  return start + limit.period_ns() - Narrow(left);
+}
+
+Decision StepSliding(const Limit& limit, const CellState& state, int64_t now_ns,
+                     int64_t cost, CellState* next) {
+  Decision d;
+  d.limit = &limit;
+  Counts c = ReadSliding(limit, state, now_ns);
+  d.behind = c.behind;
+  const int64_t weight = Weight(limit, c, now_ns);
+  if (cost > limit.count()) {
+    d.retry_after_ns = Decision::kNever;
+  } else if (const int64_t room = limit.count() - c.current - cost; room < 0) {
+    const int64_t at =
+        WeightFalls(limit, c.window.end, c.current, limit.count() - cost);
+    d.retry_after_ns = at - now_ns;
+  } else if (weight > room) {
+    d.retry_after_ns = WeightFalls(limit, c.window.start, c.previous, room) - now_ns;
+  } else {
+    d.allowed = true;
+    c.current += cost;
+  }
+  *next = d.allowed || d.behind ? WriteSliding(limit, c) : state;
+  d.used_units = c.current + weight;
+  if (c.current > 0) {
+    d.reset_after_ns = c.window.end + limit.period_ns() - now_ns;
+  } else if (c.previous > 0) {
+    d.reset_after_ns = c.window.end - now_ns;
+  }
+  return d;
+}
+
+}  // namespace
+
+Interval CostInterval(const Limit& limit, int64_t cost) {
+  const uint128 total = Wide(cost) * Wide(limit.numerator());
+  if (absl::Uint128High64(total) == 0) {
+    const uint64_t low = absl::Uint128Low64(total);
+    const auto divisor = static_cast<uint64_t>(limit.denominator());
+    return {static_cast<int64_t>(low / divisor),
+            static_cast<int64_t>(low % divisor)};
+  }
+  return {Narrow(total / Wide(limit.denominator())),
+          Narrow(total % Wide(limit.denominator()))};
+}
+
+Decision Step(const Limit& limit, const CellState& state, int64_t now_ns,
+              int64_t cost, CellState* next) {
+  switch (limit.algorithm()) {
+    case Algorithm::kFixedWindow:
+      return StepFixed(limit, state, now_ns, cost, next);
+    case Algorithm::kSlidingWindow:
+      return StepSliding(limit, state, now_ns, cost, next);
+    default:
+      return StepBucket(limit, state, now_ns, cost, next);
+  }
+}
+
+CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns,
+                 int64_t cost) {
+  if (static_cast<int64_t>(state.w0) <= now_ns) return state;
+  if (IsBucket(limit.algorithm())) {
+    // More than the burst is the burst: the state is then as good as new.
+    const Interval back = CostInterval(limit, std::min(cost, limit.burst()));
+    int64_t ns = static_cast<int64_t>(state.w0) - back.ns;
+    int64_t fraction = static_cast<int64_t>(state.w1) - back.fraction;
+    if (fraction < 0) {
+      fraction += limit.denominator();
+      --ns;
+    }
+    if (ns < now_ns) return {static_cast<uint64_t>(now_ns), 0};
+    return {static_cast<uint64_t>(ns), static_cast<uint64_t>(fraction)};
+  }
+  const bool fixed = limit.algorithm() == Algorithm::kFixedWindow;
+  Counts c = fixed ? ReadFixed(limit, state, now_ns) : ReadSliding(limit, state, now_ns);
+  c.current -= std::min(cost, c.current);
+  return fixed ? WriteFixed(c) : WriteSliding(limit, c);
+}
+
+Decision Peek(const Limit& limit, const CellState& state, int64_t now_ns,
+              int64_t cost) {
+  CellState ignored;
+  Decision verdict = Step(limit, state, now_ns, cost, &ignored);
+  if (!verdict.allowed) return verdict;
+  // A hit that cannot pass changes nothing and tells how the limit stands.
+  Decision standing = Step(limit, state, now_ns, limit.capacity() + 1, &ignored);
+  standing.allowed = true;
+  standing.retry_after_ns = 0;
+  standing.delay_ns = verdict.delay_ns;
+  return standing;
+}
+
+int64_t Decision::remaining() const {
+  if (!IsBucket(limit->algorithm())) {
+    return std::max<int64_t>(0, limit->count() - used_units);
+  }
+  // floor((burst*T - used) / T), all times the denominator.
+  const uint128 depth = Wide(limit->depth_ns()) * Wide(limit->denominator()) +
+                        Wide(limit->depth_fraction());
+  const uint128 used =
+      Wide(used_ns) * Wide(limit->denominator()) + Wide(used_fraction);
+  if (used >= depth) return 0;
+  const uint128 room = depth - used;
+  if (absl::Uint128High64(room) == 0) {
+    return static_cast<int64_t>(absl::Uint128Low64(room) /
+                                static_cast<uint64_t>(limit->numerator()));
+  }
+  return Narrow(room / Wide(limit->numerator()));
+}
+
+}  // namespace tidegate

@@ -1,0 +1,53 @@
+#include "tidegate/store.h"
+
+#include <algorithm>
+
+namespace tidegate {
+
+void PlanVerdict::Add(const Decision& decision, uint32_t index) {
+  const bool binds =
+      !any_ ||
+      (decision_.allowed
+           ? !decision.allowed || decision.remaining() < decision_.remaining()
+           : !decision.allowed && decision.retry_after_ns > decision_.retry_after_ns);
+  const int64_t delay_ns = any_ ? std::max(decision_.delay_ns, decision.delay_ns) : decision.delay_ns;
+  const bool behind = decision_.behind || decision.behind;
+  if (binds) {
+    decision_ = decision;
+    decision_.rule = index;
+    any_ = true;
+  }
+  decision_.behind = behind;
+  decision_.delay_ns = decision_.allowed ? delay_ns : 0;
+}
+
+Decision Store::PeekAll(absl::Span<const Charge> plan, const Moment& moment) {
+  PlanVerdict verdict;
+  for (size_t i = 0; i < plan.size(); ++i) {
+    verdict.Add(Peek(plan[i], moment), static_cast<uint32_t>(i));
+  }
+  return verdict.get();
+}
+
+Decision Store::HitAll(absl::Span<const Charge> plan, const Moment& moment) {
+  const Decision forecast = PeekAll(plan, moment);
+  if (!forecast.allowed && !(forecast.behind && moment.confirmed)) return forecast;
+  PlanVerdict verdict;
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const Decision decision = Hit(plan[i], moment);
+    verdict.Add(decision, static_cast<uint32_t>(i));
+    if (decision.allowed) continue;
+    for (size_t j = 0; j < i; ++j) Refund(plan[j], moment);
+    break;
+  }
+  return verdict.get();
+}
+
+void Store::HitMany(absl::Span<const Charge> charges, const Moment& moment,
+                    bool* allowed) {
+  for (size_t i = 0; i < charges.size(); ++i) {
+    allowed[i] = Hit(charges[i], moment).allowed;
+  }
+}
+
+}  // namespace tidegate

@@ -1,0 +1,192 @@
+#include "tidegate/table.h"
+
+#include <sched.h>
+
+#include "cas16.h"
+
+namespace tidegate {
+namespace {
+
+// The fingerprint of a cell that was claimed and given up.
+constexpr uint64_t kNobodyLo = 1;
+
+enum class Reading { kOwned, kClaimed, kOthers };
+
+bool IsClaim(uint64_t w0) { return (w0 & Table::kClaimBit) != 0; }
+
+bool IsStale(uint64_t claim_w0, int64_t now_ns) {
+  const auto since = static_cast<int64_t>(claim_w0 & ~Table::kClaimBit);
+  const int64_t age = now_ns - since;
+  return age > Table::kClaimTimeoutNs || age < -Table::kClaimTimeoutNs;
+}
+
+bool IsIdle(uint64_t w0, int64_t now_ns) {
+  return w0 == 0 || static_cast<int64_t>(w0) + kClockToleranceNs <= now_ns;
+}
+
+bool Holds(const Cell& cell, const Fingerprint& key) {
+  return cell.lo.load(std::memory_order_acquire) == key.lo &&
+         cell.hi.load(std::memory_order_acquire) == key.hi;
+}
+
+bool IsEmpty(const Cell& cell) {
+  return cell.lo.load(std::memory_order_acquire) == 0 &&
+         cell.hi.load(std::memory_order_acquire) == 0 &&
+         cell.w0.load(std::memory_order_acquire) == 0;
+}
+
+CellState Load(const Cell& cell) {
+  for (;;) {
+    const uint64_t w0 = cell.w0.load(std::memory_order_acquire);
+    const uint64_t w1 = cell.w1.load(std::memory_order_acquire);
+    if (cell.w0.load(std::memory_order_acquire) == w0) return {w0, w1};
+  }
+}
+
+// Reads the state of a cell that held `key` a moment ago, together with proof
+// that it still did when the state was read.
+Reading Read(const Cell& cell, const Fingerprint& key, CellState* state) {
+  *state = Load(cell);
+  if (!Holds(cell, key) ||
+      cell.w0.load(std::memory_order_acquire) != state->w0) [[unlikely]] {
+    return Reading::kOthers;
+  }
+  return IsClaim(state->w0) ? Reading::kClaimed : Reading::kOwned;
+}
+
+bool ReplaceState(Cell* cell, const CellState& from, const CellState& to) {
+  return CompareAndSwap(&cell->w0, {from.w0, from.w1}, {to.w0, to.w1});
+}
+
+bool ReplaceKey(Cell* cell, const Fingerprint& from, const Fingerprint& to) {
+  return CompareAndSwap(&cell->lo, {from.lo, from.hi}, {to.lo, to.hi});
+}
+
+}  // namespace
+
+// Calls `visit` with each cell that may hold `key`, in order, up to the first
+// empty cell (which it also gets), until it returns false.
+template <typename Visit>
+inline void Table::Walk(const Fingerprint& key, Visit visit) const {
+  Cell* const base = slice(SliceOf(key, slices_));
+  size_t group = key.lo & (kGroups - 1);
+  const size_t stride = ((key.lo >> 9) & (kGroups - 1)) | 1;
+  const size_t start = (key.lo >> 18) & (kGroupCells - 1);
+  for (int n = 0; n < kMostGroups; ++n) {
+    Cell* const cells = base + group * kGroupCells;
+    for (size_t i = 0; i < kGroupCells; ++i) {
+      if (!visit(&cells[(start + i) & (kGroupCells - 1)])) return;
+    }
+    group = (group + stride) & (kGroups - 1);
+  }
+}
+
+bool Table::Find(const Fingerprint& key, Slot* slot) const {
+  bool found = false;
+  bool again = true;
+  while (again) {
+    again = false;
+    Walk(key, [&](Cell* cell) {
+      if (Holds(*cell, key)) {
+        const Reading reading = Read(*cell, key, &slot->raw);
+        if (reading == Reading::kOthers) {
+          again = true;
+        } else if (reading == Reading::kOwned) {
+          slot->cell = cell;
+          slot->state = slot->raw;
+          found = true;
+        }
+        return false;
+      }
+      return !IsEmpty(*cell);
+    });
+  }
+  return found;
+}
+
+bool Table::HasAnother(const Fingerprint& key, const Cell* mine) const {
+  bool another = false;
+  Walk(key, [&](Cell* cell) {
+    if (cell != mine && Holds(*cell, key)) another = true;
+    return !another && !IsEmpty(*cell);
+  });
+  return another;
+}
+
+// Steps 1 to 3 of the protocol, on slot->cell in the state slot->raw.
+bool Table::Claim(const Fingerprint& key, int64_t now_ns, Slot* slot) {
+  const CellState claim{kClaimBit | static_cast<uint64_t>(now_ns), key.lo};
+  Cell* const cell = slot->cell;
+  if (!ReplaceState(cell, slot->raw, claim)) return false;
+  const Fingerprint before{cell->lo.load(std::memory_order_acquire),
+                           cell->hi.load(std::memory_order_acquire)};
+  if (before != key && !ReplaceKey(cell, before, key)) return false;
+  if (HasAnother(key, cell)) {
+    // The key first: a cell of this key must never be seen owned and fresh.
+    if (ReplaceKey(cell, key, {kNobodyLo, 0})) ReplaceState(cell, claim, {0, 0});
+    return false;
+  }
+  slot->raw = claim;
+  slot->state = {};
+  return true;
+}
+
+Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
+                                Slot* slot) {
+  for (int tries = 0;; ++tries) {
+    if (tries > 16) sched_yield();
+    Slot idle;
+    Slot empty;
+    Slot nearest;
+    bool found = false;
+    bool wait = false;
+    Walk(key, [&](Cell* cell) {
+      if (Holds(*cell, key)) {
+        const Reading reading = Read(*cell, key, &slot->raw);
+        slot->cell = cell;
+        if (reading == Reading::kOwned) {
+          slot->state = slot->raw;
+          found = true;
+        } else if (reading == Reading::kClaimed && IsStale(slot->raw.w0, now_ns)) {
+          idle = *slot;
+        } else {
+          wait = true;
+        }
+        return false;
+      }
+      const CellState state = Load(*cell);
+      if (IsClaim(state.w0)) {
+        if (IsStale(state.w0, now_ns)) {
+          if (idle.cell == nullptr) idle = {cell, state, {}};
+        } else if (state.w1 == key.lo) {
+          wait = true;  // the same key is on its way in
+          return false;
+        }
+        return true;
+      }
+      if (state.w0 == 0 && IsEmpty(*cell)) {
+        empty = {cell, state, {}};
+        return false;
+      }
+      if (IsIdle(state.w0, now_ns)) {
+        if (idle.cell == nullptr) idle = {cell, state, {}};
+      } else if (nearest.cell == nullptr || state.w0 < nearest.raw.w0) {
+        nearest = {cell, state, {}};
+      }
+      return true;
+    });
+    if (found) [[likely]] return Entry::kFound;
+    if (wait) continue;
+    const Entry entry = idle.cell != nullptr    ? Entry::kReusedIdle
+                        : empty.cell != nullptr ? Entry::kNew
+                                                : Entry::kReusedLive;
+    *slot = idle.cell != nullptr ? idle : empty.cell != nullptr ? empty : nearest;
+    if (slot->cell != nullptr && Claim(key, now_ns, slot)) return entry;
+  }
+}
+
+bool Table::Replace(const Slot& slot, const CellState& next) {
+  return ReplaceState(slot.cell, slot.raw, next);
+}
+
+}  // namespace tidegate

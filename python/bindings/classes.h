@@ -1,0 +1,24 @@
+// What each file of the module registers.
+#ifndef TIDEGATE_PYTHON_BINDINGS_CLASSES_H_
+#define TIDEGATE_PYTHON_BINDINGS_CLASSES_H_
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+
+#include "tidegate/clock.h"
+
+namespace tidegate::python {
+
+void RegisterLimit(pybind11::module_& m);
+void RegisterClock(pybind11::module_& m);
+void RegisterLimiter(pybind11::module_& m);
+void RegisterReplay(pybind11::module_& m);
+
+// The clock that a caller named: None, a ManualClock, a callable that returns
+// int nanoseconds or float seconds, or an object with now_ns(). Null for None.
+std::shared_ptr<Clock> ClockFrom(const pybind11::object& clock);
+
+}  // namespace tidegate::python
+
+#endif  // TIDEGATE_PYTHON_BINDINGS_CLASSES_H_

@@ -1,0 +1,121 @@
+// tidegate.ManualClock, and clocks that are written in Python.
+#include "tidegate/clock.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "classes.h"
+#include "convert.h"
+
+namespace tidegate::python {
+namespace {
+
+constexpr const char* kAccepted =
+    "; accepted is None, a ManualClock, an object with now_ns(), or a callable that returns int "
+    "nanoseconds or float seconds since the epoch";
+
+// Calls Python for each reading. What the callable raises comes out of the call
+// that asked for the time.
+class PythonClock final : public Clock {
+ public:
+  explicit PythonClock(py::object read) : read_(std::move(read)) {}
+  ~PythonClock() override {
+    py::gil_scoped_acquire gil;
+    read_ = py::object();
+  }
+
+  int64_t NowNs() override {
+    py::gil_scoped_acquire gil;
+    const py::object now = read_();
+    if (PyFloat_Check(now.ptr())) {
+      const double ns = PyFloat_AS_DOUBLE(now.ptr()) * 1e9;
+      if (!std::isfinite(ns)) Refuse(now);
+      return static_cast<int64_t>(
+          std::llround(std::clamp(ns, 0.0, static_cast<double>(kMaxInstantNs))));
+    }
+    if (PyBool_Check(now.ptr()) || !PyIndex_Check(now.ptr())) Refuse(now);
+    int overflow = 0;
+    const int64_t ns = PyLong_AsLongLongAndOverflow(now.ptr(), &overflow);
+    if (overflow != 0) return overflow < 0 ? 0 : kMaxInstantNs;
+    if (ns == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+    return std::clamp<int64_t>(ns, 0, kMaxInstantNs);
+  }
+
+ private:
+  [[noreturn]] static void Refuse(const py::object& now) {
+    Throw(Error::kArgumentType,
+          "the clock returned " + Shown(now.ptr()) +
+              "; accepted are int nanoseconds or float seconds since the epoch");
+  }
+
+  py::object read_;
+};
+
+int64_t NsFrom(const py::handle& ns, const char* what) {
+  if (PyBool_Check(ns.ptr()) || !PyIndex_Check(ns.ptr())) {
+    Throw(Error::kArgumentType, std::string(what) + " is " + Shown(ns.ptr()) +
+                                    "; accepted is an int of nanoseconds");
+  }
+  int overflow = 0;
+  const int64_t value = PyLong_AsLongLongAndOverflow(ns.ptr(), &overflow);
+  if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  if (overflow != 0) return overflow < 0 ? std::numeric_limits<int64_t>::min() : kMaxInstantNs;
+  return value;
+}
+
+}  // namespace
+
+std::shared_ptr<Clock> ClockFrom(const py::object& clock) {
+  if (clock.is_none()) return nullptr;
+  if (py::isinstance<ManualClock>(clock)) return clock.cast<std::shared_ptr<ManualClock>>();
+  if (py::hasattr(clock, "now_ns") && PyCallable_Check(clock.attr("now_ns").ptr())) {
+    return std::make_shared<PythonClock>(clock.attr("now_ns"));
+  }
+  if (!PyCallable_Check(clock.ptr())) {
+    Throw(Error::kArgumentType, "the clock is " + Shown(clock.ptr()) + kAccepted);
+  }
+  auto read = std::make_shared<PythonClock>(clock);
+  (void)read->NowNs();  // a clock that cannot be read is refused here
+  return read;
+}
+
+void RegisterClock(py::module_& m) {
+  py::class_<ManualClock, std::shared_ptr<ManualClock>>(m, "ManualClock")
+      .def(py::init([](const py::object& start_ns) {
+             auto clock = std::make_shared<ManualClock>();
+             clock->SetNs(NsFrom(start_ns, "start_ns"));
+             return clock;
+           }),
+           py::arg("start_ns") = 0)
+      .def("advance",
+           [](ManualClock& clock, const py::object& seconds) {
+             double value = 0;
+             if (PyBool_Check(seconds.ptr()) ||
+                 !(PyFloat_Check(seconds.ptr()) || PyIndex_Check(seconds.ptr()))) {
+               Throw(Error::kArgumentType, "the seconds to advance are " + Shown(seconds.ptr()) +
+                                               "; accepted is an int or a float");
+             }
+             value = PyFloat_AsDouble(seconds.ptr()) * 1e9;
+             if (PyErr_Occurred() != nullptr) PyErr_Clear();
+             if (!std::isfinite(value)) {
+               Throw(Error::kConfiguration, "the seconds to advance are " + Shown(seconds.ptr()) +
+                                                "; accepted is a finite number");
+             }
+             const double most = static_cast<double>(kMaxInstantNs);
+             clock.AdvanceNs(std::llround(std::clamp(value, -most, most)));
+           },
+           py::arg("seconds"))
+      .def("advance_ns",
+           [](ManualClock& clock, const py::object& ns) {
+             clock.AdvanceNs(NsFrom(ns, "the time to advance"));
+           },
+           py::arg("ns"))
+      .def("set_ns",
+           [](ManualClock& clock, const py::object& ns) { clock.SetNs(NsFrom(ns, "the time")); },
+           py::arg("ns"))
+      .def("now_ns", &ManualClock::NowNs);
+  m.def("system_now_ns", [] { return SystemClock::Get().Now(); });
+}
+
+}  // namespace tidegate::python

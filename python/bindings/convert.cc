@@ -1,0 +1,100 @@
+#include "convert.h"
+
+#include <limits>
+
+namespace tidegate::python {
+namespace {
+
+// Borrowed for the life of the process: the module never goes away.
+PyObject* ErrorType(Error error) {
+  static PyObject* const module = py::module_::import("tidegate._errors").release().ptr();
+  const char* name = error == Error::kConfiguration  ? "ConfigurationError"
+                     : error == Error::kArgumentType ? "ArgumentTypeError"
+                                                     : "LimiterClosedError";
+  PyObject* type = PyObject_GetAttrString(module, name);
+  if (type == nullptr) throw py::error_already_set();
+  Py_DECREF(type);  // the module holds it
+  return type;
+}
+
+}  // namespace
+
+void SetError(Error error, const std::string& message) {
+  PyErr_SetString(ErrorType(error), message.c_str());
+}
+
+void Throw(Error error, const std::string& message) {
+  SetError(error, message);
+  throw py::error_already_set();
+}
+
+void ThrowUnlessOk(const absl::Status& status) {
+  if (status.ok()) return;
+  Throw(Error::kConfiguration,
+        std::string(status.message().data(), status.message().size()));
+}
+
+std::string Shown(PyObject* object) {
+  constexpr size_t kMost = 80;
+  PyObject* repr = PyObject_Repr(object);
+  PyObject* ascii = repr != nullptr ? PyObject_ASCII(object) : nullptr;
+  const char* text = ascii != nullptr ? PyUnicode_AsUTF8(ascii) : nullptr;
+  std::string shown = text != nullptr ? text : "an object without a repr";
+  Py_XDECREF(ascii);
+  Py_XDECREF(repr);
+  PyErr_Clear();
+  if (shown.size() > kMost) shown = shown.substr(0, kMost) + "...";
+  return shown + " of type " + Py_TYPE(object)->tp_name;
+}
+
+bool KeyView::ReadOther(PyObject* key) {
+  if (PyUnicode_Check(key)) {
+    Py_ssize_t size = 0;
+    const char* data = PyUnicode_AsUTF8AndSize(key, &size);
+    if (data != nullptr) {
+      view_ = {data, static_cast<size_t>(size)};
+    } else {
+      PyErr_Clear();
+      encoded_ = py::reinterpret_steal<py::object>(
+          PyUnicode_AsEncodedString(key, "utf-8", "surrogatepass"));
+      if (!encoded_) return false;
+      view_ = {PyBytes_AS_STRING(encoded_.ptr()),
+               static_cast<size_t>(PyBytes_GET_SIZE(encoded_.ptr()))};
+    }
+  } else if (PyBytes_Check(key)) {
+    view_ = {PyBytes_AS_STRING(key), static_cast<size_t>(PyBytes_GET_SIZE(key))};
+  } else {
+    SetError(Error::kArgumentType,
+             "the key is " + Shown(key) + "; accepted is a non-empty str or bytes");
+    return false;
+  }
+  if (view_.empty()) {
+    SetError(Error::kConfiguration,
+             "the key is empty; accepted is a non-empty str or bytes (all callers "
+             "without a key would share one limit)");
+    return false;
+  }
+  return true;
+}
+
+bool ReadCost(PyObject* cost, int64_t* value) {
+  constexpr const char* kAccepted = "; accepted is an int from 1 up";
+  if (PyBool_Check(cost) || !PyIndex_Check(cost)) {
+    SetError(Error::kArgumentType, "the cost is " + Shown(cost) + kAccepted);
+    return false;
+  }
+  PyObject* index = PyNumber_Index(cost);
+  if (index == nullptr) return false;
+  int overflow = 0;
+  *value = PyLong_AsLongLongAndOverflow(index, &overflow);
+  Py_DECREF(index);
+  if (overflow > 0) {
+    *value = std::numeric_limits<int64_t>::max();
+  } else if (overflow < 0 || *value < 1) {
+    SetError(Error::kConfiguration, "the cost is " + Shown(cost) + kAccepted);
+    return false;
+  }
+  return true;
+}
+
+}  // namespace tidegate::python

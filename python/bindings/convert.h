@@ -1,0 +1,66 @@
+// From Python's values to the core's, with errors that say what was given and
+// what is accepted. Everything here needs the GIL.
+#ifndef TIDEGATE_PYTHON_BINDINGS_CONVERT_H_
+#define TIDEGATE_PYTHON_BINDINGS_CONVERT_H_
+
+#include <pybind11/pybind11.h>
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace tidegate::python {
+
+namespace py = pybind11;
+
+// The exceptions of tidegate._errors.
+enum class Error { kConfiguration, kArgumentType, kClosed };
+// Sets the Python error indicator; the caller returns nullptr or throws
+// py::error_already_set.
+void SetError(Error error, const std::string& message);
+[[noreturn]] void Throw(Error error, const std::string& message);
+
+// Throws ConfigurationError unless ok.
+void ThrowUnlessOk(const absl::Status& status);
+template <typename T>
+T ValueOrThrow(absl::StatusOr<T> value) {
+  ThrowUnlessOk(value.status());
+  return *std::move(value);
+}
+
+// repr(object), cut to a length that fits a message; never fails.
+std::string Shown(PyObject* object);
+
+// The bytes of a key: of str its UTF-8, of bytes themselves. Lone surrogates are
+// encoded as they stand. `view` lives as long as the object and this.
+class KeyView {
+ public:
+  // False with the error indicator set where `key` is no key.
+  bool Read(PyObject* key) {
+    if (PyUnicode_Check(key) && PyUnicode_IS_COMPACT_ASCII(key)) [[likely]] {
+      view_ = {static_cast<const char*>(PyUnicode_DATA(key)),
+               static_cast<size_t>(PyUnicode_GET_LENGTH(key))};
+      if (!view_.empty()) [[likely]] return true;
+    }
+    return ReadOther(key);
+  }
+  std::string_view view() const { return view_; }
+  // The object that keeps `view` alive beside the key itself, or nullptr.
+  py::object TakeEncoded() { return std::move(encoded_); }
+
+ private:
+  bool ReadOther(PyObject* key);
+
+  std::string_view view_;
+  py::object encoded_;
+};
+
+// An int from 1 up; what does not fit 64 bits becomes the largest value, which
+// is beyond every limit. False with the error indicator set otherwise.
+bool ReadCost(PyObject* cost, int64_t* value);
+
+}  // namespace tidegate::python
+
+#endif  // TIDEGATE_PYTHON_BINDINGS_CONVERT_H_

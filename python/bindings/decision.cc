@@ -1,0 +1,172 @@
+#include "decision.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tidegate/limit.h"
+
+namespace tidegate::python {
+namespace {
+
+struct DecisionObject {
+  PyObject_HEAD
+  Decision decision;
+  PyObject* owner;
+};
+
+PyTypeObject decision_type{};  // filled in by RegisterDecision()
+PyNumberMethods as_number{};
+
+const Decision& Of(PyObject* self) {
+  return reinterpret_cast<DecisionObject*>(self)->decision;
+}
+
+// Dead decisions wait here to be used again. Guarded by the GIL.
+#if !defined(Py_GIL_DISABLED)
+constexpr int kMostFree = 64;
+DecisionObject* free_decisions[kMostFree];
+int free_count = 0;
+#endif
+
+void Dealloc(PyObject* self) {
+  auto* object = reinterpret_cast<DecisionObject*>(self);
+  Py_DECREF(object->owner);
+#if !defined(Py_GIL_DISABLED)
+  if (free_count < kMostFree) {
+    free_decisions[free_count++] = object;
+    return;
+  }
+#endif
+  PyObject_Free(self);
+}
+
+// Seconds, never earlier than the nanoseconds say: beyond 2^53 ns a double has
+// steps of more than one.
+double Seconds(int64_t ns) {
+  if (ns == Decision::kNever) return std::numeric_limits<double>::infinity();
+  const double seconds = static_cast<double>(ns) / 1e9;
+  if (ns < int64_t{1} << 53) return seconds;
+  return std::nextafter(seconds, std::numeric_limits<double>::infinity());
+}
+
+PyObject* Text(const std::string& text) {
+  return PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
+}
+
+PyObject* GetAllowed(PyObject* self, void*) { return PyBool_FromLong(Of(self).allowed); }
+PyObject* GetLimit(PyObject* self, void*) {
+  return PyLong_FromLongLong(Of(self).limit->capacity());
+}
+PyObject* GetRemaining(PyObject* self, void*) {
+  return PyLong_FromLongLong(Of(self).remaining());
+}
+PyObject* GetRetryAfter(PyObject* self, void*) {
+  return PyFloat_FromDouble(Seconds(Of(self).retry_after_ns));
+}
+PyObject* GetResetAfter(PyObject* self, void*) {
+  return PyFloat_FromDouble(Seconds(Of(self).reset_after_ns));
+}
+PyObject* GetDelay(PyObject* self, void*) {
+  return PyFloat_FromDouble(Seconds(Of(self).delay_ns));
+}
+PyObject* GetRule(PyObject* self, void*) { return Text(Of(self).limit->rule()); }
+PyObject* GetDegraded(PyObject* self, void*) { return PyBool_FromLong(Of(self).degraded); }
+
+PyGetSetDef getters[] = {
+    {"allowed", GetAllowed, nullptr, "Whether the call may pass.", nullptr},
+    {"limit", GetLimit, nullptr, "Capacity of the limit that binds.", nullptr},
+    {"remaining", GetRemaining, nullptr, "Whole units left now.", nullptr},
+    {"retry_after", GetRetryAfter, nullptr,
+     "Seconds after which the same call would pass; 0.0 when allowed.", nullptr},
+    {"reset_after", GetResetAfter, nullptr,
+     "Seconds until the limit is as if untouched.", nullptr},
+    {"delay", GetDelay, nullptr, "Seconds a leaky-bucket caller should wait.", nullptr},
+    {"rule", GetRule, nullptr, "Which limit of the plan bound it.", nullptr},
+    {"degraded", GetDegraded, nullptr, "Decided without the shared store.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+int Bool(PyObject* self) { return Of(self).allowed; }
+
+PyObject* Repr(PyObject* self) {
+  const Decision& d = Of(self);
+  PyObject* rule = Text(d.limit->rule());
+  PyObject* retry = PyFloat_FromDouble(Seconds(d.retry_after_ns));
+  PyObject* reset = PyFloat_FromDouble(Seconds(d.reset_after_ns));
+  PyObject* delay = PyFloat_FromDouble(Seconds(d.delay_ns));
+  PyObject* repr = nullptr;
+  if (rule != nullptr && retry != nullptr && reset != nullptr && delay != nullptr) {
+    repr = PyUnicode_FromFormat(
+        "Decision(allowed=%s, limit=%lld, remaining=%lld, retry_after=%R, "
+        "reset_after=%R, delay=%R, rule=%R, degraded=%s)",
+        d.allowed ? "True" : "False", static_cast<long long>(d.limit->capacity()),
+        static_cast<long long>(d.remaining()), retry, reset, delay, rule,
+        d.degraded ? "True" : "False");
+  }
+  Py_XDECREF(rule);
+  Py_XDECREF(retry);
+  Py_XDECREF(reset);
+  Py_XDECREF(delay);
+  return repr;
+}
+
+PyObject* Compare(PyObject* self, PyObject* other, int op) {
+  if (Py_TYPE(other) != &decision_type || (op != Py_EQ && op != Py_NE)) {
+    Py_RETURN_NOTIMPLEMENTED;
+  }
+  const Decision& a = Of(self);
+  const Decision& b = Of(other);
+  const bool equal = a.allowed == b.allowed && a.degraded == b.degraded &&
+                     a.limit->capacity() == b.limit->capacity() &&
+                     a.limit->rule() == b.limit->rule() && a.remaining() == b.remaining() &&
+                     a.retry_after_ns == b.retry_after_ns &&
+                     a.reset_after_ns == b.reset_after_ns && a.delay_ns == b.delay_ns;
+  return PyBool_FromLong(equal == (op == Py_EQ));
+}
+
+}  // namespace
+
+void RegisterDecision(pybind11::module_& module) {
+  PyTypeObject& type = decision_type;
+  as_number.nb_bool = Bool;
+  Py_SET_REFCNT(reinterpret_cast<PyObject*>(&type), 1);
+  type.tp_name = "tidegate.Decision";
+  type.tp_basicsize = sizeof(DecisionObject);
+  type.tp_dealloc = Dealloc;
+  type.tp_repr = Repr;
+  type.tp_as_number = &as_number;
+  type.tp_richcompare = Compare;
+  type.tp_hash = PyObject_HashNotImplemented;
+  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION;
+  type.tp_doc = "What came out of a hit; true where the call may pass.";
+  type.tp_getset = getters;
+  if (PyType_Ready(&decision_type) < 0) throw pybind11::error_already_set();
+  module.add_object("Decision", reinterpret_cast<PyObject*>(&decision_type));
+}
+
+PyObject* NewDecision(const Decision& decision, PyObject* owner) {
+  DecisionObject* object = nullptr;
+#if !defined(Py_GIL_DISABLED)
+  if (free_count > 0) {
+    object = free_decisions[--free_count];
+    Py_SET_REFCNT(reinterpret_cast<PyObject*>(object), 1);
+#if defined(Py_TRACE_REFS)
+    _Py_NewReference(reinterpret_cast<PyObject*>(object));
+#endif
+  }
+#endif
+  if (object == nullptr) [[unlikely]] {
+    object = PyObject_New(DecisionObject, &decision_type);
+    if (object == nullptr) return nullptr;
+  }
+  object->decision = decision;
+  Py_INCREF(owner);
+  object->owner = owner;
+  return reinterpret_cast<PyObject*>(object);
+}
+
+const Decision* GetDecision(PyObject* object) {
+  return Py_TYPE(object) == &decision_type ? &Of(object) : nullptr;
+}
+
+}  // namespace tidegate::python

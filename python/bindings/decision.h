@@ -1,0 +1,25 @@
+// tidegate.Decision: a type written against the C API, since one is made for
+// each hit. It keeps the core's integers and builds a Python value only when an
+// attribute is read.
+#ifndef TIDEGATE_PYTHON_BINDINGS_DECISION_H_
+#define TIDEGATE_PYTHON_BINDINGS_DECISION_H_
+
+#include <pybind11/pybind11.h>
+
+#include "tidegate/decision.h"
+
+namespace tidegate::python {
+
+// Adds the type to the module.
+void RegisterDecision(pybind11::module_& module);
+
+// A new reference, or nullptr with MemoryError set. `owner` keeps
+// decision.limit alive.
+PyObject* NewDecision(const Decision& decision, PyObject* owner);
+
+// The decision in `object`, which must be a tidegate.Decision; else nullptr.
+const Decision* GetDecision(PyObject* object);
+
+}  // namespace tidegate::python
+
+#endif  // TIDEGATE_PYTHON_BINDINGS_DECISION_H_

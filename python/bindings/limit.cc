@@ -1,0 +1,185 @@
+// tidegate.Limit and the parsers.
+#include "tidegate/limit.h"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "classes.h"
+#include "convert.h"
+
+namespace tidegate::python {
+namespace {
+
+std::string_view TextOf(const py::handle& text) {
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (data == nullptr) {
+    PyErr_Clear();
+    Throw(Error::kConfiguration, Shown(text.ptr()) + " is no valid text");
+  }
+  return {data, static_cast<size_t>(size)};
+}
+
+int64_t WholeNumber(const py::handle& value, const char* what) {
+  if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr())) {
+    Throw(Error::kArgumentType, std::string("the ") + what + " is " + Shown(value.ptr()) +
+                                    "; accepted is an int from 1 up");
+  }
+  int overflow = 0;
+  const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+  if (!number) throw py::error_already_set();
+  const int64_t result = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+  if (overflow != 0) {
+    Throw(Error::kConfiguration, std::string("the ") + what + " is " + Shown(value.ptr()) +
+                                     "; accepted is 1 to " + std::to_string(Limit::kMaxCount));
+  }
+  return result;
+}
+
+// Seconds as int or float, or a timedelta, as nanoseconds.
+int64_t PeriodNs(const py::handle& period) {
+  if (py::hasattr(period, "total_seconds") && py::hasattr(period, "microseconds")) {
+    const auto days = period.attr("days").cast<int64_t>();
+    const auto rest = period.attr("seconds").cast<int64_t>();
+    const auto micros = period.attr("microseconds").cast<int64_t>();
+    if (days >= 0 && days <= 36525) {
+      return ((days * 86'400 + rest) * 1'000'000 + micros) * 1'000;
+    }
+  } else if (PyBool_Check(period.ptr()) ||
+             !(PyFloat_Check(period.ptr()) || PyIndex_Check(period.ptr()))) {
+    Throw(Error::kArgumentType,
+          "the period is " + Shown(period.ptr()) +
+              "; accepted are seconds as int or float, a timedelta, or a unit such as 'minute'");
+  } else {
+    const double value = PyFloat_AsDouble(period.ptr());
+    if (value == -1.0 && PyErr_Occurred() != nullptr) PyErr_Clear();
+    const double nanos = value * 1e9;
+    if (std::isfinite(nanos) && nanos >= 1.0 &&
+        nanos <= static_cast<double>(Limit::kMaxPeriodNs)) {
+      return PyFloat_Check(period.ptr()) ? std::llround(nanos)
+                                         : period.cast<int64_t>() * 1'000'000'000;
+    }
+  }
+  Throw(Error::kConfiguration, "the period is " + Shown(period.ptr()) +
+                                   "; accepted is 1 nanosecond to 100 years");
+}
+
+LimitSpec Defaults(const py::handle& burst, const py::handle& algorithm,
+                   const py::handle& name) {
+  LimitSpec spec;
+  if (!burst.is_none()) spec.burst = WholeNumber(burst, "burst");
+  if (!PyUnicode_Check(algorithm.ptr())) {
+    Throw(Error::kArgumentType, "the algorithm is " + Shown(algorithm.ptr()) +
+                                    "; accepted is a name such as 'token-bucket'");
+  }
+  spec.algorithm = ValueOrThrow(ParseAlgorithm(TextOf(algorithm)));
+  if (name.is_none()) return spec;
+  if (!PyUnicode_Check(name.ptr())) {
+    Throw(Error::kArgumentType, "the name is " + Shown(name.ptr()) + "; accepted is a str");
+  }
+  spec.name = std::string(TextOf(name));
+  const auto printable = [](char c) { return c >= 0x20 && c < 0x7f; };
+  if (spec.name.empty() || spec.name.size() > 200 ||
+      !std::all_of(spec.name.begin(), spec.name.end(), printable)) {
+    // Names stand in header fields, which carry nothing else.
+    Throw(Error::kConfiguration,
+          "the name is " + Shown(name.ptr()) +
+              "; accepted are 1 to 200 printable ASCII characters");
+  }
+  return spec;
+}
+
+Limit Make(const py::object& limit, const py::object& period, const py::object& burst,
+           const py::object& algorithm, const py::object& name) {
+  LimitSpec spec = Defaults(burst, algorithm, name);
+  if (PyUnicode_Check(limit.ptr())) {
+    if (!period.is_none()) {
+      Throw(Error::kConfiguration,
+            "the limit " + Shown(limit.ptr()) + " was given with the period " +
+                Shown(period.ptr()) + "; accepted is a text alone, or a count and a period");
+    }
+    return ValueOrThrow(Limit::Parse(TextOf(limit), spec));
+  }
+  if (PyBool_Check(limit.ptr()) || !PyIndex_Check(limit.ptr())) {
+    Throw(Error::kArgumentType,
+          "the limit is " + Shown(limit.ptr()) +
+              "; accepted is a text such as '100/minute', or a count and a period");
+  }
+  spec.count = WholeNumber(limit, "count");
+  if (period.is_none()) {
+    Throw(Error::kConfiguration,
+          "the limit is the count " + Shown(limit.ptr()) +
+              " without a period; accepted is a text such as '100/minute', or a count and a period");
+  }
+  if (PyUnicode_Check(period.ptr())) {
+    const std::string text =
+        std::to_string(spec.count) + "/" + std::string(TextOf(period));
+    return ValueOrThrow(Limit::Parse(text, spec));
+  }
+  spec.period_ns = PeriodNs(period);
+  return ValueOrThrow(Limit::Create(std::move(spec)));
+}
+
+}  // namespace
+
+void RegisterLimit(py::module_& m) {
+  const py::str token_bucket("token-bucket");
+  py::class_<Limit, std::shared_ptr<Limit>>(m, "Limit")
+      .def(py::init(&Make), py::arg("limit"), py::arg("period") = py::none(), py::kw_only(),
+           py::arg("burst") = py::none(), py::arg("algorithm") = token_bucket,
+           py::arg("name") = py::none())
+      .def_property_readonly("count", &Limit::count)
+      .def_property_readonly(
+          "period", [](const Limit& l) { return static_cast<double>(l.period_ns()) / 1e9; })
+      .def_property_readonly("period_ns", &Limit::period_ns)
+      .def_property_readonly("burst", &Limit::burst)
+      .def_property_readonly("capacity", &Limit::capacity)
+      .def_property_readonly("algorithm",
+                             [](const Limit& l) { return AlgorithmName(l.algorithm()); })
+      .def_property_readonly("name", [](const Limit& l) { return l.rule(); })
+      .def("__str__", &Limit::ToString)
+      .def("__repr__",
+           [](const Limit& l) {
+             std::string text = "Limit('" + l.ToString() + "'";
+             if (l.algorithm() != Algorithm::kTokenBucket) {
+               text += ", algorithm='" + std::string(AlgorithmName(l.algorithm())) + "'";
+             }
+             if (l.rule() != l.ToString()) {
+               text += ", name=" + py::repr(py::str(l.rule())).cast<std::string>();
+             }
+             return text + ")";
+           })
+      .def("__eq__",
+           [](const Limit& a, const py::object& b) -> py::object {
+             if (!py::isinstance<Limit>(b)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
+             return py::bool_(a == b.cast<const Limit&>());
+           })
+      .def("__hash__",
+           [](const Limit& l) {
+             return py::hash(py::make_tuple(l.ToString(), l.rule(),
+                                            static_cast<int>(l.algorithm())));
+           })
+      .def("__reduce__", [](const py::object& self) {
+        const auto& l = self.cast<const Limit&>();
+        py::object name = py::none();
+        if (l.rule() != l.ToString()) name = py::str(l.rule());
+        return py::make_tuple(py::module_::import("tidegate._limit").attr("_restore"),
+                              py::make_tuple(l.ToString(), AlgorithmName(l.algorithm()), name));
+      });
+  m.def(
+      "parse_many",
+      [](const py::object& text, const py::object& algorithm) {
+        if (!PyUnicode_Check(text.ptr())) {
+          Throw(Error::kArgumentType, "the limits are " + Shown(text.ptr()) +
+                                          "; accepted is a text such as '5/second; 100/hour'");
+        }
+        return ValueOrThrow(
+            Limit::ParseMany(TextOf(text), Defaults(py::none(), algorithm, py::none())));
+      },
+      py::arg("text"), py::kw_only(), py::arg("algorithm") = token_bucket);
+}
+
+}  // namespace tidegate::python

@@ -1,0 +1,290 @@
+// tidegate._core.Limiter: what tidegate.Limiter inherits. The calls made for each
+// request (hit, allow, hit_many) are CPython fast-call methods, added to the
+// pybind11 class as plain method descriptors; the rest is plain pybind11.
+//
+// The GIL is held throughout: a step takes tens of nanoseconds, and releasing it
+// would cost as much again.
+#include "tidegate/limiter.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <vector>
+
+#include "classes.h"
+#include "convert.h"
+#include "decision.h"
+#include "tidegate/memory_store.h"
+
+namespace tidegate::python {
+namespace {
+
+struct PyLimiter {
+  Limiter* open = nullptr;  // null once closed
+  // Kept after close(): decisions point into it.
+  std::unique_ptr<Limiter> limiter;
+};
+
+// The limiter behind `self`, which the method descriptor has checked to be one;
+// nullptr with the error indicator set where it is closed.
+Limiter* LimiterOf(PyObject* self) {
+  // pybind11 keeps the pointer of a simple instance inline.
+  auto* instance = reinterpret_cast<py::detail::instance*>(self);
+  auto* py_limiter = static_cast<PyLimiter*>(
+      instance->simple_layout ? instance->simple_value_holder[0]
+                              : instance->nonsimple.values_and_holders[0]);
+  if (py_limiter == nullptr || py_limiter->open == nullptr) [[unlikely]] {
+    SetError(Error::kClosed, "the limiter is closed");
+    return nullptr;
+  }
+  return py_limiter->open;
+}
+
+// (key, cost=1) as a fast call gives them.
+struct KeyAndCost {
+  KeyView key;
+  int64_t cost = 1;
+
+  bool Read(PyObject* const* args, Py_ssize_t count, PyObject* names) {
+    if (count == 1 && names == nullptr) [[likely]] return key.Read(args[0]);
+    return ReadOther(args, count, names);
+  }
+
+ private:
+  bool ReadOther(PyObject* const* args, Py_ssize_t count, PyObject* names) {
+    PyObject* given[2] = {nullptr, nullptr};
+    const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+    if (count + named > 2) {
+      PyErr_Format(PyExc_TypeError, "takes key and cost, but %zd arguments were given",
+                   count + named);
+      return false;
+    }
+    for (Py_ssize_t i = 0; i < count; ++i) given[i] = args[i];
+    for (Py_ssize_t i = 0; i < named; ++i) {
+      PyObject* name = PyTuple_GET_ITEM(names, i);
+      const int at = PyUnicode_CompareWithASCIIString(name, "key") == 0    ? 0
+                     : PyUnicode_CompareWithASCIIString(name, "cost") == 0 ? 1
+                                                                           : -1;
+      if (at < 0 || given[at] != nullptr) {
+        PyErr_Format(PyExc_TypeError,
+                     at < 0 ? "unexpected argument %R; accepted are key and cost"
+                            : "the argument %R was given twice",
+                     name);
+        return false;
+      }
+      given[at] = args[count + i];
+    }
+    if (given[0] == nullptr) {
+      PyErr_SetString(PyExc_TypeError, "the argument 'key' is missing");
+      return false;
+    }
+    return key.Read(given[0]) && (given[1] == nullptr || ReadCost(given[1], &cost));
+  }
+};
+
+// Runs `decide` and turns what a Python clock raised into a Python error.
+template <typename Decide>
+PyObject* Guarded(Decide decide) {
+  try {
+    return decide();
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  }
+  return nullptr;
+}
+
+PyObject* FastHit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  return Guarded([&]() -> PyObject* {
+    KeyAndCost call;
+    Limiter* limiter = LimiterOf(self);
+    if (limiter == nullptr || !call.Read(args, count, names)) return nullptr;
+    return NewDecision(limiter->Hit(call.key.view(), call.cost), self);
+  });
+}
+
+PyObject* FastAllow(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  return Guarded([&]() -> PyObject* {
+    KeyAndCost call;
+    Limiter* limiter = LimiterOf(self);
+    if (limiter == nullptr || !call.Read(args, count, names)) return nullptr;
+    PyObject* answer = limiter->Hit(call.key.view(), call.cost).allowed ? Py_True : Py_False;
+    Py_INCREF(answer);
+    return answer;
+  });
+}
+
+template <typename Function>
+PyCFunction AsMethod(Function function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+PyMethodDef fast_methods[] = {
+    {"hit", AsMethod(FastHit), METH_FASTCALL | METH_KEYWORDS,
+     "hit($self, key, cost=1)\n--\n\nCharges `cost` to `key` and tells whether it may pass."},
+    {"allow", AsMethod(FastAllow), METH_FASTCALL | METH_KEYWORDS,
+     "allow($self, key, cost=1)\n--\n\nAs hit(), but returns only whether it may pass."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+Limiter& Checked(PyLimiter& self) {
+  if (self.open == nullptr) Throw(Error::kClosed, "the limiter is closed");
+  return *self.open;
+}
+
+int64_t CostFrom(const py::object& cost) {
+  int64_t value = 1;
+  if (!ReadCost(cost.ptr(), &value)) throw py::error_already_set();
+  return value;
+}
+
+KeyView KeyFrom(const py::object& key) {
+  KeyView view;
+  if (!view.Read(key.ptr())) throw py::error_already_set();
+  return view;
+}
+
+py::object Peek(const py::object& self, const py::object& key, const py::object& cost) {
+  Limiter& limiter = Checked(self.cast<PyLimiter&>());
+  const KeyView view = KeyFrom(key);
+  return py::reinterpret_steal<py::object>(
+      NewDecision(limiter.Peek(view.view(), CostFrom(cost)), self.ptr()));
+}
+
+// All keys and costs are read before the first is charged. The sequence is held
+// as a tuple or list, and its items are not touched by other code meanwhile: the
+// GIL is not given up.
+std::vector<char> HitMany(Limiter& limiter, const py::object& keys, const py::object& costs) {
+  if (PyUnicode_Check(keys.ptr()) || PyBytes_Check(keys.ptr())) {
+    Throw(Error::kArgumentType,
+          "the keys are " + Shown(keys.ptr()) + "; accepted is a list of str or bytes");
+  }
+  const auto fast = py::reinterpret_steal<py::object>(
+      PySequence_Fast(keys.ptr(), "the keys are no sequence; accepted is a list of str or bytes"));
+  if (!fast) throw py::error_already_set();
+  const auto size = static_cast<size_t>(PySequence_Fast_GET_SIZE(fast.ptr()));
+  PyObject** items = PySequence_Fast_ITEMS(fast.ptr());
+  std::vector<std::string_view> views(size);
+  std::vector<py::object> encoded;
+  constexpr size_t kAhead = 16;
+  for (size_t i = 0; i < size; ++i) {
+    if (i + kAhead < size) __builtin_prefetch(items[i + kAhead]);
+    KeyView view;
+    if (!view.Read(items[i])) throw py::error_already_set();
+    views[i] = view.view();
+    if (py::object kept = view.TakeEncoded()) encoded.push_back(std::move(kept));
+  }
+  std::vector<int64_t> amounts;
+  if (!costs.is_none()) {
+    const auto fast_costs = py::reinterpret_steal<py::object>(
+        PySequence_Fast(costs.ptr(), "the costs are no sequence; accepted is a list of int"));
+    if (!fast_costs) throw py::error_already_set();
+    amounts.resize(static_cast<size_t>(PySequence_Fast_GET_SIZE(fast_costs.ptr())));
+    if (amounts.size() != size) {
+      Throw(Error::kConfiguration, std::to_string(size) + " keys were given with " +
+                                       std::to_string(amounts.size()) +
+                                       " costs; accepted is a cost for each key");
+    }
+    for (size_t i = 0; i < size; ++i) {
+      if (!ReadCost(PySequence_Fast_ITEMS(fast_costs.ptr())[i], &amounts[i])) {
+        throw py::error_already_set();
+      }
+    }
+  }
+  std::vector<char> allowed(size);
+  static_assert(sizeof(bool) == 1);
+  limiter.HitMany(views, amounts, reinterpret_cast<bool*>(allowed.data()));
+  return allowed;
+}
+
+bool IsArray(const py::object& object) {
+  // NumPy is not imported to find out.
+  const py::object numpy = py::module_::import("sys").attr("modules").attr("get")("numpy");
+  return !numpy.is_none() && py::isinstance(object, numpy.attr("ndarray"));
+}
+
+py::object PyHitMany(PyLimiter& self, const py::object& keys, const py::object& costs) {
+  Limiter& limiter = Checked(self);
+  const bool array = IsArray(keys);
+  const py::object key_list = array ? keys.attr("ravel")().attr("tolist")() : keys;
+  const py::object cost_list = !costs.is_none() && IsArray(costs) ? costs.attr("tolist")() : costs;
+  const std::vector<char> allowed = HitMany(limiter, key_list, cost_list);
+  if (array) {
+    py::array_t<bool> result(static_cast<py::ssize_t>(allowed.size()));
+    std::copy(allowed.begin(), allowed.end(), result.mutable_data());
+    return result;
+  }
+  const auto list =
+      py::reinterpret_steal<py::object>(PyList_New(static_cast<Py_ssize_t>(allowed.size())));
+  if (!list) throw py::error_already_set();
+  for (size_t i = 0; i < allowed.size(); ++i) {
+    PyObject* value = allowed[i] != 0 ? Py_True : Py_False;
+    Py_INCREF(value);
+    PyList_SET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i), value);
+  }
+  return list;
+}
+
+std::unique_ptr<PyLimiter> Make(const std::vector<Limit>& limits,
+                                const std::shared_ptr<Store>& store, const py::object& clock,
+                                const std::string& scope) {
+  auto result = std::make_unique<PyLimiter>();
+  result->limiter = ValueOrThrow(Limiter::Create(limits, store, ClockFrom(clock), scope));
+  result->open = result->limiter.get();
+  return result;
+}
+
+}  // namespace
+
+void RegisterLimiter(py::module_& m) {
+  py::class_<Store, std::shared_ptr<Store>>(m, "Store");
+  py::class_<MemoryStore, Store, std::shared_ptr<MemoryStore>>(m, "MemoryStore")
+      .def(py::init([](int64_t capacity) {
+             return ValueOrThrow(MemoryStore::Create({.capacity = capacity}));
+           }),
+           py::arg("capacity"))
+      .def_property_readonly_static(
+          "DEFAULT_CAPACITY", [](const py::object&) { return MemoryOptions::kDefaultCapacity; });
+  py::class_<PyLimiter> limiter(m, "Limiter");
+  limiter
+      .def(py::init(&Make), py::arg("limits"), py::arg("store"), py::arg("clock"),
+           py::arg("scope"))
+      .def("peek", &Peek, py::arg("key"), py::arg("cost") = 1)
+      .def("reset",
+           [](PyLimiter& self, const py::object& key) {
+             Checked(self).Reset(KeyFrom(key).view());
+           },
+           py::arg("key"))
+      .def("refund",
+           [](PyLimiter& self, const py::object& key, const py::object& cost) {
+             Limiter& l = Checked(self);
+             const KeyView view = KeyFrom(key);
+             l.Refund(view.view(), CostFrom(cost));
+           },
+           py::arg("key"), py::arg("cost") = 1)
+      .def("_release",
+           [](PyLimiter& self, const py::object& key, int64_t cost, const py::object& decision) {
+             const Decision* admitted = GetDecision(decision.ptr());
+             if (admitted == nullptr) throw py::type_error("a Decision is expected");
+             Checked(self).Release(KeyFrom(key).view(), cost, admitted->at_ns);
+           },
+           py::arg("key"), py::arg("cost"), py::arg("decision"))
+      .def("hit_many", &PyHitMany, py::arg("keys"), py::arg("costs") = py::none())
+      .def("_now_ns", [](PyLimiter& self) { return Checked(self).NowNs(); })
+      .def("_stats",
+           [](PyLimiter& self) {
+             const LimiterStats s = Checked(self).stats();
+             return py::make_tuple(s.allowed, s.denied, 0, 0, s.store.keys, s.store.evictions,
+                                   s.store.evicted_live);
+           })
+      .def("_close", [](PyLimiter& self) { self.open = nullptr; });
+  auto* type = reinterpret_cast<PyTypeObject*>(limiter.ptr());
+  for (PyMethodDef* method = fast_methods; method->ml_name != nullptr; ++method) {
+    limiter.attr(method->ml_name) =
+        py::reinterpret_steal<py::object>(PyDescr_NewMethod(type, method));
+  }
+}
+
+}  // namespace tidegate::python

@@ -1,0 +1,60 @@
+"""tidegate: rate limiting that decides in nanoseconds.
+
+    import tidegate as tg
+
+    limiter = tg.Limiter("100/minute")
+    decision = limiter.hit("user:42")
+    if not decision:
+        print("try again in", decision.retry_after, "seconds")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidegate._clock import ManualClock
+from tidegate._core import Decision, __version__
+from tidegate._errors import (
+    ArgumentTypeError,
+    ConfigurationError,
+    LimiterClosedError,
+    RateLimitExceeded,
+    StorageError,
+    TidegateError,
+)
+from tidegate._limit import Limit, parse, parse_many
+from tidegate._limiter import Limiter, Slot, Stats
+from tidegate._replay import replay
+
+if TYPE_CHECKING:
+    from tidegate._decorator import rate_limit
+
+__all__ = [
+    "ArgumentTypeError",
+    "ConfigurationError",
+    "Decision",
+    "Limit",
+    "Limiter",
+    "LimiterClosedError",
+    "ManualClock",
+    "RateLimitExceeded",
+    "Slot",
+    "Stats",
+    "StorageError",
+    "TidegateError",
+    "__version__",
+    "parse",
+    "parse_many",
+    "rate_limit",
+    "replay",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # The decorator is the one thing here that only web services need.
+    if name == "rate_limit":
+        from tidegate._decorator import rate_limit
+
+        globals()[name] = rate_limit
+        return rate_limit
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

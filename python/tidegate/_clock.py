@@ -1,0 +1,55 @@
+"""A clock that stands still until told otherwise."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Callable, Protocol, Union
+
+from tidegate import _core
+from tidegate._waiting import WaitingRoom
+
+__all__ = ["ClockLike", "ManualClock"]
+
+
+class _HasNowNs(Protocol):
+    def now_ns(self) -> int: ...
+
+
+ClockLike = Union[None, "ManualClock", _HasNowNs, Callable[[], Union[int, float]]]
+
+
+class ManualClock(_core.ManualClock):
+    """Time under the control of a test or a replay.
+
+    Instants are integer nanoseconds since the epoch, clamped to [0, 2**62]. Moving the
+    clock wakes those who wait in `Limiter.acquire`. Thread-safe.
+    """
+
+    def __init__(self, start_ns: int = 0) -> None:
+        super().__init__(start_ns)
+        self._rooms: weakref.WeakSet[WaitingRoom] = weakref.WeakSet()
+
+    def advance(self, seconds: float) -> None:
+        """Moves the clock by `seconds`, rounded to the nanosecond; back if negative."""
+        super().advance(seconds)
+        self._moved()
+
+    def advance_ns(self, ns: int) -> None:
+        """Moves the clock by `ns` nanoseconds; back if negative."""
+        super().advance_ns(ns)
+        self._moved()
+
+    def set_ns(self, ns: int) -> None:
+        """Sets the clock to `ns` nanoseconds since the epoch."""
+        super().set_ns(ns)
+        self._moved()
+
+    def __repr__(self) -> str:
+        return f"ManualClock(start_ns={self.now_ns()})"
+
+    def _wakes(self, room: WaitingRoom) -> None:
+        self._rooms.add(room)
+
+    def _moved(self) -> None:
+        for room in list(self._rooms):
+            room.wake_all()

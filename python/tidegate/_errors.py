@@ -1,0 +1,50 @@
+"""The exceptions that tidegate raises."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidegate._core import Decision
+
+__all__ = [
+    "ArgumentTypeError",
+    "ConfigurationError",
+    "LimiterClosedError",
+    "RateLimitExceeded",
+    "StorageError",
+    "TidegateError",
+]
+
+
+class TidegateError(Exception):
+    """The base of everything that tidegate raises."""
+
+
+class ConfigurationError(TidegateError, ValueError):
+    """A value that is not accepted; the message says what was given and what is."""
+
+
+class ArgumentTypeError(ConfigurationError, TypeError):
+    """A value of a type that is not accepted."""
+
+
+class StorageError(TidegateError, ConnectionError):
+    """A store that cannot be opened or reached."""
+
+
+class LimiterClosedError(TidegateError, RuntimeError):
+    """A call to a limiter after its close()."""
+
+
+class RateLimitExceeded(TidegateError):
+    """A call was refused where an answer cannot be returned, as on entering a slot.
+
+    `decision` is the refusal.
+    """
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(
+            f"rate limit {decision.rule} exceeded; retry after {decision.retry_after} s"
+        )
+        self.decision = decision

@@ -1,0 +1,64 @@
+"""Limits and the grammar they are written in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Optional, Union
+
+from tidegate import _core
+from tidegate._core import Limit
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+
+__all__ = ["Limit", "LimitLike", "as_limits", "parse", "parse_many"]
+
+LimitLike = Union[str, Limit, Iterable[Union[str, Limit]]]
+
+# What pickles and error messages call it.
+Limit.__module__ = "tidegate"
+
+
+def parse(text: str, *, algorithm: str = "token-bucket") -> Limit:
+    """Reads one limit, such as ``"100/minute"`` or ``"10/second burst 40"``.
+
+    Raises ConfigurationError where `text` is no limit.
+    """
+    if not isinstance(text, str):
+        raise ArgumentTypeError(
+            f"the limit is {text!r} of type {type(text).__name__}; "
+            "accepted is a text such as '100/minute'"
+        )
+    return Limit(text, algorithm=algorithm)
+
+
+def parse_many(text: str, *, algorithm: str = "token-bucket") -> list[Limit]:
+    """Reads limits separated by ``;``, ``,`` or ``|``: ``"5/2 seconds; 100/hour"``.
+
+    Raises ConfigurationError where one of them is no limit.
+    """
+    return _core.parse_many(text, algorithm=algorithm)
+
+
+def as_limits(limits: LimitLike, algorithm: str) -> list[Limit]:
+    """What Limiter accepts as its limits, as a list."""
+    if isinstance(limits, str):
+        return parse_many(limits, algorithm=algorithm)
+    if isinstance(limits, Limit):
+        return [limits]
+    if isinstance(limits, (bytes, dict)) or not isinstance(limits, Iterable):
+        raise ArgumentTypeError(
+            f"the limit is {limits!r} of type {type(limits).__name__}; accepted is a Limit, "
+            "a text such as '100/minute', or a list of them"
+        )
+    result: list[Limit] = []
+    for item in limits:
+        if isinstance(item, Limit):
+            result.append(item)
+        else:
+            result.append(parse(item, algorithm=algorithm))
+    if not result:
+        raise ConfigurationError("no limit was given; accepted is at least one")
+    return result
+
+
+def _restore(text: str, algorithm: str, name: Optional[str]) -> Limit:
+    return Limit(text, algorithm=algorithm, name=name)

@@ -1,0 +1,271 @@
+"""The limiter."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from types import TracebackType
+from typing import Any, NamedTuple, Optional, Union
+
+from tidegate import _core
+from tidegate._clock import ClockLike, ManualClock
+from tidegate._core import Decision, Limit
+from tidegate._errors import (
+    ArgumentTypeError,
+    ConfigurationError,
+    RateLimitExceeded,
+)
+from tidegate._limit import LimitLike, as_limits
+from tidegate._storage import StorageLike, open_store
+from tidegate._waiting import WaitingRoom
+
+__all__ = ["Limiter", "Slot", "Stats"]
+
+Key = Union[str, bytes]
+
+# Longer than any wait that a timer of the platform takes.
+_LONGEST_SLEEP = 3600.0
+
+
+class Stats(NamedTuple):
+    """Counters since the limiter was made, and of its store."""
+
+    allowed: int
+    denied: int
+    degraded: int
+    errors: int
+    keys: int
+    evictions: int
+    evicted_live: int
+
+
+class Limiter(_core.Limiter):
+    """Decides whether calls may pass.
+
+    `limit` is a text such as ``"100/minute"``, a Limit, or several of them, which are then
+    one plan: a call passes all of them or is charged by none. `storage` is a URI
+    (``memory://?capacity=1000000``) or the `storage` of another limiter, with which it then
+    shares what equal limits and prefixes count. `clock` is None for the system's, a
+    ManualClock, an object with ``now_ns()``, or a callable that returns int nanoseconds or
+    float seconds.
+
+    A key is a non-empty str or bytes, a cost an int from 1 up. Raises ConfigurationError
+    for anything else, here and in each call, before anything is charged. Thread-safe, and
+    safe to use after `fork()`.
+    """
+
+    def __init__(
+        self,
+        limit: LimitLike,
+        *,
+        storage: StorageLike = "memory://",
+        algorithm: str = "token-bucket",
+        prefix: str = "tg",
+        clock: ClockLike = None,
+        **options: Any,
+    ) -> None:
+        if not isinstance(prefix, str):
+            raise ArgumentTypeError(
+                f"the prefix is {prefix!r} of type {type(prefix).__name__}; accepted is a str"
+            )
+        self._limits = tuple(as_limits(limit, algorithm))
+        self._storage = open_store(storage, options)
+        self._room = WaitingRoom()
+        super().__init__(list(self._limits), self._storage, clock, prefix)
+        # Only a clock that says when it moves can be waited on without a timer.
+        self._timed = not isinstance(clock, ManualClock)
+        if isinstance(clock, ManualClock):
+            clock._wakes(self._room)
+        self._has_leases = any(limit.algorithm == "concurrency" for limit in self._limits)
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """The limits of its plan."""
+        return self._limits
+
+    @property
+    def storage(self) -> _core.Store:
+        """Its store, for another limiter to share."""
+        return self._storage
+
+    async def hit_async(self, key: Key, cost: int = 1) -> Decision:
+        """As hit(); with a store in the process's own memory it never suspends."""
+        return self.hit(key, cost)
+
+    def refund(self, key: Key, cost: int = 1) -> None:
+        """Gives `cost` units back to `key`, never beyond what a fresh key has."""
+        super().refund(key, cost)
+        self._room.wake_first(key)
+
+    def reset(self, key: Key) -> None:
+        """Makes `key` as good as new."""
+        super().reset(key)
+        self._room.wake_first(key)
+
+    def acquire(self, key: Key, cost: int = 1, timeout: Optional[float] = 5.0) -> Decision:
+        """Waits until `cost` units can be charged to `key`, and charges them.
+
+        Callers of one key, threads and tasks alike, are served in the order in which they
+        came. `timeout` is in seconds of the limiter's clock, None for no bound. A decision
+        that is refused is returned when the time is up, and at once where the wait would be
+        longer than the time left or the cost can never pass.
+        """
+        deadline_ns = self._deadline_ns(timeout)
+        woken = threading.Event()
+        ticket = self._room.enter(key, woken.set)
+        try:
+            while True:
+                woken.clear()
+                answer = self._look(key, cost, deadline_ns, self._room.is_first(ticket))
+                if isinstance(answer, Decision):
+                    return answer
+                woken.wait(answer if self._timed else None)
+        finally:
+            self._room.leave(ticket)
+
+    async def acquire_async(
+        self, key: Key, cost: int = 1, timeout: Optional[float] = 5.0
+    ) -> Decision:
+        """As acquire(), without blocking the event loop. A cancelled task leaves the line."""
+        import asyncio
+
+        deadline_ns = self._deadline_ns(timeout)
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
+
+        def wake() -> None:
+            # A loop that is closed has nobody left to wake.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(woken.set)
+
+        ticket = self._room.enter(key, wake)
+        try:
+            while True:
+                woken.clear()
+                answer = self._look(key, cost, deadline_ns, self._room.is_first(ticket))
+                if isinstance(answer, Decision):
+                    return answer
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(woken.wait(), answer if self._timed else None)
+        finally:
+            self._room.leave(ticket)
+
+    def slot(self, key: Key, cost: int = 1, timeout: Optional[float] = 0.0) -> Slot:
+        """A place among the calls of `key` that are in flight, for ``with`` and ``async with``.
+
+        Entering waits up to `timeout` seconds, as acquire() does, and raises
+        RateLimitExceeded where no place was had. Leaving gives the place back; a holder that
+        never leaves loses it when the lease (the limit's period) runs out. Raises
+        ConfigurationError where the limiter has no concurrency limit.
+        """
+        if not self._has_leases:
+            raise ConfigurationError(
+                f"a slot was asked of {', '.join(map(str, self._limits))}; accepted is a limiter "
+                "with a limit of algorithm='concurrency'"
+            )
+        return Slot(self, key, cost, timeout)
+
+    def stats(self) -> Stats:
+        """Counters: decisions of this limiter, keys and evictions of its store."""
+        return Stats(*self._stats())
+
+    def close(self) -> None:
+        """Ends the limiter: later calls raise LimiterClosedError, waiting ones too."""
+        self._close()
+        self._room.wake_all()
+
+    def __enter__(self) -> Limiter:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Limiter:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Limiter({', '.join(map(repr, self._limits))})"
+
+    def _deadline_ns(self, timeout: Optional[float]) -> Optional[int]:
+        if timeout is None:
+            return None
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+            raise ArgumentTypeError(
+                f"the timeout is {timeout!r} of type {type(timeout).__name__}; accepted are "
+                "seconds as int or float, or None"
+            )
+        if math.isnan(timeout) or timeout < 0:
+            raise ConfigurationError(
+                f"the timeout is {timeout!r}; accepted are 0 and more seconds, or None"
+            )
+        if timeout > 1e9:
+            return None
+        return self._now_ns() + round(timeout * 1e9)
+
+    def _look(
+        self, key: Key, cost: int, deadline_ns: Optional[int], first: bool
+    ) -> Union[Decision, float]:
+        """One look of somebody in the line: the answer, or how long to sleep at most."""
+        forecast = self.peek(key, cost)
+        if forecast.allowed and first:
+            decision = self.hit(key, cost)
+            if decision.allowed:
+                return decision
+            forecast = decision
+        wait = forecast.retry_after
+        if wait == math.inf:
+            return self.hit(key, cost)
+        if deadline_ns is None:
+            return min(wait or _LONGEST_SLEEP, _LONGEST_SLEEP)
+        left = (deadline_ns - self._now_ns()) / 1e9
+        # A lease may end before its time, so its wait is only the longest possible.
+        if left <= 0 or (wait > left and not self._has_leases):
+            return self.hit(key, cost)
+        return min(wait or left, left, _LONGEST_SLEEP)
+
+
+class Slot:
+    """A place among the calls in flight; see Limiter.slot(). `decision` is what let it in."""
+
+    decision: Decision
+
+    def __init__(self, limiter: Limiter, key: Key, cost: int, timeout: Optional[float]) -> None:
+        self._limiter = limiter
+        self._key = key
+        self._cost = cost
+        self._timeout = timeout
+
+    def __enter__(self) -> Slot:
+        return self._entered(self._limiter.acquire(self._key, self._cost, self._timeout))
+
+    def __exit__(
+        self,
+        exc_type: Optional[type[BaseException]],
+        exc: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        self._limiter._release(self._key, self._cost, self.decision)
+        self._limiter._room.wake_first(self._key)
+
+    async def __aenter__(self) -> Slot:
+        return self._entered(
+            await self._limiter.acquire_async(self._key, self._cost, self._timeout)
+        )
+
+    async def __aexit__(
+        self,
+        exc_type: Optional[type[BaseException]],
+        exc: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        self.__exit__(exc_type, exc, traceback)
+
+    def _entered(self, decision: Decision) -> Slot:
+        if not decision.allowed:
+            raise RateLimitExceeded(decision)
+        self.decision = decision
+        return self

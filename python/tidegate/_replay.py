@@ -1,0 +1,34 @@
+"""What would these limits have said to these requests?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Optional, Union
+
+from tidegate import _core
+from tidegate._limit import LimitLike, as_limits
+
+__all__ = ["replay"]
+
+
+def replay(
+    limit: LimitLike,
+    keys: Iterable[Union[str, bytes]],
+    times_ns: Iterable[int],
+    costs: Optional[Iterable[int]] = None,
+    *,
+    algorithm: str = "token-bucket",
+) -> list[_core.Decision]:
+    """Takes requests in the order given through the steps that the stores take.
+
+    `keys`, `times_ns` (nanoseconds since the epoch) and `costs` (1 each where it is not
+    given) are of one length; so is the list of decisions that is returned. The state is
+    exact and unbounded. Raises ConfigurationError for lengths that differ, keys and costs
+    that are none, and limits that cannot be read. Pure.
+    """
+    return _core.replay(
+        as_limits(limit, algorithm),
+        list(keys),
+        list(times_ns),
+        None if costs is None else list(costs),
+    )

@@ -1,0 +1,62 @@
+"""From a storage URI to a store."""
+
+from __future__ import annotations
+
+from typing import Any, Union
+from urllib.parse import parse_qsl, urlsplit
+
+from tidegate import _core
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+
+__all__ = ["StorageLike", "open_store"]
+
+StorageLike = Union[str, _core.Store]
+
+_ACCEPTED = "accepted is 'memory://' with an optional capacity=KEYS"
+
+
+def open_store(storage: StorageLike, options: dict[str, Any]) -> _core.Store:
+    """Opens the store that `storage` names, with options from its query and `options`."""
+    if isinstance(storage, _core.Store):
+        if options:
+            raise ConfigurationError(
+                f"the options {', '.join(sorted(options))} were given with a store that is "
+                "open already; accepted are options with a URI"
+            )
+        return storage
+    if not isinstance(storage, str):
+        raise ArgumentTypeError(
+            f"the storage is {storage!r} of type {type(storage).__name__}; {_ACCEPTED}"
+        )
+    uri = urlsplit(storage)
+    if uri.scheme != "memory" or not storage.startswith("memory://"):
+        raise ConfigurationError(f"the storage is {_without_password(storage)!r}; {_ACCEPTED}")
+    if uri.netloc or uri.path.strip("/") or uri.fragment:
+        raise ConfigurationError(
+            f"the storage is {storage!r}: a memory store has no host, path or fragment; {_ACCEPTED}"
+        )
+    merged: dict[str, Any] = {}
+    for name, value in [*parse_qsl(uri.query, keep_blank_values=True), *options.items()]:
+        if name in merged:
+            raise ConfigurationError(f"the storage option {name} was given twice")
+        merged[name] = value
+    capacity = merged.pop("capacity", _core.MemoryStore.DEFAULT_CAPACITY)
+    if merged:
+        raise ConfigurationError(f"unknown storage option {', '.join(sorted(merged))}; {_ACCEPTED}")
+    return _core.MemoryStore(_whole_number("capacity", capacity))
+
+
+def _whole_number(name: str, value: object) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62:
+        return value
+    raise ConfigurationError(f"the storage option {name} is {value!r}; accepted is a whole number")
+
+
+def _without_password(uri: str) -> str:
+    """`uri` fit for a message: whatever could be a secret is left out."""
+    scheme, separator, rest = uri.partition("://")
+    rest = rest.partition("?")[0]
+    user, at, host = rest.rpartition("@")
+    return f"{scheme}{separator}{'***@' if at else ''}{host if at else user + host}"
