@@ -1,9 +1,8 @@
 #include "tidegate/fingerprint.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <random>
+
+#include "fingerprint_inl.h"
 
 namespace tidegate {
 
@@ -19,10 +18,10 @@ Hasher::Hasher(const Seed& seed) {
   (void)XXH3_generateSecret(secret_, kSecretBytes, seed.data(), seed.size());
 }
 
-Fingerprint Hasher::Hash(std::string_view key) const {
-  const XXH128_hash_t h =
-      XXH3_128bits_withSecret(key.data(), key.size(), secret_, kSecretBytes);
-  return {h.low64, h.high64};
+Fingerprint Hasher::Hash(std::string_view key) const { return HashInline(key); }
+
+Fingerprint Hasher::Hash(std::string_view key, const Fingerprint& tag) const {
+  return HashInline(key, tag);
 }
 
 }  // namespace tidegate

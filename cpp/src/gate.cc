@@ -15,7 +15,13 @@
 #endif
 
 namespace tidegate {
+namespace internal {
+constinit thread_local int thread_number = -1;
+}  // namespace internal
+
 namespace {
+
+using internal::thread_number;
 
 // Serialises the closing of gates and the numbering of threads. Both are rare;
 // one mutex for all can be held across fork(), so that no child is born with a
@@ -27,13 +33,6 @@ std::bitset<kThreads>& Taken() {
   return *taken;
 }
 
-// -1: not numbered yet. Constant-initialised and without a destructor, so that
-// reading it is one load.
-#if defined(__linux__)
-__attribute__((tls_model("initial-exec")))
-#endif
-thread_local int thread_number = -1;
-
 struct Returner {
   ~Returner() {
     if (thread_number <= 0) return;
@@ -42,22 +41,6 @@ struct Returner {
     thread_number = 0;
   }
 };
-
-int NumberThread() {
-  {
-    absl::MutexLock lock(&mutex);
-    thread_number = 0;
-    for (size_t i = 1; i < kThreads; ++i) {
-      if (Taken().test(i)) continue;
-      Taken().set(i);
-      thread_number = static_cast<int>(i);
-      break;
-    }
-  }
-  thread_local Returner returner;
-  (void)returner;
-  return thread_number;
-}
 
 #if defined(__linux__)
 bool Membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; }
@@ -76,10 +59,20 @@ void FenceOthers(bool by_kernel) {
 Gate::Inside Gate::inside_[kThreads];
 bool Gate::fence_by_kernel_ = false;
 
-int ThreadNumber() {
-  const int number = thread_number;
-  if (number >= 0) [[likely]] return number;
-  return NumberThread();
+int internal::NumberThread() {
+  {
+    absl::MutexLock lock(&mutex);
+    thread_number = 0;
+    for (size_t i = 1; i < kThreads; ++i) {
+      if (Taken().test(i)) continue;
+      Taken().set(i);
+      thread_number = static_cast<int>(i);
+      break;
+    }
+  }
+  thread_local Returner returner;
+  (void)returner;
+  return thread_number;
 }
 
 Gate::Gate() {

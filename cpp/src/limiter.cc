@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "memory_store_inl.h"
 
 namespace tidegate {
 
@@ -20,13 +21,25 @@ absl::StatusOr<std::unique_ptr<Limiter>> Limiter::Create(
       new Limiter(std::move(bound), std::move(store), std::move(clock)));
 }
 
+Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
+                 std::shared_ptr<Clock> clock)
+    : limits_(std::move(limits)),
+      store_(std::move(store)),
+      memory_(limits_.size() == 1 ? dynamic_cast<MemoryStore*>(store_.get()) : nullptr),
+      clock_(std::move(clock)) {}
+
+Decision Limiter::Decide(std::string_view key, int64_t cost, const Moment& moment) {
+  if (limits_.size() == 1) return store_->Hit({key, limits_.data(), cost}, moment);
+  return store_->HitAll(PlanFor(key, cost), moment);
+}
+
 Limiter::Plan Limiter::PlanFor(std::string_view key, int64_t cost) const {
   Plan plan;
   for (const BoundLimit& limit : limits_) plan.push_back({key, &limit, cost});
   return plan;
 }
 
-void Limiter::Count(int64_t allowed, int64_t denied) {
+inline void Limiter::Count(int64_t allowed, int64_t denied) {
   const int thread = ThreadNumber();
   Counts& counts = counts_[static_cast<size_t>(thread)];
   if (thread == 0) [[unlikely]] {
@@ -41,16 +54,12 @@ void Limiter::Count(int64_t allowed, int64_t denied) {
 }
 
 Decision Limiter::Hit(std::string_view key, int64_t cost) {
-  Moment moment{NowNs()};
-  const auto decide = [&] {
-    return limits_.size() == 1
-               ? store_->Hit({key, limits_.data(), cost}, moment)
-               : store_->HitAll(PlanFor(key, cost), moment);
-  };
-  Decision decision = decide();
+  const Moment moment{NowNs()};
+  Decision decision = memory_ != nullptr
+                          ? memory_->HitInline({key, limits_.data(), cost}, moment)
+                          : Decide(key, cost, moment);
   if (decision.behind) [[unlikely]] {
-    moment = {NowNs(), /*confirmed=*/true};
-    decision = decide();
+    decision = Decide(key, cost, {NowNs(), /*confirmed=*/true});
   }
   decision.at_ns = moment.now_ns;
   Count(decision.allowed, !decision.allowed);

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "log_table.h"
+#include "memory_store_inl.h"
 
 namespace tidegate {
 namespace {
@@ -86,43 +87,21 @@ BoundLimit MemoryStore::Bind(const Limit& limit, std::string_view scope) const {
 }
 
 Decision MemoryStore::Hit(const Charge& charge, const Moment& moment) {
-  const BoundLimit& bound = *charge.limit;
-  const Fingerprint key = hasher_.Hash(charge.key, bound.tag);
-  if (!IsLog(bound.limit.algorithm())) return HitCell(charge, key, moment);
-  Decision decision;
-  logs_->With(key, moment.now_ns, [&](InstantRing& ring) {
-    decision = PeekLog(bound.limit, ring, moment.now_ns, charge.cost);
-    if (decision.allowed || (decision.behind && moment.confirmed)) {
-      decision = StepLog(bound.limit, &ring, moment.now_ns, charge.cost);
-    }
-  });
-  return decision;
+  return HitInline(charge, moment);
 }
 
-inline Decision MemoryStore::HitCell(const Charge& charge, const Fingerprint& key,
-                                     const Moment& moment) {
+Decision MemoryStore::HitOther(const Charge& charge, const Fingerprint& key,
+                               const Moment& moment) {
   const Limit& limit = charge.limit->limit;
-  Table::Entry entry = Table::Entry::kFound;
+  if (charge.cost > limit.capacity()) return Peek(charge, moment);
+  if (!IsLog(limit.algorithm())) return HitCell(charge, key, moment, Step);
   Decision decision;
-  if (charge.cost > limit.capacity()) [[unlikely]] return Peek(charge, moment);
-  {
-    Gate::Pass pass(gate_);
-    Table& table = TableOf(key);
-    Table::Slot slot;
-    CellState next;
-    do {
-      entry = table.FindOrClaim(key, moment.now_ns, &slot);
-      decision = IsBucket(limit.algorithm())
-                     ? StepBucket(limit, slot.state, moment.now_ns, charge.cost, &next)
-                     : Step(limit, slot.state, moment.now_ns, charge.cost, &next);
-      if (decision.behind && !moment.confirmed) [[unlikely]] return decision;
-      if (!decision.allowed && !decision.behind) return decision;
-    } while (!Table::Replace(slot, next));
-  }
-  if (entry != Table::Entry::kFound ||
-      moment.now_ns >= tend_at_ns_.load(std::memory_order_relaxed)) [[unlikely]] {
-    Entered(entry, moment.now_ns);
-  }
+  logs_->With(key, moment.now_ns, [&](InstantRing& ring) {
+    decision = PeekLog(limit, ring, moment.now_ns, charge.cost);
+    if (decision.allowed || (decision.behind && moment.confirmed)) {
+      decision = StepLog(limit, &ring, moment.now_ns, charge.cost);
+    }
+  });
   return decision;
 }
 
@@ -203,9 +182,7 @@ void MemoryStore::HitMany(absl::Span<const Charge> charges, const Moment& moment
       }
     }
     for (size_t i = 0; i < batch.size(); ++i) {
-      allowed[start + i] = IsLog(batch[i].limit->limit.algorithm())
-                               ? Hit(batch[i], moment).allowed
-                               : HitCell(batch[i], keys[i], moment).allowed;
+      allowed[start + i] = HitKey(batch[i], keys[i], moment).allowed;
     }
   }
 }
@@ -311,12 +288,13 @@ void MemoryStore::MoveSlice(int64_t now_ns) {
       ++dropped;
       continue;
     }
-    Table::Slot slot;
-    const Table::Entry entry = next_.table().FindOrClaim(key, now_ns, &slot);
+    const Table::Entry entry =
+        next_.table().Put(key,
+                          {cells[i].w0.load(std::memory_order_relaxed),
+                           cells[i].w1.load(std::memory_order_relaxed)},
+                          now_ns);
     lost += entry == Table::Entry::kReusedLive;
     dropped += entry == Table::Entry::kReusedIdle;
-    Table::Replace(slot, {cells[i].w0.load(std::memory_order_relaxed),
-                          cells[i].w1.load(std::memory_order_relaxed)});
   }
   current_.ReleaseSlice(moved_slices_);
   evictions_.fetch_add(dropped, std::memory_order_relaxed);

@@ -2,7 +2,7 @@
 
 #include <sched.h>
 
-#include "cas16.h"
+#include "table_inl.h"
 
 namespace tidegate {
 namespace {
@@ -185,8 +185,27 @@ Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
   }
 }
 
+Table::Entry Table::Put(const Fingerprint& key, const CellState& state, int64_t now_ns) {
+  Cell* empty = nullptr;
+  Walk(key, [&](Cell* cell) {
+    if (IsEmpty(*cell)) empty = cell;
+    return empty == nullptr;
+  });
+  if (empty == nullptr) [[unlikely]] {
+    Slot slot;
+    const Entry entry = FindOrClaim(key, now_ns, &slot);
+    Replace(slot, state);
+    return entry;
+  }
+  empty->lo.store(key.lo, std::memory_order_relaxed);
+  empty->hi.store(key.hi, std::memory_order_relaxed);
+  empty->w0.store(state.w0, std::memory_order_relaxed);
+  empty->w1.store(state.w1, std::memory_order_relaxed);
+  return Entry::kNew;
+}
+
 bool Table::Replace(const Slot& slot, const CellState& next) {
-  return ReplaceState(slot.cell, slot.raw, next);
+  return ReplaceInline(slot, next);
 }
 
 }  // namespace tidegate

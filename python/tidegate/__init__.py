@@ -10,8 +10,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from tidegate._clock import ManualClock
 from tidegate._core import Decision, __version__
 from tidegate._errors import (
@@ -23,11 +21,16 @@ from tidegate._errors import (
     TidegateError,
 )
 from tidegate._limit import Limit, parse, parse_many
-from tidegate._limiter import Limiter, Slot, Stats
+from tidegate._limiter import Limiter, Slot
 from tidegate._replay import replay
 
+# What only type checkers need is not imported: `import tidegate` takes milliseconds.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from tidegate._decorator import rate_limit
+    from tidegate._stats import Stats
 
 __all__ = [
     "ArgumentTypeError",
@@ -51,10 +54,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # The decorator is the one thing here that only web services need.
+    # Not everybody needs these, and they take longer to import than all the rest.
     if name == "rate_limit":
         from tidegate._decorator import rate_limit
 
-        globals()[name] = rate_limit
         return rate_limit
+    if name == "Stats":
+        from tidegate._stats import Stats
+
+        return Stats
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

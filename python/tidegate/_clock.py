@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import weakref
-from typing import Callable, Protocol, Union
-
 from tidegate import _core
 from tidegate._waiting import WaitingRoom
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Protocol, Union
+
+    class HasNowNs(Protocol):
+        def now_ns(self) -> int: ...
+
+    ClockLike = Union[None, HasNowNs, Callable[[], Union[int, float]]]
+
 __all__ = ["ClockLike", "ManualClock"]
 
-
-class _HasNowNs(Protocol):
-    def now_ns(self) -> int: ...
-
-
-ClockLike = Union[None, "ManualClock", _HasNowNs, Callable[[], Union[int, float]]]
 
 
 class ManualClock(_core.ManualClock):
@@ -26,6 +26,8 @@ class ManualClock(_core.ManualClock):
     """
 
     def __init__(self, start_ns: int = 0) -> None:
+        import weakref
+
         super().__init__(start_ns)
         self._rooms: weakref.WeakSet[WaitingRoom] = weakref.WeakSet()
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Optional, Union
-
 from tidegate import _core
 from tidegate._core import Limit
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 
-__all__ = ["Limit", "LimitLike", "as_limits", "parse", "parse_many"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Union
 
-LimitLike = Union[str, Limit, Iterable[Union[str, Limit]]]
+    LimitLike = Union[str, Limit, Iterable[Union[str, Limit]]]
+
+__all__ = ["Limit", "LimitLike", "as_limits", "parse", "parse_many"]
 
 # What pickles and error messages call it.
 Limit.__module__ = "tidegate"
@@ -44,7 +46,7 @@ def as_limits(limits: LimitLike, algorithm: str) -> list[Limit]:
         return parse_many(limits, algorithm=algorithm)
     if isinstance(limits, Limit):
         return [limits]
-    if isinstance(limits, (bytes, dict)) or not isinstance(limits, Iterable):
+    if isinstance(limits, (bytes, dict)) or not hasattr(limits, "__iter__"):
         raise ArgumentTypeError(
             f"the limit is {limits!r} of type {type(limits).__name__}; accepted is a Limit, "
             "a text such as '100/minute', or a list of them"
@@ -60,5 +62,5 @@ def as_limits(limits: LimitLike, algorithm: str) -> list[Limit]:
     return result
 
 
-def _restore(text: str, algorithm: str, name: Optional[str]) -> Limit:
+def _restore(text: str, algorithm: str, name: str | None) -> Limit:
     return Limit(text, algorithm=algorithm, name=name)

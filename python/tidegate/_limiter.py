@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
-from types import TracebackType
-from typing import Any, NamedTuple, Optional, Union
 
 from tidegate import _core
-from tidegate._clock import ClockLike, ManualClock
+from tidegate._clock import ManualClock
 from tidegate._core import Decision, Limit
 from tidegate._errors import (
     ArgumentTypeError,
     ConfigurationError,
     RateLimitExceeded,
 )
-from tidegate._limit import LimitLike, as_limits
-from tidegate._storage import StorageLike, open_store
+from tidegate._limit import as_limits
+from tidegate._storage import open_store
 from tidegate._waiting import WaitingRoom
 
-__all__ = ["Limiter", "Slot", "Stats"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any, Union
 
-Key = Union[str, bytes]
+    from tidegate._clock import ClockLike
+    from tidegate._limit import LimitLike
+    from tidegate._stats import Stats
+    from tidegate._storage import StorageLike
+
+    Key = Union[str, bytes]
+
+__all__ = ["Limiter", "Slot"]
 
 # Longer than any wait that a timer of the platform takes.
 _LONGEST_SLEEP = 3600.0
-
-
-class Stats(NamedTuple):
-    """Counters since the limiter was made, and of its store."""
-
-    allowed: int
-    denied: int
-    degraded: int
-    errors: int
-    keys: int
-    evictions: int
-    evicted_live: int
 
 
 class Limiter(_core.Limiter):
@@ -103,7 +98,7 @@ class Limiter(_core.Limiter):
         super().reset(key)
         self._room.wake_first(key)
 
-    def acquire(self, key: Key, cost: int = 1, timeout: Optional[float] = 5.0) -> Decision:
+    def acquire(self, key: Key, cost: int = 1, timeout: float | None = 5.0) -> Decision:
         """Waits until `cost` units can be charged to `key`, and charges them.
 
         Callers of one key, threads and tasks alike, are served in the order in which they
@@ -125,7 +120,7 @@ class Limiter(_core.Limiter):
             self._room.leave(ticket)
 
     async def acquire_async(
-        self, key: Key, cost: int = 1, timeout: Optional[float] = 5.0
+        self, key: Key, cost: int = 1, timeout: float | None = 5.0
     ) -> Decision:
         """As acquire(), without blocking the event loop. A cancelled task leaves the line."""
         import asyncio
@@ -135,8 +130,7 @@ class Limiter(_core.Limiter):
         woken = asyncio.Event()
 
         def wake() -> None:
-            # A loop that is closed has nobody left to wake.
-            with contextlib.suppress(RuntimeError):
+            if not loop.is_closed():  # a closed one has nobody left to wake
                 loop.call_soon_threadsafe(woken.set)
 
         ticket = self._room.enter(key, wake)
@@ -146,12 +140,16 @@ class Limiter(_core.Limiter):
                 answer = self._look(key, cost, deadline_ns, self._room.is_first(ticket))
                 if isinstance(answer, Decision):
                     return answer
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(woken.wait(), answer if self._timed else None)
+                timer = loop.call_later(answer, woken.set) if self._timed else None
+                try:
+                    await woken.wait()
+                finally:
+                    if timer is not None:
+                        timer.cancel()
         finally:
             self._room.leave(ticket)
 
-    def slot(self, key: Key, cost: int = 1, timeout: Optional[float] = 0.0) -> Slot:
+    def slot(self, key: Key, cost: int = 1, timeout: float | None = 0.0) -> Slot:
         """A place among the calls of `key` that are in flight, for ``with`` and ``async with``.
 
         Entering waits up to `timeout` seconds, as acquire() does, and raises
@@ -168,6 +166,8 @@ class Limiter(_core.Limiter):
 
     def stats(self) -> Stats:
         """Counters: decisions of this limiter, keys and evictions of its store."""
+        from tidegate._stats import Stats
+
         return Stats(*self._stats())
 
     def close(self) -> None:
@@ -190,7 +190,7 @@ class Limiter(_core.Limiter):
     def __repr__(self) -> str:
         return f"Limiter({', '.join(map(repr, self._limits))})"
 
-    def _deadline_ns(self, timeout: Optional[float]) -> Optional[int]:
+    def _deadline_ns(self, timeout: float | None) -> int | None:
         if timeout is None:
             return None
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
@@ -207,8 +207,8 @@ class Limiter(_core.Limiter):
         return self._now_ns() + round(timeout * 1e9)
 
     def _look(
-        self, key: Key, cost: int, deadline_ns: Optional[int], first: bool
-    ) -> Union[Decision, float]:
+        self, key: Key, cost: int, deadline_ns: int | None, first: bool
+    ) -> Decision | float:
         """One look of somebody in the line: the answer, or how long to sleep at most."""
         forecast = self.peek(key, cost)
         if forecast.allowed and first:
@@ -233,7 +233,7 @@ class Slot:
 
     decision: Decision
 
-    def __init__(self, limiter: Limiter, key: Key, cost: int, timeout: Optional[float]) -> None:
+    def __init__(self, limiter: Limiter, key: Key, cost: int, timeout: float | None) -> None:
         self._limiter = limiter
         self._key = key
         self._cost = cost
@@ -244,9 +244,9 @@ class Slot:
 
     def __exit__(
         self,
-        exc_type: Optional[type[BaseException]],
-        exc: Optional[BaseException],
-        traceback: Optional[TracebackType],
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self._limiter._release(self._key, self._cost, self.decision)
         self._limiter._room.wake_first(self._key)
@@ -258,9 +258,9 @@ class Slot:
 
     async def __aexit__(
         self,
-        exc_type: Optional[type[BaseException]],
-        exc: Optional[BaseException],
-        traceback: Optional[TracebackType],
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.__exit__(exc_type, exc, traceback)
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Optional, Union
-
 from tidegate import _core
-from tidegate._limit import LimitLike, as_limits
+from tidegate._limit import as_limits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tidegate._limit import LimitLike
 
 __all__ = ["replay"]
 
 
 def replay(
     limit: LimitLike,
-    keys: Iterable[Union[str, bytes]],
+    keys: Iterable[str | bytes],
     times_ns: Iterable[int],
-    costs: Optional[Iterable[int]] = None,
+    costs: Iterable[int] | None = None,
     *,
     algorithm: str = "token-bucket",
 ) -> list[_core.Decision]:

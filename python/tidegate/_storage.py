@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Union
-from urllib.parse import parse_qsl, urlsplit
-
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 
-__all__ = ["StorageLike", "open_store"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Union
 
-StorageLike = Union[str, _core.Store]
+    StorageLike = Union[str, _core.Store]
+
+__all__ = ["StorageLike", "open_store"]
 
 _ACCEPTED = "accepted is 'memory://' with an optional capacity=KEYS"
 
@@ -28,6 +29,11 @@ def open_store(storage: StorageLike, options: dict[str, Any]) -> _core.Store:
         raise ArgumentTypeError(
             f"the storage is {storage!r} of type {type(storage).__name__}; {_ACCEPTED}"
         )
+    # Its import takes longer than all of tidegate, and most storages need none of it.
+    if storage == "memory://":
+        return _memory_store(options)
+    from urllib.parse import parse_qsl, urlsplit
+
     uri = urlsplit(storage)
     if uri.scheme != "memory" or not storage.startswith("memory://"):
         raise ConfigurationError(f"the storage is {_without_password(storage)!r}; {_ACCEPTED}")
@@ -40,9 +46,14 @@ def open_store(storage: StorageLike, options: dict[str, Any]) -> _core.Store:
         if name in merged:
             raise ConfigurationError(f"the storage option {name} was given twice")
         merged[name] = value
-    capacity = merged.pop("capacity", _core.MemoryStore.DEFAULT_CAPACITY)
-    if merged:
-        raise ConfigurationError(f"unknown storage option {', '.join(sorted(merged))}; {_ACCEPTED}")
+    return _memory_store(merged)
+
+
+def _memory_store(options: dict[str, Any]) -> _core.Store:
+    capacity = options.get("capacity", _core.MemoryStore.DEFAULT_CAPACITY)
+    unknown = sorted(options.keys() - {"capacity"})
+    if unknown:
+        raise ConfigurationError(f"unknown storage option {', '.join(unknown)}; {_ACCEPTED}")
     return _core.MemoryStore(_whole_number("capacity", capacity))
 
 

@@ -7,12 +7,14 @@ that its owner supplies, so that threads and tasks can stand in one line.
 from __future__ import annotations
 
 import threading
-from collections import deque
-from typing import Callable, Union
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Union
+
+    Key = Union[str, bytes]
 
 __all__ = ["Ticket", "WaitingRoom"]
-
-Key = Union[str, bytes]
 
 
 class Ticket:
@@ -30,29 +32,30 @@ class WaitingRoom:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lines: dict[Key, deque[Ticket]] = {}
+        # Dictionaries keep their order and give up any ticket at once.
+        self._lines: dict[Key, dict[Ticket, None]] = {}
 
     def enter(self, key: Key, wake: Callable[[], None]) -> Ticket:
         """Joins the end of the line for `key`."""
         ticket = Ticket(key, wake)
         with self._lock:
-            self._lines.setdefault(key, deque()).append(ticket)
+            self._lines.setdefault(key, {})[ticket] = None
         return ticket
 
     def is_first(self, ticket: Ticket) -> bool:
         with self._lock:
-            return self._lines[ticket.key][0] is ticket
+            return _first(self._lines[ticket.key]) is ticket
 
     def leave(self, ticket: Ticket) -> None:
         """Leaves the line; who is first then is woken."""
         with self._lock:
             line = self._lines[ticket.key]
-            was_first = line[0] is ticket
-            line.remove(ticket)
+            was_first = _first(line) is ticket
+            del line[ticket]
             if not line:
                 del self._lines[ticket.key]
                 return
-            first = line[0]
+            first = _first(line)
         if was_first:
             first.wake()
 
@@ -60,7 +63,7 @@ class WaitingRoom:
         """Something was given back to `key`."""
         with self._lock:
             line = self._lines.get(key)
-            first = line[0] if line else None
+            first = _first(line) if line else None
         if first is not None:
             first.wake()
 
@@ -70,3 +73,7 @@ class WaitingRoom:
             tickets = [ticket for line in self._lines.values() for ticket in line]
         for ticket in tickets:
             ticket.wake()
+
+
+def _first(line: dict[Ticket, None]) -> Ticket:
+    return next(iter(line))

@@ -32,15 +32,12 @@ class Hasher {
   explicit Hasher(const Seed& seed);
 
   Fingerprint Hash(std::string_view key) const;
-
   // A key under one limit. Never {0, 0} or {1, 0}, which the table uses itself.
-  Fingerprint Hash(std::string_view key, const Fingerprint& tag) const {
-    Fingerprint f = Hash(key);
-    f.lo ^= tag.lo;
-    f.hi ^= tag.hi;
-    if (f.hi == 0) [[unlikely]] f.hi = 1;
-    return f;
-  }
+  Fingerprint Hash(std::string_view key, const Fingerprint& tag) const;
+
+  // The same, defined in src/fingerprint_inl.h.
+  Fingerprint HashInline(std::string_view key) const;
+  Fingerprint HashInline(std::string_view key, const Fingerprint& tag) const;
 
  private:
   static constexpr size_t kSecretBytes = 192;

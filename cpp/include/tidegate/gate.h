@@ -24,7 +24,22 @@ namespace tidegate {
 // where so many live that it has to share. What is indexed with it and not
 // shared needs no atomic read-modify-write.
 inline constexpr int kThreads = 128;
-int ThreadNumber();
+inline int ThreadNumber();
+
+namespace internal {
+// -1: not numbered yet. Without a constructor, so that reading it is one load.
+#if defined(__linux__)
+__attribute__((tls_model("initial-exec")))
+#endif
+extern constinit thread_local int thread_number;
+int NumberThread();
+}  // namespace internal
+
+inline int ThreadNumber() {
+  const int number = internal::thread_number;
+  if (number >= 0) [[likely]] return number;
+  return internal::NumberThread();
+}
 
 class Gate {
  public:
@@ -33,13 +48,22 @@ class Gate {
     explicit Pass(Gate& gate) : gate_(gate), thread_(ThreadNumber()) {
       gate_.Enter(thread_);
     }
-    ~Pass() { Leave(thread_); }
+    ~Pass() {
+      if (!left_) Gate::Leave(thread_);
+    }
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
+
+    // Leaves before the end of the scope.
+    void Leave() {
+      Gate::Leave(thread_);
+      left_ = true;
+    }
 
    private:
     Gate& gate_;
     const int thread_;
+    bool left_ = false;
   };
 
   Gate();

@@ -18,6 +18,7 @@
 #include "absl/container/inlined_vector.h"
 #include "tidegate/clock.h"
 #include "tidegate/gate.h"
+#include "tidegate/memory_store.h"
 #include "tidegate/store.h"
 
 namespace tidegate {
@@ -64,14 +65,17 @@ class Limiter {
   };
 
   Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
-          std::shared_ptr<Clock> clock)
-      : limits_(std::move(limits)), store_(std::move(store)), clock_(std::move(clock)) {}
+          std::shared_ptr<Clock> clock);
 
+  Decision Decide(std::string_view key, int64_t cost, const Moment& moment);
   Plan PlanFor(std::string_view key, int64_t cost) const;
   void Count(int64_t allowed, int64_t denied);
 
   const std::vector<BoundLimit> limits_;
   const std::shared_ptr<Store> store_;
+  // The store where it is one and there is one limit: the hottest calls go to it
+  // directly.
+  MemoryStore* const memory_;
   const std::shared_ptr<Clock> clock_;
   SystemClock& system_ = SystemClock::Get();
   std::array<Counts, kThreads> counts_;

@@ -52,6 +52,9 @@ class MemoryStore final : public Store {
   void HitMany(absl::Span<const Charge> charges, const Moment& moment, bool* allowed) override;
   StoreStats stats() const override;
 
+  // Hit(), to be inlined; defined in src/memory_store_inl.h.
+  Decision HitInline(const Charge& charge, const Moment& moment);
+
  private:
   // Anonymous memory that holds one Table and is returned page by page.
   class Pages {
@@ -73,7 +76,12 @@ class MemoryStore final : public Store {
 
   MemoryStore(const MemoryOptions& options, Pages first);
 
-  Decision HitCell(const Charge& charge, const Fingerprint& key, const Moment& moment);
+  Decision HitKey(const Charge& charge, const Fingerprint& key, const Moment& moment);
+  template <typename StepFunction>
+  Decision HitCell(const Charge& charge, const Fingerprint& key, const Moment& moment,
+                   StepFunction step);
+  // What HitKey leaves: windows, logs and costs beyond the capacity.
+  Decision HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment);
   // The table that holds `key` now. Within a pass.
   Table& TableOf(const Fingerprint& key) {
     Table& table = current_.table();

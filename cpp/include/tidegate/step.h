@@ -77,53 +77,55 @@ Interval CostInterval(const Limit& limit, int64_t cost);
 
 inline Decision StepBucket(const Limit& limit, const CellState& state,
                            int64_t now_ns, int64_t cost, CellState* next) {
+  const auto now = static_cast<uint64_t>(now_ns);
+  // Written out word by word, so that a caller that inlines this keeps only
+  // what it reads.
+  Interval before{0, 0};
+  bool behind = false;
+  *next = state;
+  if (state.w0 >= now && state.w0 != 0) {
+    before = {static_cast<int64_t>(state.w0 - now), static_cast<int64_t>(state.w1)};
+    const int64_t ahead = before.ns - limit.depth_ns();
+    if (ahead > kClockToleranceNs ||
+        (ahead == kClockToleranceNs && before.fraction > limit.depth_fraction()))
+        [[unlikely]] {
+      behind = true;
+      before = {limit.depth_ns(), limit.depth_fraction()};
+      *next = {now + static_cast<uint64_t>(before.ns), static_cast<uint64_t>(before.fraction)};
+    }
+  }
+  Interval used = before;
+  bool allowed = false;
+  int64_t wait_ns = Decision::kNever;
+  if (cost <= limit.burst()) [[likely]] {
+    const Interval add = cost == 1 ? Interval{limit.step_ns(), limit.step_fraction()}
+                                   : CostInterval(limit, cost);
+    Interval after{before.ns + add.ns, before.fraction + add.fraction};
+    if (after.fraction >= limit.denominator()) {
+      after.fraction -= limit.denominator();
+      ++after.ns;
+    }
+    allowed = after.ns < limit.depth_ns() ||
+              (after.ns == limit.depth_ns() && after.fraction <= limit.depth_fraction());
+    if (allowed) [[likely]] {
+      used = after;
+      wait_ns = 0;
+      *next = {now + static_cast<uint64_t>(after.ns), static_cast<uint64_t>(after.fraction)};
+    } else {
+      wait_ns = after.ns - limit.depth_ns() + (after.fraction > limit.depth_fraction());
+    }
+  }
   Decision d;
   d.limit = &limit;
-  *next = state;
-  const uint64_t now = static_cast<uint64_t>(now_ns);
-  Interval base{now_ns, 0};
-  if (state.w0 >= now && state.w0 != 0) {
-    base = {static_cast<int64_t>(state.w0), static_cast<int64_t>(state.w1)};
-    const int64_t ahead = base.ns - now_ns - limit.depth_ns();
-    if (ahead > kClockToleranceNs ||
-        (ahead == kClockToleranceNs && base.fraction > limit.depth_fraction()))
-        [[unlikely]] {
-      d.behind = true;
-      base = {now_ns + limit.depth_ns(), limit.depth_fraction()};
-      *next = {static_cast<uint64_t>(base.ns),
-               static_cast<uint64_t>(base.fraction)};
-    }
+  d.allowed = allowed;
+  d.behind = behind;
+  d.retry_after_ns = wait_ns;
+  d.used_ns = used.ns;
+  d.used_fraction = used.fraction;
+  d.reset_after_ns = used.ns + (used.fraction != 0);
+  if (limit.algorithm() == Algorithm::kLeakyBucket && allowed) {
+    d.delay_ns = before.ns + (before.fraction != 0);
   }
-  d.used_ns = base.ns - now_ns;
-  d.used_fraction = base.fraction;
-  if (cost <= limit.burst()) [[likely]] {
-    const Interval add =
-        cost == 1 ? Interval{limit.step_ns(), limit.step_fraction()}
-                  : CostInterval(limit, cost);
-    Interval used{d.used_ns + add.ns, base.fraction + add.fraction};
-    if (used.fraction >= limit.denominator()) {
-      used.fraction -= limit.denominator();
-      ++used.ns;
-    }
-    if (used.ns < limit.depth_ns() ||
-        (used.ns == limit.depth_ns() &&
-         used.fraction <= limit.depth_fraction())) [[likely]] {
-      if (limit.algorithm() == Algorithm::kLeakyBucket) {
-        d.delay_ns = d.used_ns + (d.used_fraction != 0);
-      }
-      d.allowed = true;
-      d.used_ns = used.ns;
-      d.used_fraction = used.fraction;
-      *next = {now + static_cast<uint64_t>(used.ns),
-               static_cast<uint64_t>(used.fraction)};
-    } else {
-      d.retry_after_ns = used.ns - limit.depth_ns() +
-                         (used.fraction > limit.depth_fraction());
-    }
-  } else {
-    d.retry_after_ns = Decision::kNever;
-  }
-  d.reset_after_ns = d.used_ns + (d.used_fraction != 0);
   return d;
 }
 

@@ -1,0 +1,28 @@
+// Hashing, to be inlined where keys are short and calls are many.
+#ifndef TIDEGATE_SRC_FINGERPRINT_INL_H_
+#define TIDEGATE_SRC_FINGERPRINT_INL_H_
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "tidegate/fingerprint.h"
+
+namespace tidegate {
+
+inline Fingerprint Hasher::HashInline(std::string_view key) const {
+  const XXH128_hash_t h =
+      XXH3_128bits_withSecret(key.data(), key.size(), secret_, kSecretBytes);
+  return {h.low64, h.high64};
+}
+
+inline Fingerprint Hasher::HashInline(std::string_view key, const Fingerprint& tag) const {
+  Fingerprint f = HashInline(key);
+  f.lo ^= tag.lo;
+  f.hi ^= tag.hi;
+  if (f.hi == 0) [[unlikely]] f.hi = 1;
+  return f;
+}
+
+}  // namespace tidegate
+
+#endif  // TIDEGATE_SRC_FINGERPRINT_INL_H_
