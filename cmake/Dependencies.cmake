@@ -32,6 +32,22 @@ if(NOT XXHASH_INCLUDE_DIR)
   set(XXHASH_INCLUDE_DIR ${xxhash_SOURCE_DIR} CACHE PATH "" FORCE)
 endif()
 
+find_package(Threads REQUIRED)
+find_package(OpenSSL 1.1.1 REQUIRED)
+
+# hiredis >= 0.14. Old releases bring no CMake package.
+if(NOT TIDEGATE_FETCH)
+  find_path(HIREDIS_INCLUDE_DIR hiredis/hiredis.h)
+  find_library(HIREDIS_LIBRARY hiredis)
+endif()
+add_library(tidegate_hiredis INTERFACE)
+if(HIREDIS_INCLUDE_DIR AND HIREDIS_LIBRARY)
+  target_include_directories(tidegate_hiredis SYSTEM INTERFACE ${HIREDIS_INCLUDE_DIR})
+  target_link_libraries(tidegate_hiredis INTERFACE ${HIREDIS_LIBRARY})
+else()
+  message(FATAL_ERROR "hiredis 0.14 or newer was not found (Debian: libhiredis-dev)")
+endif()
+
 if(TIDEGATE_BUILD_TESTS)
   if(NOT TIDEGATE_FETCH)
     find_package(GTest QUIET)

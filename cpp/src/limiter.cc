@@ -26,6 +26,7 @@ Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
     : limits_(std::move(limits)),
       store_(std::move(store)),
       memory_(limits_.size() == 1 ? dynamic_cast<MemoryStore*>(store_.get()) : nullptr),
+      blocks_(store_->blocks()),
       clock_(std::move(clock)) {}
 
 Decision Limiter::Decide(std::string_view key, int64_t cost, const Moment& moment) {
@@ -61,7 +62,7 @@ Decision Limiter::Hit(std::string_view key, int64_t cost) {
   if (decision.behind) [[unlikely]] {
     decision = Decide(key, cost, {NowNs(), /*confirmed=*/true});
   }
-  decision.at_ns = moment.now_ns;
+  if (!blocks_) decision.at_ns = moment.now_ns;
   Count(decision.allowed, !decision.allowed);
   return decision;
 }
@@ -69,7 +70,7 @@ Decision Limiter::Hit(std::string_view key, int64_t cost) {
 Decision Limiter::Peek(std::string_view key, int64_t cost) {
   const Moment moment{NowNs()};
   Decision decision = store_->PeekAll(PlanFor(key, cost), moment);
-  decision.at_ns = moment.now_ns;
+  if (!blocks_) decision.at_ns = moment.now_ns;
   return decision;
 }
 

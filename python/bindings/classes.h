@@ -13,6 +13,7 @@ namespace tidegate::python {
 void RegisterLimit(pybind11::module_& m);
 void RegisterClock(pybind11::module_& m);
 void RegisterLimiter(pybind11::module_& m);
+void RegisterRedisStore(pybind11::module_& m);
 void RegisterReplay(pybind11::module_& m);
 
 // The clock that a caller named: None, a ManualClock, a callable that returns

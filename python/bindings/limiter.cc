@@ -2,8 +2,9 @@
 // request (hit, allow, hit_many) are CPython fast-call methods, added to the
 // pybind11 class as plain method descriptors; the rest is plain pybind11.
 //
-// The GIL is held throughout: a step takes tens of nanoseconds, and releasing it
-// would cost as much again.
+// The GIL is held where a call is a step in memory: it takes tens of nanoseconds,
+// and releasing it would cost as much again. Around calls that may wait for I/O
+// it is released.
 #include "tidegate/limiter.h"
 
 #include <pybind11/numpy.h>
@@ -39,6 +40,15 @@ Limiter* LimiterOf(PyObject* self) {
     return nullptr;
   }
   return py_limiter->open;
+}
+
+// Calls `call` with the GIL released where it may wait. What it reads must be kept
+// alive by the caller.
+template <typename Call>
+auto Run(const Limiter& limiter, Call call) {
+  if (!limiter.blocks()) [[likely]] return call();
+  const py::gil_scoped_release release;
+  return call();
 }
 
 // (key, cost=1) as a fast call gives them.
@@ -101,7 +111,9 @@ PyObject* FastHit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
     KeyAndCost call;
     Limiter* limiter = LimiterOf(self);
     if (limiter == nullptr || !call.Read(args, count, names)) return nullptr;
-    return NewDecision(limiter->Hit(call.key.view(), call.cost), self);
+    const Decision decision =
+        Run(*limiter, [&] { return limiter->Hit(call.key.view(), call.cost); });
+    return NewDecision(decision, self);
   });
 }
 
@@ -110,7 +122,9 @@ PyObject* FastAllow(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
     KeyAndCost call;
     Limiter* limiter = LimiterOf(self);
     if (limiter == nullptr || !call.Read(args, count, names)) return nullptr;
-    PyObject* answer = limiter->Hit(call.key.view(), call.cost).allowed ? Py_True : Py_False;
+    const bool allowed =
+        Run(*limiter, [&] { return limiter->Hit(call.key.view(), call.cost).allowed; });
+    PyObject* answer = allowed ? Py_True : Py_False;
     Py_INCREF(answer);
     return answer;
   });
@@ -149,20 +163,25 @@ KeyView KeyFrom(const py::object& key) {
 py::object Peek(const py::object& self, const py::object& key, const py::object& cost) {
   Limiter& limiter = Checked(self.cast<PyLimiter&>());
   const KeyView view = KeyFrom(key);
-  return py::reinterpret_steal<py::object>(
-      NewDecision(limiter.Peek(view.view(), CostFrom(cost)), self.ptr()));
+  const int64_t units = CostFrom(cost);
+  const Decision decision = Run(limiter, [&] { return limiter.Peek(view.view(), units); });
+  return py::reinterpret_steal<py::object>(NewDecision(decision, self.ptr()));
 }
 
 // All keys and costs are read before the first is charged. The sequence is held
-// as a tuple or list, and its items are not touched by other code meanwhile: the
-// GIL is not given up.
+// as a tuple or list, and its items are not touched by other code meanwhile: where
+// the GIL is given up, the tuple is our own.
 std::vector<char> HitMany(Limiter& limiter, const py::object& keys, const py::object& costs) {
   if (PyUnicode_Check(keys.ptr()) || PyBytes_Check(keys.ptr())) {
     Throw(Error::kArgumentType,
           "the keys are " + Shown(keys.ptr()) + "; accepted is a list of str or bytes");
   }
+  // Others may change a list while the GIL is released.
   const auto fast = py::reinterpret_steal<py::object>(
-      PySequence_Fast(keys.ptr(), "the keys are no sequence; accepted is a list of str or bytes"));
+      limiter.blocks() && PyList_Check(keys.ptr())
+          ? PyList_AsTuple(keys.ptr())
+          : PySequence_Fast(keys.ptr(),
+                            "the keys are no sequence; accepted is a list of str or bytes"));
   if (!fast) throw py::error_already_set();
   const auto size = static_cast<size_t>(PySequence_Fast_GET_SIZE(fast.ptr()));
   PyObject** items = PySequence_Fast_ITEMS(fast.ptr());
@@ -195,7 +214,9 @@ std::vector<char> HitMany(Limiter& limiter, const py::object& keys, const py::ob
   }
   std::vector<char> allowed(size);
   static_assert(sizeof(bool) == 1);
-  limiter.HitMany(views, amounts, reinterpret_cast<bool*>(allowed.data()));
+  Run(limiter, [&] {
+    limiter.HitMany(views, amounts, reinterpret_cast<bool*>(allowed.data()));
+  });
   return allowed;
 }
 
@@ -254,21 +275,26 @@ void RegisterLimiter(py::module_& m) {
       .def("peek", &Peek, py::arg("key"), py::arg("cost") = 1)
       .def("reset",
            [](PyLimiter& self, const py::object& key) {
-             Checked(self).Reset(KeyFrom(key).view());
+             Limiter& l = Checked(self);
+             const KeyView view = KeyFrom(key);
+             Run(l, [&] { l.Reset(view.view()); });
            },
            py::arg("key"))
       .def("refund",
            [](PyLimiter& self, const py::object& key, const py::object& cost) {
              Limiter& l = Checked(self);
              const KeyView view = KeyFrom(key);
-             l.Refund(view.view(), CostFrom(cost));
+             const int64_t units = CostFrom(cost);
+             Run(l, [&] { l.Refund(view.view(), units); });
            },
            py::arg("key"), py::arg("cost") = 1)
       .def("_release",
            [](PyLimiter& self, const py::object& key, int64_t cost, const py::object& decision) {
              const Decision* admitted = GetDecision(decision.ptr());
              if (admitted == nullptr) throw py::type_error("a Decision is expected");
-             Checked(self).Release(KeyFrom(key).view(), cost, admitted->at_ns);
+             Limiter& l = Checked(self);
+             const KeyView view = KeyFrom(key);
+             Run(l, [&] { l.Release(view.view(), cost, admitted->at_ns); });
            },
            py::arg("key"), py::arg("cost"), py::arg("decision"))
       .def("hit_many", &PyHitMany, py::arg("keys"), py::arg("costs") = py::none())
@@ -276,7 +302,7 @@ void RegisterLimiter(py::module_& m) {
       .def("_stats",
            [](PyLimiter& self) {
              const LimiterStats s = Checked(self).stats();
-             return py::make_tuple(s.allowed, s.denied, 0, 0, s.store.keys, s.store.evictions,
+             return py::make_tuple(s.allowed, s.denied, s.store.degraded, s.store.errors, s.store.keys, s.store.evictions,
                                    s.store.evicted_live);
            })
       .def("_close", [](PyLimiter& self) { self.open = nullptr; });

@@ -9,5 +9,6 @@ PYBIND11_MODULE(_core, m) {
   tidegate::python::RegisterLimit(m);
   tidegate::python::RegisterClock(m);
   tidegate::python::RegisterLimiter(m);
+  tidegate::python::RegisterRedisStore(m);
   tidegate::python::RegisterReplay(m);
 }

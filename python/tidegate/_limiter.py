@@ -12,6 +12,7 @@ from tidegate._errors import (
     ArgumentTypeError,
     ConfigurationError,
     RateLimitExceeded,
+    StorageError,
 )
 from tidegate._limit import as_limits
 from tidegate._storage import open_store
@@ -66,6 +67,16 @@ class Limiter(_core.Limiter):
             )
         self._limits = tuple(as_limits(limit, algorithm))
         self._storage = open_store(storage, options)
+        self._waits = isinstance(self._storage, _core.RedisStore)
+        if (
+            isinstance(self._storage, _core.RedisStore)
+            and clock is not None
+            and not self._storage.client_clock
+        ):
+            raise ConfigurationError(
+                "a clock was given with a storage that goes by its server's time; accepted is "
+                "clock=client in the storage's URI"
+            )
         self._room = WaitingRoom()
         super().__init__(list(self._limits), self._storage, clock, prefix)
         # Only a clock that says when it moves can be waited on without a timer.
@@ -86,7 +97,18 @@ class Limiter(_core.Limiter):
 
     async def hit_async(self, key: Key, cost: int = 1) -> Decision:
         """As hit(); with a store in the process's own memory it never suspends."""
-        return self.hit(key, cost)
+        if not self._waits:
+            return self.hit(key, cost)
+        import asyncio
+
+        return await asyncio.get_running_loop().run_in_executor(None, self.hit, key, cost)
+
+    def ping(self) -> None:
+        """Raises StorageError where the storage does not answer; returns where it does."""
+        if isinstance(self._storage, _core.RedisStore):
+            problem = self._storage.ping()
+            if problem is not None:
+                raise StorageError(f"the storage does not answer: {problem}")
 
     def refund(self, key: Key, cost: int = 1) -> None:
         """Gives `cost` units back to `key`, never beyond what a fresh key has."""
@@ -137,7 +159,13 @@ class Limiter(_core.Limiter):
         try:
             while True:
                 woken.clear()
-                answer = self._look(key, cost, deadline_ns, self._room.is_first(ticket))
+                first = self._room.is_first(ticket)
+                if self._waits:
+                    answer = await loop.run_in_executor(
+                        None, self._look, key, cost, deadline_ns, first
+                    )
+                else:
+                    answer = self._look(key, cost, deadline_ns, first)
                 if isinstance(answer, Decision):
                     return answer
                 timer = loop.call_later(answer, woken.set) if self._timed else None
@@ -262,7 +290,14 @@ class Slot:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.__exit__(exc_type, exc, traceback)
+        if not self._limiter._waits:
+            self.__exit__(exc_type, exc, traceback)
+            return
+        import asyncio
+
+        await asyncio.get_running_loop().run_in_executor(
+            None, self.__exit__, exc_type, exc, traceback
+        )
 
     def _entered(self, decision: Decision) -> Slot:
         if not decision.allowed:

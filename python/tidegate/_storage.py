@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 __all__ = ["StorageLike", "open_store"]
 
-_ACCEPTED = "accepted is 'memory://' with an optional capacity=KEYS"
+_ACCEPTED = (
+    "accepted are 'memory://' with an optional capacity=KEYS, 'redis://HOST:PORT/DB' and "
+    "'redis+unix:///PATH'"
+)
 
 
 def open_store(storage: StorageLike, options: dict[str, Any]) -> _core.Store:
@@ -34,7 +37,20 @@ def open_store(storage: StorageLike, options: dict[str, Any]) -> _core.Store:
         return _memory_store(options)
     from urllib.parse import parse_qsl, urlsplit
 
-    uri = urlsplit(storage)
+    try:
+        uri = urlsplit(storage)
+    except ValueError:
+        raise ConfigurationError(f"the storage is no URI; {_ACCEPTED}") from None
+    if uri.scheme.startswith(("redis", "valkey")) and "://" in storage:
+        from tidegate import _redis
+
+        if uri.scheme in _redis.SCHEMES:
+            return _redis.open_redis(uri, options)
+        if uri.scheme in _redis.LATER:
+            raise ConfigurationError(
+                f"{uri.scheme}:// is not supported yet; accepted are "
+                f"{', '.join(scheme + '://' for scheme in _redis.SCHEMES)}"
+            )
     if uri.scheme != "memory" or not storage.startswith("memory://"):
         raise ConfigurationError(f"the storage is {_without_password(storage)!r}; {_ACCEPTED}")
     if uri.netloc or uri.path.strip("/") or uri.fragment:

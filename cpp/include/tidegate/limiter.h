@@ -54,6 +54,8 @@ class Limiter {
 
   int64_t NowNs() { return clock_ == nullptr ? system_.Now() : clock_->NowNs(); }
   LimiterStats stats() const;
+  // Whether calls may wait for I/O.
+  bool blocks() const { return blocks_; }
 
  private:
   using Plan = absl::InlinedVector<Charge, 4>;
@@ -76,6 +78,7 @@ class Limiter {
   // The store where it is one and there is one limit: the hottest calls go to it
   // directly.
   MemoryStore* const memory_;
+  const bool blocks_;
   const std::shared_ptr<Clock> clock_;
   SystemClock& system_ = SystemClock::Get();
   std::array<Counts, kThreads> counts_;

@@ -36,6 +36,8 @@ struct Moment {
 };
 
 struct StoreStats {
+  int64_t degraded = 0;      // decisions made without the shared store
+  int64_t errors = 0;        // calls that a shared store did not answer
   int64_t keys = 0;          // cells in use, idle ones included until reclaimed
   int64_t evictions = 0;     // idle keys reclaimed: nothing was lost
   int64_t evicted_live = 0;  // live keys given up because no room was left
@@ -69,6 +71,10 @@ class Store {
   virtual void HitMany(absl::Span<const Charge> charges, const Moment& moment, bool* allowed);
 
   virtual StoreStats stats() const = 0;
+
+  // Whether calls wait for something outside the process. Such a store also sets
+  // Decision::at_ns, by the clock that it decided by.
+  virtual bool blocks() const { return false; }
 };
 
 // Folds decisions of one plan into the one that is reported.

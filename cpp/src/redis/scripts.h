@@ -1,0 +1,75 @@
+// What is said to Redis: the scripts of lua/, their arguments and their replies.
+// Pure: no I/O.
+#ifndef TIDEGATE_REDIS_SCRIPTS_H_
+#define TIDEGATE_REDIS_SCRIPTS_H_
+
+#include <hiredis/hiredis.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "tidegate/store.h"
+
+namespace tidegate::redis {
+
+// The reply of lua/plan.lua.
+struct Answer {
+  bool allowed = false;
+  int64_t now_ns = 0;
+  // For each limit the numbers that the head of its Lua file lists.
+  std::vector<std::array<int64_t, 6>> states;
+};
+
+struct Request {
+  std::string_view op;  // as lua/plan.lua knows it
+  absl::Span<const Charge> plan;
+  bool server_time = true;
+  int64_t now_ns = 0;       // unless server_time
+  bool confirmed = true;    // see Moment
+  int64_t margin_ms = 0;    // added to the life of keys
+  int64_t admitted_ns = 0;  // release only
+};
+
+class Scripts {
+ public:
+  Scripts();
+
+  // The commands that apply `request`: by the script's digest, and by its text
+  // for a server that does not have it.
+  std::string EvalSha(const Request& request) const { return Command(request, false); }
+  std::string Eval(const Request& request) const { return Command(request, true); }
+
+  // Internal where the reply is not one of our script.
+  static absl::StatusOr<Answer> Parse(const redisReply& reply, absl::Span<const Charge> plan);
+
+  // The decision on one limit of a plan. `charged`: the plan passed and was no
+  // peek.
+  static Decision Decide(const Charge& charge, const Answer& answer, size_t index, bool peek);
+
+ private:
+  struct Script {
+    std::string text;
+    std::string digest;
+  };
+  std::string Command(const Request& request, bool by_text) const;
+
+  std::array<Script, 16> scripts_;  // by the set of algorithms in them
+};
+
+// What sets a limit's keys apart from those of other limits and scopes.
+std::string KeyPrefix(const Limit& limit, std::string_view scope);
+// The key in Redis: the caller's is its hash tag, as it stands where it is short
+// and has no braces, else as a digest.
+std::string RedisKey(const BoundLimit& limit, std::string_view key);
+
+// A whole command, as hiredis formats it.
+std::string Format(const std::vector<std::string>& words);
+
+}  // namespace tidegate::redis
+
+#endif  // TIDEGATE_REDIS_SCRIPTS_H_

@@ -1,0 +1,140 @@
+-- sliding-log and concurrency: the instants at which admitted units stop to
+-- count (admission + period, admission + lease), oldest first.
+--
+-- Value: 4 bytes, how many of the entries at the front are over and done with;
+--   then the entries, 5 bytes of seconds and 4 of nanoseconds each; big-endian.
+--   Entries are appended and looked up by binary search, so that a call on a
+--   long log moves a few bytes; the front is cut off when it is the larger part.
+-- ARGV, 6: period s, ns; count; cost; and for a release the instant of the
+--   admission, s, ns (else 0, 0).
+-- State in the reply, 6: newest s, ns; alive; 1 where instants had to be lowered
+--   because the clock went back; the instant at which enough units end for this
+--   cost, s, ns (0, 0 where it passes or never can). All 0 where fresh.
+local log = {args = 6}
+
+local function entry(key, i)
+  local at = 4 + 9 * i
+  return struct.unpack('>I5I4', redis.call('GETRANGE', key, at, at + 8))
+end
+
+-- The first of the entries from `low` on whose instant is after (s, n).
+local function first_after(key, low, size, s, n)
+  local high = size
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local es, en = entry(key, middle)
+    if after(es, en, s, n) then high = middle else low = middle + 1 end
+  end
+  return low
+end
+
+-- Writes `entries`, bytes, as the whole log.
+local function store(key, entries, now_s, now_n)
+  if #entries == 0 then
+    redis.call('DEL', key)
+    return
+  end
+  local es, en = struct.unpack('>I5I4', string.sub(entries, -9))
+  redis.call('SET', key, '\0\0\0\0' .. entries, 'PX', life(sub(es, en, now_s, now_n)))
+end
+
+function log.read(key, a, now_s, now_n)
+  local bytes = redis.call('STRLEN', key)
+  local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
+  local count, cost = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
+  local state = {0, 0, 0, 0, 0, 0}
+  local end_s, end_n = add(now_s, now_n, ps, pn)
+  state.es, state.en = end_s, end_n
+  state.size, state.first, state.head = 0, 0, 0
+  if bytes > 0 then
+    if (bytes - 4) % 9 ~= 0 or bytes < 13 then
+      error('TIDEGATE the value of a key is not a log')
+    end
+    local size = (bytes - 4) / 9
+    local head = struct.unpack('>I4', redis.call('GETRANGE', key, 0, 3))
+    local ns, nn = entry(key, size - 1)
+    local ts, tn = add(end_s, end_n, 0, TOLERANCE)
+    if after(ns, nn, ts, tn) then
+      state.behind = true
+      state[4] = 1
+      state.clamp = first_after(key, head, size, end_s, end_n)
+      ns, nn = end_s, end_n
+    end
+    local first = first_after(key, head, size, now_s, now_n)
+    local alive = size - first
+    state.size, state.first, state.head = size, first, head
+    state[3] = alive
+    if alive > 0 then state[1], state[2] = ns, nn end
+    if cost <= count and alive + cost > count then
+      local freeing = first + alive + cost - count - 1
+      if state.clamp and freeing >= state.clamp then
+        state[5], state[6] = end_s, end_n
+      else
+        state[5], state[6] = entry(key, freeing)
+      end
+    end
+    if alive > 0 and after(ns, nn, end_s, end_n) then state.es, state.en = ns, nn end
+  end
+  state.allowed = state[3] + cost <= count
+  return state
+end
+
+function log.write(key, a, now_s, now_n, state, charge)
+  local added = ''
+  if charge then
+    added = string.rep(struct.pack('>I5I4', state.es, state.en), tonumber(ARGV[a + 3]))
+  end
+  if state.clamp then
+    local kept = ''
+    if state.clamp > state.first then
+      kept = redis.call('GETRANGE', key, 4 + 9 * state.first, 3 + 9 * state.clamp)
+    end
+    local es, en = add(now_s, now_n, tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
+    local from = math.max(state.clamp, state.first)
+    store(key, kept .. string.rep(struct.pack('>I5I4', es, en), state.size - from) .. added,
+          now_s, now_n)
+    return
+  end
+  if state.first * 2 >= state.size or state.size < 16 then
+    local kept = ''
+    if state.first < state.size then kept = redis.call('GETRANGE', key, 4 + 9 * state.first, -1) end
+    store(key, kept .. added, now_s, now_n)
+    return
+  end
+  if state.first > state.head then
+    redis.call('SETRANGE', key, 0, struct.pack('>I4', state.first))
+  end
+  redis.call('APPEND', key, added)
+  redis.call('PEXPIRE', key, life(sub(state.es, state.en, now_s, now_n)))
+end
+
+-- Forgets the newest units.
+function log.refund(key, a, now_s, now_n, state)
+  local n = math.min(tonumber(ARGV[a + 3]), state[3])
+  if n == 0 then return end
+  local last = 3 + 9 * (state.size - n)
+  local kept = ''
+  if last > 4 then kept = redis.call('GETRANGE', key, 4 + 9 * state.head, last) end
+  if state.head >= state.size - n then kept = '' end
+  store(key, kept, now_s, now_n)
+end
+
+-- Ends the leases of units admitted at the given instant, unless they ran out.
+function log.release(key, a, now_s, now_n, state)
+  local es, en = add(tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]),
+                     tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
+  if state.size == 0 or not after(es, en, now_s, now_n) then return end
+  local es1, en1 = sub(es, en, 0, 1)
+  local at = math.min(first_after(key, state.head, state.size, es1, en1), state.size - 1)
+  local n = math.min(tonumber(ARGV[a + 3]), state.size - state.head)
+  -- Where fewer than n lie behind, the newest ones go.
+  local from = math.max(state.head, math.min(at, state.size - n))
+  local front, back = '', ''
+  if from > state.head then
+    front = redis.call('GETRANGE', key, 4 + 9 * state.head, 3 + 9 * from)
+  end
+  if from + n < state.size then
+    back = redis.call('GETRANGE', key, 4 + 9 * (from + n), -1)
+  end
+  store(key, front .. back, now_s, now_n)
+end

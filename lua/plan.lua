@@ -1,0 +1,59 @@
+-- Applies a plan: every limit is evaluated, and all are charged or none. The
+-- build embeds this file behind arithmetic.lua and those algorithms that the
+-- plan needs.
+--
+-- KEYS: one for each limit, all of one hash slot.
+-- ARGV[1] what to do: hit, peek, refund or release.
+-- ARGV[2], [3] the instant of the call, s and ns; both empty: the server's TIME.
+-- ARGV[4] 1 where a state that lies further ahead than the clock allows may be
+--   moved back (see cpp/include/tidegate/step.h).
+-- ARGV[5] milliseconds that keys live on after their state has lost its meaning.
+-- Then for each limit its algorithm (bucket, fixed, sliding, log) and the
+--   arguments that the head of that file lists.
+-- Reply, all integers: 1 where all limits pass, else 0 (of refund and release
+--   1); the instant of the call, s, ns; then for each limit its state before the
+--   call, 4 numbers or 6, as the head of its file says. What the headers need
+--   follows from the state by the pure step of the core.
+-- Units: seconds and nanoseconds since the epoch.
+local op = ARGV[1]
+local now_s, now_n
+if ARGV[2] == '' then
+  local time = redis.call('TIME')
+  now_s, now_n = tonumber(time[1]), tonumber(time[2]) * 1000
+else
+  now_s, now_n = tonumber(ARGV[2]), tonumber(ARGV[3])
+end
+local confirmed = ARGV[4] == '1'
+margin_ms = tonumber(ARGV[5])
+
+local reply = {1, now_s, now_n}
+local plan = {}
+local a = 6
+local size = 3
+for i = 1, #KEYS do
+  local algorithm = algorithms[ARGV[a]]
+  local state = algorithm.read(KEYS[i], a + 1, now_s, now_n)
+  plan[i] = {algorithm, a + 1, state}
+  if not state.allowed or (state.behind and not confirmed) then reply[1] = 0 end
+  for j = 1, #state do
+    size = size + 1
+    reply[size] = state[j]
+  end
+  a = a + 1 + algorithm.args
+end
+
+if op == 'hit' then
+  local charge = reply[1] == 1
+  for i = 1, #KEYS do
+    local state = plan[i][3]
+    if charge or (state.behind and confirmed) then
+      plan[i][1].write(KEYS[i], plan[i][2], now_s, now_n, state, charge)
+    end
+  end
+elseif op ~= 'peek' then
+  for i = 1, #KEYS do
+    plan[i][1][op](KEYS[i], plan[i][2], now_s, now_n, plan[i][3])
+  end
+  reply[1] = 1
+end
+return reply

@@ -1,0 +1,73 @@
+// tidegate._core.RedisStore. What its URI and options mean is told by
+// tidegate/_redis.py, which hands over values of the right types.
+#include "tidegate/redis_store.h"
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "classes.h"
+#include "convert.h"
+
+namespace tidegate::python {
+namespace {
+
+OnError OnErrorFrom(const std::string& text) {
+  if (text == "fallback") return OnError::kFallback;
+  if (text == "open") return OnError::kOpen;
+  if (text == "closed") return OnError::kClosed;
+  Throw(Error::kConfiguration, "the storage option on_error is " +
+                                   Shown(py::str(text).ptr()) +
+                                   "; accepted are fallback, open and closed");
+}
+
+std::shared_ptr<RedisStore> Make(const py::kwargs& given) {
+  RedisOptions o;
+  const auto take = [&](const char* name, auto* value) {
+    using T = std::remove_pointer_t<decltype(value)>;
+    if (given.contains(name)) *value = given[name].cast<T>();
+  };
+  const auto take_duration = [&](const char* name, absl::Duration* value) {
+    if (given.contains(name)) *value = absl::Seconds(given[name].cast<double>());
+  };
+  take("host", &o.host);
+  take("port", &o.port);
+  take("unix_path", &o.unix_path);
+  take("username", &o.username);
+  take("password", &o.password);
+  take("database", &o.database);
+  take("client_name", &o.client_name);
+  take_duration("timeout", &o.timeout);
+  take_duration("connect_timeout", &o.connect_timeout);
+  take("client_clock", &o.client_clock);
+  take_duration("ttl_margin", &o.ttl_margin);
+  if (given.contains("on_error")) o.on_error = OnErrorFrom(given["on_error"].cast<std::string>());
+  take("fallback_share", &o.fallback_share);
+  take_duration("breaker_open", &o.breaker_open);
+  return ValueOrThrow(RedisStore::Create(std::move(o)));
+}
+
+}  // namespace
+
+void RegisterRedisStore(py::module_& m) {
+  py::class_<RedisStore, Store, std::shared_ptr<RedisStore>>(m, "RedisStore")
+      .def(py::init(&Make))
+      .def_property_readonly("client_clock", &RedisStore::client_clock)
+      .def_property_readonly("script_errors", &RedisStore::script_errors)
+      // None, or what is wrong.
+      .def("ping", [](RedisStore& store) -> py::object {
+        absl::Status status;
+        {
+          const py::gil_scoped_release release;
+          status = store.Ping();
+        }
+        if (status.ok()) return py::none();
+        return py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
+            status.message().data(), static_cast<Py_ssize_t>(status.message().size()),
+            "replace"));
+      });
+}
+
+}  // namespace tidegate::python

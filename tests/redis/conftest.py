@@ -1,0 +1,46 @@
+"""Real servers, on free ports, for the tests that need one."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis_server import RedisServer
+
+
+@pytest.fixture(scope="session")
+def server_directory() -> Iterator[Path]:
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is not installed")
+    # Paths of Unix sockets are short; those of pytest are not.
+    with tempfile.TemporaryDirectory(prefix="tg") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture(scope="session")
+def shared_server(server_directory: Path) -> Iterator[RedisServer]:
+    server = RedisServer(server_directory)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def server(shared_server: RedisServer) -> RedisServer:
+    """A server that other tests use too, emptied."""
+    shared_server.command("FLUSHALL")
+    shared_server.command("SCRIPT", "FLUSH")
+    shared_server.command("CONFIG", "RESETSTAT")
+    return shared_server
+
+
+@pytest.fixture
+def own_server(server_directory: Path) -> Iterator[RedisServer]:
+    """A server that the test may do anything to."""
+    server = RedisServer(server_directory)
+    server.start()
+    yield server
+    server.kill()

@@ -1,0 +1,86 @@
+"""A TCP proxy that does to a connection what networks do."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+
+
+class Proxy:
+    """Stands between a client and `port`. `mode` may be changed at any time.
+
+    pass, hole (takes everything, answers nothing), drip (replies a byte at a time), stall
+    (half of each reply, then nothing), garbage (rubbish instead of each reply), reset (an RST
+    instead of each reply), close (an end instead of each reply).
+    """
+
+    def __init__(self, port: int) -> None:
+        self.target = port
+        self.mode = "pass"
+        self.requests = 0  # chunks that came from clients
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.listener.getsockname()[1]
+        self.sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        # A thread in accept() keeps a closed listener alive.
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.drop()
+
+    def drop(self) -> None:
+        """Ends all connections."""
+        for each in self.sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self.listener.accept()
+                server = socket.create_connection(("127.0.0.1", self.target))
+                self.sockets += [client, server]
+                for source, sink, replies in ((client, server, False), (server, client, True)):
+                    threading.Thread(
+                        target=self._carry, args=(source, sink, replies), daemon=True
+                    ).start()
+
+    def _carry(self, source: socket.socket, sink: socket.socket, replies: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if self.mode == "hole":
+                    continue
+                if not replies:
+                    self.requests += 1
+                    sink.sendall(data)
+                else:
+                    self._reply(sink, source, data)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+
+    def _reply(self, client: socket.socket, server: socket.socket, data: bytes) -> None:
+        if self.mode == "drip":
+            for byte in data:
+                client.sendall(bytes([byte]))
+                time.sleep(0.0002)
+        elif self.mode == "stall":
+            client.sendall(data[: len(data) // 2])
+            while self.mode == "stall":
+                time.sleep(0.01)
+            raise OSError
+        elif self.mode == "garbage":
+            client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        elif self.mode == "reset":
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+            server.close()
+            raise OSError
+        elif self.mode == "close":
+            raise OSError
+        else:
+            client.sendall(data)

@@ -1,0 +1,88 @@
+"""A redis-server of the tests' own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+# Long beyond any call that succeeds: a loaded machine must not fail a test.
+PATIENT = "timeout=20&connect_timeout=20"
+
+
+class RedisServer:
+    """A redis-server of our own. `start` after `kill` keeps the port and loses the data."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+        self.path = directory / f"redis-{self.port}.sock"
+        self.arguments = arguments
+        self.password: str | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [
+                "redis-server",
+                *("--port", str(self.port), "--bind", "127.0.0.1"),
+                *("--unixsocket", str(self.path), "--save", "", "--appendonly", "no"),
+                *("--daemonize", "no", "--dir", str(self.path.parent), *self.arguments),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), self.connect():
+                return
+            time.sleep(0.01)
+        raise RuntimeError("redis-server does not start")
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=20)
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def command(self, *words: str | bytes) -> bytes:
+        """The raw reply to one command, errors too."""
+        parts = [word.encode() if isinstance(word, str) else word for word in words]
+        request = b"*%d\r\n" % len(parts) + b"".join(
+            b"$%d\r\n%s\r\n" % (len(part), part) for part in parts
+        )
+        with self.connect() as connection:
+            if self.password is not None:
+                secret = self.password.encode()
+                connection.sendall(b"*2\r\n$4\r\nAUTH\r\n$%d\r\n%s\r\n" % (len(secret), secret))
+                assert connection.recv(100) == b"+OK\r\n"
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
+            reply = b""
+            while chunk := connection.recv(1 << 16):
+                reply += chunk
+            return reply
+
+    def calls(self) -> dict[str, int]:
+        """How often each command was called."""
+        counts = {}
+        for line in self.command("INFO", "commandstats").decode().splitlines():
+            if line.startswith("cmdstat_"):
+                name, _, rest = line[len("cmdstat_") :].partition(":")
+                counts[name] = int(rest.split(",")[0].split("=")[1])
+        return counts
+
+    def uri(self, options: str = PATIENT) -> str:
+        return f"redis://127.0.0.1:{self.port}/0?{options}"
