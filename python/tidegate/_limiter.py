@@ -96,7 +96,11 @@ class Limiter(_core.Limiter):
         return self._storage
 
     async def hit_async(self, key: Key, cost: int = 1) -> Decision:
-        """As hit(); with a store in the process's own memory it never suspends."""
+        """As hit(), without blocking the event loop.
+
+        With a store in the process's own memory it never suspends; with another, a thread of
+        the loop's default executor makes the call.
+        """
         if not self._waits:
             return self.hit(key, cost)
         import asyncio
@@ -141,9 +145,7 @@ class Limiter(_core.Limiter):
         finally:
             self._room.leave(ticket)
 
-    async def acquire_async(
-        self, key: Key, cost: int = 1, timeout: float | None = 5.0
-    ) -> Decision:
+    async def acquire_async(self, key: Key, cost: int = 1, timeout: float | None = 5.0) -> Decision:
         """As acquire(), without blocking the event loop. A cancelled task leaves the line."""
         import asyncio
 
@@ -234,9 +236,7 @@ class Limiter(_core.Limiter):
             return None
         return self._now_ns() + round(timeout * 1e9)
 
-    def _look(
-        self, key: Key, cost: int, deadline_ns: int | None, first: bool
-    ) -> Decision | float:
+    def _look(self, key: Key, cost: int, deadline_ns: int | None, first: bool) -> Decision | float:
         """One look of somebody in the line: the answer, or how long to sleep at most."""
         forecast = self.peek(key, cost)
         if forecast.allowed and first:

@@ -24,14 +24,20 @@ class Proxy:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.listener.getsockname()[1]
         self.sockets: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.threads = [threading.Thread(target=self._accept, daemon=True)]
+        self.threads[0].start()
 
     def close(self) -> None:
         # A thread in accept() keeps a closed listener alive.
         with contextlib.suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
+        self.mode = "pass"
+        self.threads[0].join()
         self.drop()
+        for thread in self.threads:
+            thread.join()
+        for each in [self.listener, *self.sockets]:
+            each.close()
 
     def drop(self) -> None:
         """Ends all connections."""
@@ -46,9 +52,11 @@ class Proxy:
                 server = socket.create_connection(("127.0.0.1", self.target))
                 self.sockets += [client, server]
                 for source, sink, replies in ((client, server, False), (server, client, True)):
-                    threading.Thread(
+                    thread = threading.Thread(
                         target=self._carry, args=(source, sink, replies), daemon=True
-                    ).start()
+                    )
+                    self.threads.append(thread)
+                    thread.start()
 
     def _carry(self, source: socket.socket, sink: socket.socket, replies: bool) -> None:
         with contextlib.suppress(OSError):
@@ -59,11 +67,12 @@ class Proxy:
                     self.requests += 1
                     sink.sendall(data)
                 else:
-                    self._reply(sink, source, data)
-        with contextlib.suppress(OSError):
-            sink.shutdown(socket.SHUT_RDWR)
+                    self._reply(sink, data)
+        for each in (source, sink):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
-    def _reply(self, client: socket.socket, server: socket.socket, data: bytes) -> None:
+    def _reply(self, client: socket.socket, data: bytes) -> None:
         if self.mode == "drip":
             for byte in data:
                 client.sendall(bytes([byte]))
@@ -78,7 +87,6 @@ class Proxy:
         elif self.mode == "reset":
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()
-            server.close()
             raise OSError
         elif self.mode == "close":
             raise OSError

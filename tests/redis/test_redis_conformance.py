@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import tidegate
-
 from redis_server import PATIENT, RedisServer
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -64,16 +63,15 @@ LIMITS = [
 
 
 @pytest.mark.parametrize(("text", "algorithm"), LIMITS)
-def test_equals_memory_over_a_random_walk(
-    server: RedisServer, text: str, algorithm: str
-) -> None:
+def test_equals_memory_over_a_random_walk(server: RedisServer, text: str, algorithm: str) -> None:
     rng = random.Random(f"{text} {algorithm}")
     clock = tidegate.ManualClock(1_700_000_000_123_456_789)
     limit = tidegate.Limit(text, algorithm=algorithm)
     capacity = limit.burst if "bucket" in algorithm else limit.count
-    with tidegate.Limiter(limit, clock=clock) as memory, tidegate.Limiter(
-        limit, clock=clock, storage=server.uri(GIVEN_TIME)
-    ) as shared:
+    with (
+        tidegate.Limiter(limit, clock=clock) as memory,
+        tidegate.Limiter(limit, clock=clock, storage=server.uri(GIVEN_TIME)) as shared,
+    ):
         pace = limit.period_ns / limit.count * capacity
         for _ in range(600):
             clock.advance_ns(int(rng.choice([0, 1, 1000, rng.random() * pace / 4])))

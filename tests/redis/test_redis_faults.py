@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 import tidegate
-
 from proxy import Proxy
 from redis_server import PATIENT, RedisServer
 

@@ -8,7 +8,6 @@ import threading
 
 import pytest
 import tidegate
-
 from redis_server import PATIENT, RedisServer
 
 PLAN = [
@@ -58,9 +57,7 @@ def test_a_refused_plan_charges_nothing(server: RedisServer) -> None:
 def test_keys_vanish(server: RedisServer) -> None:
     with tidegate.Limiter(PLAN, storage=server.uri()) as limiter:
         limiter.hit("k")
-    keys = [
-        line for line in server.command("KEYS", "*").splitlines() if line.startswith(b"tg:")
-    ]
+    keys = [line for line in server.command("KEYS", "*").splitlines() if line.startswith(b"tg:")]
     assert len(keys) == len(PLAN)
     for key in keys:
         assert int(server.command("PTTL", key)[1:]) >= 1
@@ -104,7 +101,9 @@ def test_threads_and_limiters_share_exactly(server: RedisServer) -> None:
 def test_tasks_share_exactly(server: RedisServer) -> None:
     async def main() -> int:
         async with tidegate.Limiter("50/hour", storage=server.uri()) as limiter:
-            return sum(map(bool, await asyncio.gather(*(limiter.hit_async("k") for _ in range(200)))))
+            return sum(
+                map(bool, await asyncio.gather(*(limiter.hit_async("k") for _ in range(200))))
+            )
 
     assert asyncio.run(main()) == 50
 

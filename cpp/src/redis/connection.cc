@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <deque>
 #include <random>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -73,6 +74,7 @@ class Connection::Impl : public std::enable_shared_from_this<Impl> {
   absl::Mutex mu_;
   absl::CondVar changed_;  // state_, or a thread let go of the descriptor
   State state_ ABSL_GUARDED_BY(mu_) = State::kConnecting;
+  bool connecting_ ABSL_GUARDED_BY(mu_) = false;  // a thread is at it
   bool failed_ ABSL_GUARDED_BY(mu_) = false;  // an attempt, since it was last up
   std::string failure_ ABSL_GUARDED_BY(mu_) = "not connected yet";
   int fd_ ABSL_GUARDED_BY(mu_) = -1;
@@ -94,7 +96,15 @@ void Connection::Impl::Start() {
 
 void Connection::Impl::StartConnecting() {
   state_ = State::kConnecting;
-  std::thread([self = shared_from_this()] { self->Connect(); }).detach();
+  try {
+    std::thread([self = shared_from_this()] { self->Connect(); }).detach();
+    connecting_ = true;
+  } catch (const std::system_error& error) {
+    // The next call tries again.
+    connecting_ = false;
+    failed_ = true;
+    failure_ = absl::StrCat("cannot start a thread: ", error.what());
+  }
 }
 
 void Connection::Impl::Connect() {
@@ -116,6 +126,7 @@ void Connection::Impl::Connect() {
       reader_.reset(redisReaderCreate());
       last_use_ = absl::Now();
       failed_ = false;
+      connecting_ = false;
       state_ = State::kUp;
       changed_.SignalAll();
       return;
@@ -181,6 +192,7 @@ absl::Status Connection::Impl::AwaitUp(absl::Time deadline) {
       if (n >= 0 || errno != EAGAIN) Break("the server closed the connection");
     }
   }
+  if (state_ == State::kConnecting && !connecting_) StartConnecting();
   while (state_ == State::kConnecting && !failed_) {
     if (changed_.WaitWithDeadline(&mu_, deadline)) break;
   }
