@@ -1,5 +1,6 @@
 #include "tidegate/limiter.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -16,7 +17,13 @@ absl::StatusOr<std::unique_ptr<Limiter>> Limiter::Create(
   }
   std::vector<BoundLimit> bound;
   bound.reserve(limits.size());
-  for (const Limit& limit : limits) bound.push_back(store->Bind(limit, scope));
+  for (const Limit& limit : limits) {
+    // An equal limit of the same scope counts in the same cell: once is enough.
+    const bool known = std::any_of(bound.begin(), bound.end(), [&](const BoundLimit& b) {
+      return b.limit.algorithm() == limit.algorithm() && b.limit.ToString() == limit.ToString();
+    });
+    if (!known) bound.push_back(store->Bind(limit, scope));
+  }
   return std::unique_ptr<Limiter>(
       new Limiter(std::move(bound), std::move(store), std::move(clock)));
 }

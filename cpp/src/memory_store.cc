@@ -93,12 +93,16 @@ Decision MemoryStore::Hit(const Charge& charge, const Moment& moment) {
 Decision MemoryStore::HitOther(const Charge& charge, const Fingerprint& key,
                                const Moment& moment) {
   const Limit& limit = charge.limit->limit;
-  if (charge.cost > limit.capacity()) return Peek(charge, moment);
+  if (charge.cost > limit.capacity()) {
+    // Nothing will be charged, so no cell has to be made.
+    const Decision decision = Peek(charge, moment);
+    if (!decision.behind || !moment.confirmed) return decision;
+  }
   if (!IsLog(limit.algorithm())) return HitCell(charge, key, moment, Step);
   Decision decision;
   logs_->With(key, moment.now_ns, [&](InstantRing& ring) {
     decision = PeekLog(limit, ring, moment.now_ns, charge.cost);
-    if (decision.allowed || (decision.behind && moment.confirmed)) {
+    if (decision.behind ? moment.confirmed : decision.allowed) {
       decision = StepLog(limit, &ring, moment.now_ns, charge.cost);
     }
   });

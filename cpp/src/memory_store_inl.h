@@ -40,8 +40,13 @@ TIDEGATE_INLINE Decision MemoryStore::HitCell(const Charge& charge, const Finger
       entry = table.FindOrClaim(key, moment.now_ns, &slot);
     }
     const Decision decision = step(limit, slot.state, moment.now_ns, charge.cost, &next);
-    if (!decision.allowed && !(decision.behind && moment.confirmed)) return decision;
-    if (decision.behind && !moment.confirmed) [[unlikely]] return decision;
+    if (decision.behind ? !moment.confirmed : !decision.allowed) {
+      // A claim must not be left behind; the key is as good as new.
+      if ((slot.raw.w0 & Table::kClaimBit) != 0) [[unlikely]] {
+        Table::Replace(slot, {0, key.lo});
+      }
+      return decision;
+    }
     if (!Table::ReplaceInline(slot, next)) [[unlikely]] continue;
     if (entry != Table::Entry::kFound ||
         moment.now_ns >= tend_at_ns_.load(std::memory_order_relaxed)) [[unlikely]] {

@@ -31,7 +31,16 @@ Decision Store::PeekAll(absl::Span<const Charge> plan, const Moment& moment) {
 
 Decision Store::HitAll(absl::Span<const Charge> plan, const Moment& moment) {
   const Decision forecast = PeekAll(plan, moment);
-  if (!forecast.allowed && !(forecast.behind && moment.confirmed)) return forecast;
+  if (forecast.behind && !moment.confirmed) return forecast;
+  if (!forecast.allowed) {
+    if (!forecast.behind) return forecast;
+    // A cost beyond the capacity is never charged, but moves back what a clock
+    // that went back has left ahead.
+    for (const Charge& charge : plan) {
+      Hit({charge.key, charge.limit, charge.limit->limit.capacity() + 1}, moment);
+    }
+    return forecast;
+  }
   PlanVerdict verdict;
   for (size_t i = 0; i < plan.size(); ++i) {
     const Decision decision = Hit(plan[i], moment);

@@ -110,7 +110,9 @@ inline Decision StepBucket(const Limit& limit, const CellState& state,
     if (allowed) [[likely]] {
       used = after;
       wait_ns = 0;
-      *next = {now + static_cast<uint64_t>(after.ns), static_cast<uint64_t>(after.fraction)};
+      // Within the very first nanosecond a state must not look like a fresh one.
+      const uint64_t instant = now + static_cast<uint64_t>(after.ns);
+      *next = {instant == 0 ? 1 : instant, static_cast<uint64_t>(after.fraction)};
     } else {
       wait_ns = after.ns - limit.depth_ns() + (after.fraction > limit.depth_fraction());
     }
