@@ -28,12 +28,12 @@ Decision Judge(const Limit& limit, const InstantRing& ring, int64_t now_ns,
   return d;
 }
 
+}  // namespace
+
 bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns) {
   return !ring.empty() &&
          ring.newest() - now_ns - limit.period_ns() > kClockToleranceNs;
 }
-
-}  // namespace
 
 size_t InstantRing::FirstAfter(int64_t instant) const {
   size_t low = 0;

@@ -98,13 +98,27 @@ Decision MemoryStore::HitOther(const Charge& charge, const Fingerprint& key,
     const Decision decision = Peek(charge, moment);
     if (!decision.behind || !moment.confirmed) return decision;
   }
-  if (!IsLog(limit.algorithm())) return HitCell(charge, key, moment, Step);
   Decision decision;
+  if (!IsLog(limit.algorithm())) {
+    Table::Entry entry = Table::Entry::kFound;
+    Gate::Pass pass(gate_);
+    TableOf(key).Update(
+        key, moment.now_ns, /*one_word=*/false, entry,
+        [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
+          CellState next;
+          decision = Step(limit, {w0, w1}, moment.now_ns, charge.cost, &next);
+          next_w0 = next.w0;
+          next_w1 = next.w1;
+          return decision.behind ? moment.confirmed : decision.allowed;
+        });
+    pass.Leave();
+    if (IsDue(entry, moment.now_ns)) Entered(entry, moment.now_ns);
+    return decision;
+  }
   logs_->With(key, moment.now_ns, [&](InstantRing& ring) {
-    decision = PeekLog(limit, ring, moment.now_ns, charge.cost);
-    if (decision.behind ? moment.confirmed : decision.allowed) {
-      decision = StepLog(limit, &ring, moment.now_ns, charge.cost);
-    }
+    decision = moment.confirmed || !IsBehind(limit, ring, moment.now_ns)
+                   ? StepLog(limit, &ring, moment.now_ns, charge.cost)
+                   : PeekLog(limit, ring, moment.now_ns, charge.cost);
   });
   return decision;
 }
@@ -170,23 +184,46 @@ void MemoryStore::Release(const Charge& charge, int64_t admitted_ns,
   });
 }
 
+// In batches, so that the cells of one batch travel to the cache together, and
+// the keys of the next beside them.
 void MemoryStore::HitMany(absl::Span<const Charge> charges, const Moment& moment,
-                          bool* allowed) {
+                          Verdict* verdicts) {
   constexpr size_t kBatch = 16;
   Fingerprint keys[kBatch];
+  Table::Entry entries[kBatch];
   for (size_t start = 0; start < charges.size(); start += kBatch) {
     const absl::Span<const Charge> batch = charges.subspan(start, kBatch);
-    for (size_t i = 0; i < batch.size(); ++i) {
-      keys[i] = hasher_.Hash(batch[i].key, batch[i].limit->tag);
+    for (const Charge& charge : charges.subspan(start + batch.size()).first(
+             std::min(kBatch, charges.size() - start - batch.size()))) {
+      __builtin_prefetch(charge.key.data());
     }
-    if (!IsLog(batch[0].limit->limit.algorithm())) {
+    const Limit& limit = batch[0].limit->limit;
+    bool plain = IsBucket(limit.algorithm());
+    for (size_t i = 0; i < batch.size(); ++i) {
+      keys[i] = hasher_.HashInline(batch[i].key, batch[i].limit->tag);
+      plain = plain && batch[i].limit == batch[0].limit && batch[i].cost <= limit.burst();
+    }
+    if (!plain) {
+      Store::HitMany(batch, moment, verdicts + start);
+      continue;
+    }
+    {
       Gate::Pass pass(gate_);
       for (size_t i = 0; i < batch.size(); ++i) {
         __builtin_prefetch(TableOf(keys[i]).Home(keys[i]), 1);
       }
+      for (size_t i = 0; i < batch.size(); ++i) {
+        Table::Entry entry = Table::Entry::kFound;
+        BucketOutcome outcome;
+        UpdateBucket(TableOf(keys[i]), batch[i], keys[i], moment, entry, outcome);
+        entries[i] = entry;
+        verdicts[start + i] = outcome.behind && !moment.confirmed ? Verdict::kUnconfirmed
+                              : outcome.allowed                   ? Verdict::kAllowed
+                                                                  : Verdict::kRefused;
+      }
     }
     for (size_t i = 0; i < batch.size(); ++i) {
-      allowed[start + i] = HitKey(batch[i], keys[i], moment).allowed;
+      if (entries[i] != Table::Entry::kFound) Entered(entries[i], moment.now_ns);
     }
   }
 }

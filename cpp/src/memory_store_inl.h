@@ -9,55 +9,39 @@
 
 namespace tidegate {
 
-// GCC judges these too large to inline; they are one straight line in practice.
-#define TIDEGATE_INLINE __attribute__((always_inline)) inline
+TIDEGATE_INLINE void UpdateBucket(Table& table, const Charge& charge, const Fingerprint& key,
+                                  const Moment& moment, Table::Entry& entry,
+                                  BucketOutcome& out) {
+  const Limit& limit = charge.limit->limit;
+  table.Update(key, moment.now_ns, limit.denominator() == 1, entry,
+               [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1)
+                   __attribute__((always_inline)) {
+                     StepBucket(limit, w0, w1, moment.now_ns, charge.cost, out);
+                     next_w0 = out.next_w0;
+                     next_w1 = out.next_w1;
+                     return out.behind ? moment.confirmed : out.allowed;
+                   });
+}
 
 TIDEGATE_INLINE Decision MemoryStore::HitInline(const Charge& charge, const Moment& moment) {
-  return HitKey(charge, hasher_.HashInline(charge.key, charge.limit->tag), moment);
-}
-
-TIDEGATE_INLINE Decision MemoryStore::HitKey(const Charge& charge, const Fingerprint& key,
-                                             const Moment& moment) {
+  const Fingerprint key = hasher_.HashInline(charge.key, charge.limit->tag);
   const Limit& limit = charge.limit->limit;
-  if (!IsBucket(limit.algorithm()) || charge.cost > limit.capacity()) [[unlikely]] {
+  if (!IsBucket(limit.algorithm()) || charge.cost > limit.burst()) [[unlikely]] {
     return HitOther(charge, key, moment);
   }
-  // A lambda, not the function's address: only its body can be inlined.
-  return HitCell(charge, key, moment, [](const auto&... args) { return StepBucket(args...); });
+  return HitBucket(charge, key, moment);
 }
 
-template <typename StepFunction>
-TIDEGATE_INLINE Decision MemoryStore::HitCell(const Charge& charge, const Fingerprint& key,
-                                              const Moment& moment, StepFunction step) {
-  const Limit& limit = charge.limit->limit;
-  Gate::Pass pass(gate_);
-  Table& table = TableOf(key);
+TIDEGATE_INLINE Decision MemoryStore::HitBucket(const Charge& charge, const Fingerprint& key,
+                                                const Moment& moment) {
   Table::Entry entry = Table::Entry::kFound;
-  for (;;) {
-    Table::Slot slot;
-    CellState next;
-    if (!table.FindAtHome(key, &slot)) [[unlikely]] {
-      entry = table.FindOrClaim(key, moment.now_ns, &slot);
-    }
-    const Decision decision = step(limit, slot.state, moment.now_ns, charge.cost, &next);
-    if (decision.behind ? !moment.confirmed : !decision.allowed) {
-      // A claim must not be left behind; the key is as good as new.
-      if ((slot.raw.w0 & Table::kClaimBit) != 0) [[unlikely]] {
-        Table::Replace(slot, {0, key.lo});
-      }
-      return decision;
-    }
-    if (!Table::ReplaceInline(slot, next)) [[unlikely]] continue;
-    if (entry != Table::Entry::kFound ||
-        moment.now_ns >= tend_at_ns_.load(std::memory_order_relaxed)) [[unlikely]] {
-      pass.Leave();
-      Entered(entry, moment.now_ns);
-    }
-    return decision;
-  }
+  Gate::Pass pass(gate_);
+  BucketOutcome outcome;
+  UpdateBucket(TableOf(key), charge, key, moment, entry, outcome);
+  pass.Leave();
+  if (IsDue(entry, moment.now_ns)) [[unlikely]] Entered(entry, moment.now_ns);
+  return MakeDecision(charge.limit->limit, outcome);
 }
-
-#undef TIDEGATE_INLINE
 
 }  // namespace tidegate
 

@@ -214,8 +214,13 @@ Decision Step(const Limit& limit, const CellState& state, int64_t now_ns,
       return StepFixed(limit, state, now_ns, cost, next);
     case Algorithm::kSlidingWindow:
       return StepSliding(limit, state, now_ns, cost, next);
-    default:
-      return StepBucket(limit, state, now_ns, cost, next);
+    default: {
+      BucketOutcome outcome;
+      StepBucket(limit, state.w0, state.w1, now_ns, cost, outcome);
+      *next = state;
+      if (outcome.allowed || outcome.behind) *next = {outcome.next_w0, outcome.next_w1};
+      return MakeDecision(limit, outcome);
+    }
   }
 }
 

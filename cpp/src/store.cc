@@ -53,9 +53,12 @@ Decision Store::HitAll(absl::Span<const Charge> plan, const Moment& moment) {
 }
 
 void Store::HitMany(absl::Span<const Charge> charges, const Moment& moment,
-                    bool* allowed) {
+                    Verdict* verdicts) {
   for (size_t i = 0; i < charges.size(); ++i) {
-    allowed[i] = Hit(charges[i], moment).allowed;
+    const Decision decision = Hit(charges[i], moment);
+    verdicts[i] = decision.behind && !moment.confirmed ? Verdict::kUnconfirmed
+                  : decision.allowed                   ? Verdict::kAllowed
+                                                       : Verdict::kRefused;
   }
 }
 

@@ -205,7 +205,7 @@ Table::Entry Table::Put(const Fingerprint& key, const CellState& state, int64_t 
 }
 
 bool Table::Replace(const Slot& slot, const CellState& next) {
-  return ReplaceInline(slot, next);
+  return ReplaceState(slot.cell, slot.raw, next);
 }
 
 }  // namespace tidegate

@@ -145,6 +145,13 @@ void RegisterDecision(pybind11::module_& module) {
 }
 
 PyObject* NewDecision(const Decision& decision, PyObject* owner) {
+  Decision* room = nullptr;
+  PyObject* object = NewDecisionIn(owner, &room);
+  if (object != nullptr) *room = decision;
+  return object;
+}
+
+PyObject* NewDecisionIn(PyObject* owner, Decision** room) {
   DecisionObject* object = nullptr;
 #if !defined(Py_GIL_DISABLED)
   if (free_count > 0) {
@@ -159,7 +166,7 @@ PyObject* NewDecision(const Decision& decision, PyObject* owner) {
     object = PyObject_New(DecisionObject, &decision_type);
     if (object == nullptr) return nullptr;
   }
-  object->decision = decision;
+  *room = &object->decision;
   Py_INCREF(owner);
   object->owner = owner;
   return reinterpret_cast<PyObject*>(object);

@@ -101,7 +101,11 @@ PyObject* FastHit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
     KeyAndCost call;
     Limiter* limiter = LimiterOf(self);
     if (limiter == nullptr || !call.Read(args, count, names)) return nullptr;
-    return NewDecision(limiter->Hit(call.key.view(), call.cost), self);
+    Decision* room = nullptr;
+    auto object = py::reinterpret_steal<py::object>(NewDecisionIn(self, &room));
+    if (!object) return nullptr;
+    new (room) Decision(limiter->Hit(call.key.view(), call.cost));
+    return object.release().ptr();
   });
 }
 
@@ -171,6 +175,12 @@ std::vector<char> HitMany(Limiter& limiter, const py::object& keys, const py::ob
   constexpr size_t kAhead = 16;
   for (size_t i = 0; i < size; ++i) {
     if (i + kAhead < size) __builtin_prefetch(items[i + kAhead]);
+    if (PyUnicode_Check(items[i]) && PyUnicode_IS_COMPACT_ASCII(items[i]) &&
+        PyUnicode_GET_LENGTH(items[i]) > 0) [[likely]] {
+      views[i] = {static_cast<const char*>(PyUnicode_DATA(items[i])),
+                  static_cast<size_t>(PyUnicode_GET_LENGTH(items[i]))};
+      continue;
+    }
     KeyView view;
     if (!view.Read(items[i])) throw py::error_already_set();
     views[i] = view.view();

@@ -10,7 +10,7 @@ import inspect
 import logging
 import time
 from collections.abc import Coroutine, Iterable
-from typing import Any, Callable, Optional, TypeVar, Union
+from typing import Any, Callable, TypeVar, Union
 
 from tidegate._core import Decision
 from tidegate._errors import ArgumentTypeError, ConfigurationError
@@ -50,7 +50,7 @@ class Verdict:
     def fields(self) -> FieldList:
         """The header fields of a response that is sent now."""
         guard = self._guard
-        return guard._fields.encode(self.decision, self._decided_ns, guard.limiter._now_ns())
+        return guard._encode(self.decision, self._decided_ns, guard._now_ns())
 
     def problem(self) -> bytes:
         """The body of a refusal."""
@@ -71,15 +71,19 @@ class Guard:
         self,
         limiter: Limiter,
         *,
-        address: Callable[[Any], Optional[str]],
-        key: Optional[Callable[[Any], Any]] = None,
-        cost: Union[int, Callable[[Any], Any]] = 1,
-        exempt_when: Optional[Callable[[Any], Any]] = None,
+        address: Callable[[Any], str | None],
+        key: Callable[[Any], Any] | None = None,
+        cost: int | Callable[[Any], Any] = 1,
+        exempt_when: Callable[[Any], Any] | None = None,
         on_no_key: str = "address",
-        on_refused: Optional[Callable[..., Any]] = None,
+        on_refused: Callable[..., Any] | None = None,
         headers: Iterable[str],
     ) -> None:
-        for name, function in (("key", key), ("exempt_when", exempt_when), ("on_refused", on_refused)):
+        for name, function in (
+            ("key", key),
+            ("exempt_when", exempt_when),
+            ("on_refused", on_refused),
+        ):
             if function is not None and not callable(function):
                 raise ArgumentTypeError(
                     f"{name} is {function!r} of type {type(function).__name__}; "
@@ -104,11 +108,13 @@ class Guard:
         self._cost = cost
         self._exempt_when = exempt_when
         self._on_no_key = on_no_key
-        self._fields = Fields(limiter.limits, headers)
+        self._encode = Fields(limiter.limits, headers).encode
+        self._now_ns = limiter._now_ns
+        self._hit_async = limiter.hit_async
         self._problems = Problems(limiter.limits)
         self._quiet_until: dict[str, float] = {}
 
-    async def judge(self, request: Any, *, blocking: bool = False) -> Optional[Verdict]:
+    async def judge(self, request: Any, *, blocking: bool = False) -> Verdict | None:
         """Charges the request; None where it is none of the limiter's business.
 
         With `blocking` it never suspends, see finished(), and awaitables are not accepted.
@@ -116,7 +122,7 @@ class Guard:
         if self._exempt_when is not None and await self._is_exempt(request, blocking):
             return None
         if self._key is None:
-            key: Optional[Key] = self._address(request)
+            key: Key | None = self._address(request)
             if not key:
                 key = self._without_key(request, "the client has no address")
         else:
@@ -124,76 +130,81 @@ class Guard:
         if key is None:
             if self._on_no_key == "open":
                 return None
-            return Verdict(self, self.limiter.peek(_STAND_IN, _NEVER), self.limiter._now_ns())
+            return Verdict(self, self.limiter.peek(_STAND_IN, _NEVER), self._now_ns())
         cost = self._cost
         if not isinstance(cost, int):
             cost = await self._cost_of(request, blocking)
         # Read before the decision's own reading of the clock, so that the end of a window
         # that is aligned to whole seconds does not round up to the second after it.
-        now_ns = self.limiter._now_ns()
+        now_ns = self._now_ns()
         if blocking:
             return Verdict(self, self.limiter.hit(key, cost), now_ns)
-        return Verdict(self, await self.limiter.hit_async(key, cost), now_ns)
+        return Verdict(self, await self._hit_async(key, cost), now_ns)
 
-    def complain(self, problem: str, exc: Optional[BaseException] = None) -> None:
-        """Logs an error of the service's own code, at most one of a kind in ten seconds."""
+    def complain(self, problem: str, *details: object, exc: BaseException | None = None) -> None:
+        """Logs a fault of the service's own code, at most one of a kind in ten seconds.
+
+        `problem` is a format for `details`, and one of few: they are remembered.
+        """
         now = time.monotonic()
         if now < self._quiet_until.get(problem, 0.0):
             return
         self._quiet_until[problem] = now + _QUIET_SECONDS
-        log.error("rate limiting: %s", problem, exc_info=exc)
+        log.error(f"rate limiting: {problem}", *details, exc_info=exc)
 
     async def _is_exempt(self, request: Any, blocking: bool) -> bool:
         assert self._exempt_when is not None
         try:
             return bool(await ready(self._exempt_when(request), blocking))
         except Exception as exc:
-            self.complain("exempt_when raised; the request is not exempt", exc)
+            self.complain("exempt_when raised; the request is not exempt", exc=exc)
             return False
 
-    async def _key_of(self, request: Any, blocking: bool) -> Optional[Key]:
+    async def _key_of(self, request: Any, blocking: bool) -> Key | None:
         assert self._key is not None
         try:
             key = await ready(self._key(request), blocking)
         except Exception as exc:
-            return self._without_key(request, "the key function raised", exc)
+            return self._without_key(request, "the key function raised", exc=exc)
         if isinstance(key, (str, bytes)) and key:
             return key
         if key is None or key in ("", b""):
             return self._without_key(request, "the key function gave no key")
         return self._without_key(
-            request,
-            f"the key function gave a {type(key).__name__} where a str or bytes is accepted",
+            request, "the key function gave a %s, accepted is a str or bytes", type(key).__name__
         )
 
     def _without_key(
-        self, request: Any, problem: str, exc: Optional[BaseException] = None
-    ) -> Optional[str]:
+        self,
+        request: Any,
+        problem: str,
+        *details: object,
+        exc: BaseException | None = None,
+    ) -> str | None:
         """What to charge instead; None where the policy is to charge nobody."""
+        address = None
         if self._on_no_key == "open":
-            self.complain(f"{problem}; the request is let through", exc)
-            return None
-        if self._on_no_key == "closed":
-            self.complain(f"{problem}; the request is refused", exc)
-            return None
-        address = self._address(request)
-        if address:
-            self.complain(f"{problem}; the client's address is charged", exc)
-            return _STAND_IN + address
-        self.complain(f"{problem}; all such requests share one limit", exc)
-        return _STAND_IN
+            outcome = "the request is let through"
+        elif self._on_no_key == "closed":
+            outcome = "the request is refused"
+        else:
+            address = self._address(request)
+            outcome = "the client's address is charged" if address else "all such share one limit"
+        self.complain(f"{problem}; {outcome}", *details, exc=exc)
+        return None if self._on_no_key != "address" else _STAND_IN + (address or "")
 
     async def _cost_of(self, request: Any, blocking: bool) -> int:
         assert callable(self._cost)
         try:
             cost = await ready(self._cost(request), blocking)
         except Exception as exc:
-            self.complain("the cost function raised; 1 is charged", exc)
+            self.complain("the cost function raised; 1 is charged", exc=exc)
             return 1
         if isinstance(cost, int) and not isinstance(cost, bool) and cost >= 1:
             return cost
-        shown = repr(cost) if isinstance(cost, (int, float)) else f"a {type(cost).__name__}"
-        self.complain(f"the cost function gave {shown}, accepted is an int from 1 up; 1 is charged")
+        self.complain(
+            "the cost function gave %.50r, accepted is an int from 1 up; 1 is charged", cost
+        )
         return 1
 
 

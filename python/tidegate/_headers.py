@@ -43,10 +43,14 @@ class Fields:
         self._x_ratelimit = "x-ratelimit" in chosen
         self._ietf = "ietf" in chosen
         self._policy = (b"ratelimit-policy", b", ".join(map(_policy, limits)))
-        self._items = {
-            limit.name: _sf_string(limit.name).replace(b"%", b"%%") + b";r=%d;t=%d"
+        self._by_name = {
+            limit.name: (
+                (b"x-ratelimit-limit", b"%d" % limit.capacity),
+                _sf_string(limit.name).replace(b"%", b"%%") + b";r=%d;t=%d",
+            )
             for limit in limits
         }
+        self._only = self._by_name[limits[0].name] if len(limits) == 1 else None
 
     def encode(self, decision: Decision, decided_ns: int, now_ns: int) -> FieldList:
         """The fields of a response that is sent at `now_ns` and was decided at `decided_ns`.
@@ -56,21 +60,24 @@ class Fields:
         lower case, as ASGI wants them.
         """
         fields: FieldList = []
+        limit, item = self._only or self._by_name[decision.rule or ""]
+        remaining = decision.remaining
         # Exact where a float carries the nanoseconds exactly, which is up to 104 days.
-        reset_ns = max(decided_ns + round(decision.reset_after * 1e9), now_ns)
+        reset_ns = decided_ns + round(decision.reset_after * 1e9)
+        if reset_ns < now_ns:
+            reset_ns = now_ns
         if self._x_ratelimit:
             fields += (
-                (b"x-ratelimit-limit", b"%d" % decision.limit),
-                (b"x-ratelimit-remaining", b"%d" % decision.remaining),
+                limit,
+                (b"x-ratelimit-remaining", b"%d" % remaining),
                 (b"x-ratelimit-reset", b"%d" % -(-reset_ns // _SECOND_NS)),
             )
-        wait = retry_seconds(decision)
+        wait = None if decision.allowed else retry_seconds(decision)
         if self._ietf:
             # A refused client need not be told of a later instant than that at which it may
             # try again: Retry-After must not precede the effective window.
-            window = -(-(reset_ns - now_ns) // _SECOND_NS) if wait is None else wait
-            item = self._items[decision.rule or ""]
-            fields += (self._policy, (b"ratelimit", item % (decision.remaining, window)))
+            window = -((now_ns - reset_ns) // _SECOND_NS) if wait is None else wait
+            fields += (self._policy, (b"ratelimit", item % (remaining, window)))
         if wait is not None:
             fields.append((b"retry-after", b"%d" % wait))
         return fields
@@ -80,7 +87,9 @@ class Problems:
     """The bodies of refusals: RFC 9457 problem details of type quota-exceeded. Immutable."""
 
     def __init__(self, limits: Sequence[Limit]) -> None:
-        self._curable = {limit.name: _problem(limit, "Try again in %d s.", "%d") for limit in limits}
+        self._curable = {
+            limit.name: _problem(limit, "Try again in %d s.", "%d") for limit in limits
+        }
         self._incurable = {
             limit.name: _problem(limit, "It never lets through as much as this at once.", "null")
             for limit in limits
@@ -94,19 +103,22 @@ class Problems:
         return self._curable[decision.rule or ""] % (wait, wait)
 
 
-def retry_seconds(decision: Decision) -> int | None:
-    """Retry-After; None where the call was allowed, or no wait would help."""
-    wait = decision.retry_after
-    return None if wait in (0.0, math.inf) else math.ceil(wait)
+def retry_seconds(refusal: Decision) -> int | None:
+    """Retry-After; None where no wait would help."""
+    wait = refusal.retry_after
+    return None if wait == math.inf else math.ceil(wait)
 
 
 def merged(headers: Iterable[tuple[bytes, bytes]], fields: FieldList) -> FieldList:
     """`headers` as the application gave them, and those of `fields` that it left open."""
     result = list(headers)
-    present = {name.lower() for name, _ in result}
-    if present.isdisjoint(ONCE):
-        return result + fields
-    return result + [field for field in fields if field[0] not in ONCE or field[0] not in present]
+    for name, _ in result:
+        if name in ONCE:
+            present = {name for name, _ in result}
+            result += [f for f in fields if f[0] not in ONCE or f[0] not in present]
+            return result
+    result += fields
+    return result
 
 
 def _families(families: Iterable[str]) -> tuple[str, ...]:

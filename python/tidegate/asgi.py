@@ -1,23 +1,28 @@
 """Rate limiting for every ASGI application.
 
-    from tidegate.asgi import RateLimitMiddleware
+    app = RateLimitMiddleware(app, limit="100/minute")
 
-    app = RateLimitMiddleware(app, limit="100/minute")          # any framework
-    app.add_middleware(RateLimitMiddleware, limit="100/minute")  # FastAPI, Starlette
+and where the framework has a place for it, as FastAPI and Starlette do:
+
+    app.add_middleware(RateLimitMiddleware, limit="100/minute")
+
+Nothing but the interface of ASGI is used: the application may be of any framework.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, MutableMapping
-from typing import Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate._clock import ClockLike
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._guard import Guard, Verdict, ready
 from tidegate._headers import FAMILIES, PROBLEM_TYPE, merged
-from tidegate._limit import LimitLike
 from tidegate._limiter import Limiter
-from tidegate._storage import StorageLike
+
+if TYPE_CHECKING:
+    from tidegate._clock import ClockLike
+    from tidegate._limit import LimitLike
+    from tidegate._storage import StorageLike
 
 __all__ = ["RateLimitMiddleware"]
 
@@ -57,19 +62,19 @@ class RateLimitMiddleware:
     def __init__(
         self,
         app: ASGIApp,
-        limit: Optional[LimitLike] = None,
+        limit: LimitLike | None = None,
         *,
-        key: Optional[Callable[[Scope], Any]] = None,
+        key: Callable[[Scope], Any] | None = None,
         storage: StorageLike = "memory://",
         algorithm: str = "token-bucket",
         prefix: str = "tg",
         clock: ClockLike = None,
-        limiter: Optional[Limiter] = None,
-        cost: Union[int, Callable[[Scope], Any]] = 1,
+        limiter: Limiter | None = None,
+        cost: int | Callable[[Scope], Any] = 1,
         exempt_methods: Iterable[str] = ("OPTIONS",),
-        exempt_when: Optional[Callable[[Scope], Any]] = None,
+        exempt_when: Callable[[Scope], Any] | None = None,
         on_no_key: str = "address",
-        on_refused: Optional[Callable[..., Any]] = None,
+        on_refused: Callable[..., Any] | None = None,
         headers: Iterable[str] = FAMILIES,
         **options: Any,
     ) -> None:
@@ -125,26 +130,12 @@ class RateLimitMiddleware:
             await self._refuse(verdict, scope, receive, send)
             return
 
-        async def send_with_fields(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = merged(message.get("headers", ()), verdict.fields())
-                message = {**message, "headers": headers}
-            await send(message)
+        await self.app(scope, receive, _with_fields(send, verdict))
 
-        await self.app(scope, receive, send_with_fields)
-
-    async def _refuse(
-        self, verdict: Verdict, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        async def send_with_fields(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = merged(message.get("headers", ()), verdict.fields())
-                message = {**message, "headers": headers}
-            await send(message)
-
+    async def _refuse(self, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self._replacement(scope, verdict)
         if response is not None:
-            await response(scope, receive, send_with_fields)
+            await response(scope, receive, _with_fields(send, verdict))
             return
         body = verdict.problem()
         await send(
@@ -162,7 +153,7 @@ class RateLimitMiddleware:
             {"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body}
         )
 
-    async def _replacement(self, scope: Scope, verdict: Verdict) -> Optional[ASGIApp]:
+    async def _replacement(self, scope: Scope, verdict: Verdict) -> ASGIApp | None:
         """What the service wants to answer a refusal with; None for the usual body."""
         on_refused = self._guard.on_refused
         if on_refused is None:
@@ -170,19 +161,31 @@ class RateLimitMiddleware:
         try:
             response = await ready(on_refused(scope, verdict.decision), False)
         except Exception as exc:
-            self._guard.complain("on_refused raised; the usual body is sent", exc)
+            self._guard.complain("on_refused raised; the usual body is sent", exc=exc)
             return None
         if not callable(response):
             self._guard.complain(
-                f"on_refused gave a {type(response).__name__} where an ASGI application is "
-                "accepted; the usual body is sent"
+                "on_refused gave a %s, accepted is an ASGI application; the usual body is sent",
+                type(response).__name__,
             )
             return None
         application: ASGIApp = response
         return application
 
 
-def _address(scope: Scope) -> Optional[str]:
+def _with_fields(send: Send, verdict: Verdict) -> Send:
+    """`send`, with the fields of the verdict added to the one message that has headers."""
+
+    async def send_with_fields(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = merged(message.get("headers", ()), verdict.fields())
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return send_with_fields
+
+
+def _address(scope: Scope) -> str | None:
     client = scope.get("client")
     return client[0] if client else None
 

@@ -48,7 +48,7 @@ class Limiter {
   void Reset(std::string_view key);
   // Ends the leases that a Hit at `admitted_ns` (Decision::at_ns) took.
   void Release(std::string_view key, int64_t cost, int64_t admitted_ns);
-  // One clock reading for all. `costs` is empty (one each) or as long as `keys`.
+  // Each key as by Hit(). `costs` is empty (one each) or as long as `keys`.
   void HitMany(absl::Span<const std::string_view> keys, absl::Span<const int64_t> costs,
                bool* allowed);
 

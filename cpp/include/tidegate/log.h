@@ -47,6 +47,8 @@ class InstantRing {
   size_t size_ = 0;
 };
 
+// Whether the ring lies further ahead than the clock allows.
+bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns);
 // Decides and, when allowed, records. A refusal leaves the ring as it was, but
 // for instants that lie further ahead than the clock allows (see step.h).
 Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost);

@@ -49,7 +49,8 @@ class MemoryStore final : public Store {
   void Refund(const Charge& charge, const Moment& moment) override;
   void Reset(const Charge& charge, const Moment& moment) override;
   void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
-  void HitMany(absl::Span<const Charge> charges, const Moment& moment, bool* allowed) override;
+  void HitMany(absl::Span<const Charge> charges, const Moment& moment,
+               Verdict* verdicts) override;
   StoreStats stats() const override;
 
   // Hit(), to be inlined; defined in src/memory_store_inl.h.
@@ -76,11 +77,8 @@ class MemoryStore final : public Store {
 
   MemoryStore(const MemoryOptions& options, Pages first);
 
-  Decision HitKey(const Charge& charge, const Fingerprint& key, const Moment& moment);
-  template <typename StepFunction>
-  Decision HitCell(const Charge& charge, const Fingerprint& key, const Moment& moment,
-                   StepFunction step);
-  // What HitKey leaves: windows, logs and costs beyond the capacity.
+  Decision HitBucket(const Charge& charge, const Fingerprint& key, const Moment& moment);
+  // What HitBucket leaves: windows, logs and costs beyond the capacity.
   Decision HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment);
   // The table that holds `key` now. Within a pass.
   Table& TableOf(const Fingerprint& key) {
@@ -89,6 +87,10 @@ class MemoryStore final : public Store {
       return next_.table();
     }
     return table;
+  }
+  bool IsDue(Table::Entry entry, int64_t now_ns) const {
+    return entry != Table::Entry::kFound ||
+           now_ns >= tend_at_ns_.load(std::memory_order_relaxed);
   }
   // Counts a new cell, and now and then does a step of growth. Not in a pass.
   void Entered(Table::Entry entry, int64_t now_ns);

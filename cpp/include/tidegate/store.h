@@ -35,6 +35,10 @@ struct Moment {
   bool confirmed = false;
 };
 
+// The answer to one charge of many. kUnconfirmed asks for the call to be made
+// again at a confirmed moment; nothing was charged.
+enum class Verdict : uint8_t { kRefused, kAllowed, kUnconfirmed };
+
 struct StoreStats {
   int64_t keys = 0;          // cells in use, idle ones included until reclaimed
   int64_t evictions = 0;     // idle keys reclaimed: nothing was lost
@@ -65,8 +69,9 @@ class Store {
   virtual Decision HitAll(absl::Span<const Charge> plan, const Moment& moment);
   virtual Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment);
 
-  // Independent charges, in order: which of them were allowed.
-  virtual void HitMany(absl::Span<const Charge> charges, const Moment& moment, bool* allowed);
+  // Independent charges, in order.
+  virtual void HitMany(absl::Span<const Charge> charges, const Moment& moment,
+                       Verdict* verdicts);
 
   virtual StoreStats stats() const = 0;
 };

@@ -94,7 +94,9 @@ class Table {
   }
 
   // Looks at the home cell alone, where most keys are. False tells nothing.
-  bool FindAtHome(const Fingerprint& key, Slot* slot) const;  // src/table_inl.h
+  // Does the same for the home cell alone, where most keys are, in registers.
+  // Null tells nothing. Defined in src/table_inl.h.
+  Cell* FindAtHome(const Fingerprint& key, uint64_t& w0, uint64_t& w1) const;
 
   // Reads the cell of `key`. Returns false where there is none, or only one that
   // is still being claimed.
@@ -107,7 +109,15 @@ class Table {
   // Puts `next` in the place of what `slot` read. False where somebody came in
   // between: then the key must be looked up again.
   static bool Replace(const Slot& slot, const CellState& next);
-  static bool ReplaceInline(const Slot& slot, const CellState& next);  // src/table_inl.h
+
+  // Looks `key` up, or claims a cell for it, and puts what `step` makes of its state
+  // in the place of that, as often as somebody comes in between.
+  // `step(w0, w1, next_w0, next_w1)` returns whether to write. Limits whose states
+  // never use w1 are `one_word`, and take a compare-and-swap of half the price.
+  // Defined in src/table_inl.h.
+  template <typename StepFunction>
+  void Update(const Fingerprint& key, int64_t now_ns, bool one_word, Entry& entry,
+              StepFunction step);
 
   // Enters a key that the table does not hold, while nobody else is in it.
   Entry Put(const Fingerprint& key, const CellState& state, int64_t now_ns);
