@@ -4,9 +4,7 @@
 #include <sched.h>
 
 #include <bitset>
-
-#include "absl/base/const_init.h"
-#include "absl/synchronization/mutex.h"
+#include <mutex>
 
 #if defined(__linux__)
 #include <linux/membarrier.h>
@@ -25,8 +23,9 @@ using internal::thread_number;
 
 // Serialises the closing of gates and the numbering of threads. Both are rare;
 // one mutex for all can be held across fork(), so that no child is born with a
-// gate half rebuilt.
-ABSL_CONST_INIT absl::Mutex mutex(absl::kConstInit);
+// gate half rebuilt. Not absl::Mutex: that keeps a queue of waiting threads,
+// which a child would inherit without the threads.
+constinit std::mutex mutex;
 
 std::bitset<kThreads>& Taken() {
   static auto* const taken = new std::bitset<kThreads>(1);  // 0 is shared
@@ -36,7 +35,7 @@ std::bitset<kThreads>& Taken() {
 struct Returner {
   ~Returner() {
     if (thread_number <= 0) return;
-    absl::MutexLock lock(&mutex);
+    std::lock_guard lock(mutex);
     Taken().reset(static_cast<size_t>(thread_number));
     thread_number = 0;
   }
@@ -61,7 +60,7 @@ bool Gate::fence_by_kernel_ = false;
 
 int internal::NumberThread() {
   {
-    absl::MutexLock lock(&mutex);
+    std::lock_guard lock(mutex);
     thread_number = 0;
     for (size_t i = 1; i < kThreads; ++i) {
       if (Taken().test(i)) continue;
@@ -81,7 +80,7 @@ Gate::Gate() {
     fence_by_kernel_ = Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) &&
                        Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
 #endif
-    pthread_atfork([] { mutex.Lock(); }, [] { mutex.Unlock(); }, AfterForkInChild);
+    pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, AfterForkInChild);
     return true;
   }();
   (void)prepared;
@@ -96,11 +95,11 @@ void Gate::AfterForkInChild() {
   Taken().reset();
   Taken().set(0);
   if (thread_number > 0) Taken().set(static_cast<size_t>(thread_number));
-  mutex.Unlock();
+  mutex.unlock();
 }
 
 void Gate::Alone(absl::FunctionRef<void()> work) {
-  absl::MutexLock lock(&mutex);
+  std::lock_guard lock(mutex);
   closed_.store(true, std::memory_order_seq_cst);
   FenceOthers(fence_by_kernel_);
   for (const Inside& inside : inside_) {
@@ -115,7 +114,7 @@ void Gate::Alone(absl::FunctionRef<void()> work) {
 
 void Gate::WaitUntilOpen() {
   // Alone() holds the mutex for as long as the gate is closed.
-  absl::MutexLock lock(&mutex);
+  std::lock_guard lock(mutex);
 }
 
 }  // namespace tidegate

@@ -120,7 +120,15 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Slot* slot) {
   if (!ReplaceState(cell, slot->raw, claim)) return false;
   const Fingerprint before{cell->lo.load(std::memory_order_acquire),
                            cell->hi.load(std::memory_order_acquire)};
-  if (before != key && !ReplaceKey(cell, before, key)) return false;
+  if (before != key) {
+    if (!ReplaceKey(cell, before, key)) return false;
+    // Held up for so long that the claim was taken over, and the cell given back
+    // to the very key it had: then this put a wrong name on it.
+    if (Load(*cell) != claim) [[unlikely]] {
+      ReplaceKey(cell, key, before);
+      return false;
+    }
+  }
   if (HasAnother(key, cell)) {
     // The key first: a cell of this key must never be seen owned and fresh.
     if (ReplaceKey(cell, key, {kNobodyLo, 0})) ReplaceState(cell, claim, {0, 0});

@@ -61,7 +61,7 @@ class Table {
   // in 2^-32 of all cases.
   static constexpr int kMostGroups = 32;
   static constexpr uint64_t kClaimBit = uint64_t{1} << 63;
-  static constexpr int64_t kClaimTimeoutNs = 1'000'000'000;
+  static constexpr int64_t kClaimTimeoutNs = 20'000'000;
 
   // A cell that belongs to a key, or is claimed for it, as it was read.
   struct Slot {
