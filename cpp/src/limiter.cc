@@ -73,6 +73,15 @@ Decision Limiter::Hit(std::string_view key, int64_t cost) {
   return decision;
 }
 
+bool Limiter::Allow(std::string_view key, int64_t cost) {
+  if (memory_ == nullptr) return Hit(key, cost).allowed;
+  const Verdict verdict = memory_->AskInline({key, limits_.data(), cost}, {NowNs()});
+  if (verdict == Verdict::kUnconfirmed) [[unlikely]] return Hit(key, cost).allowed;
+  const bool allowed = verdict == Verdict::kAllowed;
+  Count(allowed, !allowed);
+  return allowed;
+}
+
 Decision Limiter::Peek(std::string_view key, int64_t cost) {
   const Moment moment{NowNs()};
   Decision decision = store_->PeekAll(PlanFor(key, cost), moment);

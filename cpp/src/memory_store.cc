@@ -217,9 +217,7 @@ void MemoryStore::HitMany(absl::Span<const Charge> charges, const Moment& moment
         BucketOutcome outcome;
         UpdateBucket(TableOf(keys[i]), batch[i], keys[i], moment, entry, outcome);
         entries[i] = entry;
-        verdicts[start + i] = outcome.behind && !moment.confirmed ? Verdict::kUnconfirmed
-                              : outcome.allowed                   ? Verdict::kAllowed
-                                                                  : Verdict::kRefused;
+        verdicts[start + i] = VerdictOf(outcome.allowed, outcome.behind, moment);
       }
     }
     for (size_t i = 0; i < batch.size(); ++i) {

@@ -43,6 +43,27 @@ TIDEGATE_INLINE Decision MemoryStore::HitBucket(const Charge& charge, const Fing
   return MakeDecision(charge.limit->limit, outcome);
 }
 
+TIDEGATE_INLINE Verdict VerdictOf(bool allowed, bool behind, const Moment& moment) {
+  if (behind && !moment.confirmed) return Verdict::kUnconfirmed;
+  return allowed ? Verdict::kAllowed : Verdict::kRefused;
+}
+
+TIDEGATE_INLINE Verdict MemoryStore::AskInline(const Charge& charge, const Moment& moment) {
+  const Fingerprint key = hasher_.HashInline(charge.key, charge.limit->tag);
+  const Limit& limit = charge.limit->limit;
+  if (!IsBucket(limit.algorithm()) || charge.cost > limit.burst()) [[unlikely]] {
+    const Decision decision = HitOther(charge, key, moment);
+    return VerdictOf(decision.allowed, decision.behind, moment);
+  }
+  Table::Entry entry = Table::Entry::kFound;
+  BucketOutcome outcome;
+  Gate::Pass pass(gate_);
+  UpdateBucket(TableOf(key), charge, key, moment, entry, outcome);
+  pass.Leave();
+  if (IsDue(entry, moment.now_ns)) [[unlikely]] Entered(entry, moment.now_ns);
+  return VerdictOf(outcome.allowed, outcome.behind, moment);
+}
+
 }  // namespace tidegate
 
 #endif  // TIDEGATE_SRC_MEMORY_STORE_INL_H_

@@ -114,7 +114,7 @@ PyObject* FastAllow(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
     KeyAndCost call;
     Limiter* limiter = LimiterOf(self);
     if (limiter == nullptr || !call.Read(args, count, names)) return nullptr;
-    PyObject* answer = limiter->Hit(call.key.view(), call.cost).allowed ? Py_True : Py_False;
+    PyObject* answer = limiter->Allow(call.key.view(), call.cost) ? Py_True : Py_False;
     Py_INCREF(answer);
     return answer;
   });

@@ -55,6 +55,8 @@ class MemoryStore final : public Store {
 
   // Hit(), to be inlined; defined in src/memory_store_inl.h.
   Decision HitInline(const Charge& charge, const Moment& moment);
+  // The same without the numbers.
+  Verdict AskInline(const Charge& charge, const Moment& moment);
 
  private:
   // Anonymous memory that holds one Table and is returned page by page.
