@@ -36,6 +36,7 @@ bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns) {
 }
 
 size_t InstantRing::FirstAfter(int64_t instant) const {
+  if (empty() || (*this)[0] > instant) return 0;  // most often
   size_t low = 0;
   size_t high = size_;
   while (low < high) {

@@ -19,6 +19,8 @@ constexpr double kFullest = 0.85;
 constexpr double kFresh = 0.68;  // the load of a table just made
 constexpr int64_t kTendEveryNs = 10'000'000;
 constexpr int64_t kMaintainEvery = 64;  // new cells
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kHugeFrom = size_t{32} << 20;
 
 size_t SlicesFor(double keys, double load) {
   return std::max<size_t>(
@@ -26,30 +28,43 @@ size_t SlicesFor(double keys, double load) {
              std::ceil(keys / load / static_cast<double>(Table::kSliceCells))));
 }
 
-bool IsLive(const Cell& cell, int64_t now_ns) {
+// Whether a cell is worth a place in the next table.
+bool IsKept(const Cell& cell, int64_t now_ns) {
   const uint64_t w0 = cell.w0.load(std::memory_order_relaxed);
   return w0 != 0 && (w0 & Table::kClaimBit) == 0 &&
-         static_cast<int64_t>(w0) + kClockToleranceNs > now_ns;
+         static_cast<int64_t>(w0) + Table::kKeepIdleNs > now_ns;
 }
 
 }  // namespace
 
 MemoryStore::Pages::Pages(size_t slices) {
-  void* memory = mmap(nullptr, slices * Table::kSliceBytes, PROT_READ | PROT_WRITE,
+  // Large tables are aligned to huge pages, where the system has them: keys lie
+  // scattered, and each miss of a small page costs as much as one of the cache.
+  const size_t alignment = slices * Table::kSliceBytes >= kHugeFrom ? kHugePage : 1;
+  bytes_ = slices * Table::kSliceBytes + alignment - 1;
+  void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return;
   memory_ = memory;
-  table_ = Table(memory, slices);
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  const uintptr_t aligned = (address + alignment - 1) / alignment * alignment;
+  table_ = Table(reinterpret_cast<void*>(aligned), slices);
+#if defined(MADV_HUGEPAGE)
+  if (alignment > 1) {
+    madvise(table_.slice(0), slices * Table::kSliceBytes, MADV_HUGEPAGE);
+  }
+#endif
 }
 
 MemoryStore::Pages& MemoryStore::Pages::operator=(Pages&& other) noexcept {
   std::swap(memory_, other.memory_);
+  std::swap(bytes_, other.bytes_);
   std::swap(table_, other.table_);
   return *this;
 }
 
 MemoryStore::Pages::~Pages() {
-  if (memory_ != nullptr) munmap(memory_, table_.slices() * Table::kSliceBytes);
+  if (memory_ != nullptr) munmap(memory_, bytes_);
 }
 
 void MemoryStore::Pages::ReleaseSlice(size_t i) {
@@ -106,7 +121,8 @@ Decision MemoryStore::HitOther(const Charge& charge, const Fingerprint& key,
         key, moment.now_ns, /*one_word=*/false, entry,
         [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
           CellState next;
-          decision = Step(limit, {w0, w1}, moment.now_ns, charge.cost, &next);
+          // Made in its place: to copy a struct that was just written stalls.
+          new (&decision) Decision(Step(limit, {w0, w1}, moment.now_ns, charge.cost, &next));
           next_w0 = next.w0;
           next_w1 = next.w1;
           return decision.behind ? moment.confirmed : decision.allowed;
@@ -210,7 +226,9 @@ void MemoryStore::HitMany(absl::Span<const Charge> charges, const Moment& moment
     {
       Gate::Pass pass(gate_);
       for (size_t i = 0; i < batch.size(); ++i) {
-        __builtin_prefetch(TableOf(keys[i]).Home(keys[i]), 1);
+        const Cell* const home = TableOf(keys[i]).Home(keys[i]);
+        __builtin_prefetch(home, 1);
+        __builtin_prefetch(home + 2, 1);  // the next line; a prefetch never faults
       }
       for (size_t i = 0; i < batch.size(); ++i) {
         Table::Entry entry = Table::Entry::kFound;
@@ -256,15 +274,15 @@ void MemoryStore::Entered(Table::Entry entry, int64_t now_ns) {
   if (due) Maintain(now_ns);
 }
 
-double MemoryStore::LiveShare(size_t slice, int64_t now_ns) const {
+double MemoryStore::KeptShare(size_t slice, int64_t now_ns) const {
   const Cell* cells = current_.table().slice(slice);
   int64_t held = 0;
-  int64_t live = 0;
+  int64_t kept = 0;
   for (size_t i = 0; i < Table::kSliceCells; ++i) {
     held += cells[i].lo.load(std::memory_order_relaxed) != 0;
-    live += IsLive(cells[i], now_ns);
+    kept += IsKept(cells[i], now_ns);
   }
-  return held == 0 ? 1.0 : static_cast<double>(live) / static_cast<double>(held);
+  return held == 0 ? 1.0 : static_cast<double>(kept) / static_cast<double>(held);
 }
 
 // One small step: of a move that is under way, of the growth that a full table
@@ -284,25 +302,25 @@ void MemoryStore::Maintain(int64_t now_ns) {
     }
     if (slices == 1) return;
     const size_t slice = tended_.load(std::memory_order_relaxed);
-    const double live =
-        LiveShare(slice, now_ns) * static_cast<double>(used) / static_cast<double>(slices);
-    live_seen_.fetch_add(static_cast<int64_t>(live), std::memory_order_relaxed);
+    const double kept =
+        KeptShare(slice, now_ns) * static_cast<double>(used) / static_cast<double>(slices);
+    kept_seen_.fetch_add(static_cast<int64_t>(kept), std::memory_order_relaxed);
     tended_.store(slice + 1, std::memory_order_relaxed);
     if (slice + 1 < slices) return;
-    const auto seen = static_cast<double>(live_seen_.exchange(0));
+    const auto seen = static_cast<double>(kept_seen_.exchange(0));
     tended_.store(0, std::memory_order_relaxed);
     if (2 * SlicesFor(seen, kFresh) <= slices) BeginMove(now_ns);
   });
 }
 
-// Makes the table that what is live now fills to kFresh, unless that would be
+// Makes the table that what is worth keeping fills to kFresh, unless that would be
 // the same again: at the ceiling idle cells are reclaimed one by one.
 void MemoryStore::BeginMove(int64_t now_ns) {
   const size_t slices = current_.table().slices();
   const auto used = static_cast<double>(used_.load(std::memory_order_relaxed));
-  const double live = LiveShare(static_cast<size_t>(now_ns) % slices, now_ns);
-  const size_t wanted = std::min(most_slices_, SlicesFor(used * live, kFresh));
-  Pages pages = wanted == slices && live > 0.8 ? Pages() : Pages(wanted);
+  const double kept = KeptShare(static_cast<size_t>(now_ns) % slices, now_ns);
+  const size_t wanted = std::min(most_slices_, SlicesFor(used * kept, kFresh));
+  Pages pages = wanted == slices && kept > 0.8 ? Pages() : Pages(wanted);
   if (!pages.ok()) {
     // Look again when a sixteenth more has come in.
     grow_at_.store(static_cast<int64_t>(used * 17 / 16) + 1, std::memory_order_relaxed);
@@ -323,7 +341,7 @@ void MemoryStore::MoveSlice(int64_t now_ns) {
     const Fingerprint key{cells[i].lo.load(std::memory_order_relaxed),
                           cells[i].hi.load(std::memory_order_relaxed)};
     if (key == Fingerprint{}) continue;
-    if (!IsLive(cells[i], now_ns)) {
+    if (!IsKept(cells[i], now_ns)) {
       ++dropped;
       continue;
     }
@@ -343,7 +361,7 @@ void MemoryStore::MoveSlice(int64_t now_ns) {
   current_ = std::move(next_);
   next_ = Pages();
   tended_.store(0, std::memory_order_relaxed);
-  live_seen_.store(0, std::memory_order_relaxed);
+  kept_seen_.store(0, std::memory_order_relaxed);
   grow_at_.store(
       static_cast<int64_t>(kFullest * static_cast<double>(current_.table().cells())),
       std::memory_order_relaxed);

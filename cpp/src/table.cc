@@ -20,8 +20,8 @@ bool IsStale(uint64_t claim_w0, int64_t now_ns) {
   return age > Table::kClaimTimeoutNs || age < -Table::kClaimTimeoutNs;
 }
 
-bool IsIdle(uint64_t w0, int64_t now_ns) {
-  return w0 == 0 || static_cast<int64_t>(w0) + kClockToleranceNs <= now_ns;
+bool IsIdle(uint64_t w0, int64_t now_ns, int64_t for_ns) {
+  return w0 == 0 || static_cast<int64_t>(w0) + for_ns <= now_ns;
 }
 
 bool Holds(const Cell& cell, const Fingerprint& key) {
@@ -71,7 +71,7 @@ inline void Table::Walk(const Fingerprint& key, Visit visit) const {
   Cell* const base = slice(SliceOf(key, slices_));
   size_t group = key.lo & (kGroups - 1);
   const size_t stride = ((key.lo >> 9) & (kGroups - 1)) | 1;
-  const size_t start = (key.lo >> 18) & (kGroupCells - 1);
+  const size_t start = StartOf(key);
   for (int n = 0; n < kMostGroups; ++n) {
     Cell* const cells = base + group * kGroupCells;
     for (size_t i = 0; i < kGroupCells; ++i) {
@@ -143,7 +143,8 @@ Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
                                 Slot* slot) {
   for (int tries = 0;; ++tries) {
     if (tries > 16) sched_yield();
-    Slot idle;
+    Slot idle;   // for long
+    Slot spare;  // idle, but not for long
     Slot empty;
     Slot nearest;
     bool found = false;
@@ -176,8 +177,10 @@ Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
         empty = {cell, state, {}};
         return false;
       }
-      if (IsIdle(state.w0, now_ns)) {
+      if (IsIdle(state.w0, now_ns, kKeepIdleNs)) {
         if (idle.cell == nullptr) idle = {cell, state, {}};
+      } else if (IsIdle(state.w0, now_ns, kClockToleranceNs)) {
+        if (spare.cell == nullptr) spare = {cell, state, {}};
       } else if (nearest.cell == nullptr || state.w0 < nearest.raw.w0) {
         nearest = {cell, state, {}};
       }
@@ -185,10 +188,18 @@ Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
     });
     if (found) [[likely]] return Entry::kFound;
     if (wait) continue;
-    const Entry entry = idle.cell != nullptr    ? Entry::kReusedIdle
-                        : empty.cell != nullptr ? Entry::kNew
-                                                : Entry::kReusedLive;
-    *slot = idle.cell != nullptr ? idle : empty.cell != nullptr ? empty : nearest;
+    Entry entry = Entry::kReusedIdle;
+    if (idle.cell != nullptr) {
+      *slot = idle;
+    } else if (empty.cell != nullptr) {
+      *slot = empty;
+      entry = Entry::kNew;
+    } else if (spare.cell != nullptr) {
+      *slot = spare;
+    } else {
+      *slot = nearest;
+      entry = Entry::kReusedLive;
+    }
     if (slot->cell != nullptr && Claim(key, now_ns, slot)) return entry;
   }
 }

@@ -13,18 +13,28 @@
 
 namespace tidegate {
 
-TIDEGATE_INLINE Cell* Table::FindAtHome(const Fingerprint& key, uint64_t& w0,
-                                        uint64_t& w1) const {
-  auto* const cell = const_cast<Cell*>(Home(key));
-  // The state first, then whose it is, then whether it is still that.
-  w0 = cell->w0.load(std::memory_order_acquire);
-  w1 = cell->w1.load(std::memory_order_acquire);
-  if (cell->lo.load(std::memory_order_acquire) != key.lo ||
-      cell->hi.load(std::memory_order_acquire) != key.hi ||
-      cell->w0.load(std::memory_order_acquire) != w0 || (w0 & kClaimBit) != 0) {
-    return nullptr;
+TIDEGATE_INLINE Cell* Table::FindNear(const Fingerprint& key, uint64_t& w0,
+                                      uint64_t& w1) const {
+  Cell* const group =
+      slice(SliceOf(key, slices_)) + (key.lo & (kGroups - 1)) * kGroupCells;
+  size_t at = StartOf(key);
+  for (size_t i = 0; i < kGroupCells; ++i, at = (at + 1) & (kGroupCells - 1)) {
+    Cell* const cell = group + at;
+    const uint64_t lo = cell->lo.load(std::memory_order_acquire);
+    if (lo == key.lo) [[likely]] {
+      // The state first, then whose it is, then whether it is still that.
+      w0 = cell->w0.load(std::memory_order_acquire);
+      w1 = cell->w1.load(std::memory_order_acquire);
+      if (cell->lo.load(std::memory_order_acquire) == lo &&
+          cell->hi.load(std::memory_order_acquire) == key.hi &&
+          cell->w0.load(std::memory_order_acquire) == w0 && (w0 & kClaimBit) == 0) {
+        return cell;
+      }
+      return nullptr;
+    }
+    if (lo == 0) return nullptr;  // most likely empty
   }
-  return cell;
+  return nullptr;
 }
 
 template <typename StepFunction>
@@ -33,7 +43,7 @@ TIDEGATE_INLINE void Table::Update(const Fingerprint& key, int64_t now_ns, bool 
   for (;;) {
     uint64_t w0 = 0;
     uint64_t w1 = 0;
-    Cell* cell = FindAtHome(key, w0, w1);
+    Cell* cell = FindNear(key, w0, w1);
     if (cell == nullptr) [[unlikely]] {
       Slot slot;
       entry = FindOrClaim(key, now_ns, &slot);

@@ -74,6 +74,7 @@ class MemoryStore final : public Store {
 
    private:
     void* memory_ = nullptr;
+    size_t bytes_ = 0;
     Table table_;
   };
 
@@ -99,7 +100,7 @@ class MemoryStore final : public Store {
   void Maintain(int64_t now_ns);
   void BeginMove(int64_t now_ns);
   void MoveSlice(int64_t now_ns);
-  double LiveShare(size_t slice, int64_t now_ns) const;
+  double KeptShare(size_t slice, int64_t now_ns) const;
 
   const Hasher hasher_;
   const size_t most_slices_;
@@ -113,7 +114,7 @@ class MemoryStore final : public Store {
   std::atomic<int64_t> grow_at_{0};
   std::atomic<int64_t> tend_at_ns_{0};  // when to look at the next slice
   std::atomic<size_t> tended_{0};       // slices looked at in this round
-  std::atomic<int64_t> live_seen_{0};   // live cells found in this round
+  std::atomic<int64_t> kept_seen_{0};   // cells worth keeping in this round
   std::atomic<int64_t> evictions_{0};
   std::atomic<int64_t> evicted_live_{0};
   std::unique_ptr<LogTable> logs_;

@@ -29,8 +29,10 @@
 // than kClaimTimeoutNs belongs to somebody who died; anyone may take it over.
 //
 // What is reclaimed: cells whose w0 lies kClockToleranceNs or more behind, which
-// are as good as new for every reader's clock; where a key's groups hold none,
-// the cell nearest to it, which loses what it knew and is counted.
+// are as good as new for every reader's clock. A key that comes back finds its
+// cell sooner than it makes a new one, so what has been idle for less than
+// kKeepIdleNs goes only where no cell is empty. Where a key's groups hold live
+// cells alone, the one nearest to idle loses what it knew, and is counted.
 //
 // Thread-safe and process-safe.
 #ifndef TIDEGATE_TABLE_H_
@@ -63,6 +65,8 @@ class Table {
   static constexpr uint64_t kClaimBit = uint64_t{1} << 63;
   static constexpr int64_t kClaimTimeoutNs = 20'000'000;
 
+  static constexpr int64_t kKeepIdleNs = 2'000'000'000;
+
   // A cell that belongs to a key, or is claimed for it, as it was read.
   struct Slot {
     Cell* cell = nullptr;
@@ -90,13 +94,13 @@ class Table {
   // Where a search for `key` begins; worth prefetching.
   const Cell* Home(const Fingerprint& key) const {
     return slice(SliceOf(key, slices_)) + (key.lo & (kGroups - 1)) * kGroupCells +
-           ((key.lo >> 18) & (kGroupCells - 1));
+           StartOf(key);
   }
 
   // Looks at the home cell alone, where most keys are. False tells nothing.
-  // Does the same for the home cell alone, where most keys are, in registers.
+  // Looks through the first group alone, where nearly all keys are, in registers.
   // Null tells nothing. Defined in src/table_inl.h.
-  Cell* FindAtHome(const Fingerprint& key, uint64_t& w0, uint64_t& w1) const;
+  Cell* FindNear(const Fingerprint& key, uint64_t& w0, uint64_t& w1) const;
 
   // Reads the cell of `key`. Returns false where there is none, or only one that
   // is still being claimed.
@@ -125,6 +129,10 @@ class Table {
  private:
   static constexpr size_t kGroupCells = 8;
   static constexpr size_t kGroups = kSliceCells / kGroupCells;
+
+  // Where in each of its groups the search for `key` begins: at a cell that begins
+  // a cache line.
+  static size_t StartOf(const Fingerprint& key) { return (key.lo >> 18) & (kGroupCells - 2); }
 
   template <typename Visit>
   void Walk(const Fingerprint& key, Visit visit) const;
