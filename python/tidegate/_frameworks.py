@@ -216,17 +216,22 @@ def _signature(view: Callable[..., Any]) -> inspect.Signature:
         signature = inspect.signature(view, annotation_format=annotationlib.Format.FORWARDREF)
     else:
         signature = inspect.signature(view)
-    annotations = [parameter.annotation for parameter in signature.parameters.values()]
+    parameters = list(signature.parameters.values())
+    annotations = [parameter.annotation for parameter in parameters]
     if not any(isinstance(kind, str) for kind in [*annotations, signature.return_annotation]):
         return signature
     try:
         hints = typing.get_type_hints(inspect.unwrap(view), include_extras=True)
     except Exception:
         return signature
+
+    def evaluated(name: str, kind: Any) -> Any:
+        if not isinstance(kind, str) or name not in hints:
+            return kind
+        # FastAPI tells None, no response model, from its type.
+        return None if hints[name] is type(None) else hints[name]
+
     return signature.replace(
-        parameters=[
-            parameter.replace(annotation=hints.get(parameter.name, parameter.annotation))
-            for parameter in signature.parameters.values()
-        ],
-        return_annotation=hints.get("return", signature.return_annotation),
+        parameters=[p.replace(annotation=evaluated(p.name, p.annotation)) for p in parameters],
+        return_annotation=evaluated("return", signature.return_annotation),
     )

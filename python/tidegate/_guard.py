@@ -12,7 +12,7 @@ import time
 from collections.abc import Coroutine, Iterable
 from typing import Any, Callable, TypeVar, Union
 
-from tidegate._core import Decision
+from tidegate._core import Decision, MemoryStore
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._headers import FieldList, Fields, Problems
 from tidegate._limiter import Limiter
@@ -110,7 +110,8 @@ class Guard:
         self._on_no_key = on_no_key
         self._encode = Fields(limiter.limits, headers).encode
         self._now_ns = limiter._now_ns
-        self._hit_async = limiter.hit_async
+        # Where a hit cannot wait for anything, a coroutine round it is only cost.
+        self._is_local = isinstance(limiter.storage, MemoryStore)
         self._problems = Problems(limiter.limits)
         self._quiet_until: dict[str, float] = {}
 
@@ -137,9 +138,9 @@ class Guard:
         # Read before the decision's own reading of the clock, so that the end of a window
         # that is aligned to whole seconds does not round up to the second after it.
         now_ns = self._now_ns()
-        if blocking:
+        if blocking or self._is_local:
             return Verdict(self, self.limiter.hit(key, cost), now_ns)
-        return Verdict(self, await self._hit_async(key, cost), now_ns)
+        return Verdict(self, await self.limiter.hit_async(key, cost), now_ns)
 
     def complain(self, problem: str, *details: object, exc: BaseException | None = None) -> None:
         """Logs a fault of the service's own code, at most one of a kind in ten seconds.

@@ -119,9 +119,7 @@ class Limiter(_core.Limiter):
         finally:
             self._room.leave(ticket)
 
-    async def acquire_async(
-        self, key: Key, cost: int = 1, timeout: float | None = 5.0
-    ) -> Decision:
+    async def acquire_async(self, key: Key, cost: int = 1, timeout: float | None = 5.0) -> Decision:
         """As acquire(), without blocking the event loop. A cancelled task leaves the line."""
         import asyncio
 
@@ -206,9 +204,7 @@ class Limiter(_core.Limiter):
             return None
         return self._now_ns() + round(timeout * 1e9)
 
-    def _look(
-        self, key: Key, cost: int, deadline_ns: int | None, first: bool
-    ) -> Decision | float:
+    def _look(self, key: Key, cost: int, deadline_ns: int | None, first: bool) -> Decision | float:
         """One look of somebody in the line: the answer, or how long to sleep at most."""
         forecast = self.peek(key, cost)
         if forecast.allowed and first:
