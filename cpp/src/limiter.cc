@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "memory_store_inl.h"
+#include "shm_store_inl.h"
 
 namespace tidegate {
 
@@ -18,6 +19,7 @@ absl::StatusOr<std::unique_ptr<Limiter>> Limiter::Create(
   std::vector<BoundLimit> bound;
   bound.reserve(limits.size());
   for (const Limit& limit : limits) {
+    if (absl::Status status = store->Accepts(limit); !status.ok()) return status;
     // An equal limit of the same scope counts in the same cell: once is enough.
     const bool known = std::any_of(bound.begin(), bound.end(), [&](const BoundLimit& b) {
       return b.limit.algorithm() == limit.algorithm() && b.limit.ToString() == limit.ToString();
@@ -33,7 +35,9 @@ Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
     : limits_(std::move(limits)),
       store_(std::move(store)),
       memory_(limits_.size() == 1 ? dynamic_cast<MemoryStore*>(store_.get()) : nullptr),
-      clock_(std::move(clock)) {}
+      shm_(limits_.size() == 1 ? dynamic_cast<ShmStore*>(store_.get()) : nullptr),
+      clock_(std::move(clock)),
+      clock_shift_ns_(store_->clock_shift_ns()) {}
 
 Decision Limiter::Decide(std::string_view key, int64_t cost, const Moment& moment) {
   if (limits_.size() == 1) return store_->Hit({key, limits_.data(), cost}, moment);
@@ -64,7 +68,8 @@ Decision Limiter::Hit(std::string_view key, int64_t cost) {
   const Moment moment{NowNs()};
   Decision decision = memory_ != nullptr
                           ? memory_->HitInline({key, limits_.data(), cost}, moment)
-                          : Decide(key, cost, moment);
+                      : shm_ != nullptr ? shm_->HitInline({key, limits_.data(), cost}, moment)
+                                        : Decide(key, cost, moment);
   if (decision.behind) [[unlikely]] {
     decision = Decide(key, cost, {NowNs(), /*confirmed=*/true});
   }
@@ -74,8 +79,10 @@ Decision Limiter::Hit(std::string_view key, int64_t cost) {
 }
 
 bool Limiter::Allow(std::string_view key, int64_t cost) {
-  if (memory_ == nullptr) return Hit(key, cost).allowed;
-  const Verdict verdict = memory_->AskInline({key, limits_.data(), cost}, {NowNs()});
+  if (memory_ == nullptr && shm_ == nullptr) return Hit(key, cost).allowed;
+  const Charge charge{key, limits_.data(), cost};
+  const Verdict verdict = memory_ != nullptr ? memory_->AskInline(charge, {NowNs()})
+                                             : shm_->AskInline(charge, {NowNs()});
   if (verdict == Verdict::kUnconfirmed) [[unlikely]] return Hit(key, cost).allowed;
   const bool allowed = verdict == Verdict::kAllowed;
   Count(allowed, !allowed);

@@ -95,10 +95,7 @@ MemoryStore::MemoryStore(const MemoryOptions& options, Pages first)
 MemoryStore::~MemoryStore() = default;
 
 BoundLimit MemoryStore::Bind(const Limit& limit, std::string_view scope) const {
-  std::string name(AlgorithmName(limit.algorithm()));
-  absl::StrAppend(&name, ":", limit.ToString(), ":");
-  name.append(scope);
-  return {limit, std::string(scope), hasher_.Hash(name)};
+  return BindWith(hasher_, limit, scope);
 }
 
 Decision MemoryStore::Hit(const Charge& charge, const Moment& moment) {
@@ -113,24 +110,8 @@ Decision MemoryStore::HitOther(const Charge& charge, const Fingerprint& key,
     const Decision decision = Peek(charge, moment);
     if (!decision.behind || !moment.confirmed) return decision;
   }
+  if (!IsLog(limit.algorithm())) return CellCalls::HitState(*this, charge, key, moment);
   Decision decision;
-  if (!IsLog(limit.algorithm())) {
-    Table::Entry entry = Table::Entry::kFound;
-    Gate::Pass pass(gate_);
-    TableOf(key).Update(
-        key, moment.now_ns, /*one_word=*/false, entry,
-        [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
-          CellState next;
-          // Made in its place: to copy a struct that was just written stalls.
-          new (&decision) Decision(Step(limit, {w0, w1}, moment.now_ns, charge.cost, &next));
-          next_w0 = next.w0;
-          next_w1 = next.w1;
-          return decision.behind ? moment.confirmed : decision.allowed;
-        });
-    pass.Leave();
-    if (IsDue(entry, moment.now_ns)) Entered(entry, moment.now_ns);
-    return decision;
-  }
   logs_->With(key, moment.now_ns, [&](InstantRing& ring) {
     decision = moment.confirmed || !IsBehind(limit, ring, moment.now_ns)
                    ? StepLog(limit, &ring, moment.now_ns, charge.cost)
@@ -142,51 +123,32 @@ Decision MemoryStore::HitOther(const Charge& charge, const Fingerprint& key,
 Decision MemoryStore::Peek(const Charge& charge, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
+  if (!IsLog(limit.algorithm())) return CellCalls::PeekState(*this, charge, key, moment);
   Decision decision;
-  if (IsLog(limit.algorithm())) {
-    logs_->WithExisting(key, [&](InstantRing* ring) {
-      const InstantRing none;
-      decision = PeekLog(limit, ring != nullptr ? *ring : none, moment.now_ns,
-                         charge.cost);
-    });
-    return decision;
-  }
-  Table::Slot slot;
-  {
-    Gate::Pass pass(gate_);
-    TableOf(key).Find(key, &slot);
-  }
-  return tidegate::Peek(limit, slot.state, moment.now_ns, charge.cost);
+  logs_->WithExisting(key, [&](InstantRing* ring) {
+    const InstantRing none;
+    decision = PeekLog(limit, ring != nullptr ? *ring : none, moment.now_ns, charge.cost);
+  });
+  return decision;
 }
 
 void MemoryStore::Refund(const Charge& charge, const Moment& moment) {
-  const Limit& limit = charge.limit->limit;
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
-  if (IsLog(limit.algorithm())) {
-    logs_->WithExisting(key, [&](InstantRing* ring) {
-      if (ring != nullptr) RefundLog(ring, moment.now_ns, charge.cost);
-    });
+  if (!IsLog(charge.limit->limit.algorithm())) {
+    CellCalls::RefundState(*this, charge, key, moment);
     return;
   }
-  Gate::Pass pass(gate_);
-  Table::Slot slot;
-  while (TableOf(key).Find(key, &slot) &&
-         !Table::Replace(slot, tidegate::Refund(limit, slot.state, moment.now_ns,
-                                                charge.cost))) {
-  }
+  logs_->WithExisting(key, [&](InstantRing* ring) {
+    if (ring != nullptr) RefundLog(ring, moment.now_ns, charge.cost);
+  });
 }
 
 void MemoryStore::Reset(const Charge& charge, const Moment&) {
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
   if (IsLog(charge.limit->limit.algorithm())) {
     logs_->Erase(key);
-    return;
-  }
-  Gate::Pass pass(gate_);
-  Table::Slot slot;
-  // w1 of a fresh state is the key's own, so that a call which read this state
-  // cannot take another key's fresh state for it.
-  while (TableOf(key).Find(key, &slot) && !Table::Replace(slot, {0, key.lo})) {
+  } else {
+    CellCalls::ResetState(*this, key);
   }
 }
 
@@ -200,48 +162,9 @@ void MemoryStore::Release(const Charge& charge, int64_t admitted_ns,
   });
 }
 
-// In batches, so that the cells of one batch travel to the cache together, and
-// the keys of the next beside them.
 void MemoryStore::HitMany(absl::Span<const Charge> charges, const Moment& moment,
                           Verdict* verdicts) {
-  constexpr size_t kBatch = 16;
-  Fingerprint keys[kBatch];
-  Table::Entry entries[kBatch];
-  for (size_t start = 0; start < charges.size(); start += kBatch) {
-    const absl::Span<const Charge> batch = charges.subspan(start, kBatch);
-    for (const Charge& charge : charges.subspan(start + batch.size()).first(
-             std::min(kBatch, charges.size() - start - batch.size()))) {
-      __builtin_prefetch(charge.key.data());
-    }
-    const Limit& limit = batch[0].limit->limit;
-    bool plain = IsBucket(limit.algorithm());
-    for (size_t i = 0; i < batch.size(); ++i) {
-      keys[i] = hasher_.HashInline(batch[i].key, batch[i].limit->tag);
-      plain = plain && batch[i].limit == batch[0].limit && batch[i].cost <= limit.burst();
-    }
-    if (!plain) {
-      Store::HitMany(batch, moment, verdicts + start);
-      continue;
-    }
-    {
-      Gate::Pass pass(gate_);
-      for (size_t i = 0; i < batch.size(); ++i) {
-        const Cell* const home = TableOf(keys[i]).Home(keys[i]);
-        __builtin_prefetch(home, 1);
-        __builtin_prefetch(home + 2, 1);  // the next line; a prefetch never faults
-      }
-      for (size_t i = 0; i < batch.size(); ++i) {
-        Table::Entry entry = Table::Entry::kFound;
-        BucketOutcome outcome;
-        UpdateBucket(TableOf(keys[i]), batch[i], keys[i], moment, entry, outcome);
-        entries[i] = entry;
-        verdicts[start + i] = VerdictOf(outcome.allowed, outcome.behind, moment);
-      }
-    }
-    for (size_t i = 0; i < batch.size(); ++i) {
-      if (entries[i] != Table::Entry::kFound) Entered(entries[i], moment.now_ns);
-    }
-  }
+  CellCalls::HitMany(*this, charges, moment, verdicts);
 }
 
 StoreStats MemoryStore::stats() const {

@@ -2,7 +2,16 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+
 namespace tidegate {
+
+BoundLimit BindWith(const Hasher& hasher, const Limit& limit, std::string_view scope) {
+  std::string name(AlgorithmName(limit.algorithm()));
+  absl::StrAppend(&name, ":", limit.ToString(), ":");
+  name.append(scope);
+  return {limit, std::string(scope), hasher.Hash(name)};
+}
 
 void PlanVerdict::Add(const Decision& decision, uint32_t index) {
   const bool binds =
@@ -20,6 +29,8 @@ void PlanVerdict::Add(const Decision& decision, uint32_t index) {
   decision_.behind = behind;
   decision_.delay_ns = decision_.allowed ? delay_ns : 0;
 }
+
+absl::Status Store::Accepts(const Limit&) const { return absl::OkStatus(); }
 
 Decision Store::PeekAll(absl::Span<const Charge> plan, const Moment& moment) {
   PlanVerdict verdict;

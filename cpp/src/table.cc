@@ -1,6 +1,7 @@
 #include "tidegate/table.h"
 
 #include <sched.h>
+#include <time.h>
 
 #include "table_inl.h"
 
@@ -21,7 +22,13 @@ bool IsStale(uint64_t claim_w0, int64_t now_ns) {
 }
 
 bool IsIdle(uint64_t w0, int64_t now_ns, int64_t for_ns) {
-  return w0 == 0 || static_cast<int64_t>(w0) + for_ns <= now_ns;
+  return w0 == 0 || static_cast<int64_t>(w0) <= now_ns - for_ns;
+}
+
+int64_t MonotonicNs() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
 }
 
 bool Holds(const Cell& cell, const Fingerprint& key) {
@@ -141,8 +148,17 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Slot* slot) {
 
 Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
                                 Slot* slot) {
+  constexpr int kPatience = 16;
+  const int64_t called_ns = now_ns;
+  int64_t waiting_since_ns = 0;
   for (int tries = 0;; ++tries) {
-    if (tries > 16) sched_yield();
+    if (tries == kPatience) waiting_since_ns = MonotonicNs();
+    if (tries > kPatience) {
+      sched_yield();
+      // The caller's reading stands still while it waits; without this, the claim
+      // of somebody who died would never grow old.
+      now_ns = called_ns + (MonotonicNs() - waiting_since_ns);
+    }
     Slot idle;   // for long
     Slot spare;  // idle, but not for long
     Slot empty;

@@ -16,13 +16,14 @@ namespace tidegate::python {
 namespace py = pybind11;
 
 // The exceptions of tidegate._errors.
-enum class Error { kConfiguration, kArgumentType, kClosed };
+enum class Error { kConfiguration, kArgumentType, kClosed, kStorage };
 // Sets the Python error indicator; the caller returns nullptr or throws
 // py::error_already_set.
 void SetError(Error error, const std::string& message);
 [[noreturn]] void Throw(Error error, const std::string& message);
 
-// Throws ConfigurationError unless ok.
+// Throws unless ok: ConfigurationError for an invalid argument, StorageError for all
+// else that a store may report.
 void ThrowUnlessOk(const absl::Status& status);
 template <typename T>
 T ValueOrThrow(absl::StatusOr<T> value) {

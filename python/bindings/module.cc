@@ -10,4 +10,5 @@ PYBIND11_MODULE(_core, m) {
   tidegate::python::RegisterClock(m);
   tidegate::python::RegisterLimiter(m);
   tidegate::python::RegisterReplay(m);
+  tidegate::python::RegisterShmStore(m);
 }

@@ -133,6 +133,40 @@ class MemoryStore(Store):
     DEFAULT_CAPACITY: Final[int]
     def __init__(self, capacity: int) -> None: ...
 
+class ShmStore(Store):
+    """A store that all processes of a host share: a mapped file of this user.
+
+    `name` is an absolute path, or 1 to 100 of ``A-Z a-z 0-9 . _ -`` for a file under
+    /dev/shm. It is made where there is none. Raises ConfigurationError for a name or
+    capacity that is not accepted, StorageError where the file is refused or cannot be made.
+    """
+
+    DEFAULT_CAPACITY: Final[int]
+    def __init__(self, name: str, capacity: int | None = None) -> None: ...
+    @staticmethod
+    def path_of(name: str) -> str:
+        """The path that `name` stands for."""
+    @staticmethod
+    def remove(name: str) -> None:
+        """Takes the name away from a file of this user, also from a damaged one."""
+    @property
+    def path(self) -> str:
+        """Where the file is."""
+    @property
+    def capacity(self) -> int:
+        """Keys that fit without loss."""
+    @property
+    def bytes(self) -> int:
+        """The size of the file."""
+    def now_ns(self) -> int:
+        """The time that all processes of the store agree on."""
+    def counters(self) -> tuple[int, int, int]:
+        """Cells in use, idle keys reclaimed, live keys given up."""
+    def census(self, busiest: int = 0) -> tuple[int, int, int, list[tuple[int, int, int]]]:
+        """Counts live, idle and claimed cells; and the `busiest` live ones, those that are
+        the furthest from being as good as new: their fingerprints (two words) and
+        nanoseconds until they are."""
+
 class Limiter:
     """What tidegate.Limiter inherits; see there for keys, costs and errors."""
 

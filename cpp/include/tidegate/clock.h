@@ -28,6 +28,9 @@ class SystemClock final : public Clock {
 
   int64_t NowNs() override { return Now(); }
 
+  // Unix time minus the monotonic clock, as this process took it at its start.
+  int64_t epoch_offset_ns() const { return epoch_offset_ns_; }
+
   inline int64_t Now() {
 #if defined(__x86_64__)
     const Fit fit = fit_.Load();
@@ -83,7 +86,7 @@ class SystemClock final : public Clock {
   void Refit();
 
   SharedFit fit_;
-  const int64_t epoch_offset_ns_;  // Unix time minus the monotonic clock
+  const int64_t epoch_offset_ns_;
   const bool counter_usable_;
   std::atomic<bool> fitting_{false};
   // Guarded by fitting_: the pair of readings that the rate is taken from.

@@ -19,6 +19,7 @@
 #include "tidegate/clock.h"
 #include "tidegate/gate.h"
 #include "tidegate/memory_store.h"
+#include "tidegate/shm_store.h"
 #include "tidegate/store.h"
 
 namespace tidegate {
@@ -31,8 +32,8 @@ struct LimiterStats {
 
 class Limiter {
  public:
-  // At least one limit; equal ones count once. `clock` is SystemClock where it is null. Limiters of one
-  // store and one scope share what they count for equal limits.
+  // At least one limit; equal ones count once. `clock` is SystemClock where it is
+  // null. Limiters of one store and one scope share what they count for equal limits.
   static absl::StatusOr<std::unique_ptr<Limiter>> Create(std::vector<Limit> limits,
                                                          std::shared_ptr<Store> store,
                                                          std::shared_ptr<Clock> clock = nullptr,
@@ -54,7 +55,9 @@ class Limiter {
   void HitMany(absl::Span<const std::string_view> keys, absl::Span<const int64_t> costs,
                bool* allowed);
 
-  int64_t NowNs() { return clock_ == nullptr ? system_.Now() : clock_->NowNs(); }
+  int64_t NowNs() {
+    return clock_ == nullptr ? system_.Now() + clock_shift_ns_ : clock_->NowNs();
+  }
   LimiterStats stats() const;
 
  private:
@@ -75,11 +78,13 @@ class Limiter {
 
   const std::vector<BoundLimit> limits_;
   const std::shared_ptr<Store> store_;
-  // The store where it is one and there is one limit: the hottest calls go to it
-  // directly.
+  // The store where it is one of these and there is one limit: the hottest calls go
+  // to it directly.
   MemoryStore* const memory_;
+  ShmStore* const shm_;
   const std::shared_ptr<Clock> clock_;
   SystemClock& system_ = SystemClock::Get();
+  const int64_t clock_shift_ns_;
   std::array<Counts, kThreads> counts_;
 };
 

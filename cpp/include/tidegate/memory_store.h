@@ -59,6 +59,8 @@ class MemoryStore final : public Store {
   Verdict AskInline(const Charge& charge, const Moment& moment);
 
  private:
+  friend struct CellCalls;
+
   // Anonymous memory that holds one Table and is returned page by page.
   class Pages {
    public:
@@ -80,9 +82,9 @@ class MemoryStore final : public Store {
 
   MemoryStore(const MemoryOptions& options, Pages first);
 
-  Decision HitBucket(const Charge& charge, const Fingerprint& key, const Moment& moment);
-  // What HitBucket leaves: windows, logs and costs beyond the capacity.
+  // Windows, logs and costs beyond the capacity.
   Decision HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment);
+  Gate::Pass Enter() { return Gate::Pass(gate_); }
   // The table that holds `key` now. Within a pass.
   Table& TableOf(const Fingerprint& key) {
     Table& table = current_.table();

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "tidegate/decision.h"
 #include "tidegate/fingerprint.h"
@@ -26,6 +27,9 @@ struct Charge {
   const BoundLimit* limit;
   int64_t cost;  // >= 1
 };
+
+// What stores do to bind: the tag is a fingerprint of the limit and the scope.
+BoundLimit BindWith(const Hasher& hasher, const Limit& limit, std::string_view scope);
 
 // When a call is made. A state that lies too far ahead of `now_ns` is moved back
 // (step.h) only where the reading is confirmed: taken again after a first one
@@ -50,6 +54,8 @@ class Store {
  public:
   virtual ~Store() = default;
 
+  // Whether the store can count for `limit`; the error says what it can.
+  virtual absl::Status Accepts(const Limit& limit) const;
   virtual BoundLimit Bind(const Limit& limit, std::string_view scope) const = 0;
 
   // One limit. Hit charges; Peek tells what Hit would and changes nothing.
@@ -72,6 +78,10 @@ class Store {
   // Independent charges, in order.
   virtual void HitMany(absl::Span<const Charge> charges, const Moment& moment,
                        Verdict* verdicts);
+
+  // What is to be added to SystemClock so that all who share the store, in this
+  // process and others, read the same time.
+  virtual int64_t clock_shift_ns() const { return 0; }
 
   virtual StoreStats stats() const = 0;
 };
