@@ -19,7 +19,7 @@ inline Fingerprint Hasher::HashInline(std::string_view key, const Fingerprint& t
   Fingerprint f = HashInline(key);
   f.lo ^= tag.lo;
   f.hi ^= tag.hi;
-  if (f.hi == 0) [[unlikely]] f.hi = 1;
+  if (f.hi < kLeastHigh) [[unlikely]] f.hi = kLeastHigh;
   return f;
 }
 

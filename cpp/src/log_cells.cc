@@ -46,8 +46,7 @@ Fingerprint LogCells::KeyOf(size_t cell) const {
                 Mix(key_.hi + block * 0xd1b54a32d192ed03)};
   // Bits that do not choose the group.
   f.lo ^= static_cast<uint64_t>(cell % kNeighbours) << 40;
-  if (f.hi == 0) [[unlikely]]
-    f.hi = 1;
+  if (f.hi < Hasher::kLeastHigh) f.hi = Hasher::kLeastHigh;
   return f;
 }
 

@@ -8,8 +8,8 @@
 namespace tidegate {
 namespace {
 
-// The fingerprint of a cell that was claimed and given up.
-constexpr uint64_t kNobodyLo = 1;
+// The name of a cell that was claimed and given up.
+constexpr Fingerprint kNobody{1, 0};
 
 enum class Reading { kOwned, kClaimed, kOthers };
 
@@ -33,7 +33,13 @@ int64_t MonotonicNs() {
 
 bool Holds(const Cell& cell, const Fingerprint& key) {
   return cell.lo.load(std::memory_order_acquire) == key.lo &&
-         cell.hi.load(std::memory_order_acquire) == key.hi;
+         Table::SameHigh(cell.hi.load(std::memory_order_acquire), key.hi);
+}
+
+// The name to write over `before`: of the next version, so that who still expects
+// `before` fails, even when the same key has come back.
+Fingerprint NameOver(const Fingerprint& before, const Fingerprint& key) {
+  return {key.lo, (key.hi & ~Table::kVersionMask) | ((before.hi + 1) & Table::kVersionMask)};
 }
 
 bool IsEmpty(const Cell& cell) {
@@ -127,18 +133,13 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Slot* slot) {
   if (!ReplaceState(cell, slot->raw, claim)) return false;
   const Fingerprint before{cell->lo.load(std::memory_order_acquire),
                            cell->hi.load(std::memory_order_acquire)};
-  if (before != key) {
-    if (!ReplaceKey(cell, before, key)) return false;
-    // Held up for so long that the claim was taken over, and the cell given back
-    // to the very key it had: then this put a wrong name on it.
-    if (Load(*cell) != claim) [[unlikely]] {
-      ReplaceKey(cell, key, before);
-      return false;
-    }
-  }
+  // Taken over already: then that may be the name of who did.
+  if (Load(*cell) != claim) [[unlikely]] return false;
+  const Fingerprint name = NameOver(before, key);
+  if (!ReplaceKey(cell, before, name)) return false;
   if (HasAnother(key, cell)) {
-    // The key first: a cell of this key must never be seen owned and fresh.
-    if (ReplaceKey(cell, key, {kNobodyLo, 0})) ReplaceState(cell, claim, {0, 0});
+    // The name first: a cell of this key must never be seen owned and fresh.
+    if (ReplaceKey(cell, name, NameOver(name, kNobody))) ReplaceState(cell, claim, {0, 0});
     return false;
   }
   slot->raw = claim;

@@ -26,7 +26,7 @@ TIDEGATE_INLINE Cell* Table::FindNear(const Fingerprint& key, uint64_t& w0,
       w0 = cell->w0.load(std::memory_order_acquire);
       w1 = cell->w1.load(std::memory_order_acquire);
       if (cell->lo.load(std::memory_order_acquire) == lo &&
-          cell->hi.load(std::memory_order_acquire) == key.hi &&
+          SameHigh(cell->hi.load(std::memory_order_acquire), key.hi) &&
           cell->w0.load(std::memory_order_acquire) == w0 && (w0 & kClaimBit) == 0) {
         return cell;
       }

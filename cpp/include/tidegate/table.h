@@ -1,6 +1,6 @@
 // A hash table of fixed capacity, laid over memory that it is given: anonymous
 // memory for the memory store, a mapped file for the shared-memory store. It
-// keeps a 128-bit fingerprint of each key and never the key itself.
+// keeps a fingerprint of each key, its name, and never the key itself.
 //
 // Layout. A table is a run of slices of 4,096 cells; a key lives in the slice
 // that the high word of its fingerprint picks in order (so a larger table holds
@@ -10,23 +10,28 @@
 //   memory:  | slice 0            | slice 1            | ...
 //   slice:   | group 0 | group 1 | ... | group 511 |
 //   group:   | cell 0 .. cell 7 |
-//   cell:    | fingerprint lo, hi (16 bytes) | state w0, w1 (16 bytes) |
+//   cell:    | name lo, hi (16 bytes) | state w0, w1 (16 bytes) |
+//   name:    112 bits of the fingerprint, and in the lowest 16 of hi a version
 //
 // All-zero memory is an empty table.
 //
 // Protocol. Both halves of a cell change by 16-byte compare-and-swap only, so
 // no lock exists that a killed process could keep.
-//   empty     fingerprint 0, state 0. Never comes back once left, so a search
-//             may stop at the first empty cell.
-//   owned     fingerprint X; the state is a CellState of X (step.h).
+//   empty     name 0, state 0. Never comes back once left, so a search may stop at
+//             the first empty cell.
+//   owned     name X; the state is a CellState of X (step.h).
 //   claimed   state w0 has kClaimBit and the time of the claim, w1 the low word
-//             of the fingerprint that claims. Nobody's: whatever fingerprint
-//             stands in it is on its way in or out.
-// A key enters a cell by (1) state -> claimed, (2) fingerprint -> X, (3) a look
-// through all of X's groups for a second cell of X, giving up where there is
-// one, (4) state -> X's first state. Since claims precede looks, of two threads
-// that enter the same key at least one sees the other. A claim that is older
-// than kClaimTimeoutNs belongs to somebody who died; anyone may take it over.
+//             of the fingerprint that claims. Nobody's: whatever name stands in it
+//             is on its way in or out.
+// A key enters a cell by (1) state -> claimed, (2) name -> X in its next version,
+// from what was read there while the claim stood, (3) a look through all of X's
+// groups for a second cell of X, giving up where there is one, (4) state -> X's
+// first state. Since names precede looks, of two threads that enter the same key at
+// least one sees the other. A claim that is older than kClaimTimeoutNs belongs to
+// somebody who died; anyone may take it over by the same steps. Had its owner only
+// been held up, then step 4 finds another state, and step 2 another version, and it
+// begins anew: it takes nothing from whoever came in between.
+// tests/model/ goes through all interleavings of this.
 //
 // What is reclaimed: cells whose w0 lies kClockToleranceNs or more behind, which
 // are as good as new for every reader's clock. A key that comes back finds its
@@ -67,6 +72,10 @@ class Table {
 
   static constexpr int64_t kKeepIdleNs = 2'000'000'000;
 
+  static constexpr uint64_t kVersionMask = 0xffff;
+  // Whether two high words stand for one key.
+  static bool SameHigh(uint64_t a, uint64_t b) { return ((a ^ b) & ~kVersionMask) == 0; }
+
   // A cell that belongs to a key, or is claimed for it, as it was read.
   struct Slot {
     Cell* cell = nullptr;
@@ -97,7 +106,6 @@ class Table {
            StartOf(key);
   }
 
-  // Looks at the home cell alone, where most keys are. False tells nothing.
   // Looks through the first group alone, where nearly all keys are, in registers.
   // Null tells nothing. Defined in src/table_inl.h.
   Cell* FindNear(const Fingerprint& key, uint64_t& w0, uint64_t& w1) const;
