@@ -124,9 +124,17 @@ absl::StatusOr<Algorithm> ParseAlgorithm(std::string_view name) {
 
 absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
   if (absl::Status s = CheckCount(spec); !s.ok()) return s;
-  if (spec.period_ns < 1 || spec.period_ns > kMaxPeriodNs) {
+  // A sliding window looks two periods ahead.
+  const bool two = spec.algorithm == Algorithm::kSlidingWindow;
+  const int64_t most_period_ns = two ? kMaxPeriodNs / 2 : kMaxPeriodNs;
+  if (spec.period_ns < 1 || spec.period_ns > most_period_ns) {
     return Bad("the period of a limit in nanoseconds", spec.period_ns,
-               absl::StrCat("1 to ", kMaxPeriodNs, " (100 years)"));
+               absl::StrCat("1 to ", most_period_ns, two ? " (50 years)" : " (100 years)"));
+  }
+  const int64_t most_units = spec.calendar == Calendar::kYear ? 100 : 1200;
+  if (spec.calendar_units < 1 || spec.calendar_units > most_units) {
+    return Bad("the number of months or years of a limit", spec.calendar_units,
+               absl::StrCat("1 to ", most_units));
   }
   if (spec.burst && !IsBucket(spec.algorithm)) {
     return absl::InvalidArgumentError(absl::StrCat(

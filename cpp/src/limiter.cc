@@ -37,7 +37,7 @@ Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
 
 Decision Limiter::Decide(std::string_view key, int64_t cost, const Moment& moment) {
   if (limits_.size() == 1) return store_->Hit({key, limits_.data(), cost}, moment);
-  return store_->HitAll(PlanFor(key, cost), moment);
+  return store_->HitAll(PlanFor(key, cost), moment, [this] { return NowNs(); });
 }
 
 Limiter::Plan Limiter::PlanFor(std::string_view key, int64_t cost) const {
@@ -90,8 +90,11 @@ Decision Limiter::Peek(std::string_view key, int64_t cost) {
 }
 
 void Limiter::Refund(std::string_view key, int64_t cost) {
-  const Moment moment{NowNs()};
-  for (const Charge& charge : PlanFor(key, cost)) store_->Refund(charge, moment);
+  for (const Charge& charge : PlanFor(key, cost)) {
+    Moment moment{NowNs()};
+    if (store_->Peek(charge, moment).behind) moment = {NowNs(), /*confirmed=*/true};
+    store_->Refund(charge, moment);
+  }
 }
 
 void Limiter::Reset(std::string_view key) {

@@ -60,9 +60,9 @@ void InstantRing::PushBack(int64_t instant, size_t times) {
   for (size_t i = 0; i < times; ++i) at(size_++) = instant;
 }
 
-void InstantRing::RemoveAt(size_t index) {
-  for (size_t i = index + 1; i < size_; ++i) at(i - 1) = at(i);
-  --size_;
+void InstantRing::Remove(size_t index, size_t n) {
+  for (size_t i = index + n; i < size_; ++i) at(i - n) = at(i);
+  size_ -= n;
 }
 
 void InstantRing::ClampTo(int64_t instant) {
@@ -117,11 +117,13 @@ void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns,
                 int64_t now_ns, int64_t cost) {
   const int64_t end = admitted_ns + limit.period_ns();
   if (end <= now_ns) return;
-  for (; cost > 0 && !ring->empty(); --cost) {
-    // Its own end, or a later one where it was recorded behind a newer unit, or
-    // the newest where a clock that went back lowered them all.
-    ring->RemoveAt(std::min(ring->FirstAfter(end - 1), ring->size() - 1));
-  }
+  // Their own ends, or later ones where they were recorded behind newer units; the
+  // newest where a clock that went back lowered them all.
+  const size_t first = ring->FirstAfter(end - 1);
+  const size_t wanted = std::min<size_t>(ring->size(), static_cast<size_t>(cost));
+  const size_t there = std::min(wanted, ring->size() - first);
+  ring->Remove(first, there);
+  ring->PopBack(wanted - there);
 }
 
 }  // namespace tidegate

@@ -236,8 +236,12 @@ Decision Step(const Limit& limit, const CellState& state, int64_t now_ns,
 
 CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns,
                  int64_t cost) {
-  if (static_cast<int64_t>(state.w0) <= now_ns) return state;
-  if (IsBucket(limit.algorithm())) {
+  const bool bucket = IsBucket(limit.algorithm());
+  // A bucket's state may lie less than a nanosecond ahead.
+  const bool used = static_cast<int64_t>(state.w0) > now_ns ||
+                    (bucket && static_cast<int64_t>(state.w0) == now_ns && state.w1 != 0);
+  if (state.w0 == 0 || !used) return state;
+  if (bucket) {
     // More than the burst is the burst: the state is then as good as new.
     const Interval back = CostInterval(limit, std::min(cost, limit.burst()));
     int64_t ns = static_cast<int64_t>(state.w0) - back.ns;

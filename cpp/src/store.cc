@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/container/inlined_vector.h"
+
 namespace tidegate {
 
 void PlanVerdict::Add(const Decision& decision, uint32_t index) {
@@ -29,7 +31,8 @@ Decision Store::PeekAll(absl::Span<const Charge> plan, const Moment& moment) {
   return verdict.get();
 }
 
-Decision Store::HitAll(absl::Span<const Charge> plan, const Moment& moment) {
+Decision Store::HitAll(absl::Span<const Charge> plan, const Moment& moment,
+                       absl::FunctionRef<int64_t()> clock) {
   const Decision forecast = PeekAll(plan, moment);
   if (forecast.behind && !moment.confirmed) return forecast;
   if (!forecast.allowed) {
@@ -42,14 +45,33 @@ Decision Store::HitAll(absl::Span<const Charge> plan, const Moment& moment) {
     return forecast;
   }
   PlanVerdict verdict;
+  absl::InlinedVector<Decision, 4> charged;
   for (size_t i = 0; i < plan.size(); ++i) {
     const Decision decision = Hit(plan[i], moment);
     verdict.Add(decision, static_cast<uint32_t>(i));
-    if (decision.allowed) continue;
-    for (size_t j = 0; j < i; ++j) Refund(plan[j], moment);
+    if (decision.allowed && (!decision.behind || moment.confirmed)) {
+      charged.push_back(decision);
+      continue;
+    }
+    const Moment later{clock()};
+    for (size_t j = 0; j < charged.size(); ++j) {
+      charged[j].at_ns = moment.now_ns;
+      Undo(plan[j], charged[j], later);
+    }
     break;
   }
   return verdict.get();
+}
+
+void Store::Undo(const Charge& charge, const Decision& decision, const Moment& moment) {
+  const Limit& limit = charge.limit->limit;
+  if (IsLog(limit.algorithm())) {
+    Release(charge, decision.at_ns, moment);
+    return;
+  }
+  int64_t until_ns = decision.at_ns + decision.reset_after_ns;
+  if (limit.algorithm() == Algorithm::kSlidingWindow) until_ns -= limit.period_ns();
+  if (moment.now_ns < until_ns) Refund(charge, moment);
 }
 
 void Store::HitMany(absl::Span<const Charge> charges, const Moment& moment,

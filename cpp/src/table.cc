@@ -7,8 +7,8 @@
 namespace tidegate {
 namespace {
 
-// The fingerprint of a cell that was claimed and given up.
-constexpr uint64_t kNobodyLo = 1;
+// How often a call looks for a claim to end, most times giving up its turn.
+constexpr int kMostTries = 100;
 
 enum class Reading { kOwned, kClaimed, kOthers };
 
@@ -130,8 +130,14 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Slot* slot) {
     }
   }
   if (HasAnother(key, cell)) {
-    // The key first: a cell of this key must never be seen owned and fresh.
-    if (ReplaceKey(cell, key, {kNobodyLo, 0})) ReplaceState(cell, claim, {0, 0});
+    // Give the cell back to whom it was taken from. One that was empty cannot be
+    // empty again, and one that was claimed had no owner: they are nobody's. The key
+    // first, since a cell of this key must never be seen owned.
+    const bool nobodys = before == Fingerprint{} || IsClaim(slot->raw.w0);
+    const Fingerprint back = nobodys ? kNobody : before;
+    if (ReplaceKey(cell, key, back)) {
+      ReplaceState(cell, claim, nobodys ? CellState{} : slot->raw);
+    }
     return false;
   }
   slot->raw = claim;
@@ -143,6 +149,10 @@ Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
                                 Slot* slot) {
   for (int tries = 0;; ++tries) {
     if (tries > 16) sched_yield();
+    // Time stands still within a call, so what is stale must not depend on it alone:
+    // to take over a claim is always safe.
+    const bool patient = tries < kMostTries;
+    const auto is_stale = [&](uint64_t w0) { return !patient || IsStale(w0, now_ns); };
     Slot idle;   // for long
     Slot spare;  // idle, but not for long
     Slot empty;
@@ -156,7 +166,7 @@ Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
         if (reading == Reading::kOwned) {
           slot->state = slot->raw;
           found = true;
-        } else if (reading == Reading::kClaimed && IsStale(slot->raw.w0, now_ns)) {
+        } else if (reading == Reading::kClaimed && is_stale(slot->raw.w0)) {
           idle = *slot;
         } else {
           wait = true;
@@ -165,7 +175,7 @@ Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
       }
       const CellState state = Load(*cell);
       if (IsClaim(state.w0)) {
-        if (IsStale(state.w0, now_ns)) {
+        if (is_stale(state.w0)) {
           if (idle.cell == nullptr) idle = {cell, state, {}};
         } else if (state.w1 == key.lo) {
           wait = true;  // the same key is on its way in
@@ -191,6 +201,8 @@ Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
     Entry entry = Entry::kReusedIdle;
     if (idle.cell != nullptr) {
       *slot = idle;
+      // Nobody's cell holds no key yet, so nobody loses it.
+      if (Holds(*idle.cell, kNobody)) entry = Entry::kNew;
     } else if (empty.cell != nullptr) {
       *slot = empty;
       entry = Entry::kNew;

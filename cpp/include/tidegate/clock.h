@@ -96,14 +96,14 @@ class SystemClock final : public Clock {
 // A clock that stands still until told otherwise: for tests and replay.
 class ManualClock final : public Clock {
  public:
-  explicit ManualClock(int64_t start_ns = 0) : now_ns_(start_ns) {}
+  explicit ManualClock(int64_t start_ns = 0) { SetNs(start_ns); }
   int64_t NowNs() override { return now_ns_.load(std::memory_order_acquire); }
   // Both clamp to [0, kMaxInstantNs].
   void AdvanceNs(int64_t ns);
   void SetNs(int64_t ns);
 
  private:
-  std::atomic<int64_t> now_ns_;
+  std::atomic<int64_t> now_ns_{0};
 };
 
 }  // namespace tidegate

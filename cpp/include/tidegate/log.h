@@ -33,7 +33,8 @@ class InstantRing {
   void PopBack(size_t n) { size_ -= n; }
   // Requires instant >= newest().
   void PushBack(int64_t instant, size_t times);
-  void RemoveAt(size_t index);
+  // Removes `n` elements from `index` on.
+  void Remove(size_t index, size_t n);
   // Lowers every element above `instant` to it.
   void ClampTo(int64_t instant);
 

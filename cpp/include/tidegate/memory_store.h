@@ -14,7 +14,8 @@
 // microseconds of it.
 //
 // Thread-safe. Calls on cells are lock-free but for those moments; calls on
-// rings lock one of kShards mutexes.
+// rings lock one of many mutexes. fork() waits for calls that are under way, so a
+// child finds everything whole.
 #ifndef TIDEGATE_MEMORY_STORE_H_
 #define TIDEGATE_MEMORY_STORE_H_
 
@@ -100,15 +101,19 @@ class MemoryStore final : public Store {
   void Maintain(int64_t now_ns);
   void BeginMove(int64_t now_ns);
   void MoveSlice(int64_t now_ns);
+  bool Enlarge(int64_t now_ns);
+  void MoveCells(Cell* cells, Table& to, int64_t now_ns);
+  void FinishMove();
   double KeptShare(size_t slice, int64_t now_ns) const;
 
   const Hasher hasher_;
   const size_t most_slices_;
-  Gate gate_;
+  mutable Gate gate_;
   // Changed only while alone in the gate.
   Pages current_;
   Pages next_;  // holds what current_'s first moved_slices_ slices held
   size_t moved_slices_ = 0;
+  int64_t next_used_ = 0;  // cells of next_ that hold a key, or a few less
 
   std::atomic<int64_t> used_{0};  // cells that hold a key, in both tables
   std::atomic<int64_t> grow_at_{0};

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "tidegate/decision.h"
 #include "tidegate/fingerprint.h"
@@ -66,7 +67,9 @@ class Store {
   // limit first and charges them only if all agree; where another caller comes
   // in between and one of them refuses after all, the ones before it are
   // refunded before the call returns.
-  virtual Decision HitAll(absl::Span<const Charge> plan, const Moment& moment);
+  // `clock` tells the time again, for that.
+  virtual Decision HitAll(absl::Span<const Charge> plan, const Moment& moment,
+                          absl::FunctionRef<int64_t()> clock);
   virtual Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment);
 
   // Independent charges, in order.
@@ -74,6 +77,11 @@ class Store {
                        Verdict* verdicts);
 
   virtual StoreStats stats() const = 0;
+
+ private:
+  // Takes back what `decision` charged, unless it has run out since: then it is no
+  // longer part of the state, and to give it back would be to mint.
+  void Undo(const Charge& charge, const Decision& decision, const Moment& moment);
 };
 
 // Folds decisions of one plan into the one that is reported.

@@ -67,6 +67,9 @@ class Table {
 
   static constexpr int64_t kKeepIdleNs = 2'000'000'000;
 
+  // What stands in a cell that was claimed and given up.
+  static constexpr Fingerprint kNobody{1, 0};
+
   // A cell that belongs to a key, or is claimed for it, as it was read.
   struct Slot {
     Cell* cell = nullptr;
