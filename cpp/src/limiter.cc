@@ -8,12 +8,12 @@
 
 namespace tidegate {
 
-absl::StatusOr<std::unique_ptr<Limiter>> Limiter::Create(
-    std::vector<Limit> limits, std::shared_ptr<Store> store,
-    std::shared_ptr<Clock> clock, std::string_view scope) {
+absl::StatusOr<std::unique_ptr<Limiter>> Limiter::Create(std::vector<Limit> limits,
+                                                         std::shared_ptr<Store> store,
+                                                         std::shared_ptr<Clock> clock,
+                                                         std::string_view scope) {
   if (limits.empty()) {
-    return absl::InvalidArgumentError(
-        "no limit was given; accepted is at least one");
+    return absl::InvalidArgumentError("no limit was given; accepted is at least one");
   }
   std::vector<BoundLimit> bound;
   bound.reserve(limits.size());
@@ -62,9 +62,8 @@ inline void Limiter::Count(int64_t allowed, int64_t denied) {
 
 Decision Limiter::Hit(std::string_view key, int64_t cost) {
   const Moment moment{NowNs()};
-  Decision decision = memory_ != nullptr
-                          ? memory_->HitInline({key, limits_.data(), cost}, moment)
-                          : Decide(key, cost, moment);
+  Decision decision = memory_ != nullptr ? memory_->HitInline({key, limits_.data(), cost}, moment)
+                                         : Decide(key, cost, moment);
   if (decision.behind) [[unlikely]] {
     decision = Decide(key, cost, {NowNs(), /*confirmed=*/true});
   }
@@ -76,7 +75,8 @@ Decision Limiter::Hit(std::string_view key, int64_t cost) {
 bool Limiter::Allow(std::string_view key, int64_t cost) {
   if (memory_ == nullptr) return Hit(key, cost).allowed;
   const Verdict verdict = memory_->AskInline({key, limits_.data(), cost}, {NowNs()});
-  if (verdict == Verdict::kUnconfirmed) [[unlikely]] return Hit(key, cost).allowed;
+  if (verdict == Verdict::kUnconfirmed) [[unlikely]]
+    return Hit(key, cost).allowed;
   const bool allowed = verdict == Verdict::kAllowed;
   Count(allowed, !allowed);
   return allowed;
@@ -111,8 +111,8 @@ void Limiter::Release(std::string_view key, int64_t cost, int64_t admitted_ns) {
   }
 }
 
-void Limiter::HitMany(absl::Span<const std::string_view> keys,
-                      absl::Span<const int64_t> costs, bool* allowed) {
+void Limiter::HitMany(absl::Span<const std::string_view> keys, absl::Span<const int64_t> costs,
+                      bool* allowed) {
   const auto cost_of = [&](size_t i) { return costs.empty() ? 1 : costs[i]; };
   if (limits_.size() > 1) {
     for (size_t i = 0; i < keys.size(); ++i) {

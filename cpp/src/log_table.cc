@@ -17,14 +17,13 @@ void LogTable::With(const Fingerprint& key, int64_t now_ns,
   const size_t grown = kRingBytes + it->second.bytes() - before;  // rings never shrink
   shard.bytes += grown;
   const size_t bytes = bytes_.fetch_add(grown, std::memory_order_relaxed) + grown;
-  if ((grown != 0 && bytes > most_bytes_) ||
-      (made && shard.rings.size() > shard.sweep_at)) [[unlikely]] {
+  if ((grown != 0 && bytes > most_bytes_) || (made && shard.rings.size() > shard.sweep_at))
+      [[unlikely]] {
     Sweep(shard, now_ns);
   }
 }
 
-void LogTable::WithExisting(const Fingerprint& key,
-                            absl::FunctionRef<void(InstantRing*)> work) {
+void LogTable::WithExisting(const Fingerprint& key, absl::FunctionRef<void(InstantRing*)> work) {
   Shard& shard = ShardOf(key);
   absl::MutexLock lock(&shard.mutex);
   const auto it = shard.rings.find(key);

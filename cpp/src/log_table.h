@@ -25,8 +25,7 @@ class LogTable {
 
   // Calls `work` with the ring of `key`, made where there was none, while no
   // other thread has it.
-  void With(const Fingerprint& key, int64_t now_ns,
-            absl::FunctionRef<void(InstantRing&)> work);
+  void With(const Fingerprint& key, int64_t now_ns, absl::FunctionRef<void(InstantRing&)> work);
   // The same, with nullptr where there is none.
   void WithExisting(const Fingerprint& key, absl::FunctionRef<void(InstantRing*)> work);
   void Erase(const Fingerprint& key);

@@ -24,8 +24,7 @@ constexpr size_t kHugeFrom = size_t{32} << 20;
 
 size_t SlicesFor(double keys, double load) {
   return std::max<size_t>(
-      1, static_cast<size_t>(
-             std::ceil(keys / load / static_cast<double>(Table::kSliceCells))));
+      1, static_cast<size_t>(std::ceil(keys / load / static_cast<double>(Table::kSliceCells))));
 }
 
 // Whether a cell is worth a place in the next table.
@@ -71,12 +70,11 @@ void MemoryStore::Pages::ReleaseSlice(size_t i) {
   madvise(table_.slice(i), Table::kSliceBytes, MADV_DONTNEED);
 }
 
-absl::StatusOr<std::shared_ptr<MemoryStore>> MemoryStore::Create(
-    const MemoryOptions& options) {
+absl::StatusOr<std::shared_ptr<MemoryStore>> MemoryStore::Create(const MemoryOptions& options) {
   if (options.capacity < 1 || options.capacity > MemoryOptions::kMaxCapacity) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the capacity of a memory store is ", options.capacity,
-                     " keys; accepted is 1 to ", MemoryOptions::kMaxCapacity));
+    return absl::InvalidArgumentError(absl::StrCat("the capacity of a memory store is ",
+                                                   options.capacity, " keys; accepted is 1 to ",
+                                                   MemoryOptions::kMaxCapacity));
   }
   Pages first(1);
   if (!first.ok()) {
@@ -105,8 +103,7 @@ Decision MemoryStore::Hit(const Charge& charge, const Moment& moment) {
   return HitInline(charge, moment);
 }
 
-Decision MemoryStore::HitOther(const Charge& charge, const Fingerprint& key,
-                               const Moment& moment) {
+Decision MemoryStore::HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
   if (charge.cost > limit.capacity()) {
     // Nothing will be charged, so no cell has to be made.
@@ -148,8 +145,7 @@ Decision MemoryStore::Peek(const Charge& charge, const Moment& moment) {
     const Gate::Pass pass(gate_);
     logs_->WithExisting(key, [&](InstantRing* ring) {
       const InstantRing none;
-      decision = PeekLog(limit, ring != nullptr ? *ring : none, moment.now_ns,
-                         charge.cost);
+      decision = PeekLog(limit, ring != nullptr ? *ring : none, moment.now_ns, charge.cost);
     });
     return decision;
   }
@@ -176,8 +172,7 @@ void MemoryStore::Refund(const Charge& charge, const Moment& moment) {
   while (TableOf(key).Find(key, &slot)) {
     const bool behind = tidegate::Peek(limit, slot.state, moment.now_ns, 1).behind;
     if (behind && !moment.confirmed) return;
-    const CellState next =
-        tidegate::Refund(limit, slot.state, moment.now_ns, charge.cost);
+    const CellState next = tidegate::Refund(limit, slot.state, moment.now_ns, charge.cost);
     if (next == slot.state || Table::Replace(slot, next)) return;
   }
 }
@@ -197,8 +192,7 @@ void MemoryStore::Reset(const Charge& charge, const Moment&) {
   }
 }
 
-void MemoryStore::Release(const Charge& charge, int64_t admitted_ns,
-                          const Moment& moment) {
+void MemoryStore::Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
   const Gate::Pass pass(gate_);
   logs_->WithExisting(hasher_.Hash(charge.key, charge.limit->tag), [&](InstantRing* ring) {
@@ -217,8 +211,9 @@ void MemoryStore::HitMany(absl::Span<const Charge> charges, const Moment& moment
   Table::Entry entries[kBatch];
   for (size_t start = 0; start < charges.size(); start += kBatch) {
     const absl::Span<const Charge> batch = charges.subspan(start, kBatch);
-    for (const Charge& charge : charges.subspan(start + batch.size()).first(
-             std::min(kBatch, charges.size() - start - batch.size()))) {
+    for (const Charge& charge :
+         charges.subspan(start + batch.size())
+             .first(std::min(kBatch, charges.size() - start - batch.size()))) {
       __builtin_prefetch(charge.key.data());
     }
     const Limit& limit = batch[0].limit->limit;
@@ -267,8 +262,7 @@ void MemoryStore::Entered(Table::Entry entry, int64_t now_ns) {
   switch (entry) {
     case Table::Entry::kNew: {
       const int64_t used = used_.fetch_add(1, std::memory_order_relaxed) + 1;
-      due = due || (used % kMaintainEvery == 0 &&
-                    used > grow_at_.load(std::memory_order_relaxed));
+      due = due || (used % kMaintainEvery == 0 && used > grow_at_.load(std::memory_order_relaxed));
       break;
     }
     case Table::Entry::kReusedIdle:
@@ -348,9 +342,8 @@ void MemoryStore::BeginMove(int64_t now_ns) {
 void MemoryStore::MoveSlice(int64_t now_ns) {
   // Keys may wake up while a table that was mostly idle shrinks.
   const size_t from = moved_slices_;
-  const double wanted =
-      KeptShare(from, now_ns) * static_cast<double>(Table::kSliceCells) +
-      static_cast<double>(next_used_);
+  const double wanted = KeptShare(from, now_ns) * static_cast<double>(Table::kSliceCells) +
+                        static_cast<double>(next_used_);
   if (wanted > kFullest * static_cast<double>(next_.table().cells()) && Enlarge(now_ns)) return;
   MoveCells(current_.table().slice(from), next_.table(), now_ns);
   current_.ReleaseSlice(from);
@@ -388,10 +381,10 @@ void MemoryStore::MoveCells(Cell* cells, Table& to, int64_t now_ns) {
       ++dropped;
       continue;
     }
-    const Table::Entry entry = to.Put(key,
-                                      {cells[i].w0.load(std::memory_order_relaxed),
-                                       cells[i].w1.load(std::memory_order_relaxed)},
-                                      now_ns);
+    const Table::Entry entry = to.Put(
+        key,
+        {cells[i].w0.load(std::memory_order_relaxed), cells[i].w1.load(std::memory_order_relaxed)},
+        now_ns);
     next_used_ += entry == Table::Entry::kNew;
     lost += entry == Table::Entry::kReusedLive;
     dropped += entry == Table::Entry::kReusedIdle;
@@ -406,9 +399,8 @@ void MemoryStore::FinishMove() {
   next_ = Pages();
   tended_.store(0, std::memory_order_relaxed);
   kept_seen_.store(0, std::memory_order_relaxed);
-  grow_at_.store(
-      static_cast<int64_t>(kFullest * static_cast<double>(current_.table().cells())),
-      std::memory_order_relaxed);
+  grow_at_.store(static_cast<int64_t>(kFullest * static_cast<double>(current_.table().cells())),
+                 std::memory_order_relaxed);
 }
 
 }  // namespace tidegate

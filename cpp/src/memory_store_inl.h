@@ -10,17 +10,17 @@
 namespace tidegate {
 
 TIDEGATE_INLINE void UpdateBucket(Table& table, const Charge& charge, const Fingerprint& key,
-                                  const Moment& moment, Table::Entry& entry,
-                                  BucketOutcome& out) {
+                                  const Moment& moment, Table::Entry& entry, BucketOutcome& out) {
   const Limit& limit = charge.limit->limit;
-  table.Update(key, moment.now_ns, limit.denominator() == 1, entry,
-               [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1)
-                   __attribute__((always_inline)) {
-                     StepBucket(limit, w0, w1, moment.now_ns, charge.cost, out);
-                     next_w0 = out.next_w0;
-                     next_w1 = out.next_w1;
-                     return out.behind ? moment.confirmed : out.allowed;
-                   });
+  table.Update(
+      key, moment.now_ns, limit.denominator() == 1, entry,
+      [&](uint64_t w0, uint64_t w1, uint64_t & next_w0, uint64_t & next_w1)
+          __attribute__((always_inline)) {
+            StepBucket(limit, w0, w1, moment.now_ns, charge.cost, out);
+            next_w0 = out.next_w0;
+            next_w1 = out.next_w1;
+            return out.behind ? moment.confirmed : out.allowed;
+          });
 }
 
 TIDEGATE_INLINE Decision MemoryStore::HitInline(const Charge& charge, const Moment& moment) {
@@ -39,7 +39,8 @@ TIDEGATE_INLINE Decision MemoryStore::HitBucket(const Charge& charge, const Fing
   BucketOutcome outcome;
   UpdateBucket(TableOf(key), charge, key, moment, entry, outcome);
   pass.Leave();
-  if (IsDue(entry, moment.now_ns)) [[unlikely]] Entered(entry, moment.now_ns);
+  if (IsDue(entry, moment.now_ns)) [[unlikely]]
+    Entered(entry, moment.now_ns);
   return MakeDecision(charge.limit->limit, outcome);
 }
 
@@ -60,7 +61,8 @@ TIDEGATE_INLINE Verdict MemoryStore::AskInline(const Charge& charge, const Momen
   Gate::Pass pass(gate_);
   UpdateBucket(TableOf(key), charge, key, moment, entry, outcome);
   pass.Leave();
-  if (IsDue(entry, moment.now_ns)) [[unlikely]] Entered(entry, moment.now_ns);
+  if (IsDue(entry, moment.now_ns)) [[unlikely]]
+    Entered(entry, moment.now_ns);
   return VerdictOf(outcome.allowed, outcome.behind, moment);
 }
 

@@ -9,10 +9,10 @@ namespace tidegate {
 void PlanVerdict::Add(const Decision& decision, uint32_t index) {
   const bool binds =
       !any_ ||
-      (decision_.allowed
-           ? !decision.allowed || decision.remaining() < decision_.remaining()
-           : !decision.allowed && decision.retry_after_ns > decision_.retry_after_ns);
-  const int64_t delay_ns = any_ ? std::max(decision_.delay_ns, decision.delay_ns) : decision.delay_ns;
+      (decision_.allowed ? !decision.allowed || decision.remaining() < decision_.remaining()
+                         : !decision.allowed && decision.retry_after_ns > decision_.retry_after_ns);
+  const int64_t delay_ns =
+      any_ ? std::max(decision_.delay_ns, decision.delay_ns) : decision.delay_ns;
   const bool behind = decision_.behind || decision.behind;
   if (binds) {
     decision_ = decision;
@@ -74,8 +74,7 @@ void Store::Undo(const Charge& charge, const Decision& decision, const Moment& m
   if (moment.now_ns < until_ns) Refund(charge, moment);
 }
 
-void Store::HitMany(absl::Span<const Charge> charges, const Moment& moment,
-                    Verdict* verdicts) {
+void Store::HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) {
   for (size_t i = 0; i < charges.size(); ++i) {
     const Decision decision = Hit(charges[i], moment);
     verdicts[i] = decision.behind && !moment.confirmed ? Verdict::kUnconfirmed

@@ -47,8 +47,7 @@ CellState Load(const Cell& cell) {
 // that it still did when the state was read.
 Reading Read(const Cell& cell, const Fingerprint& key, CellState* state) {
   *state = Load(cell);
-  if (!Holds(cell, key) ||
-      cell.w0.load(std::memory_order_acquire) != state->w0) [[unlikely]] {
+  if (!Holds(cell, key) || cell.w0.load(std::memory_order_acquire) != state->w0) [[unlikely]] {
     return Reading::kOthers;
   }
   return IsClaim(state->w0) ? Reading::kClaimed : Reading::kOwned;
@@ -145,8 +144,7 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Slot* slot) {
   return true;
 }
 
-Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
-                                Slot* slot) {
+Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Slot* slot) {
   for (int tries = 0;; ++tries) {
     if (tries > 16) sched_yield();
     // Time stands still within a call, so what is stale must not depend on it alone:
@@ -196,7 +194,8 @@ Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
       }
       return true;
     });
-    if (found) [[likely]] return Entry::kFound;
+    if (found) [[likely]]
+      return Entry::kFound;
     if (wait) continue;
     Entry entry = Entry::kReusedIdle;
     if (idle.cell != nullptr) {

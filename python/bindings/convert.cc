@@ -30,8 +30,7 @@ void Throw(Error error, const std::string& message) {
 
 void ThrowUnlessOk(const absl::Status& status) {
   if (status.ok()) return;
-  Throw(Error::kConfiguration,
-        std::string(status.message().data(), status.message().size()));
+  Throw(Error::kConfiguration, std::string(status.message().data(), status.message().size()));
 }
 
 std::string Shown(PyObject* object) {

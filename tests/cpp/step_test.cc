@@ -130,8 +130,7 @@ TEST_P(StepTest, NothingOverflows) {
       GetParam() == Algorithm::kSlidingWindow ? Limit::kMaxWindowCount : Limit::kMaxCount;
   for (const int64_t count : {int64_t{1}, int64_t{7}, most_count}) {
     // A sliding window looks two periods ahead, so the longest is half as long.
-    const int64_t longest =
-        Limit::kMaxPeriodNs / (GetParam() == Algorithm::kSlidingWindow ? 2 : 1);
+    const int64_t longest = Limit::kMaxPeriodNs / (GetParam() == Algorithm::kSlidingWindow ? 2 : 1);
     for (const int64_t period : {int64_t{1}, kSecond, longest}) {
       const Limit limit = MakeLimit(count, period, GetParam());
       for (const int64_t now :

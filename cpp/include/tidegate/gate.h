@@ -38,7 +38,8 @@ int NumberThread();
 
 inline int ThreadNumber() {
   const int number = internal::thread_number;
-  if (number >= 0) [[likely]] return number;
+  if (number >= 0) [[likely]]
+    return number;
   return internal::NumberThread();
 }
 
@@ -46,9 +47,7 @@ class Gate {
  public:
   class Pass {
    public:
-    explicit Pass(Gate& gate) : gate_(gate), thread_(ThreadNumber()) {
-      gate_.Enter(thread_);
-    }
+    explicit Pass(Gate& gate) : gate_(gate), thread_(ThreadNumber()) { gate_.Enter(thread_); }
     ~Pass() {
       if (!left_) gate_.Leave(thread_);
     }
@@ -98,7 +97,8 @@ class Gate {
       } else {
         std::atomic_thread_fence(std::memory_order_seq_cst);
       }
-      if (!closed_.load(std::memory_order_acquire)) [[likely]] return;
+      if (!closed_.load(std::memory_order_acquire)) [[likely]]
+        return;
       Leave(thread);
       WaitUntilOpen();
     }

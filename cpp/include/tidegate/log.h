@@ -59,8 +59,8 @@ Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns, in
 void RefundLog(InstantRing* ring, int64_t now_ns, int64_t cost);
 // Ends the lease of `cost` units admitted at `admitted_ns`; nothing where it has
 // run out already.
-void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns,
-                int64_t now_ns, int64_t cost);
+void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
+                int64_t cost);
 
 }  // namespace tidegate
 

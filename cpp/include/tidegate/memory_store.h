@@ -50,8 +50,7 @@ class MemoryStore final : public Store {
   void Refund(const Charge& charge, const Moment& moment) override;
   void Reset(const Charge& charge, const Moment& moment) override;
   void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
-  void HitMany(absl::Span<const Charge> charges, const Moment& moment,
-               Verdict* verdicts) override;
+  void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
   StoreStats stats() const override;
 
   // Hit(), to be inlined; defined in src/memory_store_inl.h.
@@ -93,8 +92,7 @@ class MemoryStore final : public Store {
     return table;
   }
   bool IsDue(Table::Entry entry, int64_t now_ns) const {
-    return entry != Table::Entry::kFound ||
-           now_ns >= tend_at_ns_.load(std::memory_order_relaxed);
+    return entry != Table::Entry::kFound || now_ns >= tend_at_ns_.load(std::memory_order_relaxed);
   }
   // Counts a new cell, and now and then does a step of growth. Not in a pass.
   void Entered(Table::Entry entry, int64_t now_ns);

@@ -59,8 +59,7 @@ class Store {
   virtual void Refund(const Charge& charge, const Moment& moment) = 0;
   virtual void Reset(const Charge& charge, const Moment& moment) = 0;
   // Ends the lease that a Hit at `admitted_ns` took; for concurrency limits.
-  virtual void Release(const Charge& charge, int64_t admitted_ns,
-                       const Moment& moment) = 0;
+  virtual void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) = 0;
 
   // Several limits, all or none. The binding limit is the refusing one with the
   // longest wait, else the one with the least room left. The default asks each
@@ -73,8 +72,7 @@ class Store {
   virtual Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment);
 
   // Independent charges, in order.
-  virtual void HitMany(absl::Span<const Charge> charges, const Moment& moment,
-                       Verdict* verdicts);
+  virtual void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts);
 
   virtual StoreStats stats() const = 0;
 

@@ -81,8 +81,7 @@ class Table {
 
   Table() = default;
   // `memory` is zeroed or holds a table of as many slices; 16-byte aligned.
-  Table(void* memory, size_t slices)
-      : cells_(static_cast<Cell*>(memory)), slices_(slices) {}
+  Table(void* memory, size_t slices) : cells_(static_cast<Cell*>(memory)), slices_(slices) {}
 
   size_t slices() const { return slices_; }
   size_t cells() const { return slices_ * kSliceCells; }
@@ -96,8 +95,7 @@ class Table {
 
   // Where a search for `key` begins; worth prefetching.
   const Cell* Home(const Fingerprint& key) const {
-    return slice(SliceOf(key, slices_)) + (key.lo & (kGroups - 1)) * kGroupCells +
-           StartOf(key);
+    return slice(SliceOf(key, slices_)) + (key.lo & (kGroups - 1)) * kGroupCells + StartOf(key);
   }
 
   // Looks at the home cell alone, where most keys are. False tells nothing.
