@@ -47,7 +47,7 @@ MemoryStore::Pages::Pages(size_t slices) {
   memory_ = memory;
   const auto address = reinterpret_cast<uintptr_t>(memory);
   const uintptr_t aligned = (address + alignment - 1) / alignment * alignment;
-  table_ = Table(reinterpret_cast<void*>(aligned), slices);
+  table_ = Table(static_cast<char*>(memory) + (aligned - address), slices);
 #if defined(MADV_HUGEPAGE)
   if (alignment > 1) {
     madvise(table_.slice(0), slices * Table::kSliceBytes, MADV_HUGEPAGE);
