@@ -84,8 +84,11 @@ struct CellCalls {
     [[maybe_unused]] const auto pass = store.Enter();
     const Table& table = store.TableOf(key);
     Table::Slot slot;
-    while (table.Find(key, &slot) && !Table::Replace(slot, Refund(charge.limit->limit, slot.state,
-                                                                  moment.now_ns, charge.cost))) {
+    while (table.Find(key, &slot)) {
+      const bool behind = Peek(charge.limit->limit, slot.state, moment.now_ns, 1).behind;
+      if (behind && !moment.confirmed) return;
+      const CellState next = Refund(charge.limit->limit, slot.state, moment.now_ns, charge.cost);
+      if (next == slot.state || Table::Replace(slot, next)) return;
     }
   }
 

@@ -9,12 +9,12 @@
 
 namespace tidegate {
 
-absl::StatusOr<std::unique_ptr<Limiter>> Limiter::Create(
-    std::vector<Limit> limits, std::shared_ptr<Store> store,
-    std::shared_ptr<Clock> clock, std::string_view scope) {
+absl::StatusOr<std::unique_ptr<Limiter>> Limiter::Create(std::vector<Limit> limits,
+                                                         std::shared_ptr<Store> store,
+                                                         std::shared_ptr<Clock> clock,
+                                                         std::string_view scope) {
   if (limits.empty()) {
-    return absl::InvalidArgumentError(
-        "no limit was given; accepted is at least one");
+    return absl::InvalidArgumentError("no limit was given; accepted is at least one");
   }
   std::vector<BoundLimit> bound;
   bound.reserve(limits.size());
@@ -41,7 +41,7 @@ Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
 
 Decision Limiter::Decide(std::string_view key, int64_t cost, const Moment& moment) {
   if (limits_.size() == 1) return store_->Hit({key, limits_.data(), cost}, moment);
-  return store_->HitAll(PlanFor(key, cost), moment);
+  return store_->HitAll(PlanFor(key, cost), moment, [this] { return NowNs(); });
 }
 
 Limiter::Plan Limiter::PlanFor(std::string_view key, int64_t cost) const {
@@ -66,10 +66,9 @@ inline void Limiter::Count(int64_t allowed, int64_t denied) {
 
 Decision Limiter::Hit(std::string_view key, int64_t cost) {
   const Moment moment{NowNs()};
-  Decision decision = memory_ != nullptr
-                          ? memory_->HitInline({key, limits_.data(), cost}, moment)
-                      : shm_ != nullptr ? shm_->HitInline({key, limits_.data(), cost}, moment)
-                                        : Decide(key, cost, moment);
+  Decision decision = memory_ != nullptr ? memory_->HitInline({key, limits_.data(), cost}, moment)
+                      : shm_ != nullptr  ? shm_->HitInline({key, limits_.data(), cost}, moment)
+                                         : Decide(key, cost, moment);
   if (decision.behind) [[unlikely]] {
     decision = Decide(key, cost, {NowNs(), /*confirmed=*/true});
   }
@@ -83,7 +82,8 @@ bool Limiter::Allow(std::string_view key, int64_t cost) {
   const Charge charge{key, limits_.data(), cost};
   const Verdict verdict = memory_ != nullptr ? memory_->AskInline(charge, {NowNs()})
                                              : shm_->AskInline(charge, {NowNs()});
-  if (verdict == Verdict::kUnconfirmed) [[unlikely]] return Hit(key, cost).allowed;
+  if (verdict == Verdict::kUnconfirmed) [[unlikely]]
+    return Hit(key, cost).allowed;
   const bool allowed = verdict == Verdict::kAllowed;
   Count(allowed, !allowed);
   return allowed;
@@ -97,8 +97,11 @@ Decision Limiter::Peek(std::string_view key, int64_t cost) {
 }
 
 void Limiter::Refund(std::string_view key, int64_t cost) {
-  const Moment moment{NowNs()};
-  for (const Charge& charge : PlanFor(key, cost)) store_->Refund(charge, moment);
+  for (const Charge& charge : PlanFor(key, cost)) {
+    Moment moment{NowNs()};
+    if (store_->Peek(charge, moment).behind) moment = {NowNs(), /*confirmed=*/true};
+    store_->Refund(charge, moment);
+  }
 }
 
 void Limiter::Reset(std::string_view key) {
@@ -115,8 +118,8 @@ void Limiter::Release(std::string_view key, int64_t cost, int64_t admitted_ns) {
   }
 }
 
-void Limiter::HitMany(absl::Span<const std::string_view> keys,
-                      absl::Span<const int64_t> costs, bool* allowed) {
+void Limiter::HitMany(absl::Span<const std::string_view> keys, absl::Span<const int64_t> costs,
+                      bool* allowed) {
   const auto cost_of = [&](size_t i) { return costs.empty() ? 1 : costs[i]; };
   if (limits_.size() > 1) {
     for (size_t i = 0; i < keys.size(); ++i) {

@@ -24,8 +24,7 @@ constexpr size_t kHugeFrom = size_t{32} << 20;
 
 size_t SlicesFor(double keys, double load) {
   return std::max<size_t>(
-      1, static_cast<size_t>(
-             std::ceil(keys / load / static_cast<double>(Table::kSliceCells))));
+      1, static_cast<size_t>(std::ceil(keys / load / static_cast<double>(Table::kSliceCells))));
 }
 
 // Whether a cell is worth a place in the next table.
@@ -48,7 +47,7 @@ MemoryStore::Pages::Pages(size_t slices) {
   memory_ = memory;
   const auto address = reinterpret_cast<uintptr_t>(memory);
   const uintptr_t aligned = (address + alignment - 1) / alignment * alignment;
-  table_ = Table(reinterpret_cast<void*>(aligned), slices);
+  table_ = Table(static_cast<char*>(memory) + (aligned - address), slices);
 #if defined(MADV_HUGEPAGE)
   if (alignment > 1) {
     madvise(table_.slice(0), slices * Table::kSliceBytes, MADV_HUGEPAGE);
@@ -71,12 +70,11 @@ void MemoryStore::Pages::ReleaseSlice(size_t i) {
   madvise(table_.slice(i), Table::kSliceBytes, MADV_DONTNEED);
 }
 
-absl::StatusOr<std::shared_ptr<MemoryStore>> MemoryStore::Create(
-    const MemoryOptions& options) {
+absl::StatusOr<std::shared_ptr<MemoryStore>> MemoryStore::Create(const MemoryOptions& options) {
   if (options.capacity < 1 || options.capacity > MemoryOptions::kMaxCapacity) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the capacity of a memory store is ", options.capacity,
-                     " keys; accepted is 1 to ", MemoryOptions::kMaxCapacity));
+    return absl::InvalidArgumentError(absl::StrCat("the capacity of a memory store is ",
+                                                   options.capacity, " keys; accepted is 1 to ",
+                                                   MemoryOptions::kMaxCapacity));
   }
   Pages first(1);
   if (!first.ok()) {
@@ -102,8 +100,7 @@ Decision MemoryStore::Hit(const Charge& charge, const Moment& moment) {
   return HitInline(charge, moment);
 }
 
-Decision MemoryStore::HitOther(const Charge& charge, const Fingerprint& key,
-                               const Moment& moment) {
+Decision MemoryStore::HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
   if (charge.cost > limit.capacity()) {
     // Nothing will be charged, so no cell has to be made.
@@ -112,6 +109,7 @@ Decision MemoryStore::HitOther(const Charge& charge, const Fingerprint& key,
   }
   if (!IsLog(limit.algorithm())) return CellCalls::HitState(*this, charge, key, moment);
   Decision decision;
+  const Gate::Pass pass(gate_);
   logs_->With(key, moment.now_ns, [&](InstantRing& ring) {
     decision = moment.confirmed || !IsBehind(limit, ring, moment.now_ns)
                    ? StepLog(limit, &ring, moment.now_ns, charge.cost)
@@ -125,6 +123,7 @@ Decision MemoryStore::Peek(const Charge& charge, const Moment& moment) {
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
   if (!IsLog(limit.algorithm())) return CellCalls::PeekState(*this, charge, key, moment);
   Decision decision;
+  const Gate::Pass pass(gate_);
   logs_->WithExisting(key, [&](InstantRing* ring) {
     const InstantRing none;
     decision = PeekLog(limit, ring != nullptr ? *ring : none, moment.now_ns, charge.cost);
@@ -138,6 +137,7 @@ void MemoryStore::Refund(const Charge& charge, const Moment& moment) {
     CellCalls::RefundState(*this, charge, key, moment);
     return;
   }
+  const Gate::Pass pass(gate_);
   logs_->WithExisting(key, [&](InstantRing* ring) {
     if (ring != nullptr) RefundLog(ring, moment.now_ns, charge.cost);
   });
@@ -146,15 +146,16 @@ void MemoryStore::Refund(const Charge& charge, const Moment& moment) {
 void MemoryStore::Reset(const Charge& charge, const Moment&) {
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
   if (IsLog(charge.limit->limit.algorithm())) {
+    const Gate::Pass pass(gate_);
     logs_->Erase(key);
   } else {
     CellCalls::ResetState(*this, key);
   }
 }
 
-void MemoryStore::Release(const Charge& charge, int64_t admitted_ns,
-                          const Moment& moment) {
+void MemoryStore::Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
+  const Gate::Pass pass(gate_);
   logs_->WithExisting(hasher_.Hash(charge.key, charge.limit->tag), [&](InstantRing* ring) {
     if (ring != nullptr) {
       ReleaseLog(limit, ring, admitted_ns, moment.now_ns, charge.cost);
@@ -172,6 +173,7 @@ StoreStats MemoryStore::stats() const {
   stats.keys = used_.load(std::memory_order_relaxed);
   stats.evictions = evictions_.load(std::memory_order_relaxed);
   stats.evicted_live = evicted_live_.load(std::memory_order_relaxed);
+  const Gate::Pass pass(gate_);
   logs_->Count(&stats);
   return stats;
 }
@@ -181,8 +183,7 @@ void MemoryStore::Entered(Table::Entry entry, int64_t now_ns) {
   switch (entry) {
     case Table::Entry::kNew: {
       const int64_t used = used_.fetch_add(1, std::memory_order_relaxed) + 1;
-      due = due || (used % kMaintainEvery == 0 &&
-                    used > grow_at_.load(std::memory_order_relaxed));
+      due = due || (used % kMaintainEvery == 0 && used > grow_at_.load(std::memory_order_relaxed));
       break;
     }
     case Table::Entry::kReusedIdle:
@@ -214,6 +215,8 @@ void MemoryStore::Maintain(int64_t now_ns) {
   gate_.Alone([&] {
     tend_at_ns_.store(now_ns + kTendEveryNs, std::memory_order_relaxed);
     if (next_.ok()) {
+      // Some of them went to the old table; to count all is the safe side.
+      next_used_ += kMaintainEvery;
       MoveSlice(now_ns);
       return;
     }
@@ -251,43 +254,74 @@ void MemoryStore::BeginMove(int64_t now_ns) {
   }
   next_ = std::move(pages);
   moved_slices_ = 0;
+  next_used_ = 0;
   // While a move is under way every kMaintainEvery-th new key moves a slice.
   grow_at_.store(0, std::memory_order_relaxed);
   MoveSlice(now_ns);
 }
 
 void MemoryStore::MoveSlice(int64_t now_ns) {
-  Cell* const cells = current_.table().slice(moved_slices_);
+  // Keys may wake up while a table that was mostly idle shrinks.
+  const size_t from = moved_slices_;
+  const double wanted = KeptShare(from, now_ns) * static_cast<double>(Table::kSliceCells) +
+                        static_cast<double>(next_used_);
+  if (wanted > kFullest * static_cast<double>(next_.table().cells()) && Enlarge(now_ns)) return;
+  MoveCells(current_.table().slice(from), next_.table(), now_ns);
+  current_.ReleaseSlice(from);
+  if (++moved_slices_ == current_.table().slices()) FinishMove();
+}
+
+// Does in one go what is left of a move, into a table that is large enough. False
+// where there is none.
+bool MemoryStore::Enlarge(int64_t now_ns) {
+  const auto used = static_cast<double>(used_.load(std::memory_order_relaxed));
+  const size_t wanted = std::min(most_slices_, SlicesFor(used, kFresh));
+  if (wanted <= next_.table().slices()) return false;
+  Pages larger(wanted);
+  if (!larger.ok()) return false;
+  next_used_ = 0;
+  for (size_t i = 0; i < next_.table().slices(); ++i) {
+    MoveCells(next_.table().slice(i), larger.table(), now_ns);
+  }
+  for (size_t i = moved_slices_; i < current_.table().slices(); ++i) {
+    MoveCells(current_.table().slice(i), larger.table(), now_ns);
+  }
+  next_ = std::move(larger);
+  FinishMove();
+  return true;
+}
+
+void MemoryStore::MoveCells(Cell* cells, Table& to, int64_t now_ns) {
   int64_t dropped = 0;
   int64_t lost = 0;
   for (size_t i = 0; i < Table::kSliceCells; ++i) {
     const Fingerprint key{cells[i].lo.load(std::memory_order_relaxed),
                           cells[i].hi.load(std::memory_order_relaxed)};
-    if (key == Fingerprint{}) continue;
+    if (key == Fingerprint{} || Table::IsNobody(key)) continue;
     if (!IsKept(cells[i], now_ns)) {
       ++dropped;
       continue;
     }
-    const Table::Entry entry =
-        next_.table().Put(key,
-                          {cells[i].w0.load(std::memory_order_relaxed),
-                           cells[i].w1.load(std::memory_order_relaxed)},
-                          now_ns);
+    const Table::Entry entry = to.Put(
+        key,
+        {cells[i].w0.load(std::memory_order_relaxed), cells[i].w1.load(std::memory_order_relaxed)},
+        now_ns);
+    next_used_ += entry == Table::Entry::kNew;
     lost += entry == Table::Entry::kReusedLive;
     dropped += entry == Table::Entry::kReusedIdle;
   }
-  current_.ReleaseSlice(moved_slices_);
   evictions_.fetch_add(dropped, std::memory_order_relaxed);
   evicted_live_.fetch_add(lost, std::memory_order_relaxed);
   used_.fetch_sub(dropped + lost, std::memory_order_relaxed);
-  if (++moved_slices_ < current_.table().slices()) return;
+}
+
+void MemoryStore::FinishMove() {
   current_ = std::move(next_);
   next_ = Pages();
   tended_.store(0, std::memory_order_relaxed);
   kept_seen_.store(0, std::memory_order_relaxed);
-  grow_at_.store(
-      static_cast<int64_t>(kFullest * static_cast<double>(current_.table().cells())),
-      std::memory_order_relaxed);
+  grow_at_.store(static_cast<int64_t>(kFullest * static_cast<double>(current_.table().cells())),
+                 std::memory_order_relaxed);
 }
 
 }  // namespace tidegate

@@ -8,12 +8,25 @@
 namespace tidegate {
 namespace {
 
-// The name of a cell that was claimed and given up.
-constexpr Fingerprint kNobody{1, 0};
+// How often a call looks for a claim to end, most times giving up its turn.
+constexpr int kMostTries = 100;
 
 enum class Reading { kOwned, kClaimed, kOthers };
 
 bool IsClaim(uint64_t w0) { return (w0 & Table::kClaimBit) != 0; }
+
+// In the place of the last four microseconds of a claim's time: two callers of one
+// key at one instant must not take each other's claims for their own.
+constexpr uint64_t kNonceMask = 0xfff;
+uint64_t Nonce() {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc();
+#else
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_nsec);
+#endif
+}
 
 bool IsStale(uint64_t claim_w0, int64_t now_ns) {
   const auto since = static_cast<int64_t>(claim_w0 & ~Table::kClaimBit);
@@ -23,12 +36,6 @@ bool IsStale(uint64_t claim_w0, int64_t now_ns) {
 
 bool IsIdle(uint64_t w0, int64_t now_ns, int64_t for_ns) {
   return w0 == 0 || static_cast<int64_t>(w0) <= now_ns - for_ns;
-}
-
-int64_t MonotonicNs() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
 }
 
 bool Holds(const Cell& cell, const Fingerprint& key) {
@@ -60,8 +67,7 @@ CellState Load(const Cell& cell) {
 // that it still did when the state was read.
 Reading Read(const Cell& cell, const Fingerprint& key, CellState* state) {
   *state = Load(cell);
-  if (!Holds(cell, key) ||
-      cell.w0.load(std::memory_order_acquire) != state->w0) [[unlikely]] {
+  if (!Holds(cell, key) || cell.w0.load(std::memory_order_acquire) != state->w0) [[unlikely]] {
     return Reading::kOthers;
   }
   return IsClaim(state->w0) ? Reading::kClaimed : Reading::kOwned;
@@ -128,18 +134,20 @@ bool Table::HasAnother(const Fingerprint& key, const Cell* mine) const {
 
 // Steps 1 to 3 of the protocol, on slot->cell in the state slot->raw.
 bool Table::Claim(const Fingerprint& key, int64_t now_ns, Slot* slot) {
-  const CellState claim{kClaimBit | static_cast<uint64_t>(now_ns), key.lo};
+  const CellState claim{
+      kClaimBit | (static_cast<uint64_t>(now_ns) & ~kNonceMask) | (Nonce() & kNonceMask), key.lo};
   Cell* const cell = slot->cell;
   if (!ReplaceState(cell, slot->raw, claim)) return false;
   const Fingerprint before{cell->lo.load(std::memory_order_acquire),
                            cell->hi.load(std::memory_order_acquire)};
   // Taken over already: then that may be the name of who did.
-  if (Load(*cell) != claim) [[unlikely]] return false;
+  if (Load(*cell) != claim) [[unlikely]]
+    return false;
   const Fingerprint name = NameOver(before, key);
   if (!ReplaceKey(cell, before, name)) return false;
   if (HasAnother(key, cell)) {
     // The name first: a cell of this key must never be seen owned and fresh.
-    if (ReplaceKey(cell, name, NameOver(name, kNobody))) ReplaceState(cell, claim, {0, 0});
+    if (ReplaceKey(cell, name, NameOver(name, Table::kNobody))) ReplaceState(cell, claim, {0, 0});
     return false;
   }
   slot->raw = claim;
@@ -147,19 +155,13 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Slot* slot) {
   return true;
 }
 
-Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
-                                Slot* slot) {
-  constexpr int kPatience = 16;
-  const int64_t called_ns = now_ns;
-  int64_t waiting_since_ns = 0;
+Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Slot* slot) {
   for (int tries = 0;; ++tries) {
-    if (tries == kPatience) waiting_since_ns = MonotonicNs();
-    if (tries > kPatience) {
-      sched_yield();
-      // The caller's reading stands still while it waits; without this, the claim
-      // of somebody who died would never grow old.
-      now_ns = called_ns + (MonotonicNs() - waiting_since_ns);
-    }
+    if (tries > 16) sched_yield();
+    // Time stands still within a call, so what is stale must not depend on it alone:
+    // to take over a claim is always safe.
+    const bool patient = tries < kMostTries;
+    const auto is_stale = [&](uint64_t w0) { return !patient || IsStale(w0, now_ns); };
     Slot idle;   // for long
     Slot spare;  // idle, but not for long
     Slot empty;
@@ -173,7 +175,7 @@ Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
         if (reading == Reading::kOwned) {
           slot->state = slot->raw;
           found = true;
-        } else if (reading == Reading::kClaimed && IsStale(slot->raw.w0, now_ns)) {
+        } else if (reading == Reading::kClaimed && is_stale(slot->raw.w0)) {
           idle = *slot;
         } else {
           wait = true;
@@ -182,7 +184,7 @@ Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
       }
       const CellState state = Load(*cell);
       if (IsClaim(state.w0)) {
-        if (IsStale(state.w0, now_ns)) {
+        if (is_stale(state.w0)) {
           if (idle.cell == nullptr) idle = {cell, state, {}};
         } else if (state.w1 == key.lo) {
           wait = true;  // the same key is on its way in
@@ -203,11 +205,14 @@ Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
       }
       return true;
     });
-    if (found) [[likely]] return Entry::kFound;
+    if (found) [[likely]]
+      return Entry::kFound;
     if (wait) continue;
     Entry entry = Entry::kReusedIdle;
     if (idle.cell != nullptr) {
       *slot = idle;
+      // Nobody's cell holds no key yet, so nobody loses it.
+      if (Holds(*idle.cell, kNobody)) entry = Entry::kNew;
     } else if (empty.cell != nullptr) {
       *slot = empty;
       entry = Entry::kNew;

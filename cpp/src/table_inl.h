@@ -13,10 +13,8 @@
 
 namespace tidegate {
 
-TIDEGATE_INLINE Cell* Table::FindNear(const Fingerprint& key, uint64_t& w0,
-                                      uint64_t& w1) const {
-  Cell* const group =
-      slice(SliceOf(key, slices_)) + (key.lo & (kGroups - 1)) * kGroupCells;
+TIDEGATE_INLINE Cell* Table::FindNear(const Fingerprint& key, uint64_t& w0, uint64_t& w1) const {
+  Cell* const group = slice(SliceOf(key, slices_)) + (key.lo & (kGroups - 1)) * kGroupCells;
   size_t at = StartOf(key);
   for (size_t i = 0; i < kGroupCells; ++i, at = (at + 1) & (kGroupCells - 1)) {
     Cell* const cell = group + at;
@@ -56,12 +54,14 @@ TIDEGATE_INLINE void Table::Update(const Fingerprint& key, int64_t now_ns, bool 
     uint64_t next_w1 = 0;
     if (!step(claimed ? 0 : w0, claimed ? 0 : w1, next_w0, next_w1)) {
       // A claim must not be left behind; the key is as good as new.
-      if (claimed) [[unlikely]] Replace({cell, {w0, w1}, {}}, {0, key.lo});
+      if (claimed) [[unlikely]]
+        Replace({cell, {w0, w1}, {}}, {0, key.lo});
       return;
     }
     if (one_word && w1 == 0) [[likely]] {
       uint64_t expected = w0;
-      if (cell->w0.compare_exchange_strong(expected, next_w0)) [[likely]] return;
+      if (cell->w0.compare_exchange_strong(expected, next_w0)) [[likely]]
+        return;
     } else if (CompareAndSwap(&cell->w0, {w0, w1}, {next_w0, next_w1})) {
       return;
     }

@@ -43,7 +43,8 @@ class KeyView {
     if (PyUnicode_Check(key) && PyUnicode_IS_COMPACT_ASCII(key)) [[likely]] {
       view_ = {static_cast<const char*>(PyUnicode_DATA(key)),
                static_cast<size_t>(PyUnicode_GET_LENGTH(key))};
-      if (!view_.empty()) [[likely]] return true;
+      if (!view_.empty()) [[likely]]
+        return true;
     }
     return ReadOther(key);
   }

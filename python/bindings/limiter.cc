@@ -31,9 +31,9 @@ struct PyLimiter {
 Limiter* LimiterOf(PyObject* self) {
   // pybind11 keeps the pointer of a simple instance inline.
   auto* instance = reinterpret_cast<py::detail::instance*>(self);
-  auto* py_limiter = static_cast<PyLimiter*>(
-      instance->simple_layout ? instance->simple_value_holder[0]
-                              : instance->nonsimple.values_and_holders[0]);
+  auto* py_limiter =
+      static_cast<PyLimiter*>(instance->simple_layout ? instance->simple_value_holder[0]
+                                                      : instance->nonsimple.values_and_holders[0]);
   if (py_limiter == nullptr || py_limiter->open == nullptr) [[unlikely]] {
     SetError(Error::kClosed, "the limiter is closed");
     return nullptr;
@@ -47,7 +47,8 @@ struct KeyAndCost {
   int64_t cost = 1;
 
   bool Read(PyObject* const* args, Py_ssize_t count, PyObject* names) {
-    if (count == 1 && names == nullptr) [[likely]] return key.Read(args[0]);
+    if (count == 1 && names == nullptr) [[likely]]
+      return key.Read(args[0]);
     return ReadOther(args, count, names);
   }
 
@@ -259,28 +260,28 @@ void RegisterLimiter(py::module_& m) {
           "DEFAULT_CAPACITY", [](const py::object&) { return MemoryOptions::kDefaultCapacity; });
   py::class_<PyLimiter> limiter(m, "Limiter");
   limiter
-      .def(py::init(&Make), py::arg("limits"), py::arg("store"), py::arg("clock"),
-           py::arg("scope"))
+      .def(py::init(&Make), py::arg("limits"), py::arg("store"), py::arg("clock"), py::arg("scope"))
       .def("peek", &Peek, py::arg("key"), py::arg("cost") = 1)
-      .def("reset",
-           [](PyLimiter& self, const py::object& key) {
-             Checked(self).Reset(KeyFrom(key).view());
-           },
-           py::arg("key"))
-      .def("refund",
-           [](PyLimiter& self, const py::object& key, const py::object& cost) {
-             Limiter& l = Checked(self);
-             const KeyView view = KeyFrom(key);
-             l.Refund(view.view(), CostFrom(cost));
-           },
-           py::arg("key"), py::arg("cost") = 1)
-      .def("_release",
-           [](PyLimiter& self, const py::object& key, int64_t cost, const py::object& decision) {
-             const Decision* admitted = GetDecision(decision.ptr());
-             if (admitted == nullptr) throw py::type_error("a Decision is expected");
-             Checked(self).Release(KeyFrom(key).view(), cost, admitted->at_ns);
-           },
-           py::arg("key"), py::arg("cost"), py::arg("decision"))
+      .def(
+          "reset",
+          [](PyLimiter& self, const py::object& key) { Checked(self).Reset(KeyFrom(key).view()); },
+          py::arg("key"))
+      .def(
+          "refund",
+          [](PyLimiter& self, const py::object& key, const py::object& cost) {
+            Limiter& l = Checked(self);
+            const KeyView view = KeyFrom(key);
+            l.Refund(view.view(), CostFrom(cost));
+          },
+          py::arg("key"), py::arg("cost") = 1)
+      .def(
+          "_release",
+          [](PyLimiter& self, const py::object& key, int64_t cost, const py::object& decision) {
+            const Decision* admitted = GetDecision(decision.ptr());
+            if (admitted == nullptr) throw py::type_error("a Decision is expected");
+            Checked(self).Release(KeyFrom(key).view(), cost, admitted->at_ns);
+          },
+          py::arg("key"), py::arg("cost"), py::arg("decision"))
       .def("hit_many", &PyHitMany, py::arg("keys"), py::arg("costs") = py::none())
       .def("_now_ns", [](PyLimiter& self) { return Checked(self).NowNs(); })
       .def("_stats",

@@ -36,8 +36,7 @@ class SystemClock final : public Clock {
     const Fit fit = fit_.Load();
     const uint64_t ticks = __builtin_ia32_rdtsc() - fit.ticks;
     if (ticks < fit.valid_ticks) [[likely]] {
-      return fit.ns + static_cast<int64_t>(
-                          (static_cast<Wide>(ticks) * fit.ns_per_tick) >> 32);
+      return fit.ns + static_cast<int64_t>((static_cast<Wide>(ticks) * fit.ns_per_tick) >> 32);
     }
 #endif
     return NowSlow();
@@ -60,13 +59,10 @@ class SystemClock final : public Clock {
    public:
     Fit Load() const {
       const uint32_t before = sequence_.load(std::memory_order_acquire);
-      Fit fit{ticks_.load(std::memory_order_relaxed),
-              valid_ticks_.load(std::memory_order_relaxed),
-              ns_.load(std::memory_order_relaxed),
-              ns_per_tick_.load(std::memory_order_relaxed)};
+      Fit fit{ticks_.load(std::memory_order_relaxed), valid_ticks_.load(std::memory_order_relaxed),
+              ns_.load(std::memory_order_relaxed), ns_per_tick_.load(std::memory_order_relaxed)};
       std::atomic_thread_fence(std::memory_order_acquire);
-      if ((before & 1) != 0 ||
-          sequence_.load(std::memory_order_relaxed) != before) [[unlikely]] {
+      if ((before & 1) != 0 || sequence_.load(std::memory_order_relaxed) != before) [[unlikely]] {
         fit.valid_ticks = 0;
       }
       return fit;
@@ -99,14 +95,14 @@ class SystemClock final : public Clock {
 // A clock that stands still until told otherwise: for tests and replay.
 class ManualClock final : public Clock {
  public:
-  explicit ManualClock(int64_t start_ns = 0) : now_ns_(start_ns) {}
+  explicit ManualClock(int64_t start_ns = 0) { SetNs(start_ns); }
   int64_t NowNs() override { return now_ns_.load(std::memory_order_acquire); }
   // Both clamp to [0, kMaxInstantNs].
   void AdvanceNs(int64_t ns);
   void SetNs(int64_t ns);
 
  private:
-  std::atomic<int64_t> now_ns_;
+  std::atomic<int64_t> now_ns_{0};
 };
 
 }  // namespace tidegate

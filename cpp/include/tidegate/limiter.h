@@ -55,9 +55,7 @@ class Limiter {
   void HitMany(absl::Span<const std::string_view> keys, absl::Span<const int64_t> costs,
                bool* allowed);
 
-  int64_t NowNs() {
-    return clock_ == nullptr ? system_.Now() + clock_shift_ns_ : clock_->NowNs();
-  }
+  int64_t NowNs() { return clock_ == nullptr ? system_.Now() + clock_shift_ns_ : clock_->NowNs(); }
   LimiterStats stats() const;
 
  private:

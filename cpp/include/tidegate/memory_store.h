@@ -14,7 +14,8 @@
 // microseconds of it.
 //
 // Thread-safe. Calls on cells are lock-free but for those moments; calls on
-// rings lock one of kShards mutexes.
+// rings lock one of many mutexes. fork() waits for calls that are under way, so a
+// child finds everything whole.
 #ifndef TIDEGATE_MEMORY_STORE_H_
 #define TIDEGATE_MEMORY_STORE_H_
 
@@ -49,8 +50,7 @@ class MemoryStore final : public Store {
   void Refund(const Charge& charge, const Moment& moment) override;
   void Reset(const Charge& charge, const Moment& moment) override;
   void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
-  void HitMany(absl::Span<const Charge> charges, const Moment& moment,
-               Verdict* verdicts) override;
+  void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
   StoreStats stats() const override;
 
   // Hit(), to be inlined; defined in src/memory_store_inl.h.
@@ -94,23 +94,26 @@ class MemoryStore final : public Store {
     return table;
   }
   bool IsDue(Table::Entry entry, int64_t now_ns) const {
-    return entry != Table::Entry::kFound ||
-           now_ns >= tend_at_ns_.load(std::memory_order_relaxed);
+    return entry != Table::Entry::kFound || now_ns >= tend_at_ns_.load(std::memory_order_relaxed);
   }
   // Counts a new cell, and now and then does a step of growth. Not in a pass.
   void Entered(Table::Entry entry, int64_t now_ns);
   void Maintain(int64_t now_ns);
   void BeginMove(int64_t now_ns);
   void MoveSlice(int64_t now_ns);
+  bool Enlarge(int64_t now_ns);
+  void MoveCells(Cell* cells, Table& to, int64_t now_ns);
+  void FinishMove();
   double KeptShare(size_t slice, int64_t now_ns) const;
 
   const Hasher hasher_;
   const size_t most_slices_;
-  Gate gate_;
+  mutable Gate gate_;
   // Changed only while alone in the gate.
   Pages current_;
   Pages next_;  // holds what current_'s first moved_slices_ slices held
   size_t moved_slices_ = 0;
+  int64_t next_used_ = 0;  // cells of next_ that hold a key, or a few less
 
   std::atomic<int64_t> used_{0};  // cells that hold a key, in both tables
   std::atomic<int64_t> grow_at_{0};

@@ -52,17 +52,15 @@ struct CellState {
 
 // Decides. `*next` is the state to store; where it equals `state`, nothing has
 // to be written. 1 <= cost; 0 <= now_ns <= kMaxInstantNs. The limit is no log.
-Decision Step(const Limit& limit, const CellState& state, int64_t now_ns,
-              int64_t cost, CellState* next);
+Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
+              CellState* next);
 
 // Gives `cost` units back, never beyond what a fresh state has.
-CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns,
-                 int64_t cost);
+CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost);
 
 // The decision a hit of `cost` would get, with `remaining` and `reset_after` as
 // they are without it.
-Decision Peek(const Limit& limit, const CellState& state, int64_t now_ns,
-              int64_t cost);
+Decision Peek(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost);
 
 // The bucket's step alone, inline: the hottest code of the library. What it finds
 // is left in words of their own, which a caller that inlines this keeps in
@@ -89,9 +87,9 @@ struct Interval {
 };
 Interval CostInterval(const Limit& limit, int64_t cost);
 
-__attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64_t w0,
-                                                      uint64_t w1, int64_t now_ns,
-                                                      int64_t cost, BucketOutcome& out) {
+__attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64_t w0, uint64_t w1,
+                                                      int64_t now_ns, int64_t cost,
+                                                      BucketOutcome& out) {
   const auto now = static_cast<uint64_t>(now_ns);
   int64_t used_ns = 0;
   int64_t used_fraction = 0;
@@ -143,7 +141,8 @@ __attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64
   out.next_w1 = static_cast<uint64_t>(used_fraction);
 }
 
-__attribute__((always_inline)) inline Decision MakeDecision(const Limit& limit, const BucketOutcome& outcome) {
+__attribute__((always_inline)) inline Decision MakeDecision(const Limit& limit,
+                                                            const BucketOutcome& outcome) {
   Decision d;
   d.allowed = outcome.allowed;
   d.behind = outcome.behind;

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "tidegate/decision.h"
@@ -64,26 +65,31 @@ class Store {
   virtual void Refund(const Charge& charge, const Moment& moment) = 0;
   virtual void Reset(const Charge& charge, const Moment& moment) = 0;
   // Ends the lease that a Hit at `admitted_ns` took; for concurrency limits.
-  virtual void Release(const Charge& charge, int64_t admitted_ns,
-                       const Moment& moment) = 0;
+  virtual void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) = 0;
 
   // Several limits, all or none. The binding limit is the refusing one with the
   // longest wait, else the one with the least room left. The default asks each
   // limit first and charges them only if all agree; where another caller comes
   // in between and one of them refuses after all, the ones before it are
   // refunded before the call returns.
-  virtual Decision HitAll(absl::Span<const Charge> plan, const Moment& moment);
+  // `clock` tells the time again, for that.
+  virtual Decision HitAll(absl::Span<const Charge> plan, const Moment& moment,
+                          absl::FunctionRef<int64_t()> clock);
   virtual Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment);
 
   // Independent charges, in order.
-  virtual void HitMany(absl::Span<const Charge> charges, const Moment& moment,
-                       Verdict* verdicts);
+  virtual void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts);
 
   // What is to be added to SystemClock so that all who share the store, in this
   // process and others, read the same time.
   virtual int64_t clock_shift_ns() const { return 0; }
 
   virtual StoreStats stats() const = 0;
+
+ private:
+  // Takes back what `decision` charged, unless it has run out since: then it is no
+  // longer part of the state, and to give it back would be to mint.
+  void Undo(const Charge& charge, const Decision& decision, const Moment& moment);
 };
 
 // Folds decisions of one plan into the one that is reported.

@@ -20,8 +20,8 @@
 //   empty     name 0, state 0. Never comes back once left, so a search may stop at
 //             the first empty cell.
 //   owned     name X; the state is a CellState of X (step.h).
-//   claimed   state w0 has kClaimBit and the time of the claim, w1 the low word
-//             of the fingerprint that claims. Nobody's: whatever name stands in it
+//   claimed   state w0 has kClaimBit and the time of the claim (and bits that make
+//             it this one), w1 the low word of the fingerprint that claims. Nobody's: whatever name stands in it
 //             is on its way in or out.
 // A key enters a cell by (1) state -> claimed, (2) name -> X in its next version,
 // from what was read there while the claim stood, (3) a look through all of X's
@@ -75,6 +75,11 @@ class Table {
   static constexpr uint64_t kVersionMask = 0xffff;
   // Whether two high words stand for one key.
   static bool SameHigh(uint64_t a, uint64_t b) { return ((a ^ b) & ~kVersionMask) == 0; }
+  static bool IsNobody(const Fingerprint& name) {
+    return name.lo == kNobody.lo && SameHigh(name.hi, kNobody.hi);
+  }
+  // The name, in any version, of a cell that was claimed and given up.
+  static constexpr Fingerprint kNobody{1, 0};
 
   // A cell that belongs to a key, or is claimed for it, as it was read.
   struct Slot {
@@ -87,8 +92,7 @@ class Table {
 
   Table() = default;
   // `memory` is zeroed or holds a table of as many slices; 16-byte aligned.
-  Table(void* memory, size_t slices)
-      : cells_(static_cast<Cell*>(memory)), slices_(slices) {}
+  Table(void* memory, size_t slices) : cells_(static_cast<Cell*>(memory)), slices_(slices) {}
 
   size_t slices() const { return slices_; }
   size_t cells() const { return slices_ * kSliceCells; }
@@ -102,8 +106,7 @@ class Table {
 
   // Where a search for `key` begins; worth prefetching.
   const Cell* Home(const Fingerprint& key) const {
-    return slice(SliceOf(key, slices_)) + (key.lo & (kGroups - 1)) * kGroupCells +
-           StartOf(key);
+    return slice(SliceOf(key, slices_)) + (key.lo & (kGroups - 1)) * kGroupCells + StartOf(key);
   }
 
   // Looks through the first group alone, where nearly all keys are, in registers.
