@@ -30,12 +30,10 @@ demo: $(VENV)/.demo  ## protect a FastAPI service and watch it refuse the right 
 	$(VENV)/bin/tidegate demo
 
 # One after the other and pytest last, so that what failed is what stands at the end.
-test:  ## everything that has to pass: linters, C++ and Python tests, sanitizers
+test:  ## all tests, C++ and Python; lint-cpp, asan, tsan and asan-python are apart
 	+@$(MAKE) --no-print-directory deps-test
-	+@$(MAKE) --no-print-directory --output-sync --jobs=$(JOBS) lint
+	+@$(MAKE) --no-print-directory lint-python
 	+@$(MAKE) --no-print-directory test-cpp
-	+@$(MAKE) --no-print-directory asan
-	+@$(MAKE) --no-print-directory tsan
 	+@$(MAKE) --no-print-directory test-python
 
 # ------------------------------------------------------------------- environment

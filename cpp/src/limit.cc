@@ -86,9 +86,9 @@ std::string Canonical(const LimitSpec& spec, int64_t burst) {
   return text;
 }
 
-absl::Status Bad(std::string what, int64_t given, std::string_view accepted) {
+absl::Status Bad(std::string_view what, int64_t given, std::string_view accepted) {
   return absl::InvalidArgumentError(
-      absl::StrCat(what, " is ", given, "; accepted is ", Absl(accepted)));
+      absl::StrCat(Absl(what), " is ", given, "; accepted is ", Absl(accepted)));
 }
 
 absl::Status CheckCount(const LimitSpec& spec) {

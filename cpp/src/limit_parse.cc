@@ -31,8 +31,8 @@ constexpr Unit kUnits[] = {
     {3'600 * kSecond, Calendar::kNone, {"h", "hour", "hr"}},
     {86'400 * kSecond, Calendar::kNone, {"d", "day"}},
     {604'800 * kSecond, Calendar::kNone, {"w", "week", "wk"}},
-    {30 * 86'400 * kSecond, Calendar::kMonth, {"month", "mo", "mon"}},
-    {365 * 86'400 * kSecond, Calendar::kYear, {"year", "y", "yr"}},
+    {int64_t{30} * 86'400 * kSecond, Calendar::kMonth, {"month", "mo", "mon"}},
+    {int64_t{365} * 86'400 * kSecond, Calendar::kYear, {"year", "y", "yr"}},
 };
 
 // A cursor over one limit. Every reader skips blanks first and consumes nothing

@@ -9,7 +9,7 @@
 
 namespace tidegate {
 
-absl::StatusOr<std::unique_ptr<Limiter>> Limiter::Create(std::vector<Limit> limits,
+absl::StatusOr<std::unique_ptr<Limiter>> Limiter::Create(const std::vector<Limit>& limits,
                                                          std::shared_ptr<Store> store,
                                                          std::shared_ptr<Clock> clock,
                                                          std::string_view scope) {

@@ -34,7 +34,7 @@ class Limiter {
  public:
   // At least one limit; equal ones count once. `clock` is SystemClock where it is
   // null. Limiters of one store and one scope share what they count for equal limits.
-  static absl::StatusOr<std::unique_ptr<Limiter>> Create(std::vector<Limit> limits,
+  static absl::StatusOr<std::unique_ptr<Limiter>> Create(const std::vector<Limit>& limits,
                                                          std::shared_ptr<Store> store,
                                                          std::shared_ptr<Clock> clock = nullptr,
                                                          std::string_view scope = "tg");
