@@ -49,7 +49,7 @@ struct CellCalls {
                            const Moment& moment) {
     const Limit& limit = charge.limit->limit;
     Decision decision;
-    Table::Entry entry = Table::Entry::kFound;
+    Table::Entry entry;
     {
       [[maybe_unused]] const auto pass = store.Enter();
       store.TableOf(key).Update(
@@ -110,7 +110,6 @@ struct CellCalls {
                       Verdict* verdicts) {
     constexpr size_t kBatch = 16;
     Fingerprint keys[kBatch];
-    Table::Entry entries[kBatch];
     for (size_t start = 0; start < charges.size(); start += kBatch) {
       const absl::Span<const Charge> batch = charges.subspan(start, kBatch);
       for (const Charge& charge :
@@ -127,6 +126,7 @@ struct CellCalls {
         store.Store::HitMany(batch, moment, verdicts + start);
         continue;
       }
+      Table::Entry entry;
       {
         [[maybe_unused]] const auto pass = store.Enter();
         for (size_t i = 0; i < batch.size(); ++i) {
@@ -135,16 +135,12 @@ struct CellCalls {
           __builtin_prefetch(home + 2, 1);  // the next line; a prefetch never faults
         }
         for (size_t i = 0; i < batch.size(); ++i) {
-          Table::Entry entry = Table::Entry::kFound;
           BucketOutcome outcome;
           UpdateBucket(store.TableOf(keys[i]), batch[i], keys[i], moment, entry, outcome);
-          entries[i] = entry;
           verdicts[start + i] = VerdictOf(outcome.allowed, outcome.behind, moment);
         }
       }
-      for (size_t i = 0; i < batch.size(); ++i) {
-        if (entries[i] != Table::Entry::kFound) store.Entered(entries[i], moment.now_ns);
-      }
+      if (entry.changed()) store.Entered(entry, moment.now_ns);
     }
   }
 
@@ -163,20 +159,21 @@ struct CellCalls {
                                            const Fingerprint& key, const Moment& moment,
                                            Table::Entry& entry, BucketOutcome& out) {
     const Limit& limit = charge.limit->limit;
-    table.Update(key, moment.now_ns, limit.denominator() == 1, entry,
-                 [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1)
-                     __attribute__((always_inline)) {
-                       StepBucket(limit, w0, w1, moment.now_ns, charge.cost, out);
-                       next_w0 = out.next_w0;
-                       next_w1 = out.next_w1;
-                       return out.behind ? moment.confirmed : out.allowed;
-                     });
+    table.Update(
+        key, moment.now_ns, limit.denominator() == 1, entry,
+        [&](uint64_t w0, uint64_t w1, uint64_t & next_w0, uint64_t & next_w1)
+            __attribute__((always_inline)) {
+              StepBucket(limit, w0, w1, moment.now_ns, charge.cost, out);
+              next_w0 = out.next_w0;
+              next_w1 = out.next_w1;
+              return out.behind ? moment.confirmed : out.allowed;
+            });
   }
 
   template <typename S>
   TIDEGATE_INLINE static void HitBucket(S& store, const Charge& charge, const Fingerprint& key,
                                         const Moment& moment, BucketOutcome& outcome) {
-    Table::Entry entry = Table::Entry::kFound;
+    Table::Entry entry;
     {
       [[maybe_unused]] const auto pass = store.Enter();
       UpdateBucket(store.TableOf(key), charge, key, moment, entry, outcome);

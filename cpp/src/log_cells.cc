@@ -119,7 +119,7 @@ bool LogCells::Take(int64_t end, int64_t cost, int64_t now_ns, size_t from) {
     const size_t i = (from + n) % cells_;
     const Fingerprint key = KeyOf(i);
     int64_t took = 0;
-    Table::Entry entry = Table::Entry::kFound;
+    Table::Entry entry;
     table_.Update(key, now_ns, /*one_word=*/false, entry,
                   [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
                     Pair pair = PairOf(w0, w1, HasOnePlace(i));
@@ -137,7 +137,7 @@ bool LogCells::Take(int64_t end, int64_t cost, int64_t now_ns, size_t from) {
                     next_w1 = next.w1;
                     return took > 0;
                   });
-    if (entry != Table::Entry::kFound) entered_(entry);
+    if (entry.changed()) entered_(entry);
     left -= took;
   }
   if (left == 0) return true;

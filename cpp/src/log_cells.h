@@ -33,7 +33,7 @@ class LogCells {
  public:
   // `entered` is told of cells that were made.
   LogCells(Table& table, const Limit& limit, const Fingerprint& key,
-           absl::FunctionRef<void(Table::Entry)> entered)
+           absl::FunctionRef<void(const Table::Entry&)> entered)
       : table_(table),
         limit_(limit),
         key_(key),
@@ -67,7 +67,7 @@ class LogCells {
   const Limit& limit_;
   const Fingerprint key_;
   const size_t cells_;
-  const absl::FunctionRef<void(Table::Entry)> entered_;
+  const absl::FunctionRef<void(const Table::Entry&)> entered_;
 };
 
 }  // namespace tidegate

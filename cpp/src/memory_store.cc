@@ -178,23 +178,16 @@ StoreStats MemoryStore::stats() const {
   return stats;
 }
 
-void MemoryStore::Entered(Table::Entry entry, int64_t now_ns) {
+void MemoryStore::Entered(const Table::Entry& entry, int64_t now_ns) {
   bool due = now_ns >= tend_at_ns_.load(std::memory_order_relaxed);
-  switch (entry) {
-    case Table::Entry::kNew: {
-      const int64_t used = used_.fetch_add(1, std::memory_order_relaxed) + 1;
-      due = due || (used % kMaintainEvery == 0 && used > grow_at_.load(std::memory_order_relaxed));
-      break;
-    }
-    case Table::Entry::kReusedIdle:
-      evictions_.fetch_add(1, std::memory_order_relaxed);
-      break;
-    case Table::Entry::kReusedLive:
-      evicted_live_.fetch_add(1, std::memory_order_relaxed);
-      break;
-    case Table::Entry::kFound:
-      break;
+  if (entry.keys != 0) {
+    const int64_t before = used_.fetch_add(entry.keys, std::memory_order_relaxed);
+    const int64_t used = before + entry.keys;
+    due = due || (used / kMaintainEvery > before / kMaintainEvery &&
+                  used > grow_at_.load(std::memory_order_relaxed));
   }
+  if (entry.idle != 0) evictions_.fetch_add(entry.idle, std::memory_order_relaxed);
+  if (entry.live != 0) evicted_live_.fetch_add(entry.live, std::memory_order_relaxed);
   if (due) Maintain(now_ns);
 }
 
@@ -292,27 +285,30 @@ bool MemoryStore::Enlarge(int64_t now_ns) {
 }
 
 void MemoryStore::MoveCells(Cell* cells, Table& to, int64_t now_ns) {
-  int64_t dropped = 0;
-  int64_t lost = 0;
+  int64_t keys = 0;
+  int64_t idle = 0;
+  int64_t live = 0;
   for (size_t i = 0; i < Table::kSliceCells; ++i) {
     const Fingerprint key{cells[i].lo.load(std::memory_order_relaxed),
                           cells[i].hi.load(std::memory_order_relaxed)};
     if (key == Fingerprint{} || Table::IsNobody(key)) continue;
+    --keys;
     if (!IsKept(cells[i], now_ns)) {
-      ++dropped;
+      ++idle;
       continue;
     }
     const Table::Entry entry = to.Put(
         key,
         {cells[i].w0.load(std::memory_order_relaxed), cells[i].w1.load(std::memory_order_relaxed)},
         now_ns);
-    next_used_ += entry == Table::Entry::kNew;
-    lost += entry == Table::Entry::kReusedLive;
-    dropped += entry == Table::Entry::kReusedIdle;
+    keys += entry.keys;
+    idle += entry.idle;
+    live += entry.live;
+    next_used_ += entry.keys;
   }
-  evictions_.fetch_add(dropped, std::memory_order_relaxed);
-  evicted_live_.fetch_add(lost, std::memory_order_relaxed);
-  used_.fetch_sub(dropped + lost, std::memory_order_relaxed);
+  used_.fetch_add(keys, std::memory_order_relaxed);
+  evictions_.fetch_add(idle, std::memory_order_relaxed);
+  evicted_live_.fetch_add(live, std::memory_order_relaxed);
 }
 
 void MemoryStore::FinishMove() {

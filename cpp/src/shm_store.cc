@@ -107,7 +107,7 @@ Decision ShmStore::HitOther(const Charge& charge, const Fingerprint& key, const 
     if (!decision.behind || !moment.confirmed) return decision;
   }
   if (!IsLog(limit.algorithm())) return CellCalls::HitState(*this, charge, key, moment);
-  const auto entered = [&](Table::Entry entry) { Entered(entry, moment.now_ns); };
+  const auto entered = [&](const Table::Entry& entry) { Entered(entry, moment.now_ns); };
   return LogCells(table_, limit, key, entered).Hit(moment, charge.cost);
 }
 
@@ -115,7 +115,7 @@ Decision ShmStore::Peek(const Charge& charge, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
   if (!IsLog(limit.algorithm())) return CellCalls::PeekState(*this, charge, key, moment);
-  return LogCells(table_, limit, key, [](Table::Entry) {}).Peek(moment, charge.cost);
+  return LogCells(table_, limit, key, [](const Table::Entry&) {}).Peek(moment, charge.cost);
 }
 
 void ShmStore::Refund(const Charge& charge, const Moment& moment) {
@@ -124,7 +124,7 @@ void ShmStore::Refund(const Charge& charge, const Moment& moment) {
   if (!IsLog(limit.algorithm())) {
     CellCalls::RefundState(*this, charge, key, moment);
   } else {
-    LogCells(table_, limit, key, [](Table::Entry) {}).Refund(moment, charge.cost);
+    LogCells(table_, limit, key, [](const Table::Entry&) {}).Refund(moment, charge.cost);
   }
 }
 
@@ -134,13 +134,13 @@ void ShmStore::Reset(const Charge& charge, const Moment&) {
   if (!IsLog(limit.algorithm())) {
     CellCalls::ResetState(*this, key);
   } else {
-    LogCells(table_, limit, key, [](Table::Entry) {}).Reset();
+    LogCells(table_, limit, key, [](const Table::Entry&) {}).Reset();
   }
 }
 
 void ShmStore::Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) {
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
-  LogCells(table_, charge.limit->limit, key, [](Table::Entry) {
+  LogCells(table_, charge.limit->limit, key, [](const Table::Entry&) {
   }).Release(admitted_ns, moment, charge.cost);
 }
 
@@ -148,20 +148,10 @@ void ShmStore::HitMany(absl::Span<const Charge> charges, const Moment& moment, V
   CellCalls::HitMany(*this, charges, moment, verdicts);
 }
 
-void ShmStore::Entered(Table::Entry entry, int64_t) {
-  switch (entry) {
-    case Table::Entry::kNew:
-      header_->used.value.fetch_add(1, std::memory_order_relaxed);
-      break;
-    case Table::Entry::kReusedIdle:
-      header_->evictions.value.fetch_add(1, std::memory_order_relaxed);
-      break;
-    case Table::Entry::kReusedLive:
-      header_->evicted_live.value.fetch_add(1, std::memory_order_relaxed);
-      break;
-    case Table::Entry::kFound:
-      break;
-  }
+void ShmStore::Entered(const Table::Entry& entry, int64_t) {
+  header_->used.value.fetch_add(entry.keys, std::memory_order_relaxed);
+  header_->evictions.value.fetch_add(entry.idle, std::memory_order_relaxed);
+  header_->evicted_live.value.fetch_add(entry.live, std::memory_order_relaxed);
 }
 
 StoreStats ShmStore::stats() const {

@@ -133,7 +133,7 @@ bool Table::HasAnother(const Fingerprint& key, const Cell* mine) const {
 }
 
 // Steps 1 to 3 of the protocol, on slot->cell in the state slot->raw.
-bool Table::Claim(const Fingerprint& key, int64_t now_ns, Slot* slot) {
+bool Table::Claim(const Fingerprint& key, int64_t now_ns, Slot* slot, Entry* entry) {
   const CellState claim{
       kClaimBit | (static_cast<uint64_t>(now_ns) & ~kNonceMask) | (Nonce() & kNonceMask), key.lo};
   Cell* const cell = slot->cell;
@@ -145,9 +145,20 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Slot* slot) {
     return false;
   const Fingerprint name = NameOver(before, key);
   if (!ReplaceKey(cell, before, name)) return false;
+  if (before == Fingerprint{} || IsNobody(before)) {
+    ++entry->keys;
+  } else if (IsClaim(slot->raw.w0)) {
+    // Who was on its way in loses nothing; who was on its way out was idle.
+    entry->idle += slot->raw.w1 != before.lo && before.lo != key.lo;
+  } else {
+    ++(IsIdle(slot->raw.w0, now_ns, kClockToleranceNs) ? entry->idle : entry->live);
+  }
   if (HasAnother(key, cell)) {
     // The name first: a cell of this key must never be seen owned and fresh.
-    if (ReplaceKey(cell, name, NameOver(name, Table::kNobody))) ReplaceState(cell, claim, {0, 0});
+    if (ReplaceKey(cell, name, NameOver(name, Table::kNobody))) {
+      --entry->keys;
+      ReplaceState(cell, claim, {0, 0});
+    }
     return false;
   }
   slot->raw = claim;
@@ -155,7 +166,7 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Slot* slot) {
   return true;
 }
 
-Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Slot* slot) {
+void Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Slot* slot, Entry* entry) {
   for (int tries = 0;; ++tries) {
     if (tries > 16) sched_yield();
     // Time stands still within a call, so what is stale must not depend on it alone:
@@ -206,23 +217,14 @@ Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Slot* sl
       return true;
     });
     if (found) [[likely]]
-      return Entry::kFound;
+      return;
     if (wait) continue;
-    Entry entry = Entry::kReusedIdle;
-    if (idle.cell != nullptr) {
-      *slot = idle;
-      // Nobody's cell holds no key yet, so nobody loses it.
-      if (Holds(*idle.cell, kNobody)) entry = Entry::kNew;
-    } else if (empty.cell != nullptr) {
-      *slot = empty;
-      entry = Entry::kNew;
-    } else if (spare.cell != nullptr) {
-      *slot = spare;
-    } else {
-      *slot = nearest;
-      entry = Entry::kReusedLive;
+    for (const Slot* choice : {&idle, &empty, &spare, &nearest}) {
+      if (choice->cell == nullptr) continue;
+      *slot = *choice;
+      if (Claim(key, now_ns, slot, entry)) return;
+      break;
     }
-    if (slot->cell != nullptr && Claim(key, now_ns, slot)) return entry;
   }
 }
 
@@ -234,7 +236,8 @@ Table::Entry Table::Put(const Fingerprint& key, const CellState& state, int64_t 
   });
   if (empty == nullptr) [[unlikely]] {
     Slot slot;
-    const Entry entry = FindOrClaim(key, now_ns, &slot);
+    Entry entry;
+    FindOrClaim(key, now_ns, &slot, &entry);
     Replace(slot, state);
     return entry;
   }
@@ -242,7 +245,7 @@ Table::Entry Table::Put(const Fingerprint& key, const CellState& state, int64_t 
   empty->hi.store(key.hi, std::memory_order_relaxed);
   empty->w0.store(state.w0, std::memory_order_relaxed);
   empty->w1.store(state.w1, std::memory_order_relaxed);
-  return Entry::kNew;
+  return {.keys = 1};
 }
 
 bool Table::Replace(const Slot& slot, const CellState& next) {

@@ -1,7 +1,7 @@
 """A WSGI application with one limit for each client; where it is counted is a setting.
 
-    STORAGE=memory://    gunicorn --workers 4 app:app     each worker counts for itself
-    STORAGE=shm://demo   gunicorn --workers 4 app:app     all workers count together
+STORAGE=memory://    gunicorn --workers 4 app:app     each worker counts for itself
+STORAGE=shm://demo   gunicorn --workers 4 app:app     all workers count together
 """
 
 from __future__ import annotations

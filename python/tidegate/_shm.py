@@ -109,8 +109,8 @@ def _show(arguments: argparse.Namespace) -> int:
 def _top(arguments: argparse.Namespace) -> int:
     if arguments.keys < 1 or arguments.interval < 0:
         raise ConfigurationError(
-            f"--keys {arguments.keys} --interval {arguments.interval}; accepted are 1 key and more, "
-            "0 seconds and more"
+            f"--keys {arguments.keys} --interval {arguments.interval}; accepted are 1 key "
+            "and more, 0 seconds and more"
         )
 
     def action() -> None:

@@ -178,9 +178,7 @@ def test_the_capacity_is_fixed_when_it_is_made(path: Path) -> None:
 def test_a_log_that_is_too_long_raises_at_construction(path: Path) -> None:
     for algorithm in ("sliding-log", "concurrency"):
         with pytest.raises(tg.ConfigurationError, match="remembers 16385 admissions"):
-            tg.Limiter(
-                "16385/hour", storage=f"shm://{path}?capacity=100000", algorithm=algorithm
-            )
+            tg.Limiter("16385/hour", storage=f"shm://{path}?capacity=100000", algorithm=algorithm)
 
 
 def test_a_flood_of_fresh_keys_is_survived_and_counted(path: Path) -> None:

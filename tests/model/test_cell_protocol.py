@@ -30,6 +30,7 @@ NO_NAME: Name = ("", 0)
 EMPTY: Cell = (NO_NAME, ("fresh",))
 VERSIONS = 8
 
+
 class Actor(NamedTuple):
     key: str
     step: str = "look"

@@ -93,11 +93,11 @@ class MemoryStore final : public Store {
     }
     return table;
   }
-  bool IsDue(Table::Entry entry, int64_t now_ns) const {
-    return entry != Table::Entry::kFound || now_ns >= tend_at_ns_.load(std::memory_order_relaxed);
+  bool IsDue(const Table::Entry& entry, int64_t now_ns) const {
+    return entry.changed() || now_ns >= tend_at_ns_.load(std::memory_order_relaxed);
   }
   // Counts a new cell, and now and then does a step of growth. Not in a pass.
-  void Entered(Table::Entry entry, int64_t now_ns);
+  void Entered(const Table::Entry& entry, int64_t now_ns);
   void Maintain(int64_t now_ns);
   void BeginMove(int64_t now_ns);
   void MoveSlice(int64_t now_ns);

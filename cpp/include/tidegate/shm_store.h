@@ -129,8 +129,8 @@ class ShmStore final : public Store {
 
   NoPass Enter() const { return {}; }
   Table& TableOf(const Fingerprint&) { return table_; }
-  static bool IsDue(Table::Entry entry, int64_t) { return entry != Table::Entry::kFound; }
-  void Entered(Table::Entry entry, int64_t now_ns);
+  static bool IsDue(const Table::Entry& entry, int64_t) { return entry.changed(); }
+  void Entered(const Table::Entry& entry, int64_t now_ns);
   Decision HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment);
 
   const std::string path_;

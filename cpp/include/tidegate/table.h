@@ -21,8 +21,8 @@
 //             the first empty cell.
 //   owned     name X; the state is a CellState of X (step.h).
 //   claimed   state w0 has kClaimBit and the time of the claim (and bits that make
-//             it this one), w1 the low word of the fingerprint that claims. Nobody's: whatever name stands in it
-//             is on its way in or out.
+//             it this one), w1 the low word of the fingerprint that claims. Nobody's:
+//             whatever name stands in it is on its way in or out.
 // A key enters a cell by (1) state -> claimed, (2) name -> X in its next version,
 // from what was read there while the claim stood, (3) a look through all of X's
 // groups for a second cell of X, giving up where there is one, (4) state -> X's
@@ -44,6 +44,7 @@
 #define TIDEGATE_TABLE_H_
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -88,7 +89,16 @@ class Table {
     CellState state;  // what the key's state is: fresh where the cell is claimed
   };
 
-  enum class Entry { kFound, kNew, kReusedIdle, kReusedLive };
+  // What calls changed of which keys have cells, for the store to count: the names
+  // in cells change by compare-and-swap, so sums of these are exact.
+  struct Entry {
+    int32_t keys = 0;  // more than before
+    int16_t idle = 0;  // keys that lost their cell and nothing else
+    int16_t live = 0;  // keys that lost what was known of them
+
+    bool operator==(const Entry&) const = default;
+    bool changed() const { return std::bit_cast<uint64_t>(*this) != 0; }
+  };
 
   Table() = default;
   // `memory` is zeroed or holds a table of as many slices; 16-byte aligned.
@@ -118,8 +128,8 @@ class Table {
   bool Find(const Fingerprint& key, Slot* slot) const;
 
   // The same, and claims a cell where there is none. A claim becomes the key's
-  // with the first Replace(), which must follow.
-  Entry FindOrClaim(const Fingerprint& key, int64_t now_ns, Slot* slot);
+  // with the first Replace(), which must follow. Adds to `entry`.
+  void FindOrClaim(const Fingerprint& key, int64_t now_ns, Slot* slot, Entry* entry);
 
   // Puts `next` in the place of what `slot` read. False where somebody came in
   // between: then the key must be looked up again.
@@ -148,7 +158,7 @@ class Table {
   template <typename Visit>
   void Walk(const Fingerprint& key, Visit visit) const;
   bool HasAnother(const Fingerprint& key, const Cell* mine) const;
-  bool Claim(const Fingerprint& key, int64_t now_ns, Slot* slot);
+  bool Claim(const Fingerprint& key, int64_t now_ns, Slot* slot, Entry* entry);
 
   Cell* cells_ = nullptr;
   size_t slices_ = 0;
