@@ -3,9 +3,31 @@
 # sources that lie on disk, -DTIDEGATE_FETCH=ON ignores the system's packages.
 include(FetchContent)
 option(TIDEGATE_FETCH "Build the dependencies instead of looking for them" OFF)
+if(POLICY CMP0135)
+  cmake_policy(SET CMP0135 NEW)  # the files of an archive are as old as its unpacking
+endif()
 
-# The static libraries of some systems are not position-independent, so the
-# extension links what find_package offers only if it is shared.
+# What CMake 3.28 can say in FetchContent_Declare: our warnings are not for the
+# headers of the targets below `dir`, and with ONLY_WHEN_USED they are no part of
+# `all`.
+function(tidegate_fetched dir)
+  if("ONLY_WHEN_USED" IN_LIST ARGN)
+    set_property(DIRECTORY ${dir} PROPERTY EXCLUDE_FROM_ALL ON)
+  endif()
+  get_property(targets DIRECTORY ${dir} PROPERTY BUILDSYSTEM_TARGETS)
+  foreach(target IN LISTS targets)
+    get_target_property(includes ${target} INTERFACE_INCLUDE_DIRECTORIES)
+    if(includes)
+      set_target_properties(${target} PROPERTIES
+        INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${includes}")
+    endif()
+  endforeach()
+  get_property(subdirectories DIRECTORY ${dir} PROPERTY SUBDIRECTORIES)
+  foreach(subdirectory IN LISTS subdirectories)
+    tidegate_fetched(${subdirectory} ${ARGN})
+  endforeach()
+endfunction()
+
 if(NOT TIDEGATE_FETCH)
   find_package(absl QUIET)
   find_path(XXHASH_INCLUDE_DIR xxhash.h)
@@ -14,12 +36,16 @@ endif()
 if(NOT absl_FOUND)
   message(STATUS "Abseil: building 20220623.1")
   set(ABSL_PROPAGATE_CXX_STD ON)
-  set(ABSL_ENABLE_INSTALL ON)
+  set(ABSL_ENABLE_INSTALL ${TIDEGATE_INSTALL})
   FetchContent_Declare(absl
     URL https://github.com/abseil/abseil-cpp/archive/refs/tags/20220623.1.tar.gz
-    URL_HASH SHA256=91ac87d30cc6d79f9ab974c51874a704de9c2647c40f6932597329a282217ba8
-    SYSTEM)
+    URL_HASH SHA256=91ac87d30cc6d79f9ab974c51874a704de9c2647c40f6932597329a282217ba8)
   FetchContent_MakeAvailable(absl)
+  if(TIDEGATE_INSTALL)  # Abseil is installed whole
+    tidegate_fetched(${absl_SOURCE_DIR})
+  else()
+    tidegate_fetched(${absl_SOURCE_DIR} ONLY_WHEN_USED)
+  endif()
 endif()
 
 if(NOT XXHASH_INCLUDE_DIR)
@@ -29,23 +55,43 @@ if(NOT XXHASH_INCLUDE_DIR)
     URL_HASH SHA256=3bb6b7d6f30c591dd65aaaff1c8b7a5b94d81687998ca9400082c739a690436c
     SOURCE_SUBDIR no-build-needed)
   FetchContent_MakeAvailable(xxhash)
-  set(XXHASH_INCLUDE_DIR ${xxhash_SOURCE_DIR} CACHE PATH "" FORCE)
+  set(XXHASH_INCLUDE_DIR ${xxhash_SOURCE_DIR})
 endif()
 
 find_package(Threads REQUIRED)
 find_package(OpenSSL 1.1.1 REQUIRED)
 
-# hiredis >= 0.14. Old releases bring no CMake package.
+# hiredis >= 0.14: its formatter and its parser. Old releases bring no CMake package,
+# and new ones none that puts the headers where an installation has them.
 if(NOT TIDEGATE_FETCH)
   find_path(HIREDIS_INCLUDE_DIR hiredis/hiredis.h)
   find_library(HIREDIS_LIBRARY hiredis)
 endif()
-add_library(tidegate_hiredis INTERFACE)
 if(HIREDIS_INCLUDE_DIR AND HIREDIS_LIBRARY)
-  target_include_directories(tidegate_hiredis SYSTEM INTERFACE ${HIREDIS_INCLUDE_DIR})
+  add_library(tidegate_hiredis INTERFACE)
+  target_include_directories(tidegate_hiredis SYSTEM INTERFACE
+    $<BUILD_INTERFACE:${HIREDIS_INCLUDE_DIR}>)
   target_link_libraries(tidegate_hiredis INTERFACE ${HIREDIS_LIBRARY})
 else()
-  message(FATAL_ERROR "hiredis 0.14 or newer was not found (Debian: libhiredis-dev)")
+  message(STATUS "hiredis: building 1.2.0")
+  FetchContent_Declare(hiredis
+    URL https://github.com/redis/hiredis/archive/refs/tags/v1.2.0.tar.gz
+    URL_HASH SHA256=82ad632d31ee05da13b537c124f819eb88e18851d9cb0c30ae0552084811588c
+    SOURCE_SUBDIR no-build-needed)
+  FetchContent_MakeAvailable(hiredis)
+  set(hiredis_sources "")
+  foreach(source alloc hiredis net read sds)
+    if(EXISTS ${hiredis_SOURCE_DIR}/${source}.c)  # 0.14 has no alloc.c
+      list(APPEND hiredis_sources ${hiredis_SOURCE_DIR}/${source}.c)
+    endif()
+  endforeach()
+  file(GLOB hiredis_headers ${hiredis_SOURCE_DIR}/*.h)
+  file(COPY ${hiredis_headers} DESTINATION ${CMAKE_CURRENT_BINARY_DIR}/hiredis/hiredis)
+  enable_language(C)
+  add_library(tidegate_hiredis STATIC ${hiredis_sources})
+  set_target_properties(tidegate_hiredis PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(tidegate_hiredis SYSTEM PUBLIC
+    $<BUILD_INTERFACE:${CMAKE_CURRENT_BINARY_DIR}/hiredis>)
 endif()
 
 if(TIDEGATE_BUILD_TESTS)
@@ -53,11 +99,13 @@ if(TIDEGATE_BUILD_TESTS)
     find_package(GTest QUIET)
   endif()
   if(NOT GTest_FOUND)
+    message(STATUS "GoogleTest: building 1.12.1")
     set(INSTALL_GTEST OFF)
     FetchContent_Declare(googletest
       URL https://github.com/google/googletest/archive/refs/tags/release-1.12.1.tar.gz
       URL_HASH SHA256=81964fe578e9bd7c94dfdb09c8e4d6e6759e19967e397dbea48d1c10e45d0df2)
     FetchContent_MakeAvailable(googletest)
+    tidegate_fetched(${googletest_SOURCE_DIR} ONLY_WHEN_USED)
   endif()
 endif()
 
@@ -66,11 +114,14 @@ if(TIDEGATE_BUILD_BENCHMARKS)
     find_package(benchmark QUIET)
   endif()
   if(NOT benchmark_FOUND)
+    message(STATUS "Google Benchmark: building 1.7.1")
     set(BENCHMARK_ENABLE_TESTING OFF)
     set(BENCHMARK_ENABLE_INSTALL OFF)
+    set(BENCHMARK_ENABLE_WERROR OFF)
     FetchContent_Declare(benchmark
       URL https://github.com/google/benchmark/archive/refs/tags/v1.7.1.tar.gz
       URL_HASH SHA256=6430e4092653380d9dc4ccb45a1e2dc9259d581f4866dc0759713126056bc1d7)
     FetchContent_MakeAvailable(benchmark)
+    tidegate_fetched(${benchmark_SOURCE_DIR} ONLY_WHEN_USED)
   endif()
 endif()

@@ -1,16 +1,29 @@
 # What every target of the project is compiled with.
 include(CheckIPOSupported)
-check_ipo_supported(RESULT TIDEGATE_IPO OUTPUT ignored LANGUAGES CXX)
+check_ipo_supported(RESULT TIDEGATE_IPO_SUPPORTED OUTPUT ignored LANGUAGES CXX)
+
+# Whole-program optimization is for the extension, the tests and the benchmarks.
+# An archive that is installed must also serve linkers that know nothing of it:
+# gcc puts both forms into one object file, other compilers cannot.
+set(TIDEGATE_IPO OFF)
+if(TIDEGATE_IPO_SUPPORTED AND CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT TIDEGATE_SANITIZE)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR NOT TIDEGATE_INSTALL)
+    set(TIDEGATE_IPO ON)
+  endif()
+endif()
 
 function(tidegate_target target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    target_compile_options(${target} PRIVATE -Wno-restrict)  # wrong on strings: GCC bug 105651
+  endif()
   if(TIDEGATE_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()
-  if(TIDEGATE_SANITIZE)
-    target_compile_options(${target} PRIVATE -fsanitize=${TIDEGATE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
-    target_link_options(${target} PRIVATE -fsanitize=${TIDEGATE_SANITIZE})
-  elseif(TIDEGATE_IPO AND CMAKE_BUILD_TYPE STREQUAL "Release")
+  if(TIDEGATE_IPO)
     set_target_properties(${target} PROPERTIES INTERPROCEDURAL_OPTIMIZATION ON)
+    if(TIDEGATE_INSTALL AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      target_compile_options(${target} PRIVATE -ffat-lto-objects)
+    endif()
   endif()
 endfunction()

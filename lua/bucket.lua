@@ -73,7 +73,7 @@ end
 -- Here cost * T is that of min(cost, burst).
 function bucket.refund(key, a, now_s, now_n, state)
   local s, n, f = state[1], state[2], state[3]
-  if not after(s, n, now_s, now_n) then return end
+  if not after(s, n, now_s, now_n) and not (s == now_s and n == now_n and f > 0) then return end
   s, n = sub(s, n, tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6]))
   f = f - tonumber(ARGV[a + 7])
   if f < 0 then

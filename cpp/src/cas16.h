@@ -16,12 +16,10 @@ struct alignas(16) TwoWords {
 };
 
 // `first` is 16-byte aligned and followed by the other word.
-inline bool CompareAndSwap(std::atomic<uint64_t>* first, TwoWords expected,
-                           TwoWords desired) {
+inline bool CompareAndSwap(std::atomic<uint64_t>* first, TwoWords expected, TwoWords desired) {
   __extension__ typedef unsigned __int128 Both;
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
-  return __sync_bool_compare_and_swap(reinterpret_cast<Both*>(first),
-                                      std::bit_cast<Both>(expected),
+  return __sync_bool_compare_and_swap(reinterpret_cast<Both*>(first), std::bit_cast<Both>(expected),
                                       std::bit_cast<Both>(desired));
 }
 

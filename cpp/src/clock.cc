@@ -30,8 +30,8 @@ bool CounterIsUsable() {
   if (__get_cpuid(0x80000007, &a, &b, &c, &d) == 0 || (d & (1u << 8)) == 0) {
     return false;
   }
-  std::FILE* file = std::fopen(
-      "/sys/devices/system/clocksource/clocksource0/current_clocksource", "re");
+  std::FILE* file =
+      std::fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "re");
   if (file == nullptr) return false;
   char name[16] = {};
   const bool read = std::fgets(name, sizeof name, file) != nullptr;
@@ -126,25 +126,23 @@ void SystemClock::Refit() {
   // A fit is valid for as long as the readings behind it lie apart, so that an
   // error in them grows no larger than it was.
   const int64_t valid_ns = std::min(passed_ns, kLongestFitNs);
-  const auto rate =
-      static_cast<uint64_t>((static_cast<Wide>(passed_ns) << 32) / passed_ticks);
-  const auto valid_ticks =
-      static_cast<uint64_t>((static_cast<Wide>(valid_ns) << 32) / rate);
+  const auto rate = static_cast<uint64_t>((static_cast<Wide>(passed_ns) << 32) / passed_ticks);
+  const auto valid_ticks = static_cast<uint64_t>((static_cast<Wide>(valid_ns) << 32) / rate);
   Fit fit{ticks, valid_ticks, now_ns, rate};
   // Where the last fit ran ahead, this one starts where that one stood and lets
   // the truth catch up.
   const Fit last = fit_.Load();
   if (last.valid_ticks != 0) {
     const auto stood =
-        last.ns + static_cast<int64_t>((static_cast<Wide>(std::min(
-                                            ticks - last.ticks, last.valid_ticks)) *
-                                        last.ns_per_tick) >>
-                                       32);
+        last.ns +
+        static_cast<int64_t>((static_cast<Wide>(std::min(ticks - last.ticks, last.valid_ticks)) *
+                              last.ns_per_tick) >>
+                             32);
     const int64_t ahead = stood - now_ns;
     if (ahead > 0 && ahead < valid_ns / 2) {
       fit.ns = stood;
-      fit.ns_per_tick = static_cast<uint64_t>(
-          (static_cast<Wide>(valid_ns - ahead) << 32) / valid_ticks);
+      fit.ns_per_tick =
+          static_cast<uint64_t>((static_cast<Wide>(valid_ns - ahead) << 32) / valid_ticks);
     }
     floor_ns_.store(std::max(stood, floor_ns_.load(std::memory_order_relaxed)),
                     std::memory_order_release);

@@ -10,8 +10,7 @@
 namespace tidegate {
 
 inline Fingerprint Hasher::HashInline(std::string_view key) const {
-  const XXH128_hash_t h =
-      XXH3_128bits_withSecret(key.data(), key.size(), secret_, kSecretBytes);
+  const XXH128_hash_t h = XXH3_128bits_withSecret(key.data(), key.size(), secret_, kSecretBytes);
   return {h.low64, h.high64};
 }
 
@@ -19,7 +18,8 @@ inline Fingerprint Hasher::HashInline(std::string_view key, const Fingerprint& t
   Fingerprint f = HashInline(key);
   f.lo ^= tag.lo;
   f.hi ^= tag.hi;
-  if (f.hi == 0) [[unlikely]] f.hi = 1;
+  if (f.hi < kLeastHigh) [[unlikely]]
+    f.hi = kLeastHigh;
   return f;
 }
 

@@ -4,9 +4,7 @@
 #include <sched.h>
 
 #include <bitset>
-
-#include "absl/base/const_init.h"
-#include "absl/synchronization/mutex.h"
+#include <mutex>
 
 #if defined(__linux__)
 #include <linux/membarrier.h>
@@ -25,8 +23,10 @@ using internal::thread_number;
 
 // Serialises the closing of gates and the numbering of threads. Both are rare;
 // one mutex for all can be held across fork(), so that no child is born with a
-// gate half rebuilt.
-ABSL_CONST_INIT absl::Mutex mutex(absl::kConstInit);
+// gate half rebuilt. Not absl::Mutex: that keeps a queue of waiting threads,
+// which a child would inherit without the threads.
+constinit std::mutex mutex;
+constinit Gate* any_gate = nullptr;
 
 std::bitset<kThreads>& Taken() {
   static auto* const taken = new std::bitset<kThreads>(1);  // 0 is shared
@@ -36,7 +36,7 @@ std::bitset<kThreads>& Taken() {
 struct Returner {
   ~Returner() {
     if (thread_number <= 0) return;
-    absl::MutexLock lock(&mutex);
+    std::lock_guard lock(mutex);
     Taken().reset(static_cast<size_t>(thread_number));
     thread_number = 0;
   }
@@ -61,7 +61,7 @@ bool Gate::fence_by_kernel_ = false;
 
 int internal::NumberThread() {
   {
-    absl::MutexLock lock(&mutex);
+    std::lock_guard lock(mutex);
     thread_number = 0;
     for (size_t i = 1; i < kThreads; ++i) {
       if (Taken().test(i)) continue;
@@ -81,41 +81,75 @@ Gate::Gate() {
     fence_by_kernel_ = Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) &&
                        Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
 #endif
-    pthread_atfork([] { mutex.Lock(); }, [] { mutex.Unlock(); }, AfterForkInChild);
+    pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
     return true;
   }();
   (void)prepared;
+  std::lock_guard lock(mutex);
+  next_ = any_gate == nullptr ? this : any_gate;
+  previous_ = any_gate == nullptr ? this : any_gate->previous_;
+  next_->previous_ = previous_->next_ = this;
+  any_gate = this;
+}
+
+Gate::~Gate() {
+  std::lock_guard lock(mutex);
+  next_->previous_ = previous_;
+  previous_->next_ = next_;
+  if (any_gate == this) any_gate = next_ == this ? nullptr : next_;
+}
+
+void Gate::BeforeFork() {
+  mutex.lock();
+  if (any_gate == nullptr) return;
+  Gate* gate = any_gate;
+  do {
+    gate->closed_.store(true, std::memory_order_seq_cst);
+    gate = gate->next_;
+  } while (gate != any_gate);
+  FenceOthers(fence_by_kernel_);
+  do {
+    gate->WaitUntilEmpty();
+    gate = gate->next_;
+  } while (gate != any_gate);
+}
+
+void Gate::WaitUntilEmpty() const {
+  for (const Inside& inside : inside_) {
+    while (inside.gate.load(std::memory_order_acquire) == this) sched_yield();
+  }
+  while (sharing_.load(std::memory_order_acquire) != 0) sched_yield();
+}
+
+void Gate::AfterForkInParent() {
+  Gate* gate = any_gate;
+  while (gate != nullptr && gate->closed_.load(std::memory_order_relaxed)) {
+    gate->closed_.store(false, std::memory_order_release);
+    gate = gate->next_;
+  }
+  mutex.unlock();
 }
 
 void Gate::AfterForkInChild() {
   // Only the forking thread lives on, and it is in no pass.
-  for (Inside& inside : inside_) {
-    inside.gate.store(nullptr, std::memory_order_relaxed);
-    inside.sharing.store(0, std::memory_order_relaxed);
-  }
   Taken().reset();
   Taken().set(0);
   if (thread_number > 0) Taken().set(static_cast<size_t>(thread_number));
-  mutex.Unlock();
+  AfterForkInParent();
 }
 
 void Gate::Alone(absl::FunctionRef<void()> work) {
-  absl::MutexLock lock(&mutex);
+  std::lock_guard lock(mutex);
   closed_.store(true, std::memory_order_seq_cst);
   FenceOthers(fence_by_kernel_);
-  for (const Inside& inside : inside_) {
-    while (inside.gate.load(std::memory_order_acquire) == this ||
-           inside.sharing.load(std::memory_order_acquire) != 0) {
-      sched_yield();
-    }
-  }
+  WaitUntilEmpty();
   work();
   closed_.store(false, std::memory_order_release);
 }
 
 void Gate::WaitUntilOpen() {
   // Alone() holds the mutex for as long as the gate is closed.
-  absl::MutexLock lock(&mutex);
+  std::lock_guard lock(mutex);
 }
 
 }  // namespace tidegate

@@ -19,12 +19,9 @@ struct AlgorithmEntry {
   Algorithm algorithm;
 };
 constexpr AlgorithmEntry kAlgorithms[] = {
-    {"token-bucket", Algorithm::kTokenBucket},
-    {"gcra", Algorithm::kTokenBucket},
-    {"leaky-bucket", Algorithm::kLeakyBucket},
-    {"fixed-window", Algorithm::kFixedWindow},
-    {"sliding-window", Algorithm::kSlidingWindow},
-    {"sliding-log", Algorithm::kSlidingLog},
+    {"token-bucket", Algorithm::kTokenBucket},     {"gcra", Algorithm::kTokenBucket},
+    {"leaky-bucket", Algorithm::kLeakyBucket},     {"fixed-window", Algorithm::kFixedWindow},
+    {"sliding-window", Algorithm::kSlidingWindow}, {"sliding-log", Algorithm::kSlidingLog},
     {"concurrency", Algorithm::kConcurrency},
 };
 
@@ -58,20 +55,21 @@ std::string Canonical(const LimitSpec& spec, int64_t burst) {
     std::string_view many;
   };
   static constexpr Unit kUnits[] = {
-      {7 * kDay, "week", "weeks"},        {kDay, "day", "days"},
-      {3600 * kSecond, "hour", "hours"},  {60 * kSecond, "minute", "minutes"},
-      {kSecond, "second", "seconds"},     {1'000'000, "ms", "ms"},
-      {1'000, "us", "us"},                {1, "ns", "ns"},
+      {7 * kDay, "week", "weeks"},
+      {kDay, "day", "days"},
+      {3600 * kSecond, "hour", "hours"},
+      {60 * kSecond, "minute", "minutes"},
+      {kSecond, "second", "seconds"},
+      {1'000'000, "ms", "ms"},
+      {1'000, "us", "us"},
+      {1, "ns", "ns"},
   };
   int64_t units = spec.calendar_units;
   std::string_view one = spec.calendar == Calendar::kYear ? "year" : "month";
-  std::string_view many =
-      spec.calendar == Calendar::kYear ? "years" : "months";
+  std::string_view many = spec.calendar == Calendar::kYear ? "years" : "months";
   if (spec.calendar == Calendar::kNone) {
-    const Unit* unit =
-        std::find_if(std::begin(kUnits), std::end(kUnits), [&](const Unit& u) {
-          return spec.period_ns % u.ns == 0;
-        });
+    const Unit* unit = std::find_if(std::begin(kUnits), std::end(kUnits),
+                                    [&](const Unit& u) { return spec.period_ns % u.ns == 0; });
     units = spec.period_ns / unit->ns;
     one = unit->one;
     many = unit->many;
@@ -88,9 +86,9 @@ std::string Canonical(const LimitSpec& spec, int64_t burst) {
   return text;
 }
 
-absl::Status Bad(std::string what, int64_t given, std::string_view accepted) {
+absl::Status Bad(std::string_view what, int64_t given, std::string_view accepted) {
   return absl::InvalidArgumentError(
-      absl::StrCat(what, " is ", given, "; accepted is ", Absl(accepted)));
+      absl::StrCat(Absl(what), " is ", given, "; accepted is ", Absl(accepted)));
 }
 
 absl::Status CheckCount(const LimitSpec& spec) {
@@ -99,8 +97,7 @@ absl::Status CheckCount(const LimitSpec& spec) {
   if (IsLog(spec.algorithm)) most = Limit::kMaxLogCount;
   if (spec.count >= 1 && spec.count <= most) return absl::OkStatus();
   return Bad("the count of a limit", spec.count,
-             absl::StrCat("1 to ", most, " for ",
-                          Absl(AlgorithmName(spec.algorithm))));
+             absl::StrCat("1 to ", most, " for ", Absl(AlgorithmName(spec.algorithm))));
 }
 
 }  // namespace
@@ -118,27 +115,33 @@ absl::StatusOr<Algorithm> ParseAlgorithm(std::string_view name) {
     if (e.name == name) return e.algorithm;
     absl::StrAppend(&accepted, accepted.empty() ? "" : ", ", Absl(e.name));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "unknown algorithm ", Quote(name), "; accepted are ", accepted));
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown algorithm ", Quote(name), "; accepted are ", accepted));
 }
 
 absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
   if (absl::Status s = CheckCount(spec); !s.ok()) return s;
-  if (spec.period_ns < 1 || spec.period_ns > kMaxPeriodNs) {
+  // A sliding window looks two periods ahead.
+  const bool two = spec.algorithm == Algorithm::kSlidingWindow;
+  const int64_t most_period_ns = two ? kMaxPeriodNs / 2 : kMaxPeriodNs;
+  if (spec.period_ns < 1 || spec.period_ns > most_period_ns) {
     return Bad("the period of a limit in nanoseconds", spec.period_ns,
-               absl::StrCat("1 to ", kMaxPeriodNs, " (100 years)"));
+               absl::StrCat("1 to ", most_period_ns, two ? " (50 years)" : " (100 years)"));
+  }
+  const int64_t most_units = spec.calendar == Calendar::kYear ? 100 : 1200;
+  if (spec.calendar_units < 1 || spec.calendar_units > most_units) {
+    return Bad("the number of months or years of a limit", spec.calendar_units,
+               absl::StrCat("1 to ", most_units));
   }
   if (spec.burst && !IsBucket(spec.algorithm)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "a burst of ", *spec.burst, " was given for ",
-        Absl(AlgorithmName(spec.algorithm)),
+        "a burst of ", *spec.burst, " was given for ", Absl(AlgorithmName(spec.algorithm)),
         "; only token-bucket and leaky-bucket have a burst"));
   }
   Limit limit;
   limit.burst_ = spec.burst.value_or(spec.count);
   if (limit.burst_ < 1 || limit.burst_ > kMaxCount) {
-    return Bad("the burst of a limit", limit.burst_,
-               absl::StrCat("1 to ", kMaxCount));
+    return Bad("the burst of a limit", limit.burst_, absl::StrCat("1 to ", kMaxCount));
   }
   // Windows of months and years are a matter of fixed windows only; for the
   // others a month is 30 days and a year 365.
@@ -154,10 +157,10 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
   if (IsBucket(spec.algorithm)) {
     const absl::uint128 depth = absl::uint128(limit.burst_) * limit.numerator_;
     if (depth / limit.denominator_ > absl::uint128(kMaxPeriodNs)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "a burst of ", limit.burst_, " at ", Canonical(spec, spec.count),
-          " takes more than 100 years to refill; accepted is a smaller burst "
-          "or a higher rate"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("a burst of ", limit.burst_, " at ", Canonical(spec, spec.count),
+                       " takes more than 100 years to refill; accepted is a smaller burst "
+                       "or a higher rate"));
     }
     limit.depth_ns_ = static_cast<int64_t>(depth / limit.denominator_);
     limit.depth_fraction_ = static_cast<int64_t>(depth % limit.denominator_);

@@ -31,8 +31,8 @@ constexpr Unit kUnits[] = {
     {3'600 * kSecond, Calendar::kNone, {"h", "hour", "hr"}},
     {86'400 * kSecond, Calendar::kNone, {"d", "day"}},
     {604'800 * kSecond, Calendar::kNone, {"w", "week", "wk"}},
-    {30 * 86'400 * kSecond, Calendar::kMonth, {"month", "mo", "mon"}},
-    {365 * 86'400 * kSecond, Calendar::kYear, {"year", "y", "yr"}},
+    {int64_t{30} * 86'400 * kSecond, Calendar::kMonth, {"month", "mo", "mon"}},
+    {int64_t{365} * 86'400 * kSecond, Calendar::kYear, {"year", "y", "yr"}},
 };
 
 // A cursor over one limit. Every reader skips blanks first and consumes nothing
@@ -104,8 +104,7 @@ class Reader {
     const auto [value, scale] = pending_;
     if (value > (absl::uint128(1) << 64) * 1'000'000) return std::nullopt;
     // value < 2^84, unit < 2^55 is beyond 128 bits only if value is absurd.
-    if (value != 0 && absl::Uint128Max() / value <
-                          absl::uint128(static_cast<uint64_t>(unit_ns))) {
+    if (value != 0 && absl::Uint128Max() / value < absl::uint128(static_cast<uint64_t>(unit_ns))) {
       return std::nullopt;
     }
     const absl::uint128 ns = value * static_cast<uint64_t>(unit_ns);
@@ -116,9 +115,7 @@ class Reader {
 
  private:
   static bool IsDigit(char c) { return c >= '0' && c <= '9'; }
-  static bool IsLetter(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-  }
+  static bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
   void SkipBlanks() {
     while (!rest_.empty() && (rest_.front() == ' ' || rest_.front() == '\t')) {
       rest_.remove_prefix(1);
@@ -134,8 +131,8 @@ const Unit* FindUnit(std::string_view word) {
     for (std::string_view name : unit.names) {
       if (name.empty()) continue;
       if (word == name) return &unit;
-      if (name.size() > 1 && word.size() == name.size() + 1 &&
-          word.back() == 's' && word.substr(0, name.size()) == name) {
+      if (name.size() > 1 && word.size() == name.size() + 1 && word.back() == 's' &&
+          word.substr(0, name.size()) == name) {
         return &unit;
       }
     }
@@ -158,8 +155,7 @@ std::string Shown(std::string_view text) {
 
 absl::Status Unreadable(std::string_view text, std::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat(
-      "cannot read the limit '", Shown(text), "': ",
-      absl::string_view(why.data(), why.size()),
+      "cannot read the limit '", Shown(text), "': ", absl::string_view(why.data(), why.size()),
       "; accepted is COUNT/[N] UNIT [burst COUNT], such as '100/minute', "
       "'5 per 2 seconds' or '10/second burst 40'; units are ns, us, ms, s, m, "
       "h, d, w, month and year"));
@@ -167,8 +163,7 @@ absl::Status Unreadable(std::string_view text, std::string_view why) {
 
 }  // namespace
 
-absl::StatusOr<Limit> Limit::Parse(std::string_view text,
-                                   const LimitSpec& defaults) {
+absl::StatusOr<Limit> Limit::Parse(std::string_view text, const LimitSpec& defaults) {
   LimitSpec spec = defaults;
   Reader in(text);
   if (in.AtEnd()) return Unreadable(text, "it is empty");
@@ -190,8 +185,7 @@ absl::StatusOr<Limit> Limit::Parse(std::string_view text,
   word = in.Word();
   const Unit* unit = FindUnit(word);
   if (unit == nullptr) {
-    return Unreadable(text, word.empty() ? "the unit is missing"
-                                         : "the unit is unknown");
+    return Unreadable(text, word.empty() ? "the unit is missing" : "the unit is unknown");
   }
   spec.period_ns = unit->ns;
   spec.calendar = unit->calendar;
@@ -212,14 +206,12 @@ absl::StatusOr<Limit> Limit::Parse(std::string_view text,
     }
   }
   if (!in.AtEnd()) {
-    const std::optional<int64_t> burst =
-        in.Word() == "burst" ? in.Count() : std::nullopt;
+    const std::optional<int64_t> burst = in.Word() == "burst" ? in.Count() : std::nullopt;
     if (!burst || !in.AtEnd()) {
       return Unreadable(text, "what follows the unit is not 'burst COUNT'");
     }
     if (defaults.burst && *defaults.burst != *burst) {
-      return Unreadable(text, absl::StrCat("it names a burst, and another, ",
-                                           *defaults.burst,
+      return Unreadable(text, absl::StrCat("it names a burst, and another, ", *defaults.burst,
                                            ", was given beside it"));
     }
     spec.burst = burst;

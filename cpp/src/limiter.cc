@@ -1,22 +1,31 @@
 #include "tidegate/limiter.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "memory_store_inl.h"
+#include "shm_store_inl.h"
 
 namespace tidegate {
 
-absl::StatusOr<std::unique_ptr<Limiter>> Limiter::Create(
-    std::vector<Limit> limits, std::shared_ptr<Store> store,
-    std::shared_ptr<Clock> clock, std::string_view scope) {
+absl::StatusOr<std::unique_ptr<Limiter>> Limiter::Create(const std::vector<Limit>& limits,
+                                                         std::shared_ptr<Store> store,
+                                                         std::shared_ptr<Clock> clock,
+                                                         std::string_view scope) {
   if (limits.empty()) {
-    return absl::InvalidArgumentError(
-        "no limit was given; accepted is at least one");
+    return absl::InvalidArgumentError("no limit was given; accepted is at least one");
   }
   std::vector<BoundLimit> bound;
   bound.reserve(limits.size());
-  for (const Limit& limit : limits) bound.push_back(store->Bind(limit, scope));
+  for (const Limit& limit : limits) {
+    if (absl::Status status = store->Accepts(limit); !status.ok()) return status;
+    // An equal limit of the same scope counts in the same cell: once is enough.
+    const bool known = std::any_of(bound.begin(), bound.end(), [&](const BoundLimit& b) {
+      return b.limit.algorithm() == limit.algorithm() && b.limit.ToString() == limit.ToString();
+    });
+    if (!known) bound.push_back(store->Bind(limit, scope));
+  }
   return std::unique_ptr<Limiter>(
       new Limiter(std::move(bound), std::move(store), std::move(clock)));
 }
@@ -26,12 +35,14 @@ Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
     : limits_(std::move(limits)),
       store_(std::move(store)),
       memory_(limits_.size() == 1 ? dynamic_cast<MemoryStore*>(store_.get()) : nullptr),
+      shm_(limits_.size() == 1 ? dynamic_cast<ShmStore*>(store_.get()) : nullptr),
       blocks_(store_->blocks()),
-      clock_(std::move(clock)) {}
+      clock_(std::move(clock)),
+      clock_shift_ns_(store_->clock_shift_ns()) {}
 
 Decision Limiter::Decide(std::string_view key, int64_t cost, const Moment& moment) {
   if (limits_.size() == 1) return store_->Hit({key, limits_.data(), cost}, moment);
-  return store_->HitAll(PlanFor(key, cost), moment);
+  return store_->HitAll(PlanFor(key, cost), moment, [this] { return NowNs(); });
 }
 
 Limiter::Plan Limiter::PlanFor(std::string_view key, int64_t cost) const {
@@ -56,15 +67,27 @@ inline void Limiter::Count(int64_t allowed, int64_t denied) {
 
 Decision Limiter::Hit(std::string_view key, int64_t cost) {
   const Moment moment{NowNs()};
-  Decision decision = memory_ != nullptr
-                          ? memory_->HitInline({key, limits_.data(), cost}, moment)
-                          : Decide(key, cost, moment);
+  Decision decision = memory_ != nullptr ? memory_->HitInline({key, limits_.data(), cost}, moment)
+                      : shm_ != nullptr  ? shm_->HitInline({key, limits_.data(), cost}, moment)
+                                         : Decide(key, cost, moment);
   if (decision.behind) [[unlikely]] {
     decision = Decide(key, cost, {NowNs(), /*confirmed=*/true});
   }
   if (!blocks_) decision.at_ns = moment.now_ns;
   Count(decision.allowed, !decision.allowed);
   return decision;
+}
+
+bool Limiter::Allow(std::string_view key, int64_t cost) {
+  if (memory_ == nullptr && shm_ == nullptr) return Hit(key, cost).allowed;
+  const Charge charge{key, limits_.data(), cost};
+  const Verdict verdict = memory_ != nullptr ? memory_->AskInline(charge, {NowNs()})
+                                             : shm_->AskInline(charge, {NowNs()});
+  if (verdict == Verdict::kUnconfirmed) [[unlikely]]
+    return Hit(key, cost).allowed;
+  const bool allowed = verdict == Verdict::kAllowed;
+  Count(allowed, !allowed);
+  return allowed;
 }
 
 Decision Limiter::Peek(std::string_view key, int64_t cost) {
@@ -75,8 +98,11 @@ Decision Limiter::Peek(std::string_view key, int64_t cost) {
 }
 
 void Limiter::Refund(std::string_view key, int64_t cost) {
-  const Moment moment{NowNs()};
-  for (const Charge& charge : PlanFor(key, cost)) store_->Refund(charge, moment);
+  for (const Charge& charge : PlanFor(key, cost)) {
+    Moment moment{NowNs()};
+    if (!blocks_ && store_->Peek(charge, moment).behind) moment = {NowNs(), /*confirmed=*/true};
+    store_->Refund(charge, moment);
+  }
 }
 
 void Limiter::Reset(std::string_view key) {
@@ -93,28 +119,38 @@ void Limiter::Release(std::string_view key, int64_t cost, int64_t admitted_ns) {
   }
 }
 
-void Limiter::HitMany(absl::Span<const std::string_view> keys,
-                      absl::Span<const int64_t> costs, bool* allowed) {
+void Limiter::HitMany(absl::Span<const std::string_view> keys, absl::Span<const int64_t> costs,
+                      bool* allowed) {
   const auto cost_of = [&](size_t i) { return costs.empty() ? 1 : costs[i]; };
-  int64_t passed = 0;
   if (limits_.size() > 1) {
     for (size_t i = 0; i < keys.size(); ++i) {
       allowed[i] = Hit(keys[i], cost_of(i)).allowed;
     }
     return;
   }
-  const Moment moment{NowNs()};
   constexpr size_t kBatch = 256;
   Charge charges[kBatch];
+  Verdict verdicts[kBatch];
   for (size_t start = 0; start < keys.size(); start += kBatch) {
     const size_t n = std::min(kBatch, keys.size() - start);
     for (size_t i = 0; i < n; ++i) {
       charges[i] = {keys[start + i], limits_.data(), cost_of(start + i)};
     }
-    store_->HitMany(absl::MakeConstSpan(charges, n), moment, allowed + start);
-    for (size_t i = 0; i < n; ++i) passed += allowed[start + i];
+    // One reading for each batch: the time it takes is far within the tolerance.
+    store_->HitMany(absl::MakeConstSpan(charges, n), {NowNs()}, verdicts);
+    int64_t passed = 0;
+    int64_t decided = 0;
+    for (size_t i = 0; i < n; ++i) {
+      if (verdicts[i] == Verdict::kUnconfirmed) [[unlikely]] {
+        allowed[start + i] = Hit(charges[i].key, charges[i].cost).allowed;
+        continue;
+      }
+      allowed[start + i] = verdicts[i] == Verdict::kAllowed;
+      passed += allowed[start + i];
+      ++decided;
+    }
+    Count(passed, decided - passed);
   }
-  Count(passed, static_cast<int64_t>(keys.size()) - passed);
 }
 
 LimiterStats Limiter::stats() const {

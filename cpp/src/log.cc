@@ -10,8 +10,8 @@ namespace {
 
 // The decision on a ring of which `alive` units count at `now_ns`; the ring is
 // not touched.
-Decision Judge(const Limit& limit, const InstantRing& ring, int64_t now_ns,
-               int64_t cost, size_t first) {
+Decision Judge(const Limit& limit, const InstantRing& ring, int64_t now_ns, int64_t cost,
+               size_t first) {
   Decision d;
   d.limit = &limit;
   const auto alive = static_cast<int64_t>(ring.size() - first);
@@ -28,14 +28,14 @@ Decision Judge(const Limit& limit, const InstantRing& ring, int64_t now_ns,
   return d;
 }
 
-bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns) {
-  return !ring.empty() &&
-         ring.newest() - now_ns - limit.period_ns() > kClockToleranceNs;
-}
-
 }  // namespace
 
+bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns) {
+  return !ring.empty() && ring.newest() - now_ns - limit.period_ns() > kClockToleranceNs;
+}
+
 size_t InstantRing::FirstAfter(int64_t instant) const {
+  if (empty() || (*this)[0] > instant) return 0;  // most often
   size_t low = 0;
   size_t high = size_;
   while (low < high) {
@@ -59,9 +59,9 @@ void InstantRing::PushBack(int64_t instant, size_t times) {
   for (size_t i = 0; i < times; ++i) at(size_++) = instant;
 }
 
-void InstantRing::RemoveAt(size_t index) {
-  for (size_t i = index + 1; i < size_; ++i) at(i - 1) = at(i);
-  --size_;
+void InstantRing::Remove(size_t index, size_t n) {
+  for (size_t i = index + n; i < size_; ++i) at(i - n) = at(i);
+  size_ -= n;
 }
 
 void InstantRing::ClampTo(int64_t instant) {
@@ -77,8 +77,7 @@ void InstantRing::Grow(size_t least) {
   head_ = 0;
 }
 
-Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns,
-                 int64_t cost) {
+Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost) {
   const bool behind = IsBehind(limit, *ring, now_ns);
   const int64_t end = now_ns + limit.period_ns();
   if (behind) ring->ClampTo(end);
@@ -94,8 +93,7 @@ Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns,
   return d;
 }
 
-Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns,
-                 int64_t cost) {
+Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns, int64_t cost) {
   if (!IsBehind(limit, ring, now_ns)) {
     return Judge(limit, ring, now_ns, cost, ring.FirstAfter(now_ns));
   }
@@ -112,15 +110,17 @@ void RefundLog(InstantRing* ring, int64_t now_ns, int64_t cost) {
   ring->PopBack(std::min<size_t>(alive, static_cast<size_t>(cost)));
 }
 
-void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns,
-                int64_t now_ns, int64_t cost) {
+void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
+                int64_t cost) {
   const int64_t end = admitted_ns + limit.period_ns();
   if (end <= now_ns) return;
-  for (; cost > 0 && !ring->empty(); --cost) {
-    // Its own end, or a later one where it was recorded behind a newer unit, or
-    // the newest where a clock that went back lowered them all.
-    ring->RemoveAt(std::min(ring->FirstAfter(end - 1), ring->size() - 1));
-  }
+  // Their own ends, or later ones where they were recorded behind newer units; the
+  // newest where a clock that went back lowered them all.
+  const size_t first = ring->FirstAfter(end - 1);
+  const size_t wanted = std::min<size_t>(ring->size(), static_cast<size_t>(cost));
+  const size_t there = std::min(wanted, ring->size() - first);
+  ring->Remove(first, there);
+  ring->PopBack(wanted - there);
 }
 
 }  // namespace tidegate

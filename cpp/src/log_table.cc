@@ -14,15 +14,16 @@ void LogTable::With(const Fingerprint& key, int64_t now_ns,
   auto [it, made] = shard.rings.try_emplace(key);
   const size_t before = made ? 0 : kRingBytes + it->second.bytes();
   work(it->second);
-  shard.bytes += kRingBytes + it->second.bytes() - before;
-  if (shard.bytes > most_shard_bytes_ ||
-      (made && shard.rings.size() > shard.sweep_at)) [[unlikely]] {
+  const size_t grown = kRingBytes + it->second.bytes() - before;  // rings never shrink
+  shard.bytes += grown;
+  const size_t bytes = bytes_.fetch_add(grown, std::memory_order_relaxed) + grown;
+  if ((grown != 0 && bytes > most_bytes_) || (made && shard.rings.size() > shard.sweep_at))
+      [[unlikely]] {
     Sweep(shard, now_ns);
   }
 }
 
-void LogTable::WithExisting(const Fingerprint& key,
-                            absl::FunctionRef<void(InstantRing*)> work) {
+void LogTable::WithExisting(const Fingerprint& key, absl::FunctionRef<void(InstantRing*)> work) {
   Shard& shard = ShardOf(key);
   absl::MutexLock lock(&shard.mutex);
   const auto it = shard.rings.find(key);
@@ -34,36 +35,40 @@ void LogTable::Erase(const Fingerprint& key) {
   absl::MutexLock lock(&shard.mutex);
   const auto it = shard.rings.find(key);
   if (it == shard.rings.end()) return;
-  shard.bytes -= kRingBytes + it->second.bytes();
+  Drop(shard, it);
+}
+
+void LogTable::Drop(Shard& shard, Rings::iterator it) {
+  const size_t bytes = kRingBytes + it->second.bytes();
+  shard.bytes -= bytes;
+  bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   shard.rings.erase(it);
 }
 
-// Drops idle rings; where that is not enough, also those nearest to idle, down
-// to 15/16 of the bound.
+// Drops idle rings; where all rings together are too large, also those nearest to
+// idle: what is too much, and a sixteenth of the shard, so that it is not swept
+// again at once.
 void LogTable::Sweep(Shard& shard, int64_t now_ns) {
   const auto idle_from = [](const InstantRing& ring) {
     return ring.empty() ? int64_t{0} : ring.newest();
   };
-  const auto drop = [&](auto it) {
-    shard.bytes -= kRingBytes + it->second.bytes();
-    shard.rings.erase(it);
-  };
   for (auto it = shard.rings.begin(); it != shard.rings.end();) {
     const auto here = it++;
     if (idle_from(here->second) + kClockToleranceNs > now_ns) continue;
-    drop(here);
+    Drop(shard, here);
     ++shard.evictions;
   }
-  if (shard.bytes > most_shard_bytes_) {
+  const size_t bytes = bytes_.load(std::memory_order_relaxed);
+  if (bytes > most_bytes_) {
     std::vector<std::pair<int64_t, Fingerprint>> order;
     order.reserve(shard.rings.size());
     for (const auto& [key, ring] : shard.rings) order.emplace_back(idle_from(ring), key);
     std::sort(order.begin(), order.end(),
               [](const auto& a, const auto& b) { return a.first < b.first; });
-    const size_t enough = most_shard_bytes_ - most_shard_bytes_ / 16;
-    // The last one stays: a single ring may be larger than the bound.
+    const size_t excess = std::max(bytes - most_bytes_, shard.bytes / 16);
+    const size_t enough = shard.bytes - std::min(shard.bytes, excess);
     for (size_t i = 0; i + 1 < order.size() && shard.bytes > enough; ++i) {
-      drop(shard.rings.find(order[i].second));
+      Drop(shard, shard.rings.find(order[i].second));
       ++shard.evicted_live;
     }
   }

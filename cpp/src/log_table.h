@@ -4,6 +4,7 @@
 #define TIDEGATE_SRC_LOG_TABLE_H_
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -20,12 +21,11 @@ namespace tidegate {
 // Thread-safe.
 class LogTable {
  public:
-  explicit LogTable(size_t most_bytes) : most_shard_bytes_(most_bytes / kShards + 1) {}
+  explicit LogTable(size_t most_bytes) : most_bytes_(most_bytes) {}
 
   // Calls `work` with the ring of `key`, made where there was none, while no
   // other thread has it.
-  void With(const Fingerprint& key, int64_t now_ns,
-            absl::FunctionRef<void(InstantRing&)> work);
+  void With(const Fingerprint& key, int64_t now_ns, absl::FunctionRef<void(InstantRing&)> work);
   // The same, with nullptr where there is none.
   void WithExisting(const Fingerprint& key, absl::FunctionRef<void(InstantRing*)> work);
   void Erase(const Fingerprint& key);
@@ -37,9 +37,10 @@ class LogTable {
   struct Hash {
     size_t operator()(const Fingerprint& f) const { return f.lo; }
   };
+  using Rings = absl::flat_hash_map<Fingerprint, InstantRing, Hash>;
   struct alignas(64) Shard {
     mutable absl::Mutex mutex;
-    absl::flat_hash_map<Fingerprint, InstantRing, Hash> rings ABSL_GUARDED_BY(mutex);
+    Rings rings ABSL_GUARDED_BY(mutex);
     size_t bytes ABSL_GUARDED_BY(mutex) = 0;
     size_t sweep_at ABSL_GUARDED_BY(mutex) = 64;  // rings
     int64_t evictions ABSL_GUARDED_BY(mutex) = 0;
@@ -49,9 +50,13 @@ class LogTable {
   static constexpr size_t kRingBytes = sizeof(Fingerprint) + sizeof(InstantRing) + 2;
 
   Shard& ShardOf(const Fingerprint& key) { return shards_[key.hi % kShards]; }
+  void Drop(Shard& shard, Rings::iterator it) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mutex);
   void Sweep(Shard& shard, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mutex);
 
-  const size_t most_shard_bytes_;
+  // All shards share one bound, so that a few large rings find room beside many
+  // small ones. Each shard keeps at least one ring.
+  const size_t most_bytes_;
+  std::atomic<size_t> bytes_{0};
   std::array<Shard, kShards> shards_;
 };
 

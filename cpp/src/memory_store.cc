@@ -19,49 +19,62 @@ constexpr double kFullest = 0.85;
 constexpr double kFresh = 0.68;  // the load of a table just made
 constexpr int64_t kTendEveryNs = 10'000'000;
 constexpr int64_t kMaintainEvery = 64;  // new cells
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kHugeFrom = size_t{32} << 20;
 
 size_t SlicesFor(double keys, double load) {
   return std::max<size_t>(
-      1, static_cast<size_t>(
-             std::ceil(keys / load / static_cast<double>(Table::kSliceCells))));
+      1, static_cast<size_t>(std::ceil(keys / load / static_cast<double>(Table::kSliceCells))));
 }
 
-bool IsLive(const Cell& cell, int64_t now_ns) {
+// Whether a cell is worth a place in the next table.
+bool IsKept(const Cell& cell, int64_t now_ns) {
   const uint64_t w0 = cell.w0.load(std::memory_order_relaxed);
   return w0 != 0 && (w0 & Table::kClaimBit) == 0 &&
-         static_cast<int64_t>(w0) + kClockToleranceNs > now_ns;
+         static_cast<int64_t>(w0) + Table::kKeepIdleNs > now_ns;
 }
 
 }  // namespace
 
 MemoryStore::Pages::Pages(size_t slices) {
-  void* memory = mmap(nullptr, slices * Table::kSliceBytes, PROT_READ | PROT_WRITE,
+  // Large tables are aligned to huge pages, where the system has them: keys lie
+  // scattered, and each miss of a small page costs as much as one of the cache.
+  const size_t alignment = slices * Table::kSliceBytes >= kHugeFrom ? kHugePage : 1;
+  bytes_ = slices * Table::kSliceBytes + alignment - 1;
+  void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return;
   memory_ = memory;
-  table_ = Table(memory, slices);
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  const uintptr_t aligned = (address + alignment - 1) / alignment * alignment;
+  table_ = Table(static_cast<char*>(memory) + (aligned - address), slices);
+#if defined(MADV_HUGEPAGE)
+  if (alignment > 1) {
+    madvise(table_.slice(0), slices * Table::kSliceBytes, MADV_HUGEPAGE);
+  }
+#endif
 }
 
 MemoryStore::Pages& MemoryStore::Pages::operator=(Pages&& other) noexcept {
   std::swap(memory_, other.memory_);
+  std::swap(bytes_, other.bytes_);
   std::swap(table_, other.table_);
   return *this;
 }
 
 MemoryStore::Pages::~Pages() {
-  if (memory_ != nullptr) munmap(memory_, table_.slices() * Table::kSliceBytes);
+  if (memory_ != nullptr) munmap(memory_, bytes_);
 }
 
 void MemoryStore::Pages::ReleaseSlice(size_t i) {
   madvise(table_.slice(i), Table::kSliceBytes, MADV_DONTNEED);
 }
 
-absl::StatusOr<std::shared_ptr<MemoryStore>> MemoryStore::Create(
-    const MemoryOptions& options) {
+absl::StatusOr<std::shared_ptr<MemoryStore>> MemoryStore::Create(const MemoryOptions& options) {
   if (options.capacity < 1 || options.capacity > MemoryOptions::kMaxCapacity) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the capacity of a memory store is ", options.capacity,
-                     " keys; accepted is 1 to ", MemoryOptions::kMaxCapacity));
+    return absl::InvalidArgumentError(absl::StrCat("the capacity of a memory store is ",
+                                                   options.capacity, " keys; accepted is 1 to ",
+                                                   MemoryOptions::kMaxCapacity));
   }
   Pages first(1);
   if (!first.ok()) {
@@ -80,27 +93,27 @@ MemoryStore::MemoryStore(const MemoryOptions& options, Pages first)
 MemoryStore::~MemoryStore() = default;
 
 BoundLimit MemoryStore::Bind(const Limit& limit, std::string_view scope) const {
-  std::string name(AlgorithmName(limit.algorithm()));
-  absl::StrAppend(&name, ":", limit.ToString(), ":");
-  name.append(scope);
-  return {limit, std::string(scope), hasher_.Hash(name)};
+  return BindWith(hasher_, limit, scope);
 }
 
 Decision MemoryStore::Hit(const Charge& charge, const Moment& moment) {
   return HitInline(charge, moment);
 }
 
-Decision MemoryStore::HitOther(const Charge& charge, const Fingerprint& key,
-                               const Moment& moment) {
+Decision MemoryStore::HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
-  if (charge.cost > limit.capacity()) return Peek(charge, moment);
-  if (!IsLog(limit.algorithm())) return HitCell(charge, key, moment, Step);
+  if (charge.cost > limit.capacity()) {
+    // Nothing will be charged, so no cell has to be made.
+    const Decision decision = Peek(charge, moment);
+    if (!decision.behind || !moment.confirmed) return decision;
+  }
+  if (!IsLog(limit.algorithm())) return CellCalls::HitState(*this, charge, key, moment);
   Decision decision;
+  const Gate::Pass pass(gate_);
   logs_->With(key, moment.now_ns, [&](InstantRing& ring) {
-    decision = PeekLog(limit, ring, moment.now_ns, charge.cost);
-    if (decision.allowed || (decision.behind && moment.confirmed)) {
-      decision = StepLog(limit, &ring, moment.now_ns, charge.cost);
-    }
+    decision = moment.confirmed || !IsBehind(limit, ring, moment.now_ns)
+                   ? StepLog(limit, &ring, moment.now_ns, charge.cost)
+                   : PeekLog(limit, ring, moment.now_ns, charge.cost);
   });
   return decision;
 }
@@ -108,57 +121,41 @@ Decision MemoryStore::HitOther(const Charge& charge, const Fingerprint& key,
 Decision MemoryStore::Peek(const Charge& charge, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
+  if (!IsLog(limit.algorithm())) return CellCalls::PeekState(*this, charge, key, moment);
   Decision decision;
-  if (IsLog(limit.algorithm())) {
-    logs_->WithExisting(key, [&](InstantRing* ring) {
-      const InstantRing none;
-      decision = PeekLog(limit, ring != nullptr ? *ring : none, moment.now_ns,
-                         charge.cost);
-    });
-    return decision;
-  }
-  Table::Slot slot;
-  {
-    Gate::Pass pass(gate_);
-    TableOf(key).Find(key, &slot);
-  }
-  return tidegate::Peek(limit, slot.state, moment.now_ns, charge.cost);
+  const Gate::Pass pass(gate_);
+  logs_->WithExisting(key, [&](InstantRing* ring) {
+    const InstantRing none;
+    decision = PeekLog(limit, ring != nullptr ? *ring : none, moment.now_ns, charge.cost);
+  });
+  return decision;
 }
 
 void MemoryStore::Refund(const Charge& charge, const Moment& moment) {
-  const Limit& limit = charge.limit->limit;
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
-  if (IsLog(limit.algorithm())) {
-    logs_->WithExisting(key, [&](InstantRing* ring) {
-      if (ring != nullptr) RefundLog(ring, moment.now_ns, charge.cost);
-    });
+  if (!IsLog(charge.limit->limit.algorithm())) {
+    CellCalls::RefundState(*this, charge, key, moment);
     return;
   }
-  Gate::Pass pass(gate_);
-  Table::Slot slot;
-  while (TableOf(key).Find(key, &slot) &&
-         !Table::Replace(slot, tidegate::Refund(limit, slot.state, moment.now_ns,
-                                                charge.cost))) {
-  }
+  const Gate::Pass pass(gate_);
+  logs_->WithExisting(key, [&](InstantRing* ring) {
+    if (ring != nullptr) RefundLog(ring, moment.now_ns, charge.cost);
+  });
 }
 
 void MemoryStore::Reset(const Charge& charge, const Moment&) {
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
   if (IsLog(charge.limit->limit.algorithm())) {
+    const Gate::Pass pass(gate_);
     logs_->Erase(key);
-    return;
-  }
-  Gate::Pass pass(gate_);
-  Table::Slot slot;
-  // w1 of a fresh state is the key's own, so that a call which read this state
-  // cannot take another key's fresh state for it.
-  while (TableOf(key).Find(key, &slot) && !Table::Replace(slot, {0, key.lo})) {
+  } else {
+    CellCalls::ResetState(*this, key);
   }
 }
 
-void MemoryStore::Release(const Charge& charge, int64_t admitted_ns,
-                          const Moment& moment) {
+void MemoryStore::Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
+  const Gate::Pass pass(gate_);
   logs_->WithExisting(hasher_.Hash(charge.key, charge.limit->tag), [&](InstantRing* ring) {
     if (ring != nullptr) {
       ReleaseLog(limit, ring, admitted_ns, moment.now_ns, charge.cost);
@@ -167,24 +164,8 @@ void MemoryStore::Release(const Charge& charge, int64_t admitted_ns,
 }
 
 void MemoryStore::HitMany(absl::Span<const Charge> charges, const Moment& moment,
-                          bool* allowed) {
-  constexpr size_t kBatch = 16;
-  Fingerprint keys[kBatch];
-  for (size_t start = 0; start < charges.size(); start += kBatch) {
-    const absl::Span<const Charge> batch = charges.subspan(start, kBatch);
-    for (size_t i = 0; i < batch.size(); ++i) {
-      keys[i] = hasher_.Hash(batch[i].key, batch[i].limit->tag);
-    }
-    if (!IsLog(batch[0].limit->limit.algorithm())) {
-      Gate::Pass pass(gate_);
-      for (size_t i = 0; i < batch.size(); ++i) {
-        __builtin_prefetch(TableOf(keys[i]).Home(keys[i]), 1);
-      }
-    }
-    for (size_t i = 0; i < batch.size(); ++i) {
-      allowed[start + i] = HitKey(batch[i], keys[i], moment).allowed;
-    }
-  }
+                          Verdict* verdicts) {
+  CellCalls::HitMany(*this, charges, moment, verdicts);
 }
 
 StoreStats MemoryStore::stats() const {
@@ -192,40 +173,33 @@ StoreStats MemoryStore::stats() const {
   stats.keys = used_.load(std::memory_order_relaxed);
   stats.evictions = evictions_.load(std::memory_order_relaxed);
   stats.evicted_live = evicted_live_.load(std::memory_order_relaxed);
+  const Gate::Pass pass(gate_);
   logs_->Count(&stats);
   return stats;
 }
 
-void MemoryStore::Entered(Table::Entry entry, int64_t now_ns) {
+void MemoryStore::Entered(const Table::Entry& entry, int64_t now_ns) {
   bool due = now_ns >= tend_at_ns_.load(std::memory_order_relaxed);
-  switch (entry) {
-    case Table::Entry::kNew: {
-      const int64_t used = used_.fetch_add(1, std::memory_order_relaxed) + 1;
-      due = due || (used % kMaintainEvery == 0 &&
-                    used > grow_at_.load(std::memory_order_relaxed));
-      break;
-    }
-    case Table::Entry::kReusedIdle:
-      evictions_.fetch_add(1, std::memory_order_relaxed);
-      break;
-    case Table::Entry::kReusedLive:
-      evicted_live_.fetch_add(1, std::memory_order_relaxed);
-      break;
-    case Table::Entry::kFound:
-      break;
+  if (entry.keys != 0) {
+    const int64_t before = used_.fetch_add(entry.keys, std::memory_order_relaxed);
+    const int64_t used = before + entry.keys;
+    due = due || (used / kMaintainEvery > before / kMaintainEvery &&
+                  used > grow_at_.load(std::memory_order_relaxed));
   }
+  if (entry.idle != 0) evictions_.fetch_add(entry.idle, std::memory_order_relaxed);
+  if (entry.live != 0) evicted_live_.fetch_add(entry.live, std::memory_order_relaxed);
   if (due) Maintain(now_ns);
 }
 
-double MemoryStore::LiveShare(size_t slice, int64_t now_ns) const {
+double MemoryStore::KeptShare(size_t slice, int64_t now_ns) const {
   const Cell* cells = current_.table().slice(slice);
   int64_t held = 0;
-  int64_t live = 0;
+  int64_t kept = 0;
   for (size_t i = 0; i < Table::kSliceCells; ++i) {
     held += cells[i].lo.load(std::memory_order_relaxed) != 0;
-    live += IsLive(cells[i], now_ns);
+    kept += IsKept(cells[i], now_ns);
   }
-  return held == 0 ? 1.0 : static_cast<double>(live) / static_cast<double>(held);
+  return held == 0 ? 1.0 : static_cast<double>(kept) / static_cast<double>(held);
 }
 
 // One small step: of a move that is under way, of the growth that a full table
@@ -234,6 +208,8 @@ void MemoryStore::Maintain(int64_t now_ns) {
   gate_.Alone([&] {
     tend_at_ns_.store(now_ns + kTendEveryNs, std::memory_order_relaxed);
     if (next_.ok()) {
+      // Some of them went to the old table; to count all is the safe side.
+      next_used_ += kMaintainEvery;
       MoveSlice(now_ns);
       return;
     }
@@ -245,25 +221,25 @@ void MemoryStore::Maintain(int64_t now_ns) {
     }
     if (slices == 1) return;
     const size_t slice = tended_.load(std::memory_order_relaxed);
-    const double live =
-        LiveShare(slice, now_ns) * static_cast<double>(used) / static_cast<double>(slices);
-    live_seen_.fetch_add(static_cast<int64_t>(live), std::memory_order_relaxed);
+    const double kept =
+        KeptShare(slice, now_ns) * static_cast<double>(used) / static_cast<double>(slices);
+    kept_seen_.fetch_add(static_cast<int64_t>(kept), std::memory_order_relaxed);
     tended_.store(slice + 1, std::memory_order_relaxed);
     if (slice + 1 < slices) return;
-    const auto seen = static_cast<double>(live_seen_.exchange(0));
+    const auto seen = static_cast<double>(kept_seen_.exchange(0));
     tended_.store(0, std::memory_order_relaxed);
     if (2 * SlicesFor(seen, kFresh) <= slices) BeginMove(now_ns);
   });
 }
 
-// Makes the table that what is live now fills to kFresh, unless that would be
+// Makes the table that what is worth keeping fills to kFresh, unless that would be
 // the same again: at the ceiling idle cells are reclaimed one by one.
 void MemoryStore::BeginMove(int64_t now_ns) {
   const size_t slices = current_.table().slices();
   const auto used = static_cast<double>(used_.load(std::memory_order_relaxed));
-  const double live = LiveShare(static_cast<size_t>(now_ns) % slices, now_ns);
-  const size_t wanted = std::min(most_slices_, SlicesFor(used * live, kFresh));
-  Pages pages = wanted == slices && live > 0.8 ? Pages() : Pages(wanted);
+  const double kept = KeptShare(static_cast<size_t>(now_ns) % slices, now_ns);
+  const size_t wanted = std::min(most_slices_, SlicesFor(used * kept, kFresh));
+  Pages pages = wanted == slices && kept > 0.8 ? Pages() : Pages(wanted);
   if (!pages.ok()) {
     // Look again when a sixteenth more has come in.
     grow_at_.store(static_cast<int64_t>(used * 17 / 16) + 1, std::memory_order_relaxed);
@@ -271,43 +247,77 @@ void MemoryStore::BeginMove(int64_t now_ns) {
   }
   next_ = std::move(pages);
   moved_slices_ = 0;
+  next_used_ = 0;
   // While a move is under way every kMaintainEvery-th new key moves a slice.
   grow_at_.store(0, std::memory_order_relaxed);
   MoveSlice(now_ns);
 }
 
 void MemoryStore::MoveSlice(int64_t now_ns) {
-  Cell* const cells = current_.table().slice(moved_slices_);
-  int64_t dropped = 0;
-  int64_t lost = 0;
+  // Keys may wake up while a table that was mostly idle shrinks.
+  const size_t from = moved_slices_;
+  const double wanted = KeptShare(from, now_ns) * static_cast<double>(Table::kSliceCells) +
+                        static_cast<double>(next_used_);
+  if (wanted > kFullest * static_cast<double>(next_.table().cells()) && Enlarge(now_ns)) return;
+  MoveCells(current_.table().slice(from), next_.table(), now_ns);
+  current_.ReleaseSlice(from);
+  if (++moved_slices_ == current_.table().slices()) FinishMove();
+}
+
+// Does in one go what is left of a move, into a table that is large enough. False
+// where there is none.
+bool MemoryStore::Enlarge(int64_t now_ns) {
+  const auto used = static_cast<double>(used_.load(std::memory_order_relaxed));
+  const size_t wanted = std::min(most_slices_, SlicesFor(used, kFresh));
+  if (wanted <= next_.table().slices()) return false;
+  Pages larger(wanted);
+  if (!larger.ok()) return false;
+  next_used_ = 0;
+  for (size_t i = 0; i < next_.table().slices(); ++i) {
+    MoveCells(next_.table().slice(i), larger.table(), now_ns);
+  }
+  for (size_t i = moved_slices_; i < current_.table().slices(); ++i) {
+    MoveCells(current_.table().slice(i), larger.table(), now_ns);
+  }
+  next_ = std::move(larger);
+  FinishMove();
+  return true;
+}
+
+void MemoryStore::MoveCells(Cell* cells, Table& to, int64_t now_ns) {
+  int64_t keys = 0;
+  int64_t idle = 0;
+  int64_t live = 0;
   for (size_t i = 0; i < Table::kSliceCells; ++i) {
     const Fingerprint key{cells[i].lo.load(std::memory_order_relaxed),
                           cells[i].hi.load(std::memory_order_relaxed)};
-    if (key == Fingerprint{}) continue;
-    if (!IsLive(cells[i], now_ns)) {
-      ++dropped;
+    if (key == Fingerprint{} || Table::IsNobody(key)) continue;
+    --keys;
+    if (!IsKept(cells[i], now_ns)) {
+      ++idle;
       continue;
     }
-    const Table::Entry entry =
-        next_.table().Put(key,
-                          {cells[i].w0.load(std::memory_order_relaxed),
-                           cells[i].w1.load(std::memory_order_relaxed)},
-                          now_ns);
-    lost += entry == Table::Entry::kReusedLive;
-    dropped += entry == Table::Entry::kReusedIdle;
+    const Table::Entry entry = to.Put(
+        key,
+        {cells[i].w0.load(std::memory_order_relaxed), cells[i].w1.load(std::memory_order_relaxed)},
+        now_ns);
+    keys += entry.keys;
+    idle += entry.idle;
+    live += entry.live;
+    next_used_ += entry.keys;
   }
-  current_.ReleaseSlice(moved_slices_);
-  evictions_.fetch_add(dropped, std::memory_order_relaxed);
-  evicted_live_.fetch_add(lost, std::memory_order_relaxed);
-  used_.fetch_sub(dropped + lost, std::memory_order_relaxed);
-  if (++moved_slices_ < current_.table().slices()) return;
+  used_.fetch_add(keys, std::memory_order_relaxed);
+  evictions_.fetch_add(idle, std::memory_order_relaxed);
+  evicted_live_.fetch_add(live, std::memory_order_relaxed);
+}
+
+void MemoryStore::FinishMove() {
   current_ = std::move(next_);
   next_ = Pages();
   tended_.store(0, std::memory_order_relaxed);
-  live_seen_.store(0, std::memory_order_relaxed);
-  grow_at_.store(
-      static_cast<int64_t>(kFullest * static_cast<double>(current_.table().cells())),
-      std::memory_order_relaxed);
+  kept_seen_.store(0, std::memory_order_relaxed);
+  grow_at_.store(static_cast<int64_t>(kFullest * static_cast<double>(current_.table().cells())),
+                 std::memory_order_relaxed);
 }
 
 }  // namespace tidegate

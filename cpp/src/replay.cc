@@ -19,8 +19,7 @@ struct State {
 
 }  // namespace
 
-std::vector<Decision> Replay(absl::Span<const Limit> limits,
-                             absl::Span<const ReplayEvent> events) {
+std::vector<Decision> Replay(absl::Span<const Limit> limits, absl::Span<const ReplayEvent> events) {
   std::vector<Decision> decisions;
   decisions.reserve(events.size());
   absl::flat_hash_map<absl::string_view, std::vector<State>> keys;
@@ -39,15 +38,12 @@ std::vector<Decision> Replay(absl::Span<const Limit> limits,
     for (size_t i = 0; i < limits.size(); ++i) {
       // Where the plan is refused, a hit that cannot pass still moves back what
       // a clock that went back has left ahead.
-      const int64_t cost =
-          forecast.get().allowed ? event.cost : limits[i].capacity() + 1;
+      const int64_t cost = forecast.get().allowed ? event.cost : limits[i].capacity() + 1;
       if (IsLog(limits[i].algorithm())) {
-        verdict.Add(StepLog(limits[i], &states[i].ring, now, cost),
-                    static_cast<uint32_t>(i));
+        verdict.Add(StepLog(limits[i], &states[i].ring, now, cost), static_cast<uint32_t>(i));
       } else {
         CellState next;
-        verdict.Add(Step(limits[i], states[i].cell, now, cost, &next),
-                    static_cast<uint32_t>(i));
+        verdict.Add(Step(limits[i], states[i].cell, now, cost, &next), static_cast<uint32_t>(i));
         states[i].cell = next;
       }
     }

@@ -38,21 +38,18 @@ Window CalendarWindow(const Limit& limit, int64_t now_ns) {
   const auto today =
       std::chrono::floor<days>(std::chrono::sys_time<nanoseconds>(nanoseconds(now_ns)));
   const std::chrono::year_month_day date(today);
-  const int64_t months_each = limit.calendar_units() *
-                              (limit.calendar() == Calendar::kYear ? 12 : 1);
+  const int64_t months_each =
+      limit.calendar_units() * (limit.calendar() == Calendar::kYear ? 12 : 1);
   const int64_t month = (static_cast<int64_t>(static_cast<int>(date.year())) - 1970) * 12 +
                         (static_cast<unsigned>(date.month()) - 1);
   const int64_t first = month / months_each * months_each;
   const auto instant = [](int64_t months) {
     const std::chrono::year_month_day day(
         std::chrono::year(static_cast<int>(1970 + months / 12)),
-        std::chrono::month(static_cast<unsigned>(months % 12 + 1)),
-        std::chrono::day(1));
+        std::chrono::month(static_cast<unsigned>(months % 12 + 1)), std::chrono::day(1));
     // In seconds first: the end may lie beyond what nanoseconds can carry.
-    const int64_t seconds =
-        int64_t{86'400} * std::chrono::sys_days(day).time_since_epoch().count();
-    return std::min(seconds, kMaxInstantNs / 1'000'000'000 * 2 - 1) *
-           int64_t{1'000'000'000};
+    const int64_t seconds = int64_t{86'400} * std::chrono::sys_days(day).time_since_epoch().count();
+    return std::min(seconds, kMaxInstantNs / 1'000'000'000 * 2 - 1) * int64_t{1'000'000'000};
   };
   return {instant(first), instant(first + months_each)};
 }
@@ -124,14 +121,23 @@ Counts ReadSliding(const Limit& limit, const CellState& state, int64_t now_ns) {
 
 CellState WriteSliding(const Limit& limit, const Counts& c) {
   return {static_cast<uint64_t>(c.window.end + limit.period_ns()),
-          static_cast<uint64_t>(c.current) << 32 |
-              static_cast<uint64_t>(c.previous)};
+          static_cast<uint64_t>(c.current) << 32 | static_cast<uint64_t>(c.previous)};
 }
 
-Decision StepFixed(const Limit& limit, const CellState& state, int64_t now_ns,
-                   int64_t cost, CellState* next) {
+Decision StepFixed(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
+                   CellState* next) {
   Decision d;
   d.limit = &limit;
+  // Most often the state is of the window that `now` is in.
+  if (const auto end = static_cast<int64_t>(state.w0), used = static_cast<int64_t>(state.w1);
+      end > now_ns && end - now_ns <= limit.period_ns() && cost <= limit.count() - used &&
+      limit.calendar() == Calendar::kNone) [[likely]] {
+    d.allowed = true;
+    d.used_units = used + cost;
+    d.reset_after_ns = end - now_ns;
+    *next = {state.w0, static_cast<uint64_t>(used + cost)};
+    return d;
+  }
   Counts c = ReadFixed(limit, state, now_ns);
   d.behind = c.behind;
   if (cost > limit.count()) {
@@ -157,15 +163,14 @@ int64_t Weight(const Limit& limit, const Counts& c, int64_t now_ns) {
 
 // The least instant of a window that starts at `start`, at which `previous`
 // weighs no more than `room`: previous * (W - e) <= room * W.
-int64_t WeightFalls(const Limit& limit, int64_t start, int64_t previous,
-                    int64_t room) {
+int64_t WeightFalls(const Limit& limit, int64_t start, int64_t previous, int64_t room) {
   if (previous <= room) return start;
   const uint128 left = Wide(room) * Wide(limit.period_ns()) / Wide(previous);
   return start + limit.period_ns() - Narrow(left);
 }
 
-Decision StepSliding(const Limit& limit, const CellState& state, int64_t now_ns,
-                     int64_t cost, CellState* next) {
+Decision StepSliding(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
+                     CellState* next) {
   Decision d;
   d.limit = &limit;
   Counts c = ReadSliding(limit, state, now_ns);
@@ -174,8 +179,7 @@ Decision StepSliding(const Limit& limit, const CellState& state, int64_t now_ns,
   if (cost > limit.count()) {
     d.retry_after_ns = Decision::kNever;
   } else if (const int64_t room = limit.count() - c.current - cost; room < 0) {
-    const int64_t at =
-        WeightFalls(limit, c.window.end, c.current, limit.count() - cost);
+    const int64_t at = WeightFalls(limit, c.window.end, c.current, limit.count() - cost);
     d.retry_after_ns = at - now_ns;
   } else if (weight > room) {
     d.retry_after_ns = WeightFalls(limit, c.window.start, c.previous, room) - now_ns;
@@ -200,29 +204,35 @@ Interval CostInterval(const Limit& limit, int64_t cost) {
   if (absl::Uint128High64(total) == 0) {
     const uint64_t low = absl::Uint128Low64(total);
     const auto divisor = static_cast<uint64_t>(limit.denominator());
-    return {static_cast<int64_t>(low / divisor),
-            static_cast<int64_t>(low % divisor)};
+    return {static_cast<int64_t>(low / divisor), static_cast<int64_t>(low % divisor)};
   }
-  return {Narrow(total / Wide(limit.denominator())),
-          Narrow(total % Wide(limit.denominator()))};
+  return {Narrow(total / Wide(limit.denominator())), Narrow(total % Wide(limit.denominator()))};
 }
 
-Decision Step(const Limit& limit, const CellState& state, int64_t now_ns,
-              int64_t cost, CellState* next) {
+Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
+              CellState* next) {
   switch (limit.algorithm()) {
     case Algorithm::kFixedWindow:
       return StepFixed(limit, state, now_ns, cost, next);
     case Algorithm::kSlidingWindow:
       return StepSliding(limit, state, now_ns, cost, next);
-    default:
-      return StepBucket(limit, state, now_ns, cost, next);
+    default: {
+      BucketOutcome outcome;
+      StepBucket(limit, state.w0, state.w1, now_ns, cost, outcome);
+      *next = state;
+      if (outcome.allowed || outcome.behind) *next = {outcome.next_w0, outcome.next_w1};
+      return MakeDecision(limit, outcome);
+    }
   }
 }
 
-CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns,
-                 int64_t cost) {
-  if (static_cast<int64_t>(state.w0) <= now_ns) return state;
-  if (IsBucket(limit.algorithm())) {
+CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost) {
+  const bool bucket = IsBucket(limit.algorithm());
+  // A bucket's state may lie less than a nanosecond ahead.
+  const bool used = static_cast<int64_t>(state.w0) > now_ns ||
+                    (bucket && static_cast<int64_t>(state.w0) == now_ns && state.w1 != 0);
+  if (state.w0 == 0 || !used) return state;
+  if (bucket) {
     // More than the burst is the burst: the state is then as good as new.
     const Interval back = CostInterval(limit, std::min(cost, limit.burst()));
     int64_t ns = static_cast<int64_t>(state.w0) - back.ns;
@@ -240,8 +250,7 @@ CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns,
   return fixed ? WriteFixed(c) : WriteSliding(limit, c);
 }
 
-Decision Peek(const Limit& limit, const CellState& state, int64_t now_ns,
-              int64_t cost) {
+Decision Peek(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost) {
   CellState ignored;
   Decision verdict = Step(limit, state, now_ns, cost, &ignored);
   if (!verdict.allowed) return verdict;
@@ -258,10 +267,9 @@ int64_t Decision::remaining() const {
     return std::max<int64_t>(0, limit->count() - used_units);
   }
   // floor((burst*T - used) / T), all times the denominator.
-  const uint128 depth = Wide(limit->depth_ns()) * Wide(limit->denominator()) +
-                        Wide(limit->depth_fraction());
-  const uint128 used =
-      Wide(used_ns) * Wide(limit->denominator()) + Wide(used_fraction);
+  const uint128 depth =
+      Wide(limit->depth_ns()) * Wide(limit->denominator()) + Wide(limit->depth_fraction());
+  const uint128 used = Wide(used_ns) * Wide(limit->denominator()) + Wide(used_fraction);
   if (used >= depth) return 0;
   const uint128 room = depth - used;
   if (absl::Uint128High64(room) == 0) {

@@ -2,15 +2,25 @@
 
 #include <algorithm>
 
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+
 namespace tidegate {
+
+BoundLimit BindWith(const Hasher& hasher, const Limit& limit, std::string_view scope) {
+  std::string name(AlgorithmName(limit.algorithm()));
+  absl::StrAppend(&name, ":", limit.ToString(), ":");
+  name.append(scope);
+  return {limit, std::string(scope), hasher.Hash(name)};
+}
 
 void PlanVerdict::Add(const Decision& decision, uint32_t index) {
   const bool binds =
       !any_ ||
-      (decision_.allowed
-           ? !decision.allowed || decision.remaining() < decision_.remaining()
-           : !decision.allowed && decision.retry_after_ns > decision_.retry_after_ns);
-  const int64_t delay_ns = any_ ? std::max(decision_.delay_ns, decision.delay_ns) : decision.delay_ns;
+      (decision_.allowed ? !decision.allowed || decision.remaining() < decision_.remaining()
+                         : !decision.allowed && decision.retry_after_ns > decision_.retry_after_ns);
+  const int64_t delay_ns =
+      any_ ? std::max(decision_.delay_ns, decision.delay_ns) : decision.delay_ns;
   const bool behind = decision_.behind || decision.behind;
   if (binds) {
     decision_ = decision;
@@ -21,6 +31,8 @@ void PlanVerdict::Add(const Decision& decision, uint32_t index) {
   decision_.delay_ns = decision_.allowed ? delay_ns : 0;
 }
 
+absl::Status Store::Accepts(const Limit&) const { return absl::OkStatus(); }
+
 Decision Store::PeekAll(absl::Span<const Charge> plan, const Moment& moment) {
   PlanVerdict verdict;
   for (size_t i = 0; i < plan.size(); ++i) {
@@ -29,24 +41,55 @@ Decision Store::PeekAll(absl::Span<const Charge> plan, const Moment& moment) {
   return verdict.get();
 }
 
-Decision Store::HitAll(absl::Span<const Charge> plan, const Moment& moment) {
+Decision Store::HitAll(absl::Span<const Charge> plan, const Moment& moment,
+                       absl::FunctionRef<int64_t()> clock) {
   const Decision forecast = PeekAll(plan, moment);
-  if (!forecast.allowed && !(forecast.behind && moment.confirmed)) return forecast;
+  if (forecast.behind && !moment.confirmed) return forecast;
+  if (!forecast.allowed) {
+    if (!forecast.behind) return forecast;
+    // A cost beyond the capacity is never charged, but moves back what a clock
+    // that went back has left ahead.
+    for (const Charge& charge : plan) {
+      Hit({charge.key, charge.limit, charge.limit->limit.capacity() + 1}, moment);
+    }
+    return forecast;
+  }
   PlanVerdict verdict;
+  absl::InlinedVector<Decision, 4> charged;
   for (size_t i = 0; i < plan.size(); ++i) {
     const Decision decision = Hit(plan[i], moment);
     verdict.Add(decision, static_cast<uint32_t>(i));
-    if (decision.allowed) continue;
-    for (size_t j = 0; j < i; ++j) Refund(plan[j], moment);
+    if (decision.allowed && (!decision.behind || moment.confirmed)) {
+      charged.push_back(decision);
+      continue;
+    }
+    const Moment later{clock()};
+    for (size_t j = 0; j < charged.size(); ++j) {
+      charged[j].at_ns = moment.now_ns;
+      Undo(plan[j], charged[j], later);
+    }
     break;
   }
   return verdict.get();
 }
 
-void Store::HitMany(absl::Span<const Charge> charges, const Moment& moment,
-                    bool* allowed) {
+void Store::Undo(const Charge& charge, const Decision& decision, const Moment& moment) {
+  const Limit& limit = charge.limit->limit;
+  if (IsLog(limit.algorithm())) {
+    Release(charge, decision.at_ns, moment);
+    return;
+  }
+  int64_t until_ns = decision.at_ns + decision.reset_after_ns;
+  if (limit.algorithm() == Algorithm::kSlidingWindow) until_ns -= limit.period_ns();
+  if (moment.now_ns < until_ns) Refund(charge, moment);
+}
+
+void Store::HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) {
   for (size_t i = 0; i < charges.size(); ++i) {
-    allowed[i] = Hit(charges[i], moment).allowed;
+    const Decision decision = Hit(charges[i], moment);
+    verdicts[i] = decision.behind && !moment.confirmed ? Verdict::kUnconfirmed
+                  : decision.allowed                   ? Verdict::kAllowed
+                                                       : Verdict::kRefused;
   }
 }
 

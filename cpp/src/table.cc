@@ -1,18 +1,32 @@
 #include "tidegate/table.h"
 
 #include <sched.h>
+#include <time.h>
 
 #include "table_inl.h"
 
 namespace tidegate {
 namespace {
 
-// The fingerprint of a cell that was claimed and given up.
-constexpr uint64_t kNobodyLo = 1;
+// How often a call looks for a claim to end, most times giving up its turn.
+constexpr int kMostTries = 100;
 
 enum class Reading { kOwned, kClaimed, kOthers };
 
 bool IsClaim(uint64_t w0) { return (w0 & Table::kClaimBit) != 0; }
+
+// In the place of the last four microseconds of a claim's time: two callers of one
+// key at one instant must not take each other's claims for their own.
+constexpr uint64_t kNonceMask = 0xfff;
+uint64_t Nonce() {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc();
+#else
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_nsec);
+#endif
+}
 
 bool IsStale(uint64_t claim_w0, int64_t now_ns) {
   const auto since = static_cast<int64_t>(claim_w0 & ~Table::kClaimBit);
@@ -20,13 +34,19 @@ bool IsStale(uint64_t claim_w0, int64_t now_ns) {
   return age > Table::kClaimTimeoutNs || age < -Table::kClaimTimeoutNs;
 }
 
-bool IsIdle(uint64_t w0, int64_t now_ns) {
-  return w0 == 0 || static_cast<int64_t>(w0) + kClockToleranceNs <= now_ns;
+bool IsIdle(uint64_t w0, int64_t now_ns, int64_t for_ns) {
+  return w0 == 0 || static_cast<int64_t>(w0) <= now_ns - for_ns;
 }
 
 bool Holds(const Cell& cell, const Fingerprint& key) {
   return cell.lo.load(std::memory_order_acquire) == key.lo &&
-         cell.hi.load(std::memory_order_acquire) == key.hi;
+         Table::SameHigh(cell.hi.load(std::memory_order_acquire), key.hi);
+}
+
+// The name to write over `before`: of the next version, so that who still expects
+// `before` fails, even when the same key has come back.
+Fingerprint NameOver(const Fingerprint& before, const Fingerprint& key) {
+  return {key.lo, (key.hi & ~Table::kVersionMask) | ((before.hi + 1) & Table::kVersionMask)};
 }
 
 bool IsEmpty(const Cell& cell) {
@@ -47,8 +67,7 @@ CellState Load(const Cell& cell) {
 // that it still did when the state was read.
 Reading Read(const Cell& cell, const Fingerprint& key, CellState* state) {
   *state = Load(cell);
-  if (!Holds(cell, key) ||
-      cell.w0.load(std::memory_order_acquire) != state->w0) [[unlikely]] {
+  if (!Holds(cell, key) || cell.w0.load(std::memory_order_acquire) != state->w0) [[unlikely]] {
     return Reading::kOthers;
   }
   return IsClaim(state->w0) ? Reading::kClaimed : Reading::kOwned;
@@ -71,7 +90,7 @@ inline void Table::Walk(const Fingerprint& key, Visit visit) const {
   Cell* const base = slice(SliceOf(key, slices_));
   size_t group = key.lo & (kGroups - 1);
   const size_t stride = ((key.lo >> 9) & (kGroups - 1)) | 1;
-  const size_t start = (key.lo >> 18) & (kGroupCells - 1);
+  const size_t start = StartOf(key);
   for (int n = 0; n < kMostGroups; ++n) {
     Cell* const cells = base + group * kGroupCells;
     for (size_t i = 0; i < kGroupCells; ++i) {
@@ -114,16 +133,32 @@ bool Table::HasAnother(const Fingerprint& key, const Cell* mine) const {
 }
 
 // Steps 1 to 3 of the protocol, on slot->cell in the state slot->raw.
-bool Table::Claim(const Fingerprint& key, int64_t now_ns, Slot* slot) {
-  const CellState claim{kClaimBit | static_cast<uint64_t>(now_ns), key.lo};
+bool Table::Claim(const Fingerprint& key, int64_t now_ns, Slot* slot, Entry* entry) {
+  const CellState claim{
+      kClaimBit | (static_cast<uint64_t>(now_ns) & ~kNonceMask) | (Nonce() & kNonceMask), key.lo};
   Cell* const cell = slot->cell;
   if (!ReplaceState(cell, slot->raw, claim)) return false;
   const Fingerprint before{cell->lo.load(std::memory_order_acquire),
                            cell->hi.load(std::memory_order_acquire)};
-  if (before != key && !ReplaceKey(cell, before, key)) return false;
+  // Taken over already: then that may be the name of who did.
+  if (Load(*cell) != claim) [[unlikely]]
+    return false;
+  const Fingerprint name = NameOver(before, key);
+  if (!ReplaceKey(cell, before, name)) return false;
+  if (before == Fingerprint{} || IsNobody(before)) {
+    ++entry->keys;
+  } else if (IsClaim(slot->raw.w0)) {
+    // Who was on its way in loses nothing; who was on its way out was idle.
+    entry->idle += slot->raw.w1 != before.lo && before.lo != key.lo;
+  } else {
+    ++(IsIdle(slot->raw.w0, now_ns, kClockToleranceNs) ? entry->idle : entry->live);
+  }
   if (HasAnother(key, cell)) {
-    // The key first: a cell of this key must never be seen owned and fresh.
-    if (ReplaceKey(cell, key, {kNobodyLo, 0})) ReplaceState(cell, claim, {0, 0});
+    // The name first: a cell of this key must never be seen owned and fresh.
+    if (ReplaceKey(cell, name, NameOver(name, Table::kNobody))) {
+      --entry->keys;
+      ReplaceState(cell, claim, {0, 0});
+    }
     return false;
   }
   slot->raw = claim;
@@ -131,11 +166,15 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Slot* slot) {
   return true;
 }
 
-Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
-                                Slot* slot) {
+void Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Slot* slot, Entry* entry) {
   for (int tries = 0;; ++tries) {
     if (tries > 16) sched_yield();
-    Slot idle;
+    // Time stands still within a call, so what is stale must not depend on it alone:
+    // to take over a claim is always safe.
+    const bool patient = tries < kMostTries;
+    const auto is_stale = [&](uint64_t w0) { return !patient || IsStale(w0, now_ns); };
+    Slot idle;   // for long
+    Slot spare;  // idle, but not for long
     Slot empty;
     Slot nearest;
     bool found = false;
@@ -147,7 +186,7 @@ Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
         if (reading == Reading::kOwned) {
           slot->state = slot->raw;
           found = true;
-        } else if (reading == Reading::kClaimed && IsStale(slot->raw.w0, now_ns)) {
+        } else if (reading == Reading::kClaimed && is_stale(slot->raw.w0)) {
           idle = *slot;
         } else {
           wait = true;
@@ -156,7 +195,7 @@ Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
       }
       const CellState state = Load(*cell);
       if (IsClaim(state.w0)) {
-        if (IsStale(state.w0, now_ns)) {
+        if (is_stale(state.w0)) {
           if (idle.cell == nullptr) idle = {cell, state, {}};
         } else if (state.w1 == key.lo) {
           wait = true;  // the same key is on its way in
@@ -168,20 +207,24 @@ Table::Entry Table::FindOrClaim(const Fingerprint& key, int64_t now_ns,
         empty = {cell, state, {}};
         return false;
       }
-      if (IsIdle(state.w0, now_ns)) {
+      if (IsIdle(state.w0, now_ns, kKeepIdleNs)) {
         if (idle.cell == nullptr) idle = {cell, state, {}};
+      } else if (IsIdle(state.w0, now_ns, kClockToleranceNs)) {
+        if (spare.cell == nullptr) spare = {cell, state, {}};
       } else if (nearest.cell == nullptr || state.w0 < nearest.raw.w0) {
         nearest = {cell, state, {}};
       }
       return true;
     });
-    if (found) [[likely]] return Entry::kFound;
+    if (found) [[likely]]
+      return;
     if (wait) continue;
-    const Entry entry = idle.cell != nullptr    ? Entry::kReusedIdle
-                        : empty.cell != nullptr ? Entry::kNew
-                                                : Entry::kReusedLive;
-    *slot = idle.cell != nullptr ? idle : empty.cell != nullptr ? empty : nearest;
-    if (slot->cell != nullptr && Claim(key, now_ns, slot)) return entry;
+    for (const Slot* choice : {&idle, &empty, &spare, &nearest}) {
+      if (choice->cell == nullptr) continue;
+      *slot = *choice;
+      if (Claim(key, now_ns, slot, entry)) return;
+      break;
+    }
   }
 }
 
@@ -193,7 +236,8 @@ Table::Entry Table::Put(const Fingerprint& key, const CellState& state, int64_t 
   });
   if (empty == nullptr) [[unlikely]] {
     Slot slot;
-    const Entry entry = FindOrClaim(key, now_ns, &slot);
+    Entry entry;
+    FindOrClaim(key, now_ns, &slot, &entry);
     Replace(slot, state);
     return entry;
   }
@@ -201,11 +245,11 @@ Table::Entry Table::Put(const Fingerprint& key, const CellState& state, int64_t 
   empty->hi.store(key.hi, std::memory_order_relaxed);
   empty->w0.store(state.w0, std::memory_order_relaxed);
   empty->w1.store(state.w1, std::memory_order_relaxed);
-  return Entry::kNew;
+  return {.keys = 1};
 }
 
 bool Table::Replace(const Slot& slot, const CellState& next) {
-  return ReplaceInline(slot, next);
+  return ReplaceState(slot.cell, slot.raw, next);
 }
 
 }  // namespace tidegate

@@ -1,29 +1,71 @@
-// The part of Table that every hit takes.
+// The part of Table that every hit takes. Words are handed on one by one: a struct
+// that is written by halves and read as a whole stalls the processor for longer
+// than all the rest takes.
 #ifndef TIDEGATE_SRC_TABLE_INL_H_
 #define TIDEGATE_SRC_TABLE_INL_H_
 
 #include "cas16.h"
 #include "tidegate/table.h"
 
+// GCC judges the functions of the hot path too large to inline; in practice they
+// are one straight line.
+#define TIDEGATE_INLINE __attribute__((always_inline)) inline
+
 namespace tidegate {
 
-inline bool Table::FindAtHome(const Fingerprint& key, Slot* slot) const {
-  auto* const cell = const_cast<Cell*>(Home(key));
-  // The state first, then whose it is, then whether it is still that.
-  const uint64_t w0 = cell->w0.load(std::memory_order_acquire);
-  const uint64_t w1 = cell->w1.load(std::memory_order_acquire);
-  if (cell->lo.load(std::memory_order_acquire) != key.lo ||
-      cell->hi.load(std::memory_order_acquire) != key.hi ||
-      cell->w0.load(std::memory_order_acquire) != w0 || (w0 & kClaimBit) != 0) {
-    return false;
+TIDEGATE_INLINE Cell* Table::FindNear(const Fingerprint& key, uint64_t& w0, uint64_t& w1) const {
+  Cell* const group = slice(SliceOf(key, slices_)) + (key.lo & (kGroups - 1)) * kGroupCells;
+  size_t at = StartOf(key);
+  for (size_t i = 0; i < kGroupCells; ++i, at = (at + 1) & (kGroupCells - 1)) {
+    Cell* const cell = group + at;
+    const uint64_t lo = cell->lo.load(std::memory_order_acquire);
+    if (lo == key.lo) [[likely]] {
+      // The state first, then whose it is, then whether it is still that.
+      w0 = cell->w0.load(std::memory_order_acquire);
+      w1 = cell->w1.load(std::memory_order_acquire);
+      if (cell->lo.load(std::memory_order_acquire) == lo &&
+          SameHigh(cell->hi.load(std::memory_order_acquire), key.hi) &&
+          cell->w0.load(std::memory_order_acquire) == w0 && (w0 & kClaimBit) == 0) {
+        return cell;
+      }
+      return nullptr;
+    }
+    if (lo == 0) return nullptr;  // most likely empty
   }
-  slot->cell = cell;
-  slot->raw = slot->state = {w0, w1};
-  return true;
+  return nullptr;
 }
 
-inline bool Table::ReplaceInline(const Slot& slot, const CellState& next) {
-  return CompareAndSwap(&slot.cell->w0, {slot.raw.w0, slot.raw.w1}, {next.w0, next.w1});
+template <typename StepFunction>
+TIDEGATE_INLINE void Table::Update(const Fingerprint& key, int64_t now_ns, bool one_word,
+                                   Entry& entry, StepFunction step) {
+  for (;;) {
+    uint64_t w0 = 0;
+    uint64_t w1 = 0;
+    Cell* cell = FindNear(key, w0, w1);
+    if (cell == nullptr) [[unlikely]] {
+      Slot slot;
+      FindOrClaim(key, now_ns, &slot, &entry);
+      cell = slot.cell;
+      w0 = slot.raw.w0;
+      w1 = slot.raw.w1;
+    }
+    const bool claimed = (w0 & kClaimBit) != 0;
+    uint64_t next_w0 = 0;
+    uint64_t next_w1 = 0;
+    if (!step(claimed ? 0 : w0, claimed ? 0 : w1, next_w0, next_w1)) {
+      // A claim must not be left behind; the key is as good as new.
+      if (claimed) [[unlikely]]
+        Replace({cell, {w0, w1}, {}}, {0, key.lo});
+      return;
+    }
+    if (one_word && w1 == 0) [[likely]] {
+      uint64_t expected = w0;
+      if (cell->w0.compare_exchange_strong(expected, next_w0)) [[likely]]
+        return;
+    } else if (CompareAndSwap(&cell->w0, {w0, w1}, {next_w0, next_w1})) {
+      return;
+    }
+  }
 }
 
 }  // namespace tidegate

@@ -15,6 +15,7 @@ void RegisterClock(pybind11::module_& m);
 void RegisterLimiter(pybind11::module_& m);
 void RegisterRedisStore(pybind11::module_& m);
 void RegisterReplay(pybind11::module_& m);
+void RegisterShmStore(pybind11::module_& m);
 
 // The clock that a caller named: None, a ManualClock, a callable that returns
 // int nanoseconds or float seconds, or an object with now_ns(). Null for None.

@@ -54,8 +54,8 @@ class PythonClock final : public Clock {
 
 int64_t NsFrom(const py::handle& ns, const char* what) {
   if (PyBool_Check(ns.ptr()) || !PyIndex_Check(ns.ptr())) {
-    Throw(Error::kArgumentType, std::string(what) + " is " + Shown(ns.ptr()) +
-                                    "; accepted is an int of nanoseconds");
+    Throw(Error::kArgumentType,
+          std::string(what) + " is " + Shown(ns.ptr()) + "; accepted is an int of nanoseconds");
   }
   int overflow = 0;
   const int64_t value = PyLong_AsLongLongAndOverflow(ns.ptr(), &overflow);
@@ -88,32 +88,35 @@ void RegisterClock(py::module_& m) {
              return clock;
            }),
            py::arg("start_ns") = 0)
-      .def("advance",
-           [](ManualClock& clock, const py::object& seconds) {
-             double value = 0;
-             if (PyBool_Check(seconds.ptr()) ||
-                 !(PyFloat_Check(seconds.ptr()) || PyIndex_Check(seconds.ptr()))) {
-               Throw(Error::kArgumentType, "the seconds to advance are " + Shown(seconds.ptr()) +
-                                               "; accepted is an int or a float");
-             }
-             value = PyFloat_AsDouble(seconds.ptr()) * 1e9;
-             if (PyErr_Occurred() != nullptr) PyErr_Clear();
-             if (!std::isfinite(value)) {
-               Throw(Error::kConfiguration, "the seconds to advance are " + Shown(seconds.ptr()) +
-                                                "; accepted is a finite number");
-             }
-             const double most = static_cast<double>(kMaxInstantNs);
-             clock.AdvanceNs(std::llround(std::clamp(value, -most, most)));
-           },
-           py::arg("seconds"))
-      .def("advance_ns",
-           [](ManualClock& clock, const py::object& ns) {
-             clock.AdvanceNs(NsFrom(ns, "the time to advance"));
-           },
-           py::arg("ns"))
-      .def("set_ns",
-           [](ManualClock& clock, const py::object& ns) { clock.SetNs(NsFrom(ns, "the time")); },
-           py::arg("ns"))
+      .def(
+          "advance",
+          [](ManualClock& clock, const py::object& seconds) {
+            double value = 0;
+            if (PyBool_Check(seconds.ptr()) ||
+                !(PyFloat_Check(seconds.ptr()) || PyIndex_Check(seconds.ptr()))) {
+              Throw(Error::kArgumentType, "the seconds to advance are " + Shown(seconds.ptr()) +
+                                              "; accepted is an int or a float");
+            }
+            value = PyFloat_AsDouble(seconds.ptr()) * 1e9;
+            if (PyErr_Occurred() != nullptr) PyErr_Clear();
+            if (!std::isfinite(value)) {
+              Throw(Error::kConfiguration, "the seconds to advance are " + Shown(seconds.ptr()) +
+                                               "; accepted is a finite number");
+            }
+            const double most = static_cast<double>(kMaxInstantNs);
+            clock.AdvanceNs(std::llround(std::clamp(value, -most, most)));
+          },
+          py::arg("seconds"))
+      .def(
+          "advance_ns",
+          [](ManualClock& clock, const py::object& ns) {
+            clock.AdvanceNs(NsFrom(ns, "the time to advance"));
+          },
+          py::arg("ns"))
+      .def(
+          "set_ns",
+          [](ManualClock& clock, const py::object& ns) { clock.SetNs(NsFrom(ns, "the time")); },
+          py::arg("ns"))
       .def("now_ns", &ManualClock::NowNs);
   m.def("system_now_ns", [] { return SystemClock::Get().Now(); });
 }

@@ -10,6 +10,7 @@ PyObject* ErrorType(Error error) {
   static PyObject* const module = py::module_::import("tidegate._errors").release().ptr();
   const char* name = error == Error::kConfiguration  ? "ConfigurationError"
                      : error == Error::kArgumentType ? "ArgumentTypeError"
+                     : error == Error::kStorage      ? "StorageError"
                                                      : "LimiterClosedError";
   PyObject* type = PyObject_GetAttrString(module, name);
   if (type == nullptr) throw py::error_already_set();
@@ -30,7 +31,8 @@ void Throw(Error error, const std::string& message) {
 
 void ThrowUnlessOk(const absl::Status& status) {
   if (status.ok()) return;
-  Throw(Error::kConfiguration,
+  const bool given = absl::IsInvalidArgument(status) || absl::IsOutOfRange(status);
+  Throw(given ? Error::kConfiguration : Error::kStorage,
         std::string(status.message().data(), status.message().size()));
 }
 

@@ -16,13 +16,14 @@ namespace tidegate::python {
 namespace py = pybind11;
 
 // The exceptions of tidegate._errors.
-enum class Error { kConfiguration, kArgumentType, kClosed };
+enum class Error { kConfiguration, kArgumentType, kClosed, kStorage };
 // Sets the Python error indicator; the caller returns nullptr or throws
 // py::error_already_set.
 void SetError(Error error, const std::string& message);
 [[noreturn]] void Throw(Error error, const std::string& message);
 
-// Throws ConfigurationError unless ok.
+// Throws unless ok: ConfigurationError for an invalid argument, StorageError for all
+// else that a store may report.
 void ThrowUnlessOk(const absl::Status& status);
 template <typename T>
 T ValueOrThrow(absl::StatusOr<T> value) {
@@ -42,7 +43,8 @@ class KeyView {
     if (PyUnicode_Check(key) && PyUnicode_IS_COMPACT_ASCII(key)) [[likely]] {
       view_ = {static_cast<const char*>(PyUnicode_DATA(key)),
                static_cast<size_t>(PyUnicode_GET_LENGTH(key))};
-      if (!view_.empty()) [[likely]] return true;
+      if (!view_.empty()) [[likely]]
+        return true;
     }
     return ReadOther(key);
   }

@@ -9,17 +9,14 @@ namespace tidegate::python {
 namespace {
 
 struct DecisionObject {
-  PyObject_HEAD
-  Decision decision;
+  PyObject_HEAD Decision decision;
   PyObject* owner;
 };
 
 PyTypeObject decision_type{};  // filled in by RegisterDecision()
 PyNumberMethods as_number{};
 
-const Decision& Of(PyObject* self) {
-  return reinterpret_cast<DecisionObject*>(self)->decision;
-}
+const Decision& Of(PyObject* self) { return reinterpret_cast<DecisionObject*>(self)->decision; }
 
 // Dead decisions wait here to be used again. Guarded by the GIL.
 #if !defined(Py_GIL_DISABLED)
@@ -57,18 +54,14 @@ PyObject* GetAllowed(PyObject* self, void*) { return PyBool_FromLong(Of(self).al
 PyObject* GetLimit(PyObject* self, void*) {
   return PyLong_FromLongLong(Of(self).limit->capacity());
 }
-PyObject* GetRemaining(PyObject* self, void*) {
-  return PyLong_FromLongLong(Of(self).remaining());
-}
+PyObject* GetRemaining(PyObject* self, void*) { return PyLong_FromLongLong(Of(self).remaining()); }
 PyObject* GetRetryAfter(PyObject* self, void*) {
   return PyFloat_FromDouble(Seconds(Of(self).retry_after_ns));
 }
 PyObject* GetResetAfter(PyObject* self, void*) {
   return PyFloat_FromDouble(Seconds(Of(self).reset_after_ns));
 }
-PyObject* GetDelay(PyObject* self, void*) {
-  return PyFloat_FromDouble(Seconds(Of(self).delay_ns));
-}
+PyObject* GetDelay(PyObject* self, void*) { return PyFloat_FromDouble(Seconds(Of(self).delay_ns)); }
 PyObject* GetRule(PyObject* self, void*) { return Text(Of(self).limit->rule()); }
 PyObject* GetDegraded(PyObject* self, void*) { return PyBool_FromLong(Of(self).degraded); }
 
@@ -78,8 +71,7 @@ PyGetSetDef getters[] = {
     {"remaining", GetRemaining, nullptr, "Whole units left now.", nullptr},
     {"retry_after", GetRetryAfter, nullptr,
      "Seconds after which the same call would pass; 0.0 when allowed.", nullptr},
-    {"reset_after", GetResetAfter, nullptr,
-     "Seconds until the limit is as if untouched.", nullptr},
+    {"reset_after", GetResetAfter, nullptr, "Seconds until the limit is as if untouched.", nullptr},
     {"delay", GetDelay, nullptr, "Seconds a leaky-bucket caller should wait.", nullptr},
     {"rule", GetRule, nullptr, "Which limit of the plan bound it.", nullptr},
     {"degraded", GetDegraded, nullptr, "Decided without the shared store.", nullptr},
@@ -119,8 +111,8 @@ PyObject* Compare(PyObject* self, PyObject* other, int op) {
   const bool equal = a.allowed == b.allowed && a.degraded == b.degraded &&
                      a.limit->capacity() == b.limit->capacity() &&
                      a.limit->rule() == b.limit->rule() && a.remaining() == b.remaining() &&
-                     a.retry_after_ns == b.retry_after_ns &&
-                     a.reset_after_ns == b.reset_after_ns && a.delay_ns == b.delay_ns;
+                     a.retry_after_ns == b.retry_after_ns && a.reset_after_ns == b.reset_after_ns &&
+                     a.delay_ns == b.delay_ns;
   return PyBool_FromLong(equal == (op == Py_EQ));
 }
 
@@ -145,6 +137,13 @@ void RegisterDecision(pybind11::module_& module) {
 }
 
 PyObject* NewDecision(const Decision& decision, PyObject* owner) {
+  Decision* room = nullptr;
+  PyObject* object = NewDecisionIn(owner, &room);
+  if (object != nullptr) *room = decision;
+  return object;
+}
+
+PyObject* NewDecisionIn(PyObject* owner, Decision** room) {
   DecisionObject* object = nullptr;
 #if !defined(Py_GIL_DISABLED)
   if (free_count > 0) {
@@ -159,7 +158,7 @@ PyObject* NewDecision(const Decision& decision, PyObject* owner) {
     object = PyObject_New(DecisionObject, &decision_type);
     if (object == nullptr) return nullptr;
   }
-  object->decision = decision;
+  *room = &object->decision;
   Py_INCREF(owner);
   object->owner = owner;
   return reinterpret_cast<PyObject*>(object);

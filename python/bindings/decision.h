@@ -17,6 +17,10 @@ void RegisterDecision(pybind11::module_& module);
 // decision.limit alive.
 PyObject* NewDecision(const Decision& decision, PyObject* owner);
 
+// The same, with room for a decision that the caller constructs in place at
+// `*room`, which saves a copy.
+PyObject* NewDecisionIn(PyObject* owner, Decision** room);
+
 // The decision in `object`, which must be a tidegate.Decision; else nullptr.
 const Decision* GetDecision(PyObject* object);
 

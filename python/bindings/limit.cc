@@ -57,18 +57,16 @@ int64_t PeriodNs(const py::handle& period) {
     const double value = PyFloat_AsDouble(period.ptr());
     if (value == -1.0 && PyErr_Occurred() != nullptr) PyErr_Clear();
     const double nanos = value * 1e9;
-    if (std::isfinite(nanos) && nanos >= 1.0 &&
-        nanos <= static_cast<double>(Limit::kMaxPeriodNs)) {
+    if (std::isfinite(nanos) && nanos >= 1.0 && nanos <= static_cast<double>(Limit::kMaxPeriodNs)) {
       return PyFloat_Check(period.ptr()) ? std::llround(nanos)
                                          : period.cast<int64_t>() * 1'000'000'000;
     }
   }
-  Throw(Error::kConfiguration, "the period is " + Shown(period.ptr()) +
-                                   "; accepted is 1 nanosecond to 100 years");
+  Throw(Error::kConfiguration,
+        "the period is " + Shown(period.ptr()) + "; accepted is 1 nanosecond to 100 years");
 }
 
-LimitSpec Defaults(const py::handle& burst, const py::handle& algorithm,
-                   const py::handle& name) {
+LimitSpec Defaults(const py::handle& burst, const py::handle& algorithm, const py::handle& name) {
   LimitSpec spec;
   if (!burst.is_none()) spec.burst = WholeNumber(burst, "burst");
   if (!PyUnicode_Check(algorithm.ptr())) {
@@ -85,9 +83,8 @@ LimitSpec Defaults(const py::handle& burst, const py::handle& algorithm,
   if (spec.name.empty() || spec.name.size() > 200 ||
       !std::all_of(spec.name.begin(), spec.name.end(), printable)) {
     // Names stand in header fields, which carry nothing else.
-    Throw(Error::kConfiguration,
-          "the name is " + Shown(name.ptr()) +
-              "; accepted are 1 to 200 printable ASCII characters");
+    Throw(Error::kConfiguration, "the name is " + Shown(name.ptr()) +
+                                     "; accepted are 1 to 200 printable ASCII characters");
   }
   return spec;
 }
@@ -97,9 +94,9 @@ Limit Make(const py::object& limit, const py::object& period, const py::object& 
   LimitSpec spec = Defaults(burst, algorithm, name);
   if (PyUnicode_Check(limit.ptr())) {
     if (!period.is_none()) {
-      Throw(Error::kConfiguration,
-            "the limit " + Shown(limit.ptr()) + " was given with the period " +
-                Shown(period.ptr()) + "; accepted is a text alone, or a count and a period");
+      Throw(Error::kConfiguration, "the limit " + Shown(limit.ptr()) +
+                                       " was given with the period " + Shown(period.ptr()) +
+                                       "; accepted is a text alone, or a count and a period");
     }
     return ValueOrThrow(Limit::Parse(TextOf(limit), spec));
   }
@@ -110,13 +107,13 @@ Limit Make(const py::object& limit, const py::object& period, const py::object& 
   }
   spec.count = WholeNumber(limit, "count");
   if (period.is_none()) {
-    Throw(Error::kConfiguration,
-          "the limit is the count " + Shown(limit.ptr()) +
-              " without a period; accepted is a text such as '100/minute', or a count and a period");
+    Throw(
+        Error::kConfiguration,
+        "the limit is the count " + Shown(limit.ptr()) +
+            " without a period; accepted is a text such as '100/minute', or a count and a period");
   }
   if (PyUnicode_Check(period.ptr())) {
-    const std::string text =
-        std::to_string(spec.count) + "/" + std::string(TextOf(period));
+    const std::string text = std::to_string(spec.count) + "/" + std::string(TextOf(period));
     return ValueOrThrow(Limit::Parse(text, spec));
   }
   spec.period_ns = PeriodNs(period);
@@ -154,13 +151,14 @@ void RegisterLimit(py::module_& m) {
            })
       .def("__eq__",
            [](const Limit& a, const py::object& b) -> py::object {
-             if (!py::isinstance<Limit>(b)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
+             if (!py::isinstance<Limit>(b))
+               return py::reinterpret_borrow<py::object>(Py_NotImplemented);
              return py::bool_(a == b.cast<const Limit&>());
            })
       .def("__hash__",
            [](const Limit& l) {
-             return py::hash(py::make_tuple(l.ToString(), l.rule(),
-                                            static_cast<int>(l.algorithm())));
+             return py::hash(
+                 py::make_tuple(l.ToString(), l.rule(), static_cast<int>(l.algorithm())));
            })
       .def("__reduce__", [](const py::object& self) {
         const auto& l = self.cast<const Limit&>();

@@ -32,9 +32,9 @@ struct PyLimiter {
 Limiter* LimiterOf(PyObject* self) {
   // pybind11 keeps the pointer of a simple instance inline.
   auto* instance = reinterpret_cast<py::detail::instance*>(self);
-  auto* py_limiter = static_cast<PyLimiter*>(
-      instance->simple_layout ? instance->simple_value_holder[0]
-                              : instance->nonsimple.values_and_holders[0]);
+  auto* py_limiter =
+      static_cast<PyLimiter*>(instance->simple_layout ? instance->simple_value_holder[0]
+                                                      : instance->nonsimple.values_and_holders[0]);
   if (py_limiter == nullptr || py_limiter->open == nullptr) [[unlikely]] {
     SetError(Error::kClosed, "the limiter is closed");
     return nullptr;
@@ -46,7 +46,8 @@ Limiter* LimiterOf(PyObject* self) {
 // alive by the caller.
 template <typename Call>
 auto Run(const Limiter& limiter, Call call) {
-  if (!limiter.blocks()) [[likely]] return call();
+  if (!limiter.blocks()) [[likely]]
+    return call();
   const py::gil_scoped_release release;
   return call();
 }
@@ -57,7 +58,8 @@ struct KeyAndCost {
   int64_t cost = 1;
 
   bool Read(PyObject* const* args, Py_ssize_t count, PyObject* names) {
-    if (count == 1 && names == nullptr) [[likely]] return key.Read(args[0]);
+    if (count == 1 && names == nullptr) [[likely]]
+      return key.Read(args[0]);
     return ReadOther(args, count, names);
   }
 
@@ -111,9 +113,11 @@ PyObject* FastHit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
     KeyAndCost call;
     Limiter* limiter = LimiterOf(self);
     if (limiter == nullptr || !call.Read(args, count, names)) return nullptr;
-    const Decision decision =
-        Run(*limiter, [&] { return limiter->Hit(call.key.view(), call.cost); });
-    return NewDecision(decision, self);
+    Decision* room = nullptr;
+    auto object = py::reinterpret_steal<py::object>(NewDecisionIn(self, &room));
+    if (!object) return nullptr;
+    new (room) Decision(Run(*limiter, [&] { return limiter->Hit(call.key.view(), call.cost); }));
+    return object.release().ptr();
   });
 }
 
@@ -122,8 +126,7 @@ PyObject* FastAllow(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
     KeyAndCost call;
     Limiter* limiter = LimiterOf(self);
     if (limiter == nullptr || !call.Read(args, count, names)) return nullptr;
-    const bool allowed =
-        Run(*limiter, [&] { return limiter->Hit(call.key.view(), call.cost).allowed; });
+    const bool allowed = Run(*limiter, [&] { return limiter->Allow(call.key.view(), call.cost); });
     PyObject* answer = allowed ? Py_True : Py_False;
     Py_INCREF(answer);
     return answer;
@@ -190,6 +193,12 @@ std::vector<char> HitMany(Limiter& limiter, const py::object& keys, const py::ob
   constexpr size_t kAhead = 16;
   for (size_t i = 0; i < size; ++i) {
     if (i + kAhead < size) __builtin_prefetch(items[i + kAhead]);
+    if (PyUnicode_Check(items[i]) && PyUnicode_IS_COMPACT_ASCII(items[i]) &&
+        PyUnicode_GET_LENGTH(items[i]) > 0) [[likely]] {
+      views[i] = {static_cast<const char*>(PyUnicode_DATA(items[i])),
+                  static_cast<size_t>(PyUnicode_GET_LENGTH(items[i]))};
+      continue;
+    }
     KeyView view;
     if (!view.Read(items[i])) throw py::error_already_set();
     views[i] = view.view();
@@ -214,9 +223,7 @@ std::vector<char> HitMany(Limiter& limiter, const py::object& keys, const py::ob
   }
   std::vector<char> allowed(size);
   static_assert(sizeof(bool) == 1);
-  Run(limiter, [&] {
-    limiter.HitMany(views, amounts, reinterpret_cast<bool*>(allowed.data()));
-  });
+  Run(limiter, [&] { limiter.HitMany(views, amounts, reinterpret_cast<bool*>(allowed.data())); });
   return allowed;
 }
 
@@ -270,40 +277,42 @@ void RegisterLimiter(py::module_& m) {
           "DEFAULT_CAPACITY", [](const py::object&) { return MemoryOptions::kDefaultCapacity; });
   py::class_<PyLimiter> limiter(m, "Limiter");
   limiter
-      .def(py::init(&Make), py::arg("limits"), py::arg("store"), py::arg("clock"),
-           py::arg("scope"))
+      .def(py::init(&Make), py::arg("limits"), py::arg("store"), py::arg("clock"), py::arg("scope"))
       .def("peek", &Peek, py::arg("key"), py::arg("cost") = 1)
-      .def("reset",
-           [](PyLimiter& self, const py::object& key) {
-             Limiter& l = Checked(self);
-             const KeyView view = KeyFrom(key);
-             Run(l, [&] { l.Reset(view.view()); });
-           },
-           py::arg("key"))
-      .def("refund",
-           [](PyLimiter& self, const py::object& key, const py::object& cost) {
-             Limiter& l = Checked(self);
-             const KeyView view = KeyFrom(key);
-             const int64_t units = CostFrom(cost);
-             Run(l, [&] { l.Refund(view.view(), units); });
-           },
-           py::arg("key"), py::arg("cost") = 1)
-      .def("_release",
-           [](PyLimiter& self, const py::object& key, int64_t cost, const py::object& decision) {
-             const Decision* admitted = GetDecision(decision.ptr());
-             if (admitted == nullptr) throw py::type_error("a Decision is expected");
-             Limiter& l = Checked(self);
-             const KeyView view = KeyFrom(key);
-             Run(l, [&] { l.Release(view.view(), cost, admitted->at_ns); });
-           },
-           py::arg("key"), py::arg("cost"), py::arg("decision"))
+      .def(
+          "reset",
+          [](PyLimiter& self, const py::object& key) {
+            Limiter& l = Checked(self);
+            const KeyView view = KeyFrom(key);
+            Run(l, [&] { l.Reset(view.view()); });
+          },
+          py::arg("key"))
+      .def(
+          "refund",
+          [](PyLimiter& self, const py::object& key, const py::object& cost) {
+            Limiter& l = Checked(self);
+            const KeyView view = KeyFrom(key);
+            const int64_t units = CostFrom(cost);
+            Run(l, [&] { l.Refund(view.view(), units); });
+          },
+          py::arg("key"), py::arg("cost") = 1)
+      .def(
+          "_release",
+          [](PyLimiter& self, const py::object& key, int64_t cost, const py::object& decision) {
+            const Decision* admitted = GetDecision(decision.ptr());
+            if (admitted == nullptr) throw py::type_error("a Decision is expected");
+            Limiter& l = Checked(self);
+            const KeyView view = KeyFrom(key);
+            Run(l, [&] { l.Release(view.view(), cost, admitted->at_ns); });
+          },
+          py::arg("key"), py::arg("cost"), py::arg("decision"))
       .def("hit_many", &PyHitMany, py::arg("keys"), py::arg("costs") = py::none())
       .def("_now_ns", [](PyLimiter& self) { return Checked(self).NowNs(); })
       .def("_stats",
            [](PyLimiter& self) {
              const LimiterStats s = Checked(self).stats();
-             return py::make_tuple(s.allowed, s.denied, s.store.degraded, s.store.errors, s.store.keys, s.store.evictions,
-                                   s.store.evicted_live);
+             return py::make_tuple(s.allowed, s.denied, s.store.degraded, s.store.errors,
+                                   s.store.keys, s.store.evictions, s.store.evicted_live);
            })
       .def("_close", [](PyLimiter& self) { self.open = nullptr; });
   auto* type = reinterpret_cast<PyTypeObject*>(limiter.ptr());

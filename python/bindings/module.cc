@@ -11,4 +11,5 @@ PYBIND11_MODULE(_core, m) {
   tidegate::python::RegisterLimiter(m);
   tidegate::python::RegisterRedisStore(m);
   tidegate::python::RegisterReplay(m);
+  tidegate::python::RegisterShmStore(m);
 }

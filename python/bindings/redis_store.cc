@@ -18,8 +18,7 @@ OnError OnErrorFrom(const std::string& text) {
   if (text == "fallback") return OnError::kFallback;
   if (text == "open") return OnError::kOpen;
   if (text == "closed") return OnError::kClosed;
-  Throw(Error::kConfiguration, "the storage option on_error is " +
-                                   Shown(py::str(text).ptr()) +
+  Throw(Error::kConfiguration, "the storage option on_error is " + Shown(py::str(text).ptr()) +
                                    "; accepted are fallback, open and closed");
 }
 
@@ -65,8 +64,7 @@ void RegisterRedisStore(py::module_& m) {
         }
         if (status.ok()) return py::none();
         return py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
-            status.message().data(), static_cast<Py_ssize_t>(status.message().size()),
-            "replace"));
+            status.message().data(), static_cast<Py_ssize_t>(status.message().size()), "replace"));
       });
 }
 

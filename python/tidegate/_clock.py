@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["ClockLike", "ManualClock"]
 
 
-
 class ManualClock(_core.ManualClock):
     """Time under the control of a test or a replay.
 

@@ -132,6 +132,7 @@ class Limiter(_core.Limiter):
         that is refused is returned when the time is up, and at once where the wait would be
         longer than the time left or the cost can never pass.
         """
+        self.peek(key, cost)  # what is no key or cost joins no line
         deadline_ns = self._deadline_ns(timeout)
         woken = threading.Event()
         ticket = self._room.enter(key, woken.set)
@@ -149,6 +150,7 @@ class Limiter(_core.Limiter):
         """As acquire(), without blocking the event loop. A cancelled task leaves the line."""
         import asyncio
 
+        self.peek(key, cost)
         deadline_ns = self._deadline_ns(timeout)
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["StorageLike", "open_store"]
 
 _ACCEPTED = (
-    "accepted are 'memory://' with an optional capacity=KEYS, 'redis://HOST:PORT/DB' and "
-    "'redis+unix:///PATH'"
+    "accepted are 'memory://' and 'shm://NAME' or 'shm:///PATH', each with an optional "
+    "capacity=KEYS, 'redis://HOST:PORT/DB' and 'redis+unix:///PATH'"
 )
 
 
@@ -35,7 +35,7 @@ def open_store(storage: StorageLike, options: dict[str, Any]) -> _core.Store:
     # Its import takes longer than all of tidegate, and most storages need none of it.
     if storage == "memory://":
         return _memory_store(options)
-    from urllib.parse import parse_qsl, urlsplit
+    from urllib.parse import parse_qsl, unquote, urlsplit
 
     try:
         uri = urlsplit(storage)
@@ -51,26 +51,39 @@ def open_store(storage: StorageLike, options: dict[str, Any]) -> _core.Store:
                 f"{uri.scheme}:// is not supported yet; accepted are "
                 f"{', '.join(scheme + '://' for scheme in _redis.SCHEMES)}"
             )
-    if uri.scheme != "memory" or not storage.startswith("memory://"):
+    scheme = uri.scheme
+    if scheme not in ("memory", "shm") or not storage.lower().startswith(f"{scheme}://"):
         raise ConfigurationError(f"the storage is {_without_password(storage)!r}; {_ACCEPTED}")
-    if uri.netloc or uri.path.strip("/") or uri.fragment:
+    if scheme == "memory" and (uri.netloc or uri.path.strip("/") or uri.fragment):
         raise ConfigurationError(
             f"the storage is {storage!r}: a memory store has no host, path or fragment; {_ACCEPTED}"
+        )
+    if scheme == "shm" and (bool(uri.netloc) == bool(uri.path.strip("/")) or uri.fragment):
+        raise ConfigurationError(
+            f"the storage is {_without_password(storage)!r}: a shared memory has either a name or "
+            f"an absolute path, and no fragment; {_ACCEPTED}"
         )
     merged: dict[str, Any] = {}
     for name, value in [*parse_qsl(uri.query, keep_blank_values=True), *options.items()]:
         if name in merged:
             raise ConfigurationError(f"the storage option {name} was given twice")
         merged[name] = value
+    if scheme == "shm":
+        return _core.ShmStore(unquote(uri.netloc or uri.path), _capacity(merged))
     return _memory_store(merged)
 
 
 def _memory_store(options: dict[str, Any]) -> _core.Store:
-    capacity = options.get("capacity", _core.MemoryStore.DEFAULT_CAPACITY)
+    capacity = _capacity(options)
+    return _core.MemoryStore(_core.MemoryStore.DEFAULT_CAPACITY if capacity is None else capacity)
+
+
+def _capacity(options: dict[str, Any]) -> int | None:
     unknown = sorted(options.keys() - {"capacity"})
     if unknown:
         raise ConfigurationError(f"unknown storage option {', '.join(unknown)}; {_ACCEPTED}")
-    return _core.MemoryStore(_whole_number("capacity", capacity))
+    given = options.get("capacity")
+    return None if given is None else _whole_number("capacity", given)
 
 
 def _whole_number(name: str, value: object) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import tempfile
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
@@ -46,6 +47,11 @@ def one_or_all(limits: list[tidegate.Limit]) -> tidegate.Limit | list[tidegate.L
     return limits[0] if len(limits) == 1 else limits
 
 
+def through_shared_memory(case: Case) -> list[tidegate.Decision | None]:
+    with tempfile.TemporaryDirectory() as directory:
+        return through_a_limiter(case, f"shm://{directory}/vectors?capacity=10000")
+
+
 def through_a_limiter(case: Case, storage: str) -> list[tidegate.Decision | None]:
     clock = tidegate.ManualClock()
     answers: list[tidegate.Decision | None] = []
@@ -84,6 +90,7 @@ def through_replay(case: Case) -> list[tidegate.Decision | None]:
 
 ENGINES: dict[str, Engine] = {
     "memory": partial(through_a_limiter, storage="memory://"),
+    "shm": through_shared_memory,
     "replay": through_replay,
 }
 

@@ -20,7 +20,7 @@ LATE = 1_700_000_000_123_456_789
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 thorough = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
 )
 
 starts = st.integers(0, 10**11) | st.just(LATE) | st.integers(LATE, LATE + 10**12)
@@ -28,16 +28,13 @@ starts = st.integers(0, 10**11) | st.just(LATE) | st.integers(LATE, LATE + 10**1
 
 @st.composite
 def limits(draw: st.DrawFn, algorithm: Algorithm) -> oracle.Limit:
+    """Limits of all kinds, up to the fastest that is promised: one unit a nanosecond."""
     most = 30 if algorithm in ("sliding-log", "concurrency") else 10**9
-    count = draw(
-        st.integers(1, 12)
-        | st.sampled_from([1, 3, 7, 30, 10**6, 999_999_937, 10**9]).map(
-            lambda count: min(count, most)
-        )
-    )
+    count = draw(st.integers(1, 12) | st.sampled_from([10**6, 999_999_937, 10**9]))
     period = draw(
         st.sampled_from([1, 7, 1000, SECOND, SECOND + 7, 1000 * SECOND]) | st.integers(1, 10**13)
     )
+    count = min(count, most, period)
     burst = draw(st.none() | st.integers(1, 40)) if algorithm in BUCKETS else None
     return oracle.Limit(count, period, burst, algorithm)
 
@@ -249,12 +246,12 @@ def test_a_refused_plan_leaves_everything_as_it_was(
 
 
 def same_as_the_oracle(
-    plan: list[oracle.Limit], start: int, play: list[Call], steps: Sequence[int]
+    plan: list[oracle.Limit], start: int, play: list[Call], steps: Sequence[int] = (0,)
 ) -> None:
     machine, naive = Machine(*plan), Oracle(plan)
     now = start
     for index, call in enumerate(play):
-        now = max(0, now + call.gap(plan[0]) + (steps[index % len(steps)] if steps else 0))
+        now = max(0, now + call.gap(plan[0]) + steps[index % len(steps)])
         cost, key = call.units(plan[index % len(plan)]), f"k{call.key}"
         if call.op == "hit":
             assert answer(machine.hit(now, cost, key)) == expected(naive.hit(key, now, cost))
@@ -279,7 +276,7 @@ ANYTHING = ("hit", "hit", "hit", "hit", "peek", "refund", "reset")
 def test_memory_answers_as_the_oracle(
     algorithm: Algorithm, data: st.DataObject, start: int, play: list[Call]
 ) -> None:
-    same_as_the_oracle([data.draw(limits(algorithm))], start, play, [])
+    same_as_the_oracle([data.draw(limits(algorithm))], start, play)
 
 
 @given(
@@ -291,7 +288,7 @@ def test_memory_answers_as_the_oracle(
 def test_memory_answers_as_the_oracle_to_plans(
     plan: list[oracle.Limit], start: int, play: list[Call]
 ) -> None:
-    same_as_the_oracle(plan, start, play, [])
+    same_as_the_oracle(plan, start, play)
 
 
 moves = st.sampled_from(
@@ -317,19 +314,22 @@ def test_memory_answers_as_the_oracle_when_the_clock_steps(
     plan=st.lists(any_limit, min_size=1, max_size=3),
     start=starts,
     play=calls("hit", keys=3, most=30),
+    steps=st.lists(moves | st.just(0), min_size=1, max_size=7) | st.just([0]),
 )
 @thorough
-def test_replay_answers_as_memory(plan: list[oracle.Limit], start: int, play: list[Call]) -> None:
-    machine = Machine(*plan)
-    keys, times, costs, answers = [], [], [], []
+def test_replay_answers_as_the_oracle(
+    plan: list[oracle.Limit], start: int, play: list[Call], steps: list[int]
+) -> None:
+    naive = Oracle(plan)
+    keys, times, costs, wanted = [], [], [], []
     now = start
-    for call in play:
-        now += call.gap(plan[0])
+    for index, call in enumerate(play):
+        now = max(0, now + call.gap(plan[0]) + steps[index % len(steps)])
         keys.append(f"k{call.key}")
         times.append(now)
         costs.append(call.units(plan[-1]))
-        answers.append(answer(machine.hit(now, costs[-1], keys[-1])))
-    assert [answer(d) for d in tidegate.replay(real_plan(plan), keys, times, costs)] == answers
+        wanted.append(expected(naive.hit(keys[-1], now, costs[-1])))
+    assert [answer(d) for d in tidegate.replay(real_plan(plan), keys, times, costs)] == wanted
 
 
 # Law 6: time never mints.

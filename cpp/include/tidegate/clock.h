@@ -28,13 +28,15 @@ class SystemClock final : public Clock {
 
   int64_t NowNs() override { return Now(); }
 
+  // Unix time minus the monotonic clock, as this process took it at its start.
+  int64_t epoch_offset_ns() const { return epoch_offset_ns_; }
+
   inline int64_t Now() {
 #if defined(__x86_64__)
     const Fit fit = fit_.Load();
     const uint64_t ticks = __builtin_ia32_rdtsc() - fit.ticks;
     if (ticks < fit.valid_ticks) [[likely]] {
-      return fit.ns + static_cast<int64_t>(
-                          (static_cast<Wide>(ticks) * fit.ns_per_tick) >> 32);
+      return fit.ns + static_cast<int64_t>((static_cast<Wide>(ticks) * fit.ns_per_tick) >> 32);
     }
 #endif
     return NowSlow();
@@ -57,13 +59,10 @@ class SystemClock final : public Clock {
    public:
     Fit Load() const {
       const uint32_t before = sequence_.load(std::memory_order_acquire);
-      Fit fit{ticks_.load(std::memory_order_relaxed),
-              valid_ticks_.load(std::memory_order_relaxed),
-              ns_.load(std::memory_order_relaxed),
-              ns_per_tick_.load(std::memory_order_relaxed)};
+      Fit fit{ticks_.load(std::memory_order_relaxed), valid_ticks_.load(std::memory_order_relaxed),
+              ns_.load(std::memory_order_relaxed), ns_per_tick_.load(std::memory_order_relaxed)};
       std::atomic_thread_fence(std::memory_order_acquire);
-      if ((before & 1) != 0 ||
-          sequence_.load(std::memory_order_relaxed) != before) [[unlikely]] {
+      if ((before & 1) != 0 || sequence_.load(std::memory_order_relaxed) != before) [[unlikely]] {
         fit.valid_ticks = 0;
       }
       return fit;
@@ -83,7 +82,7 @@ class SystemClock final : public Clock {
   void Refit();
 
   SharedFit fit_;
-  const int64_t epoch_offset_ns_;  // Unix time minus the monotonic clock
+  const int64_t epoch_offset_ns_;
   const bool counter_usable_;
   std::atomic<bool> fitting_{false};
   // Guarded by fitting_: the pair of readings that the rate is taken from.
@@ -96,14 +95,14 @@ class SystemClock final : public Clock {
 // A clock that stands still until told otherwise: for tests and replay.
 class ManualClock final : public Clock {
  public:
-  explicit ManualClock(int64_t start_ns = 0) : now_ns_(start_ns) {}
+  explicit ManualClock(int64_t start_ns = 0) { SetNs(start_ns); }
   int64_t NowNs() override { return now_ns_.load(std::memory_order_acquire); }
   // Both clamp to [0, kMaxInstantNs].
   void AdvanceNs(int64_t ns);
   void SetNs(int64_t ns);
 
  private:
-  std::atomic<int64_t> now_ns_;
+  std::atomic<int64_t> now_ns_{0};
 };
 
 }  // namespace tidegate

@@ -32,7 +32,9 @@ class Hasher {
   explicit Hasher(const Seed& seed);
 
   Fingerprint Hash(std::string_view key) const;
-  // A key under one limit. Never {0, 0} or {1, 0}, which the table uses itself.
+  // A key under one limit. Its high word is never less than this: the table has its
+  // own use for what is.
+  static constexpr uint64_t kLeastHigh = uint64_t{1} << 16;
   Fingerprint Hash(std::string_view key, const Fingerprint& tag) const;
 
   // The same, defined in src/fingerprint_inl.h.

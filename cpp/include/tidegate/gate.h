@@ -9,7 +9,8 @@
 // the other cores (membarrier(2) where there is one, else a pass also pays for
 // a fence). Passes must be short, must not nest and must not block.
 //
-// Thread-safe. A child of fork() finds the gate open and nobody inside.
+// Thread-safe. fork() waits until nobody is inside any gate, so that a child finds
+// nothing half done: all gates open, and nobody inside.
 #ifndef TIDEGATE_GATE_H_
 #define TIDEGATE_GATE_H_
 
@@ -37,7 +38,8 @@ int NumberThread();
 
 inline int ThreadNumber() {
   const int number = internal::thread_number;
-  if (number >= 0) [[likely]] return number;
+  if (number >= 0) [[likely]]
+    return number;
   return internal::NumberThread();
 }
 
@@ -45,18 +47,16 @@ class Gate {
  public:
   class Pass {
    public:
-    explicit Pass(Gate& gate) : gate_(gate), thread_(ThreadNumber()) {
-      gate_.Enter(thread_);
-    }
+    explicit Pass(Gate& gate) : gate_(gate), thread_(ThreadNumber()) { gate_.Enter(thread_); }
     ~Pass() {
-      if (!left_) Gate::Leave(thread_);
+      if (!left_) gate_.Leave(thread_);
     }
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
 
     // Leaves before the end of the scope.
     void Leave() {
-      Gate::Leave(thread_);
+      gate_.Leave(thread_);
       left_ = true;
     }
 
@@ -67,6 +67,7 @@ class Gate {
   };
 
   Gate();
+  ~Gate();
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
@@ -75,11 +76,10 @@ class Gate {
   void Alone(absl::FunctionRef<void()> work);
 
  private:
-  // What one thread is inside of. Threads that share number 0 count themselves
-  // in `sharing` instead, for all gates together.
+  // What one thread is inside of; threads that share number 0 count themselves in
+  // sharing_ instead.
   struct alignas(64) Inside {
     std::atomic<const Gate*> gate{nullptr};
-    std::atomic<int> sharing{0};
   };
   static Inside inside_[kThreads];
   static bool fence_by_kernel_;
@@ -90,30 +90,38 @@ class Gate {
       if (thread != 0) [[likely]] {
         mine.gate.store(this, std::memory_order_relaxed);
       } else {
-        mine.sharing.fetch_add(1, std::memory_order_relaxed);
+        sharing_.fetch_add(1, std::memory_order_relaxed);
       }
       if (fence_by_kernel_) [[likely]] {
         std::atomic_signal_fence(std::memory_order_seq_cst);
       } else {
         std::atomic_thread_fence(std::memory_order_seq_cst);
       }
-      if (!closed_.load(std::memory_order_acquire)) [[likely]] return;
+      if (!closed_.load(std::memory_order_acquire)) [[likely]]
+        return;
       Leave(thread);
       WaitUntilOpen();
     }
   }
-  static void Leave(int thread) {
-    Inside& mine = inside_[thread];
+  void Leave(int thread) {
     if (thread != 0) [[likely]] {
-      mine.gate.store(nullptr, std::memory_order_release);
+      inside_[thread].gate.store(nullptr, std::memory_order_release);
     } else {
-      mine.sharing.fetch_sub(1, std::memory_order_release);
+      sharing_.fetch_sub(1, std::memory_order_release);
     }
   }
   void WaitUntilOpen();
+  // Waits until no thread is inside this gate, which is closed.
+  void WaitUntilEmpty() const;
+  static void BeforeFork();
+  static void AfterForkInParent();
   static void AfterForkInChild();
 
   std::atomic<bool> closed_{false};
+  std::atomic<int> sharing_{0};
+  // All gates, in a ring without a head.
+  Gate* next_ = nullptr;
+  Gate* previous_ = nullptr;
 };
 
 }  // namespace tidegate

@@ -68,11 +68,10 @@ class Limit {
   // Parses one limit: COUNT (/|per) [N] UNIT [burst COUNT]. UNIT is ns, us, ms,
   // s, m, h, d, w, month or year, or its long form, with or without a plural.
   // `defaults` gives the algorithm, name and burst.
-  static absl::StatusOr<Limit> Parse(std::string_view text,
-                                     const LimitSpec& defaults = {});
+  static absl::StatusOr<Limit> Parse(std::string_view text, const LimitSpec& defaults = {});
   // Parses limits separated by ';', ',' or '|'.
-  static absl::StatusOr<std::vector<Limit>> ParseMany(
-      std::string_view text, const LimitSpec& defaults = {});
+  static absl::StatusOr<std::vector<Limit>> ParseMany(std::string_view text,
+                                                      const LimitSpec& defaults = {});
 
   int64_t count() const { return spec_.count; }
   int64_t period_ns() const { return spec_.period_ns; }
@@ -83,9 +82,7 @@ class Limit {
 
   // The most that can pass at once: the burst of a bucket, else the count.
   // This is what a Decision reports as its limit.
-  int64_t capacity() const {
-    return IsBucket(spec_.algorithm) ? burst_ : spec_.count;
-  }
+  int64_t capacity() const { return IsBucket(spec_.algorithm) ? burst_ : spec_.count; }
 
   // What a Decision reports as its rule: the name given, else ToString().
   const std::string& rule() const { return rule_; }
@@ -105,8 +102,7 @@ class Limit {
   int64_t depth_fraction() const { return depth_fraction_; }
 
   friend bool operator==(const Limit& a, const Limit& b) {
-    return a.spec_.algorithm == b.spec_.algorithm && a.text_ == b.text_ &&
-           a.rule_ == b.rule_;
+    return a.spec_.algorithm == b.spec_.algorithm && a.text_ == b.text_ && a.rule_ == b.rule_;
   }
 
  private:

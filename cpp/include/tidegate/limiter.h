@@ -19,6 +19,7 @@
 #include "tidegate/clock.h"
 #include "tidegate/gate.h"
 #include "tidegate/memory_store.h"
+#include "tidegate/shm_store.h"
 #include "tidegate/store.h"
 
 namespace tidegate {
@@ -31,9 +32,9 @@ struct LimiterStats {
 
 class Limiter {
  public:
-  // At least one limit. `clock` is SystemClock where it is null. Limiters of one
-  // store and one scope share what they count for equal limits.
-  static absl::StatusOr<std::unique_ptr<Limiter>> Create(std::vector<Limit> limits,
+  // At least one limit; equal ones count once. `clock` is SystemClock where it is
+  // null. Limiters of one store and one scope share what they count for equal limits.
+  static absl::StatusOr<std::unique_ptr<Limiter>> Create(const std::vector<Limit>& limits,
                                                          std::shared_ptr<Store> store,
                                                          std::shared_ptr<Clock> clock = nullptr,
                                                          std::string_view scope = "tg");
@@ -43,16 +44,18 @@ class Limiter {
   // 1 <= cost. A cost beyond a limit's capacity is refused with retry_after_ns ==
   // Decision::kNever.
   Decision Hit(std::string_view key, int64_t cost = 1);
+  // As Hit(), but tells only whether it may pass: the fastest way to ask.
+  bool Allow(std::string_view key, int64_t cost = 1);
   Decision Peek(std::string_view key, int64_t cost = 1);
   void Refund(std::string_view key, int64_t cost = 1);
   void Reset(std::string_view key);
   // Ends the leases that a Hit at `admitted_ns` (Decision::at_ns) took.
   void Release(std::string_view key, int64_t cost, int64_t admitted_ns);
-  // One clock reading for all. `costs` is empty (one each) or as long as `keys`.
+  // Each key as by Hit(). `costs` is empty (one each) or as long as `keys`.
   void HitMany(absl::Span<const std::string_view> keys, absl::Span<const int64_t> costs,
                bool* allowed);
 
-  int64_t NowNs() { return clock_ == nullptr ? system_.Now() : clock_->NowNs(); }
+  int64_t NowNs() { return clock_ == nullptr ? system_.Now() + clock_shift_ns_ : clock_->NowNs(); }
   LimiterStats stats() const;
   // Whether calls may wait for I/O.
   bool blocks() const { return blocks_; }
@@ -75,12 +78,14 @@ class Limiter {
 
   const std::vector<BoundLimit> limits_;
   const std::shared_ptr<Store> store_;
-  // The store where it is one and there is one limit: the hottest calls go to it
-  // directly.
+  // The store where it is one of these and there is one limit: the hottest calls go
+  // to it directly.
   MemoryStore* const memory_;
+  ShmStore* const shm_;
   const bool blocks_;
   const std::shared_ptr<Clock> clock_;
   SystemClock& system_ = SystemClock::Get();
+  const int64_t clock_shift_ns_;
   std::array<Counts, kThreads> counts_;
 };
 

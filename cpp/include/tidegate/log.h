@@ -33,7 +33,8 @@ class InstantRing {
   void PopBack(size_t n) { size_ -= n; }
   // Requires instant >= newest().
   void PushBack(int64_t instant, size_t times);
-  void RemoveAt(size_t index);
+  // Removes `n` elements from `index` on.
+  void Remove(size_t index, size_t n);
   // Lowers every element above `instant` to it.
   void ClampTo(int64_t instant);
 
@@ -47,6 +48,8 @@ class InstantRing {
   size_t size_ = 0;
 };
 
+// Whether the ring lies further ahead than the clock allows.
+bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns);
 // Decides and, when allowed, records. A refusal leaves the ring as it was, but
 // for instants that lie further ahead than the clock allows (see step.h).
 Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost);
@@ -56,8 +59,8 @@ Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns, in
 void RefundLog(InstantRing* ring, int64_t now_ns, int64_t cost);
 // Ends the lease of `cost` units admitted at `admitted_ns`; nothing where it has
 // run out already.
-void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns,
-                int64_t now_ns, int64_t cost);
+void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
+                int64_t cost);
 
 }  // namespace tidegate
 

@@ -14,7 +14,8 @@
 // microseconds of it.
 //
 // Thread-safe. Calls on cells are lock-free but for those moments; calls on
-// rings lock one of kShards mutexes.
+// rings lock one of many mutexes. fork() waits for calls that are under way, so a
+// child finds everything whole.
 #ifndef TIDEGATE_MEMORY_STORE_H_
 #define TIDEGATE_MEMORY_STORE_H_
 
@@ -49,13 +50,17 @@ class MemoryStore final : public Store {
   void Refund(const Charge& charge, const Moment& moment) override;
   void Reset(const Charge& charge, const Moment& moment) override;
   void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
-  void HitMany(absl::Span<const Charge> charges, const Moment& moment, bool* allowed) override;
+  void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
   StoreStats stats() const override;
 
   // Hit(), to be inlined; defined in src/memory_store_inl.h.
   Decision HitInline(const Charge& charge, const Moment& moment);
+  // The same without the numbers.
+  Verdict AskInline(const Charge& charge, const Moment& moment);
 
  private:
+  friend struct CellCalls;
+
   // Anonymous memory that holds one Table and is returned page by page.
   class Pages {
    public:
@@ -71,17 +76,15 @@ class MemoryStore final : public Store {
 
    private:
     void* memory_ = nullptr;
+    size_t bytes_ = 0;
     Table table_;
   };
 
   MemoryStore(const MemoryOptions& options, Pages first);
 
-  Decision HitKey(const Charge& charge, const Fingerprint& key, const Moment& moment);
-  template <typename StepFunction>
-  Decision HitCell(const Charge& charge, const Fingerprint& key, const Moment& moment,
-                   StepFunction step);
-  // What HitKey leaves: windows, logs and costs beyond the capacity.
+  // Windows, logs and costs beyond the capacity.
   Decision HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment);
+  Gate::Pass Enter() { return Gate::Pass(gate_); }
   // The table that holds `key` now. Within a pass.
   Table& TableOf(const Fingerprint& key) {
     Table& table = current_.table();
@@ -90,26 +93,33 @@ class MemoryStore final : public Store {
     }
     return table;
   }
+  bool IsDue(const Table::Entry& entry, int64_t now_ns) const {
+    return entry.changed() || now_ns >= tend_at_ns_.load(std::memory_order_relaxed);
+  }
   // Counts a new cell, and now and then does a step of growth. Not in a pass.
-  void Entered(Table::Entry entry, int64_t now_ns);
+  void Entered(const Table::Entry& entry, int64_t now_ns);
   void Maintain(int64_t now_ns);
   void BeginMove(int64_t now_ns);
   void MoveSlice(int64_t now_ns);
-  double LiveShare(size_t slice, int64_t now_ns) const;
+  bool Enlarge(int64_t now_ns);
+  void MoveCells(Cell* cells, Table& to, int64_t now_ns);
+  void FinishMove();
+  double KeptShare(size_t slice, int64_t now_ns) const;
 
   const Hasher hasher_;
   const size_t most_slices_;
-  Gate gate_;
+  mutable Gate gate_;
   // Changed only while alone in the gate.
   Pages current_;
   Pages next_;  // holds what current_'s first moved_slices_ slices held
   size_t moved_slices_ = 0;
+  int64_t next_used_ = 0;  // cells of next_ that hold a key, or a few less
 
   std::atomic<int64_t> used_{0};  // cells that hold a key, in both tables
   std::atomic<int64_t> grow_at_{0};
   std::atomic<int64_t> tend_at_ns_{0};  // when to look at the next slice
   std::atomic<size_t> tended_{0};       // slices looked at in this round
-  std::atomic<int64_t> live_seen_{0};   // live cells found in this round
+  std::atomic<int64_t> kept_seen_{0};   // cells worth keeping in this round
   std::atomic<int64_t> evictions_{0};
   std::atomic<int64_t> evicted_live_{0};
   std::unique_ptr<LogTable> logs_;

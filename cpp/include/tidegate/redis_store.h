@@ -46,8 +46,8 @@ struct RedisOptions {
   std::string password;
   int database = 0;
   std::string client_name = "tidegate";
-  absl::Duration timeout = absl::Milliseconds(50);        // of a call, in all
-  absl::Duration connect_timeout = absl::Seconds(1);      // of one attempt
+  absl::Duration timeout = absl::Milliseconds(50);    // of a call, in all
+  absl::Duration connect_timeout = absl::Seconds(1);  // of one attempt
   // The instants of the limiter's clock instead of the server's TIME.
   bool client_clock = false;
   // How much longer than its state matters a key lives. With client_clock the
@@ -75,7 +75,8 @@ class RedisStore final : public Store {
   void Refund(const Charge& charge, const Moment& moment) override;
   void Reset(const Charge& charge, const Moment& moment) override;
   void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
-  Decision HitAll(absl::Span<const Charge> plan, const Moment& moment) override;
+  Decision HitAll(absl::Span<const Charge> plan, const Moment& moment,
+                  absl::FunctionRef<int64_t()> clock) override;
   Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment) override;
   StoreStats stats() const override;
   // Failures of our own scripts: mistakes in tidegate, not of the server.

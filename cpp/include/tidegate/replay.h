@@ -19,8 +19,7 @@ struct ReplayEvent {
 
 // Takes the events in the order given, through the steps that the stores take,
 // with exact and unbounded state. The decisions point into `limits`. Pure.
-std::vector<Decision> Replay(absl::Span<const Limit> limits,
-                             absl::Span<const ReplayEvent> events);
+std::vector<Decision> Replay(absl::Span<const Limit> limits, absl::Span<const ReplayEvent> events);
 
 }  // namespace tidegate
 

@@ -52,21 +52,33 @@ struct CellState {
 
 // Decides. `*next` is the state to store; where it equals `state`, nothing has
 // to be written. 1 <= cost; 0 <= now_ns <= kMaxInstantNs. The limit is no log.
-Decision Step(const Limit& limit, const CellState& state, int64_t now_ns,
-              int64_t cost, CellState* next);
+Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
+              CellState* next);
 
 // Gives `cost` units back, never beyond what a fresh state has.
-CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns,
-                 int64_t cost);
+CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost);
 
 // The decision a hit of `cost` would get, with `remaining` and `reset_after` as
 // they are without it.
-Decision Peek(const Limit& limit, const CellState& state, int64_t now_ns,
-              int64_t cost);
+Decision Peek(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost);
 
-// The bucket's step alone, inline: the hottest code of the library.
-Decision StepBucket(const Limit& limit, const CellState& state, int64_t now_ns,
-                    int64_t cost, CellState* next);
+// The bucket's step alone, inline: the hottest code of the library. What it finds
+// is left in words of their own, which a caller that inlines this keeps in
+// registers; a Decision is made of them only where one is wanted.
+struct BucketOutcome {
+  bool allowed = false;
+  bool behind = false;
+  int64_t wait_ns = 0;
+  int64_t delay_ns = 0;
+  int64_t used_ns = 0;
+  int64_t used_fraction = 0;
+  // The state to write where allowed or behind.
+  uint64_t next_w0 = 0;
+  uint64_t next_w1 = 0;
+};
+void StepBucket(const Limit& limit, uint64_t w0, uint64_t w1, int64_t now_ns, int64_t cost,
+                BucketOutcome& out);
+Decision MakeDecision(const Limit& limit, const BucketOutcome& outcome);
 
 // cost * T as nanoseconds and a fraction; cost <= burst.
 struct Interval {
@@ -75,57 +87,71 @@ struct Interval {
 };
 Interval CostInterval(const Limit& limit, int64_t cost);
 
-inline Decision StepBucket(const Limit& limit, const CellState& state,
-                           int64_t now_ns, int64_t cost, CellState* next) {
+__attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64_t w0, uint64_t w1,
+                                                      int64_t now_ns, int64_t cost,
+                                                      BucketOutcome& out) {
   const auto now = static_cast<uint64_t>(now_ns);
-  // Written out word by word, so that a caller that inlines this keeps only
-  // what it reads.
-  Interval before{0, 0};
-  bool behind = false;
-  *next = state;
-  if (state.w0 >= now && state.w0 != 0) {
-    before = {static_cast<int64_t>(state.w0 - now), static_cast<int64_t>(state.w1)};
-    const int64_t ahead = before.ns - limit.depth_ns();
+  int64_t used_ns = 0;
+  int64_t used_fraction = 0;
+  out.behind = false;
+  if (w0 >= now && w0 != 0) {
+    used_ns = static_cast<int64_t>(w0 - now);
+    used_fraction = static_cast<int64_t>(w1);
+    const int64_t ahead = used_ns - limit.depth_ns();
     if (ahead > kClockToleranceNs ||
-        (ahead == kClockToleranceNs && before.fraction > limit.depth_fraction()))
-        [[unlikely]] {
-      behind = true;
-      before = {limit.depth_ns(), limit.depth_fraction()};
-      *next = {now + static_cast<uint64_t>(before.ns), static_cast<uint64_t>(before.fraction)};
+        (ahead == kClockToleranceNs && used_fraction > limit.depth_fraction())) [[unlikely]] {
+      out.behind = true;
+      used_ns = limit.depth_ns();
+      used_fraction = limit.depth_fraction();
     }
   }
-  Interval used = before;
-  bool allowed = false;
-  int64_t wait_ns = Decision::kNever;
+  out.allowed = false;
+  out.delay_ns = 0;
+  out.wait_ns = Decision::kNever;
   if (cost <= limit.burst()) [[likely]] {
-    const Interval add = cost == 1 ? Interval{limit.step_ns(), limit.step_fraction()}
-                                   : CostInterval(limit, cost);
-    Interval after{before.ns + add.ns, before.fraction + add.fraction};
-    if (after.fraction >= limit.denominator()) {
-      after.fraction -= limit.denominator();
-      ++after.ns;
+    int64_t after_ns = used_ns + limit.step_ns();
+    int64_t after_fraction = used_fraction + limit.step_fraction();
+    if (cost != 1) {
+      const Interval add = CostInterval(limit, cost);
+      after_ns = used_ns + add.ns;
+      after_fraction = used_fraction + add.fraction;
     }
-    allowed = after.ns < limit.depth_ns() ||
-              (after.ns == limit.depth_ns() && after.fraction <= limit.depth_fraction());
-    if (allowed) [[likely]] {
-      used = after;
-      wait_ns = 0;
-      *next = {now + static_cast<uint64_t>(after.ns), static_cast<uint64_t>(after.fraction)};
+    if (after_fraction >= limit.denominator()) {
+      after_fraction -= limit.denominator();
+      ++after_ns;
+    }
+    if (after_ns < limit.depth_ns() ||
+        (after_ns == limit.depth_ns() && after_fraction <= limit.depth_fraction())) [[likely]] {
+      if (limit.algorithm() == Algorithm::kLeakyBucket) {
+        out.delay_ns = used_ns + (used_fraction != 0);
+      }
+      out.allowed = true;
+      out.wait_ns = 0;
+      used_ns = after_ns;
+      used_fraction = after_fraction;
     } else {
-      wait_ns = after.ns - limit.depth_ns() + (after.fraction > limit.depth_fraction());
+      out.wait_ns = after_ns - limit.depth_ns() + (after_fraction > limit.depth_fraction());
     }
   }
+  out.used_ns = used_ns;
+  out.used_fraction = used_fraction;
+  // Within the very first nanosecond a state must not look like a fresh one.
+  const uint64_t instant = now + static_cast<uint64_t>(used_ns);
+  out.next_w0 = instant == 0 ? 1 : instant;
+  out.next_w1 = static_cast<uint64_t>(used_fraction);
+}
+
+__attribute__((always_inline)) inline Decision MakeDecision(const Limit& limit,
+                                                            const BucketOutcome& outcome) {
   Decision d;
+  d.allowed = outcome.allowed;
+  d.behind = outcome.behind;
   d.limit = &limit;
-  d.allowed = allowed;
-  d.behind = behind;
-  d.retry_after_ns = wait_ns;
-  d.used_ns = used.ns;
-  d.used_fraction = used.fraction;
-  d.reset_after_ns = used.ns + (used.fraction != 0);
-  if (limit.algorithm() == Algorithm::kLeakyBucket && allowed) {
-    d.delay_ns = before.ns + (before.fraction != 0);
-  }
+  d.retry_after_ns = outcome.wait_ns;
+  d.reset_after_ns = outcome.used_ns + (outcome.used_fraction != 0);
+  d.delay_ns = outcome.delay_ns;
+  d.used_ns = outcome.used_ns;
+  d.used_fraction = outcome.used_fraction;
   return d;
 }
 

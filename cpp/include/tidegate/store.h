@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "tidegate/decision.h"
 #include "tidegate/fingerprint.h"
@@ -27,6 +29,9 @@ struct Charge {
   int64_t cost;  // >= 1
 };
 
+// What stores do to bind: the tag is a fingerprint of the limit and the scope.
+BoundLimit BindWith(const Hasher& hasher, const Limit& limit, std::string_view scope);
+
 // When a call is made. A state that lies too far ahead of `now_ns` is moved back
 // (step.h) only where the reading is confirmed: taken again after a first one
 // had found it so. A reading that was merely held up cannot mint then.
@@ -34,6 +39,10 @@ struct Moment {
   int64_t now_ns;
   bool confirmed = false;
 };
+
+// The answer to one charge of many. kUnconfirmed asks for the call to be made
+// again at a confirmed moment; nothing was charged.
+enum class Verdict : uint8_t { kRefused, kAllowed, kUnconfirmed };
 
 struct StoreStats {
   int64_t degraded = 0;      // decisions made without the shared store
@@ -48,6 +57,8 @@ class Store {
  public:
   virtual ~Store() = default;
 
+  // Whether the store can count for `limit`; the error says what it can.
+  virtual absl::Status Accepts(const Limit& limit) const;
   virtual BoundLimit Bind(const Limit& limit, std::string_view scope) const = 0;
 
   // One limit. Hit charges; Peek tells what Hit would and changes nothing.
@@ -56,25 +67,35 @@ class Store {
   virtual void Refund(const Charge& charge, const Moment& moment) = 0;
   virtual void Reset(const Charge& charge, const Moment& moment) = 0;
   // Ends the lease that a Hit at `admitted_ns` took; for concurrency limits.
-  virtual void Release(const Charge& charge, int64_t admitted_ns,
-                       const Moment& moment) = 0;
+  virtual void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) = 0;
 
   // Several limits, all or none. The binding limit is the refusing one with the
   // longest wait, else the one with the least room left. The default asks each
   // limit first and charges them only if all agree; where another caller comes
   // in between and one of them refuses after all, the ones before it are
   // refunded before the call returns.
-  virtual Decision HitAll(absl::Span<const Charge> plan, const Moment& moment);
+  // `clock` tells the time again, for that.
+  virtual Decision HitAll(absl::Span<const Charge> plan, const Moment& moment,
+                          absl::FunctionRef<int64_t()> clock);
   virtual Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment);
 
-  // Independent charges, in order: which of them were allowed.
-  virtual void HitMany(absl::Span<const Charge> charges, const Moment& moment, bool* allowed);
+  // Independent charges, in order.
+  virtual void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts);
+
+  // What is to be added to SystemClock so that all who share the store, in this
+  // process and others, read the same time.
+  virtual int64_t clock_shift_ns() const { return 0; }
 
   virtual StoreStats stats() const = 0;
 
   // Whether calls wait for something outside the process. Such a store also sets
   // Decision::at_ns, by the clock that it decided by.
   virtual bool blocks() const { return false; }
+
+ private:
+  // Takes back what `decision` charged, unless it has run out since: then it is no
+  // longer part of the state, and to give it back would be to mint.
+  void Undo(const Charge& charge, const Decision& decision, const Moment& moment);
 };
 
 // Folds decisions of one plan into the one that is reported.

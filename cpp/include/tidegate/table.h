@@ -1,6 +1,6 @@
 // A hash table of fixed capacity, laid over memory that it is given: anonymous
 // memory for the memory store, a mapped file for the shared-memory store. It
-// keeps a 128-bit fingerprint of each key and never the key itself.
+// keeps a fingerprint of each key, its name, and never the key itself.
 //
 // Layout. A table is a run of slices of 4,096 cells; a key lives in the slice
 // that the high word of its fingerprint picks in order (so a larger table holds
@@ -10,33 +10,41 @@
 //   memory:  | slice 0            | slice 1            | ...
 //   slice:   | group 0 | group 1 | ... | group 511 |
 //   group:   | cell 0 .. cell 7 |
-//   cell:    | fingerprint lo, hi (16 bytes) | state w0, w1 (16 bytes) |
+//   cell:    | name lo, hi (16 bytes) | state w0, w1 (16 bytes) |
+//   name:    112 bits of the fingerprint, and in the lowest 16 of hi a version
 //
 // All-zero memory is an empty table.
 //
 // Protocol. Both halves of a cell change by 16-byte compare-and-swap only, so
 // no lock exists that a killed process could keep.
-//   empty     fingerprint 0, state 0. Never comes back once left, so a search
-//             may stop at the first empty cell.
-//   owned     fingerprint X; the state is a CellState of X (step.h).
-//   claimed   state w0 has kClaimBit and the time of the claim, w1 the low word
-//             of the fingerprint that claims. Nobody's: whatever fingerprint
-//             stands in it is on its way in or out.
-// A key enters a cell by (1) state -> claimed, (2) fingerprint -> X, (3) a look
-// through all of X's groups for a second cell of X, giving up where there is
-// one, (4) state -> X's first state. Since claims precede looks, of two threads
-// that enter the same key at least one sees the other. A claim that is older
-// than kClaimTimeoutNs belongs to somebody who died; anyone may take it over.
+//   empty     name 0, state 0. Never comes back once left, so a search may stop at
+//             the first empty cell.
+//   owned     name X; the state is a CellState of X (step.h).
+//   claimed   state w0 has kClaimBit and the time of the claim (and bits that make
+//             it this one), w1 the low word of the fingerprint that claims. Nobody's:
+//             whatever name stands in it is on its way in or out.
+// A key enters a cell by (1) state -> claimed, (2) name -> X in its next version,
+// from what was read there while the claim stood, (3) a look through all of X's
+// groups for a second cell of X, giving up where there is one, (4) state -> X's
+// first state. Since names precede looks, of two threads that enter the same key at
+// least one sees the other. A claim that is older than kClaimTimeoutNs belongs to
+// somebody who died; anyone may take it over by the same steps. Had its owner only
+// been held up, then step 4 finds another state, and step 2 another version, and it
+// begins anew: it takes nothing from whoever came in between.
+// tests/model/ goes through all interleavings of this.
 //
 // What is reclaimed: cells whose w0 lies kClockToleranceNs or more behind, which
-// are as good as new for every reader's clock; where a key's groups hold none,
-// the cell nearest to it, which loses what it knew and is counted.
+// are as good as new for every reader's clock. A key that comes back finds its
+// cell sooner than it makes a new one, so what has been idle for less than
+// kKeepIdleNs goes only where no cell is empty. Where a key's groups hold live
+// cells alone, the one nearest to idle loses what it knew, and is counted.
 //
 // Thread-safe and process-safe.
 #ifndef TIDEGATE_TABLE_H_
 #define TIDEGATE_TABLE_H_
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -61,7 +69,18 @@ class Table {
   // in 2^-32 of all cases.
   static constexpr int kMostGroups = 32;
   static constexpr uint64_t kClaimBit = uint64_t{1} << 63;
-  static constexpr int64_t kClaimTimeoutNs = 1'000'000'000;
+  static constexpr int64_t kClaimTimeoutNs = 20'000'000;
+
+  static constexpr int64_t kKeepIdleNs = 2'000'000'000;
+
+  static constexpr uint64_t kVersionMask = 0xffff;
+  // Whether two high words stand for one key.
+  static bool SameHigh(uint64_t a, uint64_t b) { return ((a ^ b) & ~kVersionMask) == 0; }
+  static bool IsNobody(const Fingerprint& name) {
+    return name.lo == kNobody.lo && SameHigh(name.hi, kNobody.hi);
+  }
+  // The name, in any version, of a cell that was claimed and given up.
+  static constexpr Fingerprint kNobody{1, 0};
 
   // A cell that belongs to a key, or is claimed for it, as it was read.
   struct Slot {
@@ -70,12 +89,20 @@ class Table {
     CellState state;  // what the key's state is: fresh where the cell is claimed
   };
 
-  enum class Entry { kFound, kNew, kReusedIdle, kReusedLive };
+  // What calls changed of which keys have cells, for the store to count: the names
+  // in cells change by compare-and-swap, so sums of these are exact.
+  struct Entry {
+    int32_t keys = 0;  // more than before
+    int16_t idle = 0;  // keys that lost their cell and nothing else
+    int16_t live = 0;  // keys that lost what was known of them
+
+    bool operator==(const Entry&) const = default;
+    bool changed() const { return std::bit_cast<uint64_t>(*this) != 0; }
+  };
 
   Table() = default;
   // `memory` is zeroed or holds a table of as many slices; 16-byte aligned.
-  Table(void* memory, size_t slices)
-      : cells_(static_cast<Cell*>(memory)), slices_(slices) {}
+  Table(void* memory, size_t slices) : cells_(static_cast<Cell*>(memory)), slices_(slices) {}
 
   size_t slices() const { return slices_; }
   size_t cells() const { return slices_ * kSliceCells; }
@@ -89,25 +116,33 @@ class Table {
 
   // Where a search for `key` begins; worth prefetching.
   const Cell* Home(const Fingerprint& key) const {
-    return slice(SliceOf(key, slices_)) + (key.lo & (kGroups - 1)) * kGroupCells +
-           ((key.lo >> 18) & (kGroupCells - 1));
+    return slice(SliceOf(key, slices_)) + (key.lo & (kGroups - 1)) * kGroupCells + StartOf(key);
   }
 
-  // Looks at the home cell alone, where most keys are. False tells nothing.
-  bool FindAtHome(const Fingerprint& key, Slot* slot) const;  // src/table_inl.h
+  // Looks through the first group alone, where nearly all keys are, in registers.
+  // Null tells nothing. Defined in src/table_inl.h.
+  Cell* FindNear(const Fingerprint& key, uint64_t& w0, uint64_t& w1) const;
 
   // Reads the cell of `key`. Returns false where there is none, or only one that
   // is still being claimed.
   bool Find(const Fingerprint& key, Slot* slot) const;
 
   // The same, and claims a cell where there is none. A claim becomes the key's
-  // with the first Replace(), which must follow.
-  Entry FindOrClaim(const Fingerprint& key, int64_t now_ns, Slot* slot);
+  // with the first Replace(), which must follow. Adds to `entry`.
+  void FindOrClaim(const Fingerprint& key, int64_t now_ns, Slot* slot, Entry* entry);
 
   // Puts `next` in the place of what `slot` read. False where somebody came in
   // between: then the key must be looked up again.
   static bool Replace(const Slot& slot, const CellState& next);
-  static bool ReplaceInline(const Slot& slot, const CellState& next);  // src/table_inl.h
+
+  // Looks `key` up, or claims a cell for it, and puts what `step` makes of its state
+  // in the place of that, as often as somebody comes in between.
+  // `step(w0, w1, next_w0, next_w1)` returns whether to write. Limits whose states
+  // never use w1 are `one_word`, and take a compare-and-swap of half the price.
+  // Defined in src/table_inl.h.
+  template <typename StepFunction>
+  void Update(const Fingerprint& key, int64_t now_ns, bool one_word, Entry& entry,
+              StepFunction step);
 
   // Enters a key that the table does not hold, while nobody else is in it.
   Entry Put(const Fingerprint& key, const CellState& state, int64_t now_ns);
@@ -116,10 +151,14 @@ class Table {
   static constexpr size_t kGroupCells = 8;
   static constexpr size_t kGroups = kSliceCells / kGroupCells;
 
+  // Where in each of its groups the search for `key` begins: at a cell that begins
+  // a cache line.
+  static size_t StartOf(const Fingerprint& key) { return (key.lo >> 18) & (kGroupCells - 2); }
+
   template <typename Visit>
   void Walk(const Fingerprint& key, Visit visit) const;
   bool HasAnother(const Fingerprint& key, const Cell* mine) const;
-  bool Claim(const Fingerprint& key, int64_t now_ns, Slot* slot);
+  bool Claim(const Fingerprint& key, int64_t now_ns, Slot* slot, Entry* entry);
 
   Cell* cells_ = nullptr;
   size_t slices_ = 0;

@@ -75,7 +75,7 @@ class Connection::Impl : public std::enable_shared_from_this<Impl> {
   absl::CondVar changed_;  // state_, or a thread let go of the descriptor
   State state_ ABSL_GUARDED_BY(mu_) = State::kConnecting;
   bool connecting_ ABSL_GUARDED_BY(mu_) = false;  // a thread is at it
-  bool failed_ ABSL_GUARDED_BY(mu_) = false;  // an attempt, since it was last up
+  bool failed_ ABSL_GUARDED_BY(mu_) = false;      // an attempt, since it was last up
   std::string failure_ ABSL_GUARDED_BY(mu_) = "not connected yet";
   int fd_ ABSL_GUARDED_BY(mu_) = -1;
   uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;  // of the connection

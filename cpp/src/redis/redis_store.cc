@@ -27,16 +27,15 @@ absl::Status Check(const RedisOptions& o) {
         absl::StrCat("the database of Redis is ", o.database, "; accepted is 0 and more"));
   }
   if (!(o.fallback_share > 0 && o.fallback_share <= 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("the fallback_share is ", o.fallback_share,
-                                                   "; accepted is above 0, up to 1"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the fallback_share is ", o.fallback_share, "; accepted is above 0, up to 1"));
   }
   if (o.timeout <= absl::ZeroDuration() || o.connect_timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("a timeout of 0 or less was given; accepted is more");
   }
   if (o.ttl_margin < absl::ZeroDuration() || o.ttl_margin > absl::Hours(24 * 366)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the ttl_margin is ", absl::ToDoubleSeconds(o.ttl_margin),
-                     " s; accepted is 0 to a year"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the ttl_margin is ", absl::ToDoubleSeconds(o.ttl_margin), " s; accepted is 0 to a year"));
   }
   return absl::OkStatus();
 }
@@ -134,8 +133,8 @@ void RedisStore::Record(const absl::Status& status) {
   std::minstd_rand random(static_cast<uint32_t>(now));
   const absl::Duration pause =
       options_.breaker_open * std::uniform_real_distribution<double>(0.9, 1.1)(random);
-  if (open_until_ns_.exchange(now + absl::ToInt64Nanoseconds(pause),
-                              std::memory_order_acq_rel) == 0) {
+  if (open_until_ns_.exchange(now + absl::ToInt64Nanoseconds(pause), std::memory_order_acq_rel) ==
+      0) {
     std::fprintf(stderr, "tidegate: Redis fails (%s); deciding without it for %.0f s\n",
                  std::string(status.message()).c_str(), absl::ToDoubleSeconds(pause));
   }
@@ -218,7 +217,9 @@ Decision RedisStore::Fallback(Op op, absl::Span<const Charge> plan, const Moment
 
 Decision RedisStore::AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment) {
   if (op == Op::kPeek) return fallback_->PeekAll(plan, moment);
-  return plan.size() == 1 ? fallback_->Hit(plan[0], moment) : fallback_->HitAll(plan, moment);
+  return plan.size() == 1
+             ? fallback_->Hit(plan[0], moment)
+             : fallback_->HitAll(plan, moment, [] { return SystemClock::Get().Now(); });
 }
 
 Decision RedisStore::Degraded(Op op, absl::Span<const Charge> plan) {
@@ -267,7 +268,8 @@ Decision RedisStore::Hit(const Charge& charge, const Moment& moment) {
 Decision RedisStore::Peek(const Charge& charge, const Moment& moment) {
   return Decide(Op::kPeek, {&charge, 1}, moment);
 }
-Decision RedisStore::HitAll(absl::Span<const Charge> plan, const Moment& moment) {
+Decision RedisStore::HitAll(absl::Span<const Charge> plan, const Moment& moment,
+                            absl::FunctionRef<int64_t()>) {
   return Decide(Op::kHit, plan, moment);
 }
 Decision RedisStore::PeekAll(absl::Span<const Charge> plan, const Moment& moment) {

@@ -74,10 +74,9 @@ void AppendLimit(std::vector<std::string>* words, const Request& request, const 
   }
   AppendInstant(words, limit.period_ns());
   if (part == 1) {
-    const int64_t months = limit.calendar() == Calendar::kNone ? 0
-                           : limit.calendar() == Calendar::kYear
-                               ? 12 * limit.calendar_units()
-                               : limit.calendar_units();
+    const int64_t months = limit.calendar() == Calendar::kNone   ? 0
+                           : limit.calendar() == Calendar::kYear ? 12 * limit.calendar_units()
+                                                                 : limit.calendar_units();
     words->push_back(std::to_string(months));
   }
   words->push_back(std::to_string(limit.count()));
@@ -120,8 +119,8 @@ Scripts::Scripts() {
     for (size_t i = 0; i < kParts.size(); ++i) {
       if ((set >> i & 1) == 0) continue;
       text += kParts[i].text;
-      for (const std::string_view piece : {kParts[i].name, std::string_view(" = "),
-                                           kParts[i].name, std::string_view(", ")}) {
+      for (const std::string_view piece :
+           {kParts[i].name, std::string_view(" = "), kParts[i].name, std::string_view(", ")}) {
         names += piece;
       }
     }
@@ -205,8 +204,8 @@ Decision Scripts::Decide(const Charge& charge, const Answer& answer, size_t inde
 std::string KeyPrefix(const Limit& limit, std::string_view scope) {
   std::string name;
   for (const std::string_view piece :
-       {AlgorithmName(limit.algorithm()), std::string_view(":"),
-        std::string_view(limit.ToString()), std::string_view(":"), scope}) {
+       {AlgorithmName(limit.algorithm()), std::string_view(":"), std::string_view(limit.ToString()),
+        std::string_view(":"), scope}) {
     name += piece;
   }
   const std::string digest = Digest(EVP_sha256(), name).substr(0, 6);

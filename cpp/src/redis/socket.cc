@@ -112,7 +112,7 @@ absl::Status Handshake(int fd, const std::vector<std::vector<std::string>>& comm
   }
   if (absl::Status s = WriteAll(fd, request, deadline); !s.ok()) return s;
   const std::unique_ptr<redisReader, void (*)(redisReader*)> reader(redisReaderCreate(),
-                                                                     redisReaderFree);
+                                                                    redisReaderFree);
   size_t replies = 0;
   while (replies < commands.size()) {
     if (Poll(fd, POLLIN, deadline) == 0) return absl::UnavailableError("no answer in time");
@@ -134,8 +134,8 @@ absl::Status Handshake(int fd, const std::vector<std::vector<std::string>>& comm
                                                                freeReplyObject);
       // A name is a courtesy, which an ACL may forbid.
       if (reply->type == REDIS_REPLY_ERROR && commands[replies][0] != "CLIENT") {
-        return absl::UnavailableError(absl::StrCat(commands[replies][0], " was refused: ",
-                                                   std::string(reply->str, reply->len)));
+        return absl::UnavailableError(absl::StrCat(
+            commands[replies][0], " was refused: ", std::string(reply->str, reply->len)));
       }
       ++replies;
     }

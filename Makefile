@@ -1,0 +1,166 @@
+# Everything that is done with this repository. `make help` lists it.
+PYTHON ?= python3
+VENV ?= .venv
+CLANG ?= 14
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
+FUZZ_SECONDS ?= 60
+
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
+export CTEST_PARALLEL_LEVEL ?= $(JOBS)
+export PATH := $(abspath $(VENV))/bin:$(PATH)
+
+python := $(VENV)/bin/python
+pip := $(python) -m pip install --quiet --disable-pip-version-check --no-input
+
+package_files := pyproject.toml README.md CMakeLists.txt $(shell find cmake cpp python -type f \
+  -not -path '*/__pycache__/*')
+cpp_sources := $(shell find cpp/src python/bindings -name '*.cc')
+cpp_headers := $(shell find cpp python/bindings -name '*.h')
+cpp_others := $(shell find tests/cpp tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
+python_files := python tests benchmarks examples docs
+
+.PHONY: help demo test test-cpp test-python bench lint lint-python lint-cpp asan asan-python tsan \
+  fetch fuzz docs wheel clean deps-build deps-test deps-fuzz
+.DELETE_ON_ERROR:
+
+help:  ## list the targets
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: $(VENV)/.demo  ## protect a FastAPI service and watch it refuse the right requests
+	$(VENV)/bin/tidegate demo
+
+# One after the other and pytest last, so that what failed is what stands at the end.
+test:  ## all tests, C++ and Python; lint-cpp, asan, tsan and asan-python are apart
+	+@$(MAKE) --no-print-directory deps-test
+	+@$(MAKE) --no-print-directory lint-python
+	+@$(MAKE) --no-print-directory test-cpp
+	+@$(MAKE) --no-print-directory test-python
+
+# ------------------------------------------------------------------- environment
+
+deps-build deps-test deps-fuzz: deps-%:
+	@PYTHON=$(PYTHON) scripts/install-deps.sh $*
+deps-test deps-fuzz: | deps-build  # apt-get is not for two at a time
+
+$(python): | deps-build
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.build: python/requirements.txt | $(python)
+	$(pip) -r python/requirements.txt
+	@touch $@
+
+$(VENV)/.test: tests/requirements.txt $(VENV)/.build
+	$(pip) -r tests/requirements.txt
+	@touch $@
+
+$(VENV)/.docs: docs/requirements.txt | $(python)
+	$(pip) -r docs/requirements.txt
+	@touch $@
+
+$(VENV)/.package: $(package_files) $(VENV)/.build | deps-build
+	$(pip) --no-build-isolation --no-deps .
+	@touch $@
+
+$(VENV)/.demo: $(package_files) $(VENV)/.build | deps-build
+	$(pip) --no-build-isolation '.[demo]'
+	@touch $(VENV)/.package $@
+
+# ------------------------------------------------------------------------- tests
+
+test-cpp: deps-test $(VENV)/.build  ## the C++ tests, and a project that uses the installed library
+	cmake --preset release
+	cmake --build --preset release
+	ctest --preset release
+
+test-python: deps-test $(VENV)/.test $(VENV)/.package  ## the Python tests
+	$(python) -m pytest
+
+asan: deps-test $(VENV)/.build  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	cmake --preset asan
+	cmake --build --preset asan
+	ctest --preset asan
+
+tsan: deps-test $(VENV)/.build  ## the C++ tests under ThreadSanitizer
+	cmake --preset tsan $$(scripts/debian-sources.sh build/sources)
+	cmake --build --preset tsan
+	ctest --preset tsan
+
+# The interpreter is not instrumented, so the runtimes are loaded before it; it is
+# told to leave small objects to malloc, which sees where they end.
+asan-python: deps-test $(VENV)/.test  ## the Python tests with an extension built for ASan and UBSan
+	rm -rf build/asan-site
+	$(pip) --no-build-isolation --no-deps --target build/asan-site . \
+	  --config-settings=build-dir=build/asan-python \
+	  --config-settings=cmake.build-type=Debug \
+	  --config-settings=cmake.define.CMAKE_CXX_FLAGS_DEBUG='-O1 -g1' \
+	  --config-settings=cmake.define.TIDEGATE_SANITIZE=address,undefined
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc PYTHONPATH=build/asan-site \
+	  $(python) -m pytest tests/python tests/conformance tests/property tests/concurrency
+
+fetch: deps-test $(VENV)/.build  ## build and test with every dependency built from its pinned source
+	cmake --preset fetch $$(scripts/debian-sources.sh build/sources)
+	cmake --build --preset fetch
+	ctest --preset fetch
+
+fuzz: deps-fuzz $(VENV)/.build  ## run each libFuzzer target for FUZZ_SECONDS
+	cmake --preset fuzz
+	cmake --build --preset fuzz
+	set -e; for target in limit_fuzz step_fuzz; do \
+	  build/fuzz/tests/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/ \
+	    build/fuzz/tests/fuzz/found/$$target tests/fuzz/corpus/$$target; \
+	done
+
+# ----------------------------------------------------------------------- linters
+
+lint: lint-python lint-cpp  ## ruff, mypy, clang-format, clang-tidy
+
+lint-python: $(VENV)/.test
+	$(VENV)/bin/ruff check $(python_files)
+	$(VENV)/bin/ruff format --check $(python_files)
+	$(VENV)/bin/mypy
+
+lint-cpp: deps-test build/tidy/.formatted $(cpp_sources:%=build/tidy/%.ok)
+
+build/tidy/.formatted: .clang-format $(cpp_sources) $(cpp_headers) $(cpp_others)
+	clang-format-$(CLANG) --dry-run --Werror $(filter %.cc %.h,$^)
+	@mkdir -p $(@D) && touch $@
+
+build/tidy/compile_commands.json: CMakePresets.json CMakeLists.txt $(shell find cmake cpp -name 'CMakeLists.txt' \
+    -o -name '*.cmake') $(VENV)/.build | deps-test
+	cmake --preset tidy -DCMAKE_CXX_COMPILER=clang++-$(CLANG) \
+	  -Dpybind11_DIR=$$($(python) -m pybind11 --cmakedir) -DPython_EXECUTABLE=$(abspath $(python))
+	@touch $@
+
+build/tidy/%.ok: % .clang-tidy $(cpp_headers) build/tidy/compile_commands.json
+	clang-tidy-$(CLANG) --quiet -p build/tidy $<
+	@mkdir -p $(@D) && touch $@
+
+# ------------------------------------------------------- benchmarks, docs, wheels
+
+# In an environment of its own: what the peers bring along is no business of ours.
+bench: deps-test $(VENV)/.build  ## measure, in C++ and against peers from PyPI
+	cmake --preset release
+	cmake --build --preset release
+	set -e; for benchmark in build/release/benchmarks/cpp/*_bench; do $$benchmark; done
+	+@$(MAKE) --no-print-directory VENV=build/bench-venv bench-python
+	@if command -v cargo >/dev/null; then \
+	  cargo run --release --locked --manifest-path benchmarks/governor/Cargo.toml; \
+	else echo "governor: skipped, there is no cargo"; fi
+
+.PHONY: bench-python
+bench-python: $(VENV)/.package
+	$(pip) -r benchmarks/requirements.txt
+	set -e; for benchmark in call memory import rate; do \
+	  $(python) benchmarks/python/bench_$$benchmark.py; \
+	done
+
+docs: $(VENV)/.docs  ## build the site into docs/_build; a warning is an error
+	$(python) -m sphinx -b html --nitpicky --fail-on-warning --keep-going docs docs/_build
+
+wheel: deps-build $(VENV)/.build  ## build, repair and try a wheel, into wheelhouse/
+	$(pip) -r scripts/requirements.txt
+	scripts/make-wheel.sh $(python)
+
+clean:  ## remove everything that was built
+	rm -rf build dist wheelhouse docs/_build .venv .mypy_cache .ruff_cache .hypothesis

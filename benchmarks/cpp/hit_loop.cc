@@ -1,0 +1,54 @@
+// A number of decisions of one kind and nothing else, for tools that count what they
+// cost: see callgrind.sh.
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+
+#include "tidegate/limiter.h"
+#include "workload.h"
+
+namespace tidegate::bench {
+namespace {
+
+int Run(std::string_view kind, int64_t times) {
+  const Keys keys(1'000);
+  auto clock = std::make_shared<ManualClock>(1'700'000'000'123'456'789);
+  if (kind.ends_with("/system-clock")) {
+    kind.remove_suffix(std::string_view("/system-clock").size());
+    clock = nullptr;
+  }
+  const bool refused = kind == "refused";
+  const bool allow = kind == "allow";
+  const absl::StatusOr<Algorithm> algorithm =
+      refused || allow ? Algorithm::kTokenBucket : ParseAlgorithm(kind);
+  if (!algorithm.ok()) return 2;
+  const auto limiter = MakeLimiter(
+      refused ? MakeLimit({.count = 1, .period_ns = 3'600 * kSecond}) : Ample(*algorithm), clock);
+  const auto n = static_cast<int64_t>(keys.size());
+  for (int64_t i = 0; i < n; ++i) limiter->Hit(keys[static_cast<size_t>(i)]);
+  int64_t allowed = 0;
+  for (int64_t i = 0; i < times; ++i) {
+    const std::string_view key = keys[static_cast<size_t>(i % n)];
+    allowed += allow ? limiter->Allow(key) : limiter->Hit(key).allowed;
+    // Logs of one nanosecond are empty again by the next.
+    if (clock != nullptr && i % n == n - 1) clock->AdvanceNs(1);
+  }
+  if (allowed == (refused ? 0 : times)) return 0;
+  std::fprintf(stderr, "%.*s: %lld of %lld were allowed\n", static_cast<int>(kind.size()),
+               kind.data(), static_cast<long long>(allowed), static_cast<long long>(times));
+  return 1;
+}
+
+}  // namespace
+}  // namespace tidegate::bench
+
+int main(int argc, char** argv) {
+  const int64_t times = argc == 3 ? std::atoll(argv[2]) : 0;
+  const int status = times < 1 ? 2 : tidegate::bench::Run(argv[1], times);
+  if (status == 2) {
+    std::fprintf(stderr, "usage: %s ALGORITHM|allow|refused[/system-clock] TIMES\n", argv[0]);
+  }
+  return status;
+}

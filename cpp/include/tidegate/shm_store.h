@@ -1,0 +1,147 @@
+// A store that all processes of a host share, with no server: one Table of fixed
+// capacity over a mapped file.
+//
+//   auto store = ShmStore::Open("api");                 // /dev/shm/tidegate-UID-api
+//   auto other = ShmStore::Open("/var/lib/app/limits", {.capacity = 50'000});
+//
+// The file. Whoever comes first makes it, whole, and then gives it its name, so
+// that no other process ever sees it half made and a creator that dies leaves
+// nothing. All that is not a cell stands on the first page:
+//
+//   0     magic "tidegate", version, byte order, bytes of a cell,
+//         cells of a slice
+//   24    bytes of the file, slices, capacity
+//   48    Unix time minus the monotonic clock when the file was made: what all
+//         processes add to the monotonic clock, so that they agree
+//   56    the boot in which it was made; after another one it is stale, since
+//         the monotonic clock began anew, and is replaced
+//   72    seed of the hasher
+//   104   checksum of all the above: none of it ever changes
+//   512   counters, one cache line each: cells in use, idle and live keys evicted
+//   4096  slice 0 | slice 1 | ...      (table.h)
+//
+// Nothing but cells and counters is written after the file has its name, each by
+// one atomic instruction, and there is no lock: a process that is killed at any
+// instruction leaves a file that the others go on with, and loses at most the
+// units in its hands.
+//
+// Logs. A key of a sliding-log or concurrency limit of N units has N/2 cells
+// instead of one, of two units each (src/log_cells.h); kMostLogUnits bounds N.
+//
+// Capacity. Fixed when the file is made: `capacity` keys at kLoad, 40 bytes each.
+// Of further keys each takes the place of an idle one, or else of the one nearest
+// to idle among its neighbours (StoreStats::evicted_live).
+//
+// Trust. The file belongs to one user: it is made with mode 0600, and one that is
+// a symbolic link, belongs to another user or lets others in is refused, as is one
+// that is damaged, truncated, of another version or no such file at all. A file
+// that its owner truncates while processes use it takes them down (SIGBUS).
+//
+// Thread-safe, process-safe; a child of fork() goes on with what its parent opened.
+#ifndef TIDEGATE_SHM_STORE_H_
+#define TIDEGATE_SHM_STORE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tidegate/fingerprint.h"
+#include "tidegate/store.h"
+#include "tidegate/table.h"
+
+namespace tidegate {
+
+struct ShmHeader;
+
+struct ShmOptions {
+  static constexpr int64_t kDefaultCapacity = 1'000'000;
+  static constexpr int64_t kMaxCapacity = int64_t{1} << 32;
+  // Keys, 1 to kMaxCapacity. Without one the file is taken as it is, or made with
+  // the default; a file of another capacity than was asked for is refused.
+  std::optional<int64_t> capacity;
+};
+
+class ShmStore final : public Store {
+ public:
+  static constexpr double kLoad = 0.8;
+  static constexpr int64_t kMostLogUnits = 16'384;
+
+  // `name` is an absolute path, or 1 to 100 of A-Z a-z 0-9 . _ - for a file of this
+  // user under /dev/shm. InvalidArgument for a name or capacity that is not
+  // accepted, another error where the file cannot be had.
+  static absl::StatusOr<std::shared_ptr<ShmStore>> Open(std::string_view name,
+                                                        const ShmOptions& options = {});
+  // The path that `name` stands for.
+  static absl::StatusOr<std::string> PathOf(std::string_view name);
+  // Takes the name away from a file of this user, also from a damaged one. Who has
+  // it open keeps counting in it, apart from who opens the name afterwards.
+  static absl::Status Remove(std::string_view name);
+
+  ~ShmStore() override;
+  ShmStore(const ShmStore&) = delete;
+  ShmStore& operator=(const ShmStore&) = delete;
+
+  absl::Status Accepts(const Limit& limit) const override;
+  BoundLimit Bind(const Limit& limit, std::string_view scope) const override;
+  Decision Hit(const Charge& charge, const Moment& moment) override;
+  Decision Peek(const Charge& charge, const Moment& moment) override;
+  void Refund(const Charge& charge, const Moment& moment) override;
+  void Reset(const Charge& charge, const Moment& moment) override;
+  void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
+  void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
+  int64_t clock_shift_ns() const override { return clock_shift_ns_; }
+  StoreStats stats() const override;
+
+  // Hit(), to be inlined; defined in src/shm_store_inl.h.
+  Decision HitInline(const Charge& charge, const Moment& moment);
+  // The same without the numbers.
+  Verdict AskInline(const Charge& charge, const Moment& moment);
+
+  const std::string& path() const { return path_; }
+  int64_t capacity() const { return capacity_; }
+  size_t bytes() const { return bytes_; }
+  int64_t NowNs() const;
+
+  // A look at every cell, while others go on.
+  struct Busy {
+    Fingerprint key;
+    int64_t new_in_ns;  // until it is as good as new
+  };
+  struct Census {
+    int64_t live = 0;
+    int64_t idle = 0;
+    int64_t claimed = 0;
+    std::vector<Busy> busiest;  // the furthest from being as good as new, in order
+  };
+  Census Count(int64_t now_ns, size_t busiest) const;
+
+ private:
+  friend struct CellCalls;
+  struct NoPass {};
+
+  ShmStore(std::string path, void* memory);
+
+  NoPass Enter() const { return {}; }
+  Table& TableOf(const Fingerprint&) { return table_; }
+  static bool IsDue(const Table::Entry& entry, int64_t) { return entry.changed(); }
+  void Entered(const Table::Entry& entry, int64_t now_ns);
+  Decision HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment);
+
+  const std::string path_;
+  ShmHeader* const header_;
+  const Hasher hasher_;
+  const int64_t capacity_;
+  const size_t bytes_;
+  const int64_t clock_shift_ns_;
+  Table table_;
+};
+
+}  // namespace tidegate
+
+#endif  // TIDEGATE_SHM_STORE_H_

@@ -1,0 +1,29 @@
+"""A WSGI application with one limit for each client; where it is counted is a setting.
+
+STORAGE=memory://    gunicorn --workers 4 app:app     each worker counts for itself
+STORAGE=shm://demo   gunicorn --workers 4 app:app     all workers count together
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tidegate as tg
+
+limiter = tg.Limiter(
+    os.environ.get("LIMIT", "100/minute"), storage=os.environ.get("STORAGE", "memory://")
+)
+
+
+def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    """Says which worker answered, or 429."""
+    decision = limiter.hit(environ["REMOTE_ADDR"])
+    headers = [("Content-Type", "text/plain"), ("X-RateLimit-Remaining", str(decision.remaining))]
+    if decision:
+        start_response("200 OK", headers)
+        return [str(os.getpid()).encode()]
+    headers.append(("Retry-After", str(int(decision.retry_after) + 1)))
+    start_response("429 Too Many Requests", headers)
+    return [b""]

@@ -1,0 +1,57 @@
+// tidegate._core.ShmStore. A file may take a while to make (its memory is taken at
+// once), so the GIL is released for that alone.
+#include "tidegate/shm_store.h"
+
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "classes.h"
+#include "convert.h"
+
+namespace tidegate::python {
+
+void RegisterShmStore(py::module_& m) {
+  py::class_<ShmStore, Store, std::shared_ptr<ShmStore>>(m, "ShmStore")
+      .def(py::init([](const std::string& name, std::optional<int64_t> capacity) {
+             absl::StatusOr<std::shared_ptr<ShmStore>> store;
+             {
+               py::gil_scoped_release released;
+               store = ShmStore::Open(name, {.capacity = capacity});
+             }
+             return ValueOrThrow(std::move(store));
+           }),
+           py::arg("name"), py::arg("capacity") = py::none())
+      .def_property_readonly_static("DEFAULT_CAPACITY",
+                                    [](const py::object&) { return ShmOptions::kDefaultCapacity; })
+      .def_static(
+          "path_of", [](const std::string& name) { return ValueOrThrow(ShmStore::PathOf(name)); },
+          py::arg("name"))
+      .def_static(
+          "remove", [](const std::string& name) { ThrowUnlessOk(ShmStore::Remove(name)); },
+          py::arg("name"))
+      .def_property_readonly("path", &ShmStore::path)
+      .def_property_readonly("capacity", &ShmStore::capacity)
+      .def_property_readonly("bytes", &ShmStore::bytes)
+      .def("now_ns", &ShmStore::NowNs)
+      .def("counters",
+           [](const ShmStore& store) {
+             const StoreStats stats = store.stats();
+             return py::make_tuple(stats.keys, stats.evictions, stats.evicted_live);
+           })
+      .def(
+          "census",
+          [](const ShmStore& store, size_t busiest) {
+            const ShmStore::Census census = store.Count(store.NowNs(), busiest);
+            py::list top;
+            for (const ShmStore::Busy& busy : census.busiest) {
+              top.append(py::make_tuple(busy.key.hi, busy.key.lo, busy.new_in_ns));
+            }
+            return py::make_tuple(census.live, census.idle, census.claimed, top);
+          },
+          py::arg("busiest") = 0);
+}
+
+}  // namespace tidegate::python

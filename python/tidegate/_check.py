@@ -1,0 +1,172 @@
+"""A limit in words, and what it does to a burst, for ``tidegate check``."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidegate._clock import ManualClock
+from tidegate._limiter import Limiter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tidegate._core import Limit
+
+__all__ = ["burst_chart", "in_words", "span"]
+
+_ROWS = 12
+_WIDTH = 40
+# The client of the chart asks so often in a row: evenly, as far as that can be seen.
+_INSTANTS = 20
+
+
+def in_words(limit: Limit) -> list[str]:
+    """What `limit` means, as sentences."""
+    count, burst = _number(limit.count), _number(limit.capacity)
+    every = span(limit.period_ns / limit.count)
+    text = str(limit).partition("/")[2].partition(" burst")[0]
+    per = f"every {text}" if text[0].isdigit() else f"per {text}"
+    calls = "call" if limit.count == 1 else "calls"
+    if limit.algorithm == "token-bucket":
+        whole = span(limit.period_ns / limit.count * limit.capacity)
+        return [
+            f"{count} {calls} {per} on average, and up to {burst} at once after a rest.",
+            f"One more passes every {every}; what was used up is whole again after {whole}.",
+        ]
+    if limit.algorithm == "leaky-bucket":
+        return [
+            f"A queue of {burst}, from which one call leaves every {every} ({count} {per}).",
+            "A call that finds it full is refused; the others are told how long to wait.",
+        ]
+    if limit.algorithm == "fixed-window":
+        return [
+            f"{count} {calls} {per}, in windows that are aligned to the clock (UTC).",
+            "Around the turn of a window, up to twice as many can pass in a moment.",
+        ]
+    if limit.algorithm == "sliding-window":
+        return [
+            f"{count} {calls} {per}, wherever it begins, as two counters estimate it: the one",
+            "of this window, and as much of the one before as still overlaps.",
+        ]
+    if limit.algorithm == "sliding-log":
+        return [
+            f"Never more than {count} {calls} within any {text}, exactly, wherever it begins.",
+            f"It remembers the instants of the last {count} {calls} of each key.",
+        ]
+    return [
+        f"Up to {count} {calls} in flight at once.",
+        f"A place that is not given back is free again after {span(limit.period_ns)}.",
+    ]
+
+
+class _Row(NamedTuple):
+    label: str
+    passed: int
+    refused: int
+
+
+def burst_chart(limits: Sequence[Limit], *, plain: bool = False) -> list[str]:
+    """The first moments of a burst against `limits` as one plan: a bar for each step of time.
+
+    `plain` keeps to ASCII.
+    """
+    tightest = min(limits, key=lambda limit: limit.capacity)
+    at_once = tightest.capacity + math.ceil(tightest.capacity / 2)
+    rows = list(_played(limits, tightest, at_once))
+    most = max(row.passed + row.refused for row in rows)
+    full, light = ("#", ".") if plain else ("█", "░")
+    head = max(len(row.label) for row in rows)
+    figures = max(len(_number(max(row.passed, row.refused))) for row in rows)
+    lines = [
+        f"A client asks {_number(at_once)} times at once, and goes on at twice the rate "
+        f"({full} passes, {light} refused):",
+        "",
+    ]
+    for row in rows:
+        passed, refused = _bars(row.passed, row.refused, most)
+        bar = (full * passed + light * refused).ljust(_WIDTH + 1)
+        lines.append(
+            f"{row.label.rjust(head)}  {bar} {_number(row.passed).rjust(figures)} pass"
+            f" {_number(row.refused).rjust(figures)} refused"
+        )
+    return lines
+
+
+def _played(limits: Sequence[Limit], pace: Limit, at_once: int) -> Iterator[_Row]:
+    clock = ManualClock(0)
+    limiter = Limiter(limits, clock=clock)
+
+    def ask(times: int) -> int:
+        # As many calls of cost 1 at one instant would fare the same.
+        passed = min(times, limiter.peek("client").remaining)
+        if passed:
+            limiter.hit("client", passed)
+        return passed
+
+    passed = ask(at_once)
+    yield _Row("at once", passed, at_once - passed)
+    refill_ns = pace.period_ns * pace.capacity // pace.count
+    step_ns, size, unit = _step(max(pace.period_ns, refill_ns) / 10)
+    asked = 0
+    for row in range(_ROWS):
+        passed = wanted = 0
+        for instant in range(1, _INSTANTS + 1):
+            now_ns = row * step_ns + instant * step_ns // _INSTANTS
+            clock.set_ns(now_ns)
+            due = 2 * pace.count * now_ns // pace.period_ns
+            passed += ask(due - asked)
+            wanted += due - asked
+            asked = due
+        yield _Row(f"to {(row + 1) * step_ns / size:,g} {unit}", passed, wanted - passed)
+
+
+def _bars(passed: int, refused: int, most: int) -> tuple[int, int]:
+    """The lengths of both parts: whatever there is of either shows."""
+    total = max(round((passed + refused) * _WIDTH / most), (passed > 0) + (refused > 0))
+    if not passed or not refused:
+        return (total, 0) if passed else (0, total)
+    shown = min(max(round(passed * _WIDTH / most), 1), total - 1)
+    return shown, total - shown
+
+
+_UNITS = (
+    (86_400_000_000_000, "d"),
+    (3_600_000_000_000, "h"),
+    (60_000_000_000, "min"),
+    (1_000_000_000, "s"),
+    (1_000_000, "ms"),
+    (1_000, "us"),
+)
+
+
+def span(ns: float) -> str:
+    """A length of time, to three digits: ``600 ms``, ``1.5 min``."""
+    if ns == 0:
+        return "0 s"
+    for size, unit in _UNITS:
+        if ns >= size:
+            return f"{_short(ns / size)} {unit}"
+    return f"{_short(ns)} ns"
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else _number(round(value))
+
+
+def _number(value: int) -> str:
+    return f"{value:,}"
+
+
+def _step(least_ns: float) -> tuple[int, int, str]:
+    """A round step of time of `least_ns` or more, and the unit that tells it best."""
+    units = (*_UNITS, (1, "ns"))
+    for at in reversed(range(len(units))):
+        size, unit = units[at]
+        for factor in (1, 2, 5, 10, 15, 20, 30, 50, 100, 200, 500):
+            if factor >= 50 and 10**9 <= size < _UNITS[0][0]:
+                break  # minutes and hours are not decimal
+            if size * factor >= least_ns:
+                told = units[at - 1] if factor >= 100 and size < 10**9 else (size, unit)
+                return size * factor, *told
+    return math.ceil(least_ns), *_UNITS[0]

@@ -1,0 +1,236 @@
+"""The compiled core.
+
+Calls hold the GIL where a step takes tens of nanoseconds, and release it where they wait for
+Redis. Every class is safe to use from
+many threads and after `fork()`.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any, Final, final, overload
+
+from tidegate._clock import ClockLike
+
+__version__: Final[str]
+
+@final
+class Decision:
+    """What came out of a hit; true where the call may pass.
+
+    A value that never changes. Attributes are computed when they are read.
+    """
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the call may pass."""
+    @property
+    def limit(self) -> int:
+        """Capacity of the limit that binds: the one that refused (of several the one with
+        the longest wait), else the one with the least room left."""
+    @property
+    def remaining(self) -> int:
+        """Whole units left now, from 0 up."""
+    @property
+    def retry_after(self) -> float:
+        """Seconds after which the same call would pass, never early; 0.0 when allowed, inf
+        when it never can (a cost beyond the capacity)."""
+    @property
+    def reset_after(self) -> float:
+        """Seconds until the limit is as if untouched."""
+    @property
+    def delay(self) -> float:
+        """Seconds that a leaky-bucket caller should wait before proceeding; else 0.0."""
+    @property
+    def rule(self) -> str:
+        """Name of the limit that binds."""
+    @property
+    def degraded(self) -> bool:
+        """Decided without the shared store."""
+    def __bool__(self) -> bool: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __ne__(self, other: object) -> bool: ...
+    __hash__: None  # type: ignore[assignment]
+
+class Limit:
+    """How much may pass, in which time, by which algorithm.
+
+    ``Limit("100/minute")``, ``Limit("10/second burst 40")``, ``Limit(100, 60.0)`` or
+    ``Limit(100, "minute")``. The grammar is COUNT (/|per) [N] UNIT [burst COUNT], with units
+    ns, us, ms, s, m, h, d, w, month and year. A period is given in seconds or as a timedelta.
+    `burst` (token-bucket and leaky-bucket only) is `count` where it is not given. Algorithms
+    are token-bucket (alias gcra), leaky-bucket, fixed-window, sliding-window, sliding-log and
+    concurrency. `name` is what a Decision calls it: 1 to 200 printable ASCII characters.
+
+    Immutable; equal and hashed by value. Raises ConfigurationError for what is not accepted.
+    """
+
+    @overload
+    def __init__(
+        self,
+        limit: str,
+        period: None = None,
+        *,
+        burst: int | None = None,
+        algorithm: str = "token-bucket",
+        name: str | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        limit: int,
+        period: float | timedelta | str,
+        *,
+        burst: int | None = None,
+        algorithm: str = "token-bucket",
+        name: str | None = None,
+    ) -> None: ...
+    @property
+    def count(self) -> int:
+        """Units in a period."""
+    @property
+    def period(self) -> float:
+        """The period in seconds; the lease of a concurrency limit."""
+    @property
+    def period_ns(self) -> int:
+        """The period in nanoseconds."""
+    @property
+    def burst(self) -> int:
+        """Units that a bucket holds; `count` for the other algorithms."""
+    @property
+    def capacity(self) -> int:
+        """The most that can pass at once: `burst` of a bucket, else `count`."""
+    @property
+    def algorithm(self) -> str:
+        """The canonical name of its algorithm."""
+    @property
+    def name(self) -> str:
+        """The name given, else its text."""
+    def __eq__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
+
+class ManualClock:
+    """The clock behind tidegate.ManualClock; see there."""
+
+    def __init__(self, start_ns: int = 0) -> None: ...
+    def advance(self, seconds: float) -> None:
+        """Moves the clock by `seconds`, rounded to the nanosecond; back if negative."""
+    def advance_ns(self, ns: int) -> None:
+        """Moves the clock by `ns` nanoseconds; back if negative."""
+    def set_ns(self, ns: int) -> None:
+        """Sets the clock, clamped to [0, 2**62]."""
+    def now_ns(self) -> int:
+        """Nanoseconds since the epoch."""
+
+class Store:
+    """Where limiters keep what they count. Limiters of one store and prefix share it."""
+
+class MemoryStore(Store):
+    """A store in the process's own memory.
+
+    `capacity` keys (1 to 2**32) fit without loss, at 38 to 47 bytes each; of further ones
+    each takes the place of an idle key, or else of the one nearest to idle.
+    """
+
+    DEFAULT_CAPACITY: Final[int]
+    def __init__(self, capacity: int) -> None: ...
+
+class ShmStore(Store):
+    """A store that all processes of a host share: a mapped file of this user.
+
+    `name` is an absolute path, or 1 to 100 of ``A-Z a-z 0-9 . _ -`` for a file under
+    /dev/shm. It is made where there is none. Raises ConfigurationError for a name or
+    capacity that is not accepted, StorageError where the file is refused or cannot be made.
+    """
+
+    DEFAULT_CAPACITY: Final[int]
+    def __init__(self, name: str, capacity: int | None = None) -> None: ...
+    @staticmethod
+    def path_of(name: str) -> str:
+        """The path that `name` stands for."""
+    @staticmethod
+    def remove(name: str) -> None:
+        """Takes the name away from a file of this user, also from a damaged one."""
+    @property
+    def path(self) -> str:
+        """Where the file is."""
+    @property
+    def capacity(self) -> int:
+        """Keys that fit without loss."""
+    @property
+    def bytes(self) -> int:
+        """The size of the file."""
+    def now_ns(self) -> int:
+        """The time that all processes of the store agree on."""
+    def counters(self) -> tuple[int, int, int]:
+        """Cells in use, idle keys reclaimed, live keys given up."""
+    def census(self, busiest: int = 0) -> tuple[int, int, int, list[tuple[int, int, int]]]:
+        """Counts live, idle and claimed cells; and the `busiest` live ones, those that are
+        the furthest from being as good as new: their fingerprints (two words) and
+        nanoseconds until they are."""
+
+class RedisStore(Store):
+    """The store that a fleet shares: one round trip to one Redis for each decision.
+
+    Its options are those of the URI, as tidegate._redis reads them. It begins to connect at
+    once; a server that cannot be reached is no error. Raises ConfigurationError for an
+    option that is not accepted. Calls release the GIL while they wait.
+    """
+
+    def __init__(self, **options: Any) -> None: ...
+    @property
+    def client_clock(self) -> bool:
+        """Whether decisions go by the limiter's clock instead of the server's."""
+    @property
+    def script_errors(self) -> int:
+        """How often a script failed: mistakes in tidegate, not of the server."""
+    def ping(self) -> str | None:
+        """One round trip, whatever the breaker says; None, or what is wrong."""
+
+class Limiter:
+    """What tidegate.Limiter inherits; see there for keys, costs and errors."""
+
+    def __init__(
+        self, limits: Sequence[Limit], store: Store, clock: ClockLike, scope: str
+    ) -> None: ...
+    def hit(self, key: str | bytes, cost: int = 1) -> Decision:
+        """Charges `cost` to `key` and tells whether it may pass. A refusal charges nothing."""
+    def allow(self, key: str | bytes, cost: int = 1) -> bool:
+        """As hit(), but returns only whether it may pass: the fastest way to ask."""
+    def peek(self, key: str | bytes, cost: int = 1) -> Decision:
+        """The decision that a hit of `cost` would get now, with `remaining` and
+        `reset_after` as they are without it. Charges nothing."""
+    def reset(self, key: str | bytes) -> None:
+        """Makes `key` as good as new."""
+    def refund(self, key: str | bytes, cost: int = 1) -> None:
+        """Gives `cost` units back to `key`, never beyond what a fresh key has."""
+    @overload
+    def hit_many(
+        self, keys: Sequence[str] | Sequence[bytes], costs: Iterable[int] | None = None
+    ) -> list[bool]: ...
+    @overload
+    def hit_many(self, keys: Any, costs: Any = None) -> Any:
+        """Each key as by hit(), in order: which of them may pass.
+
+        A list of bool for a sequence, a NumPy array of bool (flat) for a NumPy array of
+        keys. `costs` are as many as keys, 1 each where not given. All keys and costs are
+        read before the first is charged: one that is not accepted charges nothing.
+        """
+    def _release(self, key: str | bytes, cost: int, decision: Decision) -> None: ...
+    def _now_ns(self) -> int: ...
+    def _stats(self) -> tuple[int, int, int, int, int, int, int]: ...
+    def _close(self) -> None: ...
+
+def parse_many(text: str, *, algorithm: str = "token-bucket") -> list[Limit]:
+    """Reads limits separated by ``;``, ``,`` or ``|``."""
+
+def replay(
+    limits: Sequence[Limit],
+    keys: list[str | bytes],
+    times_ns: list[int],
+    costs: list[int] | None,
+) -> list[Decision]:
+    """See tidegate.replay()."""
+
+def system_now_ns() -> int:
+    """The system clock as limiters read it: Unix time at the start of the process, carried
+    on by the monotonic clock. Nanoseconds."""

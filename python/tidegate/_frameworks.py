@@ -1,0 +1,237 @@
+"""How @rate_limit reads requests and answers them, in each framework that it knows.
+
+Nothing here is imported from a framework before a function is decorated.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from typing import TYPE_CHECKING, Any, Callable, Protocol
+
+from tidegate._errors import ConfigurationError, TidegateError
+from tidegate._headers import PROBLEM_TYPE
+
+if TYPE_CHECKING:
+    from tidegate._guard import Verdict
+
+__all__ = ["Call", "Injection", "address", "injection", "opened"]
+
+
+class Call(Protocol):
+    """One call of a decorated function."""
+
+    request: Any
+
+    def refusal(self, verdict: Verdict) -> Any:
+        """A response with the usual body."""
+
+    def answered(self, result: Any, verdict: Verdict) -> Any:
+        """`result` as it is to be returned, with the fields on its way to the response."""
+
+    def raised(self, exc: Exception, verdict: Verdict) -> Exception:
+        """`exc` as it is to be raised, with the fields where the framework can carry them."""
+
+
+def address(request: Any) -> str | None:
+    """The client's address as the connection, or what the server trusts, gives it."""
+    scope = getattr(request, "scope", None)
+    if scope is None:
+        remote: str | None = request.remote_addr
+        return remote
+    client = scope.get("client")
+    return client[0] if client else None
+
+
+class Injection:
+    """The parameters through which FastAPI hands over the request and a response.
+
+    FastAPI gives a function what its signature asks for. A parameter of type Request or
+    Response asks for no input, so it does not show in the OpenAPI schema. The function's own
+    are used where it has them, since FastAPI fills only one of each.
+    """
+
+    def __init__(self, view: Callable[..., Any]) -> None:
+        from starlette.requests import Request
+        from starlette.responses import Response
+        from starlette.websockets import WebSocket
+
+        signature = _signature(view)
+        self.request = "tidegate_request"
+        self.response = "tidegate_response"
+        added = {self.request: Request, self.response: Response}
+        for parameter in signature.parameters.values():
+            kind = parameter.annotation
+            if typing.get_origin(kind) is getattr(typing, "Annotated", None):
+                kind = typing.get_args(kind)[0]
+            if not isinstance(kind, type):
+                continue
+            if issubclass(kind, WebSocket):
+                raise ConfigurationError(
+                    f"{view!r} is a WebSocket route; accepted by @rate_limit are HTTP routes"
+                )
+            if issubclass(kind, Request):
+                self.request = parameter.name
+                added.pop("tidegate_request", None)
+            elif issubclass(kind, Response):
+                self.response = parameter.name
+                added.pop("tidegate_response", None)
+        self.added = tuple(added)
+        parameters = list(signature.parameters.values())
+        end = len(parameters)
+        if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
+            end -= 1
+        parameters[end:end] = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind)
+            for name, kind in added.items()
+        ]
+        self.signature = signature.replace(parameters=parameters)
+
+
+def injection(view: Callable[..., Any]) -> Injection | None:
+    """How FastAPI is to call `view`; None where no FastAPI can be about to."""
+    if "starlette.requests" not in sys.modules:
+        # Where Flask is what was imported, do not pay for another framework.
+        if "flask" in sys.modules:
+            return None
+        try:
+            import starlette.requests  # noqa: F401
+        except ImportError:
+            return None
+    return Injection(view)
+
+
+def opened(way: Injection | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """The call that a decorated function got, whose own arguments are left in `kwargs`."""
+    if way is not None:
+        request = kwargs.get(way.request)
+        response = kwargs.get(way.response)
+        for name in way.added:
+            kwargs.pop(name, None)
+        if request is None:
+            # Starlette's own routes give the request by position, methods after `self`.
+            request = next((arg for arg in args[:2] if hasattr(arg, "scope")), None)
+        if request is not None:
+            return _StarletteCall(request, response)
+    flask = sys.modules.get("flask")
+    if flask is not None and flask.has_request_context():
+        return _FlaskCall(flask)
+    raise TidegateError(
+        "a function under @rate_limit was called without a request: FastAPI, Starlette or Flask "
+        "must call it (and be imported before it is decorated)"
+    )
+
+
+class _StarletteCall:
+    __slots__ = ("_response", "request")
+
+    def __init__(self, request: Any, response: Any) -> None:
+        self.request = request
+        self._response = response
+
+    def refusal(self, verdict: Verdict) -> Any:
+        from starlette.responses import Response
+
+        return Response(verdict.problem(), 429, media_type=PROBLEM_TYPE.decode())
+
+    def answered(self, result: Any, verdict: Verdict) -> Any:
+        # FastAPI copies the headers of the injected response only where the result is none.
+        raw = getattr(result, "raw_headers", None)
+        if raw is None and self._response is not None:
+            raw = self._response.raw_headers
+        if raw is not None:
+            fields = verdict.fields()
+            names = {name for name, _ in fields}
+            # In place: it is shared with `headers`. A response that a route returns time and
+            # again has those of the last request.
+            raw[:] = [header for header in raw if header[0] not in names] + fields
+        return result
+
+    def raised(self, exc: Exception, verdict: Verdict) -> Exception:
+        from starlette.exceptions import HTTPException
+
+        if not isinstance(exc, HTTPException):
+            return exc
+        # Not into `exc` itself: some services raise one object for every request.
+        told = type(exc).__new__(type(exc), *exc.args)
+        told.__dict__.update(exc.__dict__)
+        fields = {name.decode(): value.decode() for name, value in verdict.fields()}
+        told.headers = {**(exc.headers or {}), **fields}
+        return told.with_traceback(exc.__traceback__)
+
+
+class _FlaskCall:
+    __slots__ = ("_flask", "request")
+
+    def __init__(self, flask: Any) -> None:
+        self._flask = flask
+        self.request = flask.request._get_current_object()
+
+    def refusal(self, verdict: Verdict) -> Any:
+        return self._flask.Response(
+            verdict.problem(), status=429, content_type=PROBLEM_TYPE.decode()
+        )
+
+    def answered(self, result: Any, verdict: Verdict) -> Any:
+        self._tell(verdict)
+        return result
+
+    def raised(self, exc: Exception, verdict: Verdict) -> Exception:
+        self._tell(verdict)
+        return exc
+
+    def _tell(self, verdict: Verdict) -> None:
+        def tell(response: Any) -> Any:
+            for name, value in verdict.fields():
+                response.headers[_title(name)] = value.decode()
+            return response
+
+        self._flask.after_this_request(tell)
+
+
+def _title(name: bytes) -> str:
+    return _TITLES.get(name) or name.decode()
+
+
+_TITLES = {
+    b"x-ratelimit-limit": "X-RateLimit-Limit",
+    b"x-ratelimit-remaining": "X-RateLimit-Remaining",
+    b"x-ratelimit-reset": "X-RateLimit-Reset",
+    b"ratelimit-policy": "RateLimit-Policy",
+    b"ratelimit": "RateLimit",
+    b"retry-after": "Retry-After",
+}
+
+
+def _signature(view: Callable[..., Any]) -> inspect.Signature:
+    """The signature of `view`, its annotations evaluated where they can be.
+
+    FastAPI evaluates those that are text among the globals of what it is given, which older
+    versions take to be this module's.
+    """
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        signature = inspect.signature(view, annotation_format=annotationlib.Format.FORWARDREF)
+    else:
+        signature = inspect.signature(view)
+    parameters = list(signature.parameters.values())
+    annotations = [parameter.annotation for parameter in parameters]
+    if not any(isinstance(kind, str) for kind in [*annotations, signature.return_annotation]):
+        return signature
+    try:
+        hints = typing.get_type_hints(inspect.unwrap(view), include_extras=True)
+    except Exception:
+        return signature
+
+    def evaluated(name: str, kind: Any) -> Any:
+        if not isinstance(kind, str) or name not in hints:
+            return kind
+        # FastAPI tells None, no response model, from its type.
+        return None if hints[name] is type(None) else hints[name]
+
+    return signature.replace(
+        parameters=[p.replace(annotation=evaluated(p.name, p.annotation)) for p in parameters],
+        return_annotation=evaluated("return", signature.return_annotation),
+    )

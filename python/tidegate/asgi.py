@@ -1,0 +1,205 @@
+"""Rate limiting for every ASGI application.
+
+    app = RateLimitMiddleware(app, limit="100/minute")
+
+and where the framework has a place for it, as FastAPI and Starlette do:
+
+    app.add_middleware(RateLimitMiddleware, limit="100/minute")
+
+Nothing but the interface of ASGI is used: the application may be of any framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, MutableMapping
+from typing import TYPE_CHECKING, Any, Callable
+
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._guard import Guard, Verdict, ready
+from tidegate._headers import FAMILIES, PROBLEM_TYPE, merged
+from tidegate._limiter import Limiter
+
+if TYPE_CHECKING:
+    from tidegate._clock import ClockLike
+    from tidegate._limit import LimitLike
+    from tidegate._storage import StorageLike
+
+__all__ = ["RateLimitMiddleware"]
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class RateLimitMiddleware:
+    """Answers 429 to HTTP requests above `limit`, and tells all clients where they stand.
+
+    `limit`, `storage`, `algorithm`, `prefix`, `clock` and any further options are those of
+    tidegate.Limiter; or `limiter` is one, instead of them.
+
+    `key` is a function of the scope, async or not, whose str or bytes tells clients apart.
+    By default it is the address of the connection (`scope["client"]`), and never a header,
+    which anybody can send: behind a proxy, let the server set the client from the headers
+    that it trusts (uvicorn: ``--forwarded-allow-ips``). Where a key function raises or gives
+    no key, that is logged and `on_no_key` decides: ``"address"`` charges the client's
+    address, and clients without one (on a Unix socket) share one limit; ``"open"`` lets the
+    request through uncharged; ``"closed"`` refuses it.
+
+    `cost` is an int, or a function of the scope. `exempt_methods` are not charged, nor are
+    requests for which the function `exempt_when` of the scope is true. `headers` are the
+    families of fields to send, of ``"x-ratelimit"`` and ``"ietf"``. `on_refused` is a
+    function of scope and decision, async or not, that returns the ASGI application to
+    answer with (such as a Starlette response) in place of the problem+json body; the fields
+    are added to it.
+
+    The decision is left in ``scope["tidegate.decision"]`` for the application. A
+    leaky bucket's `delay` is not waited for. WebSockets and lifespan pass untouched.
+    Raises ConfigurationError at construction; safe to use from several event loops.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        limit: LimitLike | None = None,
+        *,
+        key: Callable[[Scope], Any] | None = None,
+        storage: StorageLike = "memory://",
+        algorithm: str = "token-bucket",
+        prefix: str = "tg",
+        clock: ClockLike = None,
+        limiter: Limiter | None = None,
+        cost: int | Callable[[Scope], Any] = 1,
+        exempt_methods: Iterable[str] = ("OPTIONS",),
+        exempt_when: Callable[[Scope], Any] | None = None,
+        on_no_key: str = "address",
+        on_refused: Callable[..., Any] | None = None,
+        headers: Iterable[str] = FAMILIES,
+        **options: Any,
+    ) -> None:
+        if limiter is None:
+            if limit is None:
+                raise ConfigurationError("no limit was given; accepted is limit= or limiter=")
+            limiter = Limiter(
+                limit,
+                storage=storage,
+                algorithm=algorithm,
+                prefix=prefix,
+                clock=clock,
+                **options,
+            )
+        elif not isinstance(limiter, Limiter):
+            raise ArgumentTypeError(
+                f"the limiter is {limiter!r} of type {type(limiter).__name__}; "
+                "accepted is a tidegate.Limiter"
+            )
+        elif (
+            limit is not None
+            or (storage, algorithm, prefix, clock) != ("memory://", "token-bucket", "tg", None)
+            or options
+        ):
+            raise ConfigurationError(
+                "a limiter was given with options of its own; accepted is limiter= without "
+                "limit=, storage=, algorithm=, prefix=, clock= and storage options"
+            )
+        self.app = app
+        self.limiter = limiter
+        self._exempt_methods = _methods(exempt_methods)
+        self._guard = Guard(
+            limiter,
+            address=_address,
+            key=key,
+            cost=cost,
+            exempt_when=exempt_when,
+            on_no_key=on_no_key,
+            on_refused=on_refused,
+            headers=headers,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in self._exempt_methods:
+            await self.app(scope, receive, send)
+            return
+        verdict = await self._guard.judge(scope)
+        if verdict is None:
+            await self.app(scope, receive, send)
+            return
+        scope["tidegate.decision"] = verdict.decision
+        if not verdict.decision.allowed:
+            await self._refuse(verdict, scope, receive, send)
+            return
+
+        await self.app(scope, receive, _with_fields(send, verdict))
+
+    async def _refuse(self, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._replacement(scope, verdict)
+        if response is not None:
+            await response(scope, receive, _with_fields(send, verdict))
+            return
+        body = verdict.problem()
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 429,
+                "headers": [
+                    (b"content-type", PROBLEM_TYPE),
+                    (b"content-length", b"%d" % len(body)),
+                    *verdict.fields(),
+                ],
+            }
+        )
+        await send(
+            {"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body}
+        )
+
+    async def _replacement(self, scope: Scope, verdict: Verdict) -> ASGIApp | None:
+        """What the service wants to answer a refusal with; None for the usual body."""
+        on_refused = self._guard.on_refused
+        if on_refused is None:
+            return None
+        try:
+            response = await ready(on_refused(scope, verdict.decision), False)
+        except Exception as exc:
+            self._guard.complain("on_refused raised; the usual body is sent", exc=exc)
+            return None
+        if not callable(response):
+            self._guard.complain(
+                "on_refused gave a %s, accepted is an ASGI application; the usual body is sent",
+                type(response).__name__,
+            )
+            return None
+        application: ASGIApp = response
+        return application
+
+
+def _with_fields(send: Send, verdict: Verdict) -> Send:
+    """`send`, with the fields of the verdict added to the one message that has headers."""
+
+    async def send_with_fields(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = merged(message.get("headers", ()), verdict.fields())
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return send_with_fields
+
+
+def _address(scope: Scope) -> str | None:
+    client = scope.get("client")
+    return client[0] if client else None
+
+
+def _methods(methods: Iterable[str]) -> frozenset[str]:
+    if isinstance(methods, (str, bytes)) or not isinstance(methods, Iterable):
+        raise ArgumentTypeError(
+            f"exempt_methods is {methods!r}; accepted is a list of methods such as ['OPTIONS']"
+        )
+    result = []
+    for method in methods:
+        if not isinstance(method, str) or not method.isalpha():
+            raise ConfigurationError(
+                f"exempt_methods has {method!r}; accepted are names such as 'OPTIONS'"
+            )
+        result.append(method.upper())
+    return frozenset(result)

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that are missing for what is to be done:
+#
+#   scripts/install-deps.sh build   the Python package
+#   scripts/install-deps.sh test    the tests and linters too
+#   scripts/install-deps.sh fuzz    the fuzzers
+#
+# Where there is no apt-get it names what the build looks for and installs nothing.
+set -euo pipefail
+
+python=${PYTHON:-python3}
+missing=()
+
+# package NAME PURPOSE
+package() {
+  if ! command -v dpkg-query >/dev/null; then
+    missing+=("$1 ($2)")
+  elif ! dpkg-query -W -f '${db:Status-Abbrev}' "$1" 2>/dev/null | grep -q '^ii'; then
+    missing+=("$1")
+  fi
+}
+
+command -v "$python" >/dev/null || package python3 "Python 3.9 or newer"
+command -v g++ >/dev/null || command -v c++ >/dev/null || package g++ "a C++20 compiler"
+command -v cmake >/dev/null || package cmake "CMake 3.24 or newer"
+"$python" -c 'import ensurepip, venv' 2>/dev/null || package python3-venv "virtual environments"
+"$python" -c 'import os, sysconfig
+raise SystemExit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null ||
+  package python3-dev "Python.h, to build the extension"
+package libabsl-dev "Abseil; downloaded and built where it is not found"
+package libxxhash-dev "xxHash, the hash of keys; downloaded where it is not found"
+package libhiredis-dev "hiredis, the protocol of Redis; downloaded and built where it is not found"
+package libssl-dev "OpenSSL, for TLS and digests"
+
+case ${1:-} in
+  build) ;;
+  test)
+    package libgtest-dev "GoogleTest; downloaded and built where it is not found"
+    package libgmock-dev "its matchers"
+    package libbenchmark-dev "Google Benchmark; downloaded and built where it is not found"
+    package redis-server "the server that the tests start for themselves"
+    package openssl "certificates for the tests of TLS"
+    package nlohmann-json3-dev "JSON, to read tests/vectors; downloaded where it is not found"
+    package clang-14 "the compiler whose view of the code clang-tidy takes"
+    package clang-format-14 "the formatter"
+    package clang-tidy-14 "the linter"
+    ;;
+  fuzz)
+    package clang-14 "a compiler with libFuzzer"
+    package libclang-rt-14-dev "libFuzzer and the sanitizers' runtime"
+    ;;
+  *)
+    echo "usage: install-deps.sh build|test|fuzz" >&2
+    exit 2
+    ;;
+esac
+
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+if ! command -v apt-get >/dev/null; then
+  echo "There is no apt-get here. What stands on this system for these Debian packages?"
+  printf '  %s\n' "${missing[@]}"
+  echo "Going on; a step that lacks one of them will say so."
+  exit 0
+fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "Missing, and neither root nor sudo is at hand. As root, run:" >&2
+    echo "  apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+echo "Installing ${missing[*]}"
+as_root+=(env DEBIAN_FRONTEND=noninteractive)
+"${as_root[@]}" apt-get -qq update || echo "apt-get update failed; going on with the lists there are"
+"${as_root[@]}" apt-get -qq install --no-install-recommends --yes "${missing[@]}" >/dev/null

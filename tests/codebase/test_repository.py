@@ -1,0 +1,172 @@
+"""Rules about the repository itself."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import tidegate
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CODE = {".py", ".pyi", ".cc", ".h", ".cmake", ".sh", ".lua", ".rs"}
+TEXT = CODE | {".md", ".txt", ".toml", ".json", ".yml", ".yaml", ".in"}
+NAMED = {"Makefile", "run", ".gitignore", ".clang-format", ".clang-tidy"}
+# Written by programs, or by others.
+GENERATED = {"LICENSE", "NOTICE", "Cargo.lock"}
+UNTRACKED = {"build", "dist", "wheelhouse", "target", "_build", "__pycache__"}
+
+# Spelled in pieces, so that this file keeps to its own rules.
+REGISTRIES = [
+    "pypi" + ".org",
+    "files." + "pythonhosted",
+    "deb." + "debian.org",
+    "crates" + ".io",
+    "registry." + "npmjs",
+    "proxy." + "golang.org",
+    "repo." + "maven",
+]
+MACHINE_PATH = re.compile(r"(?<![A-Za-z0-9_.~])/(?:work|root|home|Users|farm)/")
+UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
+
+
+def _listed() -> list[Path]:
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        ).stdout.decode()
+    except (OSError, subprocess.CalledProcessError):  # unpacked from an archive
+        return [
+            path
+            for path in ROOT.rglob("*")
+            if path.is_file() and not any(map(_is_untracked, path.relative_to(ROOT).parts[:-1]))
+        ]
+    return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def _is_untracked(folder: str) -> bool:
+    return folder in UNTRACKED or (folder.startswith(".") and folder not in {".ci", ".github"})
+
+
+FILES = [
+    path
+    for path in _listed()
+    if (path.suffix in TEXT or path.name in NAMED) and path.name not in GENERATED
+]
+
+
+def _read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def _offending(pattern: re.Pattern[str], files: list[Path]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
+        for path in files
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def _version() -> str:
+    return re.findall(r'^version = "(.+)"$', _read("pyproject.toml"), re.MULTILINE)[0]
+
+
+def test_there_are_files_to_look_at() -> None:
+    assert {"README.md", "CMakeLists.txt", "Makefile"} <= {path.name for path in FILES}
+
+
+def test_versions_agree() -> None:
+    version = _version()
+    assert re.findall(r"^project\(tidegate VERSION (\S+)", _read("CMakeLists.txt"), re.M) == [
+        version
+    ]
+    assert tidegate.__version__ == version
+    heading, first_line = re.findall(r"^## (.+)\n\n(.+)", _read("CHANGELOG.md"), re.MULTILINE)[0]
+    assert heading.startswith(version) or (
+        heading == "Unreleased" and first_line == f"What becomes {version}."
+    )
+
+
+def test_the_core_knows_nothing_of_python() -> None:
+    core = [path for path in FILES if path.is_relative_to(ROOT / "cpp")]
+    assert core
+    assert _offending(re.compile(r"pybind11|\bPython\.h\b|\bPy[A-Z_]\w+"), core) == []
+
+
+def test_no_package_registry_is_named() -> None:
+    assert _offending(re.compile("|".join(map(re.escape, REGISTRIES))), FILES) == []
+
+
+def test_no_path_of_one_machine_is_named() -> None:
+    assert _offending(MACHINE_PATH, FILES) == []
+
+
+def test_nothing_is_left_unfinished() -> None:
+    assert _offending(UNFINISHED, FILES) == []
+
+
+@pytest.mark.parametrize(
+    "header",
+    [path for path in FILES if path.suffix == ".h"],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_headers_have_guards_and_say_what_they_are_for(header: Path) -> None:
+    text = header.read_text(encoding="utf-8")
+    assert text.startswith("// ")
+    guard = re.search(r"^#ifndef (TIDEGATE_\w+_H_)\n#define \1$", text, re.MULTILINE)
+    assert guard is not None
+    stem = re.sub(r"\W", "_", header.stem).upper()
+    assert guard[1].endswith(f"{stem}_H_")
+    assert text.rstrip().endswith(f"#endif  // {guard[1]}")
+
+
+def test_files_fit_in_a_head() -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in FILES
+        if path.suffix in CODE | {".md"}
+        and (lines := len(path.read_text(encoding="utf-8").splitlines())) >= 450
+    }
+    assert long == {}
+
+
+def test_what_the_readme_promises_can_be_run() -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*)(?: [a-z -]*)?:(?!=)", _read("Makefile"), re.M))
+    promised = {
+        "help", "demo", "test", "bench", "lint", "asan", "tsan", "fuzz", "docs", "wheel", "clean",
+    }  # fmt: skip
+    assert promised <= targets
+    readme = _read("README.md")
+    assert "make demo" in readme
+    assert "make test" in readme
+    for document in (readme, _read("CONTRIBUTING.md")):
+        assert set(re.findall(r"(?:^|`)make ([a-z-]+)", document, re.M)) <= targets
+
+
+def test_ci_runs_what_contributors_run() -> None:
+    commands = [line for line in _read(".ci/run").splitlines() if not line.startswith("#")]
+    assert commands[-1] == "exec make test"
+
+
+def test_presets_cover_what_the_makefile_builds() -> None:
+    presets = json.loads(_read("CMakePresets.json"))
+    named = {preset["name"] for preset in presets["configurePresets"]}
+    assert {"release", "debug", "asan", "tsan", "tidy", "fuzz", "fetch"} <= named
+    assert set(re.findall(r"--preset ([a-z]+)", _read("Makefile"))) <= named
+
+
+def test_downloads_are_pinned() -> None:
+    for path in FILES:
+        if path.name != "CMakeLists.txt" and path.suffix != ".cmake":
+            continue
+        text = path.read_text(encoding="utf-8")
+        assert text.count("FetchContent_Declare(") == len(
+            re.findall(r"URL_HASH SHA256=[0-9a-f]{64}", text)
+        ), path

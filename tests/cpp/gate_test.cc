@@ -1,0 +1,230 @@
+#include "tidegate/gate.h"
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "testing.h"
+
+namespace tidegate {
+namespace {
+
+using testing::InChild;
+using testing::kChildrenMayHaveThreads;
+using testing::kSanitizerShare;
+using testing::RunThreads;
+
+// Two plain variables that are equal but while they are rebuilt.
+struct Pair {
+  int64_t a = 0;
+  int64_t b = 0;
+  void Rebuild() {
+    ++a;
+    ++b;
+  }
+};
+
+// Passes and now and then an Alone() on each of `gates`; tells how often the
+// passes found a pair half rebuilt.
+int64_t Tear(std::vector<std::unique_ptr<Gate>>& gates, int threads, int rounds) {
+  std::vector<Pair> pairs(gates.size());
+  std::atomic<int64_t> torn{0};
+  RunThreads(threads, [&](int thread) {
+    for (int i = 0; i < rounds; ++i) {
+      const size_t n = static_cast<size_t>(thread + i) % gates.size();
+      if (i % 64 == thread % 64) {
+        gates[n]->Alone([&] { pairs[n].Rebuild(); });
+        continue;
+      }
+      Gate::Pass pass(*gates[n]);
+      if (pairs[n].a != pairs[n].b) ++torn;
+    }
+  });
+  return torn.load();
+}
+
+std::vector<std::unique_ptr<Gate>> Gates(int n) {
+  std::vector<std::unique_ptr<Gate>> gates;
+  for (int i = 0; i < n; ++i) gates.push_back(std::make_unique<Gate>());
+  return gates;
+}
+
+TEST(GateTest, NobodyIsInsideWhileOneIsAlone) {
+  auto gates = Gates(1);
+  EXPECT_EQ(Tear(gates, 8, 20'000 / kSanitizerShare), 0);
+}
+
+TEST(GateTest, GatesDoNotStandInEachOthersWay) {
+  auto gates = Gates(3);
+  EXPECT_EQ(Tear(gates, 6, 20'000 / kSanitizerShare), 0);
+}
+
+// More threads than numbers: some share one.
+TEST(GateTest, HoldsWithMoreThreadsThanNumbers) {
+  auto gates = Gates(2);
+  EXPECT_EQ(Tear(gates, kThreads + 72, 2'000 / kSanitizerShare), 0);
+}
+
+// Those that share a number cannot say which gate they are in. However many there
+// are of them, and however busy one gate is, another one can be closed.
+TEST(GateTest, IsClosedThoughAnotherIsBusy) {
+  if (!kChildrenMayHaveThreads) GTEST_SKIP() << "children may not have threads here";
+  EXPECT_EQ(InChild([] {
+              Gate busy;
+              Gate gate;
+              std::atomic<bool> stop{false};
+              std::atomic<int> numbered{0};
+              std::vector<std::thread> threads;
+              for (int t = 0; t < kThreads + 72; ++t) {
+                threads.emplace_back([&] {
+                  ThreadNumber();
+                  ++numbered;
+                  for (int64_t work = 0; !stop;) {
+                    Gate::Pass pass(busy);
+                    for (int i = 0; i < 50; ++i) asm volatile("" : "+r"(work));
+                  }
+                });
+              }
+              while (numbered < kThreads + 72) std::this_thread::yield();
+              for (int i = 0; i < 100; ++i) gate.Alone([] {});
+              stop = true;
+              for (std::thread& thread : threads) thread.join();
+              return true;
+            }),
+            "ok");
+}
+
+TEST(GateTest, WhatOneDidAloneIsSeenByAll) {
+  Gate gate;
+  int64_t count = 0;
+  constexpr int kRounds = 2'000 / kSanitizerShare;
+  RunThreads(8, [&](int) {
+    for (int i = 0; i < kRounds; ++i) gate.Alone([&] { ++count; });
+  });
+  Gate::Pass pass(gate);
+  EXPECT_EQ(count, 8 * kRounds);
+}
+
+TEST(GateTest, APassCanBeLeftEarly) {
+  Gate gate;
+  Gate::Pass pass(gate);
+  pass.Leave();
+  bool ran = false;
+  gate.Alone([&] { ran = true; });
+  EXPECT_TRUE(ran);
+}
+
+TEST(ThreadNumberTest, DiffersAmongThreadsThatLive) {
+  constexpr int kN = 100;
+  std::vector<int> numbers(kN);
+  std::atomic<int> numbered{0};
+  RunThreads(kN, [&](int i) {
+    numbers[static_cast<size_t>(i)] = ThreadNumber();
+    EXPECT_EQ(ThreadNumber(), numbers[static_cast<size_t>(i)]);
+    ++numbered;
+    while (numbered < kN) std::this_thread::yield();
+  });
+  EXPECT_EQ(std::set<int>(numbers.begin(), numbers.end()).size(), size_t{kN});
+  for (const int number : numbers) {
+    EXPECT_GT(number, 0);
+    EXPECT_LT(number, kThreads);
+  }
+}
+
+TEST(ThreadNumberTest, IsReturnedAndSharedWhereThereIsNone) {
+  for (int round = 0; round < 3; ++round) {
+    constexpr int kN = kThreads + 20;
+    std::vector<int> numbers(kN);
+    std::atomic<int> numbered{0};
+    RunThreads(kN, [&](int i) {
+      numbers[static_cast<size_t>(i)] = ThreadNumber();
+      ++numbered;
+      while (numbered < kN) std::this_thread::yield();
+    });
+    // All but 0, and but what the thread that runs the tests may hold.
+    const std::set<int> taken(numbers.begin(), numbers.end());
+    EXPECT_GE(taken.size(), size_t{kThreads - 1});
+    EXPECT_EQ(taken.count(0), 1u);
+  }
+}
+
+TEST(GateForkTest, AChildFindsTheGateOpen) {
+  Gate gate;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; !stop; ++i) {
+        if (i % 32 == 0) {
+          gate.Alone([] {});
+        } else {
+          Gate::Pass pass(gate);
+        }
+      }
+    });
+  }
+  for (int i = 0; i < 200 / kSanitizerShare; ++i) {
+    ASSERT_EQ(InChild([&] {
+                for (int j = 0; j < 10; ++j) {
+                  { Gate::Pass pass(gate); }
+                  gate.Alone([] {});
+                }
+                return true;
+              }),
+              "ok")
+        << "child " << i;
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Threads that wait for the gate in the parent do not exist in the child, and
+// nothing there may wait for them.
+TEST(GateForkTest, ThreadsOfAChildDoNotWaitForThoseOfTheParent) {
+  if (!kChildrenMayHaveThreads) GTEST_SKIP() << "children may not have threads here";
+  Gate gate;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&] {
+      while (!stop) gate.Alone([] { std::this_thread::yield(); });
+    });
+  }
+  int children = 0;
+  for (; children < 100 / kSanitizerShare; ++children) {
+    const std::string outcome = InChild([&] {
+      std::vector<std::thread> mine;
+      for (int t = 0; t < 4; ++t) {
+        mine.emplace_back([&] {
+          for (int j = 0; j < 200; ++j) gate.Alone([] { std::this_thread::yield(); });
+        });
+      }
+      for (std::thread& thread : mine) thread.join();
+      return true;
+    });
+    EXPECT_EQ(outcome, "ok") << "child " << children;
+    if (outcome != "ok") break;
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(GateForkTest, AChildsChildPassesToo) {
+  Gate gate;
+  EXPECT_EQ(InChild([&] {
+              return InChild([&] {
+                       { Gate::Pass pass(gate); }
+                       bool ran = false;
+                       gate.Alone([&] { ran = true; });
+                       return ran;
+                     }) == "ok";
+            }),
+            "ok");
+}
+
+}  // namespace
+}  // namespace tidegate

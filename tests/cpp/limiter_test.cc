@@ -1,0 +1,359 @@
+#include "tidegate/limiter.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "testing.h"
+
+namespace tidegate {
+namespace {
+
+using testing::Fixture;
+using testing::kAllAlgorithms;
+using testing::kMs;
+using testing::kSanitizerShare;
+using testing::kSecond;
+using testing::kStart;
+using testing::MakeLimit;
+using testing::MakeStore;
+using testing::NameOf;
+using testing::RunThreads;
+
+constexpr int64_t kHour = 3'600 * kSecond;
+
+TEST(LimiterTest, NeedsALimit) { EXPECT_FALSE(Limiter::Create({}, MakeStore()).ok()); }
+
+TEST(LimiterTest, RunsOnTheSystemClockUnlessGivenAnother) {
+  const auto limiter = *Limiter::Create({MakeLimit(1, kHour)}, MakeStore());
+  EXPECT_TRUE(limiter->Hit("key").allowed);
+  const Decision d = limiter->Hit("key");
+  EXPECT_FALSE(d.allowed);
+  EXPECT_GT(d.retry_after_ns, 0);
+  EXPECT_LE(d.retry_after_ns, kHour);
+  EXPECT_NEAR(static_cast<double>(d.at_ns), static_cast<double>(SystemClock::Get().NowNs()),
+              1e9 * 60);
+}
+
+TEST(LimiterTest, LimitersOfOneStoreAndScopeShareWhatTheyCount) {
+  const auto store = MakeStore();
+  const auto clock = std::make_shared<ManualClock>(kStart);
+  const auto one = *Limiter::Create({MakeLimit(1, kHour)}, store, clock, "a");
+  const auto two = *Limiter::Create({MakeLimit(1, kHour)}, store, clock, "a");
+  const auto other = *Limiter::Create({MakeLimit(1, kHour)}, store, clock, "b");
+  EXPECT_TRUE(one->Hit("key").allowed);
+  EXPECT_FALSE(two->Hit("key").allowed);
+  EXPECT_TRUE(other->Hit("key").allowed);
+}
+
+TEST(LimiterTest, CountsWhatItDecided) {
+  Fixture f(MakeLimit(3, kHour));
+  for (int i = 0; i < 5; ++i) f.limiter->Hit("key");
+  f.limiter->Peek("key");
+  const std::vector<std::string_view> keys(4, "other");
+  bool allowed[4];
+  f.limiter->HitMany(keys, {}, allowed);
+  EXPECT_EQ(f.limiter->stats().allowed, 6);
+  EXPECT_EQ(f.limiter->stats().denied, 3);
+  EXPECT_EQ(f.limiter->stats().store.keys, 2);
+}
+
+TEST(LimiterTest, CountsOfAllThreadsAddUp) {
+  Fixture f(MakeLimit(1'000, kHour));
+  // More threads than have counters of their own.
+  constexpr int kN = kThreads + 40;
+  RunThreads(kN, [&](int) {
+    for (int i = 0; i < 50; ++i) f.limiter->Hit("key");
+  });
+  EXPECT_EQ(f.limiter->stats().allowed, 1'000);
+  EXPECT_EQ(f.limiter->stats().denied, kN * 50 - 1'000);
+}
+
+class EachAlgorithm : public ::testing::TestWithParam<Algorithm> {};
+INSTANTIATE_TEST_SUITE_P(Algorithms, EachAlgorithm, ::testing::ValuesIn(kAllAlgorithms), NameOf);
+
+TEST_P(EachAlgorithm, RefusedBeforeTheWaitAllowedAfterIt) {
+  Fixture f(MakeLimit(7, 3 * kSecond + 1, GetParam()));
+  for (int round = 0; round < 50; ++round) {
+    while (f.limiter->Hit("key", 1 + round % 3).allowed) f.clock->AdvanceNs(17 * kMs);
+    const Decision refused = f.limiter->Hit("key", 1 + round % 3);
+    ASSERT_FALSE(refused.allowed);
+    f.clock->AdvanceNs(refused.retry_after_ns - 1);
+    ASSERT_FALSE(f.limiter->Hit("key", 1 + round % 3).allowed);
+    f.clock->AdvanceNs(1);
+    ASSERT_TRUE(f.limiter->Hit("key", 1 + round % 3).allowed);
+  }
+}
+
+TEST_P(EachAlgorithm, HugeCostsAreRefusedForEver) {
+  Fixture f(MakeLimit(3, kSecond, GetParam()));
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  for (const int64_t cost : {int64_t{4}, kMost - 1, kMost}) {
+    EXPECT_EQ(f.limiter->Hit("key", cost).retry_after_ns, Decision::kNever);
+    EXPECT_EQ(f.limiter->Peek("key", cost).retry_after_ns, Decision::kNever);
+  }
+  EXPECT_EQ(f.limiter->stats().store.keys, 0) << "what cannot pass takes no memory";
+  EXPECT_EQ(f.limiter->Peek("key").remaining(), 3);
+  f.limiter->Hit("key", 2);
+  f.limiter->Refund("key", kMost);
+  EXPECT_EQ(f.limiter->Peek("key").remaining(), 3);
+}
+
+TEST_P(EachAlgorithm, TheEndOfTime) {
+  // A sliding window looks two periods ahead, so the longest is half as long.
+  const int64_t longest = Limit::kMaxPeriodNs / (GetParam() == Algorithm::kSlidingWindow ? 2 : 1);
+  Fixture f(MakeLimit(3, longest, GetParam()));
+  f.clock->SetNs(kMaxInstantNs);
+  int64_t admitted = 0;
+  while (admitted < 10 && f.limiter->Hit("key").allowed) ++admitted;
+  EXPECT_EQ(admitted, 3);
+  const Decision d = f.limiter->Hit("key");
+  EXPECT_GT(d.retry_after_ns, 0);
+  EXPECT_GT(d.reset_after_ns, 0);
+  f.limiter->Refund("key", 1);
+  EXPECT_TRUE(f.limiter->Hit("key").allowed);
+}
+
+// After the clock went back, each way to ask charges once and no more, and gets
+// out of what the old clock left.
+TEST_P(EachAlgorithm, AfterTheClockWentBackEachHitIsChargedOnce) {
+  Fixture f(MakeLimit(10, 60 * kSecond, GetParam()));
+  f.limiter->Hit("key", 4);
+  f.clock->AdvanceNs(-kHour);
+  const int64_t before = f.limiter->Peek("key").remaining();
+  const Decision d = f.limiter->Hit("key");
+  EXPECT_EQ(d.remaining(), before - d.allowed);
+  EXPECT_EQ(f.limiter->stats().allowed + f.limiter->stats().denied, 2);
+  EXPECT_EQ(f.limiter->Peek("key").remaining(), d.remaining());
+}
+
+TEST_P(EachAlgorithm, ManyAtOnceAfterTheClockWentBack) {
+  Fixture many(MakeLimit(10, 60 * kSecond, GetParam()));
+  Fixture single(MakeLimit(10, 60 * kSecond, GetParam()));
+  const std::vector<std::string_view> keys(40, "key");
+  for (Fixture* f : {&many, &single}) {
+    f->limiter->Hit("key", 4);
+    f->clock->AdvanceNs(-kHour);
+  }
+  for (int round = 0; round < 20; ++round) {
+    bool allowed[40];
+    many.limiter->HitMany(keys, {}, allowed);
+    for (const bool a : allowed) ASSERT_EQ(a, single.limiter->Hit("key").allowed);
+    many.clock->AdvanceNs(10 * kSecond);
+    single.clock->AdvanceNs(10 * kSecond);
+  }
+}
+
+TEST_P(EachAlgorithm, ARefusedPlanCostsNothing) {
+  Fixture f({MakeLimit(100, kHour, GetParam()), MakeLimit(3, kHour)});
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(f.limiter->Hit("key").allowed);
+  for (int i = 0; i < 10; ++i) {
+    const Decision d = f.limiter->Hit("key");
+    EXPECT_FALSE(d.allowed);
+    EXPECT_EQ(d.rule, 1u);
+    EXPECT_EQ(d.limit->capacity(), 3);
+  }
+  Fixture alone({MakeLimit(100, kHour, GetParam())}, f.store);
+  EXPECT_EQ(alone.limiter->Peek("key").remaining(), 97);
+}
+
+// Two plans share limits in opposite orders, and all threads want more than any of
+// them has. What a limit was charged is what the plans it is in admitted.
+TEST_P(EachAlgorithm, PlansChargeAllOrNoneUnderConcurrency) {
+  constexpr int64_t kRoom = 3'000 / kSanitizerShare;
+  const auto store = MakeStore();
+  const Limit a = MakeLimit(2 * kRoom, kHour, GetParam());
+  const Limit b = MakeLimit(2 * kRoom, 2 * kHour, GetParam());
+  const Limit narrow = MakeLimit(kRoom, 3 * kHour, GetParam());
+  Fixture forth({a, b, narrow}, store);
+  Fixture back({b, a}, store);
+  std::atomic<int64_t> forth_admitted{0};
+  std::atomic<int64_t> back_admitted{0};
+  RunThreads(8, [&](int thread) {
+    const bool goes_forth = thread % 2 == 0;
+    int64_t admitted = 0;
+    for (int64_t i = 0; i < kRoom; ++i) {
+      admitted += (goes_forth ? forth : back).limiter->Hit("key").allowed;
+    }
+    (goes_forth ? forth_admitted : back_admitted) += admitted;
+  });
+  const auto charged = [&](const Limit& limit) {
+    return limit.capacity() - Fixture({limit}, store).limiter->Peek("key").remaining();
+  };
+  EXPECT_EQ(charged(a), forth_admitted + back_admitted);
+  EXPECT_EQ(charged(b), forth_admitted + back_admitted);
+  EXPECT_EQ(charged(narrow), forth_admitted);
+  EXPECT_LE(forth_admitted, kRoom);
+  EXPECT_LE(forth_admitted + back_admitted, 2 * kRoom);
+  // Where they ran dry together, some refusals were only for a charge that was
+  // given back a moment later; who comes next gets the rest.
+  while (back.limiter->Hit("key").allowed) ++back_admitted;
+  EXPECT_EQ(forth_admitted + back_admitted, 2 * kRoom);
+}
+
+TEST(LimiterPlanTest, TheBindingLimitIsReported) {
+  Fixture f({MakeLimit(10, kSecond), MakeLimit(12, kHour)});
+  EXPECT_EQ(f.limiter->Hit("key").rule, 0u);  // 9 left of 10, 11 of 12
+  EXPECT_EQ(f.limiter->Hit("key", 9).rule, 0u);
+  f.clock->AdvanceNs(kSecond);
+  const Decision least = f.limiter->Hit("key");
+  EXPECT_TRUE(least.allowed);
+  EXPECT_EQ(least.rule, 1u);
+  EXPECT_EQ(least.limit->ToString(), "12/hour");
+  const Decision refused = f.limiter->Hit("key", 2);
+  EXPECT_FALSE(refused.allowed);
+  EXPECT_EQ(refused.rule, 1u);
+  // Beyond the capacity of both: the first, since both waits are for ever.
+  EXPECT_EQ(f.limiter->Hit("key", 13).rule, 0u);
+}
+
+TEST(LimiterPlanTest, EqualLimitsCountOnce) {
+  Fixture f({MakeLimit(3, kHour), MakeLimit(3, kHour), MakeLimit(5, kHour)});
+  int64_t admitted = 0;
+  while (f.limiter->Hit("key").allowed) ++admitted;
+  EXPECT_EQ(admitted, 3);
+}
+
+TEST(LimiterPlanTest, TheLongestQueueIsTheDelay) {
+  Fixture f({MakeLimit(10, kSecond, Algorithm::kLeakyBucket),
+             MakeLimit(100, 60 * kSecond, Algorithm::kLeakyBucket), MakeLimit(3, kSecond)});
+  EXPECT_EQ(f.limiter->Hit("key").delay_ns, 0);
+  EXPECT_EQ(f.limiter->Hit("key").delay_ns, 600 * kMs);
+  EXPECT_EQ(f.limiter->Hit("key").delay_ns, 1'200 * kMs);
+  EXPECT_EQ(f.limiter->Hit("key").delay_ns, 0);
+}
+
+TEST(LimiterSlotTest, AReleaseMakesRoomAtOnce) {
+  Fixture f(MakeLimit(2, kHour, Algorithm::kConcurrency));
+  const Decision first = f.limiter->Hit("key", 2);
+  EXPECT_TRUE(first.allowed);
+  f.clock->AdvanceNs(kSecond);
+  EXPECT_FALSE(f.limiter->Hit("key").allowed);
+  f.limiter->Release("key", 1, first.at_ns);
+  EXPECT_TRUE(f.limiter->Hit("key").allowed);
+  EXPECT_FALSE(f.limiter->Hit("key").allowed);
+}
+
+TEST(LimiterSlotTest, NeverMoreHoldersThanTheLimit) {
+  constexpr int kRounds = 20'000 / kSanitizerShare;
+  Fixture f(MakeLimit(5, kHour, Algorithm::kConcurrency));
+  std::atomic<int> inside{0};
+  std::atomic<int> most{0};
+  RunThreads(16, [&](int) {
+    for (int i = 0; i < kRounds; ++i) {
+      const Decision d = f.limiter->Hit("key");
+      if (!d.allowed) continue;
+      const int now = ++inside;
+      int seen = most;
+      while (seen < now && !most.compare_exchange_weak(seen, now)) {
+      }
+      --inside;
+      f.limiter->Release("key", 1, d.at_ns);
+    }
+  });
+  EXPECT_LE(most.load(), 5);
+  EXPECT_EQ(f.limiter->Peek("key").remaining(), 5);
+}
+
+// A store that does what a test wants just before a charge: what another thread
+// may do at that moment.
+class Meddled final : public Store {
+ public:
+  explicit Meddled(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  // Called with the number of the charge, from 0.
+  std::function<void(int)> before_hit;
+
+  BoundLimit Bind(const Limit& limit, std::string_view scope) const override {
+    return store_->Bind(limit, scope);
+  }
+  Decision Hit(const Charge& charge, const Moment& moment) override {
+    if (before_hit) before_hit(hits_++);
+    return store_->Hit(charge, moment);
+  }
+  Decision Peek(const Charge& charge, const Moment& moment) override {
+    return store_->Peek(charge, moment);
+  }
+  void Refund(const Charge& charge, const Moment& moment) override {
+    store_->Refund(charge, moment);
+  }
+  void Reset(const Charge& charge, const Moment& moment) override { store_->Reset(charge, moment); }
+  void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override {
+    store_->Release(charge, admitted_ns, moment);
+  }
+  StoreStats stats() const override { return store_->stats(); }
+
+ private:
+  std::shared_ptr<Store> store_;
+  int hits_ = 0;
+};
+
+struct Race {
+  Race(Limit first_limit, Limit second_limit)
+      : inner(MakeStore()),
+        meddled(std::make_shared<Meddled>(inner)),
+        plan({first_limit, second_limit}, meddled),
+        first({std::move(first_limit)}, inner),
+        second({std::move(second_limit)}, inner) {}
+  // All of them to one instant.
+  void SetNs(int64_t ns) {
+    for (Fixture* f : {&plan, &first, &second}) f->clock->SetNs(ns);
+  }
+
+  std::shared_ptr<MemoryStore> inner;
+  std::shared_ptr<Meddled> meddled;
+  Fixture plan;
+  Fixture first;
+  Fixture second;
+};
+
+TEST_P(EachAlgorithm, WhatAPlanChargedInVainIsGivenBack) {
+  Race race(MakeLimit(10, kHour, GetParam()), MakeLimit(5, kHour));
+  race.meddled->before_hit = [&](int hit) {
+    if (hit == 1) race.second.limiter->Hit("key", 5);
+  };
+  EXPECT_FALSE(race.plan.limiter->Hit("key", 3).allowed);
+  EXPECT_EQ(race.first.limiter->Peek("key").remaining(), 10);
+}
+
+// The plan charges its first limit at the end of a window, is held up into the next
+// one, and is refused by its second limit. Giving back must not take from what
+// others were charged meanwhile: that would let one more through than the limit.
+TEST_P(EachAlgorithm, GivingBackTakesNothingFromOthers) {
+  constexpr int64_t kCount = 10;
+  Race race(MakeLimit(kCount, 10 * kMs, GetParam()), MakeLimit(5, kHour));
+  const int64_t window = (kStart / kSecond + 1) * kSecond;
+  race.SetNs(window - 1 * kMs);
+  int64_t admitted = 0;
+  race.meddled->before_hit = [&](int hit) {
+    if (hit != 1) return;
+    race.SetNs(window + 50 * kMs);
+    while (race.first.limiter->Hit("key").allowed) ++admitted;
+    race.second.limiter->Hit("key", 5);
+  };
+  EXPECT_FALSE(race.plan.limiter->Hit("key").allowed);
+  while (race.first.limiter->Hit("key").allowed) ++admitted;
+  EXPECT_EQ(admitted, kCount);
+}
+
+// Another thread moves one limit of the plan far ahead between the plan's looking
+// and its charging. The plan is made again; its other limit is charged once.
+TEST_P(EachAlgorithm, APlanThatIsMadeAgainIsChargedOnce) {
+  Race race(MakeLimit(10, 100 * kHour), MakeLimit(10, kSecond, GetParam()));
+  race.meddled->before_hit = [&](int hit) {
+    if (hit != 1) return;
+    race.second.clock->AdvanceNs(30 * kSecond);
+    race.second.limiter->Hit("key", 3);
+  };
+  const Decision d = race.plan.limiter->Hit("key");
+  EXPECT_EQ(race.first.limiter->Peek("key").remaining(), d.allowed ? 9 : 10);
+}
+
+}  // namespace
+}  // namespace tidegate

@@ -1,0 +1,70 @@
+// What holds of every step, whatever the limit, the state, the instant and the
+// cost: for the unit tests, which walk through states that calls can reach, and for
+// the fuzzer, which makes them up.
+#ifndef TIDEGATE_TESTS_CPP_STEP_LAWS_H_
+#define TIDEGATE_TESTS_CPP_STEP_LAWS_H_
+
+#include <cstdint>
+
+#include "tidegate/step.h"
+
+namespace tidegate::testing {
+
+// The first law that a step breaks, in words; null where it keeps all of them.
+inline const char* BrokenLaw(const Limit& limit, const CellState& state, int64_t now_ns,
+                             int64_t cost) {
+  const auto passes = [&](const CellState& at_state, int64_t at_ns) {
+    CellState ignored;
+    return Step(limit, at_state, at_ns, cost, &ignored).allowed;
+  };
+  CellState next;
+  const Decision d = Step(limit, state, now_ns, cost, &next);
+  if (d.limit != &limit) return "a decision names its limit";
+  if (d.remaining() < 0 || d.remaining() > limit.capacity()) {
+    return "what remains is within the capacity";
+  }
+  if (d.reset_after_ns < 0 || d.delay_ns < 0 || d.retry_after_ns < 0) {
+    return "durations are not negative";
+  }
+  if (next.w0 >> 63 != 0) return "states leave the top bit to the table's claims";
+
+  if (d.allowed) {
+    if (cost > limit.capacity()) return "no cost beyond the capacity passes";
+    if (d.retry_after_ns != 0) return "what is allowed need not wait";
+  } else {
+    if (d.retry_after_ns == 0) return "what is refused has to wait";
+    if (d.delay_ns != 0) return "what is refused has no place in the queue";
+    if ((d.retry_after_ns == Decision::kNever) != (cost > limit.capacity())) {
+      return "what cannot pass is told so, and nothing else is";
+    }
+    if (!d.behind && next != state) return "a refusal writes nothing";
+    if (d.retry_after_ns <= kMaxInstantNs - now_ns) {
+      if (passes(next, now_ns + d.retry_after_ns - 1)) return "refused until retry_after";
+      if (!passes(next, now_ns + d.retry_after_ns)) return "allowed at retry_after";
+    }
+  }
+
+  if (d.reset_after_ns <= kMaxInstantNs - now_ns) {
+    const auto remains = [&](int64_t at_ns) { return Peek(limit, next, at_ns, 1).remaining(); };
+    if (remains(now_ns + d.reset_after_ns) != limit.capacity()) {
+      return "as if untouched at reset_after";
+    }
+    if (d.reset_after_ns > 0 && remains(now_ns + d.reset_after_ns - 1) == limit.capacity()) {
+      return "touched until reset_after";
+    }
+  }
+
+  const Decision peeked = Peek(limit, state, now_ns, cost);
+  if (peeked.allowed != d.allowed || peeked.retry_after_ns != d.retry_after_ns ||
+      peeked.delay_ns != d.delay_ns || peeked.behind != d.behind) {
+    return "a peek tells what a hit would";
+  }
+  if (d.allowed && peeked.remaining() - d.remaining() != cost) {
+    return "a hit costs what it says";
+  }
+  return nullptr;
+}
+
+}  // namespace tidegate::testing
+
+#endif  // TIDEGATE_TESTS_CPP_STEP_LAWS_H_

@@ -1,0 +1,449 @@
+#include "tidegate/table.h"
+
+#include <algorithm>
+#include <barrier>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "testing.h"
+
+namespace tidegate {
+namespace {
+
+using testing::InChild;
+using testing::kSanitizerShare;
+using testing::kSecond;
+using testing::kStart;
+using testing::RunThreads;
+
+// A table over memory of its own, and what lies in it.
+class OwnedTable {
+ public:
+  explicit OwnedTable(size_t slices)
+      : memory_(std::aligned_alloc(64, slices * Table::kSliceBytes)) {
+    std::memset(memory_.get(), 0, slices * Table::kSliceBytes);
+    table_ = Table(memory_.get(), slices);
+  }
+  Table* operator->() { return &table_; }
+  Table& operator*() { return table_; }
+
+  Cell& cell(size_t i) { return table_.slice(0)[i]; }
+  Cell& Home(const Fingerprint& key) { return const_cast<Cell&>(*table_.Home(key)); }
+
+  // In how many cells each key stands.
+  std::map<std::pair<uint64_t, uint64_t>, int> Keys() {
+    std::map<std::pair<uint64_t, uint64_t>, int> keys;
+    for (size_t i = 0; i < table_.cells(); ++i) {
+      const uint64_t lo = cell(i).lo;
+      const uint64_t hi = cell(i).hi;
+      if (lo == 0 || Table::IsNobody({lo, hi})) continue;
+      ++keys[{lo, hi & ~Table::kVersionMask}];
+    }
+    return keys;
+  }
+
+ private:
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  std::unique_ptr<void, Free> memory_;
+  Table table_;
+};
+
+// A state that is live for `ns` from `now_ns` on.
+CellState Live(int64_t now_ns, int64_t ns, uint64_t w1 = 0) {
+  return {static_cast<uint64_t>(now_ns + ns), w1};
+}
+
+constexpr Table::Entry kFound{};
+constexpr Table::Entry kNew{.keys = 1};
+constexpr Table::Entry kIdleGone{.idle = 1};
+constexpr Table::Entry kLiveGone{.live = 1};
+
+Table::Entry Enter(Table& table, const Fingerprint& key, int64_t now_ns, Table::Slot* slot) {
+  Table::Entry entry;
+  table.FindOrClaim(key, now_ns, slot, &entry);
+  return entry;
+}
+
+Table::Entry Set(Table& table, const Fingerprint& key, int64_t now_ns, const CellState& state) {
+  Table::Entry entry;
+  for (;;) {
+    Table::Slot slot;
+    table.FindOrClaim(key, now_ns, &slot, &entry);
+    if (Table::Replace(slot, state)) return entry;
+  }
+}
+
+std::vector<Fingerprint> RandomKeys(size_t n, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<Fingerprint> keys;
+  for (size_t i = 0; i < n; ++i) keys.push_back({random(), random() | 1});
+  return keys;
+}
+
+// Keys that all look through the same cells in the same order.
+std::vector<Fingerprint> RivalKeys(size_t n, uint64_t seed) {
+  constexpr uint64_t kPlaceBits = (uint64_t{1} << 21) - 1;
+  std::vector<Fingerprint> keys = RandomKeys(n, seed);
+  for (Fingerprint& key : keys) {
+    key.lo = (key.lo & ~kPlaceBits) | (12'345 & kPlaceBits);
+    key.hi >>= 8;  // the first slice, of up to 256
+    key.hi |= 1;
+  }
+  return keys;
+}
+constexpr size_t kRivalCells = Table::kMostGroups * 8;
+
+void ExpectState(Table& table, const Fingerprint& key, const CellState& state) {
+  Table::Slot slot;
+  ASSERT_TRUE(table.Find(key, &slot));
+  EXPECT_EQ(slot.state, state);
+  EXPECT_EQ(slot.raw, state);
+}
+
+TEST(TableTest, ZeroedMemoryIsAnEmptyTable) {
+  OwnedTable table(2);
+  Table::Slot slot;
+  for (const Fingerprint& key : RandomKeys(100, 10)) EXPECT_FALSE(table->Find(key, &slot));
+  EXPECT_EQ(table->cells(), 2 * Table::kSliceCells);
+}
+
+TEST(TableTest, ANewKeyIsFreshUntilItsFirstStateIsPut) {
+  OwnedTable table(1);
+  const Fingerprint key{5, 7};
+  Table::Slot slot;
+  EXPECT_EQ(Enter(*table, key, kStart, &slot), kNew);
+  EXPECT_EQ(slot.state, CellState{});
+  Table::Slot other;
+  EXPECT_FALSE(table->Find(key, &other));
+  EXPECT_TRUE(Table::Replace(slot, Live(kStart, kSecond)));
+  ExpectState(*table, key, Live(kStart, kSecond));
+  EXPECT_EQ(Enter(*table, key, kStart, &slot), kFound);
+  EXPECT_TRUE(Table::Replace(slot, Live(kStart, 2 * kSecond)));
+  EXPECT_FALSE(Table::Replace(slot, Live(kStart, 3 * kSecond))) << "it was read before";
+  ExpectState(*table, key, Live(kStart, 2 * kSecond));
+}
+
+TEST(TableTest, HoldsEveryKeyAtTheHighestLoad) {
+  OwnedTable table(3);
+  const auto keys = RandomKeys(static_cast<size_t>(0.85 * 3 * Table::kSliceCells), 11);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    ASSERT_EQ(Set(*table, keys[i], kStart, Live(kStart, kSecond, i)), kNew);
+  }
+  for (size_t i = 0; i < keys.size(); ++i) {
+    ExpectState(*table, keys[i], Live(kStart, kSecond, i));
+  }
+}
+
+TEST(TableTest, ALargerTableHoldsTheSameKeysInTheSameOrder) {
+  auto keys = RandomKeys(1'000, 12);
+  std::sort(keys.begin(), keys.end(),
+            [](const Fingerprint& a, const Fingerprint& b) { return a.hi < b.hi; });
+  for (const size_t slices : {size_t{1}, size_t{2}, size_t{3}, size_t{1'000'003}}) {
+    size_t last = 0;
+    for (const Fingerprint& key : keys) {
+      const size_t slice = Table::SliceOf(key, slices);
+      EXPECT_GE(slice, last);
+      EXPECT_LT(slice, slices);
+      last = slice;
+    }
+  }
+  EXPECT_EQ(Table::SliceOf({0, ~uint64_t{0}}, 7), 6u);
+}
+
+TEST(TableTest, PutEntersWhatAMoveBrings) {
+  OwnedTable table(1);
+  const auto keys = RivalKeys(kRivalCells, 13);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    ASSERT_EQ(table->Put(keys[i], Live(kStart, kSecond, i), kStart), kNew);
+  }
+  for (size_t i = 0; i < keys.size(); ++i) {
+    ExpectState(*table, keys[i], Live(kStart, kSecond, i));
+  }
+  const Fingerprint more = RivalKeys(kRivalCells + 1, 14).back();
+  EXPECT_EQ(table->Put(more, Live(kStart, 2 * kSecond), kStart), kLiveGone);
+  ExpectState(*table, more, Live(kStart, 2 * kSecond));
+}
+
+// Fills all the cells that a key may have but one with live keys; the last is live
+// for `last_ns`. Then enters one more key.
+Table::Entry EnterIntoFull(OwnedTable& table, const std::vector<Fingerprint>& keys,
+                           int64_t last_ns) {
+  for (size_t i = 0; i < kRivalCells; ++i) {
+    const int64_t live_ns = i == kRivalCells - 1 ? last_ns : kSecond;
+    EXPECT_EQ(Set(*table, keys[i], kStart, Live(kStart, live_ns)), kNew);
+  }
+  return Set(*table, keys[kRivalCells], kStart, Live(kStart, kSecond));
+}
+
+TEST(TableEvictionTest, AnIdleKeyGoesBeforeALiveOne) {
+  OwnedTable table(1);
+  const auto keys = RivalKeys(kRivalCells + 1, 15);
+  EXPECT_EQ(EnterIntoFull(table, keys, -kClockToleranceNs), kIdleGone);
+  Table::Slot slot;
+  EXPECT_FALSE(table->Find(keys[kRivalCells - 1], &slot));
+  EXPECT_EQ(table.Keys().size(), kRivalCells);
+}
+
+// A reader whose clock is a tolerance behind still sees the state as it was.
+TEST(TableEvictionTest, AKeyIsIdleATolerancePastItsEnd) {
+  OwnedTable table(1);
+  const auto keys = RivalKeys(kRivalCells + 1, 16);
+  EXPECT_EQ(EnterIntoFull(table, keys, -kClockToleranceNs + 1), kLiveGone);
+}
+
+TEST(TableEvictionTest, WhereAllAreLiveTheNearestToIdleGoes) {
+  OwnedTable table(1);
+  const auto keys = RivalKeys(2 * kRivalCells, 17);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const Table::Entry entry =
+        Set(*table, keys[i], kStart, Live(kStart, kSecond + static_cast<int64_t>(i)));
+    EXPECT_EQ(entry, i < kRivalCells ? kNew : kLiveGone);
+  }
+  Table::Slot slot;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    EXPECT_EQ(table->Find(keys[i], &slot), i >= kRivalCells) << i;
+  }
+}
+
+// Cells as a process leaves them that is killed between two steps of entering.
+void LeaveClaim(Cell& cell, const Fingerprint& stands, const Fingerprint& claimant,
+                int64_t since_ns) {
+  cell.lo = stands.lo;
+  cell.hi = stands.hi;
+  cell.w0 = Table::kClaimBit | static_cast<uint64_t>(since_ns);
+  cell.w1 = claimant.lo;
+}
+
+constexpr Fingerprint kNobody{};
+constexpr Fingerprint kDead{0xdead'0000'0000'0042, 0x1111};
+
+TEST(TableClaimTest, AStaleClaimIsTakenOver) {
+  for (const int64_t since :
+       {kStart - Table::kClaimTimeoutNs - 1, kStart + Table::kClaimTimeoutNs + 1}) {
+    for (const Fingerprint& stands : {kNobody, kDead, Fingerprint{1, 2}}) {
+      OwnedTable table(1);
+      LeaveClaim(table.Home(kDead), stands, kDead, since);
+      // A name that stands is counted already.
+      EXPECT_EQ(Set(*table, kDead, kStart, Live(kStart, kSecond, 9)),
+                stands == kDead ? kFound : kNew);
+      ExpectState(*table, kDead, Live(kStart, kSecond, 9));
+      EXPECT_EQ(table.Keys().size(), 1u);
+      EXPECT_EQ(table.Keys().begin()->second, 1);
+    }
+  }
+}
+
+TEST(TableClaimTest, AStaleClaimServesAnyKey) {
+  const auto keys = RivalKeys(kRivalCells + 1, 18);
+  OwnedTable table(1);
+  for (size_t i = 0; i < kRivalCells; ++i) {
+    Set(*table, keys[i], kStart, Live(kStart, kSecond));
+  }
+  LeaveClaim(table.Home(keys[0]), keys[0], keys[0], kStart - Table::kClaimTimeoutNs - 1);
+  EXPECT_EQ(Set(*table, keys.back(), kStart, Live(kStart, kSecond)), kFound) << "nobody lost";
+  Table::Slot slot;
+  EXPECT_FALSE(table->Find(keys[0], &slot));
+}
+
+TEST(TableClaimTest, WhoseClaimWasTakenOverIsTold) {
+  OwnedTable table(1);
+  Table::Slot slow;
+  Enter(*table, kDead, kStart, &slow);
+  const int64_t later = kStart + Table::kClaimTimeoutNs + 1;
+  EXPECT_EQ(Set(*table, kDead, later, Live(later, kSecond, 1)), kFound);
+  EXPECT_FALSE(Table::Replace(slow, Live(kStart, kSecond, 2)));
+  ExpectState(*table, kDead, Live(later, kSecond, 1));
+}
+
+TEST(TableClaimTest, AFreshClaimOfAnotherKeyIsPassedBy) {
+  const auto keys = RivalKeys(2, 19);
+  OwnedTable table(1);
+  LeaveClaim(table.Home(keys[0]), kNobody, keys[0], kStart);
+  EXPECT_EQ(Set(*table, keys[1], kStart, Live(kStart, kSecond)), kNew);
+  ExpectState(*table, keys[1], Live(kStart, kSecond));
+}
+
+TEST(TableClaimTest, LookingNeverWaitsForAClaim) {
+  for (const Fingerprint& stands : {kNobody, kDead}) {
+    OwnedTable table(1);
+    LeaveClaim(table.Home(kDead), stands, kDead, kStart);
+    Table::Slot slot;
+    EXPECT_FALSE(table->Find(kDead, &slot));
+  }
+}
+
+// A claim can be younger than the timeout and its owner dead: killed, or a thread
+// that a fork() left behind. A call that finds it must come back, although its
+// own instant stands still.
+TEST(TableClaimTest, ACallComesBackWhereTheClaimantIsDead) {
+  for (const Fingerprint& stands : {kNobody, kDead}) {
+    EXPECT_EQ(InChild([&] {
+                OwnedTable table(1);
+                LeaveClaim(table.Home(kDead), stands, kDead, kStart - 1'000);
+                Set(*table, kDead, kStart, Live(kStart, kSecond));
+                return true;
+              }),
+              "ok");
+  }
+}
+
+// Increments the counter in w1 of a key that is live for `ns`.
+void Count(Table& table, const Fingerprint& key, int64_t now_ns, int64_t ns) {
+  for (;;) {
+    Table::Slot slot;
+    Enter(table, key, now_ns, &slot);
+    if (Table::Replace(slot, Live(now_ns, ns, slot.state.w1 + 1))) return;
+  }
+}
+
+TEST(TableRaceTest, ThreadsThatEnterTheSameKeysShareOneCellEach) {
+  constexpr int kThreadsHere = 16;
+  const auto keys = RandomKeys(2'000 / kSanitizerShare, 20);
+  OwnedTable table(1);
+  RunThreads(kThreadsHere, [&](int thread) {
+    for (size_t i = 0; i < keys.size(); ++i) {
+      // In step at first, then apart.
+      const size_t at = thread % 2 == 0 ? i : keys.size() - 1 - i;
+      Count(*table, keys[at], kStart, kSecond);
+    }
+  });
+  for (const auto& [key, cells] : table.Keys()) EXPECT_EQ(cells, 1);
+  for (const Fingerprint& key : keys) ExpectState(*table, key, Live(kStart, kSecond, kThreadsHere));
+}
+
+// A thread that was held up between reading its clock and entering a key claims in
+// the past: others find its claim stale while it is at work, and it finds theirs to
+// lie in the future. They take each other's claims over, and still count as one.
+TEST(TableRaceTest, ThreadsWhoseClocksDifferShareOneCellEach) {
+  constexpr int kThreadsHere = 8;
+  constexpr int kRounds = 40 / kSanitizerShare;
+  int64_t lost = 0;
+  int64_t twice = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    const auto keys = RandomKeys(2'000, 100 + static_cast<uint64_t>(round));
+    OwnedTable table(1);
+    RunThreads(kThreadsHere, [&](int thread) {
+      const int64_t now = kStart + thread * (Table::kClaimTimeoutNs + 1);
+      for (const Fingerprint& key : keys) {
+        for (;;) {
+          Table::Slot slot;
+          Enter(*table, key, now, &slot);
+          if (Table::Replace(slot, Live(kStart, 10 * kSecond, slot.state.w1 + 1))) break;
+        }
+      }
+    });
+    for (const auto& [key, cells] : table.Keys()) twice += cells != 1;
+    for (const Fingerprint& key : keys) {
+      Table::Slot slot;
+      lost += !table->Find(key, &slot) || slot.state.w1 != kThreadsHere;
+    }
+  }
+  EXPECT_EQ(lost, 0);
+  EXPECT_EQ(twice, 0);
+}
+
+// Round by round: the keys of the last one are idle by then, and their cells are
+// what the keys of this one compete for.
+TEST(TableRaceTest, NoCountIsLostWhereIdleCellsAreReused) {
+  constexpr int kThreadsHere = 8;
+  constexpr int kRounds = 400 / kSanitizerShare;
+  constexpr size_t kKeys = 240;
+  const auto keys = RivalKeys(kRounds * kKeys, 21);
+  OwnedTable table(1);
+  std::barrier round_ends(kThreadsHere);
+  RunThreads(kThreadsHere, [&](int thread) {
+    for (size_t round = 0; round < kRounds; ++round) {
+      const int64_t now = kStart + static_cast<int64_t>(round) * 10 * kSecond;
+      const Fingerprint* mine = &keys[round * kKeys];
+      for (size_t i = 0; i < kKeys; ++i) {
+        Count(*table, mine[(i * 7 + static_cast<size_t>(thread % 2)) % kKeys], now, kSecond);
+      }
+      round_ends.arrive_and_wait();
+      if (thread == 0) {
+        for (size_t i = 0; i < kKeys; ++i) {
+          ExpectState(*table, mine[i], Live(now, kSecond, kThreadsHere));
+        }
+        for (const auto& [key, cells] : table.Keys()) {
+          EXPECT_EQ(cells, 1);
+        }
+      }
+      round_ends.arrive_and_wait();
+    }
+  });
+}
+
+// Of twice as many keys as there are cells half come back in each round, to cells
+// that new ones are about to take.
+TEST(TableRaceTest, NoCountIsLostOfKeysThatComeBack) {
+  constexpr int kThreadsHere = 8;
+  constexpr int kRounds = 400 / kSanitizerShare;
+  constexpr size_t kKeys = 240;
+  const auto keys = RivalKeys(2 * kKeys, 23);
+  OwnedTable table(1);
+  std::barrier round_ends(kThreadsHere);
+  std::vector<std::vector<size_t>> chosen(kRounds);
+  std::mt19937_64 random(24);
+  for (auto& round : chosen) {
+    std::vector<size_t> all(keys.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    std::shuffle(all.begin(), all.end(), random);
+    round.assign(all.begin(), all.begin() + kKeys);
+  }
+  int64_t wrong = 0;
+  RunThreads(kThreadsHere, [&](int thread) {
+    for (size_t round = 0; round < kRounds; ++round) {
+      const int64_t now = kStart + static_cast<int64_t>(round) * 10 * kSecond;
+      for (size_t i = 0; i < kKeys; ++i) {
+        const Fingerprint& key = keys[chosen[round][(i + static_cast<size_t>(thread) / 2) % kKeys]];
+        for (;;) {
+          Table::Slot slot;
+          Enter(*table, key, now, &slot);
+          // What an earlier round left is as good as nothing.
+          const bool idle = slot.state.w0 <= static_cast<uint64_t>(now);
+          if (Table::Replace(slot, Live(now, kSecond, idle ? 1 : slot.state.w1 + 1))) break;
+        }
+      }
+      round_ends.arrive_and_wait();
+      if (thread == 0) {
+        for (const size_t i : chosen[round]) {
+          Table::Slot slot;
+          wrong += !table->Find(keys[i], &slot) || slot.state != Live(now, kSecond, kThreadsHere);
+        }
+        for (const auto& [key, cells] : table.Keys()) wrong += cells != 1;
+      }
+      round_ends.arrive_and_wait();
+    }
+  });
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(TableRaceTest, MoreLiveKeysThanCellsComeToAnEnd) {
+  const auto keys = RivalKeys(1'000, 22);
+  OwnedTable table(1);
+  RunThreads(8, [&](int thread) {
+    for (size_t i = 0; i < 20'000 / kSanitizerShare; ++i) {
+      Count(*table, keys[(i * 13 + static_cast<size_t>(thread) * 101) % keys.size()], kStart,
+            kSecond);
+    }
+  });
+  const auto held = table.Keys();
+  EXPECT_LE(held.size(), kRivalCells);
+  for (const auto& [key, cells] : held) {
+    EXPECT_EQ(cells, 1);
+  }
+}
+
+}  // namespace
+}  // namespace tidegate

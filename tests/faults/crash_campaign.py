@@ -1,0 +1,126 @@
+"""Kills workers of one shared memory at random instants, and holds the rest to the law.
+
+    python tests/faults/crash_campaign.py --kills 1000
+
+In each round some workers hit the same few keys as fast as they can; one is sent SIGKILL after a
+random number of its calls. Others must go on (their counts advance after the kill), and when the
+round ends what was admitted of each key is at most its limit, and at least its limit less what the
+dead may have taken and not told: one unit each. Limits do not refill within a run.
+
+Between any two hits a worker enters a fresh key, since that takes more than one instruction, into a
+table so small that each takes the cell of another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from shm_workers import Worker
+from tidegate import Limiter
+
+_WORKERS = 3
+_KEYS = 8
+_DEADLINE_S = 60.0
+ALGORITHMS = ("token-bucket", "sliding-window", "sliding-log")
+
+
+def _until(condition: Callable[[], bool], what: str) -> None:
+    """Waits for what other processes do; not for time to pass."""
+    deadline = time.monotonic() + _DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"blocked: {what}"
+        os.sched_yield()
+
+
+def run_round(directory: Path, storage: str, kills: int, number: int, dice: random.Random) -> None:
+    """One set of keys under one limit: workers come and are killed, `kills` of them."""
+    algorithm = ALGORITHMS[number % len(ALGORITHMS)]
+    count = 200 if algorithm == "sliding-log" else 2_000
+    limit = f"{count}/400 days"
+    prefix = f"round{number}"
+
+    def new_worker() -> Worker:
+        return Worker(
+            directory, storage, limit, algorithm=algorithm, keys=_KEYS, prefix=prefix, fresh=True
+        )
+
+    workers = [new_worker() for _ in range(_WORKERS)]
+    dead: list[Worker] = []
+    try:
+        for worker in workers:
+            worker.expect("ready")
+        for worker in workers:
+            worker.go()
+        for _ in range(kills):
+            victim = workers.pop(dice.randrange(len(workers)))
+            goal = victim.answered + dice.randrange(1, 200)
+            _until(lambda: victim.answered >= goal, "the victim itself")  # noqa: B023
+            victim.process.kill()
+            victim.process.wait()
+            dead.append(victim)
+            for other in workers:
+                before = other.answered
+                _until(lambda: other.answered > before + _KEYS, "a survivor")  # noqa: B023
+            workers.append(new_worker())
+            workers[-1].expect("ready")
+            workers[-1].go()
+        # Whoever is left takes what is left.
+        for worker in workers:
+            worker.process.kill()
+            worker.process.wait()
+            dead.append(worker)
+        with Limiter(limit, storage=storage, algorithm=algorithm, prefix=prefix) as rest:
+            for key in range(_KEYS):
+                last = 0
+                while rest.allow(f"key{key}"):
+                    last += 1
+                total = last + sum(worker.admitted(key) for worker in dead)
+                # Each of the dead may hold one unit that it did not count.
+                holding = sum(
+                    (worker.asked - 1) % _KEYS == key and worker.asked > 0 for worker in dead
+                )
+                assert total <= count, (algorithm, key, total)
+                assert total >= count - holding, (algorithm, key, total, holding)
+    finally:
+        for worker in [*workers, *dead]:
+            if worker.process.stdin is not None and not worker.process.stdin.closed:
+                worker.end()
+
+
+def campaign(kills: int, seed: int) -> int:
+    """Returns how many were killed."""
+    dice = random.Random(seed)
+    done = 0
+    number = 0
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        directory = Path(name)
+        while done < kills:
+            batch = min(10, kills - done)
+            path = directory / f"table{number}"
+            storage = f"shm://{path}?capacity=3000"
+            run_round(directory, storage, batch, number, dice)
+            path.unlink()
+            done += batch + _WORKERS
+            number += 1
+    return done
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Kills workers of one shared memory.")
+    parser.add_argument("--kills", type=int, default=1_000)
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "little"))
+    arguments = parser.parse_args()
+    print(f"seed {arguments.seed}")
+    began = time.monotonic()
+    done = campaign(arguments.kills, arguments.seed)
+    print(f"{done} killed in {time.monotonic() - began:.0f} s; nothing blocked, no count was wrong")
+
+
+if __name__ == "__main__":
+    main()

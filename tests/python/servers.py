@@ -1,0 +1,175 @@
+"""Real servers on free ports, real requests to them, and ASGI calls without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import tidegate as tg
+from tidegate.asgi import RateLimitMiddleware
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response. `fields` keeps the order and the repetitions, names in lower case."""
+
+    status: int
+    fields: list[tuple[str, str]]
+    body: bytes
+
+    def __getitem__(self, name: str) -> str:
+        """The one value of a field."""
+        values = [value for known, value in self.fields if known == name]
+        assert len(values) == 1, (name, self.fields)
+        return values[0]
+
+    def __contains__(self, name: str) -> bool:
+        return any(known == name for known, _ in self.fields)
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Client:
+    """Sends requests over one connection."""
+
+    def __init__(self, address: Address) -> None:
+        self._connection = http.client.HTTPConnection(*address, timeout=10)
+
+    def __call__(
+        self,
+        path: str,
+        method: str = "GET",
+        *,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        self._connection.request(method, path, body=body, headers=headers or {})
+        response = self._connection.getresponse()
+        fields = [(name.lower(), value) for name, value in response.getheaders()]
+        return Answer(response.status, fields, response.read())
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@contextlib.contextmanager
+def asgi_server(app: Any) -> Iterator[Client]:
+    """`app` under uvicorn in a thread, and a client of it."""
+    import uvicorn
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, log_level="error", access_log=False, ws="none")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        with contextlib.closing(Client(listener.getsockname())) as client:
+            yield client
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+@contextlib.contextmanager
+def wsgi_server(app: Any) -> Iterator[Client]:
+    """`app` under Werkzeug's server in a thread, and a client of it."""
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class Quiet(WSGIRequestHandler):
+        def log(self, type: str, message: str, *args: Any) -> None:
+            pass
+
+    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Quiet)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        with contextlib.closing(Client(server.server_address[:2])) as client:
+            yield client
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+async def asgi_call(
+    app: Callable[..., Any],
+    path: str = "/",
+    method: str = "GET",
+    *,
+    client: Address | None = ("203.0.113.9", 5000),
+    headers: list[tuple[bytes, bytes]] | None = None,
+) -> Answer:
+    """One call of an ASGI application, checked for what the protocol demands."""
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": headers or [],
+        "client": client,
+        "server": ("127.0.0.1", 80),
+    }
+    messages: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    await app(scope, receive, send)
+    start, *bodies = messages
+    assert start["type"] == "http.response.start"
+    assert {message["type"] for message in bodies} == {"http.response.body"}
+    for name, value in start["headers"]:
+        assert isinstance(name, bytes)
+        assert isinstance(value, bytes)
+        assert name == name.lower()
+        assert b"\n" not in value
+        assert b"\r" not in value
+    fields = [(name.decode(), value.decode()) for name, value in start["headers"]]
+    return Answer(start["status"], fields, b"".join(body.get("body", b"") for body in bodies))
+
+
+def ask(app: Callable[..., Any], *args: Any, **kwargs: Any) -> Answer:
+    """As asgi_call(), in an event loop of its own."""
+    return asyncio.run(asgi_call(app, *args, **kwargs))
+
+
+async def hello(scope: Any, receive: Any, send: Any) -> None:
+    """The least that is an application."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"content-type", b"text/plain"), (b"content-length", b"5")],
+        }
+    )
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+def limited(limit: Any = "2/minute", app: Any = hello, **options: Any) -> RateLimitMiddleware:
+    """`app` under the middleware, by default on a clock that stands at 1,700,000,000 s."""
+    options.setdefault("clock", tg.ManualClock(1_700_000_000 * 10**9))
+    return RateLimitMiddleware(app, limit=limit, **options)
+
+
+def statuses(app: Any, times: int, **options: Any) -> list[int]:
+    """What each of several calls is answered with."""
+    return [ask(app, **options).status for _ in range(times)]

@@ -1,0 +1,206 @@
+"""@rate_limit on what is no route yet: scopes, bad input, wrong orders."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+
+import pytest
+import tidegate as tg
+from tidegate import rate_limit
+
+fastapi = pytest.importorskip("fastapi")
+flask = pytest.importorskip("flask")
+
+
+def registering(kind):
+    """An application or router, and its decorator that registers a route."""
+    if kind == "FastAPI":
+        owner = fastapi.FastAPI()
+    elif kind == "APIRouter":
+        owner = fastapi.APIRouter()
+    elif kind == "Flask":
+        owner = flask.Flask(__name__)
+    else:
+        owner = flask.Blueprint("blueprint", __name__)
+    return owner, owner.get("/route")
+
+
+KINDS = ("FastAPI", "APIRouter", "Flask", "Blueprint")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_above_the_route_is_an_error(kind):
+    _owner, register = registering(kind)
+    with pytest.raises(tg.ConfigurationError, match="accepted is @rate_limit below the decorator"):
+
+        @rate_limit("5/minute")
+        @register
+        def route():
+            return {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wrapping_a_registered_function_later_is_an_error(kind):
+    _owner, register = registering(kind)
+
+    def route():
+        return {}
+
+    register(route)
+    with pytest.raises(tg.ConfigurationError, match="registered with a"):
+        rate_limit("5/minute")(route)
+
+
+def test_below_the_route_nothing_is_searched(monkeypatch):
+    def searched():
+        raise AssertionError("the heap was searched")
+
+    monkeypatch.setattr(gc, "get_objects", searched)
+    app = fastapi.FastAPI()
+
+    @app.get("/plain")
+    @rate_limit("5/minute")
+    def plain():
+        return {}
+
+    @app.get("/async")
+    @rate_limit("5/minute")
+    async def coroutine():
+        return {}
+
+    class Routes:
+        @rate_limit("5/minute")
+        def get(self):
+            return {}
+
+
+def test_a_function_that_is_known_elsewhere_is_fine():
+    registry = []
+
+    @rate_limit("5/minute")
+    @lambda function: registry.append(function) or function
+    def route():
+        return {}
+
+    assert registry[0] is route.__wrapped__
+
+
+def test_stacking_is_an_error_that_says_what_to_write():
+    with pytest.raises(tg.ConfigurationError, match=r"@rate_limit\(\[\"10/second\""):
+
+        @rate_limit("5/minute")
+        @rate_limit("50/hour")
+        def route():
+            return {}
+
+
+def generator():
+    yield b""
+
+
+async def async_generator():
+    yield b""
+
+
+async def asynchronous(request):
+    return "key"
+
+
+@pytest.mark.parametrize(
+    ("view", "message"),
+    [
+        (int, "accepted by @rate_limit is a function"),
+        (staticmethod(generator), "accepted by @rate_limit is a function"),
+        (3, "accepted by @rate_limit is a function"),
+        (generator, "is a generator"),
+        (async_generator, "is a generator"),
+    ],
+)
+def test_what_is_no_route(view, message):
+    with pytest.raises(tg.ConfigurationError, match=message):
+        rate_limit("5/minute")(view)
+
+
+def test_websocket_routes_are_refused():
+    async def route(websocket: fastapi.WebSocket):
+        pass
+
+    route.__annotations__["websocket"] = fastapi.WebSocket
+    with pytest.raises(tg.ConfigurationError, match="is a WebSocket route"):
+        rate_limit("5/minute")(route)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limit": "many"}, "cannot read the limit 'many'"),
+        ({"limit": "5/minute", "cost": 6}, "never lets through"),
+        ({"limit": "5/minute", "cost": 0}, "the cost is 0"),
+        ({"limit": "5/minute", "key": "user"}, "key is 'user'"),
+        ({"limit": "5/minute", "scope": ""}, "the scope is ''"),
+        ({"limit": "5/minute", "scope": 3}, "the scope is 3"),
+        ({"limit": "5/minute", "headers": ["x"]}, "the headers include 'x'"),
+        ({"limit": "5/minute", "storage": "disk://"}, "the storage is 'disk://'"),
+        ({"limit": "5/minute", "algorithm": "concurrency"}, "accepted are limits on a rate"),
+        ({"limit": "5/minute", "key": asynchronous}, "accepted is a function that is not async"),
+        ({"limit": "5/minute", "cost": asynchronous}, "cost is the async function"),
+    ],
+)
+def test_bad_input_raises_at_decoration(options, message):
+    with pytest.raises(tg.ConfigurationError, match=message):
+
+        @rate_limit(**options)
+        def route():
+            return {}
+
+
+def test_without_parentheses():
+    with pytest.raises(TypeError, match=r'accepted is a limit: @rate_limit\("5/minute"\)'):
+
+        @rate_limit
+        def route():
+            return {}
+
+
+def test_without_a_request():
+    @rate_limit("5/minute")
+    def route():
+        return {}
+
+    with pytest.raises(tg.TidegateError, match="called without a request"):
+        route()
+
+
+def test_what_the_function_is_called_stays():
+    @rate_limit("5/minute")
+    async def route(number: int, *rest: str, flag: bool = False, **more: str) -> dict[str, int]:
+        """What it does."""
+
+    assert route.__name__ == "route"
+    assert route.__doc__ == "What it does."
+    assert list(route.__wrapped__.__annotations__) == list(route.__annotations__)
+
+
+def test_importing_tidegate_imports_nothing_of_others():
+    code = (
+        "import sys, tidegate, tidegate.asgi\n"
+        "tidegate.rate_limit\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & "
+        "{'fastapi', 'starlette', 'flask', 'uvicorn', 'werkzeug', 'anyio', 'pydantic'}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_flask_service_does_not_import_starlette():
+    code = (
+        "import sys, flask\n"
+        "from tidegate import rate_limit\n"
+        "@rate_limit('5/minute')\n"
+        "def route(): ...\n"
+        "print('starlette' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

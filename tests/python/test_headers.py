@@ -1,0 +1,235 @@
+"""The fields and bodies that tell of a limit, without any web framework."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import pytest
+import tidegate as tg
+from hypothesis import given
+from hypothesis import strategies as st
+from tidegate._headers import Fields, Problems, merged
+
+SECOND = 10**9
+# 2023-11-14 22:13:20 UTC, and a bit.
+NOW = 1_700_000_000 * SECOND + 250_000_000
+
+
+def decide(limits, *costs, at=NOW, algorithm="token-bucket"):
+    """The decision on the last of several calls at one instant, and the plan's limits."""
+    limiter = tg.Limiter(limits, clock=tg.ManualClock(at), algorithm=algorithm)
+    decisions = [limiter.hit("key", cost) for cost in costs]
+    return decisions[-1], limiter.limits
+
+
+def told(
+    limits, *costs, at=NOW, sent=None, algorithm="token-bucket", families=("x-ratelimit", "ietf")
+):
+    decision, plan = decide(limits, *costs, at=at, algorithm=algorithm)
+    fields = Fields(plan, families).encode(decision, at, at if sent is None else sent)
+    return {name.decode(): value.decode() for name, value in fields}
+
+
+SF_STRING = r'"((?:[ !#-\[\]-~]|\\["\\])*)"'
+SF_ITEM = re.compile(SF_STRING + r'((?:;[a-z]+=(?:-?\d{1,15}|"[^"\\]*"))*)')
+
+
+def parsed(value):
+    """An RFC 9651 List of Strings with Integer and String parameters, strictly."""
+    members, at = [], 0
+    while True:
+        match = SF_ITEM.match(value, at)
+        assert match, (value, at)
+        parameters = dict(p.split("=") for p in match[2].split(";") if p)
+        members.append((re.sub(r"\\(.)", r"\1", match[1]), parameters))
+        at = match.end()
+        if at == len(value):
+            return members
+        assert value[at : at + 2] == ", "
+        at += 2
+
+
+def test_an_allowed_response():
+    assert told("100/minute", *[1] * 50) == {
+        "x-ratelimit-limit": "100",
+        "x-ratelimit-remaining": "50",
+        "x-ratelimit-reset": "1700000031",  # 30 s from .25 on, rounded up
+        "ratelimit-policy": '"100/minute";q=100;w=60',
+        "ratelimit": '"100/minute";r=50;t=30',
+    }
+
+
+def test_a_refusal():
+    assert told("2/minute", 1, 1, 1) == {
+        "x-ratelimit-limit": "2",
+        "x-ratelimit-remaining": "0",
+        "x-ratelimit-reset": "1700000061",
+        "ratelimit-policy": '"2/minute";q=2;w=60',
+        "ratelimit": '"2/minute";r=0;t=30',
+        "retry-after": "30",
+    }
+
+
+def test_spans_are_rounded_up():
+    fields = told("10/second", *[1] * 11)
+    assert fields["retry-after"] == "1"
+    assert fields["ratelimit"] == '"10/second";r=0;t=1'
+
+
+def test_an_untouched_limit_is_whole_now():
+    fields = told("5/minute", 6)
+    assert fields["x-ratelimit-remaining"] == "5"
+    assert fields["x-ratelimit-reset"] == "1700000001"
+
+
+def test_what_no_wait_can_cure_has_no_retry_after():
+    fields = told("5/minute", 6)
+    assert "retry-after" not in fields
+    assert fields["ratelimit"] == '"5/minute";r=5;t=0'
+
+
+def test_the_end_of_an_aligned_window_is_told_to_the_second():
+    fields = told("5/minute", 1, algorithm="fixed-window")
+    assert fields["x-ratelimit-reset"] == str(-(-NOW // (60 * SECOND)) * 60)
+
+
+def test_the_reset_of_a_slow_response_is_not_in_the_past():
+    fields = told("1/second", 1, sent=NOW + 10 * SECOND)
+    assert fields["x-ratelimit-reset"] == str(1_700_000_011)
+    assert fields["ratelimit"] == '"1/second";r=0;t=0'
+
+
+def test_the_window_of_a_slow_response_counts_from_its_sending():
+    fields = told("1/minute", 1, sent=NOW + 10 * SECOND)
+    assert fields["ratelimit"] == '"1/minute";r=0;t=50'
+
+
+def test_a_plan_tells_all_policies_and_the_limit_that_binds():
+    fields = told(["3/second", "4/hour"], 1, 1, 1)
+    assert fields["ratelimit-policy"] == '"3/second";q=3;w=1, "4/hour";q=4;w=3600'
+    assert fields["ratelimit"] == '"3/second";r=0;t=1'
+    assert fields["x-ratelimit-limit"] == "3"
+
+
+def test_a_burst_is_the_limit_and_the_rate_is_the_policy():
+    fields = told("10/second burst 40", 1)
+    assert fields["x-ratelimit-limit"] == "40"
+    assert fields["ratelimit-policy"] == '"10/second burst 40";q=10;w=1'
+
+
+def test_a_window_that_is_no_whole_second_is_told_longer():
+    assert told("10/100 ms", 1)["ratelimit-policy"].endswith(";q=10;w=1")
+
+
+@pytest.mark.parametrize(
+    "name", ['a "quoted" name', "back\\slash", "100% {of} %d %s", "a;b=c, d", " "]
+)
+def test_names_are_data(name):
+    limit = tg.Limit("1/minute", name=name)
+    fields = told(limit, 1, 1)
+    assert parsed(fields["ratelimit-policy"]) == [(name, {"q": "1", "w": "60"})]
+    assert parsed(fields["ratelimit"]) == [(name, {"r": "0", "t": "60"})]
+    decision, limits = decide(limit, 1, 1)
+    assert json.loads(Problems(limits).encode(decision))["violated-policies"] == [name]
+    decision, limits = decide(limit, 2)
+    assert json.loads(Problems(limits).encode(decision))["violated-policies"] == [name]
+
+
+@pytest.mark.parametrize(
+    ("families", "names"),
+    [
+        (("x-ratelimit",), {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"}),
+        ("ietf", {"ratelimit", "ratelimit-policy"}),
+        ((), set()),
+    ],
+)
+def test_families_are_a_choice_and_retry_after_is_not(families, names):
+    assert told("1/minute", 1, families=families).keys() == names
+    assert told("1/minute", 1, 1, families=families).keys() == names | {"retry-after"}
+
+
+@pytest.mark.parametrize("families", [("x-rate-limit",), "IETF", (b"ietf",), (None,)])
+def test_unknown_families_are_refused(families):
+    with pytest.raises(tg.ConfigurationError, match="accepted are 'x-ratelimit', 'ietf'"):
+        Fields([tg.Limit("1/minute")], families)
+
+
+@pytest.mark.parametrize("families", [None, 3, b"ietf"])
+def test_families_of_a_wrong_type_are_refused(families):
+    with pytest.raises(TypeError, match="accepted are"):
+        Fields([tg.Limit("1/minute")], families)
+
+
+def test_the_body_of_a_refusal():
+    decision, limits = decide("2/minute", 1, 1, 1)
+    assert json.loads(Problems(limits).encode(decision)) == {
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "status": 429,
+        "detail": "The limit 2/minute refused this request. Try again in 30 s.",
+        "violated-policies": ["2/minute"],
+        "error": "rate_limit_exceeded",
+        "retry_after": 30,
+    }
+
+
+def test_the_body_of_a_refusal_that_no_wait_can_cure():
+    decision, limits = decide("2/minute", 3)
+    body = json.loads(Problems(limits).encode(decision))
+    assert body["retry_after"] is None
+    assert body["detail"].endswith("It never lets through as much as this at once.")
+
+
+def test_what_is_nearer_to_the_route_has_said_it_already():
+    inner = [
+        (b"content-type", b"text/plain"),
+        (b"x-ratelimit-limit", b"5"),
+        (b"ratelimit", b'"a";r=1'),
+    ]
+    outer = [(b"x-ratelimit-limit", b"9"), (b"ratelimit", b'"b";r=2'), (b"retry-after", b"3")]
+    assert merged(inner, outer) == [
+        *inner,
+        (b"ratelimit", b'"b";r=2'),
+        (b"retry-after", b"3"),
+    ]
+
+
+def test_merging_leaves_what_was_given_alone():
+    given_headers = [(b"content-type", b"text/plain")]
+    merged(given_headers, [(b"ratelimit", b"")])
+    assert given_headers == [(b"content-type", b"text/plain")]
+
+
+@given(
+    algorithm=st.sampled_from(
+        ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log"]
+    ),
+    count=st.integers(1, 20),
+    period=st.integers(1, 400 * SECOND),
+    at=st.integers(0, 2 * 10**18),
+    costs=st.lists(st.integers(1, 25), min_size=1, max_size=30),
+    late=st.integers(0, 500 * SECOND),
+)
+def test_laws(algorithm, count, period, at, costs, late):
+    limit = tg.Limit(count, period / 1e9, algorithm=algorithm)
+    limiter = tg.Limiter(limit, clock=tg.ManualClock(at))
+    for cost in costs:
+        decision = limiter.hit("key", cost)
+    for name, value in Fields([limit]).encode(decision, at, at + late):
+        if name in (b"ratelimit", b"ratelimit-policy"):
+            ((_, parameters),) = parsed(value.decode())
+            assert all(int(number) >= 0 for number in parameters.values())
+        else:
+            assert value.decode().isdigit()
+    fields = dict(Fields([limit]).encode(decision, at, at + late))
+    reset = int(fields[b"x-ratelimit-reset"])
+    assert reset * SECOND >= at + late
+    assert reset * SECOND >= at + math.floor(decision.reset_after * 1e9)
+    waits = not decision.allowed and decision.retry_after != math.inf
+    assert (b"retry-after" in fields) == waits
+    if waits:
+        wait = int(fields[b"retry-after"])
+        assert decision.retry_after <= wait < decision.retry_after + 1
+        assert int(parsed(fields[b"ratelimit"].decode())[0][1]["t"]) <= wait

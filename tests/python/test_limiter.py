@@ -1,0 +1,250 @@
+"""What each method of a limiter promises."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import datetime
+import gc
+import pickle
+import subprocess
+import sys
+
+import pytest
+import tidegate as tg
+
+SECOND = 1_000_000_000
+
+
+def test_a_burst_runs_dry_and_recovers() -> None:
+    clock = tg.ManualClock()
+    limiter = tg.Limiter("3/minute", clock=clock)
+    assert [limiter.hit("k").remaining for _ in range(3)] == [2, 1, 0]
+    refused = limiter.hit("k")
+    assert not refused
+    assert (refused.retry_after, refused.reset_after, refused.limit) == (20.0, 60.0, 3)
+    clock.advance_ns(20 * SECOND - 1)
+    assert not limiter.hit("k")
+    clock.advance_ns(1)
+    assert limiter.hit("k")
+
+
+def test_intervals_that_are_no_whole_nanoseconds_do_not_drift() -> None:
+    clock = tg.ManualClock()
+    limiter = tg.Limiter("3/second", clock=clock)
+    assert limiter.hit("k", 3)
+    clock.advance(1)
+    assert limiter.peek("k").remaining == 3
+    admitted = 0
+    for _ in range(7000):
+        clock.advance_ns(1_000_003)
+        admitted += limiter.allow("k")
+    assert admitted == 3 + 3 * 7000 * 1_000_003 // SECOND - 1
+
+
+def test_decisions_are_values() -> None:
+    limiter = tg.Limiter("10/second burst 40", clock=tg.ManualClock())
+    a, b = limiter.hit("a"), limiter.hit("b")
+    assert a == b
+    assert a != limiter.hit("a")
+    assert a != 5
+    assert repr(a) == (
+        "Decision(allowed=True, limit=40, remaining=39, retry_after=0.0, reset_after=0.1, "
+        "delay=0.0, rule='10/second burst 40', degraded=False)"
+    )
+    with pytest.raises(TypeError):
+        hash(a)
+    with pytest.raises(AttributeError):
+        a.allowed = False  # type: ignore[misc]
+
+
+def test_a_decision_outlives_its_limiter() -> None:
+    decisions = [tg.Limiter(f"{n}/minute").hit("k") for n in range(1, 200)]
+    gc.collect()
+    assert [d.rule for d in decisions] == [f"{n}/minute" for n in range(1, 200)]
+    assert [d.remaining for d in decisions] == list(range(199))
+
+
+def test_several_limits_are_one_plan() -> None:
+    clock = tg.ManualClock()
+    limiter = tg.Limiter(["2/second", "3/hour"], clock=clock)
+    assert limiter.hit("k", 2).rule == "2/second"
+    assert limiter.hit("k").rule == "2/second"
+    clock.advance(1)
+    passed = limiter.hit("k")
+    assert (passed.rule, passed.remaining) == ("3/hour", 0)
+    refused = limiter.hit("k", 2)
+    assert (refused.rule, refused.retry_after) == ("3/hour", 2399.0)
+    assert tg.Limiter("2/second; 3/hour").limits == limiter.limits
+
+
+def test_peek_refund_and_reset() -> None:
+    limiter = tg.Limiter("5/minute", clock=tg.ManualClock())
+    assert limiter.peek("k", 5).allowed
+    limiter.hit("k", 4)
+    assert not limiter.peek("k", 2)
+    limiter.refund("k", 3)
+    assert limiter.peek("k").remaining == 4
+    limiter.refund("k", 100)
+    assert limiter.peek("k").remaining == 5
+    limiter.hit("k", 5)
+    limiter.reset("k")
+    assert limiter.peek("k").remaining == 5
+    limiter.refund("new")
+    assert limiter.peek("new").remaining == 5
+
+
+def test_a_leaky_bucket_tells_how_long_to_wait() -> None:
+    limiter = tg.Limiter("2/second burst 3", algorithm="leaky-bucket", clock=tg.ManualClock())
+    assert [limiter.hit("k").delay for _ in range(3)] == [0.0, 0.5, 1.0]
+    assert (limiter.hit("k").allowed, limiter.hit("k").delay) == (False, 0.0)
+
+
+def test_hit_many() -> None:
+    numpy = pytest.importorskip("numpy")
+    for algorithm in ("token-bucket", "fixed-window", "sliding-log"):
+        limiter = tg.Limiter("2/minute", algorithm=algorithm, clock=tg.ManualClock())
+        assert limiter.hit_many([]) == []
+        assert limiter.hit_many(["a", "a", "b", "a"]) == [True, True, True, False]
+        assert limiter.hit_many(("c", b"c", "\u00e9"), costs=[2, 1, 3]) == [True, False, False]
+        array = limiter.hit_many(numpy.array(["d", "d", "d"]))
+        assert array.dtype == bool
+        assert array.tolist() == [True, True, False]
+        assert limiter.stats().allowed == 6
+        assert limiter.stats().denied == 4
+    many = tg.Limiter("1/minute")
+    keys = [f"user:{i % 50_000}" for i in range(100_000)]
+    assert many.hit_many(keys) == [True] * 50_000 + [False] * 50_000
+
+
+def test_stats() -> None:
+    limiter = tg.Limiter("1/minute")
+    limiter.hit("a")
+    limiter.allow("a")
+    limiter.hit("b")
+    assert limiter.stats() == tg.Stats(2, 1, 0, 0, 2, 0, 0)
+
+
+def test_a_storage_may_be_shared() -> None:
+    first = tg.Limiter("2/minute")
+    same = tg.Limiter("2/minute", storage=first.storage)
+    other_prefix = tg.Limiter("2/minute", storage=first.storage, prefix="other")
+    other_limit = tg.Limiter("3/minute", storage=first.storage)
+    first.hit("k", 2)
+    assert [limiter.allow("k") for limiter in (same, other_prefix, other_limit)] == [
+        False,
+        True,
+        True,
+    ]
+
+
+def test_memory_is_bounded() -> None:
+    clock = tg.ManualClock(SECOND)
+    limiter = tg.Limiter("1/hour", storage="memory://?capacity=5000", clock=clock)
+    for i in range(100_000):
+        assert limiter.hit(f"{i}")
+    stats = limiter.stats()
+    assert stats.keys <= 8192
+    assert stats.keys + stats.evicted_live == 100_000
+    clock.advance(3700)
+    for i in range(5000):
+        assert limiter.hit(f"again {i}")
+    assert limiter.stats().evicted_live == stats.evicted_live
+
+
+def test_context_managers_close() -> None:
+    with tg.Limiter("1/minute") as limiter:
+        assert limiter.hit("k")
+    with pytest.raises(tg.LimiterClosedError, match="closed"):
+        limiter.hit("k")
+
+    async def main() -> None:
+        async with tg.Limiter("1/minute") as inner:
+            assert await inner.hit_async("k")
+        with pytest.raises(tg.LimiterClosedError):
+            await inner.hit_async("k")
+
+    asyncio.run(main())
+
+
+def test_clocks_that_python_supplies() -> None:
+    now = [5 * SECOND]
+
+    class Clock:
+        def now_ns(self) -> int:
+            return now[0]
+
+    for clock in (Clock(), lambda: now[0], lambda: now[0] / SECOND):
+        now[0] = 5 * SECOND
+        limiter = tg.Limiter("1/second", clock=clock)
+        assert limiter.hit("k")
+        assert limiter.hit("k").retry_after == 1.0
+        now[0] = 6 * SECOND
+        assert limiter.hit("k")
+
+
+def test_what_a_clock_raises_comes_out() -> None:
+    broken = False
+
+    def read() -> int:
+        if broken:
+            raise RuntimeError("no time")
+        return 0
+
+    limiter = tg.Limiter("1/second", clock=read)
+    broken = True
+    for call in (limiter.hit, limiter.allow, limiter.peek, limiter.reset):
+        with pytest.raises(RuntimeError, match="no time"):
+            call("k")
+
+
+def test_limits_are_values() -> None:
+    limit = tg.Limit("10/second burst 40", name="api")
+    assert limit == tg.Limit(10, 1, burst=40, name="api") == pickle.loads(pickle.dumps(limit))
+    assert copy.deepcopy(limit) == limit
+    assert len({limit, tg.Limit(10, "second", burst=40, name="api"), tg.Limit("10/second")}) == 2
+    assert (limit.count, limit.period, limit.period_ns, limit.burst) == (10, 1.0, SECOND, 40)
+    assert (limit.name, str(limit), limit.algorithm) == (
+        "api",
+        "10/second burst 40",
+        "token-bucket",
+    )
+    assert tg.Limit(5, datetime.timedelta(minutes=2)) == tg.Limit("5/2 minutes")
+    assert tg.Limit("5/m", algorithm="gcra").algorithm == "token-bucket"
+    assert tg.Limit("5/m") != tg.Limit("5/m", algorithm="leaky-bucket")
+    assert eval(repr(limit), {"Limit": tg.Limit}) == limit
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("100/minute", "100/minute"), ("100 per minute", "100/minute"), ("1 PER Day", "1/day"),
+        ("5/2 seconds", "5/2 seconds"), ("5/2seconds", "5/2 seconds"), ("5/60s", "5/minute"),
+        ("5 / 90 s", "5/90 seconds"), ("1/h", "1/hour"), ("1/d", "1/day"), ("1/w", "1/week"),
+        ("1/7 days", "1/week"), ("9/500ms", "9/500 ms"), ("9/0.5 seconds", "9/500 ms"),
+        ("9/1.5 minutes", "9/90 seconds"), ("1/ns", "1/ns"), ("10/s burst 10", "10/second"),
+        ("10/second burst 40", "10/second burst 40"), ("1/30 days", "1/30 days"),
+    ],
+)  # fmt: skip
+def test_the_grammar(text: str, canonical: str) -> None:
+    limit = tg.parse(text)
+    assert str(limit) == canonical
+    assert tg.parse(canonical) == limit
+
+
+def test_many_limits() -> None:
+    assert list(map(str, tg.parse_many("5/2 seconds; 100/hour"))) == ["5/2 seconds", "100/hour"]
+    assert len(tg.parse_many("1/s,2/m | 3/h")) == 3
+    assert str(tg.Limit("3/month", algorithm="fixed-window")) == "3/month"
+
+
+def test_importing_is_light() -> None:
+    code = (
+        "import sys, threading; before = set(sys.modules); import tidegate; "
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}; "
+        "print(sorted(new - set(sys.stdlib_module_names)), threading.active_count())"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert out.strip() == "['tidegate'] 1"

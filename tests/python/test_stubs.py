@@ -1,0 +1,55 @@
+"""The stubs, which document the extension, name all that it has and nothing else."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import tidegate
+from tidegate import _core
+
+STUBS = ast.parse((Path(tidegate.__file__).parent / "_core.pyi").read_text())
+INHERITED = set(dir(object)) | {"__module__", "__dict__", "__weakref__", "__doc__"}
+
+
+def names(body: list[ast.stmt]) -> dict[str, ast.stmt]:
+    found: dict[str, ast.stmt] = {}
+    for node in body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            found[node.name] = node
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found[node.target.id] = node
+    return found
+
+
+def test_every_name_is_there() -> None:
+    stubbed = names(STUBS.body)
+    public = {name for name in dir(_core) if not name.startswith("_")} | {"__version__"}
+    assert set(stubbed) == public
+
+
+def test_every_member_is_there() -> None:
+    for name, node in names(STUBS.body).items():
+        if not isinstance(node, ast.ClassDef):
+            continue
+        real = {
+            member
+            for member in vars(getattr(_core, name))
+            if not member.startswith("_pybind11") and member not in INHERITED
+        }
+        stubbed = set(names(node.body)) - INHERITED
+        assert stubbed == real - {"__reduce__"}, name
+
+
+def test_all_that_is_public_is_documented() -> None:
+    for name, node in names(STUBS.body).items():
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            assert ast.get_docstring(node), name
+        if isinstance(node, ast.ClassDef):
+            overloaded = [n.name for n in node.body if isinstance(n, ast.FunctionDef)]
+            for member in node.body:
+                if not isinstance(member, ast.FunctionDef) or member.name.startswith("_"):
+                    continue
+                if overloaded.count(member.name) > 1:
+                    continue
+                assert ast.get_docstring(member), f"{name}.{member.name}"

@@ -1,0 +1,215 @@
+"""acquire() and slot(): fair, woken and never busy, on a clock that the tests move."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+import tidegate as tg
+
+SECOND = 1_000_000_000
+
+
+class Counting(tg.Limiter):
+    """A limiter that counts how often somebody looks."""
+
+    looks = 0
+
+    def peek(self, key: str | bytes, cost: int = 1) -> tg.Decision:
+        self.looks += 1
+        return super().peek(key, cost)
+
+
+def emptied(clock: tg.ManualClock, text: str = "1/second") -> Counting:
+    limiter = Counting(text, clock=clock)
+    assert limiter.hit("k")
+    assert not limiter.peek("k")
+    limiter.looks = 0
+    return limiter
+
+
+def in_line(limiter: tg.Limiter, key: str = "k") -> int:
+    return len(limiter._room._lines.get(key, ()))
+
+
+def start(
+    limiter: tg.Limiter, served: list[object], name: object, **kwargs: float
+) -> threading.Thread:
+    """A thread that acquires, after it has joined the line."""
+    before = in_line(limiter)
+    thread = threading.Thread(target=lambda: served.append((name, limiter.acquire("k", **kwargs))))
+    thread.start()
+    while in_line(limiter) == before and thread.is_alive():
+        pass
+    return thread
+
+
+def test_an_acquire_that_need_not_wait_does_not() -> None:
+    limiter = tg.Limiter("1/second", clock=tg.ManualClock())
+    assert limiter.acquire("k").allowed
+
+
+def test_threads_are_served_in_the_order_they_came() -> None:
+    clock = tg.ManualClock()
+    limiter = emptied(clock)
+    served: list[tuple[int, tg.Decision]] = []
+    threads = [start(limiter, served, i, timeout=100) for i in range(5)]
+    for n in range(1, 6):
+        clock.advance(1)
+        threads[n - 1].join(10)
+        assert [name for name, _ in served] == list(range(n))
+    assert all(decision.allowed for _, decision in served)
+
+
+def test_tasks_and_threads_stand_in_one_line() -> None:
+    clock = tg.ManualClock()
+    limiter = emptied(clock)
+    served: list[tuple[object, tg.Decision]] = []
+
+    async def main() -> None:
+        async def task() -> None:
+            served.append(("task", await limiter.acquire_async("k", timeout=100)))
+
+        thread = start(limiter, served, "thread", timeout=100)
+        waiting = asyncio.create_task(task())
+        while in_line(limiter) < 2:
+            await asyncio.sleep(0)
+        clock.advance(1)
+        await asyncio.to_thread(thread.join, 10)
+        clock.advance(1)
+        await waiting
+
+    asyncio.run(main())
+    assert [name for name, _ in served] == ["thread", "task"]
+
+
+def test_nobody_looks_while_nothing_happens() -> None:
+    clock = tg.ManualClock()
+    limiter = emptied(clock)
+    served: list[object] = []
+    thread = start(limiter, served, "a", timeout=100)
+    for _ in range(10):
+        clock.advance_ns(1)
+    clock.set_ns(SECOND)
+    thread.join(10)
+    assert served
+    # One look on arrival, at most one for each time the clock moved, one charge.
+    assert limiter.looks <= 13
+
+
+def test_a_wait_beyond_the_timeout_is_refused_at_once() -> None:
+    limiter = emptied(tg.ManualClock(), "1/minute")
+    decision = limiter.acquire("k", timeout=5)
+    assert not decision.allowed
+    assert decision.retry_after == 60.0
+
+
+def test_a_cost_that_can_never_pass_is_refused_at_once() -> None:
+    limiter = tg.Limiter("2/minute", clock=tg.ManualClock())
+    decision = limiter.acquire("k", cost=3, timeout=None)
+    assert not decision.allowed
+    assert decision.retry_after == float("inf")
+    assert limiter.peek("k").remaining == 2
+
+
+@pytest.mark.parametrize("give_back", ["refund", "reset"])
+def test_what_is_given_back_wakes_the_first(give_back: str) -> None:
+    limiter = emptied(tg.ManualClock())
+    served: list[object] = []
+    thread = start(limiter, served, "a", timeout=100)
+    getattr(limiter, give_back)("k")
+    thread.join(10)
+    assert served
+
+
+def test_close_wakes_those_who_wait() -> None:
+    limiter = emptied(tg.ManualClock())
+    raised: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            limiter.acquire("k", timeout=100)
+        except tg.LimiterClosedError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not in_line(limiter):
+        pass
+    limiter.close()
+    thread.join(10)
+    assert raised
+    with pytest.raises(tg.LimiterClosedError):
+        limiter.hit("k")
+
+
+def test_a_cancelled_task_leaves_the_line() -> None:
+    clock = tg.ManualClock()
+    limiter = emptied(clock)
+
+    async def main() -> tg.Decision:
+        first = asyncio.create_task(limiter.acquire_async("k", timeout=100))
+        second = asyncio.create_task(limiter.acquire_async("k", timeout=100))
+        while in_line(limiter) < 2:
+            await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        clock.advance(1)
+        return await second
+
+    assert asyncio.run(main()).allowed
+    assert in_line(limiter) == 0
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "5", True])
+def test_a_timeout_that_is_none_is_refused(timeout: object) -> None:
+    limiter = tg.Limiter("1/second")
+    with pytest.raises(tg.ConfigurationError, match=r"timeout is .*accepted are"):
+        limiter.acquire("k", timeout=timeout)  # type: ignore[arg-type]
+    assert limiter.peek("k").remaining == 1
+
+
+def in_flight(clock: tg.ManualClock) -> tg.Limiter:
+    return tg.Limiter("2/minute", algorithm="concurrency", clock=clock)
+
+
+def test_slots_are_taken_and_given_back() -> None:
+    limiter = in_flight(tg.ManualClock())
+    with limiter.slot("k") as slot, limiter.slot("k"):
+        assert slot.decision.remaining == 1
+        assert limiter.peek("k").remaining == 0
+        with pytest.raises(tg.RateLimitExceeded) as refused, limiter.slot("k"):
+            pass
+        assert refused.value.decision.retry_after == 60.0
+    assert limiter.peek("k").remaining == 2
+
+
+def test_a_lease_runs_out_and_is_not_given_back_twice() -> None:
+    clock = tg.ManualClock()
+    limiter = in_flight(clock)
+    slot = limiter.slot("k", cost=2)
+    slot.__enter__()
+    clock.advance(60)
+    with limiter.slot("k", cost=2):
+        slot.__exit__(None, None, None)
+        assert limiter.peek("k").remaining == 0
+
+
+def test_a_slot_given_back_wakes_who_waits_for_one() -> None:
+    limiter = in_flight(tg.ManualClock())
+
+    async def main() -> None:
+        async with limiter.slot("k", cost=2):
+            waiting = asyncio.create_task(limiter.acquire_async("k", timeout=30))
+            while not in_line(limiter):
+                await asyncio.sleep(0)
+        assert (await waiting).allowed
+
+    asyncio.run(main())
+
+
+def test_a_slot_needs_a_concurrency_limit() -> None:
+    with pytest.raises(tg.ConfigurationError, match="algorithm='concurrency'"):
+        tg.Limiter("2/minute").slot("k")
