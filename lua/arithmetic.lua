@@ -31,7 +31,7 @@ local margin_ms = 0
 local function life(s, n)
   local ms = s * 1000 + math.ceil(n / 1000000) + 2 + margin_ms
   if ms < 1 then ms = 1 end
-  return string.format('%.0f', ms)
+  return ms
 end
 
 -- The start of the window of width (ps, pn) that holds (s, n), aligned to the

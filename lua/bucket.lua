@@ -1,7 +1,8 @@
 -- token-bucket and leaky-bucket: GCRA over an exact theoretical arrival time.
 --
--- Value: the instant, 5 bytes of seconds and 4 of nanoseconds, big-endian; then,
---   where the emission interval is no whole number of nanoseconds, 7 bytes of
+-- Value: the instant. Where it is a whole number of microseconds since the epoch, that,
+--   decimal; else 5 bytes of seconds and 4 of nanoseconds, big-endian (the first byte is
+--   no digit), and where it is no whole number of nanoseconds either, 7 bytes of
 --   fraction in units of 1/denominator ns.
 -- ARGV, 8: depth s, ns, fraction (burst * T); denominator; never (1 where the
 --   cost is beyond the burst); cost * T as s, ns, fraction.
@@ -17,7 +18,11 @@ function bucket.read(key, a, now_s, now_n)
   local value = redis.call('GET', key)
   local s, n, f = 0, 0, 0
   if value then
-    if #value == 9 then
+    if string.byte(value) >= 48 then
+      local us = tonumber(value)
+      s = math.floor(us / 1000000)
+      n = (us - s * 1000000) * 1000
+    elseif #value == 9 then
       s, n = struct.unpack('>I5I4', value)
     elseif #value == 16 then
       s, n, f = struct.unpack('>I5I4I7', value)
@@ -60,7 +65,9 @@ function bucket.write(key, a, now_s, now_n, state, charge)
   local used = charge and state.after or state.before
   local s, n = add(now_s, now_n, used[1], used[2])
   local value
-  if used[3] == 0 then
+  if used[3] == 0 and n % 1000 == 0 then
+    value = s * 1000000 + n / 1000
+  elseif used[3] == 0 then
     value = struct.pack('>I5I4', s, n)
   else
     value = struct.pack('>I5I4I7', s, n, used[3])

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "memory_store_inl.h"
 #include "shm_store_inl.h"
+#include "tidegate/redis_store.h"
 
 namespace tidegate {
 
@@ -36,6 +37,7 @@ Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
       store_(std::move(store)),
       memory_(limits_.size() == 1 ? dynamic_cast<MemoryStore*>(store_.get()) : nullptr),
       shm_(limits_.size() == 1 ? dynamic_cast<ShmStore*>(store_.get()) : nullptr),
+      redis_(dynamic_cast<RedisStore*>(store_.get())),
       blocks_(store_->blocks()),
       clock_(std::move(clock)),
       clock_shift_ns_(store_->clock_shift_ns()) {}
@@ -66,6 +68,9 @@ inline void Limiter::Count(int64_t allowed, int64_t denied) {
 }
 
 Decision Limiter::Hit(std::string_view key, int64_t cost) {
+  if (blocks_) [[unlikely]] {
+    if (const auto early = HitWithoutWaiting(key, cost)) return *early;
+  }
   const Moment moment{NowNs()};
   Decision decision = memory_ != nullptr ? memory_->HitInline({key, limits_.data(), cost}, moment)
                       : shm_ != nullptr  ? shm_->HitInline({key, limits_.data(), cost}, moment)
@@ -76,6 +81,70 @@ Decision Limiter::Hit(std::string_view key, int64_t cost) {
   if (!blocks_) decision.at_ns = moment.now_ns;
   Count(decision.allowed, !decision.allowed);
   return decision;
+}
+
+std::optional<Decision> Limiter::HitWithoutWaiting(std::string_view key, int64_t cost) {
+  const Moment moment{NowNs()};
+  const std::optional<Decision> decision =
+      limits_.size() == 1 ? store_->HitWithoutWaiting(
+                                absl::MakeConstSpan({Charge{key, limits_.data(), cost}}), moment)
+                          : store_->HitWithoutWaiting(PlanFor(key, cost), moment);
+  if (decision.has_value()) Count(decision->allowed, !decision->allowed);
+  return decision;
+}
+
+std::optional<Decision> Limiter::Begin(Op op, std::string_view key, int64_t cost,
+                                       int64_t admitted_ns,
+                                       std::function<void(const Decision&)> done) {
+  if (redis_ == nullptr) {
+    if (op == Op::kHit) return Hit(key, cost);
+    if (op == Op::kPeek) return Peek(key, cost);
+    if (op == Op::kRefund) Refund(key, cost);
+    if (op == Op::kRelease) Release(key, cost, admitted_ns);
+    if (op == Op::kReset) Reset(key);
+    return Decision();
+  }
+  Plan plan = PlanFor(key, cost);
+  if (op == Op::kRelease) {
+    plan.erase(std::remove_if(plan.begin(), plan.end(),
+                              [](const Charge& charge) {
+                                return charge.limit->limit.algorithm() != Algorithm::kConcurrency;
+                              }),
+               plan.end());
+    if (plan.empty()) return Decision();
+  }
+  const auto finish = [this, op](const Decision& decision) {
+    if (op == Op::kHit) Count(decision.allowed, !decision.allowed);
+  };
+  std::function<void(const Decision&)> told;
+  if (!redis_->client_clock()) {
+    told = [finish, done = std::move(done)](const Decision& decision) {
+      finish(decision);
+      done(decision);
+    };
+  } else {
+    told = [this, op, finish, done = std::move(done), cost,
+            again = std::string(key)](const Decision& decision) {
+      const auto end = [finish, done](const Decision& last) {
+        finish(last);
+        done(last);
+      };
+      if (!decision.behind) return end(decision);
+      // As in Hit(): a second reading confirms the first.
+      const auto early =
+          redis_->Begin(op, PlanFor(again, cost), 0, {NowNs(), /*confirmed=*/true}, end);
+      if (early.has_value()) return end(*early);
+      redis_->Kick();
+    };
+  }
+  const std::optional<Decision> early =
+      redis_->Begin(op, plan, admitted_ns, {NowNs()}, std::move(told));
+  if (early.has_value()) finish(*early);
+  return early;
+}
+
+void Limiter::Kick() {
+  if (redis_ != nullptr) redis_->Kick();
 }
 
 bool Limiter::Allow(std::string_view key, int64_t cost) {

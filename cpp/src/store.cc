@@ -11,7 +11,7 @@ BoundLimit BindWith(const Hasher& hasher, const Limit& limit, std::string_view s
   std::string name(AlgorithmName(limit.algorithm()));
   absl::StrAppend(&name, ":", limit.ToString(), ":");
   name.append(scope);
-  return {limit, std::string(scope), hasher.Hash(name)};
+  return {limit, std::string(scope), hasher.Hash(name), nullptr};
 }
 
 void PlanVerdict::Add(const Decision& decision, uint32_t index) {

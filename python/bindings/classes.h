@@ -10,6 +10,7 @@
 
 namespace tidegate::python {
 
+void RegisterChannel(pybind11::module_& m);
 void RegisterLimit(pybind11::module_& m);
 void RegisterClock(pybind11::module_& m);
 void RegisterLimiter(pybind11::module_& m);

@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "channel.h"
 #include "classes.h"
 #include "convert.h"
 #include "decision.h"
@@ -116,6 +117,13 @@ PyObject* FastHit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
     Decision* room = nullptr;
     auto object = py::reinterpret_steal<py::object>(NewDecisionIn(self, &room));
     if (!object) return nullptr;
+    if (limiter->blocks()) [[unlikely]] {
+      // Without giving up the GIL where that is not needed.
+      if (const auto early = limiter->HitWithoutWaiting(call.key.view(), call.cost)) {
+        new (room) Decision(*early);
+        return object.release().ptr();
+      }
+    }
     new (room) Decision(Run(*limiter, [&] { return limiter->Hit(call.key.view(), call.cost); }));
     return object.release().ptr();
   });
@@ -133,6 +141,50 @@ PyObject* FastAllow(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
   });
 }
 
+// (op, key, cost, admitted, loop, channel): begins what an event loop must not wait for.
+// The decision or None where it takes no wait, else a future of the loop. `admitted` is
+// the decision that a release gives back, else None.
+PyObject* FastBegin(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject*) {
+  return Guarded([&]() -> PyObject* {
+    static PyObject* const create_future = PyUnicode_InternFromString("create_future");
+    Limiter* limiter = LimiterOf(self);
+    if (limiter == nullptr) return nullptr;
+    if (count != 6) {
+      PyErr_Format(PyExc_TypeError, "takes 6 arguments, but %zd were given", count);
+      return nullptr;
+    }
+    const auto op = static_cast<Op>(PyLong_AsLong(args[0]));
+    KeyView key;
+    int64_t cost = 1;
+    if (PyErr_Occurred() != nullptr || !key.Read(args[1]) || !ReadCost(args[2], &cost)) {
+      return nullptr;
+    }
+    const Decision* admitted = args[3] == Py_None ? nullptr : GetDecision(args[3]);
+    auto channel = py::handle(args[5]).cast<std::shared_ptr<Channel>>();
+    auto future =
+        py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(args[4], create_future));
+    if (!future) return nullptr;
+    const bool decides = op == Op::kHit || op == Op::kPeek;
+    // Given to the channel with the call.
+    PyObject* const kept = future.inc_ref().ptr();
+    Py_INCREF(self);
+    Channel& heard = *channel;
+    const auto done = [channel = std::move(channel), kept, self, decides](const Decision& d) {
+      channel->Push({kept, self, decides, d});
+    };
+    const auto early =
+        limiter->Begin(op, key.view(), cost, admitted == nullptr ? 0 : admitted->at_ns, done);
+    if (!early.has_value()) {
+      if (!heard.KickSoon(args[5], args[4], limiter, self)) return nullptr;
+      return future.release().ptr();
+    }
+    Py_DECREF(kept);
+    Py_DECREF(self);
+    if (decides) return NewDecision(*early, self);
+    Py_RETURN_NONE;
+  });
+}
+
 template <typename Function>
 PyCFunction AsMethod(Function function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
@@ -143,6 +195,8 @@ PyMethodDef fast_methods[] = {
      "hit($self, key, cost=1)\n--\n\nCharges `cost` to `key` and tells whether it may pass."},
     {"allow", AsMethod(FastAllow), METH_FASTCALL | METH_KEYWORDS,
      "allow($self, key, cost=1)\n--\n\nAs hit(), but returns only whether it may pass."},
+    {"_begin", AsMethod(FastBegin), METH_FASTCALL | METH_KEYWORDS,
+     "_begin($self, op, key, cost, admitted, loop, channel, /)\n--\n\nBegins a call."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -312,7 +366,9 @@ void RegisterLimiter(py::module_& m) {
            [](PyLimiter& self) {
              const LimiterStats s = Checked(self).stats();
              return py::make_tuple(s.allowed, s.denied, s.store.degraded, s.store.errors,
-                                   s.store.keys, s.store.evictions, s.store.evicted_live);
+                                   s.store.keys, s.store.evictions, s.store.evicted_live,
+                                   s.store.script_errors, s.store.denied_locally,
+                                   s.store.breaker_opened, s.store.breaker_open);
            })
       .def("_close", [](PyLimiter& self) { self.open = nullptr; });
   auto* type = reinterpret_cast<PyTypeObject*>(limiter.ptr());

@@ -6,6 +6,7 @@
 PYBIND11_MODULE(_core, m) {
   m.attr("__version__") = TIDEGATE_VERSION;
   tidegate::python::RegisterDecision(m);
+  tidegate::python::RegisterChannel(m);
   tidegate::python::RegisterLimit(m);
   tidegate::python::RegisterClock(m);
   tidegate::python::RegisterLimiter(m);

@@ -22,6 +22,38 @@ OnError OnErrorFrom(const std::string& text) {
                                    "; accepted are fallback, open and closed");
 }
 
+bool IsFinalizing() {
+#if PY_VERSION_HEX >= 0x030d0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
+// Called from threads of the core's own, so neither it nor its destruction may hold the
+// GIL or expect an interpreter.
+std::function<void(bool, const std::string&)> HookFrom(const py::object& hook) {
+  const std::shared_ptr<py::object> kept(new py::object(hook), [](py::object* object) {
+    if (IsFinalizing()) {
+      object->release();
+    } else {
+      const py::gil_scoped_acquire gil;
+      object->dec_ref();
+      object->release();
+    }
+    delete object;
+  });
+  return [kept](bool open, const std::string& why) {
+    if (IsFinalizing()) return;
+    const py::gil_scoped_acquire gil;
+    try {
+      (*kept)(open, why);
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("a hook of the breaker");
+    }
+  };
+}
+
 std::shared_ptr<RedisStore> Make(const py::kwargs& given) {
   RedisOptions o;
   const auto take = [&](const char* name, auto* value) {
@@ -45,6 +77,11 @@ std::shared_ptr<RedisStore> Make(const py::kwargs& given) {
   if (given.contains("on_error")) o.on_error = OnErrorFrom(given["on_error"].cast<std::string>());
   take("fallback_share", &o.fallback_share);
   take_duration("breaker_open", &o.breaker_open);
+  take("breaker_failures", &o.breaker_failures);
+  take_duration("deny_cache_max", &o.deny_cache_max);
+  take("max_queue", &o.max_queue);
+  take("fallback", &o.fallback);
+  if (given.contains("on_breaker")) o.on_breaker = HookFrom(given["on_breaker"]);
   return ValueOrThrow(RedisStore::Create(std::move(o)));
 }
 
@@ -54,7 +91,6 @@ void RegisterRedisStore(py::module_& m) {
   py::class_<RedisStore, Store, std::shared_ptr<RedisStore>>(m, "RedisStore")
       .def(py::init(&Make))
       .def_property_readonly("client_clock", &RedisStore::client_clock)
-      .def_property_readonly("script_errors", &RedisStore::script_errors)
       // None, or what is wrong.
       .def("ping", [](RedisStore& store) -> py::object {
         absl::Status status;

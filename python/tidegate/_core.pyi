@@ -5,6 +5,7 @@ Redis. Every class is safe to use from
 many threads and after `fork()`.
 """
 
+from asyncio import AbstractEventLoop, Future
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final, final, overload
@@ -168,6 +169,15 @@ class ShmStore(Store):
         the furthest from being as good as new: their fingerprints (two words) and
         nanoseconds until they are."""
 
+class Channel:
+    """How an event loop hears of the calls that it did not wait for."""
+
+    def __init__(self) -> None: ...
+    def fileno(self) -> int:
+        """What is readable when there is something to hear."""
+    def drain(self) -> None:
+        """Resolves the futures of what is over. To be called in the loop's thread."""
+
 class RedisStore(Store):
     """The store that a fleet shares: one round trip to one Redis for each decision.
 
@@ -180,9 +190,6 @@ class RedisStore(Store):
     @property
     def client_clock(self) -> bool:
         """Whether decisions go by the limiter's clock instead of the server's."""
-    @property
-    def script_errors(self) -> int:
-        """How often a script failed: mistakes in tidegate, not of the server."""
     def ping(self) -> str | None:
         """One round trip, whatever the breaker says; None, or what is wrong."""
 
@@ -217,7 +224,17 @@ class Limiter:
         """
     def _release(self, key: str | bytes, cost: int, decision: Decision) -> None: ...
     def _now_ns(self) -> int: ...
-    def _stats(self) -> tuple[int, int, int, int, int, int, int]: ...
+    def _stats(self) -> tuple[int, int, int, int, int, int, int, int, int, int, bool]: ...
+    def _begin(
+        self,
+        op: int,
+        key: str | bytes,
+        cost: int,
+        admitted: Decision | None,
+        loop: AbstractEventLoop,
+        channel: Channel,
+        /,
+    ) -> Decision | Future[Any] | None: ...
     def _close(self) -> None: ...
 
 def parse_many(text: str, *, algorithm: str = "token-bucket") -> list[Limit]:

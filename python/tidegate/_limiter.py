@@ -20,7 +20,7 @@ from tidegate._waiting import WaitingRoom
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
+    from types import ModuleType, TracebackType
     from typing import Any, Union
 
     from tidegate._clock import ClockLike
@@ -67,7 +67,7 @@ class Limiter(_core.Limiter):
             )
         self._limits = tuple(as_limits(limit, algorithm))
         self._storage = open_store(storage, options)
-        self._waits = isinstance(self._storage, _core.RedisStore)
+        self._loops = _loops_for(self._storage)
         if (
             isinstance(self._storage, _core.RedisStore)
             and clock is not None
@@ -98,14 +98,40 @@ class Limiter(_core.Limiter):
     async def hit_async(self, key: Key, cost: int = 1) -> Decision:
         """As hit(), without blocking the event loop.
 
-        With a store in the process's own memory it never suspends; with another, a thread of
-        the loop's default executor makes the call.
+        With a store in the process's or the host's own memory it never suspends.
         """
-        if not self._waits:
+        loops = self._loops
+        if loops is None:
             return self.hit(key, cost)
-        import asyncio
+        answer = loops.begin(self, loops.HIT, key, cost)
+        return answer if type(answer) is Decision else await answer
 
-        return await asyncio.get_running_loop().run_in_executor(None, self.hit, key, cost)
+    async def allow_async(self, key: Key, cost: int = 1) -> bool:
+        """As allow(), without blocking the event loop."""
+        return (await self.hit_async(key, cost)).allowed
+
+    async def peek_async(self, key: Key, cost: int = 1) -> Decision:
+        """As peek(), without blocking the event loop."""
+        loops = self._loops
+        return (
+            self.peek(key, cost) if loops is None else await loops.ask(self, loops.PEEK, key, cost)
+        )
+
+    async def refund_async(self, key: Key, cost: int = 1) -> None:
+        """As refund(), without blocking the event loop."""
+        loops = self._loops
+        if loops is None:
+            return self.refund(key, cost)
+        await loops.ask(self, loops.REFUND, key, cost)
+        self._room.wake_first(key)
+
+    async def reset_async(self, key: Key) -> None:
+        """As reset(), without blocking the event loop."""
+        loops = self._loops
+        if loops is None:
+            return self.reset(key)
+        await loops.ask(self, loops.RESET, key, 1)
+        self._room.wake_first(key)
 
     def ping(self) -> None:
         """Raises StorageError where the storage does not answer; returns where it does."""
@@ -150,7 +176,7 @@ class Limiter(_core.Limiter):
         """As acquire(), without blocking the event loop. A cancelled task leaves the line."""
         import asyncio
 
-        self.peek(key, cost)
+        await self.peek_async(key, cost)
         deadline_ns = self._deadline_ns(timeout)
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
@@ -164,12 +190,7 @@ class Limiter(_core.Limiter):
             while True:
                 woken.clear()
                 first = self._room.is_first(ticket)
-                if self._waits:
-                    answer = await loop.run_in_executor(
-                        None, self._look, key, cost, deadline_ns, first
-                    )
-                else:
-                    answer = self._look(key, cost, deadline_ns, first)
+                answer = await self._look_async(key, cost, deadline_ns, first)
                 if isinstance(answer, Decision):
                     return answer
                 timer = loop.call_later(answer, woken.set) if self._timed else None
@@ -246,16 +267,43 @@ class Limiter(_core.Limiter):
             if decision.allowed:
                 return decision
             forecast = decision
+        return self._sleep(forecast, deadline_ns) or self.hit(key, cost)
+
+    async def _look_async(
+        self, key: Key, cost: int, deadline_ns: int | None, first: bool
+    ) -> Decision | float:
+        """As _look(), without blocking the event loop."""
+        if self._loops is None:
+            return self._look(key, cost, deadline_ns, first)
+        forecast = await self.peek_async(key, cost)
+        if forecast.allowed and first:
+            decision = await self.hit_async(key, cost)
+            if decision.allowed:
+                return decision
+            forecast = decision
+        return self._sleep(forecast, deadline_ns) or await self.hit_async(key, cost)
+
+    def _sleep(self, forecast: Decision, deadline_ns: int | None) -> float:
+        """Seconds until the next look, 0.0 where there is no use in waiting any longer."""
         wait = forecast.retry_after
         if wait == math.inf:
-            return self.hit(key, cost)
+            return 0.0
         if deadline_ns is None:
             return min(wait or _LONGEST_SLEEP, _LONGEST_SLEEP)
         left = (deadline_ns - self._now_ns()) / 1e9
         # A lease may end before its time, so its wait is only the longest possible.
         if left <= 0 or (wait > left and not self._has_leases):
-            return self.hit(key, cost)
+            return 0.0
         return min(wait or left, left, _LONGEST_SLEEP)
+
+
+def _loops_for(storage: _core.Store) -> ModuleType | None:
+    """What lets event loops go on while `storage` is asked; None where it never waits."""
+    if not isinstance(storage, _core.RedisStore):
+        return None
+    from tidegate import _loops
+
+    return _loops
 
 
 class Slot:
@@ -292,14 +340,12 @@ class Slot:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if not self._limiter._waits:
+        loops = self._limiter._loops
+        if loops is None:
             self.__exit__(exc_type, exc, traceback)
             return
-        import asyncio
-
-        await asyncio.get_running_loop().run_in_executor(
-            None, self.__exit__, exc_type, exc, traceback
-        )
+        await loops.ask(self._limiter, loops.RELEASE, self._key, self._cost, self.decision)
+        self._limiter._room.wake_first(self._key)
 
     def _entered(self, decision: Decision) -> Slot:
         if not decision.allowed:

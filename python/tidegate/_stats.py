@@ -13,7 +13,17 @@ class Stats(NamedTuple):
     allowed: int
     denied: int
     degraded: int
+    """Decisions made without the shared store."""
     errors: int
+    """Calls that the shared store did not answer, or refused."""
     keys: int
     evictions: int
     evicted_live: int
+    script_errors: int
+    """Failures of our own scripts: mistakes in tidegate, counted apart from the store's."""
+    denied_locally: int
+    """Refusals repeated from the deny cache, without asking the shared store."""
+    breaker_opened: int
+    """How often the circuit breaker opened."""
+    breaker_open: bool
+    """Whether it is open now."""

@@ -166,5 +166,5 @@ def test_a_foreign_value_is_told_apart(server: RedisServer) -> None:
         key = next(k for k in server.command("KEYS", "*").splitlines() if k.startswith(b"tg:"))
         server.command("SET", key, "foreign")
         assert limiter.hit("k").degraded
-        assert limiter.storage.script_errors == 1
+        assert limiter.stats().script_errors == 1
         assert limiter.stats().errors == 0

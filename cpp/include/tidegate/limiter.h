@@ -11,7 +11,9 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -29,6 +31,8 @@ struct LimiterStats {
   int64_t denied = 0;
   StoreStats store;
 };
+
+class RedisStore;
 
 class Limiter {
  public:
@@ -59,6 +63,15 @@ class Limiter {
   LimiterStats stats() const;
   // Whether calls may wait for I/O.
   bool blocks() const { return blocks_; }
+  // Hit() of such a limiter, where the answer takes no wait.
+  std::optional<Decision> HitWithoutWaiting(std::string_view key, int64_t cost = 1);
+  // Asks without waiting: the answer where it takes no round trip, else `done` is told
+  // later, once, by another thread; this must live until then. Of a store that never
+  // waits the answer comes at once. `admitted_ns` as in Release().
+  std::optional<Decision> Begin(Op op, std::string_view key, int64_t cost, int64_t admitted_ns,
+                                std::function<void(const Decision&)> done);
+  // Sends what was begun: once for many, so that they go out together.
+  void Kick();
 
  private:
   using Plan = absl::InlinedVector<Charge, 4>;
@@ -82,6 +95,7 @@ class Limiter {
   // to it directly.
   MemoryStore* const memory_;
   ShmStore* const shm_;
+  RedisStore* const redis_;
   const bool blocks_;
   const std::shared_ptr<Clock> clock_;
   SystemClock& system_ = SystemClock::Get();

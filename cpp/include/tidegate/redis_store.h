@@ -16,20 +16,32 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "tidegate/fingerprint.h"
+#include "tidegate/step.h"
 #include "tidegate/store.h"
+
+struct redisReply;
 
 namespace tidegate {
 
 namespace redis {
+class Breaker;
 class Connection;
+class DenyCache;
 class Scripts;
 struct Answer;
+struct FreeReply;
+struct Request;
+using Reply = std::unique_ptr<redisReply, FreeReply>;
 }  // namespace redis
 
 enum class OnError : uint8_t {
@@ -55,12 +67,17 @@ struct RedisOptions {
   absl::Duration ttl_margin = absl::ZeroDuration();
   OnError on_error = OnError::kFallback;
   double fallback_share = 1.0;  // 0 to 1, that is 1/instances
-  int64_t fallback_capacity = 1 << 20;
+  // What decides without Redis; a memory store of its own where it is null.
+  std::shared_ptr<Store> fallback;
   size_t max_queue = 100'000;  // calls in flight; more are failures at once
-  // The breaker opens after so many failures in a row within ten seconds, and
-  // stays open for breaker_open, within a tenth.
+  // How long a refusal may be repeated without asking again; 0: never.
+  absl::Duration deny_cache_max = absl::Seconds(1);
+  // See redis/breaker.h.
   int breaker_failures = 5;
   absl::Duration breaker_open = absl::Seconds(30);
+  // Told once of each change of the breaker, from any thread: whether it is open now,
+  // and why. Written to stderr where it is null.
+  std::function<void(bool open, const std::string& why)> on_breaker;
 };
 
 class RedisStore final : public Store {
@@ -69,6 +86,7 @@ class RedisStore final : public Store {
   static absl::StatusOr<std::shared_ptr<RedisStore>> Create(RedisOptions options);
   ~RedisStore() override;
 
+  absl::Status Accepts(const Limit& limit) const override;
   BoundLimit Bind(const Limit& limit, std::string_view scope) const override;
   Decision Hit(const Charge& charge, const Moment& moment) override;
   Decision Peek(const Charge& charge, const Moment& moment) override;
@@ -78,47 +96,74 @@ class RedisStore final : public Store {
   Decision HitAll(absl::Span<const Charge> plan, const Moment& moment,
                   absl::FunctionRef<int64_t()> clock) override;
   Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment) override;
+  std::optional<Decision> HitWithoutWaiting(absl::Span<const Charge> plan,
+                                            const Moment& moment) override;
+  void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
   StoreStats stats() const override;
-  // Failures of our own scripts: mistakes in tidegate, not of the server.
-  int64_t script_errors() const { return script_errors_.load(std::memory_order_relaxed); }
   bool blocks() const override { return true; }
+
+  // Asks without waiting. The answer where it takes no round trip; else `done` is told
+  // later, once, by another thread. The limits of `plan` and this must live until then.
+  // `admitted_ns` as in Release(). What decides nothing (refunds, releases, resets) is
+  // told an empty decision.
+  std::optional<Decision> Begin(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                                const Moment& moment, std::function<void(const Decision&)> done);
+  // Sends what was begun: once for many, so that they go out together.
+  void Kick();
 
   bool client_clock() const { return options_.client_clock; }
   // One round trip, whatever the breaker says; the error says what is wrong.
   absl::Status Ping();
 
  private:
+  class Sent;
+  class Probe;
+  static constexpr size_t kMostDenied = 8;
+  // What a request was made with, for what its reply is worth.
+  struct Asked {
+    int64_t at_ns;  // by SystemClock, or with client_clock the moment's
+    uint32_t versions[kMostDenied] =
+        {};  // of the deny cache, where the plan is no longer than this
+  };
+
   explicit RedisStore(RedisOptions options);
 
-  enum class Op : uint8_t { kHit, kPeek, kRefund, kRelease };
-
-  Decision Decide(Op op, absl::Span<const Charge> plan, const Moment& moment);
-  void Amend(Op op, const Charge& charge, int64_t admitted_ns, const Moment& moment);
-  absl::StatusOr<redis::Answer> Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
-                                    const Moment& moment);
-  Decision Degraded(Op op, absl::Span<const Charge> plan);
-  Decision Fallback(Op op, absl::Span<const Charge> plan, const Moment& moment);
+  Asked Ask(absl::Span<const Charge> plan, const Moment& moment) const;
+  Fingerprint KeyOf(const Charge& charge) const;
+  redis::Request RequestFor(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                            const Moment& moment) const;
+  // What is wrong with a reply, before it is read: NotFound where the server does not
+  // have the script.
+  absl::Status FailureIn(const absl::StatusOr<redis::Reply>& reply);
+  // The decision that an answer comes to, or that stands in for it.
+  Decision Judge(Op op, absl::Span<const Charge> plan, const Moment& moment, const Asked& asked,
+                 const absl::StatusOr<redis::Answer>& answer);
+  // What a refused plan leaves in the deny cache, and what that says later.
+  void Remember(absl::Span<const Charge> plan, const Asked& asked, const redis::Answer& answer,
+                int64_t retry_after_ns);
+  std::optional<Decision> Denied(absl::Span<const Charge> plan, int64_t now_ns);
+  // What is done before Redis is asked: the answer where it need not be.
+  std::optional<Decision> Before(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                                 const Moment& moment);
+  Decision Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment);
+  Decision Degraded(Op op, absl::Span<const Charge> plan, const Moment& moment);
   Decision AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment);
-  // The limit in the fallback store, at its share.
-  BoundLimit Local(const BoundLimit& limit) const;
-
-  // Whether the breaker lets a call through.
-  bool Admit();
+  Moment FallbackMoment(const Moment& moment) const;
   void Record(const absl::Status& status);
+  void Tell(bool open, const std::string& why) const;
 
   const RedisOptions options_;
+  const Hasher hasher_;
+  const std::shared_ptr<Store> fallback_;
   const std::unique_ptr<redis::Scripts> scripts_;
+  const std::unique_ptr<redis::DenyCache> denied_;
+  const std::unique_ptr<redis::Breaker> breaker_;
   const std::unique_ptr<redis::Connection> connection_;
-  std::shared_ptr<Store> fallback_;
 
   std::atomic<int64_t> degraded_{0};
   std::atomic<int64_t> errors_{0};
   std::atomic<int64_t> script_errors_{0};
-  // The breaker, without a lock that a fork() could leave held. Instants are
-  // nanoseconds of SystemClock.
-  std::atomic<int> failures_{0};  // in a row
-  std::atomic<int64_t> first_failure_ns_{0};
-  std::atomic<int64_t> open_until_ns_{0};  // 0: closed
+  std::atomic<int64_t> denied_locally_{0};
 };
 
 }  // namespace tidegate

@@ -3,6 +3,8 @@
 #define TIDEGATE_STORE_H_
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,6 +23,8 @@ struct BoundLimit {
   Limit limit;
   std::string scope;
   Fingerprint tag;
+  // The part of it that a shared store's fallback counts for, where it is not the whole.
+  std::shared_ptr<const BoundLimit> share;
 };
 
 struct Charge {
@@ -44,9 +48,16 @@ struct Moment {
 // again at a confirmed moment; nothing was charged.
 enum class Verdict : uint8_t { kRefused, kAllowed, kUnconfirmed };
 
+// What can be asked of a store without waiting for it.
+enum class Op : uint8_t { kHit, kPeek, kRefund, kRelease, kReset };
+
 struct StoreStats {
-  int64_t degraded = 0;      // decisions made without the shared store
-  int64_t errors = 0;        // calls that a shared store did not answer
+  int64_t degraded = 0;        // decisions made without the shared store
+  int64_t errors = 0;          // calls that a shared store did not answer
+  int64_t script_errors = 0;   // mistakes in our own scripts
+  int64_t denied_locally = 0;  // refusals that took no round trip to the shared store
+  int64_t breaker_opened = 0;  // how often the breaker did
+  bool breaker_open = false;
   int64_t keys = 0;          // cells in use, idle ones included until reclaimed
   int64_t evictions = 0;     // idle keys reclaimed: nothing was lost
   int64_t evicted_live = 0;  // live keys given up because no room was left
@@ -88,6 +99,10 @@ class Store {
 
   virtual StoreStats stats() const = 0;
 
+  // HitAll() of a store whose calls may wait, where its answer takes no wait.
+  virtual std::optional<Decision> HitWithoutWaiting(absl::Span<const Charge>, const Moment&) {
+    return std::nullopt;
+  }
   // Whether calls wait for something outside the process. Such a store also sets
   // Decision::at_ns, by the clock that it decided by.
   virtual bool blocks() const { return false; }

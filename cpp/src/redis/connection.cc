@@ -1,6 +1,7 @@
 #include "redis/connection.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -11,11 +12,13 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "redis/socket.h"
+#include "tidegate/wake.h"
 
 namespace tidegate::redis {
 namespace {
@@ -28,27 +31,40 @@ constexpr absl::Duration kSilence = absl::Seconds(1);
 // After so long without traffic it is looked at before it is used.
 constexpr absl::Duration kIdle = absl::Seconds(1);
 
+// How many forks lie between this process and the first: what getpid() would tell, for
+// the price of a load.
+std::atomic<int64_t> forks{0};
+int64_t Forks() {
+  static const int once =
+      pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  (void)once;
+  return forks.load(std::memory_order_relaxed);
+}
+
 }  // namespace
 
 class Connection::Impl : public std::enable_shared_from_this<Impl> {
  public:
-  explicit Impl(const RedisOptions& options) : options_(options), pid_(getpid()) {}
+  explicit Impl(const RedisOptions& options) : options_(options), forks_(Forks()) {}
 
-  pid_t pid() const { return pid_; }
+  bool IsMine() const { return forks_ == Forks(); }
   void Start() ABSL_LOCKS_EXCLUDED(mu_);
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<Reply> Call(const std::string& request, absl::Time deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
+  void Send(absl::Time deadline, std::unique_ptr<Caller> caller) ABSL_LOCKS_EXCLUDED(mu_);
+  void Kick() ABSL_LOCKS_EXCLUDED(mu_);
   void Renew(const std::string& why) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Pending {
     absl::CondVar ready;
     absl::Time sent;
-    bool abandoned = false;  // its caller has left; the reply is thrown away
+    absl::Time deadline;
+    std::unique_ptr<Caller> caller;  // null where a thread waits for `ready`
+    bool abandoned = false;          // its caller has left; the reply is thrown away
     bool done = false;
-    Reply reply;          // null where the connection broke
-    std::string failure;  // why
+    absl::StatusOr<Reply> reply = absl::UnknownError("");
   };
 
   enum class State { kConnecting, kUp, kStopped };
@@ -57,19 +73,35 @@ class Connection::Impl : public std::enable_shared_from_this<Impl> {
   void StartConnecting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Gives up the connection: every pending call fails, a new one is opened.
   void Break(const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Finds out whether the connection is still one.
+  void CheckUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status AwaitUp(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Writes what is queued, unless another thread is at it. Unlocks meanwhile.
   void Flush(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Waits for bytes once and hands out the replies in them. Unlocks meanwhile.
-  void Read(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Feed(const char* bytes, size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Waits for bytes once and hands out the replies in them; returns early when
+  // `wake_fd` is readable. Unlocks meanwhile.
+  void Read(absl::Time deadline, int wake_fd = -1) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What is there, as replies; why the connection is of no more use, or null.
+  static const char* Receive(int fd, redisReader* reader, std::vector<Reply>* replies);
+  // Hands a pending call what it waited for, or why it gets nothing.
+  void Finish(const std::shared_ptr<Pending>& pending, absl::StatusOr<Reply> reply)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The thread of those who cannot wait.
+  void Pump() ABSL_LOCKS_EXCLUDED(mu_);
+  void WakePump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Queues what waits for the connection that is there. Unlocks meanwhile.
+  void SendWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Queues or gives up what waits for a connection, and gives up what is late. The
+  // next deadline.
+  absl::Time Tend() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Makes somebody read, if anybody waits.
   void PassOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Closes the descriptor once no thread uses it.
   void CloseIfUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const RedisOptions options_;
-  const pid_t pid_;
+  const int64_t forks_;
 
   absl::Mutex mu_;
   absl::CondVar changed_;  // state_, or a thread let go of the descriptor
@@ -87,6 +119,13 @@ class Connection::Impl : public std::enable_shared_from_this<Impl> {
   std::deque<std::shared_ptr<Pending>> queue_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<redisReader, void (*)(redisReader*)> reader_ ABSL_GUARDED_BY(mu_){
       nullptr, redisReaderFree};
+
+  // Of those who cannot wait.
+  std::unique_ptr<Wake> wake_ ABSL_GUARDED_BY(mu_);  // made with the thread
+  bool pump_sleeps_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<std::shared_ptr<Pending>> unsent_ ABSL_GUARDED_BY(mu_);  // no connection yet
+  std::deque<std::shared_ptr<Pending>> async_ ABSL_GUARDED_BY(mu_);   // by deadline
+  std::vector<std::shared_ptr<Pending>> told_ ABSL_GUARDED_BY(mu_);   // done, to be told
 };
 
 void Connection::Impl::Start() {
@@ -129,11 +168,13 @@ void Connection::Impl::Connect() {
       connecting_ = false;
       state_ = State::kUp;
       changed_.SignalAll();
+      WakePump();
       return;
     }
     failed_ = true;
     failure_ = std::string(fd.status().message());
     changed_.SignalAll();
+    WakePump();
     const absl::Time until = absl::Now() + backoff * jitter(random);
     while (state_ == State::kConnecting && !changed_.WaitWithDeadline(&mu_, until)) {
     }
@@ -158,11 +199,7 @@ void Connection::Impl::Break(const std::string& why) {
   ++generation_;
   out_.clear();
   failure_ = why;
-  for (const auto& pending : queue_) {
-    pending->done = true;
-    pending->failure = why;
-    pending->ready.Signal();
-  }
+  for (const auto& pending : queue_) Finish(pending, absl::AbortedError(why));
   queue_.clear();
   CloseIfUnused();
   StartConnecting();
@@ -178,9 +215,10 @@ void Connection::Impl::Stop() {
   if (state_ == State::kUp) Break("the store was closed");
   state_ = State::kStopped;
   changed_.SignalAll();
+  WakePump();
 }
 
-absl::Status Connection::Impl::AwaitUp(absl::Time deadline) {
+void Connection::Impl::CheckUp() {
   if (state_ == State::kUp) {
     const absl::Time now = absl::Now();
     if (!queue_.empty() && now - queue_.front()->sent > kSilence) {
@@ -193,6 +231,10 @@ absl::Status Connection::Impl::AwaitUp(absl::Time deadline) {
     }
   }
   if (state_ == State::kConnecting && !connecting_) StartConnecting();
+}
+
+absl::Status Connection::Impl::AwaitUp(absl::Time deadline) {
+  CheckUp();
   while (state_ == State::kConnecting && !failed_) {
     if (changed_.WaitWithDeadline(&mu_, deadline)) break;
   }
@@ -235,62 +277,199 @@ void Connection::Impl::Flush(absl::Time deadline) {
   }
 }
 
-void Connection::Impl::Read(absl::Time deadline) {
+void Connection::Impl::Read(absl::Time deadline, int wake_fd) {
   reading_ = true;
   const uint64_t generation = generation_;
   const int fd = fd_;
+  // Nobody else touches it while this thread reads.
+  redisReader* const reader = reader_.get();
   mu_.Unlock();
-  char buffer[65536];
-  ssize_t n = -1;
-  bool again = true;
-  if (Poll(fd, POLLIN, deadline) != 0) {
-    n = recv(fd, buffer, sizeof buffer, MSG_DONTWAIT);
-    again = n < 0 && (errno == EAGAIN || errno == EINTR);
-  }
+  std::vector<Reply> replies;
+  const char* broken = nullptr;
+  if (Poll(fd, POLLIN, deadline, wake_fd) != 0) broken = Receive(fd, reader, &replies);
   mu_.Lock();
   reading_ = false;
   if (generation != generation_) {
     CloseIfUnused();
-  } else if (n > 0) {
-    Feed(buffer, static_cast<size_t>(n));
-  } else if (!again) {
-    Break(n == 0 ? "the server closed the connection" : "the connection broke");
-  }
-}
-
-void Connection::Impl::Feed(const char* bytes, size_t size) {
-  last_use_ = absl::Now();
-  if (redisReaderFeed(reader_.get(), bytes, size) != REDIS_OK) {
-    Break("the reply is too large");
     return;
   }
-  for (;;) {
-    void* made = nullptr;
-    if (redisReaderGetReply(reader_.get(), &made) != REDIS_OK) {
-      Break("the server does not speak the protocol of Redis");
-      return;
-    }
-    if (made == nullptr) return;
-    Reply reply(static_cast<redisReply*>(made));
+  if (!replies.empty()) last_use_ = absl::Now();
+  for (Reply& reply : replies) {
     if (queue_.empty()) {
-      Break("the server sent a reply that nobody asked for");
-      return;
+      broken = "the server sent a reply that nobody asked for";
+      break;
     }
     const std::shared_ptr<Pending> pending = std::move(queue_.front());
     queue_.pop_front();
-    pending->reply = std::move(reply);
-    pending->done = true;
+    Finish(pending, std::move(reply));
+  }
+  if (broken != nullptr) Break(broken);
+}
+
+const char* Connection::Impl::Receive(int fd, redisReader* reader, std::vector<Reply>* replies) {
+  char buffer[65536];
+  const ssize_t n = recv(fd, buffer, sizeof buffer, MSG_DONTWAIT);
+  if (n == 0) return "the server closed the connection";
+  if (n < 0) return errno == EAGAIN || errno == EINTR ? nullptr : "the connection broke";
+  if (redisReaderFeed(reader, buffer, static_cast<size_t>(n)) != REDIS_OK) {
+    return "the reply is too large";
+  }
+  for (;;) {
+    void* made = nullptr;
+    if (redisReaderGetReply(reader, &made) != REDIS_OK) {
+      return "the server does not speak the protocol of Redis";
+    }
+    if (made == nullptr) return nullptr;
+    replies->emplace_back(static_cast<redisReply*>(made));
+  }
+}
+
+void Connection::Impl::Finish(const std::shared_ptr<Pending>& pending,
+                              absl::StatusOr<Reply> reply) {
+  pending->done = true;
+  if (pending->abandoned) return;
+  pending->reply = std::move(reply);
+  if (pending->caller == nullptr) {
     pending->ready.Signal();
+  } else {
+    told_.push_back(pending);
+    WakePump();
+  }
+}
+
+void Connection::Impl::WakePump() {
+  if (!pump_sleeps_) return;
+  pump_sleeps_ = false;
+  wake_->Signal();
+}
+
+void Connection::Impl::Send(absl::Time deadline, std::unique_ptr<Caller> caller) {
+  const auto pending = std::make_shared<Pending>();
+  pending->deadline = deadline;
+  pending->caller = std::move(caller);
+  absl::Status refused;
+  {
+    absl::MutexLock lock(&mu_);
+    if (wake_ == nullptr) {
+      try {
+        wake_ = std::make_unique<Wake>();
+        std::thread([self = shared_from_this()] { self->Pump(); }).detach();
+      } catch (const std::system_error& error) {
+        wake_ = nullptr;
+        refused = absl::UnavailableError(absl::StrCat("cannot start a thread: ", error.what()));
+      }
+    }
+    if (refused.ok() && queue_.size() + unsent_.size() >= options_.max_queue) {
+      refused = absl::ResourceExhaustedError(
+          absl::StrCat(queue_.size(), " calls wait for Redis; accepted are ", options_.max_queue));
+    }
+    if (refused.ok()) unsent_.push_back(pending);
+  }
+  if (!refused.ok()) pending->caller->Done(std::move(refused));
+}
+
+void Connection::Impl::Kick() {
+  absl::MutexLock lock(&mu_);
+  WakePump();
+}
+
+void Connection::Impl::SendWaiting() {
+  std::deque<std::shared_ptr<Pending>> waiting;
+  waiting.swap(unsent_);
+  const uint64_t generation = generation_;
+  mu_.Unlock();
+  std::vector<std::shared_ptr<Pending>> joined;
+  for (std::shared_ptr<Pending>& pending : waiting) {
+    if (!joined.empty()) joined.back()->caller->Join(&pending->caller);
+    if (pending->caller != nullptr) joined.push_back(std::move(pending));
+  }
+  std::string requests;
+  for (const auto& pending : joined) requests += pending->caller->Request();
+  mu_.Lock();
+  if (generation != generation_) {
+    for (const auto& pending : joined) Finish(pending, absl::UnavailableError(failure_));
+    return;
+  }
+  const absl::Time now = absl::Now();
+  last_use_ = now;
+  out_ += requests;
+  for (const auto& pending : joined) {
+    pending->sent = now;
+    queue_.push_back(pending);
+    async_.push_back(pending);
+  }
+}
+
+absl::Time Connection::Impl::Tend() {
+  if (!unsent_.empty()) CheckUp();
+  if (!unsent_.empty() && state_ == State::kUp) SendWaiting();
+  const absl::Time now = absl::Now();
+  if (state_ == State::kStopped || (state_ == State::kConnecting && failed_)) {
+    for (const auto& pending : unsent_) Finish(pending, absl::UnavailableError(failure_));
+    unsent_.clear();
+  }
+  while (!unsent_.empty() && unsent_.front()->deadline <= now) {
+    Finish(unsent_.front(), absl::UnavailableError(failure_));
+    unsent_.pop_front();
+  }
+  while (!async_.empty() && (async_.front()->done || async_.front()->deadline <= now)) {
+    if (!async_.front()->done) {
+      Finish(async_.front(), absl::DeadlineExceededError("no answer in time"));
+      async_.front()->abandoned = true;
+    }
+    async_.pop_front();
+  }
+  const absl::Time first = unsent_.empty() ? absl::InfiniteFuture() : unsent_.front()->deadline;
+  return async_.empty() ? first : std::min(first, async_.front()->deadline);
+}
+
+void Connection::Impl::Tell() {
+  std::vector<std::shared_ptr<Pending>> told;
+  told.swap(told_);
+  mu_.Unlock();
+  for (const auto& pending : told) pending->caller->Done(std::move(pending->reply));
+  told.clear();
+  mu_.Lock();
+}
+
+void Connection::Impl::Pump() {
+  absl::MutexLock lock(&mu_);
+  while (state_ != State::kStopped || !told_.empty() || !unsent_.empty()) {
+    const absl::Time next = Tend();
+    if (!told_.empty()) {
+      // What came in meanwhile goes out before those who are told take their time.
+      if (state_ == State::kUp && !writing_) Flush(next);
+      Tell();
+      continue;
+    }
+    if (state_ == State::kUp && !out_.empty() && !writing_) {
+      Flush(next);
+      continue;
+    }
+    const int wake_fd = wake_->fd();
+    pump_sleeps_ = true;
+    if (state_ == State::kUp && !async_.empty() && !reading_) {
+      Read(next, wake_fd);
+    } else {
+      mu_.Unlock();
+      (void)Poll(wake_fd, POLLIN, next);
+      mu_.Lock();
+    }
+    pump_sleeps_ = false;
+    wake_->Clear();
   }
 }
 
 void Connection::Impl::PassOn() {
   if (reading_) return;
   for (const auto& pending : queue_) {
-    if (!pending->abandoned) {
+    if (pending->abandoned) continue;
+    if (pending->caller == nullptr) {
       pending->ready.Signal();
-      return;
+    } else {
+      WakePump();
     }
+    return;
   }
 }
 
@@ -319,7 +498,6 @@ absl::StatusOr<Reply> Connection::Impl::Call(const std::string& request, absl::T
     pending->abandoned = true;
     return absl::DeadlineExceededError("no answer in time");
   }
-  if (pending->reply == nullptr) return absl::AbortedError(pending->failure);
   return std::move(pending->reply);
 }
 
@@ -329,15 +507,14 @@ Connection::Connection(const RedisOptions& options) : options_(options), impl_(n
 
 Connection::~Connection() {
   std::shared_ptr<Impl>* impl = impl_.load();
-  if ((*impl)->pid() != getpid()) return;
+  if (!(*impl)->IsMine()) return;
   (*impl)->Stop();
   delete impl;
 }
 
 Connection::Impl& Connection::Current() {
   std::shared_ptr<Impl>* impl = impl_.load(std::memory_order_acquire);
-  const pid_t pid = getpid();
-  if (impl == nullptr || (*impl)->pid() != pid) [[unlikely]] {
+  if (impl == nullptr || !(*impl)->IsMine()) [[unlikely]] {
     auto* made = new std::shared_ptr<Impl>(std::make_shared<Impl>(options_));
     if (impl_.compare_exchange_strong(impl, made, std::memory_order_acq_rel)) {
       (*made)->Start();
@@ -351,6 +528,12 @@ Connection::Impl& Connection::Current() {
 absl::StatusOr<Reply> Connection::Call(const std::string& request, absl::Time deadline) {
   return Current().Call(request, deadline);
 }
+
+void Connection::Send(absl::Time deadline, std::unique_ptr<Caller> caller) {
+  Current().Send(deadline, std::move(caller));
+}
+
+void Connection::Kick() { Current().Kick(); }
 
 void Connection::Renew(const std::string& why) { Current().Renew(why); }
 

@@ -8,6 +8,10 @@
 // connecting (names, TCP, AUTH) is done by a thread, which lives until it has
 // succeeded.
 //
+// Who cannot wait, such as an event loop, leaves its request and a Caller to be told.
+// For these there is one thread more, begun with the first of them, that writes and
+// reads when no other does, watches their deadlines and tells them in batches.
+//
 // Thread-safe. After fork() the first call in the child opens anew.
 #ifndef TIDEGATE_REDIS_CONNECTION_H_
 #define TIDEGATE_REDIS_CONNECTION_H_
@@ -29,7 +33,20 @@ namespace tidegate::redis {
 struct FreeReply {
   void operator()(redisReply* reply) const { freeReplyObject(reply); }
 };
-using Reply = std::unique_ptr<redisReply, FreeReply>;
+
+// Who asks without waiting. All calls come from the connection's thread, without a lock,
+// but for Done() where nothing could be sent: that comes from the sender's.
+class Caller {
+ public:
+  virtual ~Caller() = default;
+  // Takes over what `other` asks, where one request can be for both; `other` is then
+  // null.
+  virtual void Join(std::unique_ptr<Caller>* /*other*/) {}
+  // One command.
+  virtual std::string Request() = 0;
+  // Told once of the reply.
+  virtual void Done(absl::StatusOr<Reply> reply) = 0;
+};
 
 class Connection {
  public:
@@ -39,13 +56,19 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // Sends `request`, one command as formatted by hiredis, and waits for its reply,
+  // Sends `request`, one command, and waits for its reply,
   // which may be an error reply. Fails with
   //   Unavailable        not sent: no connection
   //   ResourceExhausted  not sent: the queue is full
   //   DeadlineExceeded   no reply by `deadline`; it may have been executed
   //   Aborted            the connection broke; it may have been executed
   absl::StatusOr<Reply> Call(const std::string& request, absl::Time deadline);
+
+  // The same without waiting: `caller` is told, also of what failed at once. What is
+  // sent lies ready until Kick(), so that many go out together.
+  void Send(absl::Time deadline, std::unique_ptr<Caller> caller);
+
+  void Kick();
 
   // Ends the connection, so that the next call finds a new one.
   void Renew(const std::string& why);

@@ -5,17 +5,19 @@
 #include <random>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "redis/breaker.h"
 #include "redis/connection.h"
+#include "redis/deny_cache.h"
 #include "redis/scripts.h"
 #include "tidegate/clock.h"
 #include "tidegate/memory_store.h"
 
 namespace tidegate {
 namespace {
-
-constexpr int64_t kBreakerWindowNs = 10'000'000'000;
 
 absl::Status Check(const RedisOptions& o) {
   if (o.port < 1 || o.port > 65535) {
@@ -33,12 +35,41 @@ absl::Status Check(const RedisOptions& o) {
   if (o.timeout <= absl::ZeroDuration() || o.connect_timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("a timeout of 0 or less was given; accepted is more");
   }
+  if (o.deny_cache_max < absl::ZeroDuration() || o.deny_cache_max > absl::Hours(1)) {
+    return absl::InvalidArgumentError(absl::StrCat("the deny_cache_max is ",
+                                                   absl::ToDoubleSeconds(o.deny_cache_max),
+                                                   " s; accepted is 0 to 3600"));
+  }
+  if (o.breaker_failures < 1 || o.breaker_open <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("breaker_failures is ", o.breaker_failures, " and breaker_open ",
+                     absl::ToDoubleSeconds(o.breaker_open),
+                     " s; accepted are 1 failure and more, and more than 0 s"));
+  }
   if (o.ttl_margin < absl::ZeroDuration() || o.ttl_margin > absl::Hours(24 * 366)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the ttl_margin is ", absl::ToDoubleSeconds(o.ttl_margin), " s; accepted is 0 to a year"));
   }
   return absl::OkStatus();
 }
+
+// The part of a limit that the fallback counts for.
+absl::StatusOr<Limit> ShareOf(const Limit& whole, double share) {
+  const auto part = [&](int64_t n) {
+    return std::max<int64_t>(1, static_cast<int64_t>(share * static_cast<double>(n)));
+  };
+  LimitSpec spec;
+  spec.count = part(whole.count());
+  spec.period_ns = whole.period_ns();
+  if (IsBucket(whole.algorithm())) spec.burst = part(whole.burst());
+  spec.algorithm = whole.algorithm();
+  spec.calendar = whole.calendar();
+  spec.calendar_units = whole.calendar_units();
+  spec.name = whole.rule();
+  return Limit::Create(std::move(spec));
+}
+
+bool IsDecision(Op op) { return op == Op::kHit || op == Op::kPeek; }
 
 // An error that our own script raised, or one that tells that it is not ours.
 bool IsScriptError(const std::string& message) {
@@ -51,63 +82,58 @@ bool IsScriptError(const std::string& message) {
 
 absl::StatusOr<std::shared_ptr<RedisStore>> RedisStore::Create(RedisOptions options) {
   if (absl::Status s = Check(options); !s.ok()) return s;
-  auto memory = MemoryStore::Create({.capacity = options.fallback_capacity});
-  if (!memory.ok()) return memory.status();
-  std::shared_ptr<RedisStore> store(new RedisStore(std::move(options)));
-  store->fallback_ = *std::move(memory);
-  return store;
+  if (options.fallback == nullptr) {
+    auto memory = MemoryStore::Create({});
+    if (!memory.ok()) return memory.status();
+    options.fallback = *std::move(memory);
+  }
+  return std::shared_ptr<RedisStore>(new RedisStore(std::move(options)));
 }
 
 RedisStore::RedisStore(RedisOptions options)
     : options_(std::move(options)),
+      hasher_(Hasher::RandomSeed()),
+      fallback_(options_.fallback),
       scripts_(std::make_unique<redis::Scripts>()),
+      denied_(
+          std::make_unique<redis::DenyCache>(absl::ToInt64Nanoseconds(options_.deny_cache_max))),
+      breaker_(std::make_unique<redis::Breaker>(options_.breaker_failures, options_.breaker_open)),
       connection_(std::make_unique<redis::Connection>(options_)) {}
 
 RedisStore::~RedisStore() = default;
 
+absl::Status RedisStore::Accepts(const Limit& limit) const { return fallback_->Accepts(limit); }
+
 BoundLimit RedisStore::Bind(const Limit& limit, std::string_view scope) const {
   const std::string prefix = redis::KeyPrefix(limit, scope);
-  // The limit of the fallback is this one or, at a share, one bound for each call.
-  return {limit, prefix, fallback_->Bind(limit, prefix).tag};
+  BoundLimit bound{limit, prefix, fallback_->Bind(limit, prefix).tag, nullptr};
+  if (options_.fallback_share < 1) {
+    if (absl::StatusOr<Limit> share = ShareOf(limit, options_.fallback_share); share.ok()) {
+      bound.share =
+          std::make_shared<BoundLimit>(BoundLimit{*std::move(share), prefix, bound.tag, nullptr});
+    }
+  }
+  return bound;
 }
 
-BoundLimit RedisStore::Local(const BoundLimit& limit) const {
-  if (options_.fallback_share >= 1) return limit;
-  const Limit& whole = limit.limit;
-  const auto share = [&](int64_t n) {
-    return std::max<int64_t>(
-        1, static_cast<int64_t>(options_.fallback_share * static_cast<double>(n)));
-  };
-  LimitSpec spec;
-  spec.count = share(whole.count());
-  spec.period_ns = whole.period_ns();
-  if (IsBucket(whole.algorithm())) spec.burst = share(whole.burst());
-  spec.algorithm = whole.algorithm();
-  spec.calendar = whole.calendar();
-  spec.calendar_units = whole.calendar_units();
-  spec.name = whole.rule();
-  absl::StatusOr<Limit> part = Limit::Create(std::move(spec));
-  return {part.ok() ? *std::move(part) : whole, limit.scope, limit.tag};
+Fingerprint RedisStore::KeyOf(const Charge& charge) const {
+  return hasher_.Hash(charge.key, charge.limit->tag);
 }
 
-bool RedisStore::Admit() {
-  int64_t until = open_until_ns_.load(std::memory_order_acquire);
-  if (until == 0) return true;
-  const int64_t now = SystemClock::Get().Now();
-  if (now < until) return false;
-  // One caller probes; the others go on without Redis until it has an answer.
-  return open_until_ns_.compare_exchange_strong(
-      until, now + absl::ToInt64Nanoseconds(2 * options_.timeout), std::memory_order_acq_rel);
+// ------------------------------------------------------------- what fails
+
+void RedisStore::Tell(bool open, const std::string& why) const {
+  if (options_.on_breaker) {
+    options_.on_breaker(open, why);
+  } else {
+    std::fprintf(stderr, "tidegate: %s\n", why.c_str());
+  }
 }
 
 void RedisStore::Record(const absl::Status& status) {
+  const int64_t now = SystemClock::Get().Now();
   if (status.ok()) {
-    if (failures_.load(std::memory_order_relaxed) != 0) {
-      failures_.store(0, std::memory_order_relaxed);
-      if (open_until_ns_.exchange(0, std::memory_order_acq_rel) != 0) {
-        std::fprintf(stderr, "tidegate: Redis answers again\n");
-      }
-    }
+    if (breaker_->Succeeded(now)) Tell(false, "Redis answers again");
     return;
   }
   if (absl::IsInternal(status)) {
@@ -120,29 +146,85 @@ void RedisStore::Record(const absl::Status& status) {
   } else {
     errors_.fetch_add(1, std::memory_order_relaxed);
   }
-  const int64_t now = SystemClock::Get().Now();
-  const int failures = failures_.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (failures == 1) first_failure_ns_.store(now, std::memory_order_relaxed);
-  if (failures < options_.breaker_failures) return;
-  if (failures == options_.breaker_failures &&
-      now - first_failure_ns_.load(std::memory_order_relaxed) > kBreakerWindowNs) {
-    failures_.store(1, std::memory_order_relaxed);
-    first_failure_ns_.store(now, std::memory_order_relaxed);
-    return;
-  }
-  std::minstd_rand random(static_cast<uint32_t>(now));
-  const absl::Duration pause =
-      options_.breaker_open * std::uniform_real_distribution<double>(0.9, 1.1)(random);
-  if (open_until_ns_.exchange(now + absl::ToInt64Nanoseconds(pause), std::memory_order_acq_rel) ==
-      0) {
-    std::fprintf(stderr, "tidegate: Redis fails (%s); deciding without it for %.0f s\n",
-                 std::string(status.message()).c_str(), absl::ToDoubleSeconds(pause));
+  if (breaker_->Failed(now)) {
+    Tell(true, absl::StrCat("Redis fails (", status.message(), "); deciding without it for ",
+                            absl::ToDoubleSeconds(options_.breaker_open), " s"));
   }
 }
 
-absl::StatusOr<redis::Answer> RedisStore::Run(Op op, absl::Span<const Charge> plan,
-                                              int64_t admitted_ns, const Moment& moment) {
-  static constexpr std::string_view kNames[] = {"hit", "peek", "refund", "release"};
+// Asks whether Redis answers, at nobody's cost.
+class RedisStore::Probe final : public redis::Caller {
+ public:
+  explicit Probe(RedisStore& store) : store_(store) {}
+  std::string Request() override { return redis::Format({"PING"}); }
+  void Done(absl::StatusOr<redis::Reply> reply) override {
+    if (reply.ok() && (*reply)->type == REDIS_REPLY_ERROR) {
+      store_.Record(absl::UnavailableError((*reply)->str));
+    } else {
+      store_.Record(reply.status());
+    }
+  }
+
+ private:
+  RedisStore& store_;
+};
+
+Moment RedisStore::FallbackMoment(const Moment& moment) const {
+  if (options_.client_clock) return {moment.now_ns, /*confirmed=*/true};
+  return {SystemClock::Get().Now() + fallback_->clock_shift_ns(), /*confirmed=*/true};
+}
+
+Decision RedisStore::AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment) {
+  if (op == Op::kPeek) return fallback_->PeekAll(plan, moment);
+  return plan.size() == 1
+             ? fallback_->Hit(plan[0], moment)
+             : fallback_->HitAll(plan, moment, [&] { return FallbackMoment(moment).now_ns; });
+}
+
+Decision RedisStore::Degraded(Op op, absl::Span<const Charge> plan, const Moment& asked) {
+  degraded_.fetch_add(1, std::memory_order_relaxed);
+  const Moment moment = FallbackMoment(asked);
+  Decision d;
+  if (options_.on_error != OnError::kFallback) {
+    d.limit = &plan[0].limit->limit;
+    d.allowed = options_.on_error == OnError::kOpen;
+    if (!d.allowed) {
+      // When Redis may be asked again.
+      d.retry_after_ns = std::max(breaker_->OpenFor(SystemClock::Get().Now()),
+                                  absl::ToInt64Nanoseconds(options_.timeout));
+      d.used_ns = d.limit->depth_ns();
+      d.used_fraction = d.limit->depth_fraction();
+      d.used_units = d.limit->count();
+    }
+  } else if (plan[0].limit->share == nullptr) {
+    d = AskFallback(op, plan, moment);
+  } else {
+    absl::InlinedVector<Charge, 4> shares(plan.begin(), plan.end());
+    for (Charge& charge : shares) charge.limit = charge.limit->share.get();
+    d = AskFallback(op, shares, moment);
+    // Told as one on the whole limit, with the room that the share leaves.
+    const Limit& whole = plan[d.rule].limit->limit;
+    const int64_t remaining = d.remaining();
+    d.limit = &whole;
+    if (IsBucket(whole.algorithm())) {
+      const Interval used = CostInterval(whole, whole.burst() - remaining);
+      d.used_ns = used.ns;
+      d.used_fraction = used.fraction;
+    } else {
+      d.used_units = whole.count() - remaining;
+    }
+  }
+  d.behind = false;
+  d.degraded = true;
+  d.at_ns = moment.now_ns;
+  return d;
+}
+
+// ------------------------------------------------------------- what is asked
+
+redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                                      const Moment& moment) const {
+  static constexpr std::string_view kNames[] = {"hit", "peek", "refund", "release", "reset"};
   redis::Request request;
   request.op = kNames[static_cast<size_t>(op)];
   request.plan = plan;
@@ -152,151 +234,328 @@ absl::StatusOr<redis::Answer> RedisStore::Run(Op op, absl::Span<const Charge> pl
   request.margin_ms = absl::ToInt64Milliseconds(options_.ttl_margin) +
                       (options_.client_clock ? kClockToleranceNs / 1'000'000 : 0);
   request.admitted_ns = admitted_ns;
-  const absl::Time deadline = absl::Now() + options_.timeout;
-  absl::StatusOr<redis::Reply> reply = connection_->Call(scripts_->EvalSha(request), deadline);
-  if (reply.ok() && (*reply)->type == REDIS_REPLY_ERROR &&
-      absl::StartsWith((*reply)->str, "NOSCRIPT")) {
-    reply = connection_->Call(scripts_->Eval(request), deadline);
-  }
-  if (!reply.ok()) return reply.status();
-  if ((*reply)->type == REDIS_REPLY_ERROR) {
-    const std::string message((*reply)->str, (*reply)->len);
-    // A replica: after a failover the name may lead to another server.
-    if (absl::StartsWith(message, "READONLY")) connection_->Renew(message);
-    if (IsScriptError(message)) return absl::InternalError(message);
-    return absl::UnavailableError(message);
-  }
-  return redis::Scripts::Parse(**reply, plan);
+  return request;
 }
 
-Decision RedisStore::Decide(Op op, absl::Span<const Charge> plan, const Moment& moment) {
-  if (!Admit()) return Degraded(op, plan);
-  absl::StatusOr<redis::Answer> answer = Run(op, plan, 0, moment);
-  if (answer.ok()) {
+RedisStore::Asked RedisStore::Ask(absl::Span<const Charge> plan, const Moment& moment) const {
+  Asked asked;
+  asked.at_ns = options_.client_clock ? moment.now_ns : SystemClock::Get().Now();
+  if (!denied_->on()) return asked;
+  const size_t n = std::min(plan.size(), kMostDenied);
+  for (size_t i = 0; i < n; ++i) asked.versions[i] = denied_->Version(KeyOf(plan[i]));
+  return asked;
+}
+
+void RedisStore::Remember(absl::Span<const Charge> plan, const Asked& asked,
+                          const redis::Answer& answer, int64_t retry_after_ns) {
+  if (plan.size() > kMostDenied) return;
+  CellState states[kMostDenied];
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const auto state = redis::Scripts::Steppable(plan[i], answer, i);
+    if (!state.has_value()) return;
+    states[i] = *state;
+  }
+  const int64_t heard_ns = options_.client_clock ? asked.at_ns : SystemClock::Get().Now();
+  for (size_t i = 0; i < plan.size(); ++i) {
+    denied_->Put(KeyOf(plan[i]), asked.versions[i], states[i], retry_after_ns,
+                 {asked.at_ns, heard_ns, answer.now_ns});
+  }
+}
+
+std::optional<Decision> RedisStore::Denied(absl::Span<const Charge> plan, int64_t now_ns) {
+  PlanVerdict verdict;
+  int64_t at_ns = 0;
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const auto known = denied_->Find(KeyOf(plan[i]), now_ns);
+    if (!known.has_value()) return std::nullopt;
+    const auto decision = redis::Scripts::StepLater(plan[i], known->state, known->now_ns);
+    if (!decision.has_value()) return std::nullopt;
+    verdict.Add(*decision, static_cast<uint32_t>(i));
+    at_ns = known->now_ns;
+  }
+  Decision d = verdict.get();
+  if (d.allowed || d.behind) return std::nullopt;
+  d.at_ns = at_ns;
+  denied_locally_.fetch_add(1, std::memory_order_relaxed);
+  return d;
+}
+
+std::optional<Decision> RedisStore::HitWithoutWaiting(absl::Span<const Charge> plan,
+                                                      const Moment& moment) {
+  if (denied_->on()) {
+    const auto denied =
+        Denied(plan, options_.client_clock ? moment.now_ns : SystemClock::Get().Now());
+    if (denied.has_value()) return denied;
+  }
+  if (breaker_->IsClosed()) return std::nullopt;
+  return Before(Op::kHit, plan, 0, moment);
+}
+
+std::optional<Decision> RedisStore::Before(Op op, absl::Span<const Charge> plan,
+                                           int64_t admitted_ns, const Moment& moment) {
+  if (!IsDecision(op)) {
+    for (const Charge& charge : plan) denied_->Forget(KeyOf(charge));
+    // The fallback may have charged what is given back now.
+    if (options_.on_error == OnError::kFallback && degraded_.load(std::memory_order_relaxed) != 0) {
+      const Moment local = FallbackMoment(moment);
+      for (Charge charge : plan) {
+        if (charge.limit->share != nullptr) charge.limit = charge.limit->share.get();
+        if (op == Op::kRefund) fallback_->Refund(charge, local);
+        if (op == Op::kRelease) fallback_->Release(charge, admitted_ns, local);
+        if (op == Op::kReset) fallback_->Reset(charge, local);
+      }
+    }
+  }
+  if (breaker_->IsClosed()) return std::nullopt;
+  const int64_t now = SystemClock::Get().Now();
+  if (breaker_->ProbeIsDue(now)) {
+    connection_->Send(absl::Now() + options_.timeout, std::make_unique<Probe>(*this));
+    connection_->Kick();
+  }
+  if (breaker_->IsClosed()) return std::nullopt;
+  return IsDecision(op) ? Degraded(op, plan, moment) : Decision();
+}
+
+absl::Status RedisStore::FailureIn(const absl::StatusOr<redis::Reply>& reply) {
+  if (!reply.ok()) return reply.status();
+  if ((*reply)->type != REDIS_REPLY_ERROR) return absl::OkStatus();
+  const std::string message((*reply)->str, (*reply)->len);
+  if (absl::StartsWith(message, "NOSCRIPT")) return absl::NotFoundError(message);
+  // A replica: after a failover the name may lead to another server.
+  if (absl::StartsWith(message, "READONLY")) connection_->Renew(message);
+  return IsScriptError(message) ? absl::InternalError(message) : absl::UnavailableError(message);
+}
+
+Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                           const Asked& asked, const absl::StatusOr<redis::Answer>& answer) {
+  absl::Status failure = answer.status();
+  if (failure.ok() && !IsDecision(op)) {
+    Record(failure);
+    return {};
+  }
+  if (failure.ok()) {
     PlanVerdict verdict;
     for (size_t i = 0; i < plan.size(); ++i) {
       verdict.Add(redis::Scripts::Decide(plan[i], *answer, i, op == Op::kPeek),
                   static_cast<uint32_t>(i));
     }
     Decision d = verdict.get();
+    // The states that were found are not those that stand there now.
+    const bool changed = d.allowed || d.behind;
     // Only with the caller's clock is a second reading of use.
     d.behind = d.behind && options_.client_clock && !moment.confirmed;
     d.at_ns = answer->now_ns;
     if (d.behind || d.allowed == answer->allowed) {
+      if (op == Op::kHit && changed && denied_->on()) {
+        for (const Charge& charge : plan) denied_->Outdate(KeyOf(charge));
+      } else if (op == Op::kHit && denied_->on()) {
+        Remember(plan, asked, *answer, d.retry_after_ns);
+      }
       Record(absl::OkStatus());
       return d;
     }
-    answer = absl::InternalError("the script decided otherwise than the step");
+    failure = absl::InternalError("the script decided otherwise than the step");
   }
-  Record(answer.status());
-  return Degraded(op, plan);
+  Record(failure);
+  return IsDecision(op) ? Degraded(op, plan, moment) : Decision();
 }
 
-Decision RedisStore::Fallback(Op op, absl::Span<const Charge> plan, const Moment& moment) {
-  if (options_.fallback_share >= 1) return AskFallback(op, plan, moment);
-  std::vector<BoundLimit> limits;
-  limits.reserve(plan.size());
-  for (const Charge& charge : plan) limits.push_back(Local(*charge.limit));
-  std::vector<Charge> local(plan.begin(), plan.end());
-  for (size_t i = 0; i < local.size(); ++i) local[i].limit = &limits[i];
-  Decision d = AskFallback(op, local, moment);
-  // The limits at their share end with this call, so the decision is told as one
-  // on the caller's limit, with the room that the share leaves.
-  const Limit& whole = plan[d.rule].limit->limit;
-  const int64_t remaining = d.remaining();
-  d.limit = &whole;
-  if (IsBucket(whole.algorithm())) {
-    const Interval used = CostInterval(whole, whole.burst() - remaining);
-    d.used_ns = used.ns;
-    d.used_fraction = used.fraction;
-  } else {
-    d.used_units = whole.count() - remaining;
-  }
-  return d;
-}
+// ------------------------------------------------------------- waiting
 
-Decision RedisStore::AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment) {
-  if (op == Op::kPeek) return fallback_->PeekAll(plan, moment);
-  return plan.size() == 1
-             ? fallback_->Hit(plan[0], moment)
-             : fallback_->HitAll(plan, moment, [] { return SystemClock::Get().Now(); });
-}
-
-Decision RedisStore::Degraded(Op op, absl::Span<const Charge> plan) {
-  degraded_.fetch_add(1, std::memory_order_relaxed);
-  const Moment moment{SystemClock::Get().Now(), /*confirmed=*/true};
-  Decision d;
-  if (options_.on_error == OnError::kFallback) {
-    d = Fallback(op, plan, moment);
-  } else {
-    d.limit = &plan[0].limit->limit;
-    d.allowed = options_.on_error == OnError::kOpen;
-    if (!d.allowed) {
-      // When Redis may be asked again.
-      const int64_t until = open_until_ns_.load(std::memory_order_acquire);
-      d.retry_after_ns =
-          std::max(until - moment.now_ns, absl::ToInt64Nanoseconds(options_.timeout));
-      d.used_ns = d.limit->depth_ns();
-      d.used_fraction = d.limit->depth_fraction();
-      d.used_units = d.limit->count();
+Decision RedisStore::Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                         const Moment& moment) {
+  if (const auto early = Before(op, plan, admitted_ns, moment)) return *early;
+  const Asked asked = Ask(plan, moment);
+  const absl::Time deadline = absl::Now() + options_.timeout;
+  const redis::Request request = RequestFor(op, plan, admitted_ns, moment);
+  bool is_short = redis::Scripts::IsShort(request);
+  bool by_text = false;
+  for (;;) {
+    const auto reply =
+        connection_->Call(is_short ? scripts_->ShortCommand(request, {plan[0].key}, by_text)
+                                   : scripts_->Command(request, by_text),
+                          deadline);
+    absl::Status failure = FailureIn(reply);
+    if (absl::IsNotFound(failure) && !by_text) {
+      by_text = true;
+      continue;
     }
-  }
-  d.behind = false;
-  d.degraded = true;
-  d.at_ns = moment.now_ns;
-  return d;
-}
-
-void RedisStore::Amend(Op op, const Charge& charge, int64_t admitted_ns, const Moment& moment) {
-  if (options_.on_error == OnError::kFallback) {
-    const Moment now{SystemClock::Get().Now()};
-    const BoundLimit limit = Local(*charge.limit);
-    const Charge local{charge.key, &limit, charge.cost};
-    if (degraded_.load(std::memory_order_relaxed) != 0) {
-      if (op == Op::kRefund) fallback_->Refund(local, now);
-      if (op == Op::kRelease) fallback_->Release(local, admitted_ns, now);
+    if (!failure.ok()) return Judge(op, plan, moment, asked, failure);
+    if (!is_short) {
+      return Judge(op, plan, moment, asked,
+                   op == Op::kReset ? redis::Answer() : redis::Scripts::Parse(**reply, plan));
     }
+    const auto answers = redis::Scripts::ParseShort(**reply, 1);
+    if (!answers.ok()) return Judge(op, plan, moment, asked, answers.status());
+    if (!answers->front().states.empty()) return Judge(op, plan, moment, asked, answers->front());
+    is_short = by_text = false;
   }
-  if (!Admit()) return;
-  const auto answer = Run(op, {&charge, 1}, admitted_ns, moment);
-  Record(answer.status());
 }
 
 Decision RedisStore::Hit(const Charge& charge, const Moment& moment) {
-  return Decide(Op::kHit, {&charge, 1}, moment);
+  return Run(Op::kHit, {&charge, 1}, 0, moment);
 }
 Decision RedisStore::Peek(const Charge& charge, const Moment& moment) {
-  return Decide(Op::kPeek, {&charge, 1}, moment);
+  return Run(Op::kPeek, {&charge, 1}, 0, moment);
 }
 Decision RedisStore::HitAll(absl::Span<const Charge> plan, const Moment& moment,
                             absl::FunctionRef<int64_t()>) {
-  return Decide(Op::kHit, plan, moment);
+  return Run(Op::kHit, plan, 0, moment);
 }
 Decision RedisStore::PeekAll(absl::Span<const Charge> plan, const Moment& moment) {
-  return Decide(Op::kPeek, plan, moment);
+  return Run(Op::kPeek, plan, 0, moment);
 }
 void RedisStore::Refund(const Charge& charge, const Moment& moment) {
-  Amend(Op::kRefund, charge, 0, moment);
+  (void)Run(Op::kRefund, {&charge, 1}, 0, moment);
 }
 void RedisStore::Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) {
-  Amend(Op::kRelease, charge, admitted_ns, moment);
+  (void)Run(Op::kRelease, {&charge, 1}, admitted_ns, moment);
+}
+void RedisStore::Reset(const Charge& charge, const Moment& moment) {
+  (void)Run(Op::kReset, {&charge, 1}, 0, moment);
 }
 
-void RedisStore::Reset(const Charge& charge, const Moment&) {
-  if (degraded_.load(std::memory_order_relaxed) != 0) {
-    const BoundLimit limit = Local(*charge.limit);
-    fallback_->Reset({charge.key, &limit, charge.cost}, {SystemClock::Get().Now()});
+// ------------------------------------------------------------- not waiting
+
+// Requests that are under way, and what is needed to understand the reply: one of any
+// sort, or short hits of one limit and cost that share a command.
+class RedisStore::Sent final : public redis::Caller {
+ public:
+  struct Call {
+    RedisStore& store;
+    Op op;
+    std::string key;
+    absl::InlinedVector<Charge, 2> plan;
+    int64_t admitted_ns;
+    Moment moment;
+    Asked asked;
+    absl::Time deadline;
+    std::function<void(const Decision&)> done;
+
+    redis::Request Request() const { return store.RequestFor(op, plan, admitted_ns, moment); }
+    void Answer(const absl::StatusOr<redis::Answer>& answer) const {
+      done(store.Judge(op, plan, moment, asked, answer));
+    }
+  };
+
+  explicit Sent(std::unique_ptr<Call> call)
+      : store_(call->store), short_(redis::Scripts::IsShort(call->Request())) {
+    calls_.push_back(std::move(call));
   }
-  if (!Admit()) return;
-  const auto reply =
-      connection_->Call(redis::Format({"DEL", redis::RedisKey(*charge.limit, charge.key)}),
-                        absl::Now() + options_.timeout);
-  if (reply.ok() && (*reply)->type == REDIS_REPLY_ERROR) {
-    Record(absl::UnavailableError((*reply)->str));
-  } else {
-    Record(reply.status());
+
+  // In full, whatever it is, and where it was sent before by its text.
+  Sent(std::vector<std::unique_ptr<Call>> calls, bool is_short, bool by_text)
+      : store_(calls[0]->store), short_(is_short), by_text_(by_text), calls_(std::move(calls)) {}
+
+  static void Send(std::unique_ptr<Sent> sent) {
+    redis::Connection& connection = *sent->store_.connection_;
+    const absl::Time deadline = sent->calls_[0]->deadline;
+    connection.Send(deadline, std::move(sent));
   }
+
+  void Join(std::unique_ptr<redis::Caller>* other) override {
+    auto* const sent = dynamic_cast<Sent*>(other->get());
+    if (sent == nullptr || !short_ || !sent->short_ || by_text_ != sent->by_text_ ||
+        calls_.size() + sent->calls_.size() > redis::Scripts::kMostHits) {
+      return;
+    }
+    const Charge& mine = calls_[0]->plan[0];
+    const Charge& others = sent->calls_[0]->plan[0];
+    if (mine.limit != others.limit || mine.cost != others.cost) return;
+    for (auto& call : sent->calls_) calls_.push_back(std::move(call));
+    other->reset();
+  }
+
+  std::string Request() override {
+    const redis::Request request = calls_[0]->Request();
+    if (!short_) return store_.scripts_->Command(request, by_text_);
+    absl::InlinedVector<std::string_view, redis::Scripts::kMostHits> keys;
+    for (const auto& call : calls_) keys.push_back(call->key);
+    return store_.scripts_->ShortCommand(request, keys, by_text_);
+  }
+
+  void Done(absl::StatusOr<redis::Reply> reply) override {
+    const absl::Status failure = store_.FailureIn(reply);
+    if (absl::IsNotFound(failure) && !by_text_) {
+      RedisStore& store = store_;
+      Send(std::make_unique<Sent>(std::move(calls_), short_, /*by_text=*/true));
+      store.Kick();
+      return;
+    }
+    if (!failure.ok()) {
+      for (const auto& call : calls_) call->Answer(failure);
+    } else if (short_) {
+      TellShort(**reply);
+    } else {
+      const Call& call = *calls_[0];
+      call.Answer(call.op == Op::kReset ? redis::Answer()
+                                        : redis::Scripts::Parse(**reply, call.plan));
+    }
+  }
+
+ private:
+  void TellShort(const redisReply& reply) {
+    const auto answers = redis::Scripts::ParseShort(reply, calls_.size());
+    bool again = false;
+    for (size_t i = 0; i < calls_.size(); ++i) {
+      if (!answers.ok()) {
+        calls_[i]->Answer(answers.status());
+      } else if (!(*answers)[i].states.empty()) {
+        calls_[i]->Answer((*answers)[i]);
+      } else {
+        std::vector<std::unique_ptr<Call>> one;
+        one.push_back(std::move(calls_[i]));
+        Send(std::make_unique<Sent>(std::move(one), /*is_short=*/false, /*by_text=*/false));
+        again = true;
+      }
+    }
+    if (again) store_.Kick();
+  }
+
+  RedisStore& store_;
+  const bool short_;
+  const bool by_text_ = false;
+  std::vector<std::unique_ptr<Call>> calls_;
+};
+
+std::optional<Decision> RedisStore::Begin(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                                          const Moment& moment,
+                                          std::function<void(const Decision&)> done) {
+  std::optional<Decision> early =
+      op == Op::kHit ? HitWithoutWaiting(plan, moment) : Before(op, plan, admitted_ns, moment);
+  if (early.has_value()) return early;
+  auto call = std::make_unique<Sent::Call>(Sent::Call{*this,
+                                                      op,
+                                                      std::string(plan[0].key),
+                                                      {plan.begin(), plan.end()},
+                                                      admitted_ns,
+                                                      moment,
+                                                      Ask(plan, moment),
+                                                      absl::Now() + options_.timeout,
+                                                      std::move(done)});
+  for (Charge& charge : call->plan) charge.key = call->key;
+  Sent::Send(std::make_unique<Sent>(std::move(call)));
+  return std::nullopt;
 }
+
+void RedisStore::HitMany(absl::Span<const Charge> charges, const Moment& moment,
+                         Verdict* verdicts) {
+  absl::BlockingCounter left(static_cast<int>(charges.size()));
+  for (size_t i = 0; i < charges.size(); ++i) {
+    const auto done = [&left, &moment, verdict = &verdicts[i]](const Decision& d) {
+      *verdict = d.behind && !moment.confirmed ? Verdict::kUnconfirmed
+                 : d.allowed                   ? Verdict::kAllowed
+                                               : Verdict::kRefused;
+      left.DecrementCount();
+    };
+    const auto early = Begin(Op::kHit, charges.subspan(i, 1), 0, moment, done);
+    if (early.has_value()) done(*early);
+  }
+  Kick();
+  left.Wait();
+}
+
+void RedisStore::Kick() { connection_->Kick(); }
 
 absl::Status RedisStore::Ping() {
   const auto reply = connection_->Call(
@@ -307,9 +566,13 @@ absl::Status RedisStore::Ping() {
 }
 
 StoreStats RedisStore::stats() const {
-  StoreStats stats;
+  StoreStats stats = fallback_->stats();
   stats.degraded = degraded_.load(std::memory_order_relaxed);
   stats.errors = errors_.load(std::memory_order_relaxed);
+  stats.script_errors = script_errors_.load(std::memory_order_relaxed);
+  stats.denied_locally = denied_locally_.load(std::memory_order_relaxed);
+  stats.breaker_opened = breaker_->opened();
+  stats.breaker_open = !breaker_->IsClosed();
   return stats;
 }
 

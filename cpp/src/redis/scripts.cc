@@ -3,6 +3,7 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <utility>
 
@@ -16,6 +17,7 @@ namespace tidegate::redis {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kMicrosecond = 1'000;
 constexpr size_t kLongestPlainKey = 128;
 
 // The algorithms of lua/, one bit each.
@@ -53,36 +55,84 @@ std::string Digest(const EVP_MD* kind, std::string_view text) {
   return {reinterpret_cast<const char*>(bytes), size};
 }
 
-void AppendInstant(std::vector<std::string>* words, int64_t ns) {
-  words->push_back(std::to_string(ns / kSecond));
-  words->push_back(std::to_string(ns % kSecond));
-}
+// A command in the making: words behind each other, and how many they are.
+class Words {
+ public:
+  Words() { text_.reserve(512); }
 
-void AppendLimit(std::vector<std::string>* words, const Request& request, const Charge& charge) {
+  void Add(std::string_view word) {
+    AppendNumber('$', static_cast<int64_t>(word.size()));
+    text_.append(word);
+    text_.append("\r\n");
+    ++count_;
+  }
+  void Add(int64_t number) {
+    char digits[24];
+    const auto end = std::to_chars(std::begin(digits), std::end(digits), number).ptr;
+    Add({digits, static_cast<size_t>(end - digits)});
+  }
+  void AddInstant(int64_t ns) {
+    Add(ns / kSecond);
+    Add(ns % kSecond);
+  }
+  // The whole command, by the protocol of Redis: an array of strings with their sizes.
+  std::string Finish() {
+    std::string command;
+    command.reserve(text_.size() + 8);
+    text_.swap(command);
+    AppendNumber('*', count_);
+    text_.append(command);
+    return std::move(text_);
+  }
+
+ private:
+  void AppendNumber(char kind, int64_t number) {
+    char line[24];
+    line[0] = kind;
+    char* end = std::to_chars(line + 1, std::end(line) - 2, number).ptr;
+    *end++ = '\r';
+    *end++ = '\n';
+    text_.append(line, static_cast<size_t>(end - line));
+  }
+
+  std::string text_;
+  int64_t count_ = 0;
+};
+
+void AppendLimit(Words* words, const Request& request, const Charge& charge) {
   const Limit& limit = charge.limit->limit;
   const size_t part = PartOf(limit);
-  words->emplace_back(kParts[part].name);
+  words->Add(kParts[part].name);
   if (part == 0) {
-    AppendInstant(words, limit.depth_ns());
-    words->push_back(std::to_string(limit.depth_fraction()));
-    words->push_back(std::to_string(limit.denominator()));
-    words->push_back(charge.cost > limit.burst() ? "1" : "0");
+    words->AddInstant(limit.depth_ns());
+    words->Add(limit.depth_fraction());
+    words->Add(limit.denominator());
+    words->Add(charge.cost > limit.burst() ? 1 : 0);
     const Interval interval = CostInterval(limit, std::min(charge.cost, limit.burst()));
-    AppendInstant(words, interval.ns);
-    words->push_back(std::to_string(interval.fraction));
+    words->AddInstant(interval.ns);
+    words->Add(interval.fraction);
     return;
   }
-  AppendInstant(words, limit.period_ns());
+  words->AddInstant(limit.period_ns());
   if (part == 1) {
     const int64_t months = limit.calendar() == Calendar::kNone   ? 0
                            : limit.calendar() == Calendar::kYear ? 12 * limit.calendar_units()
                                                                  : limit.calendar_units();
-    words->push_back(std::to_string(months));
+    words->Add(months);
   }
-  words->push_back(std::to_string(limit.count()));
+  words->Add(limit.count());
   // Beyond the count is beyond the count; scripts count exactly below 2^53 only.
-  words->push_back(std::to_string(std::min(charge.cost, limit.count() + 1)));
-  if (part == 3) AppendInstant(words, request.admitted_ns);
+  words->Add(std::min(charge.cost, limit.count() + 1));
+  if (part == 3) words->AddInstant(request.admitted_ns);
+}
+
+CellState CellOf(const Limit& limit, const std::array<int64_t, 6>& state) {
+  CellState cell{static_cast<uint64_t>(state[0] * kSecond + state[1]),
+                 static_cast<uint64_t>(state[2])};
+  if (limit.algorithm() == Algorithm::kSlidingWindow) {
+    cell.w1 = static_cast<uint64_t>(state[2]) << 32 | static_cast<uint64_t>(state[3]);
+  }
+  return cell;
 }
 
 // As Judge() and StepLog() in log.cc, from what the script tells of the log.
@@ -128,28 +178,84 @@ Scripts::Scripts() {
     text += lua::plan;
     scripts_[set].digest = absl::BytesToHexString(Digest(EVP_sha1(), text));
   }
+  short_.text = std::string(lua::bucket_hits);
+  short_.digest = absl::BytesToHexString(Digest(EVP_sha1(), short_.text));
 }
 
 std::string Scripts::Command(const Request& request, bool by_text) const {
+  if (request.op == "reset") {
+    Words words;
+    words.Add("DEL");
+    for (const Charge& charge : request.plan) words.Add(RedisKey(*charge.limit, charge.key));
+    return words.Finish();
+  }
   size_t set = 0;
   for (const Charge& charge : request.plan) set |= size_t{1} << PartOf(charge.limit->limit);
-  std::vector<std::string> words;
-  words.reserve(9 + 10 * request.plan.size());
-  words.emplace_back(by_text ? "EVAL" : "EVALSHA");
-  words.push_back(by_text ? scripts_[set].text : scripts_[set].digest);
-  words.push_back(std::to_string(request.plan.size()));
-  for (const Charge& charge : request.plan) words.push_back(RedisKey(*charge.limit, charge.key));
-  words.emplace_back(request.op);
+  Words words;
+  words.Add(by_text ? "EVAL" : "EVALSHA");
+  words.Add(by_text ? scripts_[set].text : scripts_[set].digest);
+  words.Add(static_cast<int64_t>(request.plan.size()));
+  for (const Charge& charge : request.plan) words.Add(RedisKey(*charge.limit, charge.key));
+  words.Add(request.op);
   if (request.server_time) {
-    words.emplace_back();
-    words.emplace_back();
+    words.Add("");
+    words.Add("");
   } else {
-    AppendInstant(&words, request.now_ns);
+    words.AddInstant(request.now_ns);
   }
-  words.emplace_back(request.confirmed ? "1" : "0");
-  words.push_back(std::to_string(request.margin_ms));
+  words.Add(request.confirmed ? 1 : 0);
+  words.Add(request.margin_ms);
   for (const Charge& charge : request.plan) AppendLimit(&words, request, charge);
-  return Format(words);
+  return words.Finish();
+}
+
+bool Scripts::IsShort(const Request& request) {
+  if (request.op != "hit" || request.plan.size() != 1 || !request.server_time) return false;
+  const Charge& charge = request.plan[0];
+  const Limit& limit = charge.limit->limit;
+  if (!IsBucket(limit.algorithm()) || charge.cost > limit.burst()) return false;
+  const Interval cost = CostInterval(limit, charge.cost);
+  return limit.depth_fraction() == 0 && limit.depth_ns() % kMicrosecond == 0 &&
+         cost.fraction == 0 && cost.ns % kMicrosecond == 0;
+}
+
+std::string Scripts::ShortCommand(const Request& request, absl::Span<const std::string_view> keys,
+                                  bool by_text) const {
+  const Charge& charge = request.plan[0];
+  const Limit& limit = charge.limit->limit;
+  Words words;
+  words.Add(by_text ? "EVAL" : "EVALSHA");
+  words.Add(by_text ? short_.text : short_.digest);
+  words.Add(static_cast<int64_t>(keys.size()));
+  for (const std::string_view key : keys) words.Add(RedisKey(*charge.limit, key));
+  words.Add(limit.depth_ns() / kMicrosecond);
+  words.Add(CostInterval(limit, charge.cost).ns / kMicrosecond);
+  words.Add(request.margin_ms);
+  return words.Finish();
+}
+
+absl::StatusOr<std::vector<Answer>> Scripts::ParseShort(const redisReply& reply, size_t hits) {
+  const auto foreign = [] { return absl::InternalError("the reply is not one of our script"); };
+  if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 1 + 2 * hits) return foreign();
+  constexpr int64_t kLast = kMaxInstantNs / kMicrosecond * 2;
+  for (size_t i = 0; i < reply.elements; ++i) {
+    const redisReply& element = *reply.element[i];
+    if (element.type != REDIS_REPLY_INTEGER || element.integer < -1 || element.integer > kLast) {
+      return foreign();
+    }
+  }
+  const auto number = [&](size_t i) { return static_cast<int64_t>(reply.element[i]->integer); };
+  if (number(0) < 0 || number(0) > kMaxInstantNs / kMicrosecond) return foreign();
+  std::vector<Answer> answers(hits);
+  for (size_t i = 0; i < hits; ++i) {
+    const int64_t tat = number(2 + 2 * i);
+    answers[i].now_ns = number(0) * kMicrosecond;
+    answers[i].allowed = number(1 + 2 * i) == 1;
+    if (tat < 0) continue;
+    constexpr int64_t kEach = kSecond / kMicrosecond;
+    answers[i].states.push_back({tat / kEach, tat % kEach * kMicrosecond, 0, 0, 0, 0});
+  }
+  return answers;
 }
 
 absl::StatusOr<Answer> Scripts::Parse(const redisReply& reply, absl::Span<const Charge> plan) {
@@ -190,15 +296,39 @@ Decision Scripts::Decide(const Charge& charge, const Answer& answer, size_t inde
   if (IsLog(limit.algorithm())) {
     return DecideLog(charge, answer, index, !peek && answer.allowed);
   }
-  const auto& state = answer.states[index];
-  CellState cell{static_cast<uint64_t>(state[0] * kSecond + state[1]),
-                 static_cast<uint64_t>(state[2])};
-  if (limit.algorithm() == Algorithm::kSlidingWindow) {
-    cell.w1 = static_cast<uint64_t>(state[2]) << 32 | static_cast<uint64_t>(state[3]);
-  }
+  const CellState cell = CellOf(limit, answer.states[index]);
   if (peek) return Peek(limit, cell, answer.now_ns, charge.cost);
   CellState ignored;
   return Step(limit, cell, answer.now_ns, charge.cost, &ignored);
+}
+
+std::optional<CellState> Scripts::Steppable(const Charge& charge, const Answer& answer,
+                                            size_t index) {
+  const Limit& limit = charge.limit->limit;
+  const auto& state = answer.states[index];
+  if (limit.algorithm() == Algorithm::kConcurrency) return std::nullopt;
+  if (limit.algorithm() != Algorithm::kSlidingLog) return CellOf(limit, state);
+  // A full log: the instants at which one unit ends, and the last.
+  if (charge.cost != 1 || state[2] != limit.count()) return std::nullopt;
+  return CellState{static_cast<uint64_t>(state[4] * kSecond + state[5]),
+                   static_cast<uint64_t>(state[0] * kSecond + state[1])};
+}
+
+std::optional<Decision> Scripts::StepLater(const Charge& charge, const CellState& state,
+                                           int64_t now_ns) {
+  const Limit& limit = charge.limit->limit;
+  if (IsLog(limit.algorithm())) {
+    if (charge.cost != 1) return std::nullopt;
+    Decision d;
+    d.limit = &limit;
+    d.used_units = limit.count();
+    d.retry_after_ns = static_cast<int64_t>(state.w0) - now_ns;
+    d.reset_after_ns = static_cast<int64_t>(state.w1) - now_ns;
+    if (d.retry_after_ns <= 0) return std::nullopt;
+    return d;
+  }
+  CellState ignored;
+  return Step(limit, state, now_ns, charge.cost, &ignored);
 }
 
 std::string KeyPrefix(const Limit& limit, std::string_view scope) {
@@ -232,18 +362,9 @@ std::string RedisKey(const BoundLimit& limit, std::string_view key) {
 }
 
 std::string Format(const std::vector<std::string>& words) {
-  std::vector<const char*> pointers;
-  std::vector<size_t> sizes;
-  for (const std::string& word : words) {
-    pointers.push_back(word.data());
-    sizes.push_back(word.size());
-  }
-  char* formatted = nullptr;
-  const int size = redisFormatCommandArgv(&formatted, static_cast<int>(words.size()),
-                                          pointers.data(), sizes.data());
-  std::string command(formatted, size > 0 ? static_cast<size_t>(size) : 0);
-  redisFreeCommand(formatted);
-  return command;
+  Words command;
+  for (const std::string& word : words) command.Add(word);
+  return command.Finish();
 }
 
 }  // namespace tidegate::redis

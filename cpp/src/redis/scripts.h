@@ -7,12 +7,14 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "tidegate/step.h"
 #include "tidegate/store.h"
 
 namespace tidegate::redis {
@@ -26,7 +28,7 @@ struct Answer {
 };
 
 struct Request {
-  std::string_view op;  // as lua/plan.lua knows it
+  std::string_view op;  // as lua/plan.lua knows it, or reset
   absl::Span<const Charge> plan;
   bool server_time = true;
   int64_t now_ns = 0;       // unless server_time
@@ -37,12 +39,22 @@ struct Request {
 
 class Scripts {
  public:
+  // Hits that one call of lua/bucket_hits.lua takes.
+  static constexpr size_t kMostHits = 32;
+
   Scripts();
 
-  // The commands that apply `request`: by the script's digest, and by its text
-  // for a server that does not have it.
-  std::string EvalSha(const Request& request) const { return Command(request, false); }
-  std::string Eval(const Request& request) const { return Command(request, true); }
+  // Whether lua/bucket_hits.lua can do it.
+  static bool IsShort(const Request& request);
+  // Short hits of one limit and cost.
+  std::string ShortCommand(const Request& request, absl::Span<const std::string_view> keys,
+                           bool by_text) const;
+  // An answer for each of `hits`; one without states is to be asked for in full.
+  static absl::StatusOr<std::vector<Answer>> ParseShort(const redisReply& reply, size_t hits);
+
+  // The command that applies `request`: by the script's digest, or by its text for a
+  // server that does not have it.
+  std::string Command(const Request& request, bool by_text) const;
 
   // Internal where the reply is not one of our script.
   static absl::StatusOr<Answer> Parse(const redisReply& reply, absl::Span<const Charge> plan);
@@ -51,14 +63,21 @@ class Scripts {
   // peek.
   static Decision Decide(const Charge& charge, const Answer& answer, size_t index, bool peek);
 
+  // The state of one limit of a plan, where later decisions follow from it alone: not of
+  // places in flight, which are given back at any time, and of a log only when it is full.
+  static std::optional<CellState> Steppable(const Charge& charge, const Answer& answer,
+                                            size_t index);
+  // What such a state says later, where it tells.
+  static std::optional<Decision> StepLater(const Charge& charge, const CellState& state,
+                                           int64_t now_ns);
+
  private:
   struct Script {
     std::string text;
     std::string digest;
   };
-  std::string Command(const Request& request, bool by_text) const;
-
   std::array<Script, 16> scripts_;  // by the set of algorithms in them
+  Script short_;
 };
 
 // What sets a limit's keys apart from those of other limits and scopes.
@@ -67,7 +86,7 @@ std::string KeyPrefix(const Limit& limit, std::string_view scope);
 // and has no braces, else as a digest.
 std::string RedisKey(const BoundLimit& limit, std::string_view key);
 
-// A whole command, as hiredis formats it.
+// A whole command, as the protocol of Redis has it.
 std::string Format(const std::vector<std::string>& words);
 
 }  // namespace tidegate::redis

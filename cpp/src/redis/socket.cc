@@ -145,14 +145,15 @@ absl::Status Handshake(int fd, const std::vector<std::vector<std::string>>& comm
 
 }  // namespace
 
-int Poll(int fd, short events, absl::Time deadline) {
-  pollfd p{fd, events, 0};
+int Poll(int fd, short events, absl::Time deadline, int wake_fd) {
+  pollfd waits[2] = {{fd, events, 0}, {wake_fd, POLLIN, 0}};
   for (;;) {
     const absl::Duration left = deadline - absl::Now();
     if (left <= absl::ZeroDuration()) return 0;
-    const int64_t ms = absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1)));
-    const int n = poll(&p, 1, static_cast<int>(std::min<int64_t>(ms, 1'000'000)));
-    if (n > 0) return p.revents;
+    const int64_t ms = std::min<int64_t>(
+        absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1))), 1'000'000);
+    const int n = poll(waits, wake_fd < 0 ? 1 : 2, static_cast<int>(ms));
+    if (n > 0) return waits[0].revents;
     if (n < 0 && errno != EINTR) return POLLERR;
   }
 }

@@ -8,8 +8,9 @@
 
 namespace tidegate::redis {
 
-// Waits for `events`; the events that came, 0 when the time is up.
-int Poll(int fd, short events, absl::Time deadline);
+// Waits for `events`; the events that came, 0 when the time is up or `wake_fd` is
+// readable.
+int Poll(int fd, short events, absl::Time deadline, int wake_fd = -1);
 
 // Resolves the name, connects, authenticates, selects the database and names the
 // connection. The descriptor of what is ready for commands. Messages hold no

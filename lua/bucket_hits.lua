@@ -1,0 +1,40 @@
+-- Hits on buckets of one limit, each on its own: what most calls are, without what most
+-- calls do not need. For limits and costs of whole microseconds, by the server's TIME.
+--
+-- KEYS: one for each hit; they may repeat.
+-- ARGV[1] depth (burst * T) and [2] cost * T, microseconds; [3] milliseconds that keys
+--   live on after their state has lost its meaning.
+-- Value: the theoretical arrival time, microseconds since the epoch, decimal.
+-- Reply, all integers: the instant of the call, microseconds; then for each hit 1 where
+--   it passes, else 0, and its state before, 0 where fresh. A state of -1 is one that
+--   this script does not understand: then nothing was done, and bucket.lua is to be
+--   asked.
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local depth, cost = tonumber(ARGV[1]), tonumber(ARGV[2])
+local margin = tonumber(ARGV[3]) + 3
+local reply = {now}
+local n = 1
+for i = 1, #KEYS do
+  local key = KEYS[i]
+  local value = redis.pcall('GET', key)
+  local tat = 0
+  if value then tat = type(value) == 'string' and tonumber(value) or -1 end
+  local used = 0
+  if tat > now then used = tat - now end
+  local passes = 0
+  if tat >= 0 then
+    -- Further ahead than the clock allows (step.h): moved back.
+    if used > depth + 100000 then
+      redis.call('SET', key, now + depth, 'PX', math.floor(depth / 1000) + margin)
+    elseif used + cost <= depth then
+      passes = 1
+      used = used + cost
+      redis.call('SET', key, now + used, 'PX', math.floor(used / 1000) + margin)
+    end
+  end
+  reply[n + 1] = passes
+  reply[n + 2] = tat
+  n = n + 2
+end
+return reply

@@ -1,0 +1,90 @@
+#include "channel.h"
+
+#include "classes.h"
+#include "decision.h"
+
+namespace tidegate::python {
+namespace {
+
+namespace py = pybind11;
+
+// Resolves one future; an error there is the loop's to hear of.
+void Resolve(const Channel::Call& call, PyObject* done, PyObject* set_result) {
+  PyObject* over = PyObject_CallMethodNoArgs(call.future, done);
+  if (over == Py_False) {
+    PyObject* made = call.decides ? NewDecision(call.decision, call.owner) : nullptr;
+    PyObject* value = call.decides ? made : Py_None;
+    PyObject* none =
+        value == nullptr ? nullptr : PyObject_CallMethodOneArg(call.future, set_result, value);
+    Py_XDECREF(made);
+    Py_XDECREF(none);
+  }
+  Py_XDECREF(over);
+  if (PyErr_Occurred() != nullptr) PyErr_WriteUnraisable(call.future);
+}
+
+}  // namespace
+
+void Channel::Push(const Call& call) {
+  bool first = false;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    first = calls_.empty();
+    calls_.push_back(call);
+  }
+  if (first) wake_.Signal();
+}
+
+void Channel::Drain() {
+  static PyObject* const done = PyUnicode_InternFromString("done");
+  static PyObject* const set_result = PyUnicode_InternFromString("set_result");
+  // Before the calls are taken: what comes after that signals anew.
+  wake_.Clear();
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    draining_.swap(calls_);
+  }
+  for (const Call& call : draining_) {
+    Resolve(call, done, set_result);
+    Py_DECREF(call.future);
+    Py_DECREF(call.owner);
+  }
+  draining_.clear();
+}
+
+bool Channel::KickSoon(PyObject* channel, PyObject* loop, Limiter* limiter, PyObject* owner) {
+  static PyObject* const call_soon = PyUnicode_InternFromString("call_soon");
+  static PyObject* const kick = PyUnicode_InternFromString("_kick");
+  for (const auto& [known, object] : to_kick_) {
+    if (known == limiter) return true;
+  }
+  if (to_kick_.empty()) {
+    const auto method = py::reinterpret_steal<py::object>(PyObject_GetAttr(channel, kick));
+    if (!method) return false;
+    const auto handle =
+        py::reinterpret_steal<py::object>(PyObject_CallMethodOneArg(loop, call_soon, method.ptr()));
+    if (!handle) return false;
+  }
+  Py_INCREF(owner);
+  to_kick_.emplace_back(limiter, owner);
+  return true;
+}
+
+void Channel::KickAll() {
+  std::vector<std::pair<Limiter*, PyObject*>> now;
+  now.swap(to_kick_);
+  for (const auto& [limiter, owner] : now) {
+    limiter->Kick();
+    Py_DECREF(owner);
+  }
+}
+
+void RegisterChannel(py::module_& m) {
+  py::class_<Channel, std::shared_ptr<Channel>>(m, "Channel")
+      .def(py::init<>())
+      .def("fileno", &Channel::fd)
+      .def("drain", &Channel::Drain)
+      .def("_kick", &Channel::KickAll);
+}
+
+}  // namespace tidegate::python

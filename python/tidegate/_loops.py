@@ -1,0 +1,47 @@
+"""Which channel an event loop hears on of what the core does for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from tidegate import _core
+
+if TYPE_CHECKING:
+    from tidegate._core import Decision
+    from tidegate._limiter import Limiter
+
+__all__ = ["HIT", "PEEK", "REFUND", "RELEASE", "RESET", "ask", "begin"]
+
+# As enum Op in cpp/include/tidegate/store.h.
+HIT, PEEK, REFUND, RELEASE, RESET = range(5)
+
+_channels: WeakKeyDictionary[asyncio.AbstractEventLoop, _core.Channel] = WeakKeyDictionary()
+# A child of fork() has none of its parent's loops running, and must not hear for them.
+os.register_at_fork(after_in_child=_channels.clear)
+
+
+def begin(
+    limiter: Limiter, op: int, key: str | bytes, cost: int, admitted: Decision | None = None
+) -> Decision | asyncio.Future[Any] | None:
+    """Begins `op` on the running loop: what it comes to, or a future of that.
+
+    That is a decision, or None of what decides nothing. A call whose task is cancelled goes
+    on in the core, and what it comes to is dropped.
+    """
+    loop = asyncio.get_running_loop()
+    channel = _channels.get(loop)
+    if channel is None:
+        channel = _channels[loop] = _core.Channel()
+        loop.add_reader(channel.fileno(), channel.drain)
+    return limiter._begin(op, key, cost, admitted, loop, channel)
+
+
+async def ask(
+    limiter: Limiter, op: int, key: str | bytes, cost: int, admitted: Decision | None = None
+) -> Any:
+    """As begin(), and waits for it."""
+    answer = begin(limiter, op, key, cost, admitted)
+    return answer if answer is None or type(answer) is _core.Decision else await answer
