@@ -3,13 +3,16 @@
 #include "tidegate/redis_store.h"
 
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "classes.h"
 #include "convert.h"
+#include "redis/connection.h"
 
 namespace tidegate::python {
 namespace {
@@ -54,6 +57,40 @@ std::function<void(bool, const std::string&)> HookFrom(const py::object& hook) {
   };
 }
 
+// As redis-py has it: str, int, None, lists; bytes that are no UTF-8 stay bytes.
+py::object ObjectFrom(const redisReply& reply) {
+  switch (reply.type) {
+    case REDIS_REPLY_INTEGER:
+      return py::int_(reply.integer);
+    case REDIS_REPLY_NIL:
+      return py::none();
+    case REDIS_REPLY_ARRAY: {
+      py::list list;
+      for (size_t i = 0; i < reply.elements; ++i) list.append(ObjectFrom(*reply.element[i]));
+      return list;
+    }
+    default:
+      break;
+  }
+  PyObject* text =
+      PyUnicode_DecodeUTF8(reply.str, static_cast<Py_ssize_t>(reply.len), "surrogateescape");
+  if (text == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(text);
+}
+
+py::object Command(RedisStore& store, const std::vector<std::string>& words, double timeout) {
+  absl::StatusOr<redis::Reply> reply = absl::UnknownError("");
+  {
+    const py::gil_scoped_release release;
+    reply = store.Command(words, absl::Seconds(timeout));
+  }
+  ThrowUnlessOk(reply.status());
+  if ((*reply)->type == REDIS_REPLY_ERROR) {
+    Throw(Error::kStorage, std::string((*reply)->str, (*reply)->len));
+  }
+  return ObjectFrom(**reply);
+}
+
 std::shared_ptr<RedisStore> Make(const py::kwargs& given) {
   RedisOptions o;
   const auto take = [&](const char* name, auto* value) {
@@ -91,6 +128,7 @@ void RegisterRedisStore(py::module_& m) {
   py::class_<RedisStore, Store, std::shared_ptr<RedisStore>>(m, "RedisStore")
       .def(py::init(&Make))
       .def_property_readonly("client_clock", &RedisStore::client_clock)
+      .def("command", &Command, py::arg("words"), py::arg("timeout") = 1.0)
       // None, or what is wrong.
       .def("ping", [](RedisStore& store) -> py::object {
         absl::Status status;

@@ -177,6 +177,7 @@ class Channel:
         """What is readable when there is something to hear."""
     def drain(self) -> None:
         """Resolves the futures of what is over. To be called in the loop's thread."""
+    def _kick(self) -> None: ...
 
 class RedisStore(Store):
     """The store that a fleet shares: one round trip to one Redis for each decision.
@@ -190,6 +191,9 @@ class RedisStore(Store):
     @property
     def client_clock(self) -> bool:
         """Whether decisions go by the limiter's clock instead of the server's."""
+    def command(self, words: Sequence[str | bytes], timeout: float = 1.0) -> Any:
+        """Any command, as str, int, None and lists. Raises StorageError for an error reply and
+        where none comes."""
     def ping(self) -> str | None:
         """One round trip, whatever the breaker says; None, or what is wrong."""
 

@@ -121,17 +121,19 @@ class Limiter(_core.Limiter):
         """As refund(), without blocking the event loop."""
         loops = self._loops
         if loops is None:
-            return self.refund(key, cost)
-        await loops.ask(self, loops.REFUND, key, cost)
-        self._room.wake_first(key)
+            self.refund(key, cost)
+        else:
+            await loops.ask(self, loops.REFUND, key, cost)
+            self._room.wake_first(key)
 
     async def reset_async(self, key: Key) -> None:
         """As reset(), without blocking the event loop."""
         loops = self._loops
         if loops is None:
-            return self.reset(key)
-        await loops.ask(self, loops.RESET, key, 1)
-        self._room.wake_first(key)
+            self.reset(key)
+        else:
+            await loops.ask(self, loops.RESET, key, 1)
+            self._room.wake_first(key)
 
     def ping(self) -> None:
         """Raises StorageError where the storage does not answer; returns where it does."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 from urllib.parse import SplitResult, parse_qsl, unquote
 
@@ -10,7 +12,7 @@ from tidegate._errors import ConfigurationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
 
 __all__ = ["SCHEMES", "open_redis"]
 
@@ -29,10 +31,14 @@ _SECONDS = {
     "timeout": 3600.0,
     "connect_timeout": 3600.0,
     "ttl_margin": 86400.0 * 366,
+    "deny_cache_max": 3600.0,
     "breaker_open": 86400.0,
 }
+_COUNTS = ("breaker_failures", "max_queue")
 _TEXTS = ("username", "password", "client_name", "on_error")
-_OPTIONS = (*_SECONDS, *_TEXTS, "clock", "db", "fallback_share")
+_OPTIONS = (*_SECONDS, *_COUNTS, *_TEXTS, "clock", "db", "fallback", "fallback_share", "on_breaker")
+
+log = logging.getLogger("tidegate")
 
 
 def open_redis(uri: SplitResult, options: dict[str, Any]) -> _core.Store:
@@ -59,6 +65,17 @@ def open_redis(uri: SplitResult, options: dict[str, Any]) -> _core.Store:
             values[name] = _number(name, given[name], 0.0, most)
     if "fallback_share" in given:
         values["fallback_share"] = _number("fallback_share", given["fallback_share"], 0.0, 1.0)
+    for name in _COUNTS:
+        if name in given:
+            values[name] = _count(name, given[name])
+    if "fallback" in given:
+        values["fallback"] = _fallback(given["fallback"])
+    hook = given.get("on_breaker")
+    if hook is not None and not callable(hook):
+        raise ConfigurationError(
+            f"the storage option on_breaker is {hook!r}; accepted is a function of (open, reason)"
+        )
+    values["on_breaker"] = functools.partial(_breaker_changed, hook)
     for name in _TEXTS:
         if name in given:
             if not isinstance(given[name], str):
@@ -110,6 +127,34 @@ def _place(uri: SplitResult, db: object, values: dict[str, Any]) -> None:
         if not 0 <= number < 2**31:
             raise ConfigurationError(f"the database is {number}; accepted is 0 and more")
         values["database"] = number
+
+
+def _breaker_changed(hook: Callable[[bool, str], object] | None, opened: bool, why: str) -> None:
+    """Hears once of each change, on a thread of the core's or of a caller's."""
+    log.log(logging.WARNING if opened else logging.INFO, "%s", why)
+    if hook is not None:
+        hook(opened, why)
+
+
+def _fallback(storage: Any) -> _core.Store:
+    from tidegate._storage import open_store
+
+    store = open_store(storage, {})
+    if isinstance(store, _core.RedisStore):
+        raise ConfigurationError(
+            "the fallback of a Redis is a Redis; accepted is a memory:// or shm:// storage"
+        )
+    return store
+
+
+def _count(name: str, value: object) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+        raise ConfigurationError(
+            f"the storage option {name} is {value!r}; accepted is a whole number from 1 up"
+        )
+    return value
 
 
 def _number(name: str, value: object, least: float, most: float) -> float:

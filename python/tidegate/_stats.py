@@ -19,11 +19,11 @@ class Stats(NamedTuple):
     keys: int
     evictions: int
     evicted_live: int
-    script_errors: int
+    script_errors: int = 0
     """Failures of our own scripts: mistakes in tidegate, counted apart from the store's."""
-    denied_locally: int
+    denied_locally: int = 0
     """Refusals repeated from the deny cache, without asking the shared store."""
-    breaker_opened: int
+    breaker_opened: int = 0
     """How often the circuit breaker opened."""
-    breaker_open: bool
+    breaker_open: bool = False
     """Whether it is open now."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +12,6 @@ from redis_server import RedisServer
 
 @pytest.fixture(scope="session")
 def server_directory() -> Iterator[Path]:
-    if shutil.which("redis-server") is None:
-        pytest.skip("redis-server is not installed")
     # Paths of Unix sockets are short; those of pytest are not.
     with tempfile.TemporaryDirectory(prefix="tg") as directory:
         yield Path(directory)

@@ -21,6 +21,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -114,6 +115,9 @@ class RedisStore final : public Store {
   bool client_clock() const { return options_.client_clock; }
   // One round trip, whatever the breaker says; the error says what is wrong.
   absl::Status Ping();
+  // Any command, for who looks after a server; waits up to `timeout`.
+  absl::StatusOr<redis::Reply> Command(const std::vector<std::string>& words,
+                                       absl::Duration timeout);
 
  private:
   class Sent;

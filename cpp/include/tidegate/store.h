@@ -50,6 +50,7 @@ enum class Verdict : uint8_t { kRefused, kAllowed, kUnconfirmed };
 
 // What can be asked of a store without waiting for it.
 enum class Op : uint8_t { kHit, kPeek, kRefund, kRelease, kReset };
+inline bool IsDecision(Op op) { return op == Op::kHit || op == Op::kPeek; }
 
 struct StoreStats {
   int64_t degraded = 0;        // decisions made without the shared store

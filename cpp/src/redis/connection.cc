@@ -1,4 +1,4 @@
-#include "redis/connection.h"
+#include "redis/connection_impl.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -7,18 +7,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <deque>
 #include <random>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "redis/socket.h"
-#include "tidegate/wake.h"
 
 namespace tidegate::redis {
 namespace {
@@ -31,102 +26,16 @@ constexpr absl::Duration kSilence = absl::Seconds(1);
 // After so long without traffic it is looked at before it is used.
 constexpr absl::Duration kIdle = absl::Seconds(1);
 
-// How many forks lie between this process and the first: what getpid() would tell, for
-// the price of a load.
 std::atomic<int64_t> forks{0};
+
+}  // namespace
+
 int64_t Forks() {
   static const int once =
       pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
   (void)once;
   return forks.load(std::memory_order_relaxed);
 }
-
-}  // namespace
-
-class Connection::Impl : public std::enable_shared_from_this<Impl> {
- public:
-  explicit Impl(const RedisOptions& options) : options_(options), forks_(Forks()) {}
-
-  bool IsMine() const { return forks_ == Forks(); }
-  void Start() ABSL_LOCKS_EXCLUDED(mu_);
-  void Stop() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<Reply> Call(const std::string& request, absl::Time deadline)
-      ABSL_LOCKS_EXCLUDED(mu_);
-  void Send(absl::Time deadline, std::unique_ptr<Caller> caller) ABSL_LOCKS_EXCLUDED(mu_);
-  void Kick() ABSL_LOCKS_EXCLUDED(mu_);
-  void Renew(const std::string& why) ABSL_LOCKS_EXCLUDED(mu_);
-
- private:
-  struct Pending {
-    absl::CondVar ready;
-    absl::Time sent;
-    absl::Time deadline;
-    std::unique_ptr<Caller> caller;  // null where a thread waits for `ready`
-    bool abandoned = false;          // its caller has left; the reply is thrown away
-    bool done = false;
-    absl::StatusOr<Reply> reply = absl::UnknownError("");
-  };
-
-  enum class State { kConnecting, kUp, kStopped };
-
-  void Connect() ABSL_LOCKS_EXCLUDED(mu_);
-  void StartConnecting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Gives up the connection: every pending call fails, a new one is opened.
-  void Break(const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Finds out whether the connection is still one.
-  void CheckUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status AwaitUp(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Writes what is queued, unless another thread is at it. Unlocks meanwhile.
-  void Flush(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Waits for bytes once and hands out the replies in them; returns early when
-  // `wake_fd` is readable. Unlocks meanwhile.
-  void Read(absl::Time deadline, int wake_fd = -1) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What is there, as replies; why the connection is of no more use, or null.
-  static const char* Receive(int fd, redisReader* reader, std::vector<Reply>* replies);
-  // Hands a pending call what it waited for, or why it gets nothing.
-  void Finish(const std::shared_ptr<Pending>& pending, absl::StatusOr<Reply> reply)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The thread of those who cannot wait.
-  void Pump() ABSL_LOCKS_EXCLUDED(mu_);
-  void WakePump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Queues what waits for the connection that is there. Unlocks meanwhile.
-  void SendWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Queues or gives up what waits for a connection, and gives up what is late. The
-  // next deadline.
-  absl::Time Tend() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Makes somebody read, if anybody waits.
-  void PassOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Closes the descriptor once no thread uses it.
-  void CloseIfUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-
-  const RedisOptions options_;
-  const int64_t forks_;
-
-  absl::Mutex mu_;
-  absl::CondVar changed_;  // state_, or a thread let go of the descriptor
-  State state_ ABSL_GUARDED_BY(mu_) = State::kConnecting;
-  bool connecting_ ABSL_GUARDED_BY(mu_) = false;  // a thread is at it
-  bool failed_ ABSL_GUARDED_BY(mu_) = false;      // an attempt, since it was last up
-  std::string failure_ ABSL_GUARDED_BY(mu_) = "not connected yet";
-  int fd_ ABSL_GUARDED_BY(mu_) = -1;
-  uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;  // of the connection
-  bool reading_ ABSL_GUARDED_BY(mu_) = false;
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  int dying_fd_ ABSL_GUARDED_BY(mu_) = -1;
-  absl::Time last_use_ ABSL_GUARDED_BY(mu_);
-  std::string out_ ABSL_GUARDED_BY(mu_);
-  std::deque<std::shared_ptr<Pending>> queue_ ABSL_GUARDED_BY(mu_);
-  std::unique_ptr<redisReader, void (*)(redisReader*)> reader_ ABSL_GUARDED_BY(mu_){
-      nullptr, redisReaderFree};
-
-  // Of those who cannot wait.
-  std::unique_ptr<Wake> wake_ ABSL_GUARDED_BY(mu_);  // made with the thread
-  bool pump_sleeps_ ABSL_GUARDED_BY(mu_) = false;
-  std::deque<std::shared_ptr<Pending>> unsent_ ABSL_GUARDED_BY(mu_);  // no connection yet
-  std::deque<std::shared_ptr<Pending>> async_ ABSL_GUARDED_BY(mu_);   // by deadline
-  std::vector<std::shared_ptr<Pending>> told_ ABSL_GUARDED_BY(mu_);   // done, to be told
-};
 
 void Connection::Impl::Start() {
   absl::MutexLock lock(&mu_);
@@ -334,129 +243,6 @@ void Connection::Impl::Finish(const std::shared_ptr<Pending>& pending,
   } else {
     told_.push_back(pending);
     WakePump();
-  }
-}
-
-void Connection::Impl::WakePump() {
-  if (!pump_sleeps_) return;
-  pump_sleeps_ = false;
-  wake_->Signal();
-}
-
-void Connection::Impl::Send(absl::Time deadline, std::unique_ptr<Caller> caller) {
-  const auto pending = std::make_shared<Pending>();
-  pending->deadline = deadline;
-  pending->caller = std::move(caller);
-  absl::Status refused;
-  {
-    absl::MutexLock lock(&mu_);
-    if (wake_ == nullptr) {
-      try {
-        wake_ = std::make_unique<Wake>();
-        std::thread([self = shared_from_this()] { self->Pump(); }).detach();
-      } catch (const std::system_error& error) {
-        wake_ = nullptr;
-        refused = absl::UnavailableError(absl::StrCat("cannot start a thread: ", error.what()));
-      }
-    }
-    if (refused.ok() && queue_.size() + unsent_.size() >= options_.max_queue) {
-      refused = absl::ResourceExhaustedError(
-          absl::StrCat(queue_.size(), " calls wait for Redis; accepted are ", options_.max_queue));
-    }
-    if (refused.ok()) unsent_.push_back(pending);
-  }
-  if (!refused.ok()) pending->caller->Done(std::move(refused));
-}
-
-void Connection::Impl::Kick() {
-  absl::MutexLock lock(&mu_);
-  WakePump();
-}
-
-void Connection::Impl::SendWaiting() {
-  std::deque<std::shared_ptr<Pending>> waiting;
-  waiting.swap(unsent_);
-  const uint64_t generation = generation_;
-  mu_.Unlock();
-  std::vector<std::shared_ptr<Pending>> joined;
-  for (std::shared_ptr<Pending>& pending : waiting) {
-    if (!joined.empty()) joined.back()->caller->Join(&pending->caller);
-    if (pending->caller != nullptr) joined.push_back(std::move(pending));
-  }
-  std::string requests;
-  for (const auto& pending : joined) requests += pending->caller->Request();
-  mu_.Lock();
-  if (generation != generation_) {
-    for (const auto& pending : joined) Finish(pending, absl::UnavailableError(failure_));
-    return;
-  }
-  const absl::Time now = absl::Now();
-  last_use_ = now;
-  out_ += requests;
-  for (const auto& pending : joined) {
-    pending->sent = now;
-    queue_.push_back(pending);
-    async_.push_back(pending);
-  }
-}
-
-absl::Time Connection::Impl::Tend() {
-  if (!unsent_.empty()) CheckUp();
-  if (!unsent_.empty() && state_ == State::kUp) SendWaiting();
-  const absl::Time now = absl::Now();
-  if (state_ == State::kStopped || (state_ == State::kConnecting && failed_)) {
-    for (const auto& pending : unsent_) Finish(pending, absl::UnavailableError(failure_));
-    unsent_.clear();
-  }
-  while (!unsent_.empty() && unsent_.front()->deadline <= now) {
-    Finish(unsent_.front(), absl::UnavailableError(failure_));
-    unsent_.pop_front();
-  }
-  while (!async_.empty() && (async_.front()->done || async_.front()->deadline <= now)) {
-    if (!async_.front()->done) {
-      Finish(async_.front(), absl::DeadlineExceededError("no answer in time"));
-      async_.front()->abandoned = true;
-    }
-    async_.pop_front();
-  }
-  const absl::Time first = unsent_.empty() ? absl::InfiniteFuture() : unsent_.front()->deadline;
-  return async_.empty() ? first : std::min(first, async_.front()->deadline);
-}
-
-void Connection::Impl::Tell() {
-  std::vector<std::shared_ptr<Pending>> told;
-  told.swap(told_);
-  mu_.Unlock();
-  for (const auto& pending : told) pending->caller->Done(std::move(pending->reply));
-  told.clear();
-  mu_.Lock();
-}
-
-void Connection::Impl::Pump() {
-  absl::MutexLock lock(&mu_);
-  while (state_ != State::kStopped || !told_.empty() || !unsent_.empty()) {
-    const absl::Time next = Tend();
-    if (!told_.empty()) {
-      // What came in meanwhile goes out before those who are told take their time.
-      if (state_ == State::kUp && !writing_) Flush(next);
-      Tell();
-      continue;
-    }
-    if (state_ == State::kUp && !out_.empty() && !writing_) {
-      Flush(next);
-      continue;
-    }
-    const int wake_fd = wake_->fd();
-    pump_sleeps_ = true;
-    if (state_ == State::kUp && !async_.empty() && !reading_) {
-      Read(next, wake_fd);
-    } else {
-      mu_.Unlock();
-      (void)Poll(wake_fd, POLLIN, next);
-      mu_.Lock();
-    }
-    pump_sleeps_ = false;
-    wake_->Clear();
   }
 }
 

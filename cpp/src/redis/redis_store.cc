@@ -8,7 +8,6 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/blocking_counter.h"
 #include "redis/breaker.h"
 #include "redis/connection.h"
 #include "redis/deny_cache.h"
@@ -69,8 +68,6 @@ absl::StatusOr<Limit> ShareOf(const Limit& whole, double share) {
   return Limit::Create(std::move(spec));
 }
 
-bool IsDecision(Op op) { return op == Op::kHit || op == Op::kPeek; }
-
 // An error that our own script raised, or one that tells that it is not ours.
 bool IsScriptError(const std::string& message) {
   return absl::StrContains(message, "TIDEGATE") || absl::StrContains(message, "user_script") ||
@@ -119,108 +116,6 @@ BoundLimit RedisStore::Bind(const Limit& limit, std::string_view scope) const {
 Fingerprint RedisStore::KeyOf(const Charge& charge) const {
   return hasher_.Hash(charge.key, charge.limit->tag);
 }
-
-// ------------------------------------------------------------- what fails
-
-void RedisStore::Tell(bool open, const std::string& why) const {
-  if (options_.on_breaker) {
-    options_.on_breaker(open, why);
-  } else {
-    std::fprintf(stderr, "tidegate: %s\n", why.c_str());
-  }
-}
-
-void RedisStore::Record(const absl::Status& status) {
-  const int64_t now = SystemClock::Get().Now();
-  if (status.ok()) {
-    if (breaker_->Succeeded(now)) Tell(false, "Redis answers again");
-    return;
-  }
-  if (absl::IsInternal(status)) {
-    // Told at the first, and ever more rarely after that.
-    const int64_t n = script_errors_.fetch_add(1, std::memory_order_relaxed) + 1;
-    if ((n & (n - 1)) == 0) {
-      std::fprintf(stderr, "tidegate: a script failed, which is a mistake in tidegate: %s\n",
-                   std::string(status.message()).c_str());
-    }
-  } else {
-    errors_.fetch_add(1, std::memory_order_relaxed);
-  }
-  if (breaker_->Failed(now)) {
-    Tell(true, absl::StrCat("Redis fails (", status.message(), "); deciding without it for ",
-                            absl::ToDoubleSeconds(options_.breaker_open), " s"));
-  }
-}
-
-// Asks whether Redis answers, at nobody's cost.
-class RedisStore::Probe final : public redis::Caller {
- public:
-  explicit Probe(RedisStore& store) : store_(store) {}
-  std::string Request() override { return redis::Format({"PING"}); }
-  void Done(absl::StatusOr<redis::Reply> reply) override {
-    if (reply.ok() && (*reply)->type == REDIS_REPLY_ERROR) {
-      store_.Record(absl::UnavailableError((*reply)->str));
-    } else {
-      store_.Record(reply.status());
-    }
-  }
-
- private:
-  RedisStore& store_;
-};
-
-Moment RedisStore::FallbackMoment(const Moment& moment) const {
-  if (options_.client_clock) return {moment.now_ns, /*confirmed=*/true};
-  return {SystemClock::Get().Now() + fallback_->clock_shift_ns(), /*confirmed=*/true};
-}
-
-Decision RedisStore::AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment) {
-  if (op == Op::kPeek) return fallback_->PeekAll(plan, moment);
-  return plan.size() == 1
-             ? fallback_->Hit(plan[0], moment)
-             : fallback_->HitAll(plan, moment, [&] { return FallbackMoment(moment).now_ns; });
-}
-
-Decision RedisStore::Degraded(Op op, absl::Span<const Charge> plan, const Moment& asked) {
-  degraded_.fetch_add(1, std::memory_order_relaxed);
-  const Moment moment = FallbackMoment(asked);
-  Decision d;
-  if (options_.on_error != OnError::kFallback) {
-    d.limit = &plan[0].limit->limit;
-    d.allowed = options_.on_error == OnError::kOpen;
-    if (!d.allowed) {
-      // When Redis may be asked again.
-      d.retry_after_ns = std::max(breaker_->OpenFor(SystemClock::Get().Now()),
-                                  absl::ToInt64Nanoseconds(options_.timeout));
-      d.used_ns = d.limit->depth_ns();
-      d.used_fraction = d.limit->depth_fraction();
-      d.used_units = d.limit->count();
-    }
-  } else if (plan[0].limit->share == nullptr) {
-    d = AskFallback(op, plan, moment);
-  } else {
-    absl::InlinedVector<Charge, 4> shares(plan.begin(), plan.end());
-    for (Charge& charge : shares) charge.limit = charge.limit->share.get();
-    d = AskFallback(op, shares, moment);
-    // Told as one on the whole limit, with the room that the share leaves.
-    const Limit& whole = plan[d.rule].limit->limit;
-    const int64_t remaining = d.remaining();
-    d.limit = &whole;
-    if (IsBucket(whole.algorithm())) {
-      const Interval used = CostInterval(whole, whole.burst() - remaining);
-      d.used_ns = used.ns;
-      d.used_fraction = used.fraction;
-    } else {
-      d.used_units = whole.count() - remaining;
-    }
-  }
-  d.behind = false;
-  d.degraded = true;
-  d.at_ns = moment.now_ns;
-  return d;
-}
-
-// ------------------------------------------------------------- what is asked
 
 redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                                       const Moment& moment) const {
@@ -291,6 +186,23 @@ std::optional<Decision> RedisStore::HitWithoutWaiting(absl::Span<const Charge> p
   return Before(Op::kHit, plan, 0, moment);
 }
 
+// Asks whether Redis answers, at nobody's cost.
+class RedisStore::Probe final : public redis::Caller {
+ public:
+  explicit Probe(RedisStore& store) : store_(store) {}
+  std::string Request() override { return redis::Format({"PING"}); }
+  void Done(absl::StatusOr<redis::Reply> reply) override {
+    if (reply.ok() && (*reply)->type == REDIS_REPLY_ERROR) {
+      store_.Record(absl::UnavailableError((*reply)->str));
+    } else {
+      store_.Record(reply.status());
+    }
+  }
+
+ private:
+  RedisStore& store_;
+};
+
 std::optional<Decision> RedisStore::Before(Op op, absl::Span<const Charge> plan,
                                            int64_t admitted_ns, const Moment& moment) {
   if (!IsDecision(op)) {
@@ -360,8 +272,6 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
   return IsDecision(op) ? Degraded(op, plan, moment) : Decision();
 }
 
-// ------------------------------------------------------------- waiting
-
 Decision RedisStore::Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                          const Moment& moment) {
   if (const auto early = Before(op, plan, admitted_ns, moment)) return *early;
@@ -415,154 +325,17 @@ void RedisStore::Reset(const Charge& charge, const Moment& moment) {
   (void)Run(Op::kReset, {&charge, 1}, 0, moment);
 }
 
-// ------------------------------------------------------------- not waiting
-
-// Requests that are under way, and what is needed to understand the reply: one of any
-// sort, or short hits of one limit and cost that share a command.
-class RedisStore::Sent final : public redis::Caller {
- public:
-  struct Call {
-    RedisStore& store;
-    Op op;
-    std::string key;
-    absl::InlinedVector<Charge, 2> plan;
-    int64_t admitted_ns;
-    Moment moment;
-    Asked asked;
-    absl::Time deadline;
-    std::function<void(const Decision&)> done;
-
-    redis::Request Request() const { return store.RequestFor(op, plan, admitted_ns, moment); }
-    void Answer(const absl::StatusOr<redis::Answer>& answer) const {
-      done(store.Judge(op, plan, moment, asked, answer));
-    }
-  };
-
-  explicit Sent(std::unique_ptr<Call> call)
-      : store_(call->store), short_(redis::Scripts::IsShort(call->Request())) {
-    calls_.push_back(std::move(call));
-  }
-
-  // In full, whatever it is, and where it was sent before by its text.
-  Sent(std::vector<std::unique_ptr<Call>> calls, bool is_short, bool by_text)
-      : store_(calls[0]->store), short_(is_short), by_text_(by_text), calls_(std::move(calls)) {}
-
-  static void Send(std::unique_ptr<Sent> sent) {
-    redis::Connection& connection = *sent->store_.connection_;
-    const absl::Time deadline = sent->calls_[0]->deadline;
-    connection.Send(deadline, std::move(sent));
-  }
-
-  void Join(std::unique_ptr<redis::Caller>* other) override {
-    auto* const sent = dynamic_cast<Sent*>(other->get());
-    if (sent == nullptr || !short_ || !sent->short_ || by_text_ != sent->by_text_ ||
-        calls_.size() + sent->calls_.size() > redis::Scripts::kMostHits) {
-      return;
-    }
-    const Charge& mine = calls_[0]->plan[0];
-    const Charge& others = sent->calls_[0]->plan[0];
-    if (mine.limit != others.limit || mine.cost != others.cost) return;
-    for (auto& call : sent->calls_) calls_.push_back(std::move(call));
-    other->reset();
-  }
-
-  std::string Request() override {
-    const redis::Request request = calls_[0]->Request();
-    if (!short_) return store_.scripts_->Command(request, by_text_);
-    absl::InlinedVector<std::string_view, redis::Scripts::kMostHits> keys;
-    for (const auto& call : calls_) keys.push_back(call->key);
-    return store_.scripts_->ShortCommand(request, keys, by_text_);
-  }
-
-  void Done(absl::StatusOr<redis::Reply> reply) override {
-    const absl::Status failure = store_.FailureIn(reply);
-    if (absl::IsNotFound(failure) && !by_text_) {
-      RedisStore& store = store_;
-      Send(std::make_unique<Sent>(std::move(calls_), short_, /*by_text=*/true));
-      store.Kick();
-      return;
-    }
-    if (!failure.ok()) {
-      for (const auto& call : calls_) call->Answer(failure);
-    } else if (short_) {
-      TellShort(**reply);
-    } else {
-      const Call& call = *calls_[0];
-      call.Answer(call.op == Op::kReset ? redis::Answer()
-                                        : redis::Scripts::Parse(**reply, call.plan));
-    }
-  }
-
- private:
-  void TellShort(const redisReply& reply) {
-    const auto answers = redis::Scripts::ParseShort(reply, calls_.size());
-    bool again = false;
-    for (size_t i = 0; i < calls_.size(); ++i) {
-      if (!answers.ok()) {
-        calls_[i]->Answer(answers.status());
-      } else if (!(*answers)[i].states.empty()) {
-        calls_[i]->Answer((*answers)[i]);
-      } else {
-        std::vector<std::unique_ptr<Call>> one;
-        one.push_back(std::move(calls_[i]));
-        Send(std::make_unique<Sent>(std::move(one), /*is_short=*/false, /*by_text=*/false));
-        again = true;
-      }
-    }
-    if (again) store_.Kick();
-  }
-
-  RedisStore& store_;
-  const bool short_;
-  const bool by_text_ = false;
-  std::vector<std::unique_ptr<Call>> calls_;
-};
-
-std::optional<Decision> RedisStore::Begin(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
-                                          const Moment& moment,
-                                          std::function<void(const Decision&)> done) {
-  std::optional<Decision> early =
-      op == Op::kHit ? HitWithoutWaiting(plan, moment) : Before(op, plan, admitted_ns, moment);
-  if (early.has_value()) return early;
-  auto call = std::make_unique<Sent::Call>(Sent::Call{*this,
-                                                      op,
-                                                      std::string(plan[0].key),
-                                                      {plan.begin(), plan.end()},
-                                                      admitted_ns,
-                                                      moment,
-                                                      Ask(plan, moment),
-                                                      absl::Now() + options_.timeout,
-                                                      std::move(done)});
-  for (Charge& charge : call->plan) charge.key = call->key;
-  Sent::Send(std::make_unique<Sent>(std::move(call)));
-  return std::nullopt;
-}
-
-void RedisStore::HitMany(absl::Span<const Charge> charges, const Moment& moment,
-                         Verdict* verdicts) {
-  absl::BlockingCounter left(static_cast<int>(charges.size()));
-  for (size_t i = 0; i < charges.size(); ++i) {
-    const auto done = [&left, &moment, verdict = &verdicts[i]](const Decision& d) {
-      *verdict = d.behind && !moment.confirmed ? Verdict::kUnconfirmed
-                 : d.allowed                   ? Verdict::kAllowed
-                                               : Verdict::kRefused;
-      left.DecrementCount();
-    };
-    const auto early = Begin(Op::kHit, charges.subspan(i, 1), 0, moment, done);
-    if (early.has_value()) done(*early);
-  }
-  Kick();
-  left.Wait();
-}
-
-void RedisStore::Kick() { connection_->Kick(); }
-
 absl::Status RedisStore::Ping() {
   const auto reply = connection_->Call(
       redis::Format({"PING"}), absl::Now() + std::max(options_.timeout, options_.connect_timeout));
   if (!reply.ok()) return reply.status();
   if ((*reply)->type == REDIS_REPLY_ERROR) return absl::UnavailableError((*reply)->str);
   return absl::OkStatus();
+}
+
+absl::StatusOr<redis::Reply> RedisStore::Command(const std::vector<std::string>& words,
+                                                 absl::Duration timeout) {
+  return connection_->Call(redis::Format(words), absl::Now() + timeout);
 }
 
 StoreStats RedisStore::stats() const {

@@ -1,0 +1,153 @@
+// What a RedisStore is asked without waiting.
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "redis/connection.h"
+#include "redis/scripts.h"
+#include "tidegate/redis_store.h"
+
+namespace tidegate {
+
+// Requests that are under way, and what is needed to understand the reply: one of any
+// sort, or short hits of one limit and cost that share a command.
+class RedisStore::Sent final : public redis::Caller {
+ public:
+  struct Call {
+    RedisStore& store;
+    Op op;
+    std::string key;
+    absl::InlinedVector<Charge, 2> plan;
+    int64_t admitted_ns;
+    Moment moment;
+    Asked asked;
+    absl::Time deadline;
+    std::function<void(const Decision&)> done;
+
+    redis::Request Request() const { return store.RequestFor(op, plan, admitted_ns, moment); }
+    void Answer(const absl::StatusOr<redis::Answer>& answer) const {
+      done(store.Judge(op, plan, moment, asked, answer));
+    }
+  };
+
+  explicit Sent(std::unique_ptr<Call> call)
+      : store_(call->store), short_(redis::Scripts::IsShort(call->Request())) {
+    calls_.push_back(std::move(call));
+  }
+
+  // In full, whatever it is, and where it was sent before by its text.
+  Sent(std::vector<std::unique_ptr<Call>> calls, bool is_short, bool by_text)
+      : store_(calls[0]->store), short_(is_short), by_text_(by_text), calls_(std::move(calls)) {}
+
+  static void Send(std::unique_ptr<Sent> sent) {
+    redis::Connection& connection = *sent->store_.connection_;
+    const absl::Time deadline = sent->calls_[0]->deadline;
+    connection.Send(deadline, std::move(sent));
+  }
+
+  void Join(std::unique_ptr<redis::Caller>* other) override {
+    auto* const sent = dynamic_cast<Sent*>(other->get());
+    if (sent == nullptr || !short_ || !sent->short_ || by_text_ != sent->by_text_ ||
+        calls_.size() + sent->calls_.size() > redis::Scripts::kMostHits) {
+      return;
+    }
+    const Charge& mine = calls_[0]->plan[0];
+    const Charge& others = sent->calls_[0]->plan[0];
+    if (mine.limit != others.limit || mine.cost != others.cost) return;
+    for (auto& call : sent->calls_) calls_.push_back(std::move(call));
+    other->reset();
+  }
+
+  std::string Request() override {
+    const redis::Request request = calls_[0]->Request();
+    if (!short_) return store_.scripts_->Command(request, by_text_);
+    absl::InlinedVector<std::string_view, redis::Scripts::kMostHits> keys;
+    for (const auto& call : calls_) keys.push_back(call->key);
+    return store_.scripts_->ShortCommand(request, keys, by_text_);
+  }
+
+  void Done(absl::StatusOr<redis::Reply> reply) override {
+    const absl::Status failure = store_.FailureIn(reply);
+    if (absl::IsNotFound(failure) && !by_text_) {
+      RedisStore& store = store_;
+      Send(std::make_unique<Sent>(std::move(calls_), short_, /*by_text=*/true));
+      store.Kick();
+      return;
+    }
+    if (!failure.ok()) {
+      for (const auto& call : calls_) call->Answer(failure);
+    } else if (short_) {
+      TellShort(**reply);
+    } else {
+      const Call& call = *calls_[0];
+      call.Answer(call.op == Op::kReset ? redis::Answer()
+                                        : redis::Scripts::Parse(**reply, call.plan));
+    }
+  }
+
+ private:
+  void TellShort(const redisReply& reply) {
+    const auto answers = redis::Scripts::ParseShort(reply, calls_.size());
+    bool again = false;
+    for (size_t i = 0; i < calls_.size(); ++i) {
+      if (!answers.ok()) {
+        calls_[i]->Answer(answers.status());
+      } else if (!(*answers)[i].states.empty()) {
+        calls_[i]->Answer((*answers)[i]);
+      } else {
+        std::vector<std::unique_ptr<Call>> one;
+        one.push_back(std::move(calls_[i]));
+        Send(std::make_unique<Sent>(std::move(one), /*is_short=*/false, /*by_text=*/false));
+        again = true;
+      }
+    }
+    if (again) store_.Kick();
+  }
+
+  RedisStore& store_;
+  const bool short_;
+  const bool by_text_ = false;
+  std::vector<std::unique_ptr<Call>> calls_;
+};
+
+std::optional<Decision> RedisStore::Begin(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                                          const Moment& moment,
+                                          std::function<void(const Decision&)> done) {
+  std::optional<Decision> early =
+      op == Op::kHit ? HitWithoutWaiting(plan, moment) : Before(op, plan, admitted_ns, moment);
+  if (early.has_value()) return early;
+  auto call = std::make_unique<Sent::Call>(Sent::Call{*this,
+                                                      op,
+                                                      std::string(plan[0].key),
+                                                      {plan.begin(), plan.end()},
+                                                      admitted_ns,
+                                                      moment,
+                                                      Ask(plan, moment),
+                                                      absl::Now() + options_.timeout,
+                                                      std::move(done)});
+  for (Charge& charge : call->plan) charge.key = call->key;
+  Sent::Send(std::make_unique<Sent>(std::move(call)));
+  return std::nullopt;
+}
+
+void RedisStore::HitMany(absl::Span<const Charge> charges, const Moment& moment,
+                         Verdict* verdicts) {
+  absl::BlockingCounter left(static_cast<int>(charges.size()));
+  for (size_t i = 0; i < charges.size(); ++i) {
+    const auto done = [&left, &moment, verdict = &verdicts[i]](const Decision& d) {
+      *verdict = d.behind && !moment.confirmed ? Verdict::kUnconfirmed
+                 : d.allowed                   ? Verdict::kAllowed
+                                               : Verdict::kRefused;
+      left.DecrementCount();
+    };
+    const auto early = Begin(Op::kHit, charges.subspan(i, 1), 0, moment, done);
+    if (early.has_value()) done(*early);
+  }
+  Kick();
+  left.Wait();
+}
+
+void RedisStore::Kick() { connection_->Kick(); }
+
+}  // namespace tidegate

@@ -1,0 +1,94 @@
+// What a RedisStore does when Redis fails: it counts, and decides without.
+#include <algorithm>
+#include <cstdio>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "redis/breaker.h"
+#include "tidegate/clock.h"
+#include "tidegate/redis_store.h"
+
+namespace tidegate {
+
+void RedisStore::Tell(bool open, const std::string& why) const {
+  if (options_.on_breaker) {
+    options_.on_breaker(open, why);
+  } else {
+    std::fprintf(stderr, "tidegate: %s\n", why.c_str());
+  }
+}
+
+void RedisStore::Record(const absl::Status& status) {
+  const int64_t now = SystemClock::Get().Now();
+  if (status.ok()) {
+    if (breaker_->Succeeded(now)) Tell(false, "Redis answers again");
+    return;
+  }
+  if (absl::IsInternal(status)) {
+    // Told at the first, and ever more rarely after that.
+    const int64_t n = script_errors_.fetch_add(1, std::memory_order_relaxed) + 1;
+    if ((n & (n - 1)) == 0) {
+      std::fprintf(stderr, "tidegate: a script failed, which is a mistake in tidegate: %s\n",
+                   std::string(status.message()).c_str());
+    }
+  } else {
+    errors_.fetch_add(1, std::memory_order_relaxed);
+  }
+  if (breaker_->Failed(now)) {
+    Tell(true, absl::StrCat("Redis fails (", status.message(), "); deciding without it for ",
+                            absl::ToDoubleSeconds(options_.breaker_open), " s"));
+  }
+}
+
+Moment RedisStore::FallbackMoment(const Moment& moment) const {
+  if (options_.client_clock) return {moment.now_ns, /*confirmed=*/true};
+  return {SystemClock::Get().Now() + fallback_->clock_shift_ns(), /*confirmed=*/true};
+}
+
+Decision RedisStore::AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment) {
+  if (op == Op::kPeek) return fallback_->PeekAll(plan, moment);
+  return plan.size() == 1
+             ? fallback_->Hit(plan[0], moment)
+             : fallback_->HitAll(plan, moment, [&] { return FallbackMoment(moment).now_ns; });
+}
+
+Decision RedisStore::Degraded(Op op, absl::Span<const Charge> plan, const Moment& asked) {
+  degraded_.fetch_add(1, std::memory_order_relaxed);
+  const Moment moment = FallbackMoment(asked);
+  Decision d;
+  if (options_.on_error != OnError::kFallback) {
+    d.limit = &plan[0].limit->limit;
+    d.allowed = options_.on_error == OnError::kOpen;
+    if (!d.allowed) {
+      // When Redis may be asked again.
+      d.retry_after_ns = std::max(breaker_->OpenFor(SystemClock::Get().Now()),
+                                  absl::ToInt64Nanoseconds(options_.timeout));
+      d.used_ns = d.limit->depth_ns();
+      d.used_fraction = d.limit->depth_fraction();
+      d.used_units = d.limit->count();
+    }
+  } else if (plan[0].limit->share == nullptr) {
+    d = AskFallback(op, plan, moment);
+  } else {
+    absl::InlinedVector<Charge, 4> shares(plan.begin(), plan.end());
+    for (Charge& charge : shares) charge.limit = charge.limit->share.get();
+    d = AskFallback(op, shares, moment);
+    // Told as one on the whole limit, with the room that the share leaves.
+    const Limit& whole = plan[d.rule].limit->limit;
+    const int64_t remaining = d.remaining();
+    d.limit = &whole;
+    if (IsBucket(whole.algorithm())) {
+      const Interval used = CostInterval(whole, whole.burst() - remaining);
+      d.used_ns = used.ns;
+      d.used_fraction = used.fraction;
+    } else {
+      d.used_units = whole.count() - remaining;
+    }
+  }
+  d.behind = false;
+  d.degraded = true;
+  d.at_ns = moment.now_ns;
+  return d;
+}
+
+}  // namespace tidegate
