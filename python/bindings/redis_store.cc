@@ -33,26 +33,45 @@ bool IsFinalizing() {
 #endif
 }
 
-// Called from threads of the core's own, so neither it nor its destruction may hold the
-// GIL or expect an interpreter.
+// A function that may be let go of by any thread.
+std::shared_ptr<py::object> Keep(const py::object& function) {
+  return {new py::object(function), [](py::object* object) {
+            if (IsFinalizing()) {
+              object->release();
+            } else {
+              const py::gil_scoped_acquire gil;
+              *object = py::object();
+            }
+            delete object;
+          }};
+}
+
 std::function<void(bool, const std::string&)> HookFrom(const py::object& hook) {
-  const std::shared_ptr<py::object> kept(new py::object(hook), [](py::object* object) {
-    if (IsFinalizing()) {
-      object->release();
-    } else {
-      const py::gil_scoped_acquire gil;
-      object->dec_ref();
-      object->release();
-    }
-    delete object;
-  });
-  return [kept](bool open, const std::string& why) {
+  return [kept = Keep(hook)](bool open, const std::string& why) {
     if (IsFinalizing()) return;
     const py::gil_scoped_acquire gil;
     try {
       (*kept)(open, why);
     } catch (py::error_already_set& error) {
       error.discard_as_unraisable("a hook of the breaker");
+    }
+  };
+}
+
+// What goes wrong is told by its type alone: a message might hold the secret.
+std::function<absl::StatusOr<std::string>()> SourceFrom(const py::object& source) {
+  return [kept = Keep(source)]() -> absl::StatusOr<std::string> {
+    if (IsFinalizing()) return absl::UnavailableError("the interpreter ends");
+    const py::gil_scoped_acquire gil;
+    try {
+      const py::object password = (*kept)();
+      if (!py::isinstance<py::str>(password) && !py::isinstance<py::bytes>(password)) {
+        return absl::UnavailableError("the password function returned no str");
+      }
+      return password.cast<std::string>();
+    } catch (py::error_already_set& error) {
+      return absl::UnavailableError("the password function raised " +
+                                    error.type().attr("__name__").cast<std::string>());
     }
   };
 }
@@ -105,6 +124,36 @@ std::shared_ptr<RedisStore> Make(const py::kwargs& given) {
   take("unix_path", &o.unix_path);
   take("username", &o.username);
   take("password", &o.password);
+  if (given.contains("password_source")) o.password_source = SourceFrom(given["password_source"]);
+  if (given.contains("topology")) {
+    const auto name = given["topology"].cast<std::string>();
+    o.topology = name == "cluster"    ? Topology::kCluster
+                 : name == "sentinel" ? Topology::kSentinel
+                                      : Topology::kStandalone;
+  }
+  if (given.contains("nodes")) {
+    for (const auto& [host, port] :
+         given["nodes"].cast<std::vector<std::pair<std::string, int>>>()) {
+      o.nodes.push_back({host, port});
+    }
+  }
+  take("service", &o.service);
+  take("sentinel_username", &o.sentinel_username);
+  take("sentinel_password", &o.sentinel_password);
+  if (given.contains("tls")) {
+    const auto tls = given["tls"].cast<py::dict>();
+    o.tls.emplace();
+    const auto take_tls = [&](const char* name, auto* value) {
+      using T = std::remove_pointer_t<decltype(value)>;
+      if (tls.contains(name)) *value = tls[name].template cast<T>();
+    };
+    take_tls("ca_file", &o.tls->ca_file);
+    take_tls("ca_dir", &o.tls->ca_dir);
+    take_tls("cert_file", &o.tls->cert_file);
+    take_tls("key_file", &o.tls->key_file);
+    take_tls("verify", &o.tls->verify);
+    take_tls("check_hostname", &o.tls->check_hostname);
+  }
   take("database", &o.database);
   take("client_name", &o.client_name);
   take_duration("timeout", &o.timeout);

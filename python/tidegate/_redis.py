@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from urllib.parse import SplitResult, parse_qsl, unquote
+import os
+import re
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from tidegate import _core
 from tidegate._errors import ConfigurationError
@@ -14,17 +16,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-__all__ = ["SCHEMES", "open_redis"]
+__all__ = ["open_redis"]
 
-SCHEMES = ("redis", "redis+unix", "valkey", "valkey+unix")
-# Known, and refused with a word of their own.
-LATER = (
-    "rediss",
-    "valkeys",
-    "redis+cluster",
-    "redis+sentinel",
-    "valkey+cluster",
-    "valkey+sentinel",
+# What stands before "://": the kind of server, "s" for TLS, and how it is found.
+_SCHEME = re.compile(r"(?:redis|valkey)(s?)(?:\+(unix|sentinel|cluster))?")
+_ACCEPTED = (
+    "accepted are redis:// and rediss:// (TLS), redis+unix://, redis+sentinel://, "
+    "redis+cluster://, the last two with rediss too, and all of them with valkey"
 )
 
 _SECONDS = {
@@ -35,8 +33,27 @@ _SECONDS = {
     "breaker_open": 86400.0,
 }
 _COUNTS = ("breaker_failures", "max_queue")
-_TEXTS = ("username", "password", "client_name", "on_error")
-_OPTIONS = (*_SECONDS, *_COUNTS, *_TEXTS, "clock", "db", "fallback", "fallback_share", "on_breaker")
+_TEXTS = ("username", "client_name", "on_error", "sentinel_username", "sentinel_password")
+# By the names that redis-py gives them.
+_TLS_FILES = {
+    "ssl_ca_certs": "ca_file",
+    "ssl_ca_path": "ca_dir",
+    "ssl_certfile": "cert_file",
+    "ssl_keyfile": "key_file",
+}
+_TLS = (*_TLS_FILES, "ssl_cert_reqs", "ssl_check_hostname")
+_OPTIONS = (
+    *_SECONDS,
+    *_COUNTS,
+    *_TEXTS,
+    *_TLS,
+    "clock",
+    "db",
+    "fallback",
+    "fallback_share",
+    "on_breaker",
+    "password",
+)
 
 log = logging.getLogger("tidegate")
 
@@ -46,6 +63,9 @@ def open_redis(uri: SplitResult, options: dict[str, Any]) -> _core.Store:
 
     No message shows the URI: it may hold a password.
     """
+    scheme = _SCHEME.fullmatch(uri.scheme)
+    if scheme is None or (scheme[1] and scheme[2] == "unix"):
+        raise ConfigurationError(f"the storage has the scheme {uri.scheme}://; {_ACCEPTED}")
     if uri.fragment:
         raise ConfigurationError("the storage URI has a fragment; accepted is one without")
     given: dict[str, Any] = {}
@@ -84,49 +104,116 @@ def open_redis(uri: SplitResult, options: dict[str, Any]) -> _core.Store:
                     "accepted is a str"
                 )
             values[name] = given[name]
+    password = given.get("password")
+    if callable(password):
+        values["password_source"] = password
+    elif isinstance(password, str):
+        values["password"] = password
+    elif password is not None:
+        raise ConfigurationError(
+            f"the storage option password is of type {type(password).__name__}; accepted is a str, "
+            "or a function that returns one"
+        )
+    tls = _tls(given)
+    if scheme[1]:
+        values["tls"] = tls
+    elif tls:
+        raise ConfigurationError(
+            "a storage without TLS was given options of TLS; accepted are they with rediss://"
+        )
     clock = given.get("clock", "server")
     if clock not in ("server", "client"):
         raise ConfigurationError(
             f"the storage option clock is {clock!r}; accepted are 'server' and 'client'"
         )
     values["client_clock"] = clock == "client"
-    _place(uri, given.get("db"), values)
-    return _core.RedisStore(**values)
-
-
-def _place(uri: SplitResult, db: object, values: dict[str, Any]) -> None:
-    if uri.username:
-        values.setdefault("username", unquote(uri.username))
-    if uri.password:
-        values.setdefault("password", unquote(uri.password))
-    if uri.scheme.endswith("+unix"):
-        if not uri.path.strip("/"):
+    user, _, hosts = uri.netloc.rpartition("@")
+    name, _, secret = user.partition(":")
+    if name:
+        values.setdefault("username", unquote(name))
+    if secret and "password_source" not in values:
+        values.setdefault("password", unquote(secret))
+    path = uri.path.strip("/")
+    if scheme[2] == "unix":
+        if not path:
             raise ConfigurationError(
                 "the storage URI names no socket; accepted is redis+unix:///PATH?db=N"
             )
         values["unix_path"] = unquote(uri.path)
+        path = ""
+    elif scheme[2] is None:
+        ((values["host"], values["port"]),) = _addresses(hosts, 6379, one=True)
     else:
+        values["topology"] = scheme[2]
+        values["nodes"] = _addresses(hosts, 26379 if scheme[2] == "sentinel" else 6379)
+    if scheme[2] == "sentinel":
+        values["service"], _, path = path.partition("/")
+        if not values["service"]:
+            raise ConfigurationError(
+                "the storage URI names no service; accepted is "
+                "redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB"
+            )
+    values["database"] = _database(path, given.get("db"))
+    if scheme[2] == "cluster" and values["database"] != 0:
+        raise ConfigurationError(
+            f"the database is {values['database']}; a cluster has 0 and no other"
+        )
+    return _core.RedisStore(**values)
+
+
+def _addresses(hosts: str, default_port: int, one: bool = False) -> list[tuple[str, int]]:
+    found = []
+    for address in [hosts] if one else hosts.split(","):
         try:
+            uri = urlsplit(f"//{address}")
             port = uri.port
         except ValueError:
             raise ConfigurationError(
-                "the port of the storage URI is no port; accepted is 1 to 65535"
+                "a port of the storage URI is no port; accepted is 1 to 65535"
             ) from None
-        values["host"] = uri.hostname or "127.0.0.1"
-        values["port"] = 6379 if port is None else port
-        path = uri.path.strip("/")
-        if path and db is not None:
-            raise ConfigurationError("the database was given twice, as path and as db")
-        db = path or db
-    if db is not None and db != "":
-        if isinstance(db, bool) or not (
-            isinstance(db, int) or (isinstance(db, str) and db.isascii() and db.isdigit())
-        ):
-            raise ConfigurationError("the database of the storage is no number; accepted is 0 up")
-        number = int(db)
-        if not 0 <= number < 2**31:
-            raise ConfigurationError(f"the database is {number}; accepted is 0 and more")
-        values["database"] = number
+        found.append((uri.hostname or "127.0.0.1", default_port if port is None else port))
+    return found
+
+
+def _database(path: str, option: object) -> int:
+    if path and option is not None:
+        raise ConfigurationError("the database was given twice, as path and as db")
+    given = path or option
+    if given is None or given == "":
+        return 0
+    if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 10:
+        given = int(given)
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < 2**31:
+        raise ConfigurationError("the database of the storage is no number; accepted is 0 up")
+    return given
+
+
+def _tls(given: dict[str, Any]) -> dict[str, Any]:
+    tls: dict[str, Any] = {}
+    for name, field in _TLS_FILES.items():
+        if name in given:
+            path = given[name]
+            if not isinstance(path, (str, os.PathLike)) or not os.path.exists(path):
+                raise ConfigurationError(
+                    f"the storage option {name} is {path!r}; accepted is the path of what exists"
+                )
+            tls[field] = os.fspath(path)
+    if "ssl_cert_reqs" in given:
+        if given["ssl_cert_reqs"] not in ("required", "none"):
+            raise ConfigurationError(
+                f"the storage option ssl_cert_reqs is {given['ssl_cert_reqs']!r}; accepted are "
+                "'required' and 'none'"
+            )
+        tls["verify"] = given["ssl_cert_reqs"] == "required"
+    if "ssl_check_hostname" in given:
+        word = str(given["ssl_check_hostname"]).lower()
+        if word not in ("true", "false", "1", "0"):
+            raise ConfigurationError(
+                f"the storage option ssl_check_hostname is {given['ssl_check_hostname']!r}; "
+                "accepted are true and false"
+            )
+        tls["check_hostname"] = word in ("true", "1")
+    return tls
 
 
 def _breaker_changed(hook: Callable[[bool, str], object] | None, opened: bool, why: str) -> None:

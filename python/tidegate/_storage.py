@@ -15,7 +15,8 @@ __all__ = ["StorageLike", "open_store"]
 
 _ACCEPTED = (
     "accepted are 'memory://' and 'shm://NAME' or 'shm:///PATH', each with an optional "
-    "capacity=KEYS, 'redis://HOST:PORT/DB' and 'redis+unix:///PATH'"
+    "capacity=KEYS, 'redis://HOST:PORT/DB', 'rediss://', 'redis+unix:///PATH', "
+    "'redis+sentinel://HOST:PORT,HOST:PORT/SERVICE' and 'redis+cluster://HOST:PORT,HOST:PORT'"
 )
 
 
@@ -44,13 +45,7 @@ def open_store(storage: StorageLike, options: dict[str, Any]) -> _core.Store:
     if uri.scheme.startswith(("redis", "valkey")) and "://" in storage:
         from tidegate import _redis
 
-        if uri.scheme in _redis.SCHEMES:
-            return _redis.open_redis(uri, options)
-        if uri.scheme in _redis.LATER:
-            raise ConfigurationError(
-                f"{uri.scheme}:// is not supported yet; accepted are "
-                f"{', '.join(scheme + '://' for scheme in _redis.SCHEMES)}"
-            )
+        return _redis.open_redis(uri, options)
     scheme = uri.scheme
     if scheme not in ("memory", "shm") or not storage.lower().startswith(f"{scheme}://"):
         raise ConfigurationError(f"the storage is {_without_password(storage)!r}; {_ACCEPTED}")

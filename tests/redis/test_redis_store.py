@@ -144,8 +144,14 @@ def test_memory_of_a_key(server: RedisServer) -> None:
 @pytest.mark.parametrize(
     ("uri", "word"),
     [
-        ("rediss://h", "not supported yet"),
-        ("redis+cluster://h", "not supported yet"),
+        ("rediss+unix:///s", "scheme"),
+        ("redis+socket://h", "scheme"),
+        ("redis+cluster://h/1", "cluster"),
+        ("redis+sentinel://h:1,h:2", "service"),
+        ("redis+sentinel://h:1,h:x/service", "port"),
+        ("rediss://h?ssl_ca_certs=/nowhere", "ssl_ca_certs"),
+        ("rediss://h?ssl_cert_reqs=maybe", "ssl_cert_reqs"),
+        ("redis://h?ssl_check_hostname=0", "TLS"),
         ("redis://h:99999", "port"),
         ("redis://h:x", "port"),
         ("redis://h/x", "database"),

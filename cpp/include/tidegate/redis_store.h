@@ -36,7 +36,7 @@ namespace tidegate {
 
 namespace redis {
 class Breaker;
-class Connection;
+class Client;
 class DenyCache;
 class Scripts;
 struct Answer;
@@ -51,13 +51,41 @@ enum class OnError : uint8_t {
   kClosed,    // nothing passes
 };
 
+struct RedisAddress {
+  std::string host;
+  int port = 6379;
+};
+
+enum class Topology : uint8_t {
+  kStandalone,
+  kSentinel,  // one server, which those at `nodes` know
+  kCluster,   // of which `nodes` are some
+};
+
+struct RedisTls {
+  std::string ca_file;  // where both are empty: what the system trusts
+  std::string ca_dir;
+  std::string cert_file;  // of this client, and its key where that is another file
+  std::string key_file;
+  bool verify = true;
+  bool check_hostname = true;
+};
+
 struct RedisOptions {
   std::string host = "127.0.0.1";
   int port = 6379;
   std::string unix_path;  // instead of host and port
+  Topology topology = Topology::kStandalone;
+  std::vector<RedisAddress> nodes;  // instead of host and port
+  std::string service;              // what sentinels call the master
+  std::string sentinel_username;
+  std::string sentinel_password;
   std::string username;
   std::string password;
+  // Asked for at each connection instead, for passwords that change.
+  std::function<absl::StatusOr<std::string>()> password_source;
   int database = 0;
+  std::optional<RedisTls> tls;
   std::string client_name = "tidegate";
   absl::Duration timeout = absl::Milliseconds(50);    // of a call, in all
   absl::Duration connect_timeout = absl::Seconds(1);  // of one attempt
@@ -134,6 +162,7 @@ class RedisStore final : public Store {
 
   Asked Ask(absl::Span<const Charge> plan, const Moment& moment) const;
   Fingerprint KeyOf(const Charge& charge) const;
+  uint16_t SlotOf(const Charge& charge) const;
   redis::Request RequestFor(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                             const Moment& moment) const;
   // What is wrong with a reply, before it is read: NotFound where the server does not
@@ -162,7 +191,7 @@ class RedisStore final : public Store {
   const std::unique_ptr<redis::Scripts> scripts_;
   const std::unique_ptr<redis::DenyCache> denied_;
   const std::unique_ptr<redis::Breaker> breaker_;
-  const std::unique_ptr<redis::Connection> connection_;
+  const std::unique_ptr<redis::Client> client_;
 
   std::atomic<int64_t> degraded_{0};
   std::atomic<int64_t> errors_{0};

@@ -2,11 +2,8 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <random>
 #include <system_error>
 #include <thread>
@@ -14,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "redis/dial.h"
 
 namespace tidegate::redis {
 namespace {
@@ -60,18 +58,12 @@ void Connection::Impl::Connect() {
   std::uniform_real_distribution<double> jitter(0.5, 1.0);
   absl::Duration backoff = kFirstBackoff;
   for (;;) {
-    const absl::StatusOr<int> fd = Open(options_, absl::Now() + options_.connect_timeout);
+    absl::StatusOr<std::unique_ptr<Stream>> stream =
+        Dial(options_, absl::Now() + options_.connect_timeout);
     absl::MutexLock lock(&mu_);
-    // The descriptor of the connection before may still be in use.
-    while (state_ == State::kConnecting && dying_fd_ >= 0) changed_.Wait(&mu_);
-    if (state_ == State::kStopped) {
-      if (fd.ok()) close(*fd);
-      return;
-    }
-    if (fd.ok()) {
-      fd_ = *fd;
-      ++generation_;
-      reader_.reset(redisReaderCreate());
+    if (state_ == State::kStopped) return;
+    if (stream.ok()) {
+      stream_ = *std::move(stream);
       last_use_ = absl::Now();
       failed_ = false;
       connecting_ = false;
@@ -81,7 +73,7 @@ void Connection::Impl::Connect() {
       return;
     }
     failed_ = true;
-    failure_ = std::string(fd.status().message());
+    failure_ = std::string(stream.status().message());
     changed_.SignalAll();
     WakePump();
     const absl::Time until = absl::Now() + backoff * jitter(random);
@@ -92,25 +84,14 @@ void Connection::Impl::Connect() {
   }
 }
 
-void Connection::Impl::CloseIfUnused() {
-  if (dying_fd_ < 0 || reading_ || writing_) return;
-  close(dying_fd_);
-  dying_fd_ = -1;
-  changed_.SignalAll();
-}
-
 void Connection::Impl::Break(const std::string& why) {
   if (state_ != State::kUp) return;
-  // Wakes a thread that polls it; the number must not be given to another file
-  // before that thread has let go.
-  (void)shutdown(fd_, SHUT_RDWR);
-  dying_fd_ = std::exchange(fd_, -1);
-  ++generation_;
+  stream_->Shutdown();
+  stream_.reset();
   out_.clear();
   failure_ = why;
   for (const auto& pending : queue_) Finish(pending, absl::AbortedError(why));
   queue_.clear();
-  CloseIfUnused();
   StartConnecting();
 }
 
@@ -133,10 +114,7 @@ void Connection::Impl::CheckUp() {
     if (!queue_.empty() && now - queue_.front()->sent > kSilence) {
       Break("the server has fallen silent");
     } else if (queue_.empty() && !reading_ && now - last_use_ > kIdle) {
-      char byte;
-      const ssize_t n = recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-      // Nothing was asked, so bytes are as wrong as an end.
-      if (n >= 0 || errno != EAGAIN) Break("the server closed the connection");
+      if (stream_->IsOver()) Break("the server closed the connection");
     }
   }
   if (state_ == State::kConnecting && !connecting_) StartConnecting();
@@ -153,84 +131,57 @@ absl::Status Connection::Impl::AwaitUp(absl::Time deadline) {
 void Connection::Impl::Flush(absl::Time deadline) {
   if (writing_ || out_.empty()) return;
   writing_ = true;
-  const uint64_t generation = generation_;
-  const int fd = fd_;
+  const std::shared_ptr<Stream> stream = stream_;
   std::string bytes;
   size_t done = 0;
-  int error = 0;
-  while (generation == generation_ && error == 0 && !(done == bytes.size() && out_.empty())) {
+  bool broken = false;
+  bool late = false;
+  while (stream == stream_ && !broken && !late && !(done == bytes.size() && out_.empty())) {
     if (done == bytes.size()) {
       bytes.clear();
       bytes.swap(out_);
       done = 0;
     }
     mu_.Unlock();
-    const ssize_t n = send(fd, bytes.data() + done, bytes.size() - done, MSG_NOSIGNAL);
-    if (n >= 0) {
-      done += static_cast<size_t>(n);
-    } else if (errno == EAGAIN) {
-      // The server does not read. Its connection is of no use to anyone then.
-      if (Poll(fd, POLLOUT, deadline) == 0) error = ETIMEDOUT;
-    } else if (errno != EINTR) {
-      error = errno;
-    }
+    const ssize_t n = stream->Write(bytes.data() + done, bytes.size() - done);
+    broken = n < 0;
+    if (n > 0) done += static_cast<size_t>(n);
+    // The server does not read.
+    late = n == 0 && Poll(stream->fd(), POLLOUT, deadline) == 0;
     mu_.Lock();
   }
   writing_ = false;
-  if (generation != generation_) {
-    CloseIfUnused();
-  } else if (error == ETIMEDOUT) {
-    out_.insert(0, bytes, done);
-  } else if (error != 0) {
-    Break("the connection broke while writing");
+  if (stream != stream_) {
+    // Others may have left this thread what is for the connection after it.
+    if (state_ == State::kUp) Flush(deadline);
+    return;
   }
+  if (late) out_.insert(0, bytes, done);
+  if (broken) Break("the connection broke while writing");
 }
 
 void Connection::Impl::Read(absl::Time deadline, int wake_fd) {
   reading_ = true;
-  const uint64_t generation = generation_;
-  const int fd = fd_;
-  // Nobody else touches it while this thread reads.
-  redisReader* const reader = reader_.get();
+  const std::shared_ptr<Stream> stream = stream_;
   mu_.Unlock();
   std::vector<Reply> replies;
   const char* broken = nullptr;
-  if (Poll(fd, POLLIN, deadline, wake_fd) != 0) broken = Receive(fd, reader, &replies);
+  if (Poll(stream->fd(), POLLIN, deadline, wake_fd) != 0) broken = stream->Read(&replies);
   mu_.Lock();
   reading_ = false;
-  if (generation != generation_) {
-    CloseIfUnused();
-    return;
-  }
+  if (stream != stream_) return;
   if (!replies.empty()) last_use_ = absl::Now();
   for (Reply& reply : replies) {
     if (queue_.empty()) {
       broken = "the server sent a reply that nobody asked for";
       break;
     }
+    if (--queue_.front()->replies > 0) continue;
     const std::shared_ptr<Pending> pending = std::move(queue_.front());
     queue_.pop_front();
     Finish(pending, std::move(reply));
   }
   if (broken != nullptr) Break(broken);
-}
-
-const char* Connection::Impl::Receive(int fd, redisReader* reader, std::vector<Reply>* replies) {
-  char buffer[65536];
-  const ssize_t n = recv(fd, buffer, sizeof buffer, MSG_DONTWAIT);
-  if (n == 0) return "the server closed the connection";
-  if (n < 0) return errno == EAGAIN || errno == EINTR ? nullptr : "the connection broke";
-  if (redisReaderFeed(reader, buffer, static_cast<size_t>(n)) != REDIS_OK) {
-    return "the reply is too large";
-  }
-  for (;;) {
-    void* made = nullptr;
-    if (redisReaderGetReply(reader, &made) != REDIS_OK) {
-      return "the server does not speak the protocol of Redis";
-    }
-    if (made == nullptr) return nullptr;
-    replies->emplace_back(static_cast<redisReply*>(made));
-  }
 }
 
 void Connection::Impl::Finish(const std::shared_ptr<Pending>& pending,
@@ -259,7 +210,8 @@ void Connection::Impl::PassOn() {
   }
 }
 
-absl::StatusOr<Reply> Connection::Impl::Call(const std::string& request, absl::Time deadline) {
+absl::StatusOr<Reply> Connection::Impl::Call(const std::string& request, int replies,
+                                             absl::Time deadline) {
   absl::MutexLock lock(&mu_);
   if (absl::Status s = AwaitUp(deadline); !s.ok()) return s;
   if (queue_.size() >= options_.max_queue) {
@@ -267,13 +219,14 @@ absl::StatusOr<Reply> Connection::Impl::Call(const std::string& request, absl::T
         absl::StrCat(queue_.size(), " calls wait for Redis; accepted are ", options_.max_queue));
   }
   const auto pending = std::make_shared<Pending>();
+  pending->replies = replies;
   pending->sent = absl::Now();
   last_use_ = pending->sent;
   out_.append(request);
   queue_.push_back(pending);
   Flush(deadline);
   while (!pending->done && absl::Now() < deadline) {
-    if (reading_) {
+    if (reading_ || state_ != State::kUp) {
       (void)pending->ready.WaitWithDeadline(&mu_, deadline);
     } else {
       Read(deadline);
@@ -311,11 +264,12 @@ Connection::Impl& Connection::Current() {
   return **impl;
 }
 
-absl::StatusOr<Reply> Connection::Call(const std::string& request, absl::Time deadline) {
-  return Current().Call(request, deadline);
+absl::StatusOr<Reply> Connection::Exchange(const std::string& request, int replies,
+                                           absl::Time deadline) {
+  return Current().Call(request, replies, deadline);
 }
 
-void Connection::Send(absl::Time deadline, std::unique_ptr<Caller> caller) {
+void Connection::Send(uint16_t, absl::Time deadline, std::unique_ptr<Caller> caller) {
   Current().Send(deadline, std::move(caller));
 }
 

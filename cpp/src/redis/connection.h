@@ -16,7 +16,6 @@
 #ifndef TIDEGATE_REDIS_CONNECTION_H_
 #define TIDEGATE_REDIS_CONNECTION_H_
 
-#include <hiredis/hiredis.h>
 #include <sys/types.h>
 
 #include <atomic>
@@ -26,52 +25,28 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "redis/client.h"
 #include "tidegate/redis_store.h"
 
 namespace tidegate::redis {
 
-struct FreeReply {
-  void operator()(redisReply* reply) const { freeReplyObject(reply); }
-};
-
-// Who asks without waiting. All calls come from the connection's thread, without a lock,
-// but for Done() where nothing could be sent: that comes from the sender's.
-class Caller {
- public:
-  virtual ~Caller() = default;
-  // Takes over what `other` asks, where one request can be for both; `other` is then
-  // null.
-  virtual void Join(std::unique_ptr<Caller>* /*other*/) {}
-  // One command.
-  virtual std::string Request() = 0;
-  // Told once of the reply.
-  virtual void Done(absl::StatusOr<Reply> reply) = 0;
-};
-
-class Connection {
+class Connection final : public Client {
  public:
   // `options` must outlive this.
   explicit Connection(const RedisOptions& options);
-  ~Connection();
+  ~Connection() override;
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // Sends `request`, one command, and waits for its reply,
-  // which may be an error reply. Fails with
-  //   Unavailable        not sent: no connection
-  //   ResourceExhausted  not sent: the queue is full
-  //   DeadlineExceeded   no reply by `deadline`; it may have been executed
-  //   Aborted            the connection broke; it may have been executed
-  absl::StatusOr<Reply> Call(const std::string& request, absl::Time deadline);
-
-  // The same without waiting: `caller` is told, also of what failed at once. What is
-  // sent lies ready until Kick(), so that many go out together.
-  void Send(absl::Time deadline, std::unique_ptr<Caller> caller);
-
-  void Kick();
-
-  // Ends the connection, so that the next call finds a new one.
-  void Renew(const std::string& why);
+  absl::StatusOr<Reply> Call(uint16_t /*slot*/, const std::string& request,
+                             absl::Time deadline) override {
+    return Exchange(request, 1, deadline);
+  }
+  // As Call(), of several commands, whose last reply is meant.
+  absl::StatusOr<Reply> Exchange(const std::string& request, int replies, absl::Time deadline);
+  void Send(uint16_t slot, absl::Time deadline, std::unique_ptr<Caller> caller) override;
+  void Kick() override;
+  void Renew(const std::string& why) override;
 
  private:
   class Impl;

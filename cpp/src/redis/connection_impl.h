@@ -2,8 +2,6 @@
 #ifndef TIDEGATE_SRC_REDIS_CONNECTION_IMPL_H_
 #define TIDEGATE_SRC_REDIS_CONNECTION_IMPL_H_
 
-#include <hiredis/hiredis.h>
-
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -14,7 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "redis/connection.h"
-#include "redis/socket.h"
+#include "redis/stream.h"
 #include "tidegate/wake.h"
 
 namespace tidegate::redis {
@@ -30,7 +28,7 @@ class Connection::Impl : public std::enable_shared_from_this<Impl> {
   bool IsMine() const { return forks_ == Forks(); }
   void Start() ABSL_LOCKS_EXCLUDED(mu_);
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<Reply> Call(const std::string& request, absl::Time deadline)
+  absl::StatusOr<Reply> Call(const std::string& request, int replies, absl::Time deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
   void Send(absl::Time deadline, std::unique_ptr<Caller> caller) ABSL_LOCKS_EXCLUDED(mu_);
   void Kick() ABSL_LOCKS_EXCLUDED(mu_);
@@ -42,6 +40,7 @@ class Connection::Impl : public std::enable_shared_from_this<Impl> {
     absl::Time sent;
     absl::Time deadline;
     std::unique_ptr<Caller> caller;  // null where a thread waits for `ready`
+    int replies = 1;                 // that are still to come
     bool abandoned = false;          // its caller has left; the reply is thrown away
     bool done = false;
     absl::StatusOr<Reply> reply = absl::UnknownError("");
@@ -61,8 +60,6 @@ class Connection::Impl : public std::enable_shared_from_this<Impl> {
   // Waits for bytes once and hands out the replies in them; returns early when
   // `wake_fd` is readable. Unlocks meanwhile.
   void Read(absl::Time deadline, int wake_fd = -1) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What is there, as replies; why the connection is of no more use, or null.
-  static const char* Receive(int fd, redisReader* reader, std::vector<Reply>* replies);
   // Hands a pending call what it waited for, or why it gets nothing.
   void Finish(const std::shared_ptr<Pending>& pending, absl::StatusOr<Reply> reply)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -77,28 +74,23 @@ class Connection::Impl : public std::enable_shared_from_this<Impl> {
   void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Makes somebody read, if anybody waits.
   void PassOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Closes the descriptor once no thread uses it.
-  void CloseIfUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const RedisOptions options_;
   const int64_t forks_;
 
   absl::Mutex mu_;
-  absl::CondVar changed_;  // state_, or a thread let go of the descriptor
+  absl::CondVar changed_;  // state_
   State state_ ABSL_GUARDED_BY(mu_) = State::kConnecting;
   bool connecting_ ABSL_GUARDED_BY(mu_) = false;  // a thread is at it
   bool failed_ ABSL_GUARDED_BY(mu_) = false;      // an attempt, since it was last up
   std::string failure_ ABSL_GUARDED_BY(mu_) = "not connected yet";
-  int fd_ ABSL_GUARDED_BY(mu_) = -1;
-  uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;  // of the connection
-  bool reading_ ABSL_GUARDED_BY(mu_) = false;
+  // While it is up. Who reads or writes keeps it until it is done.
+  std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mu_);
+  bool reading_ ABSL_GUARDED_BY(mu_) = false;  // a thread is at it
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  int dying_fd_ ABSL_GUARDED_BY(mu_) = -1;
   absl::Time last_use_ ABSL_GUARDED_BY(mu_);
   std::string out_ ABSL_GUARDED_BY(mu_);
   std::deque<std::shared_ptr<Pending>> queue_ ABSL_GUARDED_BY(mu_);
-  std::unique_ptr<redisReader, void (*)(redisReader*)> reader_ ABSL_GUARDED_BY(mu_){
-      nullptr, redisReaderFree};
 
   // Of those who cannot wait.
   std::unique_ptr<Wake> wake_ ABSL_GUARDED_BY(mu_);  // made with the thread

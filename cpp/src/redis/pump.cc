@@ -44,7 +44,7 @@ void Connection::Impl::Send(absl::Time deadline, std::unique_ptr<Caller> caller)
 void Connection::Impl::SendWaiting() {
   std::deque<std::shared_ptr<Pending>> waiting;
   waiting.swap(unsent_);
-  const uint64_t generation = generation_;
+  const std::shared_ptr<Stream> stream = stream_;
   mu_.Unlock();
   std::vector<std::shared_ptr<Pending>> joined;
   for (std::shared_ptr<Pending>& pending : waiting) {
@@ -54,7 +54,7 @@ void Connection::Impl::SendWaiting() {
   std::string requests;
   for (const auto& pending : joined) requests += pending->caller->Request();
   mu_.Lock();
-  if (generation != generation_) {
+  if (stream != stream_) {
     for (const auto& pending : joined) Finish(pending, absl::UnavailableError(failure_));
     return;
   }
@@ -63,6 +63,7 @@ void Connection::Impl::SendWaiting() {
   out_ += requests;
   for (const auto& pending : joined) {
     pending->sent = now;
+    pending->replies = pending->caller->replies();
     queue_.push_back(pending);
     async_.push_back(pending);
   }

@@ -4,7 +4,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/synchronization/blocking_counter.h"
-#include "redis/connection.h"
+#include "redis/client.h"
 #include "redis/scripts.h"
 #include "tidegate/redis_store.h"
 
@@ -32,23 +32,31 @@ class RedisStore::Sent final : public redis::Caller {
   };
 
   explicit Sent(std::unique_ptr<Call> call)
-      : store_(call->store), short_(redis::Scripts::IsShort(call->Request())) {
+      : store_(call->store),
+        slot_(store_.SlotOf(call->plan[0])),
+        short_(redis::Scripts::IsShort(call->Request())) {
     calls_.push_back(std::move(call));
   }
 
   // In full, whatever it is, and where it was sent before by its text.
   Sent(std::vector<std::unique_ptr<Call>> calls, bool is_short, bool by_text)
-      : store_(calls[0]->store), short_(is_short), by_text_(by_text), calls_(std::move(calls)) {}
+      : store_(calls[0]->store),
+        slot_(store_.SlotOf(calls[0]->plan[0])),
+        short_(is_short),
+        by_text_(by_text),
+        calls_(std::move(calls)) {}
 
   static void Send(std::unique_ptr<Sent> sent) {
-    redis::Connection& connection = *sent->store_.connection_;
+    redis::Client& client = *sent->store_.client_;
+    const uint16_t slot = sent->slot_;
     const absl::Time deadline = sent->calls_[0]->deadline;
-    connection.Send(deadline, std::move(sent));
+    client.Send(slot, deadline, std::move(sent));
   }
 
   void Join(std::unique_ptr<redis::Caller>* other) override {
     auto* const sent = dynamic_cast<Sent*>(other->get());
-    if (sent == nullptr || !short_ || !sent->short_ || by_text_ != sent->by_text_ ||
+    if (sent == nullptr || slot_ != sent->slot_ || !short_ || !sent->short_ ||
+        by_text_ != sent->by_text_ ||
         calls_.size() + sent->calls_.size() > redis::Scripts::kMostHits) {
       return;
     }
@@ -106,6 +114,7 @@ class RedisStore::Sent final : public redis::Caller {
   }
 
   RedisStore& store_;
+  const uint16_t slot_;
   const bool short_;
   const bool by_text_ = false;
   std::vector<std::unique_ptr<Call>> calls_;
@@ -148,6 +157,6 @@ void RedisStore::HitMany(absl::Span<const Charge> charges, const Moment& moment,
   left.Wait();
 }
 
-void RedisStore::Kick() { connection_->Kick(); }
+void RedisStore::Kick() { client_->Kick(); }
 
 }  // namespace tidegate

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "redis/breaker.h"
+#include "redis/cluster.h"
 #include "redis/connection.h"
 #include "redis/deny_cache.h"
 #include "redis/scripts.h"
@@ -95,7 +96,9 @@ RedisStore::RedisStore(RedisOptions options)
       denied_(
           std::make_unique<redis::DenyCache>(absl::ToInt64Nanoseconds(options_.deny_cache_max))),
       breaker_(std::make_unique<redis::Breaker>(options_.breaker_failures, options_.breaker_open)),
-      connection_(std::make_unique<redis::Connection>(options_)) {}
+      client_(options_.topology == Topology::kCluster
+                  ? std::unique_ptr<redis::Client>(std::make_unique<redis::Cluster>(options_))
+                  : std::make_unique<redis::Connection>(options_)) {}
 
 RedisStore::~RedisStore() = default;
 
@@ -111,6 +114,11 @@ BoundLimit RedisStore::Bind(const Limit& limit, std::string_view scope) const {
     }
   }
   return bound;
+}
+
+uint16_t RedisStore::SlotOf(const Charge& charge) const {
+  if (options_.topology != Topology::kCluster) return 0;
+  return redis::Cluster::SlotOf(redis::RedisKey(*charge.limit, charge.key));
 }
 
 Fingerprint RedisStore::KeyOf(const Charge& charge) const {
@@ -221,8 +229,8 @@ std::optional<Decision> RedisStore::Before(Op op, absl::Span<const Charge> plan,
   if (breaker_->IsClosed()) return std::nullopt;
   const int64_t now = SystemClock::Get().Now();
   if (breaker_->ProbeIsDue(now)) {
-    connection_->Send(absl::Now() + options_.timeout, std::make_unique<Probe>(*this));
-    connection_->Kick();
+    client_->Send(0, absl::Now() + options_.timeout, std::make_unique<Probe>(*this));
+    client_->Kick();
   }
   if (breaker_->IsClosed()) return std::nullopt;
   return IsDecision(op) ? Degraded(op, plan, moment) : Decision();
@@ -234,7 +242,7 @@ absl::Status RedisStore::FailureIn(const absl::StatusOr<redis::Reply>& reply) {
   const std::string message((*reply)->str, (*reply)->len);
   if (absl::StartsWith(message, "NOSCRIPT")) return absl::NotFoundError(message);
   // A replica: after a failover the name may lead to another server.
-  if (absl::StartsWith(message, "READONLY")) connection_->Renew(message);
+  if (absl::StartsWith(message, "READONLY")) client_->Renew(message);
   return IsScriptError(message) ? absl::InternalError(message) : absl::UnavailableError(message);
 }
 
@@ -278,13 +286,15 @@ Decision RedisStore::Run(Op op, absl::Span<const Charge> plan, int64_t admitted_
   const Asked asked = Ask(plan, moment);
   const absl::Time deadline = absl::Now() + options_.timeout;
   const redis::Request request = RequestFor(op, plan, admitted_ns, moment);
+  const uint16_t slot = SlotOf(plan[0]);
   bool is_short = redis::Scripts::IsShort(request);
   bool by_text = false;
   for (;;) {
     const auto reply =
-        connection_->Call(is_short ? scripts_->ShortCommand(request, {plan[0].key}, by_text)
-                                   : scripts_->Command(request, by_text),
-                          deadline);
+        client_->Call(slot,
+                      is_short ? scripts_->ShortCommand(request, {plan[0].key}, by_text)
+                               : scripts_->Command(request, by_text),
+                      deadline);
     absl::Status failure = FailureIn(reply);
     if (absl::IsNotFound(failure) && !by_text) {
       by_text = true;
@@ -326,8 +336,9 @@ void RedisStore::Reset(const Charge& charge, const Moment& moment) {
 }
 
 absl::Status RedisStore::Ping() {
-  const auto reply = connection_->Call(
-      redis::Format({"PING"}), absl::Now() + std::max(options_.timeout, options_.connect_timeout));
+  const auto reply =
+      client_->Call(0, redis::Format({"PING"}),
+                    absl::Now() + std::max(options_.timeout, options_.connect_timeout));
   if (!reply.ok()) return reply.status();
   if ((*reply)->type == REDIS_REPLY_ERROR) return absl::UnavailableError((*reply)->str);
   return absl::OkStatus();
@@ -335,7 +346,7 @@ absl::Status RedisStore::Ping() {
 
 absl::StatusOr<redis::Reply> RedisStore::Command(const std::vector<std::string>& words,
                                                  absl::Duration timeout) {
-  return connection_->Call(redis::Format(words), absl::Now() + timeout);
+  return client_->Call(0, redis::Format(words), absl::Now() + timeout);
 }
 
 StoreStats RedisStore::stats() const {
