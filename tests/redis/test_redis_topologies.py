@@ -1,0 +1,277 @@
+"""Sentinels and clusters of the tests' own, with failovers and moving slots."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Callable
+
+import pytest
+import tidegate
+from redis_server import PATIENT, RedisServer
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def eventually(what: Callable[[], bool], seconds: float = 30) -> None:
+    """For servers that agree with each other in their own time."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.05)
+
+
+class Load:
+    """Threads that hit until they are told to end; every call must return in time."""
+
+    def __init__(self, limiter: tidegate.Limiter, most_seconds: float) -> None:
+        self.limiter = limiter
+        self.slowest = 0.0
+        self.most = most_seconds
+        self.stop = threading.Event()
+        self.errors: list[BaseException] = []
+        self.threads = [threading.Thread(target=self._run, args=(n,)) for n in range(4)]
+
+    def _run(self, number: int) -> None:
+        count = 0
+        try:
+            while not self.stop.is_set():
+                begin = time.monotonic()
+                self.limiter.hit(f"{number}-{count % 50}")
+                self.slowest = max(self.slowest, time.monotonic() - begin)
+                count += 1
+        except BaseException as error:
+            self.errors.append(error)
+
+    def __enter__(self) -> Load:
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
+        assert self.errors == []
+        assert self.slowest < self.most
+
+
+# ------------------------------------------------------------------ Sentinel
+
+
+class Watched:
+    """A master, a replica and three sentinels."""
+
+    def __init__(self, directory: Path) -> None:
+        self.master = RedisServer(directory, "--repl-diskless-sync-delay", "0")
+        self.replica = RedisServer(directory, "--replicaof", f"127.0.0.1 {self.master.port}")
+        self.sentinels: list[RedisServer] = []
+        self.master.start()
+        self.replica.start()
+        eventually(lambda: b"master_link_status:up" in self.replica.command("INFO", "replication"))
+        for _ in range(3):
+            sentinel = RedisServer(directory)
+            config = directory / f"sentinel-{sentinel.port}.conf"
+            config.write_text(
+                f"port {sentinel.port}\nbind 127.0.0.1\ndir {directory}\n"
+                f"sentinel monitor limits 127.0.0.1 {self.master.port} 2\n"
+                "sentinel down-after-milliseconds limits 500\n"
+                "sentinel failover-timeout limits 3000\n"
+            )
+            sentinel.process = subprocess.Popen(
+                ["redis-server", str(config), "--sentinel"],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            self.sentinels.append(sentinel)
+        for sentinel in self.sentinels:
+            eventually(lambda sentinel=sentinel: self._knows_all(sentinel))  # type: ignore[misc]
+
+    def _knows_all(self, sentinel: RedisServer) -> bool:
+        with contextlib.suppress(OSError):
+            info = sentinel.command("INFO", "sentinel")
+            return b"slaves=1,sentinels=3" in info
+        return False
+
+    def uri(self, options: str) -> str:
+        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
+        return f"redis+sentinel://{hosts}/limits/0?{options}"
+
+    def kill(self) -> None:
+        for server in [*self.sentinels, self.master, self.replica]:
+            server.kill()
+
+
+@pytest.fixture
+def watched(server_directory: Path) -> Iterator[Watched]:
+    servers = Watched(server_directory)
+    yield servers
+    servers.kill()
+
+
+def test_a_failover_under_load(watched: Watched) -> None:
+    with tidegate.Limiter(
+        "1000/hour",
+        storage=watched.uri("timeout=0.5&connect_timeout=2&breaker_open=0.2"),
+    ) as limiter:
+        eventually(lambda: not limiter.hit("before").degraded)
+        assert b"tg:" in watched.master.command("KEYS", "*")
+        with Load(limiter, most_seconds=5):
+            watched.master.kill()
+            eventually(lambda: b"role:master" in watched.replica.command("INFO", "replication"))
+            eventually(lambda: not limiter.hit("after").degraded)
+        assert b"after" in watched.replica.command("KEYS", "*")
+
+
+def test_no_sentinel_knows_the_service(watched: Watched) -> None:
+    uri = watched.uri(PATIENT).replace("/limits/", "/others/")
+    with (
+        tidegate.Limiter("5/hour", storage=uri) as limiter,
+        pytest.raises(tidegate.StorageError, match="others"),
+    ):
+        limiter.ping()
+
+
+# ------------------------------------------------------------------- Cluster
+
+
+class ClusterServers:
+    """Three masters with a replica each."""
+
+    def __init__(self, directory: Path) -> None:
+        self.nodes = []
+        for _ in range(6):
+            port = free_port()
+            node = RedisServer(
+                directory,
+                *("--cluster-enabled", "yes", "--cluster-port", str(port)),
+                *("--cluster-config-file", f"nodes-{port}.conf"),
+                *("--cluster-node-timeout", "700", "--cluster-require-full-coverage", "no"),
+                *("--repl-diskless-sync-delay", "0"),
+            )
+            node.start()
+            self.nodes.append(node)
+        addresses = [f"127.0.0.1:{node.port}" for node in self.nodes]
+        subprocess.run(
+            [
+                *("redis-cli", "--cluster", "create", *addresses),
+                *("--cluster-replicas", "1", "--cluster-yes"),
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        for node in self.nodes:
+            eventually(lambda node=node: b"cluster_state:ok" in node.command("CLUSTER", "INFO"))  # type: ignore[misc]
+            # A replica that has nothing yet takes nobody's place.
+            eventually(
+                lambda node=node: (  # type: ignore[misc]
+                    b"role:master" in (info := node.command("INFO", "replication"))
+                    or b"master_link_status:up" in info
+                )
+            )
+
+    def uri(self, options: str = PATIENT, nodes: int = 6) -> str:
+        hosts = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes[:nodes])
+        return f"redis+cluster://{hosts}?{options}"
+
+    def masters(self) -> list[RedisServer]:
+        return [
+            node
+            for node in self.nodes
+            if node.process is not None and b"role:master" in node.command("INFO", "replication")
+        ]
+
+    def kill(self) -> None:
+        for node in self.nodes:
+            node.kill()
+
+
+@pytest.fixture(scope="module")
+def cluster(server_directory: Path) -> Iterator[ClusterServers]:
+    servers = ClusterServers(server_directory)
+    yield servers
+    servers.kill()
+
+
+def test_keys_are_spread_and_counted_once(cluster: ClusterServers) -> None:
+    # One seed: the rest is learnt.
+    with tidegate.Limiter(["3/hour", "1000/day"], storage=cluster.uri(nodes=1)) as limiter:
+        for round_number in range(4):
+            for number in range(60):
+                decision = limiter.hit(f"spread-{number}")
+                assert not decision.degraded
+                assert bool(decision) is (round_number < 3)
+    sizes = [int(node.command("DBSIZE")[1:]) for node in cluster.masters()]
+    assert len(sizes) == 3
+    assert min(sizes) > 0
+
+
+def test_tasks_share_exactly(cluster: ClusterServers) -> None:
+    async def run() -> list[int]:
+        with tidegate.Limiter("20/hour", storage=cluster.uri(), prefix="tasks") as limiter:
+            decisions = await asyncio.gather(*[limiter.hit_async(f"k{n % 10}") for n in range(500)])
+            assert not any(decision.degraded for decision in decisions)
+            many = limiter.hit_many([f"many{n % 30}" for n in range(900)])
+            return [sum(map(bool, decisions)), sum(many)]
+
+    assert asyncio.run(run()) == [200, 600]
+
+
+def test_a_slot_that_moves(cluster: ClusterServers) -> None:
+    with tidegate.Limiter("1000/hour", storage=cluster.uri(), prefix="move") as limiter:
+        first = limiter.hit("mover")
+        assert first.remaining == 999
+        (key,) = [
+            word
+            for node in cluster.masters()
+            for word in node.command("KEYS", "move:*{mover}").split(b"\r\n")
+            if word.startswith(b"move")
+        ]
+        slot = cluster.nodes[0].command("CLUSTER", "KEYSLOT", key)[1:-2]
+        source = next(n for n in cluster.masters() if n.command("EXISTS", key) == b":1\r\n")
+        target = next(n for n in cluster.masters() if n is not source)
+        name = {n: n.command("CLUSTER", "MYID").split(b"\r\n")[1] for n in (source, target)}
+        # Half way: the source has the slot and no longer the key, so it answers ASK.
+        target.command("CLUSTER", "SETSLOT", slot, "IMPORTING", name[source])
+        source.command("CLUSTER", "SETSLOT", slot, "MIGRATING", name[target])
+        moved = source.command(
+            "MIGRATE", "127.0.0.1", str(target.port), key, "0", "20000", "REPLACE"
+        )
+        assert moved == b"+OK\r\n"
+        for expected in (998, 997):
+            decision = limiter.hit("mover")
+            assert (decision.remaining, decision.degraded) == (expected, False)
+        assert asyncio.run(limiter.hit_async("mover")).remaining == 996
+        # All the way: MOVED, once, and from then on the right node at once.
+        for node in (target, source):
+            assert node.command("CLUSTER", "SETSLOT", slot, "NODE", name[target]) == b"+OK\r\n"
+        assert limiter.hit("mover").remaining == 995
+        before = source.calls().get("evalsha", 0)
+        assert limiter.hit("mover").remaining == 994
+        assert source.calls().get("evalsha", 0) == before
+
+
+def test_a_master_that_is_killed(cluster: ClusterServers) -> None:
+    with tidegate.Limiter(
+        "1000/hour",
+        storage=cluster.uri("timeout=0.5&connect_timeout=2&breaker_open=0.2"),
+        prefix="failover",
+    ) as limiter:
+        keys = [f"k{number}" for number in range(60)]
+        eventually(lambda: not any(limiter.hit(key).degraded for key in keys))
+        with Load(limiter, most_seconds=5):
+            victim = cluster.masters()[0]
+            victim.kill()
+            eventually(lambda: len(cluster.masters()) == 3)
+            eventually(lambda: not any(limiter.hit(key).degraded for key in keys))
