@@ -125,6 +125,7 @@ void Connection::Impl::Pump() {
     if (state_ == State::kUp && !async_.empty() && !reading_) {
       Read(next, wake_fd);
     } else {
+      PassOn();
       mu_.Unlock();
       (void)Poll(wake_fd, POLLIN, next);
       mu_.Lock();
