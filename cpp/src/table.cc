@@ -149,7 +149,7 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Slot* slot, Entry* ent
     ++entry->keys;
   } else if (IsClaim(slot->raw.w0)) {
     // Who was on its way in loses nothing; who was on its way out was idle.
-    entry->idle += slot->raw.w1 != before.lo && before.lo != key.lo;
+    if (slot->raw.w1 != before.lo && before.lo != key.lo) ++entry->idle;
   } else {
     ++(IsIdle(slot->raw.w0, now_ns, kClockToleranceNs) ? entry->idle : entry->live);
   }

@@ -20,6 +20,8 @@ constexpr const char* kAccepted =
 class PythonClock final : public Clock {
  public:
   explicit PythonClock(py::object read) : read_(std::move(read)) {}
+  // What cannot take the GIL cannot go on at all.
+  // NOLINTNEXTLINE(bugprone-exception-escape)
   ~PythonClock() override {
     py::gil_scoped_acquire gil;
     read_ = py::object();

@@ -298,7 +298,7 @@ py::object PyHitMany(PyLimiter& self, const py::object& keys, const py::object& 
     std::copy(allowed.begin(), allowed.end(), result.mutable_data());
     return result;
   }
-  const auto list =
+  auto list =
       py::reinterpret_steal<py::object>(PyList_New(static_cast<Py_ssize_t>(allowed.size())));
   if (!list) throw py::error_already_set();
   for (size_t i = 0; i < allowed.size(); ++i) {

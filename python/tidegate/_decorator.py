@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidegate._limit import LimitLike
     from tidegate._storage import StorageLike
 
-__all__ = ["rate_limit"]
+__all__ = ["rate_limit", "shared_store"]
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -75,7 +75,7 @@ def rate_limit(
         )
     if scope is not None and (not isinstance(scope, str) or not scope):
         raise ConfigurationError(f"the scope is {scope!r}; accepted is a non-empty str, or None")
-    store = _shared_store(storage, options)
+    store = shared_store(storage, options)
 
     def guard(view: Callable[..., Any]) -> Guard:
         limiter = Limiter(
@@ -212,7 +212,7 @@ _stores: dict[tuple[str, str], Store] = {}
 _names: Counter[str] = Counter()
 
 
-def _shared_store(storage: StorageLike, options: dict[str, Any]) -> Store:
+def shared_store(storage: StorageLike, options: dict[str, Any]) -> Store:
     """One store for all decorators with one URI, so that a `scope` spans them."""
     if not isinstance(storage, str):
         return open_store(storage, options)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 from tidegate._errors import ConfigurationError, TidegateError
 from tidegate._headers import PROBLEM_TYPE
+from tidegate.keys import peer_key
 
 if TYPE_CHECKING:
     from tidegate._guard import Verdict
 
-__all__ = ["Call", "Injection", "address", "injection", "opened"]
+__all__ = ["Call", "Injection", "address", "injection", "opened", "titled"]
 
 
 class Call(Protocol):
@@ -38,10 +39,9 @@ def address(request: Any) -> str | None:
     """The client's address as the connection, or what the server trusts, gives it."""
     scope = getattr(request, "scope", None)
     if scope is None:
-        remote: str | None = request.remote_addr
-        return remote
+        return peer_key(request.remote_addr)
     client = scope.get("client")
-    return client[0] if client else None
+    return peer_key(client[0]) if client else None
 
 
 class Injection:
@@ -184,13 +184,14 @@ class _FlaskCall:
     def _tell(self, verdict: Verdict) -> None:
         def tell(response: Any) -> Any:
             for name, value in verdict.fields():
-                response.headers[_title(name)] = value.decode()
+                response.headers[titled(name)] = value.decode()
             return response
 
         self._flask.after_this_request(tell)
 
 
-def _title(name: bytes) -> str:
+def titled(name: bytes) -> str:
+    """The name of a field as it is written where case is shown."""
     return _TITLES.get(name) or name.decode()
 
 

@@ -12,12 +12,21 @@ import time
 from collections.abc import Coroutine, Iterable
 from typing import Any, Callable, TypeVar, Union
 
-from tidegate._core import Decision, MemoryStore
+from tidegate._core import Decision
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._headers import FieldList, Fields, Problems
 from tidegate._limiter import Limiter
 
-__all__ = ["NO_KEY_POLICIES", "Guard", "Verdict", "finished", "log", "ready"]
+__all__ = [
+    "NO_KEY_POLICIES",
+    "Guard",
+    "Verdict",
+    "finished",
+    "limiter_from",
+    "log",
+    "method_set",
+    "ready",
+]
 
 Key = Union[str, bytes]
 T = TypeVar("T")
@@ -40,11 +49,15 @@ _QUIET_SECONDS = 10.0
 class Verdict:
     """A decision on one request, and what its response is to say."""
 
-    __slots__ = ("_decided_ns", "_guard", "decision")
+    __slots__ = ("_cost", "_decided_ns", "_guard", "_key", "decision")
 
-    def __init__(self, guard: Guard, decision: Decision, decided_ns: int) -> None:
+    def __init__(
+        self, guard: Guard, decision: Decision, decided_ns: int, key: Key, cost: int
+    ) -> None:
         self._guard = guard
         self._decided_ns = decided_ns
+        self._key = key
+        self._cost = cost
         self.decision = decision
 
     def fields(self) -> FieldList:
@@ -55,6 +68,11 @@ class Verdict:
     def problem(self) -> bytes:
         """The body of a refusal."""
         return self._guard._problems.encode(self.decision)
+
+    async def undo(self) -> None:
+        """Gives back what was charged."""
+        if self.decision.allowed:
+            await self._guard.limiter.refund_async(self._key, self._cost)
 
 
 class Guard:
@@ -111,7 +129,7 @@ class Guard:
         self._encode = Fields(limiter.limits, headers).encode
         self._now_ns = limiter._now_ns
         # Where a hit cannot wait for anything, a coroutine round it is only cost.
-        self._is_local = isinstance(limiter.storage, MemoryStore)
+        self._is_local = limiter._loops is None
         self._problems = Problems(limiter.limits)
         self._quiet_until: dict[str, float] = {}
 
@@ -131,7 +149,8 @@ class Guard:
         if key is None:
             if self._on_no_key == "open":
                 return None
-            return Verdict(self, self.limiter.peek(_STAND_IN, _NEVER), self._now_ns())
+            refusal = self.limiter.peek(_STAND_IN, _NEVER)
+            return Verdict(self, refusal, self._now_ns(), _STAND_IN, _NEVER)
         cost = self._cost
         if not isinstance(cost, int):
             cost = await self._cost_of(request, blocking)
@@ -139,8 +158,8 @@ class Guard:
         # that is aligned to whole seconds does not round up to the second after it.
         now_ns = self._now_ns()
         if blocking or self._is_local:
-            return Verdict(self, self.limiter.hit(key, cost), now_ns)
-        return Verdict(self, await self.limiter.hit_async(key, cost), now_ns)
+            return Verdict(self, self.limiter.hit(key, cost), now_ns, key, cost)
+        return Verdict(self, await self.limiter.hit_async(key, cost), now_ns, key, cost)
 
     def complain(self, problem: str, *details: object, exc: BaseException | None = None) -> None:
         """Logs a fault of the service's own code, at most one of a kind in ten seconds.
@@ -243,3 +262,57 @@ def _check_cost(limiter: Limiter, cost: object) -> None:
                 f"the cost is {cost}, which {limit} never lets through; accepted is 1 to "
                 f"{limit.capacity}"
             )
+
+
+def limiter_from(
+    limiter: Limiter | None,
+    limit: Any,
+    storage: Any,
+    algorithm: str,
+    prefix: str,
+    clock: Any,
+    options: dict[str, Any],
+) -> Limiter:
+    """The limiter that a middleware was given, or one of what it was given instead."""
+    if limiter is None:
+        if limit is None:
+            raise ConfigurationError("no limit was given; accepted is limit= or limiter=")
+        return Limiter(
+            limit,
+            storage=storage,
+            algorithm=algorithm,
+            prefix=prefix,
+            clock=clock,
+            **options,
+        )
+    if not isinstance(limiter, Limiter):
+        raise ArgumentTypeError(
+            f"the limiter is {limiter!r} of type {type(limiter).__name__}; "
+            "accepted is a tidegate.Limiter"
+        )
+    if (
+        limit is not None
+        or (storage, algorithm, prefix, clock) != ("memory://", "token-bucket", "tg", None)
+        or options
+    ):
+        raise ConfigurationError(
+            "a limiter was given with options of its own; accepted is limiter= without "
+            "limit=, storage=, algorithm=, prefix=, clock= and storage options"
+        )
+    return limiter
+
+
+def method_set(methods: Iterable[str]) -> frozenset[str]:
+    """`exempt_methods` as it was given, checked."""
+    if isinstance(methods, (str, bytes)) or not isinstance(methods, Iterable):
+        raise ArgumentTypeError(
+            f"exempt_methods is {methods!r}; accepted is a list of methods such as ['OPTIONS']"
+        )
+    result = []
+    for method in methods:
+        if not isinstance(method, str) or not method.isalpha():
+            raise ConfigurationError(
+                f"exempt_methods has {method!r}; accepted are names such as 'OPTIONS'"
+            )
+        result.append(method.upper())
+    return frozenset(result)

@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._guard import Guard, Verdict, ready
+from tidegate._guard import Guard, Verdict, limiter_from, method_set, ready
 from tidegate._headers import FAMILIES, PROBLEM_TYPE, merged
-from tidegate._limiter import Limiter
+from tidegate.keys import peer_key
 
 if TYPE_CHECKING:
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
+    from tidegate._limiter import Limiter
     from tidegate._storage import StorageLike
 
 __all__ = ["RateLimitMiddleware"]
@@ -39,10 +39,10 @@ class RateLimitMiddleware:
     `limit`, `storage`, `algorithm`, `prefix`, `clock` and any further options are those of
     tidegate.Limiter; or `limiter` is one, instead of them.
 
-    `key` is a function of the scope, async or not, whose str or bytes tells clients apart.
-    By default it is the address of the connection (`scope["client"]`), and never a header,
-    which anybody can send: behind a proxy, let the server set the client from the headers
-    that it trusts (uvicorn: ``--forwarded-allow-ips``). Where a key function raises or gives
+    `key` is a function of the scope, async or not, whose str or bytes tells clients apart;
+    tidegate.keys has many. By default it is the address of the connection
+    (`scope["client"]`; of IPv6 its /64), and never a header, which anybody can send: behind
+    a proxy, give ``client_ip(trusted_proxies=[...])``. Where a key function raises or gives
     no key, that is logged and `on_no_key` decides: ``"address"`` charges the client's
     address, and clients without one (on a Unix socket) share one limit; ``"open"`` lets the
     request through uncharged; ``"closed"`` refuses it.
@@ -78,34 +78,10 @@ class RateLimitMiddleware:
         headers: Iterable[str] = FAMILIES,
         **options: Any,
     ) -> None:
-        if limiter is None:
-            if limit is None:
-                raise ConfigurationError("no limit was given; accepted is limit= or limiter=")
-            limiter = Limiter(
-                limit,
-                storage=storage,
-                algorithm=algorithm,
-                prefix=prefix,
-                clock=clock,
-                **options,
-            )
-        elif not isinstance(limiter, Limiter):
-            raise ArgumentTypeError(
-                f"the limiter is {limiter!r} of type {type(limiter).__name__}; "
-                "accepted is a tidegate.Limiter"
-            )
-        elif (
-            limit is not None
-            or (storage, algorithm, prefix, clock) != ("memory://", "token-bucket", "tg", None)
-            or options
-        ):
-            raise ConfigurationError(
-                "a limiter was given with options of its own; accepted is limiter= without "
-                "limit=, storage=, algorithm=, prefix=, clock= and storage options"
-            )
+        limiter = limiter_from(limiter, limit, storage, algorithm, prefix, clock, options)
         self.app = app
         self.limiter = limiter
-        self._exempt_methods = _methods(exempt_methods)
+        self._exempt_methods = method_set(exempt_methods)
         self._guard = Guard(
             limiter,
             address=_address,
@@ -187,19 +163,4 @@ def _with_fields(send: Send, verdict: Verdict) -> Send:
 
 def _address(scope: Scope) -> str | None:
     client = scope.get("client")
-    return client[0] if client else None
-
-
-def _methods(methods: Iterable[str]) -> frozenset[str]:
-    if isinstance(methods, (str, bytes)) or not isinstance(methods, Iterable):
-        raise ArgumentTypeError(
-            f"exempt_methods is {methods!r}; accepted is a list of methods such as ['OPTIONS']"
-        )
-    result = []
-    for method in methods:
-        if not isinstance(method, str) or not method.isalpha():
-            raise ConfigurationError(
-                f"exempt_methods has {method!r}; accepted are names such as 'OPTIONS'"
-            )
-        result.append(method.upper())
-    return frozenset(result)
+    return peer_key(client[0]) if client else None

@@ -127,7 +127,12 @@ async def asgi_call(
     }
     messages: list[Any] = []
 
+    received = []
+
     async def receive() -> dict[str, Any]:
+        if received:
+            await asyncio.Event().wait()  # the client stays, and says nothing more
+        received.append(True)
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: Any) -> None:

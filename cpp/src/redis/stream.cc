@@ -23,7 +23,7 @@ namespace {
 
 // Its own socket BIO writes in a way that raises SIGPIPE.
 int BioWrite(BIO* bio, const char* bytes, int size) {
-  const auto fd = static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio)));
+  const int fd = *static_cast<int*>(BIO_get_data(bio));
   BIO_clear_retry_flags(bio);
   const ssize_t n = send(fd, bytes, static_cast<size_t>(size), MSG_NOSIGNAL);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_write(bio);
@@ -31,7 +31,7 @@ int BioWrite(BIO* bio, const char* bytes, int size) {
 }
 
 int BioRead(BIO* bio, char* bytes, int size) {
-  const auto fd = static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio)));
+  const int fd = *static_cast<int*>(BIO_get_data(bio));
   BIO_clear_retry_flags(bio);
   const ssize_t n = recv(fd, bytes, static_cast<size_t>(size), MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_read(bio);
@@ -40,7 +40,8 @@ int BioRead(BIO* bio, char* bytes, int size) {
 
 long BioControl(BIO*, int command, long, void*) { return command == BIO_CTRL_FLUSH ? 1 : 0; }
 
-BIO* NewBio(int fd) {
+// `fd` must outlive it.
+BIO* NewBio(int* fd) {
   static BIO_METHOD* const method = [] {
     BIO_METHOD* m = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "tidegate");
     BIO_meth_set_write(m, BioWrite);
@@ -49,7 +50,7 @@ BIO* NewBio(int fd) {
     return m;
   }();
   BIO* bio = BIO_new(method);
-  BIO_set_data(bio, reinterpret_cast<void*>(static_cast<intptr_t>(fd)));
+  BIO_set_data(bio, fd);
   BIO_set_init(bio, 1);
   return bio;
 }
@@ -128,7 +129,7 @@ absl::Status Stream::StartTls(const RedisOptions& options, const std::string& ho
   if (!context.ok()) return context.status();
   ssl_.reset(SSL_new(context->get()));
   if (ssl_ == nullptr) return TlsFailed("TLS: no connection");
-  BIO* const bio = NewBio(fd_);
+  BIO* const bio = NewBio(&fd_);
   SSL_set_bio(ssl_.get(), bio, bio);
   if (!IsAddress(host)) SSL_set_tlsext_host_name(ssl_.get(), host.c_str());
   if (tls.verify && tls.check_hostname) {

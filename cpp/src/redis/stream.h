@@ -58,7 +58,7 @@ class Stream {
   // As read(2), but 0 where nothing is there now, and -1 at the end too.
   ssize_t Receive(char* buffer, size_t size, bool* closed);
 
-  const int fd_;
+  int fd_;
   std::unique_ptr<redisReader, FreeReader> reader_;
   // One call of OpenSSL at a time; none of them waits.
   std::mutex tls_mu_;

@@ -1,0 +1,210 @@
+"""Depends(RateLimit(...)), on routes, routers and applications, through real requests."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import pytest
+import tidegate as tg
+from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+from servers import Answer, asgi_server, ask
+from tidegate.fastapi import RateLimit, RateLimited
+
+
+def limit(text: str = "2/minute", **options: Any) -> Any:
+    options.setdefault("clock", tg.ManualClock(1_700_000_000 * 10**9))
+    return Depends(RateLimit(text, **options))
+
+
+FIVE = RateLimit("5/minute", clock=tg.ManualClock())
+
+
+def get(app: FastAPI, path: str = "/", **options: Any) -> Answer:
+    return ask(app, path, **options)
+
+
+def test_200s_turn_into_429s() -> None:
+    app = FastAPI()
+
+    @app.get("/", dependencies=[limit()])
+    async def route() -> dict[str, str]:
+        return {"hello": "world"}
+
+    answers = [get(app) for _ in range(3)]
+    assert [answer.status for answer in answers] == [200, 200, 429]
+    assert [answer["x-ratelimit-remaining"] for answer in answers] == ["1", "0", "0"]
+    assert answers[0]["ratelimit-policy"] == '"2/minute";q=2;w=60'
+    assert answers[2]["retry-after"] == "30"
+    assert answers[2]["content-type"] == "application/problem+json"
+    assert answers[2].json()["violated-policies"] == ["2/minute"]
+
+
+def test_the_value_is_the_decision() -> None:
+    app = FastAPI()
+
+    @app.get("/")
+    def route(decision: Annotated[Any, Depends(FIVE)]) -> int:
+        assert isinstance(decision, tg.Decision)
+        return decision.remaining
+
+    assert get(app).json() == 4
+
+
+RETURNS = ["dict", "response", "streaming", "sync", "background", "raise", "after", "handler"]
+
+
+@pytest.mark.parametrize("path", RETURNS)
+def test_the_fields_survive(path: str) -> None:
+    app = FastAPI(dependencies=[limit("9/minute")])
+    done = []
+
+    async def refuse_later() -> None:
+        raise HTTPException(401, headers={"WWW-Authenticate": "Bearer"})
+
+    @app.get("/dict")
+    async def as_dict() -> dict[str, int]:
+        return {"a": 1}
+
+    @app.get("/response")
+    async def as_response() -> JSONResponse:
+        return JSONResponse({"a": 1}, headers={"X-Own": "1"})
+
+    @app.get("/streaming")
+    async def as_stream() -> StreamingResponse:
+        return StreamingResponse(iter([b"a", b"b"]))
+
+    @app.get("/sync")
+    def sync() -> JSONResponse:
+        return JSONResponse({"a": 1})
+
+    @app.get("/background")
+    async def background(tasks: BackgroundTasks) -> dict[str, int]:
+        tasks.add_task(done.append, 1)
+        return {"a": 1}
+
+    @app.get("/raise")
+    async def raises() -> None:
+        raise HTTPException(404)
+
+    @app.get("/after", dependencies=[Depends(refuse_later)])
+    async def after() -> None:
+        raise AssertionError("not reached")
+
+    @app.get("/handler")
+    async def handled() -> None:
+        raise HTTPException(409, headers={"X-Own": "1"})
+
+    for remaining in ("8", "7"):
+        answer = get(app, f"/{path}")
+        assert answer["x-ratelimit-remaining"] == remaining
+        assert answer["ratelimit"].startswith('"9/minute"')
+    assert bool(done) is (path == "background")
+    if path == "after":
+        assert answer.status == 401
+        assert answer["www-authenticate"] == "Bearer"
+    if path in ("response", "handler"):
+        assert answer["x-own"] == "1"
+
+
+def test_a_later_refusal_gives_the_earlier_back() -> None:
+    app_limit = RateLimit("10/minute", clock=tg.ManualClock(), key=lambda request: "k")
+    app = FastAPI(dependencies=[Depends(app_limit)])
+    router = APIRouter(dependencies=[limit("5/minute")])
+
+    @router.get("/", dependencies=[limit("1/minute")])
+    async def route() -> str:
+        return "ok"
+
+    app.include_router(router)
+    answers = [get(app) for _ in range(4)]
+    assert [answer.status for answer in answers] == [200, 429, 429, 429]
+    # The binding one is told, and the refused requests cost nothing anywhere.
+    assert answers[0]["x-ratelimit-limit"] == "1"
+    assert app_limit.limiter.peek("k").remaining == 9
+
+
+def test_one_scope_is_one_limit() -> None:
+    app = FastAPI()
+    clock = tg.ManualClock()
+
+    @app.get("/a", dependencies=[limit("1/minute", scope="shared", prefix="one", clock=clock)])
+    async def a() -> str:
+        return "a"
+
+    @app.get("/b", dependencies=[limit("1/minute", scope="shared", prefix="one", clock=clock)])
+    async def b() -> str:
+        return "b"
+
+    assert [get(app, path).status for path in ("/a", "/b")] == [200, 429]
+
+
+def test_clients_and_templates() -> None:
+    app = FastAPI()
+
+    @app.get("/items/{item}", dependencies=[limit("2/minute")])
+    async def item(item: int) -> int:
+        return item
+
+    # By the route's template: no path makes a limit of its own.
+    assert [get(app, f"/items/{n}").status for n in range(3)] == [200, 200, 429]
+    assert get(app, "/items/9", client=("203.0.113.10", 1)).status == 200
+
+
+def test_the_services_own_handlers_win() -> None:
+    app = FastAPI()
+
+    @app.exception_handler(RateLimited)
+    async def slow_down(request: Request, exc: RateLimited) -> JSONResponse:
+        return JSONResponse({"wait": exc.decision.retry_after}, 503, exc.headers)
+
+    @app.get("/", dependencies=[limit("1/minute")])
+    async def route() -> str:
+        return "ok"
+
+    get(app)
+    answer = get(app)
+    assert (answer.status, answer.json(), answer["retry-after"]) == (503, {"wait": 60.0}, "60")
+
+
+def test_another_exception() -> None:
+    app = FastAPI()
+    instead = limit("1/minute", on_refused=lambda request, decision: HTTPException(418))
+
+    @app.get("/", dependencies=[instead])
+    async def route() -> str:
+        return "ok"
+
+    assert [get(app).status for _ in range(2)] == [200, 418]
+
+
+def test_exempt_requests_are_not_told() -> None:
+    app = FastAPI()
+
+    @app.get("/", dependencies=[limit("1/minute", exempt_when=lambda request: True)])
+    async def route() -> str:
+        return "ok"
+
+    answers = [get(app) for _ in range(3)]
+    assert [answer.status for answer in answers] == [200] * 3
+    assert "x-ratelimit-limit" not in answers[0]
+
+
+def test_wrong_input() -> None:
+    with pytest.raises(tg.ConfigurationError, match="scope"):
+        RateLimit("5/minute", scope="")
+    with pytest.raises(tg.ConfigurationError):
+        RateLimit("5/fortnight")
+
+
+def test_under_a_real_server() -> None:
+    app = FastAPI()
+
+    @app.get("/", dependencies=[limit("3/hour", clock=None)])
+    def route() -> StreamingResponse:
+        return StreamingResponse(iter([b"a", b"b"]))
+
+    with asgi_server(app) as client:
+        answers = [client("/") for _ in range(5)]
+    assert [answer.status for answer in answers] == [200, 200, 200, 429, 429]
+    assert [answer["x-ratelimit-remaining"] for answer in answers] == ["2", "1", "0", "0", "0"]
