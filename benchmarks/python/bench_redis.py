@@ -30,11 +30,11 @@ import harness
 import tidegate
 from harness import Subject, Target
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "redis"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "redis"))
 
 from redis_server import PATIENT, RedisServer
 
+ROOT = Path(__file__).resolve().parents[2]
 LIMIT = "1000000/second"
 PLAN = [LIMIT, "2000000/second", "3000000/second", "4000000/second"]
 SCRIPT = (ROOT / "lua" / "bucket_hits.lua").read_text(encoding="utf-8")
