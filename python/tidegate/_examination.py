@@ -106,7 +106,7 @@ class _Examination:
         # No two doctors at once get in each other's way.
         self.key = f"tidegate-doctor-{os.urandom(8).hex()}"
         secrets = [unquote(uri.password)] if uri.password else []
-        secrets += [given["password"]] if given.get("password") else []
+        secrets += [v for n, v in options if n.endswith("password") and v]
         self.report = Report(_without_password(storage), secrets)
 
     def _failed(self, opened: bool, why: str) -> None:
@@ -217,7 +217,7 @@ class _Examination:
         key = f"{self.prefix}:doctor:{{{self.key}}}"
         tries: dict[str, tuple[str, ...]] = {
             "PING": ("PING",),
-            "TIME": ("TIME",),
+            **({} if self.redis.client_clock else {"TIME": ("TIME",)}),
             "EVAL": ("EVAL", "return 1", "1", key),
             "EVALSHA": ("EVALSHA", "0" * 40, "1", key),
             "SET": ("SET", key, "0", "PX", "2000"),
@@ -229,11 +229,13 @@ class _Examination:
             "PEXPIRE": ("PEXPIRE", key, "2000"),
             "DEL": ("DEL", key),
         }
+        # That a script is not there, or a key elsewhere in a cluster, is no refusal.
+        answers = ("NOSCRIPT", "MOVED", "ASK") if "+cluster" in self.scheme else ("NOSCRIPT",)
         allowed: dict[str, bool] = {}
         why: dict[str, str] = {}
         for name, words in tries.items():
             reply = self._ask(*words)
-            allowed[name] = not isinstance(reply, _Refused) or reply.why.startswith("NOSCRIPT")
+            allowed[name] = not isinstance(reply, _Refused) or reply.why.startswith(answers)
             if isinstance(reply, _Refused) and not allowed[name]:
                 why.setdefault(reply.why.replace(f"'{name.lower()}'", "'...'"), name)
         if isinstance(self._ask("SCRIPT", "EXISTS", "0" * 40), _Refused):
@@ -253,7 +255,7 @@ class _Examination:
                 f"what {whom if isinstance(whom, str) else 'USER'} needs: ACL SETUSER USER "
                 f"~{self.prefix}:* {' '.join('+' + name.lower() for name in tries)}",
             )
-        if "TIME" in refused and not self.redis.client_clock and len(refused) == 1:
+        if refused == ["TIME"]:
             self.report.add(
                 "note",
                 "commands",
@@ -268,6 +270,7 @@ class _Examination:
             reply = self._ask("TIME")
             after = time.time()
             if isinstance(reply, _Refused):
+                self.report.add("note", "clock", "TIME is refused: its offset stays unknown")
                 return
             server = int(reply[0]) + int(reply[1]) / 1e6
             offsets.append((after - before, server - (before + after) / 2))

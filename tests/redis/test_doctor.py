@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -158,6 +160,15 @@ def test_a_user_who_may_not(own_server: RedisServer, doctor: Doctor, command: st
     assert f"+{command}" in said(report, "note", "commands")
 
 
+def test_the_clients_clock_needs_no_time(own_server: RedisServer, doctor: Doctor) -> None:
+    uri = grant(own_server, "app", "~*", "+@all", "-time")
+    assert "clock=client" in said(doctor(uri)[1], "note", "commands")
+    code, report = doctor(f"{uri}&clock=client")
+    assert code == 0
+    assert "unknown" in said(report, "note", "clock")
+    assert report["check_latency_ms"]
+
+
 def test_a_user_of_other_keys(own_server: RedisServer, doctor: Doctor) -> None:
     uri = grant(own_server, "app", "~limits:*", "+@all")
     code, report = doctor(uri)
@@ -197,6 +208,29 @@ def test_a_node_of_a_cluster(start: Start, doctor: Doctor) -> None:
     assert code == 2
     assert report["topology"] == "cluster"
     assert said(report, "problem", "topology")
+
+
+def test_a_sentinel(server_directory: Path, doctor: Doctor) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = server_directory / f"sentinel-{port}.conf"
+    settings.write_text(f"port {port}\nbind 127.0.0.1\n")
+    with subprocess.Popen(
+        ["redis-server", str(settings), "--sentinel"], stdout=subprocess.DEVNULL
+    ) as sentinel:
+        try:
+            deadline = time.monotonic() + 20
+            while time.monotonic() < deadline:
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                time.sleep(0.01)
+            code, report = doctor(f"redis://127.0.0.1:{port}?{PATIENT}")
+        finally:
+            sentinel.kill()
+    assert code == 2
+    assert report["topology"] == "sentinel"
+    assert "holds no keys" in said(report, "problem", "topology")
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
