@@ -184,7 +184,11 @@ class _Examination:
         else:
             replicas = int(info.get("connected_slaves", "0"))
             followed = {0: "no replica", 1: "1 replica"}.get(replicas, f"{replicas} replicas")
-            self.report.add("ok", "topology", f"a standalone server with {followed}")
+            what = "a standalone server"
+            if "+sentinel" in self.scheme:
+                self.report.figures["topology"] = "sentinel"
+                what = "the master that the sentinels name,"
+            self.report.add("ok", "topology", f"{what} with {followed}")
             if replicas:
                 self.report.add(
                     "note",
