@@ -151,7 +151,7 @@ bench: deps-test $(VENV)/.build  ## measure, in C++ and against peers from PyPI
 .PHONY: bench-python
 bench-python: $(VENV)/.package
 	$(pip) -r benchmarks/requirements.txt
-	set -e; for benchmark in call memory import rate; do \
+	set -e; for benchmark in call memory import rate redis shm; do \
 	  $(python) benchmarks/python/bench_$$benchmark.py; \
 	done
 

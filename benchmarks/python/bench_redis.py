@@ -1,9 +1,11 @@
-"""One Redis, several clients: latency, threads, tasks, against redis-py and limits.
+"""One Redis, several clients: latency, threads, tasks, and what needs no Redis at all.
 
-    python benchmarks/python/bench_redis.py [--seconds 2]
+    python benchmarks/python/bench_redis.py [--quick] [--rounds N] [--uvloop] [--json FILE]
 
-Starts a redis-server of its own on a free port. Peers that are not installed are left out.
-Only ratios within one run mean anything. No target is asserted.
+Starts a redis-server of its own on a free port. redis-py, redis.asyncio and redis-benchmark
+call the very script that tidegate's hits are, lua/bucket_hits.lua; limits and throttled-py
+bring their own. Peers that are not installed are left out. In each round every subject has its
+turn; figures are medians over the rounds, ratios are taken within one run.
 """
 
 from __future__ import annotations
@@ -11,44 +13,54 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
+import itertools
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import harness
 import tidegate
+from harness import Subject, Target
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "redis"))
 
-from redis_server import RedisServer
+from redis_server import PATIENT, RedisServer
 
+ROOT = Path(__file__).resolve().parents[2]
 LIMIT = "1000000/second"
 PLAN = [LIMIT, "2000000/second", "3000000/second", "4000000/second"]
-# GCRA in one string: what a user would write against a bare client.
-SCRIPT = """
-local t = redis.call('TIME')
-local now = t[1] * 1000000 + t[2]
-local tat = math.max(tonumber(redis.call('GET', KEYS[1]) or '0'), now) + tonumber(ARGV[1])
-if tat - now > tonumber(ARGV[2]) then return {0, 0} end
-redis.call('SET', KEYS[1], string.format('%.0f', tat), 'PX', 1000)
-return {1, 0}
-"""
+SCRIPT = (ROOT / "lua" / "bucket_hits.lua").read_text(encoding="utf-8")
+# Its arguments for LIMIT: depth and cost in microseconds, margin in milliseconds.
+ARGUMENTS = (1_000_000, 1, 0)
+KEYS = [f"user:{i}" for i in range(1_000)]
+THREADS = 32
+ID = "0123456789abcdefghij"  # of 20 bytes
 
-Call = Callable[[], Any]
-AsyncCall = Callable[[], Awaitable[Any]]
+BARE = "redis-py EVALSHA"
+BARE_ASYNC = "redis.asyncio EVALSHA"
+BENCHMARK = "redis-benchmark -P 16"
+
+Call = Callable[[str], Any]
+AsyncCall = Callable[[str], Awaitable[Any]]
 
 
 def latency_us(call: Call, seconds: float) -> float:
     """The median of single calls from one thread."""
     times = []
+    keys = itertools.cycle(KEYS)
     stop = time.perf_counter() + seconds
     while time.perf_counter() < stop:
+        key = next(keys)
         start = time.perf_counter_ns()
-        call()
+        call(key)
         times.append(time.perf_counter_ns() - start)
     return statistics.median(times) / 1e3
 
@@ -56,11 +68,13 @@ def latency_us(call: Call, seconds: float) -> float:
 def by_threads(call: Call, threads: int, seconds: float) -> float:
     """Calls a second."""
     counts = [0] * threads
-    stop = time.monotonic() + seconds
+    start = time.monotonic()
+    stop = start + seconds
 
     def work(index: int) -> None:
+        keys = itertools.cycle(KEYS[index::threads])
         while time.monotonic() < stop:
-            call()
+            call(next(keys))
             counts[index] += 1
 
     workers = [threading.Thread(target=work, args=(index,)) for index in range(threads)]
@@ -68,86 +82,290 @@ def by_threads(call: Call, threads: int, seconds: float) -> float:
         worker.start()
     for worker in workers:
         worker.join()
-    return sum(counts) / seconds
+    return sum(counts) / (time.monotonic() - start)
 
 
 async def by_tasks(call: AsyncCall, tasks: int, seconds: float) -> tuple[float, float]:
     """Calls a second, and microseconds of the loop's CPU for each."""
     count = 0
-    stop = time.monotonic() + seconds
+    start = time.monotonic()
+    stop = start + seconds
 
-    async def work() -> None:
+    async def work(index: int) -> None:
         nonlocal count
+        keys = itertools.cycle(KEYS[index::tasks])
         while time.monotonic() < stop:
-            await call()
+            await call(next(keys))
             count += 1
 
     cpu = time.thread_time()
-    await asyncio.gather(*(work() for _ in range(tasks)))
-    return count / seconds, (time.thread_time() - cpu) * 1e6 / count
+    await asyncio.gather(*(work(index) for index in range(tasks)))
+    cpu = time.thread_time() - cpu
+    return count / (time.monotonic() - start), cpu * 1e6 / count
+
+
+def by_redis_benchmark(server: RedisServer, digest: str, seconds: float) -> float:
+    """Calls a second of the same script, sixteen at a time on each of fifty connections."""
+    done = subprocess.run(
+        [
+            *("redis-benchmark", "-p", str(server.port), "-P", "16", "-r", str(len(KEYS))),
+            *("-n", str(round(150_000 * seconds)), "--csv"),
+            *("EVALSHA", digest, "1", "bare:__rand_int__", *map(str, ARGUMENTS)),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(done.stdout.splitlines()[-1].rsplit('","', 7)[1].strip('"'))
 
 
 def installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def run(server: RedisServer, seconds: float) -> None:
-    uri = server.uri()
-    one = tidegate.Limiter(LIMIT, storage=uri)
-    four = tidegate.Limiter(PLAN, storage=uri)
-    calls: dict[str, Call] = {
-        "tidegate, one limit": lambda: one.hit("k"),
-        "tidegate, a plan of four": lambda: four.hit("k"),
-    }
-    async_calls: dict[str, AsyncCall] = {"tidegate": lambda: one.hit_async("k")}
+def async_peers(server: RedisServer, digest: str) -> dict[str, AsyncCall]:
+    """Those that are installed; to be called on the loop that is to use them."""
+    calls: dict[str, AsyncCall] = {}
+    uri = f"redis://127.0.0.1:{server.port}"
     if installed("redis"):
-        import redis
         import redis.asyncio
 
-        client = redis.Redis(port=server.port)
-        digest = client.script_load(SCRIPT)
-        calls["redis-py EVALSHA"] = lambda: client.evalsha(digest, 1, "bare", 1, 1000000)
-        aio = redis.asyncio.Redis(port=server.port)
-        async_calls["redis.asyncio EVALSHA"] = lambda: aio.evalsha(digest, 1, "bare", 1, 1000000)
-    if installed("limits"):
-        import limits
-        import limits.strategies
+        client = redis.asyncio.Redis(port=server.port)
+        calls[BARE_ASYNC] = lambda key: client.evalsha(digest, 1, f"bare:{key}", *ARGUMENTS)
+    if installed("redis") and installed("limits"):
+        import limits.aio
 
-        storage = limits.storage.storage_from_string(f"redis://127.0.0.1:{server.port}")
-        item = limits.parse(LIMIT)
-        fixed = limits.strategies.FixedWindowRateLimiter(storage)
-        calls["limits, fixed window"] = lambda: fixed.hit(item, "k")
-    for call in calls.values():
-        call()
-    print(f"{'one thread, µs a call':32}{'32 threads, calls/s':>24}")
-    for name, call in calls.items():
-        print(f"{name:32}{latency_us(call, seconds):10.1f}{by_threads(call, 32, seconds):24.0f}")
+        storage = limits.aio.storage.RedisStorage(f"async+{uri}", implementation="redispy")
+        fixed = limits.aio.strategies.FixedWindowRateLimiter(storage)
+        item = limits.parse("1000000/second")
+        calls["limits async, fixed window"] = lambda key: fixed.hit(item, key)
+    if installed("redis") and installed("throttled"):
+        import throttled.asyncio
+
+        throttle = throttled.asyncio.Throttled(
+            using=throttled.asyncio.RateLimiterType.GCRA.value,
+            quota=throttled.asyncio.per_sec(1_000_000, burst=1_000_000),
+            store=throttled.asyncio.RedisStore(server=f"{uri}/0"),
+        )
+        calls["throttled-py async, GCRA"] = throttle.limit
+    return calls
+
+
+class Samples:
+    """What each round measured, by name."""
+
+    def __init__(self) -> None:
+        self.all: dict[str, list[float]] = defaultdict(list)
+
+    def add(self, name: str, value: float) -> None:
+        self.all[name].append(value)
+
+    def __getitem__(self, name: str) -> float:
+        return statistics.median(self.all[name])
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.all
+
+    def ratio(self, one: str, other: str) -> float:
+        """The median of the ratios of each round."""
+        return statistics.median(a / b for a, b in zip(self.all[one], self.all[other], strict=True))
+
+
+def measure_redis(server: RedisServer, rounds: int, seconds: float, new_loop: Any) -> Samples:
+    digest = server.command("SCRIPT", "LOAD", SCRIPT).split()[1].decode()
+    uri = server.uri(PATIENT)
+    one = tidegate.Limiter(LIMIT, storage=uri)
+    four = tidegate.Limiter(PLAN, storage=one.storage)
+    calls: dict[str, Call] = {"tidegate": one.hit, "tidegate, a plan of 4": four.hit}
+    if installed("redis"):
+        import redis
+
+        client = redis.Redis(port=server.port)
+        calls[BARE] = lambda key: client.evalsha(digest, 1, f"bare:{key}", *ARGUMENTS)
+    samples = Samples()
+    loop = new_loop()
 
     async def tasks() -> None:
-        print(f"\n{'tasks':24}{'1':>20}{'10':>20}{'100':>20}   calls/s, loop µs a call")
         for name, call in async_calls.items():
-            row = [await by_tasks(call, n, seconds) for n in (1, 10, 100)]
-            print(f"{name:24}" + "".join(f"{rate:12.0f} {cpu:7.1f}" for rate, cpu in row))
-        if "redis.asyncio EVALSHA" in async_calls:
-            await aio.aclose()
+            for count in (1, 100):
+                rate, cpu = await by_tasks(call, count, seconds)
+                samples.add(f"{name}, {count} tasks", rate)
+                samples.add(f"{name}, {count} tasks, loop us", cpu)
+        rate, _ = await by_tasks(one.hit_async, 500, seconds)
+        samples.add("tidegate, 500 tasks", rate)
 
-    asyncio.run(tasks())
-    for limiter in (one, four):
-        assert limiter.stats().degraded == 0
-        limiter.close()
+    async def begin() -> dict[str, AsyncCall]:
+        return {"tidegate": one.hit_async, **async_peers(server, digest)}
+
+    async_calls = loop.run_until_complete(begin())
+    for _ in range(rounds):
+        for name, call in calls.items():
+            call(KEYS[0])
+            samples.add(f"{name}, latency us", latency_us(call, seconds))
+        for name, call in calls.items():
+            samples.add(f"{name}, {THREADS} threads", by_threads(call, THREADS, seconds))
+        loop.run_until_complete(tasks())
+        samples.add(BENCHMARK, by_redis_benchmark(server, digest, seconds))
+    stats = one.stats()
+    assert stats.degraded == 0, stats
+    return samples
+
+
+def measure_local(server: RedisServer, rounds: int, quick: bool) -> tuple[list[harness.Row], int]:
+    """Calls that need no Redis, and how many commands a flood of refusals sent after all."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        broken = tidegate.Limiter(
+            LIMIT,
+            storage=f"redis://127.0.0.1:{nobody.getsockname()[1]}",
+            breaker_failures=1,
+            breaker_open=3600,
+        )
+        broken.hit("k")
+        refused = tidegate.Limiter(
+            "1/hour", storage=server.uri(PATIENT), deny_cache_max=3600, prefix="flood"
+        )
+        for _ in range(3):
+            refused.hit("flood")
+        server.command("CONFIG", "RESETSTAT")
+        flood = ["flood"] * (20_000 if quick else 100_000)
+        rows = harness.measure(
+            [
+                Subject("memory://", "hit(key)", {"hit": tidegate.Limiter(LIMIT).hit}),
+                Subject("breaker open", "hit(key)", {"hit": broken.hit}),
+                Subject("refused flood, hit", "hit(key)", {"hit": refused.hit}, keys=flood),
+                Subject("refused flood, allow", "hit(key)", {"hit": refused.allow}, keys=flood),
+            ],
+            rounds,
+            quick=quick,
+        )
+        assert broken.stats().breaker_open
+        assert not refused.allow("flood")
+        calls = server.calls()
+        return rows, sum(calls.get(name, 0) for name in ("eval", "evalsha"))
+
+
+def bytes_a_key(server: RedisServer) -> dict[str, int]:
+    """MEMORY USAGE of a token bucket in use, and of a hash as most write it."""
+    server.command("FLUSHALL")
+    with tidegate.Limiter("100/hour", storage=server.uri(PATIENT)) as limiter:
+        limiter.hit(ID)
+    key = server.command("KEYS", "*").split(b"\r\n")[2]
+    # Numbers as Lua writes them, with fourteen digits.
+    server.command(
+        *("HSET", f"rate:{ID}", "tokens", "98.766666666667"),
+        *("last_refill", f"{time.time():.14g}"),
+    )
+    server.command("PEXPIRE", f"rate:{ID}", "3600000")
+    usage = {
+        name: int(server.command("MEMORY", "USAGE", key)[1:])
+        for name, key in (("tidegate", key), ("a hash of two fields", f"rate:{ID}".encode()))
+    }
+    return {**usage, "length of the key": len(key)}
+
+
+def targets_of(
+    samples: Samples, rows: list[harness.Row], sent: int, usage: dict[str, int]
+) -> list[Target]:
+    targets = []
+
+    def at_least(what: str, one: str, other: str, bound: float) -> None:
+        if one in samples and other in samples:
+            targets.append(Target(what, samples.ratio(one, other), bound))
+
+    def at_most(what: str, one: str, other: str, bound: float) -> None:
+        if one in samples and other in samples:
+            targets.append(Target(what, samples.ratio(one, other), bound, at_least=False))
+
+    for peer, bound in (
+        (BARE_ASYNC, 4.0),
+        ("limits async, fixed window", 6.0),
+        ("throttled-py async, GCRA", 6.0),
+    ):
+        at_least(
+            f"100 tasks, checks/s over {peer}", "tidegate, 100 tasks", f"{peer}, 100 tasks", bound
+        )
+    at_most(
+        f"loop CPU a check over {BARE_ASYNC}",
+        "tidegate, 100 tasks, loop us",
+        f"{BARE_ASYNC}, 100 tasks, loop us",
+        1 / 8,
+    )
+    at_least(f"500 tasks over {BENCHMARK}", "tidegate, 500 tasks", BENCHMARK, 0.8)
+    at_least(
+        f"{THREADS} threads over {BARE}, pooled",
+        f"tidegate, {THREADS} threads",
+        f"{BARE}, {THREADS} threads",
+        3.0,
+    )
+    at_most(f"latency over {BARE}", "tidegate, latency us", f"{BARE}, latency us", 0.95)
+    at_most(
+        "a plan of 4 over a plan of 1, latency",
+        "tidegate, a plan of 4, latency us",
+        "tidegate, latency us",
+        1.4,
+    )
+    memory, broken, flood, _ = rows
+    targets += [
+        Target("refused flood, M decisions/s", 1e3 / flood.ns, 1.0, unit=""),
+        Target("refused flood, commands sent", sent, 0, at_least=False, unit=""),
+        Target("breaker open over memory://", broken.ns / memory.ns, 1.5, at_least=False),
+        Target("bytes a key", usage["tidegate"], 112, at_least=False, unit=""),
+        Target(
+            "bytes a key over a hash of two fields",
+            usage["tidegate"] / usage["a hash of two fields"],
+            0.5,
+            at_least=False,
+        ),
+    ]
+    return targets
+
+
+def print_samples(samples: Samples) -> None:
+    lines = [
+        [name, f"{samples[name]:,.1f}", f"{min(values):,.1f}", f"{max(values):,.1f}"]
+        for name, values in samples.all.items()
+    ]
+    harness.print_table("Redis: calls/s, or microseconds", ["", "median", "least", "most"], lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--seconds", type=float, default=2.0, help="for each figure")
-    seconds: float = parser.parse_args().seconds
+    parser = harness.arguments("one Redis, several clients", rounds=7, quick_rounds=2)
+    parser.add_argument("--uvloop", action="store_true", help="instead of asyncio's own loop")
+    options: argparse.Namespace = parser.parse_args()
+    rounds = harness.rounds_of(options)
+    new_loop: Any = asyncio.new_event_loop
+    if options.uvloop:
+        import uvloop
+
+        new_loop = uvloop.new_event_loop
+    harness.print_interpreter()
     with tempfile.TemporaryDirectory(prefix="tg") as directory:
         server = RedisServer(Path(directory))
         server.start()
         try:
-            run(server, seconds)
+            samples = measure_redis(server, rounds, 0.2 if options.quick else 0.5, new_loop)
+            rows, sent = measure_local(server, rounds, options.quick)
+            usage = bytes_a_key(server)
         finally:
             server.kill()
+    print_samples(samples)
+    harness.print_rows("Without Redis", rows, rows[0])
+    targets = targets_of(samples, rows, sent, usage)
+    harness.print_targets(targets)
+    harness.write_json(
+        options.json,
+        "redis",
+        {
+            "rounds": rounds,
+            "loop": "uvloop" if options.uvloop else "asyncio",
+            "peers": {name: harness.version(name) for name in ("redis", "limits", "throttled-py")},
+            "samples": samples.all,
+            "rows": rows,
+            "bytes": usage,
+            "targets": targets,
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -46,6 +46,11 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("limit", metavar="LIMIT", help="such as '100/minute' or '10/s; 1000/hour'")
     check.add_argument("--algorithm", default="token-bucket", help="default: %(default)s")
     check.set_defaults(run=_check)
+
+    from tidegate import _doctor, _shm
+
+    _doctor.register(commands)
+    _shm.register(commands)
     return parser
 
 
