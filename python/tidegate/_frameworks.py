@@ -16,7 +16,7 @@ from tidegate._headers import PROBLEM_TYPE
 if TYPE_CHECKING:
     from tidegate._guard import Verdict
 
-__all__ = ["Call", "Injection", "address", "injection", "opened"]
+__all__ = ["Call", "Injection", "injection", "opened"]
 
 
 class Call(Protocol):
@@ -32,16 +32,6 @@ class Call(Protocol):
 
     def raised(self, exc: Exception, verdict: Verdict) -> Exception:
         """`exc` as it is to be raised, with the fields where the framework can carry them."""
-
-
-def address(request: Any) -> str | None:
-    """The client's address as the connection, or what the server trusts, gives it."""
-    scope = getattr(request, "scope", None)
-    if scope is None:
-        remote: str | None = request.remote_addr
-        return remote
-    client = scope.get("client")
-    return client[0] if client else None
 
 
 class Injection:

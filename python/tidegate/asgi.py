@@ -18,6 +18,7 @@ from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._guard import Guard, Verdict, ready
 from tidegate._headers import FAMILIES, PROBLEM_TYPE, merged
 from tidegate._limiter import Limiter
+from tidegate.keys import peer
 
 if TYPE_CHECKING:
     from tidegate._clock import ClockLike
@@ -40,12 +41,12 @@ class RateLimitMiddleware:
     tidegate.Limiter; or `limiter` is one, instead of them.
 
     `key` is a function of the scope, async or not, whose str or bytes tells clients apart.
-    By default it is the address of the connection (`scope["client"]`), and never a header,
-    which anybody can send: behind a proxy, let the server set the client from the headers
-    that it trusts (uvicorn: ``--forwarded-allow-ips``). Where a key function raises or gives
-    no key, that is logged and `on_no_key` decides: ``"address"`` charges the client's
-    address, and clients without one (on a Unix socket) share one limit; ``"open"`` lets the
-    request through uncharged; ``"closed"`` refuses it.
+    By default it is the address of the connection (`scope["client"]`, IPv6 by its /64), and
+    never a header, which anybody can send: behind a proxy, use tidegate.keys.client_ip(), or
+    let the server set the client (uvicorn: ``--forwarded-allow-ips``). Where a key function
+    raises or gives no key, that is logged and `on_no_key` decides: ``"address"`` charges the
+    client's address, and clients without one (on a Unix socket) share one limit; ``"open"``
+    lets the request through uncharged; ``"closed"`` refuses it.
 
     `cost` is an int, or a function of the scope. `exempt_methods` are not charged, nor are
     requests for which the function `exempt_when` of the scope is true. `headers` are the
@@ -108,7 +109,7 @@ class RateLimitMiddleware:
         self._exempt_methods = _methods(exempt_methods)
         self._guard = Guard(
             limiter,
-            address=_address,
+            address=peer,
             key=key,
             cost=cost,
             exempt_when=exempt_when,
@@ -183,11 +184,6 @@ def _with_fields(send: Send, verdict: Verdict) -> Send:
         await send(message)
 
     return send_with_fields
-
-
-def _address(scope: Scope) -> str | None:
-    client = scope.get("client")
-    return client[0] if client else None
 
 
 def _methods(methods: Iterable[str]) -> frozenset[str]:

@@ -1,0 +1,581 @@
+"""Who a request is charged to: key functions for the middleware and the decorators.
+
+    from tidegate import keys
+
+    keys.first_of(keys.api_key(known=accounts), keys.user(), keys.client_ip())
+
+Each function here returns a key function, which takes a request and returns a key, or None
+where the request has none. A request is an ASGI scope, a WSGI environ, or a request object
+of Starlette, FastAPI, Flask, Django, Litestar or Quart. Key functions never raise for what a
+request holds, and are thread-safe.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import ipaddress
+import re
+import sys
+from collections.abc import Awaitable, Container, Iterable, Mapping
+from typing import Any, Callable, Union
+
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+
+__all__ = [
+    "KeyFunction",
+    "api_key",
+    "client_ip",
+    "cookie",
+    "first_of",
+    "header",
+    "jwt_claim",
+    "peer",
+    "user",
+]
+
+Key = Union[str, bytes]
+KeyFunction = Callable[[Any], Any]
+Known = Union[Container[str], Callable[[str], Any]]
+
+_Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
+_Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
+
+# Of a forwarding header only the end is read, where the nearest proxies write.
+_TAIL = 4096
+
+# The longest text of an address, with brackets and a port.
+_LONGEST_NODE = 64
+
+# No credential is longer; hashing or verifying more would be work done for strangers.
+_LONGEST_CREDENTIAL = 8192
+
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+def client_ip(
+    *,
+    trusted_proxies: Iterable[str] = (),
+    hops: int | None = None,
+    header: str = "x-forwarded-for",
+    ipv6_prefix: int = 64,
+) -> KeyFunction:
+    """The client's address, read from a forwarding header as far as proxies are trusted.
+
+    `trusted_proxies` are addresses and networks (``"10.0.0.0/8"``), and ``"unix"`` for
+    connections that have no address. Starting from the connection's own address, as long as
+    an address is a trusted proxy's, the one that it forwarded for is looked at, from the
+    right of the header to the left; the first that is not trusted is the client's. `hops` is
+    the number of proxies in front of the service: alone, it takes the address that the
+    outermost of them saw, whoever connects, and with `trusted_proxies` it is how many of
+    them are believed at most. Without either no header is read.
+
+    `header` is the one that the proxies write: a list of addresses as in X-Forwarded-For, or
+    ``"forwarded"`` of RFC 7239. Only one is read, for a proxy passes on the other as a stranger
+    sent it. Where the next entry is missing, malformed, unknown or obfuscated, the address of
+    the proxy that wrote it is taken. IPv6 addresses count by their network of `ipv6_prefix`
+    bits, which is what one customer has; IPv4-mapped ones as IPv4.
+
+    None for clients without an address. Raises ConfigurationError at construction.
+    """
+    networks, trusts_unix = _networks(trusted_proxies)
+    name = _field_name(header)
+    if hops is not None and (isinstance(hops, bool) or not isinstance(hops, int) or hops < 0):
+        raise ConfigurationError(f"hops is {hops!r}; accepted is a number of proxies, or None")
+    if isinstance(ipv6_prefix, bool) or not isinstance(ipv6_prefix, int):
+        raise ArgumentTypeError(f"ipv6_prefix is {ipv6_prefix!r}; accepted is an int, 1 to 128")
+    if not 1 <= ipv6_prefix <= 128:
+        raise ConfigurationError(f"ipv6_prefix is {ipv6_prefix}; accepted is 1 to 128")
+    read = _forwarded_nodes if name == "forwarded" else _listed_nodes
+    anyone = hops is not None and not networks and not trusts_unix
+
+    @functools.lru_cache(maxsize=4096)
+    def known(node: str) -> tuple[str, bool] | None:
+        """The key that an address stands for, and whether it is a proxy's."""
+        address = _address(node)
+        if address is None:
+            return None
+        return _grouped(address, ipv6_prefix), any(address in network for network in networks)
+
+    def forwarded(request: Any, direct: str | None) -> str | None:
+        fields = _fields(request, name)
+        nodes = read(", ".join(fields)) if fields else ()
+        if anyone:
+            assert hops is not None
+            node = nodes[-hops] if len(nodes) >= hops else ""
+            found = known(node) if len(node) <= _LONGEST_NODE else None
+            return direct if found is None else found[0]
+        believed = direct
+        for passed, node in enumerate(reversed(nodes)):
+            if hops is not None and passed >= hops:
+                break
+            found = known(node) if len(node) <= _LONGEST_NODE else None
+            if found is None:
+                break
+            believed, is_proxy = found
+            if not is_proxy:
+                break
+        return believed
+
+    def key(request: Any) -> str | None:
+        address = _peer_of(request)
+        if not address:
+            return forwarded(request, None) if trusts_unix or (anyone and hops) else None
+        found = known(address.partition("%")[0]) if len(address) <= _LONGEST_NODE else None
+        direct, is_proxy = found or (address, False)
+        if (is_proxy and hops != 0) or (anyone and hops):
+            return forwarded(request, direct)
+        return direct
+
+    return key
+
+
+def peer(request: Any) -> str | None:
+    """The address of the connection as a key, IPv6 by networks of 64 bits; None without one."""
+    address = _peer_of(request)
+    if address is None or ":" not in address:
+        return address
+    return _peer_network(address)
+
+
+def api_key(known: Known, *, header: str = "x-api-key") -> KeyFunction:
+    """The API key of the request, from `header` (of Authorization, what follows ``Bearer``).
+
+    `known` says which keys there are, since anybody can invent one: a container of them, or
+    a function of the key, async or not, that returns whether it is one, or the name (a str)
+    of the account that it belongs to. The limiter sees a digest and never the key itself.
+    None where the request has no key, or one that is not known.
+    """
+    check = _known(known)
+    name = _field_name(header)
+
+    def key(request: Any) -> Any:
+        return _verified("key", _credential(request, name), check)
+
+    return key
+
+
+def cookie(name: str, known: Known) -> KeyFunction:
+    """The cookie `name`, where `known` accepts its value; see api_key()."""
+    check = _known(known)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigurationError(f"the cookie is {name!r}; accepted is the name of one")
+
+    def key(request: Any) -> Any:
+        values = [
+            value.strip(" \t").strip('"')
+            for field in _fields(request, "cookie")
+            for found, _, value in (pair.partition("=") for pair in field.split(";"))
+            if found.strip(" \t") == name
+        ]
+        # Several of one name come from different paths or domains: which is meant is unknown.
+        return _verified("cookie", values[0] if len(values) == 1 else None, check)
+
+    return key
+
+
+def header(name: str, *, trusted_proxies: Iterable[str]) -> KeyFunction:
+    """The value of a header that a gateway sets, such as X-Tenant.
+
+    It is believed where the connection comes from `trusted_proxies`, see client_ip(), and
+    nowhere else; ``["0.0.0.0/0", "::/0", "unix"]`` believes everybody. None where it is
+    missing, repeated, empty or longer than 8 KiB.
+    """
+    name = _field_name(name)
+    networks, trusts_unix = _networks(trusted_proxies)
+    if not networks and not trusts_unix:
+        raise ConfigurationError(
+            "trusted_proxies is empty, so that the header would never be believed; accepted are "
+            "addresses and networks such as '10.0.0.0/8', and 'unix'"
+        )
+
+    @functools.lru_cache(maxsize=4096)
+    def is_trusted(text: str) -> bool:
+        address = _address(text)
+        return address is not None and any(address in network for network in networks)
+
+    def key(request: Any) -> str | None:
+        address = _peer_of(request)
+        if not (is_trusted(address.partition("%")[0]) if address else trusts_unix):
+            return None
+        fields = _fields(request, name)
+        value = fields[0].strip(" \t") if len(fields) == 1 else ""
+        return f"header:{value}" if 0 < len(value) <= _LONGEST_CREDENTIAL else None
+
+    return key
+
+
+def user() -> KeyFunction:
+    """The user that the framework has authenticated; None for anonymous ones.
+
+    That is `user` of the request or the scope (Django, Starlette's AuthenticationMiddleware,
+    Litestar), Flask-Login's `current_user`, or REMOTE_USER of a WSGI server. Where none of
+    these knows, the middleware that authenticates must run before.
+    """
+
+    def key(request: Any) -> Any:
+        source = _source(request)
+        # Django's `user` asks the database, in its async views only by this way.
+        later = getattr(request, "auser", None)
+        if later is not None and _in_event_loop():
+            return _user_later(later)
+        found = source.get("user")
+        if found is None and not isinstance(request, Mapping) and "user" not in source:
+            try:
+                found = getattr(request, "user", None)
+            except Exception:  # Starlette asserts that a middleware is installed
+                found = None
+        login = sys.modules.get("flask_login")
+        if found is None and login is not None and sys.modules["flask"].has_request_context():
+            found = login.current_user
+        if found is None:
+            found = source.get("REMOTE_USER")
+        return _user_key(found)
+
+    return key
+
+
+def jwt_claim(
+    claim: str = "sub",
+    *,
+    key: Any,
+    algorithms: Iterable[str],
+    audience: str | Iterable[str] | None = None,
+    issuer: str | None = None,
+    leeway: float = 0.0,
+    header: str = "authorization",
+) -> KeyFunction:
+    """A claim of the bearer token, once its signature, expiry, audience and issuer hold.
+
+    `key` is the secret or public key, or a function of the token that returns it (such as
+    ``lambda token: jwks.get_signing_key_from_jwt(token).key`` with PyJWT's PyJWKClient).
+    `algorithms` are those accepted; ``"none"`` is not. `leeway` is in seconds. None for
+    tokens that do not hold and claims that are no str or int. Needs ``tidegate[jwt]``.
+    """
+    try:
+        import jwt
+    except ImportError:
+        raise ConfigurationError("jwt_claim needs PyJWT; install tidegate[jwt]") from None
+    if not isinstance(claim, str) or not claim:
+        raise ConfigurationError(f"the claim is {claim!r}; accepted is a name such as 'sub'")
+    if key is None or (isinstance(key, (str, bytes)) and not key):
+        raise ConfigurationError(
+            "jwt_claim has no key to verify tokens with; accepted is a secret, a public key, or "
+            "a function of the token that returns one"
+        )
+    accepted = [] if isinstance(algorithms, (str, bytes)) else list(algorithms)
+    known = jwt.get_algorithm_by_name
+    if not accepted:
+        raise ConfigurationError(
+            f"the algorithms are {algorithms!r}; accepted is a list such as ['HS256']"
+        )
+    for algorithm in accepted:
+        try:
+            if algorithm.lower() == "none":
+                raise ValueError
+            known(algorithm)
+        except Exception:
+            raise ConfigurationError(
+                f"the algorithms have {algorithm!r}; accepted are those of PyJWT but 'none'"
+            ) from None
+    name = _field_name(header)
+    audiences = audience if audience is None or isinstance(audience, str) else list(audience)
+
+    def read(request: Any) -> str | None:
+        token = _credential(request, name)
+        if token is None:
+            return None
+        try:
+            claims = jwt.decode(
+                token,
+                key(token) if callable(key) else key,
+                algorithms=accepted,
+                audience=audiences,
+                issuer=issuer,
+                leeway=leeway,
+            )
+        # Whatever a library finds wrong with a stranger's token, there is no key in it.
+        except Exception:
+            return None
+        value = claims.get(claim)
+        if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
+            return None
+        return f"jwt:{value}"
+
+    return read
+
+
+def first_of(*functions: KeyFunction) -> KeyFunction:
+    """The first key that one of `functions` gives, in their order; None where none does."""
+    if not functions:
+        raise ConfigurationError("first_of() was given nothing; accepted are key functions")
+    for function in functions:
+        if not callable(function):
+            raise ArgumentTypeError(
+                f"first_of() was given {function!r} of type {type(function).__name__}; "
+                "accepted are key functions"
+            )
+
+    def key(request: Any) -> Any:
+        for number, function in enumerate(functions, 1):
+            found = function(request)
+            if inspect.isawaitable(found):
+                return _first_later(found, functions[number:], request)
+            if found:
+                return found
+        return None
+
+    return key
+
+
+async def _first_later(
+    first: Awaitable[Any], functions: tuple[KeyFunction, ...], request: Any
+) -> Any:
+    found = await first
+    for function in functions:
+        if found:
+            break
+        found = function(request)
+        if inspect.isawaitable(found):
+            found = await found
+    return found or None
+
+
+def _source(request: Any) -> Mapping[str, Any]:
+    """The scope or the environ of whatever a framework calls a request."""
+    if isinstance(request, Mapping):
+        return request
+    for name in ("scope", "environ", "META"):
+        source = getattr(request, name, None)
+        if isinstance(source, Mapping):
+            return source
+    raise ArgumentTypeError(
+        f"a key function was given a {type(request).__name__}; accepted are an ASGI scope, a "
+        "WSGI environ, or a request of a framework on one of these"
+    )
+
+
+def _peer_of(request: Any) -> str | None:
+    source = _source(request)
+    client = source.get("client")
+    if client:
+        address: Any = client[0]
+    else:
+        address = source.get("REMOTE_ADDR")
+    return address if address and isinstance(address, str) else None
+
+
+def _fields(request: Any, name: str) -> list[str]:
+    """The lines of a header field, in order. A WSGI server has joined them already."""
+    source = _source(request)
+    headers = source.get("headers")
+    if headers is None:
+        value = source.get("HTTP_" + name.upper().replace("-", "_"))
+        return [value] if isinstance(value, str) else []
+    wanted = name.encode("ascii")
+    return [value.decode("latin-1") for found, value in headers if found.lower() == wanted]
+
+
+def _field_name(name: object) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigurationError(f"the header is {name!r}; accepted is a name such as 'x-api-key'")
+    return name.lower()
+
+
+def _credential(request: Any, name: str) -> str | None:
+    fields = _fields(request, name)
+    if len(fields) != 1 or len(fields[0]) > _LONGEST_CREDENTIAL:
+        return None
+    value = fields[0].strip(" \t")
+    if name == "authorization":
+        scheme, _, value = value.partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        value = value.strip(" ")
+    return value or None
+
+
+def _known(known: Known) -> Callable[[str], Any]:
+    if callable(known):
+        return known
+    if isinstance(known, (str, bytes)) or not hasattr(known, "__contains__"):
+        # Never the value itself: it may be a secret.
+        raise ArgumentTypeError(
+            f"known is of type {type(known).__name__}; accepted is a container of those that "
+            "exist, or a function that says whether one does"
+        )
+    return known.__contains__
+
+
+def _verified(kind: str, value: str | None, check: Callable[[str], Any]) -> Any:
+    if value is None or not 0 < len(value) <= _LONGEST_CREDENTIAL:
+        return None
+    verdict = check(value)
+    if inspect.isawaitable(verdict):
+        return _verified_later(kind, value, verdict)
+    return _credential_key(kind, value, verdict)
+
+
+async def _verified_later(kind: str, value: str, verdict: Awaitable[Any]) -> str | None:
+    return _credential_key(kind, value, await verdict)
+
+
+def _credential_key(kind: str, value: str, verdict: Any) -> str | None:
+    if not verdict:
+        return None
+    if isinstance(verdict, str):
+        return f"account:{verdict}"
+    digest = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16)
+    return f"{kind}:{digest.hexdigest()}"
+
+
+def _user_key(found: Any) -> str | None:
+    if found is None or found == "":
+        return None
+    if isinstance(found, (str, int)) and not isinstance(found, bool):
+        return f"user:{found}"
+    if not getattr(found, "is_authenticated", True):
+        return None
+    for name in ("pk", "id", "identity", "username", "display_name"):
+        try:
+            identity = getattr(found, name, None)
+        except NotImplementedError:  # Starlette's BaseUser, where it is left out
+            continue
+        if identity is not None and identity != "":
+            return f"user:{identity}"
+    get_id = getattr(found, "get_id", None)  # Flask-Login's
+    identity = get_id() if callable(get_id) else None
+    return None if identity is None else f"user:{identity}"
+
+
+async def _user_later(later: Callable[[], Awaitable[Any]]) -> str | None:
+    return _user_key(await later())
+
+
+def _in_event_loop() -> bool:
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return False
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _networks(proxies: Iterable[str]) -> tuple[list[_Network], bool]:
+    accepted = "accepted are addresses and networks such as '10.0.0.0/8', and 'unix'"
+    if isinstance(proxies, (str, bytes)) or not isinstance(proxies, Iterable):
+        raise ArgumentTypeError(f"trusted_proxies is {proxies!r}; accepted is a list: {accepted}")
+    networks: list[_Network] = []
+    trusts_unix = False
+    for proxy in proxies:
+        if proxy == "unix":
+            trusts_unix = True
+            continue
+        try:
+            if not isinstance(proxy, str):  # ipaddress takes an int for an address
+                raise ValueError("no text")
+            networks.append(ipaddress.ip_network(proxy))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"trusted_proxies has {proxy!r} ({error}); {accepted}"
+            ) from None
+    return networks, trusts_unix
+
+
+def _address(node: str) -> _Address | None:
+    """The address of a node such as ``192.0.2.1:80`` or ``[2001:db8::1]:80``."""
+    if node.startswith("["):
+        node, closing, port = node[1:].partition("]")
+        if not closing or (port and not _is_port(port[1:] if port[0] == ":" else "")):
+            return None
+        if ":" not in node:
+            return None
+    elif node.count(":") == 1:
+        node, _, port = node.partition(":")
+        if not _is_port(port):
+            return None
+    if "%" in node:
+        return None
+    try:
+        address = ipaddress.ip_address(node)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+def _is_port(text: str) -> bool:
+    # RFC 7239 lets a proxy obfuscate the port as well.
+    return text.startswith("_") or (text.isascii() and text.isdigit() and len(text) <= 5)
+
+
+def _grouped(address: _Address, prefix: int) -> str:
+    if isinstance(address, ipaddress.IPv4Address) or prefix == 128:
+        return str(address)
+    return str(ipaddress.IPv6Network((int(address), prefix), strict=False))
+
+
+@functools.lru_cache(maxsize=4096)
+def _peer_network(text: str) -> str:
+    address = _address(text.partition("%")[0])
+    return text if address is None else _grouped(address, 64)
+
+
+def _listed_nodes(text: str) -> list[str]:
+    """The entries of X-Forwarded-For; of an overlong one, those at the end."""
+    if len(text) > _TAIL:
+        text = text[-_TAIL:].partition(",")[2]
+    return [node.strip(' \t"') for node in text.split(",")]
+
+
+def _forwarded_nodes(text: str) -> list[str]:
+    """What each element of Forwarded says that it is for, "" where it says nothing valid.
+
+    Read from the right, so that what a stranger sent, which stands on the left, cannot open
+    a quotation that swallows what the proxies added.
+    """
+    if len(text) > _TAIL:
+        text = text[-_TAIL:].partition(",")[2]
+    nodes = []
+    pairs: list[str] = []
+    end = len(text)
+    quoted = False
+    for at in range(len(text) - 1, -2, -1):
+        mark = text[at] if at >= 0 else ","
+        if mark == '"' and not _is_escaped(text, at):
+            quoted = not quoted
+        elif (mark in ",;" and not quoted) or at < 0:
+            pairs.append(text[at + 1 : end])
+            end = at
+            if mark == ",":
+                nodes.append(_for_of(pairs))
+                pairs = []
+    nodes.reverse()
+    return nodes
+
+
+def _is_escaped(text: str, at: int) -> bool:
+    slashes = 0
+    while at > slashes and text[at - slashes - 1] == "\\":
+        slashes += 1
+    return slashes % 2 == 1
+
+
+def _for_of(pairs: list[str]) -> str:
+    found = None
+    for pair in pairs:
+        name, _, value = pair.strip(" \t").partition("=")
+        if name.lower() != "for":
+            continue
+        if found is not None:
+            return ""
+        found = value
+    if found is None:
+        return ""
+    if len(found) >= 2 and found[0] == found[-1] == '"':
+        return re.sub(r"\\(.)", r"\1", found[1:-1])
+    return "" if '"' in found else found
