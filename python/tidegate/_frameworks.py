@@ -11,7 +11,7 @@ import typing
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 from tidegate._errors import ConfigurationError, TidegateError
-from tidegate._headers import PROBLEM_TYPE
+from tidegate._headers import PROBLEM_TYPE, title
 
 if TYPE_CHECKING:
     from tidegate._guard import Verdict
@@ -174,24 +174,10 @@ class _FlaskCall:
     def _tell(self, verdict: Verdict) -> None:
         def tell(response: Any) -> Any:
             for name, value in verdict.fields():
-                response.headers[_title(name)] = value.decode()
+                response.headers[title(name)] = value.decode()
             return response
 
         self._flask.after_this_request(tell)
-
-
-def _title(name: bytes) -> str:
-    return _TITLES.get(name) or name.decode()
-
-
-_TITLES = {
-    b"x-ratelimit-limit": "X-RateLimit-Limit",
-    b"x-ratelimit-remaining": "X-RateLimit-Remaining",
-    b"x-ratelimit-reset": "X-RateLimit-Reset",
-    b"ratelimit-policy": "RateLimit-Policy",
-    b"ratelimit": "RateLimit",
-    b"retry-after": "Retry-After",
-}
 
 
 def _signature(view: Callable[..., Any]) -> inspect.Signature:

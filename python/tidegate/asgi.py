@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._guard import Guard, Verdict, ready
 from tidegate._headers import FAMILIES, PROBLEM_TYPE, merged
-from tidegate._limiter import Limiter
+from tidegate._middleware import limiter_of, methods_of
 from tidegate.keys import peer
 
 if TYPE_CHECKING:
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
+    from tidegate._limiter import Limiter
     from tidegate._storage import StorageLike
 
 __all__ = ["RateLimitMiddleware"]
@@ -79,36 +79,11 @@ class RateLimitMiddleware:
         headers: Iterable[str] = FAMILIES,
         **options: Any,
     ) -> None:
-        if limiter is None:
-            if limit is None:
-                raise ConfigurationError("no limit was given; accepted is limit= or limiter=")
-            limiter = Limiter(
-                limit,
-                storage=storage,
-                algorithm=algorithm,
-                prefix=prefix,
-                clock=clock,
-                **options,
-            )
-        elif not isinstance(limiter, Limiter):
-            raise ArgumentTypeError(
-                f"the limiter is {limiter!r} of type {type(limiter).__name__}; "
-                "accepted is a tidegate.Limiter"
-            )
-        elif (
-            limit is not None
-            or (storage, algorithm, prefix, clock) != ("memory://", "token-bucket", "tg", None)
-            or options
-        ):
-            raise ConfigurationError(
-                "a limiter was given with options of its own; accepted is limiter= without "
-                "limit=, storage=, algorithm=, prefix=, clock= and storage options"
-            )
         self.app = app
-        self.limiter = limiter
-        self._exempt_methods = _methods(exempt_methods)
+        self.limiter = limiter_of(limiter, limit, storage, algorithm, prefix, clock, options)
+        self._exempt_methods = methods_of(exempt_methods)
         self._guard = Guard(
-            limiter,
+            self.limiter,
             address=peer,
             key=key,
             cost=cost,
@@ -184,18 +159,3 @@ def _with_fields(send: Send, verdict: Verdict) -> Send:
         await send(message)
 
     return send_with_fields
-
-
-def _methods(methods: Iterable[str]) -> frozenset[str]:
-    if isinstance(methods, (str, bytes)) or not isinstance(methods, Iterable):
-        raise ArgumentTypeError(
-            f"exempt_methods is {methods!r}; accepted is a list of methods such as ['OPTIONS']"
-        )
-    result = []
-    for method in methods:
-        if not isinstance(method, str) or not method.isalpha():
-            raise ConfigurationError(
-                f"exempt_methods has {method!r}; accepted are names such as 'OPTIONS'"
-            )
-        result.append(method.upper())
-    return frozenset(result)

@@ -1,0 +1,208 @@
+"""The WSGI middleware, called directly and under real servers."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import threading
+from wsgiref.util import setup_testing_defaults
+from wsgiref.validate import validator
+
+import pytest
+import tidegate as tg
+from servers import Answer, Client, wsgi_server
+from tidegate.wsgi import RateLimitMiddleware
+
+NOW = 1_700_000_000 * 10**9
+
+
+def hello(environ, start_response):
+    start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "5")])
+    return [b"hello"]
+
+
+def limited(limit="2/minute", app=hello, **options):
+    options.setdefault("clock", tg.ManualClock(NOW))
+    return RateLimitMiddleware(app, limit=limit, **options)
+
+
+def ask(app, method="GET", **environ):
+    """One call, checked by the standard library for what the protocol demands."""
+    defaults = {"QUERY_STRING": "", "SCRIPT_NAME": "", "PATH_INFO": "/"}
+    environ = {**defaults, "REQUEST_METHOD": method, "REMOTE_ADDR": "203.0.113.9", **environ}
+    setup_testing_defaults(environ)
+    started = []
+
+    def start_response(status, headers, exc_info=None):
+        started.append((status, headers))
+        return lambda data: None
+
+    body = validator(app)(environ, start_response)
+    try:
+        content = b"".join(body)
+    finally:
+        body.close()
+    status, headers = started[-1]
+    return Answer(int(status[:3]), [(name.lower(), value) for name, value in headers], content)
+
+
+def statuses(app, times, **options):
+    return [ask(app, **options).status for _ in range(times)]
+
+
+def test_allowed_and_refused():
+    app = limited()
+    first, second, third = (ask(app) for _ in range(3))
+    assert first.status == second.status == 200
+    assert first.body == b"hello"
+    assert first.fields == [
+        ("content-type", "text/plain"),
+        ("content-length", "5"),
+        ("x-ratelimit-limit", "2"),
+        ("x-ratelimit-remaining", "1"),
+        ("x-ratelimit-reset", "1700000030"),
+        ("ratelimit-policy", '"2/minute";q=2;w=60'),
+        ("ratelimit", '"2/minute";r=1;t=30'),
+    ]
+    assert third.status == 429
+    assert third["content-type"] == "application/problem+json"
+    assert third["retry-after"] == "30"
+    assert int(third["content-length"]) == len(third.body)
+    assert third.json()["violated-policies"] == ["2/minute"]
+
+
+def test_methods():
+    app = limited("1/minute")
+    assert statuses(app, 3, method="OPTIONS") == [200, 200, 200]
+    assert statuses(app, 1) == [200]
+    refusal = ask(limited("1/minute", cost=lambda environ: 2), method="POST")
+    assert "retry-after" not in refusal  # no wait would help
+
+
+def test_a_client_without_an_address_is_limited_too():
+    app = limited("1/minute")
+    assert statuses(app, 2, REMOTE_ADDR="") == [200, 429]
+
+
+def test_functions_of_the_environ(caplog):
+    app = limited("1/minute", key=lambda environ: environ["PATH_INFO"])
+    assert [ask(app, PATH_INFO=path).status for path in ("/a", "/a", "/b")] == [200, 429, 200]
+
+    async def later(environ):
+        return "key"
+
+    app = limited("1/minute", key=later)
+    assert statuses(app, 2) == [200, 429]  # by the address
+    assert "the key function raised" in caplog.text
+
+
+def test_on_refused_answers_in_its_own_way():
+    def teapot(environ, start_response):
+        start_response("418 I'm a teapot", [("Content-Type", "a/b"), ("RETRY-AFTER", "99")])
+        return [b"short"]
+
+    app = limited("1/minute", on_refused=lambda environ, decision: teapot)
+    ask(app)
+    answer = ask(app)
+    assert (answer.status, answer.body) == (418, b"short")
+    assert answer["retry-after"] == "99"
+    assert answer["x-ratelimit-remaining"] == "0"
+
+
+@pytest.mark.parametrize("on_refused", [lambda environ, decision: "no", lambda environ: None])
+def test_on_refused_that_fails_still_refuses(on_refused, caplog):
+    app = limited("1/minute", on_refused=on_refused)
+    assert statuses(app, 2) == [200, 429]
+    assert "the usual body is sent" in caplog.text
+
+
+def test_an_application_that_fails_after_it_began_keeps_its_error_response():
+    def fails(environ, start_response):
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        try:
+            raise LookupError
+        except LookupError:
+            start_response("500 Oh", [("Content-Type", "text/plain")], sys.exc_info())
+        return [b""]
+
+    answer = ask(limited(app=fails))
+    assert answer.status == 500
+    assert answer["x-ratelimit-remaining"] == "1"
+
+
+def test_the_decision_is_left_for_the_application():
+    seen = []
+
+    def app(environ, start_response):
+        seen.append(environ["tidegate.decision"].remaining)
+        return hello(environ, start_response)
+
+    ask(limited(app=app))
+    assert seen == [1]
+
+
+def test_what_is_not_accepted_raises_at_construction():
+    for options in ({}, {"limit": "5/minute", "limiter": tg.Limiter("5/minute")}):
+        with pytest.raises(tg.ConfigurationError, match="accepted"):
+            RateLimitMiddleware(hello, **options)
+
+
+def test_werkzeug():
+    with wsgi_server(limited()) as client:
+        assert [client("/").status for _ in range(3)] == [200, 200, 429]
+
+
+def test_waitress():
+    import waitress
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    channels = {}
+    server = waitress.create_server(limited(), sockets=[listener], threads=2, map=channels)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        with contextlib.closing(Client(listener.getsockname())) as client:
+            answers = [client("/") for _ in range(3)]
+    finally:
+        # Its loop ends when nothing is left to serve.
+        server.trigger.pull_trigger(lambda: server.asyncore.close_all(channels))
+        thread.join()
+        server.task_dispatcher.shutdown()
+        listener.close()
+    assert [answer.status for answer in answers] == [200, 200, 429]
+    assert answers[2]["retry-after"]
+
+
+APP = """
+from tidegate.wsgi import RateLimitMiddleware
+
+def hello(environ, start_response):
+    start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "5")])
+    return [b"hello"]
+
+app = RateLimitMiddleware(hello, limit="20/hour", storage="shm://{path}")
+"""
+
+
+@pytest.mark.parametrize("worker", ["sync", "gthread", "gevent"])
+def test_gunicorn_workers_count_together(worker, tmp_path):
+    (tmp_path / "service.py").write_text(APP.format(path=tmp_path / "counts"))
+    listener = socket.create_server(("127.0.0.1", 0))
+    command = [sys.executable, "-m", "gunicorn", "--chdir", str(tmp_path), "--workers=2"]
+    command += ["--worker-class", worker, "--bind", f"fd://{listener.fileno()}", "--preload"]
+    command += ["--no-control-socket", "--graceful-timeout=1"]
+    command += ["--threads=2"] if worker == "gthread" else []
+    with subprocess.Popen(
+        [*command, "service:app"], pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL
+    ) as server:
+        try:
+            found = []
+            for _ in range(30):  # each on a connection of its own, to whichever worker takes it
+                with contextlib.closing(Client(listener.getsockname())) as client:
+                    found.append(client("/").status)
+        finally:
+            server.terminate()
+            listener.close()
+    assert found == [200] * 20 + [429] * 10
