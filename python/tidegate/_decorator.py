@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
 from tidegate._core import Store
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._frameworks import address, injection, opened
+from tidegate._frameworks import injection, opened
 from tidegate._guard import Guard, Verdict, finished, ready
 from tidegate._headers import FAMILIES
 from tidegate._limiter import Limiter
 from tidegate._registered import reference_count, registration
 from tidegate._storage import open_store
+from tidegate.keys import peer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -87,7 +88,7 @@ def rate_limit(
         )
         return Guard(
             limiter,
-            address=address,
+            address=peer,
             key=key,
             cost=cost,
             exempt_when=exempt_when,

@@ -11,13 +11,12 @@ import typing
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 from tidegate._errors import ConfigurationError, TidegateError
-from tidegate._headers import PROBLEM_TYPE
-from tidegate.keys import peer_key
+from tidegate._headers import PROBLEM_TYPE, title
 
 if TYPE_CHECKING:
     from tidegate._guard import Verdict
 
-__all__ = ["Call", "Injection", "address", "injection", "opened", "titled"]
+__all__ = ["Call", "Injection", "injection", "opened"]
 
 
 class Call(Protocol):
@@ -33,15 +32,6 @@ class Call(Protocol):
 
     def raised(self, exc: Exception, verdict: Verdict) -> Exception:
         """`exc` as it is to be raised, with the fields where the framework can carry them."""
-
-
-def address(request: Any) -> str | None:
-    """The client's address as the connection, or what the server trusts, gives it."""
-    scope = getattr(request, "scope", None)
-    if scope is None:
-        return peer_key(request.remote_addr)
-    client = scope.get("client")
-    return peer_key(client[0]) if client else None
 
 
 class Injection:
@@ -184,25 +174,10 @@ class _FlaskCall:
     def _tell(self, verdict: Verdict) -> None:
         def tell(response: Any) -> Any:
             for name, value in verdict.fields():
-                response.headers[titled(name)] = value.decode()
+                response.headers[title(name)] = value.decode()
             return response
 
         self._flask.after_this_request(tell)
-
-
-def titled(name: bytes) -> str:
-    """The name of a field as it is written where case is shown."""
-    return _TITLES.get(name) or name.decode()
-
-
-_TITLES = {
-    b"x-ratelimit-limit": "X-RateLimit-Limit",
-    b"x-ratelimit-remaining": "X-RateLimit-Remaining",
-    b"x-ratelimit-reset": "X-RateLimit-Reset",
-    b"ratelimit-policy": "RateLimit-Policy",
-    b"ratelimit": "RateLimit",
-    b"retry-after": "Retry-After",
-}
 
 
 def _signature(view: Callable[..., Any]) -> inspect.Signature:

@@ -17,16 +17,7 @@ from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._headers import FieldList, Fields, Problems
 from tidegate._limiter import Limiter
 
-__all__ = [
-    "NO_KEY_POLICIES",
-    "Guard",
-    "Verdict",
-    "finished",
-    "limiter_from",
-    "log",
-    "method_set",
-    "ready",
-]
+__all__ = ["NO_KEY_POLICIES", "Guard", "Verdict", "finished", "log", "ready"]
 
 Key = Union[str, bytes]
 T = TypeVar("T")
@@ -262,57 +253,3 @@ def _check_cost(limiter: Limiter, cost: object) -> None:
                 f"the cost is {cost}, which {limit} never lets through; accepted is 1 to "
                 f"{limit.capacity}"
             )
-
-
-def limiter_from(
-    limiter: Limiter | None,
-    limit: Any,
-    storage: Any,
-    algorithm: str,
-    prefix: str,
-    clock: Any,
-    options: dict[str, Any],
-) -> Limiter:
-    """The limiter that a middleware was given, or one of what it was given instead."""
-    if limiter is None:
-        if limit is None:
-            raise ConfigurationError("no limit was given; accepted is limit= or limiter=")
-        return Limiter(
-            limit,
-            storage=storage,
-            algorithm=algorithm,
-            prefix=prefix,
-            clock=clock,
-            **options,
-        )
-    if not isinstance(limiter, Limiter):
-        raise ArgumentTypeError(
-            f"the limiter is {limiter!r} of type {type(limiter).__name__}; "
-            "accepted is a tidegate.Limiter"
-        )
-    if (
-        limit is not None
-        or (storage, algorithm, prefix, clock) != ("memory://", "token-bucket", "tg", None)
-        or options
-    ):
-        raise ConfigurationError(
-            "a limiter was given with options of its own; accepted is limiter= without "
-            "limit=, storage=, algorithm=, prefix=, clock= and storage options"
-        )
-    return limiter
-
-
-def method_set(methods: Iterable[str]) -> frozenset[str]:
-    """`exempt_methods` as it was given, checked."""
-    if isinstance(methods, (str, bytes)) or not isinstance(methods, Iterable):
-        raise ArgumentTypeError(
-            f"exempt_methods is {methods!r}; accepted is a list of methods such as ['OPTIONS']"
-        )
-    result = []
-    for method in methods:
-        if not isinstance(method, str) or not method.isalpha():
-            raise ConfigurationError(
-                f"exempt_methods has {method!r}; accepted are names such as 'OPTIONS'"
-            )
-        result.append(method.upper())
-    return frozenset(result)

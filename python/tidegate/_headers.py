@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from tidegate._core import Decision, Limit
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 
-__all__ = ["FAMILIES", "ONCE", "PROBLEM_TYPE", "FieldList", "Fields", "Problems", "merged"]
+__all__ = ["FAMILIES", "ONCE", "PROBLEM_TYPE", "FieldList", "Fields", "Problems", "merged", "title"]
 
 FieldList = list[tuple[bytes, bytes]]
 
@@ -119,6 +119,21 @@ def merged(headers: Iterable[tuple[bytes, bytes]], fields: FieldList) -> FieldLi
             return result
     result += fields
     return result
+
+
+def title(name: bytes) -> str:
+    """The name of a field as it is usually written, for interfaces that take text."""
+    return _TITLES.get(name) or name.decode()
+
+
+_TITLES = {
+    b"x-ratelimit-limit": "X-RateLimit-Limit",
+    b"x-ratelimit-remaining": "X-RateLimit-Remaining",
+    b"x-ratelimit-reset": "X-RateLimit-Reset",
+    b"ratelimit-policy": "RateLimit-Policy",
+    b"ratelimit": "RateLimit",
+    b"retry-after": "Retry-After",
+}
 
 
 def _families(families: Iterable[str]) -> tuple[str, ...]:

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate._guard import Guard, Verdict, limiter_from, method_set, ready
+from tidegate._guard import Guard, Verdict, ready
 from tidegate._headers import FAMILIES, PROBLEM_TYPE, merged
-from tidegate.keys import peer_key
+from tidegate._middleware import limiter_of, methods_of
+from tidegate.keys import peer
 
 if TYPE_CHECKING:
     from tidegate._clock import ClockLike
@@ -34,18 +35,18 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class RateLimitMiddleware:
-    """Answers 429 to HTTP requests above `limit`, and tells all clients where they stand.
+    """Answers 429 to requests above `limit`, and tells all clients where they stand.
 
     `limit`, `storage`, `algorithm`, `prefix`, `clock` and any further options are those of
     tidegate.Limiter; or `limiter` is one, instead of them.
 
-    `key` is a function of the scope, async or not, whose str or bytes tells clients apart;
-    tidegate.keys has many. By default it is the address of the connection
-    (`scope["client"]`; of IPv6 its /64), and never a header, which anybody can send: behind
-    a proxy, give ``client_ip(trusted_proxies=[...])``. Where a key function raises or gives
-    no key, that is logged and `on_no_key` decides: ``"address"`` charges the client's
-    address, and clients without one (on a Unix socket) share one limit; ``"open"`` lets the
-    request through uncharged; ``"closed"`` refuses it.
+    `key` is a function of the scope, async or not, whose str or bytes tells clients apart.
+    By default it is the address of the connection (`scope["client"]`, IPv6 by its /64), and
+    never a header, which anybody can send: behind a proxy, use tidegate.keys.client_ip(), or
+    let the server set the client (uvicorn: ``--forwarded-allow-ips``). Where a key function
+    raises or gives no key, that is logged and `on_no_key` decides: ``"address"`` charges the
+    client's address, and clients without one (on a Unix socket) share one limit; ``"open"``
+    lets the request through uncharged; ``"closed"`` refuses it.
 
     `cost` is an int, or a function of the scope. `exempt_methods` are not charged, nor are
     requests for which the function `exempt_when` of the scope is true. `headers` are the
@@ -55,7 +56,9 @@ class RateLimitMiddleware:
     are added to it.
 
     The decision is left in ``scope["tidegate.decision"]`` for the application. A
-    leaky bucket's `delay` is not waited for. WebSockets and lifespan pass untouched.
+    leaky bucket's `delay` is not waited for. A WebSocket is charged once, when it connects, and
+    refused by a 429 where the server can send one, else by closing it with code 1013 (403 to
+    the client); `on_refused` is not asked. With `websockets` false they pass untouched.
     Raises ConfigurationError at construction; safe to use from several event loops.
     """
 
@@ -76,15 +79,16 @@ class RateLimitMiddleware:
         on_no_key: str = "address",
         on_refused: Callable[..., Any] | None = None,
         headers: Iterable[str] = FAMILIES,
+        websockets: bool = True,
         **options: Any,
     ) -> None:
-        limiter = limiter_from(limiter, limit, storage, algorithm, prefix, clock, options)
         self.app = app
-        self.limiter = limiter
-        self._exempt_methods = method_set(exempt_methods)
+        self.limiter = limiter_of(limiter, limit, storage, algorithm, prefix, clock, options)
+        self._websockets = websockets
+        self._exempt_methods = methods_of(exempt_methods)
         self._guard = Guard(
-            limiter,
-            address=_address,
+            self.limiter,
+            address=peer,
             key=key,
             cost=cost,
             exempt_when=exempt_when,
@@ -94,7 +98,13 @@ class RateLimitMiddleware:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in self._exempt_methods:
+        kind = scope["type"]
+        if kind != "http":
+            # A WebSocket is one request, that to connect.
+            if kind != "websocket" or not self._websockets:
+                await self.app(scope, receive, send)
+                return
+        elif scope["method"] in self._exempt_methods:
             await self.app(scope, receive, send)
             return
         verdict = await self._guard.judge(scope)
@@ -103,7 +113,10 @@ class RateLimitMiddleware:
             return
         scope["tidegate.decision"] = verdict.decision
         if not verdict.decision.allowed:
-            await self._refuse(verdict, scope, receive, send)
+            if kind == "websocket":
+                await _deny(verdict, scope, receive, send)
+            else:
+                await self._refuse(verdict, scope, receive, send)
             return
 
         await self.app(scope, receive, _with_fields(send, verdict))
@@ -149,18 +162,34 @@ class RateLimitMiddleware:
         return application
 
 
+_WITH_HEADERS = frozenset(
+    ("http.response.start", "websocket.accept", "websocket.http.response.start")
+)
+
+
+async def _deny(verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuses a WebSocket: by a 429 where the server can send one, else by closing it."""
+    await receive()  # what asks to connect, which must come before an answer
+    if "websocket.http.response" not in (scope.get("extensions") or ()):
+        await send({"type": "websocket.close", "code": 1013, "reason": "rate limit exceeded"})
+        return
+    body = verdict.problem()
+    headers = [
+        (b"content-type", PROBLEM_TYPE),
+        (b"content-length", b"%d" % len(body)),
+        *verdict.fields(),
+    ]
+    await send({"type": "websocket.http.response.start", "status": 429, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body})
+
+
 def _with_fields(send: Send, verdict: Verdict) -> Send:
     """`send`, with the fields of the verdict added to the one message that has headers."""
 
     async def send_with_fields(message: Message) -> None:
-        if message["type"] == "http.response.start":
+        if message["type"] in _WITH_HEADERS:
             headers = merged(message.get("headers", ()), verdict.fields())
             message = {**message, "headers": headers}
         await send(message)
 
     return send_with_fields
-
-
-def _address(scope: Scope) -> str | None:
-    client = scope.get("client")
-    return peer_key(client[0]) if client else None

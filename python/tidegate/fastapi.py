@@ -24,10 +24,10 @@ from starlette.exceptions import HTTPException
 from tidegate._core import Decision
 from tidegate._decorator import shared_store
 from tidegate._errors import ConfigurationError
-from tidegate._frameworks import address
 from tidegate._guard import Guard, Verdict, ready
 from tidegate._headers import FAMILIES, PROBLEM_TYPE
 from tidegate._limiter import Limiter
+from tidegate.keys import peer
 
 if TYPE_CHECKING:
     from tidegate._clock import ClockLike
@@ -101,7 +101,7 @@ class RateLimit:
         )
         self._guard = Guard(
             self.limiter,
-            address=address,
+            address=peer,
             key=key,
             cost=cost,
             exempt_when=exempt_when,

@@ -1,12 +1,13 @@
-"""Whom a request is charged to: functions to give as `key`.
+"""Who a request is charged to: key functions for the middleware and the decorators.
 
-    RateLimitMiddleware(app, limit="100/minute", key=first_of(api_key(), user(), client_ip()))
+    from tidegate import keys
 
-Each takes what the framework calls a request (an ASGI scope, a WSGI environ, or a request of
-Starlette, FastAPI, Flask or Django) and returns a key, or None where the request has none,
-for the next of first_of() or for the policy `on_no_key`. None of them raises for anything
-that a stranger can send. Secrets (API keys, cookies) are digested, so that neither a store
-nor a log ever has them. Thread-safe.
+    keys.first_of(keys.api_key(known=accounts), keys.user(), keys.client_ip())
+
+Each function here returns a key function, which takes a request and returns a key, or None
+where the request has none. A request is an ASGI scope, a WSGI environ, or a request object
+of Starlette, FastAPI, Flask, Django, Litestar or Quart. Key functions never raise for what a
+request holds, and are thread-safe.
 """
 
 from __future__ import annotations
@@ -16,145 +17,221 @@ import hashlib
 import inspect
 import ipaddress
 import re
-from collections.abc import Awaitable, Iterable
+import sys
+from collections.abc import Awaitable, Container, Iterable, Mapping
 from typing import Any, Callable, Union
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 
-__all__ = ["api_key", "client_ip", "cookie", "first_of", "header", "jwt_claim", "user"]
+__all__ = [
+    "KeyFunction",
+    "api_key",
+    "client_ip",
+    "cookie",
+    "first_of",
+    "header",
+    "jwt_claim",
+    "peer",
+    "user",
+]
 
-Key = Callable[[Any], Any]
-Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
-Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
+Key = Union[str, bytes]
+KeyFunction = Callable[[Any], Any]
+Known = Union[Container[str], Callable[[str], Any]]
 
-# Longer than any chain of proxies makes it; beyond it a header is a stranger's joke.
-_LONGEST_HEADER = 8192
-_IPV6_PREFIX = 64
-# The connection of a proxy on the same host.
-_UNIX = "unix"
+_Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
+_Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# One forwarded-pair of RFC 7239 section 4, and what follows it.
-_PAIR = re.compile(
-    r"[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)=(?:\"((?:[^\"\\]|\\.)*)\"|([^,;\" \t]*))[ \t]*([,;]|$)"
-)
+# Of a forwarding header only the end is read, where the nearest proxies write.
+_TAIL = 4096
+
+# The longest text of an address, with brackets and a port.
+_LONGEST_NODE = 64
+
+# No credential is longer; hashing or verifying more would be work done for strangers.
+_LONGEST_CREDENTIAL = 8192
+
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 def client_ip(
-    trusted_proxies: Iterable[str] = (),
     *,
+    trusted_proxies: Iterable[str] = (),
     hops: int | None = None,
     header: str = "x-forwarded-for",
-    ipv6_prefix: int = _IPV6_PREFIX,
-) -> Key:
-    """The address of the client; of IPv6 its network, as a subscriber has one of /64.
+    ipv6_prefix: int = 64,
+) -> KeyFunction:
+    """The client's address, read from a forwarding header as far as proxies are trusted.
 
-    Without arguments it is that of the connection, and no header is read. Behind proxies,
-    `trusted_proxies` are their networks (CIDR; ``"unix"`` for one that connects through a
-    Unix socket): from the connection on, addresses are followed from the right through
-    `header` as long as they are trusted, and the first that is not is the client. `hops` is
-    how many proxies there are: the client is that many addresses from the right, or with
-    `trusted_proxies` too, at most that many.
+    `trusted_proxies` are addresses and networks (``"10.0.0.0/8"``), and ``"unix"`` for
+    connections that have no address. Starting from the connection's own address, as long as
+    an address is a trusted proxy's, the one that it forwarded for is looked at, from the
+    right of the header to the left; the first that is not trusted is the client's. `hops` is
+    the number of proxies in front of the service: alone, it takes the address that the
+    outermost of them saw, whoever connects, and with `trusted_proxies` it is how many of
+    them are believed at most. Without either no header is read.
 
-    `header` is the one that the proxies set, ``"x-forwarded-for"`` or ``"forwarded"``
-    (RFC 7239), and no other is ever read: a proxy that sets the one passes on what a
-    stranger wrote into the other. Where an address cannot be read (malformed, obfuscated,
-    too long) the last one that could be is charged. Raises ConfigurationError for networks,
-    hops, headers and prefixes that are not accepted.
+    `header` is the one that the proxies write: a list of addresses as in X-Forwarded-For, or
+    ``"forwarded"`` of RFC 7239. Only one is read, for a proxy passes on the other as a stranger
+    sent it. Where the next entry is missing, malformed, unknown or obfuscated, the address of
+    the proxy that wrote it is taken. IPv6 addresses count by their network of `ipv6_prefix`
+    bits, which is what one customer has; IPv4-mapped ones as IPv4.
+
+    None for clients without an address. Raises ConfigurationError at construction.
     """
-    networks, unix = _networks(trusted_proxies)
-    if hops is not None and (isinstance(hops, bool) or not isinstance(hops, int) or hops < 1):
-        raise ConfigurationError(f"hops is {hops!r}; accepted is a number of proxies from 1 up")
-    if header.lower() not in ("x-forwarded-for", "forwarded"):
-        raise ConfigurationError(
-            f"the header is {header!r}; accepted are 'x-forwarded-for' and 'forwarded'"
-        )
-    if isinstance(ipv6_prefix, bool) or ipv6_prefix not in range(1, 129):
-        raise ConfigurationError(f"the ipv6_prefix is {ipv6_prefix!r}; accepted is 1 to 128")
-    name = header.lower()
-    read = _forwarded if name == "forwarded" else _x_forwarded_for
+    networks, trusts_unix = _networks(trusted_proxies)
+    name = _field_name(header)
+    if hops is not None and (isinstance(hops, bool) or not isinstance(hops, int) or hops < 0):
+        raise ConfigurationError(f"hops is {hops!r}; accepted is a number of proxies, or None")
+    if isinstance(ipv6_prefix, bool) or not isinstance(ipv6_prefix, int):
+        raise ArgumentTypeError(f"ipv6_prefix is {ipv6_prefix!r}; accepted is an int, 1 to 128")
+    if not 1 <= ipv6_prefix <= 128:
+        raise ConfigurationError(f"ipv6_prefix is {ipv6_prefix}; accepted is 1 to 128")
+    read = _forwarded_nodes if name == "forwarded" else _listed_nodes
+    anyone = hops is not None and not networks and not trusts_unix
+
+    @functools.lru_cache(maxsize=4096)
+    def known(node: str) -> tuple[str, bool] | None:
+        """The key that an address stands for, and whether it is a proxy's."""
+        address = _address(node)
+        if address is None:
+            return None
+        return _grouped(address, ipv6_prefix), any(address in network for network in networks)
+
+    def forwarded(request: Any, direct: str | None) -> str | None:
+        fields = _fields(request, name)
+        nodes = read(", ".join(fields)) if fields else ()
+        if anyone:
+            assert hops is not None
+            node = nodes[-hops] if len(nodes) >= hops else ""
+            found = known(node) if len(node) <= _LONGEST_NODE else None
+            return direct if found is None else found[0]
+        believed = direct
+        for passed, node in enumerate(reversed(nodes)):
+            if hops is not None and passed >= hops:
+                break
+            found = known(node) if len(node) <= _LONGEST_NODE else None
+            if found is None:
+                break
+            believed, is_proxy = found
+            if not is_proxy:
+                break
+        return believed
 
     def key(request: Any) -> str | None:
-        peer = _peer(request)
-        address = _parse(peer) if peer else None
-        if not networks and not unix and hops is None:
-            return _grouped(address, ipv6_prefix) if address is not None else peer or None
-        # From the connection's end on; None is what cannot be read.
-        chain = read(_headers(request, name))
-        at = 0
-        while at < len(chain) and (hops is None or at < hops):
-            if networks or unix:
-                trusted = unix if not peer and at == 0 else address and _is_in(address, networks)
-                if not trusted:
-                    break
-            if chain[at] is None:
-                break
-            address = chain[at]
-            at += 1
-        if hops is not None and not networks and not unix and at < hops:
-            # It did not come through all of them.
-            address = _parse(peer) if peer else None
-        return _grouped(address, ipv6_prefix) if address is not None else peer or None
+        address = _peer_of(request)
+        if not address:
+            return forwarded(request, None) if trusts_unix or (anyone and hops) else None
+        found = known(address.partition("%")[0]) if len(address) <= _LONGEST_NODE else None
+        direct, is_proxy = found or (address, False)
+        if (is_proxy and hops != 0) or (anyone and hops):
+            return forwarded(request, direct)
+        return direct
 
     return key
 
 
-def api_key(header: str = "x-api-key") -> Key:
-    """A digest of the API key in `header`; of ``Authorization`` what stands after ``Bearer``."""
+def peer(request: Any) -> str | None:
+    """The address of the connection as a key, IPv6 by networks of 64 bits; None without one."""
+    address = _peer_of(request)
+    if address is None or ":" not in address:
+        return address
+    return _peer_network(address)
+
+
+def api_key(known: Known, *, header: str = "x-api-key") -> KeyFunction:
+    """The API key of the request, from `header` (of Authorization, what follows ``Bearer``).
+
+    `known` says which keys there are, since anybody can invent one: a container of them, or
+    a function of the key, async or not, that returns whether it is one, or the name (a str)
+    of the account that it belongs to. The limiter sees a digest and never the key itself.
+    None where the request has no key, or one that is not known.
+    """
+    check = _known(known)
     name = _field_name(header)
 
-    def key(request: Any) -> str | None:
-        value = _one(request, name)
-        if value and name == "authorization":
-            scheme, _, value = value.partition(" ")
-            value = value.strip() if scheme.lower() == "bearer" else ""
-        return f"key:{_digest(value)}" if value else None
+    def key(request: Any) -> Any:
+        return _verified("key", _credential(request, name), check)
 
     return key
 
 
-def header(name: str) -> Key:
-    """The value of the header `name`. Only for what a trusted proxy sets: anybody can send one."""
-    field = _field_name(name)
+def cookie(name: str, known: Known) -> KeyFunction:
+    """The cookie `name`, where `known` accepts its value; see api_key()."""
+    check = _known(known)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigurationError(f"the cookie is {name!r}; accepted is the name of one")
 
-    def key(request: Any) -> str | None:
-        value = _one(request, field)
-        return f"header:{field}:{value}" if value else None
-
-    return key
-
-
-def cookie(name: str) -> Key:
-    """A digest of the cookie `name`, such as that of a session."""
-    if not isinstance(name, str) or not _TOKEN.fullmatch(name):
-        raise ConfigurationError(f"the cookie is {name!r}; accepted is the name of a cookie")
-
-    def key(request: Any) -> str | None:
-        for line in _headers(request, "cookie"):
-            for pair in line.split(";"):
-                found, _, value = pair.partition("=")
-                if found.strip() == name and value.strip():
-                    return f"cookie:{name}:{_digest(value.strip())}"
-        return None
+    def key(request: Any) -> Any:
+        values = [
+            value.strip(" \t").strip('"')
+            for field in _fields(request, "cookie")
+            for found, _, value in (pair.partition("=") for pair in field.split(";"))
+            if found.strip(" \t") == name
+        ]
+        # Several of one name come from different paths or domains: which is meant is unknown.
+        return _verified("cookie", values[0] if len(values) == 1 else None, check)
 
     return key
 
 
-def user() -> Key:
-    """The authenticated user: of Starlette's AuthenticationMiddleware, Django, or Flask-Login."""
+def header(name: str, *, trusted_proxies: Iterable[str]) -> KeyFunction:
+    """The value of a header that a gateway sets, such as X-Tenant.
+
+    It is believed where the connection comes from `trusted_proxies`, see client_ip(), and
+    nowhere else; ``["0.0.0.0/0", "::/0", "unix"]`` believes everybody. None where it is
+    missing, repeated, empty or longer than 8 KiB.
+    """
+    name = _field_name(name)
+    networks, trusts_unix = _networks(trusted_proxies)
+    if not networks and not trusts_unix:
+        raise ConfigurationError(
+            "trusted_proxies is empty, so that the header would never be believed; accepted are "
+            "addresses and networks such as '10.0.0.0/8', and 'unix'"
+        )
+
+    @functools.lru_cache(maxsize=4096)
+    def is_trusted(text: str) -> bool:
+        address = _address(text)
+        return address is not None and any(address in network for network in networks)
 
     def key(request: Any) -> str | None:
-        found = _user(request)
-        if found is None or not getattr(found, "is_authenticated", False):
+        address = _peer_of(request)
+        if not (is_trusted(address.partition("%")[0]) if address else trusts_unix):
             return None
-        for name in ("pk", "id", "identity", "username", "display_name"):
+        fields = _fields(request, name)
+        value = fields[0].strip(" \t") if len(fields) == 1 else ""
+        return f"header:{value}" if 0 < len(value) <= _LONGEST_CREDENTIAL else None
+
+    return key
+
+
+def user() -> KeyFunction:
+    """The user that the framework has authenticated; None for anonymous ones.
+
+    That is `user` of the request or the scope (Django, Starlette's AuthenticationMiddleware,
+    Litestar), Flask-Login's `current_user`, or REMOTE_USER of a WSGI server. Where none of
+    these knows, the middleware that authenticates must run before.
+    """
+
+    def key(request: Any) -> Any:
+        source = _source(request)
+        # Django's `user` asks the database, in its async views only by this way.
+        later = getattr(request, "auser", None)
+        if later is not None and _in_event_loop():
+            return _user_later(later)
+        found = source.get("user")
+        if found is None and not isinstance(request, Mapping) and "user" not in source:
             try:
-                value = getattr(found, name, None)
-            except NotImplementedError:  # Starlette's base classes
-                continue
-            if isinstance(value, (str, int)) and not isinstance(value, bool) and value != "":
-                return f"user:{value}"
-        return None
+                found = getattr(request, "user", None)
+            except Exception:  # Starlette asserts that a middleware is installed
+                found = None
+        login = sys.modules.get("flask_login")
+        if found is None and login is not None and sys.modules["flask"].has_request_context():
+            found = login.current_user
+        if found is None:
+            found = source.get("REMOTE_USER")
+        return _user_key(found)
 
     return key
 
@@ -164,58 +241,87 @@ def jwt_claim(
     *,
     key: Any,
     algorithms: Iterable[str],
+    audience: str | Iterable[str] | None = None,
+    issuer: str | None = None,
+    leeway: float = 0.0,
     header: str = "authorization",
-    **options: Any,
-) -> Key:
-    """A claim of the JSON Web Token in `header`, where its signature and dates hold.
+) -> KeyFunction:
+    """A claim of the bearer token, once its signature, expiry, audience and issuer hold.
 
-    `key`, `algorithms` and further `options` (`audience`, `issuer`, `leeway`) are those of
-    PyJWT's ``decode()``; both are needed, since a token that is not verified says what its
-    sender likes. Needs the extra ``tidegate[jwt]``.
+    `key` is the secret or public key, or a function of the token that returns it (such as
+    ``lambda token: jwks.get_signing_key_from_jwt(token).key`` with PyJWT's PyJWKClient).
+    `algorithms` are those accepted; ``"none"`` is not. `leeway` is in seconds. None for
+    tokens that do not hold and claims that are no str or int. Needs ``tidegate[jwt]``.
     """
-    import jwt
-
-    accepted = [algorithms] if isinstance(algorithms, str) else list(algorithms)
-    if not key or not accepted or "none" in (name.lower() for name in accepted):
+    try:
+        import jwt
+    except ImportError:
+        raise ConfigurationError("jwt_claim needs PyJWT; install tidegate[jwt]") from None
+    if not isinstance(claim, str) or not claim:
+        raise ConfigurationError(f"the claim is {claim!r}; accepted is a name such as 'sub'")
+    if key is None or (isinstance(key, (str, bytes)) and not key):
         raise ConfigurationError(
-            "a key and algorithms that sign with it are accepted: a token must be verified"
+            "jwt_claim has no key to verify tokens with; accepted is a secret, a public key, or "
+            "a function of the token that returns one"
         )
+    accepted = [] if isinstance(algorithms, (str, bytes)) else list(algorithms)
+    known = jwt.get_algorithm_by_name
+    if not accepted:
+        raise ConfigurationError(
+            f"the algorithms are {algorithms!r}; accepted is a list such as ['HS256']"
+        )
+    for algorithm in accepted:
+        try:
+            if algorithm.lower() == "none":
+                raise ValueError
+            known(algorithm)
+        except Exception:
+            raise ConfigurationError(
+                f"the algorithms have {algorithm!r}; accepted are those of PyJWT but 'none'"
+            ) from None
     name = _field_name(header)
+    audiences = audience if audience is None or isinstance(audience, str) else list(audience)
 
     def read(request: Any) -> str | None:
-        value = _one(request, name) or ""
-        scheme, _, token = value.partition(" ")
-        if scheme.lower() != "bearer":
-            token = value if name != "authorization" else ""
-        if not token or len(token) > _LONGEST_HEADER:
+        token = _credential(request, name)
+        if token is None:
             return None
         try:
-            claims = jwt.decode(token.strip(), key, algorithms=accepted, **options)
-        except jwt.PyJWTError:
+            claims = jwt.decode(
+                token,
+                key(token) if callable(key) else key,
+                algorithms=accepted,
+                audience=audiences,
+                issuer=issuer,
+                leeway=leeway,
+            )
+        # Whatever a library finds wrong with a stranger's token, there is no key in it.
+        except Exception:
             return None
-        found = claims.get(claim)
-        if isinstance(found, bool) or not isinstance(found, (str, int)) or found == "":
+        value = claims.get(claim)
+        if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
             return None
-        return f"jwt:{claim}:{found}"
+        return f"jwt:{value}"
 
     return read
 
 
-def first_of(*keys: Key) -> Key:
-    """The first key that a request has, in this order; functions may be async."""
-    for function in keys:
+def first_of(*functions: KeyFunction) -> KeyFunction:
+    """The first key that one of `functions` gives, in their order; None where none does."""
+    if not functions:
+        raise ConfigurationError("first_of() was given nothing; accepted are key functions")
+    for function in functions:
         if not callable(function):
             raise ArgumentTypeError(
-                f"first_of() was given {function!r}; accepted are functions of a request"
+                f"first_of() was given {function!r} of type {type(function).__name__}; "
+                "accepted are key functions"
             )
-    if not keys:
-        raise ConfigurationError("first_of() was given nothing; accepted are functions")
 
     def key(request: Any) -> Any:
-        for at, function in enumerate(keys):
+        for number, function in enumerate(functions, 1):
             found = function(request)
             if inspect.isawaitable(found):
-                return _rest(found, request, keys[at + 1 :])
+                return _first_later(found, functions[number:], request)
             if found:
                 return found
         return None
@@ -223,162 +329,253 @@ def first_of(*keys: Key) -> Key:
     return key
 
 
-async def _rest(found: Awaitable[Any], request: Any, keys: tuple[Key, ...]) -> Any:
-    value = await found
-    if value or not keys:
-        return value
-    following = first_of(*keys)(request)
-    return await following if inspect.isawaitable(following) else following
+async def _first_later(
+    first: Awaitable[Any], functions: tuple[KeyFunction, ...], request: Any
+) -> Any:
+    found = await first
+    for function in functions:
+        if found:
+            break
+        found = function(request)
+        if inspect.isawaitable(found):
+            found = await found
+    return found or None
 
 
-# ------------------------------------------------------------------ reading requests
-
-
-def peer_key(peer: str | None) -> str | None:
-    """As client_ip() without arguments, of an address that is read already."""
-    if not peer or ":" not in peer:
-        return peer or None
-    address = _parse(peer)
-    return peer if address is None else _grouped(address, _IPV6_PREFIX)
-
-
-def _environ(request: Any) -> dict[str, Any] | None:
-    """What WSGI and Django call a request, of which header fields are HTTP_NAME."""
-    if isinstance(request, dict) and "REQUEST_METHOD" in request:
+def _source(request: Any) -> Mapping[str, Any]:
+    """The scope or the environ of whatever a framework calls a request."""
+    if isinstance(request, Mapping):
         return request
-    for name in ("META", "environ"):
-        found = getattr(request, name, None)
-        if isinstance(found, dict):
-            return found
-    return None
+    for name in ("scope", "environ", "META"):
+        source = getattr(request, name, None)
+        if isinstance(source, Mapping):
+            return source
+    raise ArgumentTypeError(
+        f"a key function was given a {type(request).__name__}; accepted are an ASGI scope, a "
+        "WSGI environ, or a request of a framework on one of these"
+    )
 
 
-def _scope(request: Any) -> Any:
-    return getattr(request, "scope", None) if not isinstance(request, dict) else request
+def _peer_of(request: Any) -> str | None:
+    source = _source(request)
+    client = source.get("client")
+    if client:
+        address: Any = client[0]
+    else:
+        address = source.get("REMOTE_ADDR")
+    return address if address and isinstance(address, str) else None
 
 
-def _peer(request: Any) -> str | None:
-    environ = _environ(request)
-    if environ is not None:
-        found = environ.get("REMOTE_ADDR")
-        return found if isinstance(found, str) else None
-    client = (_scope(request) or {}).get("client")
-    return client[0] if client else None
-
-
-def _headers(request: Any, name: str) -> list[str]:
-    """The lines of a field, as they came."""
-    environ = _environ(request)
-    if environ is not None:
-        value = environ.get("HTTP_" + name.upper().replace("-", "_"))
+def _fields(request: Any, name: str) -> list[str]:
+    """The lines of a header field, in order. A WSGI server has joined them already."""
+    source = _source(request)
+    headers = source.get("headers")
+    if headers is None:
+        value = source.get("HTTP_" + name.upper().replace("-", "_"))
         return [value] if isinstance(value, str) else []
-    field = name.encode("latin-1")
-    pairs = (_scope(request) or {}).get("headers") or ()
-    return [value.decode("latin-1") for known, value in pairs if known.lower() == field]
-
-
-def _one(request: Any, name: str) -> str | None:
-    lines = _headers(request, name)
-    # Two where one belongs: nobody can say which is meant.
-    value = lines[0].strip() if len(lines) == 1 else ""
-    return value if value and len(value) <= _LONGEST_HEADER else None
-
-
-def _user(request: Any) -> Any:
-    environ = _environ(request)
-    if environ is None:
-        return (_scope(request) or {}).get("user")
-    found = getattr(request, "user", None)
-    if found is None and hasattr(request, "environ"):
-        import sys
-
-        login = sys.modules.get("flask_login")
-        found = None if login is None else login.current_user
-    return found
-
-
-# ------------------------------------------------------------------ addresses
-
-
-def _networks(given: Iterable[str]) -> tuple[tuple[Network, ...], bool]:
-    if isinstance(given, str):
-        given = (given,)
-    networks: list[Network] = []
-    unix = False
-    for text in given:
-        if text == _UNIX:
-            unix = True
-            continue
-        try:
-            networks.append(ipaddress.ip_network(text))
-        except ValueError as error:
-            raise ConfigurationError(
-                f"trusted_proxies has {text!r} ({error}); accepted are networks such as "
-                "'10.0.0.0/8' and 'fd00::/8', addresses, and 'unix'"
-            ) from None
-    return tuple(networks), unix
-
-
-@functools.lru_cache(maxsize=4096)
-def _parse(text: str) -> Address | None:
-    """An address, with or without a port or brackets."""
-    text = text.strip()
-    if text.startswith("["):
-        text = text[1:].partition("]")[0]
-    elif text.count(":") == 1:
-        text = text.partition(":")[0]
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return None
-    mapped = getattr(address, "ipv4_mapped", None)
-    return address if mapped is None else mapped
-
-
-@functools.lru_cache(maxsize=4096)
-def _grouped(address: Address, ipv6_prefix: int) -> str:
-    if address.version == 4 or ipv6_prefix == 128:
-        return str(address)
-    free = 128 - ipv6_prefix
-    return f"{ipaddress.IPv6Address(int(address) >> free << free)}/{ipv6_prefix}"
-
-
-def _is_in(address: Address, networks: tuple[Network, ...]) -> bool:
-    return any(address in network for network in networks)
-
-
-def _x_forwarded_for(lines: list[str]) -> list[Address | None]:
-    """From the right, which is the end that the nearest proxy wrote."""
-    text = ",".join(lines)[-_LONGEST_HEADER:]
-    return [_parse(part) for part in reversed(text.split(","))] if text else []
-
-
-def _forwarded(lines: list[str]) -> list[Address | None]:
-    text = ", ".join(lines)
-    if not text or len(text) > _LONGEST_HEADER:
-        return []
-    chain: list[Address | None] = []
-    current: Address | None = None
-    at = 0
-    while at < len(text):
-        pair = _PAIR.match(text, at)
-        if pair is None:
-            return []  # where an element ends cannot be told
-        if pair[1].lower() == "for":
-            value = re.sub(r"\\(.)", r"\1", pair[2]) if pair[2] is not None else pair[3]
-            current = _parse(value)
-        if pair[4] != ";":
-            chain.append(current)
-            current = None
-        at = pair.end()
-    return chain[::-1]
+    wanted = name.encode("ascii")
+    return [value.decode("latin-1") for found, value in headers if found.lower() == wanted]
 
 
 def _field_name(name: object) -> str:
-    if not isinstance(name, str) or not _TOKEN.fullmatch(name):
-        raise ConfigurationError(f"the header is {name!r}; accepted is the name of a header")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigurationError(f"the header is {name!r}; accepted is a name such as 'x-api-key'")
     return name.lower()
 
 
-def _digest(secret: str) -> str:
-    return hashlib.blake2b(secret.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+def _credential(request: Any, name: str) -> str | None:
+    fields = _fields(request, name)
+    if len(fields) != 1 or len(fields[0]) > _LONGEST_CREDENTIAL:
+        return None
+    value = fields[0].strip(" \t")
+    if name == "authorization":
+        scheme, _, value = value.partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        value = value.strip(" ")
+    return value or None
+
+
+def _known(known: Known) -> Callable[[str], Any]:
+    if callable(known):
+        return known
+    if isinstance(known, (str, bytes)) or not hasattr(known, "__contains__"):
+        # Never the value itself: it may be a secret.
+        raise ArgumentTypeError(
+            f"known is of type {type(known).__name__}; accepted is a container of those that "
+            "exist, or a function that says whether one does"
+        )
+    return known.__contains__
+
+
+def _verified(kind: str, value: str | None, check: Callable[[str], Any]) -> Any:
+    if value is None or not 0 < len(value) <= _LONGEST_CREDENTIAL:
+        return None
+    verdict = check(value)
+    if inspect.isawaitable(verdict):
+        return _verified_later(kind, value, verdict)
+    return _credential_key(kind, value, verdict)
+
+
+async def _verified_later(kind: str, value: str, verdict: Awaitable[Any]) -> str | None:
+    return _credential_key(kind, value, await verdict)
+
+
+def _credential_key(kind: str, value: str, verdict: Any) -> str | None:
+    if not verdict:
+        return None
+    if isinstance(verdict, str):
+        return f"account:{verdict}"
+    digest = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16)
+    return f"{kind}:{digest.hexdigest()}"
+
+
+def _user_key(found: Any) -> str | None:
+    if found is None or found == "":
+        return None
+    if isinstance(found, (str, int)) and not isinstance(found, bool):
+        return f"user:{found}"
+    if not getattr(found, "is_authenticated", True):
+        return None
+    for name in ("pk", "id", "identity", "username", "display_name"):
+        try:
+            identity = getattr(found, name, None)
+        except NotImplementedError:  # Starlette's BaseUser, where it is left out
+            continue
+        if identity is not None and identity != "":
+            return f"user:{identity}"
+    get_id = getattr(found, "get_id", None)  # Flask-Login's
+    identity = get_id() if callable(get_id) else None
+    return None if identity is None else f"user:{identity}"
+
+
+async def _user_later(later: Callable[[], Awaitable[Any]]) -> str | None:
+    return _user_key(await later())
+
+
+def _in_event_loop() -> bool:
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return False
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _networks(proxies: Iterable[str]) -> tuple[list[_Network], bool]:
+    accepted = "accepted are addresses and networks such as '10.0.0.0/8', and 'unix'"
+    if isinstance(proxies, (str, bytes)) or not isinstance(proxies, Iterable):
+        raise ArgumentTypeError(f"trusted_proxies is {proxies!r}; accepted is a list: {accepted}")
+    networks: list[_Network] = []
+    trusts_unix = False
+    for proxy in proxies:
+        if proxy == "unix":
+            trusts_unix = True
+            continue
+        try:
+            if not isinstance(proxy, str):  # ipaddress takes an int for an address
+                raise ValueError("no text")
+            networks.append(ipaddress.ip_network(proxy))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"trusted_proxies has {proxy!r} ({error}); {accepted}"
+            ) from None
+    return networks, trusts_unix
+
+
+def _address(node: str) -> _Address | None:
+    """The address of a node such as ``192.0.2.1:80`` or ``[2001:db8::1]:80``."""
+    if node.startswith("["):
+        node, closing, port = node[1:].partition("]")
+        if not closing or (port and not _is_port(port[1:] if port[0] == ":" else "")):
+            return None
+        if ":" not in node:
+            return None
+    elif node.count(":") == 1:
+        node, _, port = node.partition(":")
+        if not _is_port(port):
+            return None
+    if "%" in node:
+        return None
+    try:
+        address = ipaddress.ip_address(node)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+def _is_port(text: str) -> bool:
+    # RFC 7239 lets a proxy obfuscate the port as well.
+    return text.startswith("_") or (text.isascii() and text.isdigit() and len(text) <= 5)
+
+
+def _grouped(address: _Address, prefix: int) -> str:
+    if isinstance(address, ipaddress.IPv4Address) or prefix == 128:
+        return str(address)
+    return str(ipaddress.IPv6Network((int(address), prefix), strict=False))
+
+
+@functools.lru_cache(maxsize=4096)
+def _peer_network(text: str) -> str:
+    address = _address(text.partition("%")[0])
+    return text if address is None else _grouped(address, 64)
+
+
+def _listed_nodes(text: str) -> list[str]:
+    """The entries of X-Forwarded-For; of an overlong one, those at the end."""
+    if len(text) > _TAIL:
+        text = text[-_TAIL:].partition(",")[2]
+    return [node.strip(' \t"') for node in text.split(",")]
+
+
+def _forwarded_nodes(text: str) -> list[str]:
+    """What each element of Forwarded says that it is for, "" where it says nothing valid.
+
+    Read from the right, so that what a stranger sent, which stands on the left, cannot open
+    a quotation that swallows what the proxies added.
+    """
+    if len(text) > _TAIL:
+        text = text[-_TAIL:].partition(",")[2]
+    nodes = []
+    pairs: list[str] = []
+    end = len(text)
+    quoted = False
+    for at in range(len(text) - 1, -2, -1):
+        mark = text[at] if at >= 0 else ","
+        if mark == '"' and not _is_escaped(text, at):
+            quoted = not quoted
+        elif (mark in ",;" and not quoted) or at < 0:
+            pairs.append(text[at + 1 : end])
+            end = at
+            if mark == ",":
+                nodes.append(_for_of(pairs))
+                pairs = []
+    nodes.reverse()
+    return nodes
+
+
+def _is_escaped(text: str, at: int) -> bool:
+    slashes = 0
+    while at > slashes and text[at - slashes - 1] == "\\":
+        slashes += 1
+    return slashes % 2 == 1
+
+
+def _for_of(pairs: list[str]) -> str:
+    found = None
+    for pair in pairs:
+        name, _, value = pair.strip(" \t").partition("=")
+        if name.lower() != "for":
+            continue
+        if found is not None:
+            return ""
+        found = value
+    if found is None:
+        return ""
+    if len(found) >= 2 and found[0] == found[-1] == '"':
+        return re.sub(r"\\(.)", r"\1", found[1:-1])
+    return "" if '"' in found else found

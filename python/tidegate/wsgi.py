@@ -1,10 +1,10 @@
 """Rate limiting for every WSGI application.
 
     app = RateLimitMiddleware(app, limit="100/minute")
-    app.wsgi_app = RateLimitMiddleware(app.wsgi_app, limit="100/minute")  # Flask
 
-Nothing but the interface of WSGI is used: the application may be of any framework, under any
-server. Workers are processes: with ``storage="shm://NAME"`` all those of a host share a limit.
+and for Flask, which keeps its application object:
+
+    app.wsgi_app = RateLimitMiddleware(app.wsgi_app, limit="100/minute")
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate._frameworks import titled
-from tidegate._guard import Guard, Verdict, finished, limiter_from, method_set, ready
-from tidegate._headers import FAMILIES, ONCE, PROBLEM_TYPE
-from tidegate.keys import peer_key
+from tidegate._guard import Guard, Verdict, finished, ready
+from tidegate._headers import FAMILIES, ONCE, PROBLEM_TYPE, title
+from tidegate._middleware import limiter_of, methods_of
+from tidegate.keys import peer
 
 if TYPE_CHECKING:
     from tidegate._clock import ClockLike
@@ -33,12 +33,14 @@ WSGIApp = Callable[[Environ, StartResponse], Iterable[bytes]]
 class RateLimitMiddleware:
     """Answers 429 to requests above `limit`, and tells all clients where they stand.
 
-    All arguments are those of tidegate.asgi.RateLimitMiddleware, of which it is the twin;
-    functions are of the environ, and are not async. `on_refused` is one of environ and
-    decision that returns the WSGI application to answer with.
+    The options are those of tidegate.asgi.RateLimitMiddleware, with the environ in place of
+    the scope: `key`, `cost` and `exempt_when` are functions of it that are not async, and
+    `on_refused` is one of environ and decision that returns the WSGI application to answer
+    with. The address of the connection is ``REMOTE_ADDR``. The decision is left in
+    ``environ["tidegate.decision"]`` for the application.
 
-    The decision is left in ``environ["tidegate.decision"]`` for the application. Raises
-    ConfigurationError at construction. Thread-safe, and safe to use after `fork()`.
+    Raises ConfigurationError at construction; safe to use from many threads and greenlets,
+    and in workers that were forked after it was made.
     """
 
     def __init__(
@@ -60,13 +62,12 @@ class RateLimitMiddleware:
         headers: Iterable[str] = FAMILIES,
         **options: Any,
     ) -> None:
-        limiter = limiter_from(limiter, limit, storage, algorithm, prefix, clock, options)
         self.app = app
-        self.limiter = limiter
-        self._exempt_methods = method_set(exempt_methods)
+        self.limiter = limiter_of(limiter, limit, storage, algorithm, prefix, clock, options)
+        self._exempt_methods = methods_of(exempt_methods)
         self._guard = Guard(
-            limiter,
-            address=_address,
+            self.limiter,
+            address=peer,
             key=key,
             cost=cost,
             exempt_when=exempt_when,
@@ -82,31 +83,39 @@ class RateLimitMiddleware:
         if verdict is None:
             return self.app(environ, start_response)
         environ["tidegate.decision"] = verdict.decision
-        start = _with_fields(start_response, verdict)
-        if verdict.decision.allowed:
-            return self.app(environ, start)
-        replacement = finished(self._replacement(environ, verdict))
-        if replacement is not None:
-            return replacement(environ, start)
-        body = verdict.problem()
-        start(
-            "429 Too Many Requests",
-            [("Content-Type", PROBLEM_TYPE.decode()), ("Content-Length", str(len(body)))],
-        )
-        return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
+        if not verdict.decision.allowed:
+            return self._refuse(verdict, environ, start_response)
+        return self.app(environ, _with_fields(start_response, verdict))
 
-    async def _replacement(self, environ: Environ, verdict: Verdict) -> WSGIApp | None:
+    def _refuse(
+        self, verdict: Verdict, environ: Environ, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        response = self._replacement(environ, verdict)
+        if response is not None:
+            return response(environ, _with_fields(start_response, verdict))
+        body = verdict.problem()
+        start_response(
+            "429 Too Many Requests",
+            [
+                ("Content-Type", PROBLEM_TYPE.decode()),
+                ("Content-Length", str(len(body))),
+                *((title(name), value.decode()) for name, value in verdict.fields()),
+            ],
+        )
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+    def _replacement(self, environ: Environ, verdict: Verdict) -> WSGIApp | None:
         """What the service wants to answer a refusal with; None for the usual body."""
-        guard = self._guard
-        if guard.on_refused is None:
+        on_refused = self._guard.on_refused
+        if on_refused is None:
             return None
         try:
-            response = await ready(guard.on_refused(environ, verdict.decision), True)
+            response = finished(ready(on_refused(environ, verdict.decision), True))
         except Exception as exc:
-            guard.complain("on_refused raised; the usual body is sent", exc=exc)
+            self._guard.complain("on_refused raised; the usual body is sent", exc=exc)
             return None
         if not callable(response):
-            guard.complain(
+            self._guard.complain(
                 "on_refused gave a %s, accepted is a WSGI application; the usual body is sent",
                 type(response).__name__,
             )
@@ -116,19 +125,16 @@ class RateLimitMiddleware:
 
 
 def _with_fields(start_response: StartResponse, verdict: Verdict) -> StartResponse:
-    """`start_response`, with the fields of the verdict that the application left open."""
+    """`start_response`, with the fields of the verdict added to the headers."""
 
     def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
-        given = {name.lower() for name, _ in headers}
+        present = {name.lower() for name, _ in headers}
         added = [
-            (titled(name), value.decode())
+            (title(name), value.decode())
             for name, value in verdict.fields()
-            if name not in ONCE or name.decode() not in given
+            # What is nearer to the route is the more specific.
+            if name not in ONCE or name.decode() not in present
         ]
-        return start_response(status, headers + added, *exc_info)
+        return start_response(status, [*headers, *added], *exc_info)
 
     return start
-
-
-def _address(environ: Environ) -> str | None:
-    return peer_key(environ.get("REMOTE_ADDR"))

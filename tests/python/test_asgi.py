@@ -186,7 +186,7 @@ def test_other_scopes_pass_untouched():
         seen.append((scope, receive, send))
 
     middleware = limited("1/minute", app)
-    for kind in ("lifespan", "websocket", "websocket"):
+    for kind in ("lifespan", "lifespan", "unheard-of"):
         scope, receive, send = {"type": kind}, object(), object()
         asyncio.run(middleware(scope, receive, send))
         assert seen[-1] == (scope, receive, send)

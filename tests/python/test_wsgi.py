@@ -1,159 +1,179 @@
-"""The WSGI middleware: by the protocol, and under the servers that people run."""
+"""The WSGI middleware, called directly and under real servers."""
 
 from __future__ import annotations
 
 import contextlib
-import io
-import os
 import socket
 import subprocess
 import sys
-import time
-from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+import threading
+from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
 import pytest
 import tidegate as tg
-from servers import Answer, Client
-from tidegate.keys import header
+from servers import Answer, Client, wsgi_server
 from tidegate.wsgi import RateLimitMiddleware
 
+NOW = 1_700_000_000 * 10**9
 
-def hello(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+
+def hello(environ, start_response):
     start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "5")])
     return [b"hello"]
 
 
-def limited(limit: Any = "2/minute", app: Any = hello, **options: Any) -> RateLimitMiddleware:
-    options.setdefault("clock", tg.ManualClock(1_700_000_000 * 10**9))
+def limited(limit="2/minute", app=hello, **options):
+    options.setdefault("clock", tg.ManualClock(NOW))
     return RateLimitMiddleware(app, limit=limit, **options)
 
 
-def call(app: Any, method: str = "GET", peer: str = "203.0.113.9", **fields: str) -> Answer:
-    """One call, checked for what PEP 3333 demands."""
-    started: list[Any] = []
+def ask(app, method="GET", **environ):
+    """One call, checked by the standard library for what the protocol demands."""
+    defaults = {"QUERY_STRING": "", "SCRIPT_NAME": "", "PATH_INFO": "/"}
+    environ = {**defaults, "REQUEST_METHOD": method, "REMOTE_ADDR": "203.0.113.9", **environ}
+    setup_testing_defaults(environ)
+    started = []
 
-    def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-        started[:] = [status, headers]
+    def start_response(status, headers, exc_info=None):
+        started.append((status, headers))
         return lambda data: None
 
-    environ: dict[str, Any] = {
-        "REQUEST_METHOD": method,
-        "SCRIPT_NAME": "",
-        "PATH_INFO": "/",
-        "QUERY_STRING": "",
-        "SERVER_NAME": "localhost",
-        "SERVER_PORT": "80",
-        "SERVER_PROTOCOL": "HTTP/1.1",
-        "REMOTE_ADDR": peer,
-        "wsgi.version": (1, 0),
-        "wsgi.url_scheme": "http",
-        "wsgi.input": io.BytesIO(),
-        "wsgi.errors": sys.stderr,
-        "wsgi.multithread": True,
-        "wsgi.multiprocess": False,
-        "wsgi.run_once": False,
-        **fields,
-    }
     body = validator(app)(environ, start_response)
     try:
         content = b"".join(body)
     finally:
-        body.close()  # type: ignore[attr-defined]
-    return Answer(
-        int(started[0][:3]), [(name.lower(), value) for name, value in started[1]], content
-    )
+        body.close()
+    status, headers = started[-1]
+    return Answer(int(status[:3]), [(name.lower(), value) for name, value in headers], content)
 
 
-def test_200s_turn_into_429s() -> None:
+def statuses(app, times, **options):
+    return [ask(app, **options).status for _ in range(times)]
+
+
+def test_allowed_and_refused():
     app = limited()
-    answers = [call(app) for _ in range(3)]
-    assert [answer.status for answer in answers] == [200, 200, 429]
-    assert [answer["x-ratelimit-remaining"] for answer in answers] == ["1", "0", "0"]
-    assert answers[0]["ratelimit-policy"] == '"2/minute";q=2;w=60'
-    assert answers[0].body == b"hello"
-    assert "retry-after" not in answers[1]
-    assert answers[2]["retry-after"] == "30"
-    assert answers[2]["content-type"] == "application/problem+json"
-    assert answers[2].json()["violated-policies"] == ["2/minute"]
+    first, second, third = (ask(app) for _ in range(3))
+    assert first.status == second.status == 200
+    assert first.body == b"hello"
+    assert first.fields == [
+        ("content-type", "text/plain"),
+        ("content-length", "5"),
+        ("x-ratelimit-limit", "2"),
+        ("x-ratelimit-remaining", "1"),
+        ("x-ratelimit-reset", "1700000030"),
+        ("ratelimit-policy", '"2/minute";q=2;w=60'),
+        ("ratelimit", '"2/minute";r=1;t=30'),
+    ]
+    assert third.status == 429
+    assert third["content-type"] == "application/problem+json"
+    assert third["retry-after"] == "30"
+    assert int(third["content-length"]) == len(third.body)
+    assert third.json()["violated-policies"] == ["2/minute"]
 
 
-def test_clients_are_told_apart() -> None:
+def test_methods():
     app = limited("1/minute")
-    assert [call(app, peer=peer).status for peer in ("203.0.113.1", "203.0.113.2")] == [200, 200]
-    v6 = [call(app, peer=peer).status for peer in ("2001:db8::1", "2001:db8::2")]
-    assert v6 == [200, 429]
+    assert statuses(app, 3, method="OPTIONS") == [200, 200, 200]
+    assert statuses(app, 1) == [200]
+    refusal = ask(limited("1/minute", cost=lambda environ: 2), method="POST")
+    assert "retry-after" not in refusal  # no wait would help
 
 
-def test_a_key_of_ones_own() -> None:
-    app = limited("1/minute", key=header("x-tenant"))
-    assert call(app, HTTP_X_TENANT="a").status == 200
-    assert call(app, HTTP_X_TENANT="b").status == 200
-    assert call(app, HTTP_X_TENANT="a").status == 429
-
-
-def test_a_head_request_has_no_body() -> None:
+def test_a_client_without_an_address_is_limited_too():
     app = limited("1/minute")
-    call(app)
-    answer = call(app, "HEAD")
-    assert (answer.status, answer.body) == (429, b"")
-    assert int(answer["content-length"]) > 0
+    assert statuses(app, 2, REMOTE_ADDR="") == [200, 429]
 
 
-def test_exempt_methods_and_requests() -> None:
-    app = limited("1/minute", exempt_when=lambda environ: "HTTP_X_FREE" in environ)
-    assert [call(app, "OPTIONS").status for _ in range(3)] == [200] * 3
-    assert [call(app, HTTP_X_FREE="1").status for _ in range(3)] == [200] * 3
-    assert [call(app).status for _ in range(2)] == [200, 429]
+def test_functions_of_the_environ(caplog):
+    app = limited("1/minute", key=lambda environ: environ["PATH_INFO"])
+    assert [ask(app, PATH_INFO=path).status for path in ("/a", "/a", "/b")] == [200, 429, 200]
 
+    async def later(environ):
+        return "key"
 
-def test_what_the_application_sets_stays() -> None:
-    def own(environ: dict[str, Any], start_response: Any) -> list[bytes]:
-        start_response("200 OK", [("Content-Type", "text/plain"), ("X-RateLimit-Limit", "7")])
-        return [environ["tidegate.decision"].rule.encode()]
-
-    answer = call(limited(app=own))
-    assert answer["x-ratelimit-limit"] == "7"
-    assert answer["x-ratelimit-remaining"] == "1"
-    assert answer.body == b"2/minute"
-
-
-def test_another_answer_to_refusals() -> None:
-    def teapot(environ: dict[str, Any], decision: tg.Decision) -> Any:
-        def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
-            start_response("418 I'm a teapot", [("Content-Type", "text/plain")])
-            return [b"short and stout"]
-
-        return application
-
-    app = limited("1/minute", on_refused=teapot)
-    call(app)
-    answer = call(app)
-    assert (answer.status, answer.body) == (418, b"short and stout")
-    assert answer["retry-after"] == "60"
-
-
-def test_a_broken_on_refused_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    app = limited("1/minute", on_refused=lambda environ, decision: 1 / 0)
-    call(app)
-    assert call(app).status == 429
-    assert "on_refused raised" in caplog.text
-
-
-def test_async_functions_are_complained_of(caplog: pytest.LogCaptureFixture) -> None:
-    async def key(environ: dict[str, Any]) -> str:
-        return "k"
-
-    app = limited("1/minute", key=key)
-    assert [call(app).status for _ in range(2)] == [200, 429]
+    app = limited("1/minute", key=later)
+    assert statuses(app, 2) == [200, 429]  # by the address
     assert "the key function raised" in caplog.text
 
 
-# ------------------------------------------------------------------ real servers
+def test_on_refused_answers_in_its_own_way():
+    def teapot(environ, start_response):
+        start_response("418 I'm a teapot", [("Content-Type", "a/b"), ("RETRY-AFTER", "99")])
+        return [b"short"]
+
+    app = limited("1/minute", on_refused=lambda environ, decision: teapot)
+    ask(app)
+    answer = ask(app)
+    assert (answer.status, answer.body) == (418, b"short")
+    assert answer["retry-after"] == "99"
+    assert answer["x-ratelimit-remaining"] == "0"
+
+
+@pytest.mark.parametrize("on_refused", [lambda environ, decision: "no", lambda environ: None])
+def test_on_refused_that_fails_still_refuses(on_refused, caplog):
+    app = limited("1/minute", on_refused=on_refused)
+    assert statuses(app, 2) == [200, 429]
+    assert "the usual body is sent" in caplog.text
+
+
+def test_an_application_that_fails_after_it_began_keeps_its_error_response():
+    def fails(environ, start_response):
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        try:
+            raise LookupError
+        except LookupError:
+            start_response("500 Oh", [("Content-Type", "text/plain")], sys.exc_info())
+        return [b""]
+
+    answer = ask(limited(app=fails))
+    assert answer.status == 500
+    assert answer["x-ratelimit-remaining"] == "1"
+
+
+def test_the_decision_is_left_for_the_application():
+    seen = []
+
+    def app(environ, start_response):
+        seen.append(environ["tidegate.decision"].remaining)
+        return hello(environ, start_response)
+
+    ask(limited(app=app))
+    assert seen == [1]
+
+
+def test_what_is_not_accepted_raises_at_construction():
+    for options in ({}, {"limit": "5/minute", "limiter": tg.Limiter("5/minute")}):
+        with pytest.raises(tg.ConfigurationError, match="accepted"):
+            RateLimitMiddleware(hello, **options)
+
+
+def test_werkzeug():
+    with wsgi_server(limited()) as client:
+        assert [client("/").status for _ in range(3)] == [200, 200, 429]
+
+
+def test_waitress():
+    import waitress
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    channels = {}
+    server = waitress.create_server(limited(), sockets=[listener], threads=2, map=channels)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        with contextlib.closing(Client(listener.getsockname())) as client:
+            answers = [client("/") for _ in range(3)]
+    finally:
+        # Its loop ends when nothing is left to serve.
+        server.trigger.pull_trigger(lambda: server.asyncore.close_all(channels))
+        thread.join()
+        server.task_dispatcher.shutdown()
+        listener.close()
+    assert [answer.status for answer in answers] == [200, 200, 429]
+    assert answers[2]["retry-after"]
+
 
 APP = """
 from tidegate.wsgi import RateLimitMiddleware
@@ -162,63 +182,27 @@ def hello(environ, start_response):
     start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "5")])
     return [b"hello"]
 
-app = RateLimitMiddleware(hello, limit="40/hour", storage={storage!r})
+app = RateLimitMiddleware(hello, limit="20/hour", storage="shm://{path}")
 """
 
 
-@contextlib.contextmanager
-def served(tmp_path: Path, storage: str, *command: str) -> Iterator[tuple[str, int]]:
-    """The application in processes of its own, started as an operator would."""
-    (tmp_path / "limited_app.py").write_text(APP.format(storage=storage))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [word.format(port=port) for word in command],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        deadline = time.monotonic() + 20
-        while True:
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            assert time.monotonic() < deadline, "the server does not start"
-            assert process.poll() is None, "the server ended"
-            time.sleep(0.02)
-        yield "127.0.0.1", port
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-def counted(address: tuple[str, int], requests: int) -> Counter[int]:
-    def one(_: int) -> int:
-        with contextlib.closing(Client(address)) as client:
-            return client("/").status
-
-    with ThreadPoolExecutor(8) as pool:
-        return Counter(pool.map(one, range(requests)))
-
-
 @pytest.mark.parametrize("worker", ["sync", "gthread", "gevent"])
-def test_workers_of_gunicorn_share_one_limit(tmp_path: Path, worker: str) -> None:
-    with served(
-        tmp_path,
-        f"shm://{tmp_path}/limits?capacity=1000",
-        *(sys.executable, "-m", "gunicorn", "--bind", "127.0.0.1:{port}"),
-        *("--workers", "2", "--worker-class", worker, "--graceful-timeout", "1", "limited_app:app"),
-    ) as address:
-        assert counted(address, 80) == {200: 40, 429: 40}
-
-
-def test_waitress(tmp_path: Path) -> None:
-    with served(
-        tmp_path,
-        "memory://",
-        *(sys.executable, "-m", "waitress", "--listen=127.0.0.1:{port}", "limited_app:app"),
-    ) as address:
-        assert counted(address, 60) == {200: 40, 429: 20}
+def test_gunicorn_workers_count_together(worker, tmp_path):
+    (tmp_path / "service.py").write_text(APP.format(path=tmp_path / "counts"))
+    listener = socket.create_server(("127.0.0.1", 0))
+    command = [sys.executable, "-m", "gunicorn", "--chdir", str(tmp_path), "--workers=2"]
+    command += ["--worker-class", worker, "--bind", f"fd://{listener.fileno()}", "--preload"]
+    command += ["--no-control-socket", "--graceful-timeout=1"]
+    command += ["--threads=2"] if worker == "gthread" else []
+    with subprocess.Popen(
+        [*command, "service:app"], pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL
+    ) as server:
+        try:
+            found = []
+            for _ in range(30):  # each on a connection of its own, to whichever worker takes it
+                with contextlib.closing(Client(listener.getsockname())) as client:
+                    found.append(client("/").status)
+        finally:
+            server.terminate()
+            listener.close()
+    assert found == [200] * 20 + [429] * 10

@@ -1,0 +1,87 @@
+"""WebSockets under the ASGI middleware."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+
+import pytest
+from servers import limited
+
+
+async def echo(scope, receive, send):
+    assert (await receive())["type"] == "websocket.connect"
+    await send({"type": "websocket.accept", "headers": [(b"x-mine", b"1")]})
+    await send({"type": "websocket.close"})
+
+
+def connect(app, extensions=None):
+    scope = {"type": "websocket", "path": "/", "headers": [], "client": ("203.0.113.9", 1)}
+    if extensions is not None:
+        scope["extensions"] = extensions
+    sent = []
+
+    async def receive():
+        return {"type": "websocket.connect"}
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    return sent
+
+
+def test_connecting_is_one_request():
+    app = limited("1/minute", echo)
+    accepted, _ = connect(app)
+    assert accepted["type"] == "websocket.accept"
+    fields = dict(accepted["headers"])
+    assert fields[b"x-mine"] == b"1"
+    assert fields[b"x-ratelimit-remaining"] == b"0"
+    assert [message["type"] for message in connect(app)] == ["websocket.close"]
+
+
+def test_a_server_that_can_send_a_429_does():
+    app = limited("1/minute", echo)
+    extensions = {"websocket.http.response": {}}
+    connect(app, extensions)
+    start, body = connect(app, extensions)
+    assert start["type"] == "websocket.http.response.start"
+    assert start["status"] == 429
+    fields = dict(start["headers"])
+    assert fields[b"retry-after"] == b"60"
+    assert int(fields[b"content-length"]) == len(body["body"])
+
+
+def test_they_may_pass_untouched():
+    app = limited("1/minute", echo, websockets=False)
+    for _ in range(3):
+        assert connect(app)[0]["headers"] == [(b"x-mine", b"1")]
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_under_uvicorn(loop):
+    import uvicorn
+    from websockets.exceptions import InvalidStatus
+    from websockets.sync.client import connect as dial
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    app = limited("1/minute", echo)
+    config = uvicorn.Config(app, log_level="error", loop=loop, ws="websockets-sansio")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        url = f"ws://127.0.0.1:{listener.getsockname()[1]}/"
+        with dial(url) as opened:
+            assert opened.response.headers["x-ratelimit-remaining"] == "0"
+        with pytest.raises(InvalidStatus) as refused, contextlib.closing(dial(url)):
+            pass
+        assert refused.value.response.status_code == 429
+        assert refused.value.response.headers["retry-after"] == "60"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
