@@ -15,12 +15,19 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import ipaddress
 import re
 import sys
 from collections.abc import Awaitable, Container, Iterable, Mapping
 from typing import Any, Callable, Union
 
+from tidegate._addresses import (
+    address_of,
+    forwarded_nodes,
+    grouped,
+    listed_nodes,
+    networks_of,
+    peer_network,
+)
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 
 __all__ = [
@@ -39,11 +46,6 @@ Key = Union[str, bytes]
 KeyFunction = Callable[[Any], Any]
 Known = Union[Container[str], Callable[[str], Any]]
 
-_Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
-_Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
-
-# Of a forwarding header only the end is read, where the nearest proxies write.
-_TAIL = 4096
 
 # The longest text of an address, with brackets and a port.
 _LONGEST_NODE = 64
@@ -79,7 +81,7 @@ def client_ip(
 
     None for clients without an address. Raises ConfigurationError at construction.
     """
-    networks, trusts_unix = _networks(trusted_proxies)
+    networks, trusts_unix = networks_of(trusted_proxies)
     name = _field_name(header)
     if hops is not None and (isinstance(hops, bool) or not isinstance(hops, int) or hops < 0):
         raise ConfigurationError(f"hops is {hops!r}; accepted is a number of proxies, or None")
@@ -87,16 +89,16 @@ def client_ip(
         raise ArgumentTypeError(f"ipv6_prefix is {ipv6_prefix!r}; accepted is an int, 1 to 128")
     if not 1 <= ipv6_prefix <= 128:
         raise ConfigurationError(f"ipv6_prefix is {ipv6_prefix}; accepted is 1 to 128")
-    read = _forwarded_nodes if name == "forwarded" else _listed_nodes
+    read = forwarded_nodes if name == "forwarded" else listed_nodes
     anyone = hops is not None and not networks and not trusts_unix
 
     @functools.lru_cache(maxsize=4096)
     def known(node: str) -> tuple[str, bool] | None:
         """The key that an address stands for, and whether it is a proxy's."""
-        address = _address(node)
+        address = address_of(node)
         if address is None:
             return None
-        return _grouped(address, ipv6_prefix), any(address in network for network in networks)
+        return grouped(address, ipv6_prefix), any(address in network for network in networks)
 
     def forwarded(request: Any, direct: str | None) -> str | None:
         fields = _fields(request, name)
@@ -136,7 +138,7 @@ def peer(request: Any) -> str | None:
     address = _peer_of(request)
     if address is None or ":" not in address:
         return address
-    return _peer_network(address)
+    return peer_network(address)
 
 
 def api_key(known: Known, *, header: str = "x-api-key") -> KeyFunction:
@@ -183,7 +185,7 @@ def header(name: str, *, trusted_proxies: Iterable[str]) -> KeyFunction:
     missing, repeated, empty or longer than 8 KiB.
     """
     name = _field_name(name)
-    networks, trusts_unix = _networks(trusted_proxies)
+    networks, trusts_unix = networks_of(trusted_proxies)
     if not networks and not trusts_unix:
         raise ConfigurationError(
             "trusted_proxies is empty, so that the header would never be believed; accepted are "
@@ -192,7 +194,7 @@ def header(name: str, *, trusted_proxies: Iterable[str]) -> KeyFunction:
 
     @functools.lru_cache(maxsize=4096)
     def is_trusted(text: str) -> bool:
-        address = _address(text)
+        address = address_of(text)
         return address is not None and any(address in network for network in networks)
 
     def key(request: Any) -> str | None:
@@ -462,120 +464,3 @@ def _in_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _networks(proxies: Iterable[str]) -> tuple[list[_Network], bool]:
-    accepted = "accepted are addresses and networks such as '10.0.0.0/8', and 'unix'"
-    if isinstance(proxies, (str, bytes)) or not isinstance(proxies, Iterable):
-        raise ArgumentTypeError(f"trusted_proxies is {proxies!r}; accepted is a list: {accepted}")
-    networks: list[_Network] = []
-    trusts_unix = False
-    for proxy in proxies:
-        if proxy == "unix":
-            trusts_unix = True
-            continue
-        try:
-            if not isinstance(proxy, str):  # ipaddress takes an int for an address
-                raise ValueError("no text")
-            networks.append(ipaddress.ip_network(proxy))
-        except ValueError as error:
-            raise ConfigurationError(
-                f"trusted_proxies has {proxy!r} ({error}); {accepted}"
-            ) from None
-    return networks, trusts_unix
-
-
-def _address(node: str) -> _Address | None:
-    """The address of a node such as ``192.0.2.1:80`` or ``[2001:db8::1]:80``."""
-    if node.startswith("["):
-        node, closing, port = node[1:].partition("]")
-        if not closing or (port and not _is_port(port[1:] if port[0] == ":" else "")):
-            return None
-        if ":" not in node:
-            return None
-    elif node.count(":") == 1:
-        node, _, port = node.partition(":")
-        if not _is_port(port):
-            return None
-    if "%" in node:
-        return None
-    try:
-        address = ipaddress.ip_address(node)
-    except ValueError:
-        return None
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    return address
-
-
-def _is_port(text: str) -> bool:
-    # RFC 7239 lets a proxy obfuscate the port as well.
-    return text.startswith("_") or (text.isascii() and text.isdigit() and len(text) <= 5)
-
-
-def _grouped(address: _Address, prefix: int) -> str:
-    if isinstance(address, ipaddress.IPv4Address) or prefix == 128:
-        return str(address)
-    return str(ipaddress.IPv6Network((int(address), prefix), strict=False))
-
-
-@functools.lru_cache(maxsize=4096)
-def _peer_network(text: str) -> str:
-    address = _address(text.partition("%")[0])
-    return text if address is None else _grouped(address, 64)
-
-
-def _listed_nodes(text: str) -> list[str]:
-    """The entries of X-Forwarded-For; of an overlong one, those at the end."""
-    if len(text) > _TAIL:
-        text = text[-_TAIL:].partition(",")[2]
-    return [node.strip(' \t"') for node in text.split(",")]
-
-
-def _forwarded_nodes(text: str) -> list[str]:
-    """What each element of Forwarded says that it is for, "" where it says nothing valid.
-
-    Read from the right, so that what a stranger sent, which stands on the left, cannot open
-    a quotation that swallows what the proxies added.
-    """
-    if len(text) > _TAIL:
-        text = text[-_TAIL:].partition(",")[2]
-    nodes = []
-    pairs: list[str] = []
-    end = len(text)
-    quoted = False
-    for at in range(len(text) - 1, -2, -1):
-        mark = text[at] if at >= 0 else ","
-        if mark == '"' and not _is_escaped(text, at):
-            quoted = not quoted
-        elif (mark in ",;" and not quoted) or at < 0:
-            pairs.append(text[at + 1 : end])
-            end = at
-            if mark == ",":
-                nodes.append(_for_of(pairs))
-                pairs = []
-    nodes.reverse()
-    return nodes
-
-
-def _is_escaped(text: str, at: int) -> bool:
-    slashes = 0
-    while at > slashes and text[at - slashes - 1] == "\\":
-        slashes += 1
-    return slashes % 2 == 1
-
-
-def _for_of(pairs: list[str]) -> str:
-    found = None
-    for pair in pairs:
-        name, _, value = pair.strip(" \t").partition("=")
-        if name.lower() != "for":
-            continue
-        if found is not None:
-            return ""
-        found = value
-    if found is None:
-        return ""
-    if len(found) >= 2 and found[0] == found[-1] == '"':
-        return re.sub(r"\\(.)", r"\1", found[1:-1])
-    return "" if '"' in found else found

@@ -1,0 +1,218 @@
+"""Requests a second of a FastAPI application, bare and under rate limiters.
+
+    python benchmarks/python/bench_web.py [--quick] [--rounds N] [--json FILE]
+
+Each subject is served by a uvicorn of its own (httptools, uvloop), and `wrk` asks
+them in turn, round after round. Needs wrk, uvicorn[standard] and fastapi; slowapi and
+fastapi-limiter are measured where they are installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import harness
+
+# Nobody reaches it: what is measured is the way of a request that passes.
+_LIMIT = "100000000/minute"
+
+
+def bare() -> Any:
+    from fastapi import FastAPI
+
+    app = FastAPI()
+
+    @app.get("/")
+    async def hello() -> dict[str, str]:
+        return {"hello": "world"}
+
+    return app
+
+
+def middleware() -> Any:
+    from tidegate.asgi import RateLimitMiddleware
+
+    return RateLimitMiddleware(bare(), limit=_LIMIT)
+
+
+def refusing() -> Any:
+    from tidegate.asgi import RateLimitMiddleware
+
+    return RateLimitMiddleware(bare(), limit="1/hour")
+
+
+def decorator() -> Any:
+    from fastapi import FastAPI
+    from tidegate import rate_limit
+
+    app = FastAPI()
+
+    @app.get("/")
+    @rate_limit(_LIMIT)
+    async def hello() -> dict[str, str]:
+        return {"hello": "world"}
+
+    return app
+
+
+def empty_dependency() -> Any:
+    from fastapi import Depends, FastAPI
+
+    async def nothing() -> None:
+        pass
+
+    app = FastAPI()
+
+    @app.get("/", dependencies=[Depends(nothing)])
+    async def hello() -> dict[str, str]:
+        return {"hello": "world"}
+
+    return app
+
+
+def slowapi_middleware() -> Any:
+    from slowapi import Limiter
+    from slowapi.middleware import SlowAPIASGIMiddleware
+    from slowapi.util import get_remote_address
+
+    app = bare()
+    app.state.limiter = Limiter(get_remote_address, default_limits=[_LIMIT], headers_enabled=True)
+    app.add_middleware(SlowAPIASGIMiddleware)
+    return app
+
+
+def slowapi_decorator() -> Any:
+    from fastapi import FastAPI, Request, Response
+    from slowapi import Limiter
+    from slowapi.util import get_remote_address
+
+    app = FastAPI()
+    limiter = app.state.limiter = Limiter(get_remote_address, headers_enabled=True)
+
+    @app.get("/")
+    @limiter.limit(_LIMIT)
+    async def hello(request: Request, response: Response) -> dict[str, str]:
+        return {"hello": "world"}
+
+    return app
+
+
+def fastapi_limiter() -> Any:
+    from fastapi import Depends, FastAPI
+    from fastapi_limiter.depends import RateLimiter
+    from pyrate_limiter import Duration, Limiter, Rate
+
+    app = FastAPI()
+    limited = RateLimiter(limiter=Limiter(Rate(100_000_000, Duration.MINUTE)))
+
+    @app.get("/", dependencies=[Depends(limited)])
+    async def hello() -> dict[str, str]:
+        return {"hello": "world"}
+
+    return app
+
+
+# Each with the module that it needs.
+SUBJECTS: dict[str, tuple[Callable[[], Any], str]] = {
+    "bare": (bare, "fastapi"),
+    "tidegate middleware": (middleware, "tidegate"),
+    "tidegate @rate_limit": (decorator, "tidegate"),
+    "tidegate middleware, refusing": (refusing, "tidegate"),
+    "empty dependency": (empty_dependency, "fastapi"),
+    "slowapi middleware": (slowapi_middleware, "slowapi"),
+    "slowapi decorator": (slowapi_decorator, "slowapi"),
+    "fastapi-limiter": (fastapi_limiter, "fastapi_limiter"),
+}
+
+
+@contextlib.contextmanager
+def served(name: str) -> Iterator[str]:
+    """The URL of a subject, in a process of its own."""
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+        command = [sys.executable, __file__, "--serve", name, str(listener.fileno())]
+        with subprocess.Popen(command, pass_fds=[listener.fileno()]) as server:
+            try:
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+            finally:
+                server.terminate()
+
+
+def serve(name: str, fd: int) -> None:
+    import uvicorn
+
+    app = SUBJECTS[name][0]()
+    config = uvicorn.Config(
+        app, loop="uvloop", http="httptools", access_log=False, log_level="error"
+    )
+    # Not by uvicorn's `fd`, which takes it for a Unix socket: then there are no addresses, and
+    # replies wait for delayed acknowledgements.
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=fd)])
+
+
+def requests_per_second(url: str, seconds: int) -> float:
+    command = ["wrk", "-t1", "-c64", f"-d{seconds}s", url]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = re.search(r"Requests/sec:\s*([\d.]+)", output)
+    if found is None:
+        raise RuntimeError(f"wrk said no rate: {output}")
+    return float(found[1])
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--serve"]:
+        serve(sys.argv[2], int(sys.argv[3]))
+        return
+    options = harness.arguments(__doc__ or "", rounds=7, quick_rounds=2).parse_args()
+    if shutil.which("wrk") is None:
+        sys.exit("wrk is not installed; apt-get install wrk")
+    harness.load_tidegate()
+    harness.print_interpreter()
+    names = [name for name, (_, module) in SUBJECTS.items() if harness.optional(module)]
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    with contextlib.ExitStack() as stack:
+        urls = {name: stack.enter_context(served(name)) for name in names}
+        for url in urls.values():
+            requests_per_second(url, 1)  # until it has started, and is warm
+        for _ in range(harness.rounds_of(options)):
+            for name, url in urls.items():
+                time.sleep(0.2)
+                rates[name].append(requests_per_second(url, 1 if options.quick else 4))
+    # Shares are of the bare application in the same round.
+    figures = {
+        name: {
+            "requests_per_second": statistics.median(found),
+            "share": statistics.median(a / b for a, b in zip(found, rates["bare"], strict=True)),
+            "added_us": statistics.median(
+                1e6 / a - 1e6 / b for a, b in zip(found, rates["bare"], strict=True)
+            ),
+        }
+        for name, found in rates.items()
+    }
+    lines = [
+        [name, f"{f['requests_per_second']:,.0f}", f"{f['share']:.2f}", f"{f['added_us']:.1f}"]
+        for name, f in figures.items()
+    ]
+    harness.print_table("FastAPI under uvicorn", ["", "req/s", "share", "added us"], lines)
+    bounds = {
+        "tidegate middleware": 0.95,
+        "tidegate @rate_limit": 0.93,
+        "tidegate middleware, refusing": 2.5,
+    }
+    targets = [
+        harness.Target(name, figures[name]["share"], bound) for name, bound in bounds.items()
+    ]
+    harness.print_targets(targets)
+    harness.write_json(options.json, "web", figures)
+
+
+if __name__ == "__main__":
+    main()
