@@ -29,6 +29,7 @@ from tidegate._addresses import (
     peer_network,
 )
 from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._requests import connection_of, fields_of, source_of
 
 __all__ = [
     "KeyFunction",
@@ -101,7 +102,7 @@ def client_ip(
         return grouped(address, ipv6_prefix), any(address in network for network in networks)
 
     def forwarded(request: Any, direct: str | None) -> str | None:
-        fields = _fields(request, name)
+        fields = fields_of(request, name)
         nodes = read(", ".join(fields)) if fields else ()
         if anyone:
             assert hops is not None
@@ -121,7 +122,7 @@ def client_ip(
         return believed
 
     def key(request: Any) -> str | None:
-        address = _peer_of(request)
+        address = connection_of(request)
         if not address:
             return forwarded(request, None) if trusts_unix or (anyone and hops) else None
         found = known(address.partition("%")[0]) if len(address) <= _LONGEST_NODE else None
@@ -135,7 +136,7 @@ def client_ip(
 
 def peer(request: Any) -> str | None:
     """The address of the connection as a key, IPv6 by networks of 64 bits; None without one."""
-    address = _peer_of(request)
+    address = connection_of(request)
     if address is None or ":" not in address:
         return address
     return peer_network(address)
@@ -167,7 +168,7 @@ def cookie(name: str, known: Known) -> KeyFunction:
     def key(request: Any) -> Any:
         values = [
             value.strip(" \t").strip('"')
-            for field in _fields(request, "cookie")
+            for field in fields_of(request, "cookie")
             for found, _, value in (pair.partition("=") for pair in field.split(";"))
             if found.strip(" \t") == name
         ]
@@ -198,10 +199,10 @@ def header(name: str, *, trusted_proxies: Iterable[str]) -> KeyFunction:
         return address is not None and any(address in network for network in networks)
 
     def key(request: Any) -> str | None:
-        address = _peer_of(request)
+        address = connection_of(request)
         if not (is_trusted(address.partition("%")[0]) if address else trusts_unix):
             return None
-        fields = _fields(request, name)
+        fields = fields_of(request, name)
         value = fields[0].strip(" \t") if len(fields) == 1 else ""
         return f"header:{value}" if 0 < len(value) <= _LONGEST_CREDENTIAL else None
 
@@ -217,7 +218,7 @@ def user() -> KeyFunction:
     """
 
     def key(request: Any) -> Any:
-        source = _source(request)
+        source = source_of(request)
         # Django's `user` asks the database, in its async views only by this way.
         later = getattr(request, "auser", None)
         if later is not None and _in_event_loop():
@@ -344,41 +345,6 @@ async def _first_later(
     return found or None
 
 
-def _source(request: Any) -> Mapping[str, Any]:
-    """The scope or the environ of whatever a framework calls a request."""
-    if isinstance(request, Mapping):
-        return request
-    for name in ("scope", "environ", "META"):
-        source = getattr(request, name, None)
-        if isinstance(source, Mapping):
-            return source
-    raise ArgumentTypeError(
-        f"a key function was given a {type(request).__name__}; accepted are an ASGI scope, a "
-        "WSGI environ, or a request of a framework on one of these"
-    )
-
-
-def _peer_of(request: Any) -> str | None:
-    source = _source(request)
-    client = source.get("client")
-    if client:
-        address: Any = client[0]
-    else:
-        address = source.get("REMOTE_ADDR")
-    return address if address and isinstance(address, str) else None
-
-
-def _fields(request: Any, name: str) -> list[str]:
-    """The lines of a header field, in order. A WSGI server has joined them already."""
-    source = _source(request)
-    headers = source.get("headers")
-    if headers is None:
-        value = source.get("HTTP_" + name.upper().replace("-", "_"))
-        return [value] if isinstance(value, str) else []
-    wanted = name.encode("ascii")
-    return [value.decode("latin-1") for found, value in headers if found.lower() == wanted]
-
-
 def _field_name(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigurationError(f"the header is {name!r}; accepted is a name such as 'x-api-key'")
@@ -386,7 +352,7 @@ def _field_name(name: object) -> str:
 
 
 def _credential(request: Any, name: str) -> str | None:
-    fields = _fields(request, name)
+    fields = fields_of(request, name)
     if len(fields) != 1 or len(fields[0]) > _LONGEST_CREDENTIAL:
         return None
     value = fields[0].strip(" \t")
