@@ -191,7 +191,7 @@ class RedisStore final : public Store {
   const std::unique_ptr<redis::Scripts> scripts_;
   const std::unique_ptr<redis::DenyCache> denied_;
   const std::unique_ptr<redis::Breaker> breaker_;
-  const std::unique_ptr<redis::Client> client_;
+  const std::shared_ptr<redis::Client> client_;
 
   std::atomic<int64_t> degraded_{0};
   std::atomic<int64_t> errors_{0};

@@ -70,25 +70,33 @@ uint16_t Cluster::SlotOf(std::string_view key) {
   return crc % kSlots;
 }
 
-// Asks a node for the map.
+// Asks a node for the map. Nobody waits for it, so the cluster may be gone.
 class Cluster::Learner final : public Caller {
  public:
-  Learner(Cluster& cluster, const Node& node) : cluster_(cluster), node_(node) {}
+  Learner(std::weak_ptr<Cluster> cluster, const Node* node)
+      : cluster_(std::move(cluster)), node_(node) {}
   std::string Request() override { return Format({"CLUSTER", "SLOTS"}); }
   void Done(absl::StatusOr<Reply> reply) override {
-    if (reply.ok() && (*reply)->type == REDIS_REPLY_ARRAY) cluster_.Adopt(node_, **reply);
+    const std::shared_ptr<Cluster> cluster = cluster_.lock();
+    if (cluster != nullptr && reply.ok() && (*reply)->type == REDIS_REPLY_ARRAY) {
+      cluster->Adopt(*node_, **reply);
+    }
   }
 
  private:
-  Cluster& cluster_;
-  const Node& node_;
+  const std::weak_ptr<Cluster> cluster_;
+  const Node* const node_;  // the cluster's
 };
 
 // A request on its way through the cluster.
 class Cluster::Routed final : public Caller {
  public:
-  Routed(Cluster& cluster, uint16_t slot, absl::Time deadline, std::unique_ptr<Caller> caller)
-      : cluster_(cluster), slot_(slot), deadline_(deadline), caller_(std::move(caller)) {}
+  Routed(std::weak_ptr<Cluster> cluster, uint16_t slot, absl::Time deadline,
+         std::unique_ptr<Caller> caller)
+      : cluster_(std::move(cluster)),
+        slot_(slot),
+        deadline_(deadline),
+        caller_(std::move(caller)) {}
 
   static void SendTo(Step step, std::unique_ptr<Routed> routed) {
     routed->node_ = step.node;
@@ -109,7 +117,9 @@ class Cluster::Routed final : public Caller {
   int replies() const override { return asking_ ? 2 : 1; }
 
   void Done(absl::StatusOr<Reply> reply) override {
-    const Step step = ++steps_ < kMostSteps ? cluster_.After(slot_, node_, reply) : Step();
+    const std::shared_ptr<Cluster> cluster = cluster_.lock();
+    const Step step =
+        cluster != nullptr && ++steps_ < kMostSteps ? cluster->After(slot_, node_, reply) : Step();
     if (step.node == nullptr) {
       caller_->Done(std::move(reply));
       return;
@@ -121,7 +131,7 @@ class Cluster::Routed final : public Caller {
   }
 
  private:
-  Cluster& cluster_;
+  const std::weak_ptr<Cluster> cluster_;
   const uint16_t slot_;
   const absl::Time deadline_;
   std::unique_ptr<Caller> caller_;
@@ -130,8 +140,12 @@ class Cluster::Routed final : public Caller {
   int steps_ = 0;
 };
 
-Cluster::Cluster(const RedisOptions& options) : options_(options) {
-  for (const RedisAddress& seed : options_.nodes) Learn(NodeAt(seed.host, seed.port));
+std::shared_ptr<Cluster> Cluster::Create(const RedisOptions& options) {
+  std::shared_ptr<Cluster> cluster(new Cluster(options));
+  for (const RedisAddress& seed : options.nodes) {
+    cluster->Learn(cluster->NodeAt(seed.host, seed.port));
+  }
+  return cluster;
 }
 
 Cluster::~Cluster() {
@@ -203,7 +217,7 @@ void Cluster::Learn(Node* node) {
     return;
   }
   node->connection->Send(0, absl::Now() + options_.connect_timeout + options_.timeout,
-                         std::make_unique<Learner>(*this, *node));
+                         std::make_unique<Learner>(weak_from_this(), node));
   node->connection->Kick();
 }
 
@@ -248,7 +262,7 @@ absl::StatusOr<Reply> Cluster::Call(uint16_t slot, const std::string& request,
 
 void Cluster::Send(uint16_t slot, absl::Time deadline, std::unique_ptr<Caller> caller) {
   Routed::SendTo({OwnerOf(slot), false},
-                 std::make_unique<Routed>(*this, slot, deadline, std::move(caller)));
+                 std::make_unique<Routed>(weak_from_this(), slot, deadline, std::move(caller)));
 }
 
 void Cluster::Kick() {

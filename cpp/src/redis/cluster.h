@@ -21,13 +21,14 @@
 
 namespace tidegate::redis {
 
-class Cluster final : public Client {
+class Cluster final : public Client, public std::enable_shared_from_this<Cluster> {
  public:
   static constexpr size_t kSlots = 16'384;
   // The slot of a key: of what stands in its first braces, where something does.
   static uint16_t SlotOf(std::string_view key);
 
-  explicit Cluster(const RedisOptions& options);
+  // Begins to learn the map.
+  static std::shared_ptr<Cluster> Create(const RedisOptions& options);
   ~Cluster() override;
 
   absl::StatusOr<Reply> Call(uint16_t slot, const std::string& request,
@@ -37,6 +38,8 @@ class Cluster final : public Client {
   void Renew(const std::string& why) override;
 
  private:
+  explicit Cluster(const RedisOptions& options) : options_(options) {}
+
   struct Node;
   struct Step;
   class Routed;

@@ -97,8 +97,8 @@ RedisStore::RedisStore(RedisOptions options)
           std::make_unique<redis::DenyCache>(absl::ToInt64Nanoseconds(options_.deny_cache_max))),
       breaker_(std::make_unique<redis::Breaker>(options_.breaker_failures, options_.breaker_open)),
       client_(options_.topology == Topology::kCluster
-                  ? std::unique_ptr<redis::Client>(std::make_unique<redis::Cluster>(options_))
-                  : std::make_unique<redis::Connection>(options_)) {}
+                  ? std::shared_ptr<redis::Client>(redis::Cluster::Create(options_))
+                  : std::make_shared<redis::Connection>(options_)) {}
 
 RedisStore::~RedisStore() = default;
 
