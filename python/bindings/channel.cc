@@ -1,5 +1,10 @@
 #include "channel.h"
 
+#include <atomic>
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "classes.h"
 #include "decision.h"
 
@@ -23,7 +28,37 @@ void Resolve(const Channel::Call& call, PyObject* done, PyObject* set_result) {
   if (PyErr_Occurred() != nullptr) PyErr_WriteUnraisable(call.future);
 }
 
+// What channels that are gone held. Its references can only be dropped with the GIL, which
+// who drops a channel may not have. Without a lock, so that no fork() leaves it held.
+struct Orphans {
+  std::vector<PyObject*> references;
+  Orphans* next = nullptr;
+};
+std::atomic<Orphans*> orphans{nullptr};
+
+void DropOrphans() {
+  Orphans* each = orphans.exchange(nullptr, std::memory_order_acq_rel);
+  while (each != nullptr) {
+    for (PyObject* reference : each->references) Py_DECREF(reference);
+    delete std::exchange(each, each->next);
+  }
+}
+
 }  // namespace
+
+Channel::~Channel() {
+  if (calls_.empty() && to_kick_.empty()) return;
+  auto* const left = new Orphans();
+  for (const Call& call : calls_) {
+    left->references.push_back(call.future);
+    left->references.push_back(call.owner);
+  }
+  for (const auto& [limiter, owner] : to_kick_) left->references.push_back(owner);
+  left->next = orphans.load(std::memory_order_relaxed);
+  while (!orphans.compare_exchange_weak(left->next, left, std::memory_order_release,
+                                        std::memory_order_relaxed)) {
+  }
+}
 
 void Channel::Push(const Call& call) {
   bool first = false;
@@ -81,7 +116,10 @@ void Channel::KickAll() {
 
 void RegisterChannel(py::module_& m) {
   py::class_<Channel, std::shared_ptr<Channel>>(m, "Channel")
-      .def(py::init<>())
+      .def(py::init([] {
+        DropOrphans();
+        return std::make_shared<Channel>();
+      }))
       .def("fileno", &Channel::fd)
       .def("drain", &Channel::Drain)
       .def("_kick", &Channel::KickAll);

@@ -29,6 +29,12 @@ class Channel {
     Decision decision;
   };
 
+  Channel() = default;
+  // Without the GIL, from any thread: the next channel drops what references are left.
+  ~Channel();
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
   int fd() const { return wake_.fd(); }
   // Without the GIL, from any thread.
   void Push(const Call& call);

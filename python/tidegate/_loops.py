@@ -34,6 +34,11 @@ def begin(
     loop = asyncio.get_running_loop()
     channel = _channels.get(loop)
     if channel is None:
+        # Futures that a closed loop never heard of keep it, and its channel keeps them.
+        for reference in _channels.keyrefs():
+            other = reference()
+            if other is not None and other.is_closed():
+                _channels.pop(other, None)
         channel = _channels[loop] = _core.Channel()
         loop.add_reader(channel.fileno(), channel.drain)
     return limiter._begin(op, key, cost, admitted, loop, channel)

@@ -109,7 +109,7 @@ struct RedisOptions {
   std::function<void(bool open, const std::string& why)> on_breaker;
 };
 
-class RedisStore final : public Store {
+class RedisStore final : public Store, public std::enable_shared_from_this<RedisStore> {
  public:
   // Begins to connect. A server that cannot be reached is no error here.
   static absl::StatusOr<std::shared_ptr<RedisStore>> Create(RedisOptions options);

@@ -76,15 +76,17 @@ void Connection::Impl::Kick() {
 
 absl::Time Connection::Impl::Tend() {
   if (!unsent_.empty()) CheckUp();
+  // What is late already would be charged for nothing.
+  for (const absl::Time now = absl::Now(); !unsent_.empty() && unsent_.front()->deadline <= now;
+       unsent_.pop_front()) {
+    Finish(unsent_.front(),
+           absl::UnavailableError(state_ == State::kUp ? "not sent in time" : failure_));
+  }
   if (!unsent_.empty() && state_ == State::kUp) SendWaiting();
   const absl::Time now = absl::Now();
   if (state_ == State::kStopped || (state_ == State::kConnecting && failed_)) {
     for (const auto& pending : unsent_) Finish(pending, absl::UnavailableError(failure_));
     unsent_.clear();
-  }
-  while (!unsent_.empty() && unsent_.front()->deadline <= now) {
-    Finish(unsent_.front(), absl::UnavailableError(failure_));
-    unsent_.pop_front();
   }
   while (!async_.empty() && (async_.front()->done || async_.front()->deadline <= now)) {
     if (!async_.front()->done) {

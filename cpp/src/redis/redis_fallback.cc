@@ -25,15 +25,16 @@ void RedisStore::Record(const absl::Status& status) {
     return;
   }
   if (absl::IsInternal(status)) {
-    // Told at the first, and ever more rarely after that.
+    // Told at the first, and ever more rarely after that. No failure of the server's: one
+    // key that holds something else must not close Redis to all others.
     const int64_t n = script_errors_.fetch_add(1, std::memory_order_relaxed) + 1;
     if ((n & (n - 1)) == 0) {
       std::fprintf(stderr, "tidegate: a script failed, which is a mistake in tidegate: %s\n",
                    std::string(status.message()).c_str());
     }
-  } else {
-    errors_.fetch_add(1, std::memory_order_relaxed);
+    return;
   }
+  errors_.fetch_add(1, std::memory_order_relaxed);
   if (breaker_->Failed(now)) {
     Tell(true, absl::StrCat("Redis fails (", status.message(), "); deciding without it for ",
                             absl::ToDoubleSeconds(options_.breaker_open), " s"));

@@ -71,6 +71,10 @@ absl::StatusOr<Limit> ShareOf(const Limit& whole, double share) {
 
 // An error that our own script raised, or one that tells that it is not ours.
 bool IsScriptError(const std::string& message) {
+  // What an ACL forbids is the server's refusal, though it names the script.
+  if (absl::StrContains(message, "can't run this command") || absl::StartsWith(message, "NOPERM")) {
+    return false;
+  }
   return absl::StrContains(message, "TIDEGATE") || absl::StrContains(message, "user_script") ||
          absl::StartsWith(message, "ERR Error running script") ||
          absl::StartsWith(message, "ERR Error compiling script");
@@ -197,18 +201,23 @@ std::optional<Decision> RedisStore::HitWithoutWaiting(absl::Span<const Charge> p
 // Asks whether Redis answers, at nobody's cost.
 class RedisStore::Probe final : public redis::Caller {
  public:
-  explicit Probe(RedisStore& store) : store_(store) {}
+  explicit Probe(std::weak_ptr<RedisStore> store) : store_(std::move(store)) {}
   std::string Request() override { return redis::Format({"PING"}); }
   void Done(absl::StatusOr<redis::Reply> reply) override {
-    if (reply.ok() && (*reply)->type == REDIS_REPLY_ERROR) {
-      store_.Record(absl::UnavailableError((*reply)->str));
+    // Nobody waits for it, so the store may be gone.
+    const std::shared_ptr<RedisStore> store = store_.lock();
+    if (store == nullptr) return;
+    // Who may not PING hears so from a server that answers.
+    if (reply.ok() && (*reply)->type == REDIS_REPLY_ERROR &&
+        !absl::StartsWith((*reply)->str, "NOPERM")) {
+      store->Record(absl::UnavailableError((*reply)->str));
     } else {
-      store_.Record(reply.status());
+      store->Record(reply.status());
     }
   }
 
  private:
-  RedisStore& store_;
+  const std::weak_ptr<RedisStore> store_;
 };
 
 std::optional<Decision> RedisStore::Before(Op op, absl::Span<const Charge> plan,
@@ -229,7 +238,7 @@ std::optional<Decision> RedisStore::Before(Op op, absl::Span<const Charge> plan,
   if (breaker_->IsClosed()) return std::nullopt;
   const int64_t now = SystemClock::Get().Now();
   if (breaker_->ProbeIsDue(now)) {
-    client_->Send(0, absl::Now() + options_.timeout, std::make_unique<Probe>(*this));
+    client_->Send(0, absl::Now() + options_.timeout, std::make_unique<Probe>(weak_from_this()));
     client_->Kick();
   }
   if (breaker_->IsClosed()) return std::nullopt;
@@ -249,7 +258,9 @@ absl::Status RedisStore::FailureIn(const absl::StatusOr<redis::Reply>& reply) {
 Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& moment,
                            const Asked& asked, const absl::StatusOr<redis::Answer>& answer) {
   absl::Status failure = answer.status();
-  if (failure.ok() && !IsDecision(op)) {
+  if (!IsDecision(op)) {
+    // What was refused while this was under way is out of date now.
+    for (const Charge& charge : plan) denied_->Forget(KeyOf(charge));
     Record(failure);
     return {};
   }
@@ -277,7 +288,7 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
     failure = absl::InternalError("the script decided otherwise than the step");
   }
   Record(failure);
-  return IsDecision(op) ? Degraded(op, plan, moment) : Decision();
+  return Degraded(op, plan, moment);
 }
 
 Decision RedisStore::Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,

@@ -97,6 +97,33 @@ absl::StatusOr<Context> MakeContext(const RedisTls& tls) {
   return context;
 }
 
+// Far beyond any reply to what is asked here.
+constexpr int64_t kMostElements = 1 << 20;
+
+// What hiredis makes of an array, where it is none that would exhaust the memory.
+template <typename Size>
+void* BoundedArray(const redisReadTask* task, Size elements) {
+  static const auto* const functions = [] {
+    redisReader* const reader = redisReaderCreate();
+    const auto* const found = reader->fn;
+    redisReaderFree(reader);
+    return found;
+  }();
+  return static_cast<int64_t>(elements) > kMostElements ? nullptr
+                                                        : functions->createArray(task, elements);
+}
+
+redisReader* NewReader() {
+  redisReader* const reader = redisReaderCreate();
+  static redisReplyObjectFunctions functions = [reader] {
+    redisReplyObjectFunctions bounded = *reader->fn;
+    bounded.createArray = BoundedArray;
+    return bounded;
+  }();
+  reader->fn = &functions;
+  return reader;
+}
+
 bool IsAddress(const std::string& host) {
   unsigned char bytes[sizeof(in6_addr)];
   return inet_pton(AF_INET, host.c_str(), bytes) == 1 ||
@@ -119,6 +146,8 @@ int Poll(int fd, short events, absl::Time deadline, int wake_fd) {
 }
 
 void Stream::FreeSsl::operator()(SSL* ssl) const { SSL_free(ssl); }
+
+Stream::Stream(int fd) : fd_(fd), reader_(NewReader()) {}
 
 Stream::~Stream() { close(fd_); }
 

@@ -26,7 +26,7 @@ int Poll(int fd, short events, absl::Time deadline, int wake_fd = -1);
 
 class Stream {
  public:
-  explicit Stream(int fd) : fd_(fd), reader_(redisReaderCreate()) {}
+  explicit Stream(int fd);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
