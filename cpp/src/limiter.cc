@@ -67,10 +67,9 @@ inline void Limiter::Count(int64_t allowed, int64_t denied) {
                       std::memory_order_relaxed);
 }
 
-Decision Limiter::Hit(std::string_view key, int64_t cost) {
-  if (blocks_) [[unlikely]] {
-    if (const auto early = HitWithoutWaiting(key, cost)) return *early;
-  }
+// One variable that is returned, so that it is made where the caller wants it: to copy a
+// struct that was just written stalls.
+TIDEGATE_INLINE Decision Limiter::HitNow(std::string_view key, int64_t cost) {
   const Moment moment{NowNs()};
   Decision decision = memory_ != nullptr ? memory_->HitInline({key, limits_.data(), cost}, moment)
                       : shm_ != nullptr  ? shm_->HitInline({key, limits_.data(), cost}, moment)
@@ -81,6 +80,14 @@ Decision Limiter::Hit(std::string_view key, int64_t cost) {
   if (!blocks_) decision.at_ns = moment.now_ns;
   Count(decision.allowed, !decision.allowed);
   return decision;
+}
+
+Decision Limiter::Hit(std::string_view key, int64_t cost) {
+  if (blocks_) [[unlikely]] {
+    const auto early = HitWithoutWaiting(key, cost);
+    return early.has_value() ? *early : HitNow(key, cost);
+  }
+  return HitNow(key, cost);
 }
 
 std::optional<Decision> Limiter::HitWithoutWaiting(std::string_view key, int64_t cost) {

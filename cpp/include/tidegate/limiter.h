@@ -85,6 +85,7 @@ class Limiter {
   Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
           std::shared_ptr<Clock> clock);
 
+  Decision HitNow(std::string_view key, int64_t cost);
   Decision Decide(std::string_view key, int64_t cost, const Moment& moment);
   Plan PlanFor(std::string_view key, int64_t cost) const;
   void Count(int64_t allowed, int64_t denied);

@@ -189,13 +189,10 @@ std::optional<Decision> RedisStore::Denied(absl::Span<const Charge> plan, int64_
 
 std::optional<Decision> RedisStore::HitWithoutWaiting(absl::Span<const Charge> plan,
                                                       const Moment& moment) {
-  if (denied_->on()) {
-    const auto denied =
-        Denied(plan, options_.client_clock ? moment.now_ns : SystemClock::Get().Now());
-    if (denied.has_value()) return denied;
-  }
-  if (breaker_->IsClosed()) return std::nullopt;
-  return Before(Op::kHit, plan, 0, moment);
+  if (!breaker_->IsClosed()) [[unlikely]]
+    return Before(Op::kHit, plan, 0, moment);
+  if (!denied_->on()) return std::nullopt;
+  return Denied(plan, options_.client_clock ? moment.now_ns : SystemClock::Get().Now());
 }
 
 // Asks whether Redis answers, at nobody's cost.
