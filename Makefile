@@ -96,7 +96,8 @@ asan-python: deps-test $(VENV)/.test  ## the Python tests with an extension buil
 	  --config-settings=cmake.define.TIDEGATE_SANITIZE=address,undefined
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc PYTHONPATH=build/asan-site \
-	  $(python) -m pytest tests/python tests/conformance tests/property tests/concurrency
+	  $(python) -m pytest tests/python tests/conformance tests/property tests/concurrency tests/faults \
+	  tests/redis
 
 fetch: deps-test $(VENV)/.build  ## build and test with every dependency built from its pinned source
 	cmake --preset fetch $$(scripts/debian-sources.sh build/sources)
@@ -106,7 +107,7 @@ fetch: deps-test $(VENV)/.build  ## build and test with every dependency built f
 fuzz: deps-fuzz $(VENV)/.build  ## run each libFuzzer target for FUZZ_SECONDS
 	cmake --preset fuzz
 	cmake --build --preset fuzz
-	set -e; for target in limit_fuzz step_fuzz; do \
+	set -e; for target in limit_fuzz step_fuzz reply_fuzz; do \
 	  build/fuzz/tests/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/ \
 	    build/fuzz/tests/fuzz/found/$$target tests/fuzz/corpus/$$target; \
 	done

@@ -142,13 +142,14 @@ Decision DecideLog(const Charge& charge, const Answer& answer, size_t index, boo
   Decision d;
   d.limit = &limit;
   d.behind = behind != 0;
-  d.used_units = alive;
+  // Bounded, whatever a server says.
+  d.used_units = std::min(alive, limit.count());
   const int64_t newest = newest_s * kSecond + newest_ns;
-  d.reset_after_ns = alive > 0 ? newest - answer.now_ns : 0;
+  d.reset_after_ns = alive > 0 ? std::max<int64_t>(newest - answer.now_ns, 0) : 0;
   if (charge.cost > limit.count()) {
     d.retry_after_ns = Decision::kNever;
   } else if (alive + charge.cost > limit.count()) {
-    d.retry_after_ns = freeing_s * kSecond + freeing_ns - answer.now_ns;
+    d.retry_after_ns = std::max<int64_t>(freeing_s * kSecond + freeing_ns - answer.now_ns, 1);
   } else {
     d.allowed = true;
     if (charged) {
@@ -323,7 +324,7 @@ std::optional<Decision> Scripts::StepLater(const Charge& charge, const CellState
     d.limit = &limit;
     d.used_units = limit.count();
     d.retry_after_ns = static_cast<int64_t>(state.w0) - now_ns;
-    d.reset_after_ns = static_cast<int64_t>(state.w1) - now_ns;
+    d.reset_after_ns = std::max<int64_t>(static_cast<int64_t>(state.w1) - now_ns, 0);
     if (d.retry_after_ns <= 0) return std::nullopt;
     return d;
   }
