@@ -13,7 +13,7 @@ from proxy import Proxy
 from redis_server import RedisServer
 
 # Deadlines that a call to a black hole waits out, and pauses that a test can.
-HASTY = "timeout=0.2&connect_timeout=1&breaker_open=0.3"
+HASTY = "timeout=0.5&connect_timeout=1&breaker_open=0.3"
 
 
 @pytest.fixture
@@ -61,11 +61,11 @@ def test_it_opens_tells_once_and_closes_by_itself(
         sent = proxy.requests
         begin = time.monotonic()
         assert all(limiter.hit("k").degraded for _ in range(100))
-        assert time.monotonic() - begin < 0.2
+        assert time.monotonic() - begin < 0.5
         assert proxy.requests <= sent + 1  # a probe at most
         proxy.mode = "pass"
         # The probe is nobody's request: no call waits for it to fail.
-        assert heals(limiter) < 0.19
+        assert heals(limiter) < 0.45
         assert not limiter.stats().breaker_open
     assert [opened for opened, _ in changes] == [True, False]
     assert "deciding without it" in changes[0][1]
