@@ -5,6 +5,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -25,7 +26,12 @@ OnError OnErrorFrom(const std::string& text) {
                                    "; accepted are fallback, open and closed");
 }
 
+// Set by atexit, before the interpreter begins to end: from then on a thread that asks
+// for the GIL may be ended in the middle of C++.
+std::atomic<bool> ending{false};
+
 bool IsFinalizing() {
+  if (ending.load(std::memory_order_acquire)) return true;
 #if PY_VERSION_HEX >= 0x030d0000
   return Py_IsFinalizing() != 0;
 #else
@@ -174,6 +180,8 @@ std::shared_ptr<RedisStore> Make(const py::kwargs& given) {
 }  // namespace
 
 void RegisterRedisStore(py::module_& m) {
+  py::module_::import("atexit").attr("register")(
+      py::cpp_function([] { ending.store(true, std::memory_order_release); }));
   py::class_<RedisStore, Store, std::shared_ptr<RedisStore>>(m, "RedisStore")
       .def(py::init(&Make))
       .def_property_readonly("client_clock", &RedisStore::client_clock)
