@@ -16,7 +16,7 @@ from tidegate._headers import PROBLEM_TYPE, title
 if TYPE_CHECKING:
     from tidegate._guard import Verdict
 
-__all__ = ["Call", "Injection", "injection", "opened"]
+__all__ = ["Call", "Injection", "injection", "opened", "put", "with_fields"]
 
 
 class Call(Protocol):
@@ -113,6 +113,33 @@ def opened(way: Injection | None, args: tuple[Any, ...], kwargs: dict[str, Any])
     )
 
 
+def put(raw: list[tuple[bytes, bytes]], verdict: Verdict) -> None:
+    """Puts the fields into the raw headers of a response of Starlette.
+
+    In place: they are shared with its `headers`. A response that a route returns time and
+    again has those of the last request.
+    """
+    fields = verdict.fields()
+    names = {name for name, _ in fields}
+    raw[:] = [header for header in raw if header[0] not in names] + fields
+
+
+def with_fields(exc: Any, verdict: Verdict) -> Exception:
+    """Starlette's HTTPException `exc`, with the fields.
+
+    A copy: some services raise one object for every request.
+    """
+    told = type(exc).__new__(type(exc), *exc.args)
+    told.__dict__.update(exc.__dict__)
+    fields = {name.decode(): value.decode() for name, value in verdict.fields()}
+    kept = {
+        name: value for name, value in (exc.headers or {}).items() if name.lower() not in fields
+    }
+    told.headers = {**kept, **fields}
+    result: Exception = told.with_traceback(exc.__traceback__)
+    return result
+
+
 class _StarletteCall:
     __slots__ = ("_response", "request")
 
@@ -131,11 +158,7 @@ class _StarletteCall:
         if raw is None and self._response is not None:
             raw = self._response.raw_headers
         if raw is not None:
-            fields = verdict.fields()
-            names = {name for name, _ in fields}
-            # In place: it is shared with `headers`. A response that a route returns time and
-            # again has those of the last request.
-            raw[:] = [header for header in raw if header[0] not in names] + fields
+            put(raw, verdict)
         return result
 
     def raised(self, exc: Exception, verdict: Verdict) -> Exception:
@@ -143,12 +166,7 @@ class _StarletteCall:
 
         if not isinstance(exc, HTTPException):
             return exc
-        # Not into `exc` itself: some services raise one object for every request.
-        told = type(exc).__new__(type(exc), *exc.args)
-        told.__dict__.update(exc.__dict__)
-        fields = {name.decode(): value.decode() for name, value in verdict.fields()}
-        told.headers = {**(exc.headers or {}), **fields}
-        return told.with_traceback(exc.__traceback__)
+        return with_fields(exc, verdict)
 
 
 class _FlaskCall:

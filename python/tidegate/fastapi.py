@@ -24,6 +24,7 @@ from starlette.exceptions import HTTPException
 from tidegate._core import Decision
 from tidegate._decorator import shared_store
 from tidegate._errors import ConfigurationError
+from tidegate._frameworks import put, with_fields
 from tidegate._guard import Guard, Verdict, ready
 from tidegate._headers import FAMILIES, PROBLEM_TYPE
 from tidegate._limiter import Limiter
@@ -126,14 +127,14 @@ class RateLimit:
         _verdicts.set(verdicts)
         if not before:
             _tell_responses(request.scope.get("route"))
-        _write(response.raw_headers, verdicts)
+        put(response.raw_headers, _binding(verdicts))
         try:
             yield verdict.decision
         except HTTPException as exc:
             # Nearest to the route, it is the first to see it; the others find theirs told.
             if request.scope.get(_SEEN) is not verdicts or isinstance(exc, RateLimited):
                 raise
-            raise _told(exc, verdicts) from exc
+            raise with_fields(exc, _binding(verdicts)) from exc
 
     async def _refusal(self, request: Request, verdict: Verdict) -> BaseException:
         guard = self._guard
@@ -159,26 +160,9 @@ async def _answer(request: Request, exc: RateLimited) -> Response:
     return Response(exc.problem, 429, exc.headers, PROBLEM_TYPE.decode())
 
 
-def _told(exc: HTTPException, verdicts: tuple[Verdict, ...]) -> HTTPException:
-    """`exc` with the fields; a copy, since some services raise one object for all requests."""
-    told = type(exc).__new__(type(exc), *exc.args)
-    told.__dict__.update(exc.__dict__)
-    raw = [
-        (name.lower().encode("latin-1"), value.encode("latin-1"))
-        for name, value in (exc.headers or {}).items()
-    ]
-    _write(raw, verdicts)
-    told.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
-    return told.with_traceback(exc.__traceback__)
-
-
-def _write(raw: list[tuple[bytes, bytes]], verdicts: tuple[Verdict, ...]) -> None:
-    """Puts the fields of the verdict that binds into the headers of a response."""
-    binding = min(verdicts, key=lambda verdict: verdict.decision.remaining)
-    fields = binding.fields()
-    names = {name for name, _ in fields}
-    # In place: the list is shared with the response's `headers`.
-    raw[:] = [header for header in raw if header[0] not in names] + fields
+def _binding(verdicts: tuple[Verdict, ...]) -> Verdict:
+    """The one of several that all let the request pass which a response tells of."""
+    return min(verdicts, key=lambda verdict: verdict.decision.remaining)
 
 
 def _tell_responses(route: Any) -> None:
@@ -196,7 +180,7 @@ def _tell_responses(route: Any) -> None:
         verdicts = _verdicts.get()
         raw = getattr(result, "raw_headers", None)
         if verdicts and raw is not None:
-            _write(raw, verdicts)
+            put(raw, _binding(verdicts))
         return result
 
     @functools.wraps(call)
