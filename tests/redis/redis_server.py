@@ -12,6 +12,8 @@ from pathlib import Path
 
 # Long beyond any call that succeeds: a loaded machine must not fail a test.
 PATIENT = "timeout=20&connect_timeout=20"
+# Another Redis, or a Valkey, may be tried: its program.
+PROGRAM = os.environ.get("TIDEGATE_REDIS_SERVER", "redis-server")
 
 
 class RedisServer:
@@ -29,7 +31,7 @@ class RedisServer:
     def start(self) -> None:
         self.process = subprocess.Popen(
             [
-                "redis-server",
+                PROGRAM,
                 *("--port", str(self.port), "--bind", "127.0.0.1"),
                 *("--unixsocket", str(self.path), "--save", "", "--appendonly", "no"),
                 *("--daemonize", "no", "--dir", str(self.path.parent), *self.arguments),
@@ -42,7 +44,7 @@ class RedisServer:
             with contextlib.suppress(OSError), self.connect():
                 return
             time.sleep(0.01)
-        raise RuntimeError("redis-server does not start")
+        raise RuntimeError(f"{PROGRAM} does not start")
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=20)

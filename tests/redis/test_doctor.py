@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis_server import PATIENT, RedisServer
+from redis_server import PATIENT, PROGRAM, RedisServer
 from tidegate._cli import main
 
 Doctor = Callable[..., "tuple[int, dict[str, Any]]"]
@@ -217,7 +217,7 @@ def test_a_sentinel(server_directory: Path, doctor: Doctor) -> None:
     settings = server_directory / f"sentinel-{port}.conf"
     settings.write_text(f"port {port}\nbind 127.0.0.1\n")
     with subprocess.Popen(
-        ["redis-server", str(settings), "--sentinel"], stdout=subprocess.DEVNULL
+        [PROGRAM, str(settings), "--sentinel"], stdout=subprocess.DEVNULL
     ) as sentinel:
         try:
             deadline = time.monotonic() + 20
