@@ -45,7 +45,8 @@ def eventually_shared(limiter: tidegate.Limiter) -> tidegate.Decision:
 
 
 MODES = [
-    "hole", "stall", "garbage", "reset", "close", "half-close", "huge-bulk", "huge-array", "endless",
+    "hole", "stall", "garbage", "reset", "close", "half-close",
+    "huge-bulk", "huge-array", "endless",
 ]  # fmt: skip
 
 
