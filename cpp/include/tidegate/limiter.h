@@ -86,8 +86,11 @@ class Limiter {
           std::shared_ptr<Clock> clock);
 
   Decision HitNow(std::string_view key, int64_t cost);
+  Decision HitElsewhere(std::string_view key, int64_t cost, int64_t now_ns);
+  Verdict AskElsewhere(std::string_view key, int64_t cost);
   Decision Decide(std::string_view key, int64_t cost, const Moment& moment);
   Plan PlanFor(std::string_view key, int64_t cost) const;
+  void CountOne(bool allowed);
   void Count(int64_t allowed, int64_t denied);
 
   const std::vector<BoundLimit> limits_;
