@@ -53,19 +53,50 @@ Limiter::Charges Limiter::PlanFor(std::string_view key, int64_t cost) const {
   return plan;
 }
 
+TIDEGATE_INLINE void Limiter::CountOne(bool allowed) {
+  const int thread = ThreadNumber();
+  Counts& counts = counts_[static_cast<size_t>(thread)];
+  std::atomic<int64_t>& count = allowed ? counts.allowed : counts.denied;
+  if (thread == 0) [[unlikely]] {
+    count.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+}
+
+void Limiter::Count(int64_t allowed, int64_t denied) {
+  const int thread = ThreadNumber();
+  Counts& counts = counts_[static_cast<size_t>(thread)];
+  if (thread == 0) [[unlikely]] {
+    counts.allowed.fetch_add(allowed, std::memory_order_relaxed);
+    counts.denied.fetch_add(denied, std::memory_order_relaxed);
+    return;
+  }
+  counts.allowed.store(counts.allowed.load(std::memory_order_relaxed) + allowed,
+                       std::memory_order_relaxed);
+  counts.denied.store(counts.denied.load(std::memory_order_relaxed) + denied,
+                      std::memory_order_relaxed);
+}
+
 // One variable that is returned, so that it is made where the caller wants it: to copy a
 // struct that was just written stalls.
 TIDEGATE_INLINE Decision Limiter::HitNow(std::string_view key, int64_t cost) {
   const Moment moment{NowNs()};
   Decision decision = memory_ != nullptr ? memory_->HitInline({key, limits_.data(), cost}, moment)
-                      : shm_ != nullptr  ? shm_->HitInline({key, limits_.data(), cost}, moment)
-                                         : Decide(key, cost, moment);
+                                         : HitElsewhere(key, cost, moment.now_ns);
   if (decision.behind) [[unlikely]] {
     decision = Decide(key, cost, {NowNs(), /*confirmed=*/true});
   }
   if (!blocks_) decision.at_ns = moment.now_ns;
-  Count(decision.allowed, !decision.allowed);
+  CountOne(decision.allowed);
   return decision;
+}
+
+// Apart, so that the memory store's path has the registers to itself.
+__attribute__((noinline)) Decision Limiter::HitElsewhere(std::string_view key, int64_t cost,
+                                                         int64_t now_ns) {
+  return shm_ != nullptr ? shm_->HitInline({key, limits_.data(), cost}, {now_ns})
+                         : Decide(key, cost, {now_ns});
 }
 
 Decision Limiter::Hit(std::string_view key, int64_t cost) {
@@ -130,14 +161,18 @@ void Limiter::Kick() {
 
 bool Limiter::Allow(std::string_view key, int64_t cost) {
   if (memory_ == nullptr && shm_ == nullptr) return Hit(key, cost).allowed;
-  const Charge charge{key, limits_.data(), cost};
-  const Verdict verdict = memory_ != nullptr ? memory_->AskInline(charge, {NowNs()})
-                                             : shm_->AskInline(charge, {NowNs()});
+  const Verdict verdict = memory_ != nullptr
+                              ? memory_->AskInline({key, limits_.data(), cost}, {NowNs()})
+                              : AskElsewhere(key, cost);
   if (verdict == Verdict::kUnconfirmed) [[unlikely]]
     return Hit(key, cost).allowed;
   const bool allowed = verdict == Verdict::kAllowed;
-  Count(allowed, !allowed);
+  CountOne(allowed);
   return allowed;
+}
+
+__attribute__((noinline)) Verdict Limiter::AskElsewhere(std::string_view key, int64_t cost) {
+  return shm_->AskInline({key, limits_.data(), cost}, {NowNs()});
 }
 
 Decision Limiter::Peek(std::string_view key, int64_t cost) {

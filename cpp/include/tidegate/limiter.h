@@ -87,8 +87,11 @@ class Limiter {
           std::shared_ptr<Clock> clock);
 
   Decision HitNow(std::string_view key, int64_t cost);
+  Decision HitElsewhere(std::string_view key, int64_t cost, int64_t now_ns);
+  Verdict AskElsewhere(std::string_view key, int64_t cost);
   Decision Decide(std::string_view key, int64_t cost, const Moment& moment);
   Charges PlanFor(std::string_view key, int64_t cost) const;
+  void CountOne(bool allowed);
   void Count(int64_t allowed, int64_t denied);
   // What RedisStore::Begin() is given to confirm a reading by; empty where that is of no
   // use, since the server tells the time.
@@ -107,20 +110,6 @@ class Limiter {
   const int64_t clock_shift_ns_;
   std::array<Counts, kThreads> counts_;
 };
-
-inline void Limiter::Count(int64_t allowed, int64_t denied) {
-  const int thread = ThreadNumber();
-  Counts& counts = counts_[static_cast<size_t>(thread)];
-  if (thread == 0) [[unlikely]] {
-    counts.allowed.fetch_add(allowed, std::memory_order_relaxed);
-    counts.denied.fetch_add(denied, std::memory_order_relaxed);
-    return;
-  }
-  counts.allowed.store(counts.allowed.load(std::memory_order_relaxed) + allowed,
-                       std::memory_order_relaxed);
-  counts.denied.store(counts.denied.load(std::memory_order_relaxed) + denied,
-                      std::memory_order_relaxed);
-}
 
 }  // namespace tidegate
 
