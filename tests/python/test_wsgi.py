@@ -111,7 +111,9 @@ def test_on_refused_answers_in_its_own_way():
     assert answer["x-ratelimit-remaining"] == "0"
 
 
-@pytest.mark.parametrize("on_refused", [lambda environ, decision: "no", lambda environ: None])
+@pytest.mark.parametrize(
+    "on_refused", [lambda environ, decision: "no", lambda environ, decision: 1 / 0]
+)
 def test_on_refused_that_fails_still_refuses(on_refused, caplog):
     app = limited("1/minute", on_refused=on_refused)
     assert statuses(app, 2) == [200, 429]
