@@ -10,10 +10,13 @@ from weakref import WeakKeyDictionary
 from tidegate import _core
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tidegate._core import Decision
     from tidegate._limiter import Limiter
+    from tidegate._plan import Plan
 
-__all__ = ["HIT", "PEEK", "REFUND", "RELEASE", "RESET", "ask", "begin"]
+__all__ = ["HIT", "PEEK", "REFUND", "RELEASE", "RESET", "ask", "ask_plan", "begin"]
 
 # As enum Op in cpp/include/tidegate/store.h.
 HIT, PEEK, REFUND, RELEASE, RESET = range(5)
@@ -32,16 +35,18 @@ def begin(
     on in the core, and what it comes to is dropped.
     """
     loop = asyncio.get_running_loop()
-    channel = _channels.get(loop)
-    if channel is None:
-        # Futures that a closed loop never heard of keep it, and its channel keeps them.
-        for reference in _channels.keyrefs():
-            other = reference()
-            if other is not None and other.is_closed():
-                _channels.pop(other, None)
-        channel = _channels[loop] = _core.Channel()
-        loop.add_reader(channel.fileno(), channel.drain)
-    return limiter._begin(op, key, cost, admitted, loop, channel)
+    return limiter._begin(op, key, cost, admitted, loop, _channels.get(loop) or _opened(loop))
+
+
+def _opened(loop: asyncio.AbstractEventLoop) -> _core.Channel:
+    # Futures that a closed loop never heard of keep it, and its channel keeps them.
+    for reference in _channels.keyrefs():
+        other = reference()
+        if other is not None and other.is_closed():
+            _channels.pop(other, None)
+    channel = _channels[loop] = _core.Channel()
+    loop.add_reader(channel.fileno(), channel.drain)
+    return channel
 
 
 async def ask(
@@ -50,3 +55,12 @@ async def ask(
     """As begin(), and waits for it."""
     answer = begin(limiter, op, key, cost, admitted)
     return answer if answer is None or type(answer) is _core.Decision else await answer
+
+
+async def ask_plan(
+    plan: Plan, keys: Sequence[str | bytes], costs: Sequence[int] | None
+) -> Decision:
+    """As ask() a hit of a plan."""
+    loop = asyncio.get_running_loop()
+    answer = plan._begin(keys, costs, loop, _channels.get(loop) or _opened(loop))
+    return answer if type(answer) is _core.Decision else await answer

@@ -1,4 +1,5 @@
 // What a RedisStore is asked without waiting.
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -17,17 +18,23 @@ class RedisStore::Sent final : public redis::Caller {
   struct Call {
     RedisStore& store;
     Op op;
-    std::string key;
+    absl::InlinedVector<std::string, 1> keys;  // of the plan
     absl::InlinedVector<Charge, 2> plan;
     int64_t admitted_ns;
     Moment moment;
+    Clock clock;
     Asked asked;
     absl::Time deadline;
-    std::function<void(const Decision&)> done;
+    RedisStore::Done done;
 
     redis::Request Request() const { return store.RequestFor(op, plan, admitted_ns, moment); }
     void Answer(const absl::StatusOr<redis::Answer>& answer) const {
-      done(store.Judge(op, plan, moment, asked, answer));
+      const Decision decision = store.Judge(op, plan, moment, asked, answer);
+      if (!decision.behind || !clock) return done(decision);
+      const Moment confirmed{clock(), /*confirmed=*/true};
+      const auto early = store.Begin(op, plan, admitted_ns, confirmed, nullptr, done);
+      if (early.has_value()) return done(*early);
+      store.Kick();
     }
   };
 
@@ -71,7 +78,7 @@ class RedisStore::Sent final : public redis::Caller {
     const redis::Request request = calls_[0]->Request();
     if (!short_) return store_.scripts_->Command(request, by_text_);
     absl::InlinedVector<std::string_view, redis::Scripts::kMostHits> keys;
-    for (const auto& call : calls_) keys.push_back(call->key);
+    for (const auto& call : calls_) keys.push_back(call->plan[0].key);
     return store_.scripts_->ShortCommand(request, keys, by_text_);
   }
 
@@ -120,24 +127,37 @@ class RedisStore::Sent final : public redis::Caller {
   std::vector<std::unique_ptr<Call>> calls_;
 };
 
-std::optional<Decision> RedisStore::Begin(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
-                                          const Moment& moment,
-                                          std::function<void(const Decision&)> done) {
-  std::optional<Decision> early =
-      op == Op::kHit ? HitWithoutWaiting(plan, moment) : Before(op, plan, admitted_ns, moment);
-  if (early.has_value()) return early;
+void RedisStore::Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                         const Moment& moment, Clock clock, Done done) {
   auto call = std::make_unique<Sent::Call>(Sent::Call{*this,
                                                       op,
-                                                      std::string(plan[0].key),
+                                                      {},
                                                       {plan.begin(), plan.end()},
                                                       admitted_ns,
                                                       moment,
+                                                      std::move(clock),
                                                       Ask(plan, moment),
                                                       absl::Now() + options_.timeout,
                                                       std::move(done)});
-  for (Charge& charge : call->plan) charge.key = call->key;
+  // Mostly they are one, which is kept once. All are there before any is pointed at.
+  const auto same = [&](const Charge& charge) { return charge.key.data() == plan[0].key.data(); };
+  const bool one = std::all_of(plan.begin(), plan.end(), same);
+  for (const Charge& charge : one ? plan.first(1) : plan) call->keys.emplace_back(charge.key);
+  for (size_t i = 0; i < plan.size(); ++i) call->plan[i].key = call->keys[one ? 0 : i];
   Sent::Send(std::make_unique<Sent>(std::move(call)));
-  return std::nullopt;
+}
+
+std::optional<Decision> RedisStore::Begin(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                                          const Moment& moment, Clock clock, Done done) {
+  if (op == Op::kHit && Spans(plan)) {
+    return BeginSpread(plan, moment, std::move(clock), std::move(done));
+  }
+  std::optional<Decision> early =
+      op == Op::kHit ? HitWithoutWaiting(plan, moment) : Before(op, plan, admitted_ns, moment);
+  if (!early.has_value()) {
+    Enqueue(op, plan, admitted_ns, moment, std::move(clock), std::move(done));
+  }
+  return early;
 }
 
 void RedisStore::HitMany(absl::Span<const Charge> charges, const Moment& moment,
@@ -150,7 +170,7 @@ void RedisStore::HitMany(absl::Span<const Charge> charges, const Moment& moment,
                                                : Verdict::kRefused;
       left.DecrementCount();
     };
-    const auto early = Begin(Op::kHit, charges.subspan(i, 1), 0, moment, done);
+    const auto early = Begin(Op::kHit, charges.subspan(i, 1), 0, moment, nullptr, done);
     if (early.has_value()) done(*early);
   }
   Kick();

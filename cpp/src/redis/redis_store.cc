@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "redis/breaker.h"
 #include "redis/cluster.h"
 #include "redis/connection.h"
@@ -327,8 +328,18 @@ Decision RedisStore::Peek(const Charge& charge, const Moment& moment) {
   return Run(Op::kPeek, {&charge, 1}, 0, moment);
 }
 Decision RedisStore::HitAll(absl::Span<const Charge> plan, const Moment& moment,
-                            absl::FunctionRef<int64_t()>) {
-  return Run(Op::kHit, plan, 0, moment);
+                            absl::FunctionRef<int64_t()> clock) {
+  if (!Spans(plan)) return Run(Op::kHit, plan, 0, moment);
+  absl::Notification over;
+  Decision decision;
+  const auto early = BeginSpread(plan, moment, clock, [&](const Decision& d) {
+    decision = d;
+    over.Notify();
+  });
+  if (early.has_value()) return *early;
+  Kick();
+  over.WaitForNotification();
+  return decision;
 }
 Decision RedisStore::PeekAll(absl::Span<const Charge> plan, const Moment& moment) {
   return Run(Op::kPeek, plan, 0, moment);
