@@ -320,10 +320,15 @@ def main() -> None:
         "tidegate @rate_limit": 0.93,
         "tidegate Depends": 0.90,
         "tidegate middleware, refusing": 2.5,
+        "tidegate middleware, Redis": 0.75,
+        "tidegate @rate_limit, Redis": 0.75,
     }
     targets = [
-        harness.Target(name, figures[name]["share"], bound) for name, bound in bounds.items()
+        harness.Target(name, figures[name]["share"], bound)
+        for name, bound in bounds.items()
+        if name in figures
     ]
+    targets += added_targets(figures)
     harness.print_targets(targets)
     harness.write_json(options.json, "web", figures)
 
