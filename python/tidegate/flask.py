@@ -32,6 +32,7 @@ from tidegate._middleware import methods_of
 from tidegate._scopes import check_scope
 from tidegate._settings import Settings, check_synchronous, key_function
 from tidegate._storage import open_store
+from tidegate._unknown import unknown_options
 
 if TYPE_CHECKING:
     from tidegate._clock import ClockLike
@@ -97,8 +98,8 @@ class RateLimit:
     ) -> None:
         if options and storage is None:
             raise ConfigurationError(
-                f"the options {', '.join(sorted(options))} were given without a storage; accepted "
-                "are storage options with storage=, or TIDEGATE_STORAGE_OPTIONS"
+                f"the options {unknown_options(options, _CONFIGURED)} were given without a "
+                "storage; accepted are storage options with storage=, or TIDEGATE_STORAGE_OPTIONS"
             )
         self._given: dict[str, Any] = {
             "limit": limit,
