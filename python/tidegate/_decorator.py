@@ -15,7 +15,7 @@ from tidegate._guard import Guard, Verdict, finished, ready
 from tidegate._headers import FAMILIES
 from tidegate._middleware import methods_of
 from tidegate._openapi import MARK, describe_refusals
-from tidegate._registered import reference_count, registration
+from tidegate._registered import check_view, reference_count, refuse_registered, registration
 from tidegate._scopes import check_scope, guard_in_scope, own_scope, shared_store
 from tidegate._stack import Stack
 
@@ -149,13 +149,7 @@ class _Decorator:
 
     def _check(self, view: Any, references: int) -> None:
         _check_view(view)
-        registered = registration(view, references)
-        if registered is not None:
-            raise ConfigurationError(
-                f"{view.__qualname__} is registered with a {registered} already, which calls it "
-                "without @rate_limit; accepted is @rate_limit below the decorator that "
-                "registers the route"
-            )
+        refuse_registered(view, references)
         if inspect.iscoroutinefunction(view):
             return
         for name, function in self._functions.items():
@@ -276,14 +270,7 @@ def _check_limit(limit: Any) -> None:
 
 
 def _check_view(view: Any) -> None:
-    accepted = "accepted by @rate_limit is a function that answers requests"
-    if isinstance(view, (staticmethod, classmethod)) or not callable(view):
-        raise ArgumentTypeError(f"{view!r} is a {type(view).__name__}; {accepted}")
-    if inspect.isgeneratorfunction(view) or inspect.isasyncgenfunction(view):
-        raise ConfigurationError(
-            f"{view!r} is a generator, which begins only after the response has begun; "
-            f"{accepted}, and which may return a streaming response"
-        )
+    check_view(view)
     below: _Limited | None = getattr(view, MARK, None)
     if below is not None and below.is_of() is not view:
         raise ConfigurationError(

@@ -14,6 +14,7 @@ from typing import Any, Callable, TypeVar, Union
 
 from tidegate._core import Decision, Limit
 from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._functions import check_function
 from tidegate._headers import FieldList
 from tidegate._limiter import Limiter
 from tidegate._terms import ChosenLimit, Terms
@@ -148,22 +149,21 @@ class Guard:
         on_refused: Callable[..., Any] | None = None,
         headers: Iterable[str],
     ) -> None:
-        for name, function in (
-            ("key", key),
-            ("cost_after", cost_after),
-            ("exempt_when", exempt_when),
-            ("on_refused", on_refused),
+        for name, function, takes in (
+            ("key", key, ("the request",)),
+            ("cost_after", cost_after, ("the request", "the response")),
+            ("exempt_when", exempt_when, ("the request",)),
+            ("on_refused", on_refused, ("the request", "the decision")),
         ):
-            if function is not None and not callable(function):
-                raise ArgumentTypeError(
-                    f"{name} is {function!r} of type {type(function).__name__}; "
-                    "accepted is a function, or None"
-                )
+            if function is not None:
+                check_function(name, function, takes)
         if on_no_key not in NO_KEY_POLICIES:
             raise ConfigurationError(
                 f"on_no_key is {on_no_key!r}; accepted are {', '.join(map(repr, NO_KEY_POLICIES))}"
             )
-        if not callable(cost):
+        if callable(cost):
+            check_function("cost", cost, ("the request",))
+        else:
             _check_cost(limit.limits if isinstance(limit, Limiter) else (), cost)
         self.headers = headers = list(headers) if isinstance(headers, Iterator) else headers
         self.limiter = limit if isinstance(limit, Limiter) else None

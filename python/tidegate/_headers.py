@@ -13,7 +13,18 @@ from typing import Any
 from tidegate._core import Decision, Limit
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 
-__all__ = ["FAMILIES", "ONCE", "PROBLEM_TYPE", "FieldList", "Fields", "Problems", "merged", "title"]
+__all__ = [
+    "FAMILIES",
+    "ONCE",
+    "PROBLEM_TYPE",
+    "FieldList",
+    "Fields",
+    "Problems",
+    "extend",
+    "merged",
+    "retry_seconds",
+    "title",
+]
 
 FieldList = list[tuple[bytes, bytes]]
 
@@ -143,6 +154,16 @@ def merged(headers: Iterable[tuple[bytes, bytes]], fields: FieldList) -> FieldLi
             return result
     result += fields
     return result
+
+
+def extend(headers: Any, fields: FieldList) -> None:
+    """Adds to `headers`, a mapping that knows no case, what the application left open."""
+    for name, value in fields:
+        known = title(name)
+        if known not in headers:
+            headers[known] = value.decode()
+        elif name not in ONCE:
+            headers[known] = f"{headers[known]}, {value.decode()}"
 
 
 def title(name: bytes) -> str:

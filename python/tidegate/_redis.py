@@ -11,6 +11,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from tidegate import _core
 from tidegate._errors import ConfigurationError
+from tidegate._unknown import unknown_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def open_redis(uri: SplitResult, options: dict[str, Any]) -> _core.Store:
     unknown = sorted(given.keys() - set(_OPTIONS))
     if unknown:
         raise ConfigurationError(
-            f"unknown storage option {', '.join(unknown)}; accepted are "
+            f"unknown option {unknown_options(unknown, _OPTIONS)}; accepted with this storage are "
             f"{', '.join(sorted(_OPTIONS))}"
         )
     for name, most in _SECONDS.items():

@@ -7,10 +7,13 @@ framework holds the bare one, and the limit is silently no limit. That must not 
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
 from typing import Any, Callable
 
-__all__ = ["reference_count", "registration"]
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+
+__all__ = ["check_view", "reference_count", "refuse_registered", "registration"]
 
 
 def reference_count(function: Callable[..., Any]) -> int:
@@ -58,6 +61,29 @@ def registration(function: Callable[..., Any], references: int) -> str | None:
         if issubclass(type(candidate), kinds) and _holds(candidate, function):
             return type(candidate).__name__
     return None
+
+
+def refuse_registered(view: Any, references: int) -> None:
+    """Raises ConfigurationError for a view that a framework would call without its limit."""
+    registered = registration(view, references)
+    if registered is not None:
+        raise ConfigurationError(
+            f"{view.__qualname__} is registered with a {registered} already, which calls it "
+            "without @rate_limit; accepted is @rate_limit below the decorator that "
+            "registers the route"
+        )
+
+
+def check_view(view: Any) -> None:
+    """Raises ConfigurationError for what is no function that can be limited."""
+    accepted = "accepted by @rate_limit is a function that answers requests"
+    if isinstance(view, (staticmethod, classmethod)) or not callable(view):
+        raise ArgumentTypeError(f"{view!r} is a {type(view).__name__}; {accepted}")
+    if inspect.isgeneratorfunction(view) or inspect.isasyncgenfunction(view):
+        raise ConfigurationError(
+            f"{view!r} is a generator, which begins only after the response has begun; "
+            f"{accepted}, and which may return a streaming response"
+        )
 
 
 def _holds(candidate: Any, function: Callable[..., Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._unknown import unknown_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def open_store(storage: StorageLike, options: dict[str, Any]) -> _core.Store:
         raise ConfigurationError(f"the storage is {_without_password(storage)!r}; {_ACCEPTED}")
     if scheme == "memory" and (uri.netloc or uri.path.strip("/") or uri.fragment):
         raise ConfigurationError(
-            f"the storage is {storage!r}: a memory store has no host, path or fragment; {_ACCEPTED}"
+            f"the storage is {_without_password(storage)!r}: a memory store has no host, path or "
+            f"fragment; {_ACCEPTED}"
         )
     if scheme == "shm" and (bool(uri.netloc) == bool(uri.path.strip("/")) or uri.fragment):
         raise ConfigurationError(
@@ -76,7 +78,10 @@ def _memory_store(options: dict[str, Any]) -> _core.Store:
 def _capacity(options: dict[str, Any]) -> int | None:
     unknown = sorted(options.keys() - {"capacity"})
     if unknown:
-        raise ConfigurationError(f"unknown storage option {', '.join(unknown)}; {_ACCEPTED}")
+        raise ConfigurationError(
+            f"unknown option {unknown_options(unknown, ['capacity'])}; accepted with memory:// and "
+            "shm:// is capacity=KEYS"
+        )
     given = options.get("capacity")
     return None if given is None else _whole_number("capacity", given)
 

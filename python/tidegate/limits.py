@@ -3,8 +3,9 @@
 Importing this module registers ``tidegate+memory://``, ``tidegate+shm://NAME``,
 ``tidegate+redis://HOST`` and their ``async+`` forms with `limits`: what follows
 ``tidegate+`` is a storage URI of tidegate. Fixed windows are aligned to the epoch, moving
-windows are sliding logs, sliding windows are decided in integers; none lets more through
-than its limit, and a refused call is charged to none. The numbers that `limits` reports are
+windows are sliding logs (beyond a million, sliding windows, which is logged), sliding windows
+are decided in integers; none lets more through than its limit, and a refused call is charged
+to none. The numbers that `limits` reports are
 tidegate's own, except that the reset of a sliding window is never said to be further away
 than one window, which is the longest that `limits` can express.
 """
@@ -25,6 +26,7 @@ from limits.storage import MovingWindowSupport, SlidingWindowCounterSupport, Sto
 
 from tidegate._core import Decision, Limit
 from tidegate._errors import ConfigurationError, TidegateError
+from tidegate._guard import log
 from tidegate._limiter import Limiter
 
 __all__ = ["AsyncTidegateStorage", "TidegateStorage"]
@@ -40,6 +42,9 @@ _SCHEMES = [
 
 # Limiters are cheap to make again: what they count is in the store.
 _MAX_LIMITERS = 1024
+
+# The longest sliding log there is.
+_MAX_LOG = 1_000_000
 
 
 class _Limiters:
@@ -66,6 +71,13 @@ class _Limiters:
         self.of = functools.lru_cache(maxsize=_MAX_LIMITERS)(self._make)
 
     def _make(self, algorithm: str, count: int, period: int) -> Limiter:
+        if algorithm == "sliding-log" and count > _MAX_LOG:
+            log.warning(
+                "rate limiting: a moving window of %d is beyond %d, and decided as a "
+                "sliding-window-counter",
+                *(count, _MAX_LOG),
+            )
+            algorithm = "sliding-window"
         return Limiter(
             Limit(count, float(period), algorithm=algorithm),
             storage=self.probe.storage,

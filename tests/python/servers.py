@@ -7,9 +7,12 @@ import contextlib
 import http.client
 import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Callable
 
 import tidegate as tg
@@ -100,6 +103,45 @@ def wsgi_server(app: Any) -> Iterator[Client]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextlib.contextmanager
+def waitress_server(app: Any) -> Iterator[Client]:
+    """`app` under waitress in a thread, and a client of it."""
+    import waitress
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    channels: dict[int, Any] = {}
+    server = waitress.create_server(app, sockets=[listener], threads=2, map=channels)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        with contextlib.closing(Client(listener.getsockname())) as client:
+            yield client
+    finally:
+        # Its loop ends when nothing is left to serve.
+        server.trigger.pull_trigger(lambda: server.asyncore.close_all(channels))
+        thread.join()
+        server.task_dispatcher.shutdown()
+        listener.close()
+
+
+@contextlib.contextmanager
+def gunicorn_server(app: str, folder: Path, *, worker: str = "sync") -> Iterator[Address]:
+    """An application of a module in `folder`, under two workers of gunicorn; its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    command = [sys.executable, "-m", "gunicorn", "--chdir", str(folder), "--workers=2"]
+    command += ["--worker-class", worker, "--bind", f"fd://{listener.fileno()}", "--preload"]
+    command += ["--no-control-socket", "--graceful-timeout=1"]
+    command += ["--threads=2"] if worker == "gthread" else []
+    with subprocess.Popen(
+        [*command, app], pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL
+    ) as server:
+        try:
+            yield listener.getsockname()
+        finally:
+            server.terminate()
+            listener.close()
 
 
 async def asgi_call(

@@ -117,7 +117,9 @@ def test_on_refused_answers_in_its_own_way():
     assert not decisions[0]
 
 
-@pytest.mark.parametrize("on_refused", [lambda scope, decision: {"no": "app"}, lambda scope: None])
+@pytest.mark.parametrize(
+    "on_refused", [lambda scope, decision: {"no": "app"}, lambda scope, decision: 1 / 0]
+)
 def test_on_refused_that_fails_still_refuses(on_refused, caplog):
     app = limited("1/minute", on_refused=on_refused)
     ask(app)

@@ -302,7 +302,7 @@ def test_on_refused_may_return_what_the_route_could(app, clock, caplog):
         return {}
 
     @app.get("/broken")
-    @rate_limit("1/minute", clock=clock, on_refused=lambda request: None)
+    @rate_limit("1/minute", clock=clock, on_refused=lambda request, decision: 1 / 0)
     def broken():
         return {}
 

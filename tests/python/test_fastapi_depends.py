@@ -167,6 +167,67 @@ def test_the_services_own_handlers_win() -> None:
     assert (answer.status, answer.json(), answer["retry-after"]) == (503, {"wait": 60.0}, "60")
 
 
+class Storm(Exception):
+    pass
+
+
+@pytest.mark.parametrize("path", ["/storm", "/status", "/item/notanumber", "/teapot"])
+def test_what_handlers_answer_has_the_fields(path: str) -> None:
+    app = FastAPI(dependencies=[limit("9/minute"), limit("2/minute")])
+
+    @app.exception_handler(Storm)
+    def of_a_class(request: Request, exc: Storm) -> JSONResponse:
+        return JSONResponse({}, 503)
+
+    @app.exception_handler(410)
+    async def of_a_status(request: Request, exc: HTTPException) -> JSONResponse:
+        return JSONResponse({}, 404)
+
+    class OfAnObject:
+        async def __call__(self, request: Request, exc: Exception) -> JSONResponse:
+            return JSONResponse({}, 418)
+
+    app.add_exception_handler(KeyError, OfAnObject())
+
+    @app.get("/storm")
+    def storm() -> None:
+        raise Storm
+
+    @app.get("/status")
+    async def status() -> None:
+        raise HTTPException(410)
+
+    @app.get("/teapot")
+    async def teapot() -> None:
+        raise KeyError
+
+    @app.get("/item/{item}")
+    async def item(item: int) -> int:
+        return item
+
+    answers = [get(app, path) for _ in range(3)]
+    expected = {"/storm": 503, "/status": 404, "/item/notanumber": 422, "/teapot": 418}[path]
+    assert [answer.status for answer in answers] == [expected, expected, 429]
+    assert [answer["x-ratelimit-remaining"] for answer in answers] == ["1", "0", "0"]
+    assert [answer["x-ratelimit-limit"] for answer in answers] == ["2"] * 3
+    # What has no limit has no fields, though the handler is the same.
+    assert "x-ratelimit-limit" not in get(app, "/nowhere")
+
+
+def test_an_exception_instead_tells_of_no_limit_that_was_given_back() -> None:
+    instead = limit("1/minute", on_refused=lambda request, decision: HTTPException(418))
+    app = FastAPI(dependencies=[limit("9/minute")])
+
+    @app.get("/", dependencies=[instead])
+    async def route() -> str:
+        return "ok"
+
+    assert get(app).status == 200
+    answer = get(app)
+    assert answer.status == 418
+    assert "x-ratelimit-limit" not in answer
+
+
 def test_another_exception() -> None:
     app = FastAPI()
     instead = limit("1/minute", on_refused=lambda request, decision: HTTPException(418))

@@ -206,3 +206,72 @@ def test_slowapi_changes_one_uri(name, uri):
 
     with TestClient(app) as client:
         assert [client.get("/").status_code for _ in range(3)] == [200, 200, 429]
+
+
+def test_a_moving_window_beyond_the_longest_log_is_a_sliding_one(make, uri, caplog):
+    limiter = make("moving-window", uri, clock=ManualClock(start_ns=600 * 10**9))
+    limit = parse("2000000/minute")
+    assert limiter.hit(limit, "user", cost=1_999_999)
+    assert limiter.hit(limit, "user")
+    assert not limiter.hit(limit, "user")
+    assert limiter.get_window_stats(limit, "user").remaining == 0
+    assert caplog.text.count("a moving window of 2000000") == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_limits_on_one_route_of_each(name, uri):
+    flask_app = Flask(__name__)
+    flask_limiter = FlaskLimiter(lambda: "f", app=flask_app, storage_uri=uri, strategy=name)
+
+    @flask_app.get("/")
+    @flask_limiter.limit("3/day; 2/hour")
+    def index():
+        return "hello"
+
+    client = flask_app.test_client()
+    assert [client.get("/").status_code for _ in range(4)] == [200, 200, 429, 429]
+
+    app = FastAPI()
+    app.state.limiter = limiter = SlowLimiter(lambda: "s", storage_uri=uri, strategy=name)
+    app.add_exception_handler(RateLimitExceeded, _rate_limit_exceeded_handler)
+
+    @app.get("/")
+    @limiter.limit("3/day; 2/hour")
+    def not_async(request: Request):
+        return "hello"
+
+    with TestClient(app) as client:
+        assert [client.get("/").status_code for _ in range(4)] == [200, 200, 429, 429]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_redis_that_is_gone_raises_into_no_request(name, tmp_path):
+    gone = RedisServer(tmp_path, "--unixsocket", "")  # never started
+    uri = f"tidegate+redis://127.0.0.1:{gone.port}"
+    flask_app = Flask(__name__)
+    flask_app.config.update(RATELIMIT_STORAGE_URI=uri, RATELIMIT_STRATEGY=name)
+    flask_limiter = FlaskLimiter(lambda: "everyone")
+
+    @flask_app.get("/")
+    @flask_limiter.limit("2/day")
+    def index():
+        return "hello"
+
+    flask_limiter.init_app(flask_app)
+    client = flask_app.test_client()
+    assert [client.get("/").status_code for _ in range(3)] == [200, 200, 429]
+    assert not flask_limiter.storage.check()
+
+    app = FastAPI()
+    app.state.limiter = limiter = SlowLimiter(lambda: "s", storage_uri=uri, strategy=name)
+    app.add_exception_handler(RateLimitExceeded, _rate_limit_exceeded_handler)
+
+    @app.get("/")
+    @limiter.limit("2/day")
+    async def route(request: Request):
+        return "hello"
+
+    with TestClient(app) as client:
+        assert [client.get("/").status_code for _ in range(3)] == [200, 200, 429]
+    limiter = async_strategy(name, uri)
+    assert [limiter.hit(parse("2/day"), "user") for _ in range(3)] == [True, True, False]

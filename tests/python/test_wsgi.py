@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-import subprocess
 import sys
-import threading
 from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
 import pytest
 import tidegate as tg
-from servers import Answer, Client, wsgi_server
+from servers import Answer, Client, gunicorn_server, waitress_server, wsgi_server
 from tidegate.wsgi import RateLimitMiddleware
 
 NOW = 1_700_000_000 * 10**9
@@ -111,7 +108,9 @@ def test_on_refused_answers_in_its_own_way():
     assert answer["x-ratelimit-remaining"] == "0"
 
 
-@pytest.mark.parametrize("on_refused", [lambda environ, decision: "no", lambda environ: None])
+@pytest.mark.parametrize(
+    "on_refused", [lambda environ, decision: "no", lambda environ, decision: 1 / 0]
+)
 def test_on_refused_that_fails_still_refuses(on_refused, caplog):
     app = limited("1/minute", on_refused=on_refused)
     assert statuses(app, 2) == [200, 429]
@@ -155,22 +154,8 @@ def test_werkzeug():
 
 
 def test_waitress():
-    import waitress
-
-    listener = socket.create_server(("127.0.0.1", 0))
-    channels = {}
-    server = waitress.create_server(limited(), sockets=[listener], threads=2, map=channels)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        with contextlib.closing(Client(listener.getsockname())) as client:
-            answers = [client("/") for _ in range(3)]
-    finally:
-        # Its loop ends when nothing is left to serve.
-        server.trigger.pull_trigger(lambda: server.asyncore.close_all(channels))
-        thread.join()
-        server.task_dispatcher.shutdown()
-        listener.close()
+    with waitress_server(limited()) as client:
+        answers = [client("/") for _ in range(3)]
     assert [answer.status for answer in answers] == [200, 200, 429]
     assert answers[2]["retry-after"]
 
@@ -189,20 +174,9 @@ app = RateLimitMiddleware(hello, limit="20/hour", storage="shm://{path}")
 @pytest.mark.parametrize("worker", ["sync", "gthread", "gevent"])
 def test_gunicorn_workers_count_together(worker, tmp_path):
     (tmp_path / "service.py").write_text(APP.format(path=tmp_path / "counts"))
-    listener = socket.create_server(("127.0.0.1", 0))
-    command = [sys.executable, "-m", "gunicorn", "--chdir", str(tmp_path), "--workers=2"]
-    command += ["--worker-class", worker, "--bind", f"fd://{listener.fileno()}", "--preload"]
-    command += ["--no-control-socket", "--graceful-timeout=1"]
-    command += ["--threads=2"] if worker == "gthread" else []
-    with subprocess.Popen(
-        [*command, "service:app"], pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL
-    ) as server:
-        try:
-            found = []
-            for _ in range(30):  # each on a connection of its own, to whichever worker takes it
-                with contextlib.closing(Client(listener.getsockname())) as client:
-                    found.append(client("/").status)
-        finally:
-            server.terminate()
-            listener.close()
+    found = []
+    with gunicorn_server("service:app", tmp_path, worker=worker) as address:
+        for _ in range(30):  # each on a connection of its own, to whichever worker takes it
+            with contextlib.closing(Client(address)) as client:
+                found.append(client("/").status)
     assert found == [200] * 20 + [429] * 10

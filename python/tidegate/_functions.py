@@ -1,0 +1,31 @@
+"""Functions that the service gives, looked at before the first request."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from tidegate._errors import ArgumentTypeError
+
+__all__ = ["check_function"]
+
+
+def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
+    """Raises ArgumentTypeError where `function` cannot be called with what it is to be given."""
+    wanted = f"a function of {' and '.join(takes)}"
+    if not callable(function):
+        ours = ", such as those of tidegate.keys" if name == "key" else ""
+        raise ArgumentTypeError(
+            f"{name} is {function!r} of type {type(function).__name__}; "
+            f"accepted is {wanted}{ours}, or None"
+        )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of functions in C
+        return
+    try:
+        signature.bind(*takes)
+    except TypeError:
+        raise ArgumentTypeError(
+            f"{name} is {function!r}, which takes {signature}; accepted is {wanted}"
+        ) from None

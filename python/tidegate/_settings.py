@@ -1,0 +1,179 @@
+"""Options that a service may give in its code or in its framework's configuration."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable
+
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._guard import Guard
+from tidegate._headers import FAMILIES, Fields
+from tidegate._limit import as_limits
+from tidegate._limiter import Limiter
+from tidegate._middleware import methods_of
+from tidegate._scopes import guard_in_scope
+from tidegate.keys import first_of, peer, user
+
+__all__ = ["Settings", "check_synchronous", "key_function"]
+
+# What each is where nobody says; in the order in which they are read, for later ones go by
+# earlier ones.
+_DEFAULTS: dict[str, Any] = {
+    "enabled": True,
+    "algorithm": "token-bucket",
+    "prefix": "tg",
+    "clock": None,
+    "storage_options": {},
+    "storage": "memory://",
+    "limit": None,
+    "endpoint_limit": None,
+    "key": None,
+    "cost": 1,
+    "exempt_when": None,
+    "exempt_methods": ("OPTIONS",),
+    "on_no_key": "address",
+    "on_refused": None,
+    "headers": FAMILIES,
+}
+_FUNCTIONS = ("limit", "endpoint_limit", "key", "cost", "exempt_when", "on_refused")
+_NAMED_KEYS = ("ip", "user", "user_or_ip")
+
+
+class Settings:
+    """What a service has chosen, in attributes of the names of the options.
+
+    `given` is what code has given, where it is not None, and comes before `configured`.
+    `name` is a format for how an option is written in the configuration, for errors to tell;
+    `accepted` are the options that it may have. `open_store` is called with the storage and
+    its options. Raises ConfigurationError that names the option.
+    """
+
+    enabled: bool
+    algorithm: str
+    prefix: str
+    clock: Any
+    storage_options: dict[str, Any]
+    storage: Any
+    limit: Any
+    endpoint_limit: Any
+    key: Any
+    cost: Any
+    exempt_when: Any
+    exempt_methods: frozenset[str]
+    on_no_key: str
+    on_refused: Any
+    headers: Any
+
+    def __init__(
+        self,
+        given: Mapping[str, Any],
+        configured: Mapping[str, Any],
+        *,
+        name: str,
+        accepted: frozenset[str],
+        open_store: Callable[[Any, dict[str, Any]], Any],
+    ) -> None:
+        known = {option: name.format(option.upper()) for option in _DEFAULTS if option in accepted}
+        for option in configured:
+            if option not in known:
+                raise ConfigurationError(
+                    f"{name.format(str(option).upper())} is no setting; accepted are "
+                    f"{', '.join(known.values())}"
+                )
+        self._open_store = open_store
+        for option, default in _DEFAULTS.items():
+            value = given.get(option)
+            if value is not None or option not in configured:
+                setattr(self, option, self._read(option, default if value is None else value))
+                continue
+            try:
+                setattr(self, option, self._read(option, configured[option]))
+            except ConfigurationError as exc:
+                kind = ArgumentTypeError if isinstance(exc, TypeError) else ConfigurationError
+                raise kind(f"{known[option]}: {exc}") from exc
+
+    def guard(self, limit: Any, scope: str, **options: Any) -> Guard:
+        """A guard whose limit counts in `scope`, with these settings where `options` has none."""
+        chosen = {
+            option: getattr(self, option)
+            for option in ("algorithm", "key", "exempt_when", "on_no_key", "on_refused")
+        }
+        return guard_in_scope(
+            limit,
+            scope=scope,
+            store=self.storage,
+            prefix=self.prefix,
+            clock=self.clock,
+            headers=self.headers,
+            **{**chosen, **options},
+        )
+
+    def _read(self, option: str, value: Any) -> Any:
+        if option in _FUNCTIONS and isinstance(value, str) and ":" in value:
+            value = _imported(value)
+        if option == "enabled" and not isinstance(value, bool):
+            raise ArgumentTypeError(f"enabled is {value!r}; accepted are True and False")
+        if option in ("algorithm", "prefix") and not isinstance(value, str):
+            raise ArgumentTypeError(f"the {option} is {value!r}; accepted is a str")
+        if option == "algorithm":
+            as_limits("1/second", value)
+        if option == "storage_options" and not isinstance(value, dict):
+            raise ArgumentTypeError(f"the storage options are {value!r}; accepted is a dict")
+        if option == "storage":
+            return self._open_store(value, self.storage_options)
+        if option.endswith("limit"):
+            return value if value is None or callable(value) else as_limits(value, self.algorithm)
+        if option == "key":
+            return key_function(value)
+        if option == "exempt_methods":
+            return methods_of(value)
+        if option == "headers":
+            if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+                value = tuple(value)
+            Fields(as_limits("1/second", "token-bucket"), value)
+        if option in ("cost", "exempt_when", "on_no_key", "on_refused"):
+            # A guard of nothing knows what is accepted.
+            nothing = Limiter("1000000000/second", storage=self.storage)
+            Guard(nothing, address=peer, headers=(), **{option: value})
+        return value
+
+
+def key_function(key: Any) -> Any:
+    """The key function that `key` is, or names."""
+    if key is None or callable(key):
+        return key
+    if key == "ip":
+        return peer
+    if key == "user":
+        return user()
+    if key == "user_or_ip":
+        return first_of(user(), peer)
+    if isinstance(key, str) and ":" in key:
+        return _imported(key)
+    raise ConfigurationError(
+        f"the key is {key!r}; accepted is a function of the request, "
+        f"{', '.join(map(repr, _NAMED_KEYS))}, or 'package.module:function'"
+    )
+
+
+def check_synchronous(**functions: Any) -> None:
+    """Raises ConfigurationError for functions that must be awaited."""
+    for name, function in functions.items():
+        if inspect.iscoroutinefunction(function):
+            raise ConfigurationError(
+                f"{name} is the async function {function!r}; accepted is one that is not async"
+            )
+
+
+def _imported(name: str) -> Any:
+    try:
+        found = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise ConfigurationError(
+            f"{name!r} cannot be imported ({exc}); accepted is 'package.module:function'"
+        ) from exc
+    if not callable(found):
+        raise ArgumentTypeError(f"{name!r} is {found!r}; accepted is a function")
+    return found

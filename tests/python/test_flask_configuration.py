@@ -1,0 +1,190 @@
+"""What the extension for Flask is told by code and by configuration."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import tidegate as tg
+
+flask = pytest.importorskip("flask")
+
+from flask_service import NOW, nothing, service, statuses  # noqa: E402
+from tidegate.flask import RateLimit  # noqa: E402
+
+
+@pytest.fixture
+def clock():
+    return tg.ManualClock(NOW)
+
+
+@pytest.fixture
+def app():
+    return service()
+
+
+def test_configuration(clock):
+    app = service(
+        TIDEGATE_LIMIT=["1/second", "3/minute"],
+        TIDEGATE_ALGORITHM="fixed-window",
+        TIDEGATE_STORAGE="memory://",
+        TIDEGATE_STORAGE_OPTIONS={"capacity": 5000},
+        TIDEGATE_HEADERS=["x-ratelimit"],
+        TIDEGATE_KEY=by_tenant,
+        TIDEGATE_ON_NO_KEY="closed",
+        TIDEGATE_EXEMPT_METHODS=["HEAD"],
+    )
+    RateLimit(clock=clock).init_app(app)
+    client = app.test_client()
+    answer = client.get("/a/1", headers={"x-tenant": "t"})
+    assert "RateLimit" not in answer.headers
+    assert statuses(app, "/a/1", headers={"x-tenant": "t"}) == [429]
+    assert statuses(app, "/a/1", method="HEAD", headers={"x-tenant": "t"}) == [200]
+    assert statuses(app, "/a/1") == [429]
+    app.config["TIDEGATE_ENABLED"] = False
+    assert statuses(app, *["/a/1"] * 3) == [200] * 3
+
+
+def by_tenant(request):
+    return request.headers.get("x-tenant")
+
+
+@pytest.mark.parametrize("key", ["ip", "user_or_ip", "tidegate.keys:peer"])
+def test_keys_by_name(clock, key):
+    app = service(TIDEGATE_KEY=key, TIDEGATE_LIMIT="1/minute")
+    RateLimit(app, clock=clock)
+    assert statuses(app, "/a/1", "/a/1") == [200, 429]
+    assert statuses(app, "/a/1", environ_base={"REMOTE_ADDR": "198.51.100.7"}) == [200]
+
+
+def test_code_comes_before_configuration(clock):
+    app = service(TIDEGATE_LIMIT="1/minute")
+    RateLimit(app, "2/minute", clock=clock)
+    assert statuses(app, *["/a/1"] * 3) == [200, 200, 429]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "accepted"),
+    [
+        ("TIDEGATE_ENABLED", "yes", "True and False"),
+        ("TIDEGATE_LIMIT", "five a minute", "accepted"),
+        ("TIDEGATE_ENDPOINT_LIMIT", 5, "accepted"),
+        ("TIDEGATE_STORAGE", "mongodb://localhost", "accepted"),
+        ("TIDEGATE_STORAGE_OPTIONS", "capacity=5", "a dict"),
+        ("TIDEGATE_ALGORITHM", "bucket", "accepted"),
+        ("TIDEGATE_PREFIX", 5, "a str"),
+        ("TIDEGATE_KEY", "address", "user_or_ip"),
+        ("TIDEGATE_KEY", "no.such:module", "package.module:function"),
+        ("TIDEGATE_ON_NO_KEY", "ignore", "accepted"),
+        ("TIDEGATE_HEADERS", ["draft"], "accepted"),
+        ("TIDEGATE_HEADERS", 5, "accepted"),
+        ("TIDEGATE_EXEMPT_METHODS", "OPTIONS", "accepted"),
+        ("TIDEGATE_LIMITS", "5/minute", "accepted are TIDEGATE_ENABLED"),
+    ],
+)
+def test_wrong_configuration_is_told_by_its_key(key, value, accepted):
+    with pytest.raises(tg.ConfigurationError, match=key) as caught:
+        RateLimit(service(**{key: value}))
+    assert accepted in str(caught.value)
+
+
+async def later(request):
+    return "x"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"limit": "five a minute"},
+        {"endpoint_limit": []},
+        {"key": 5},
+        {"key": later},
+        {"cost": 0},
+        {"exempt_when": True},
+        {"on_no_key": "ignore"},
+        {"on_refused": later},
+        {"headers": "draft"},
+        {"exempt_methods": "OPTIONS"},
+        {"algorithm": "bucket"},
+        {"capacity": 5},
+    ],
+)
+def test_wrong_options_raise_before_there_is_an_application(options):
+    with pytest.raises(tg.ConfigurationError, match="accepted"):
+        RateLimit(**options)
+
+
+def test_wrong_limits_of_views():
+    limiter = RateLimit()
+    with pytest.raises(tg.ConfigurationError, match="accepted"):
+        limiter.limit("five a minute")
+    for options in ({"key": later}, {"scope": ""}, {"methods": "POST"}, {"key": "address"}):
+        with pytest.raises(tg.ConfigurationError, match="accepted"):
+            limiter.limit("5/minute", **options)
+    with pytest.raises(tg.ConfigurationError, match="generator"):
+        limiter.limit("5/minute")(lambda: (yield))
+    limiter.limit("5/minute", cost=6)(by_tenant)
+    kept = limiter.limit("5/minute", cost=6)(nothing)
+    with pytest.raises(tg.ConfigurationError, match="the cost is 6"):
+        limiter.init_app(service())
+    assert callable(kept)
+
+
+def test_above_the_route_it_would_guard_nothing(app):
+    limiter = RateLimit(app)
+
+    def page():
+        return {}
+
+    app.add_url_rule("/page", "page", page)
+    with pytest.raises(tg.ConfigurationError, match="registered with a Flask already"):
+        limiter.limit("5/minute")(page)
+
+
+def test_an_application_is_limited_once(app):
+    limiter = RateLimit(app)
+    with pytest.raises(tg.ConfigurationError, match="once for each"):
+        limiter.init_app(app)
+    with pytest.raises(tg.ArgumentTypeError, match="accepted is a Flask"):
+        limiter.init_app(app.wsgi_app)
+
+
+def test_several_applications_count_apart_and_are_not_kept_alive(clock):
+    limiter = RateLimit(limit="3/minute", clock=clock)
+    view = limiter.limit("1/minute")(nothing)
+
+    def create():
+        app = service()
+        limiter.init_app(app)
+        app.add_url_rule("/own", "own", view)
+        own = limiter.limit("1/minute")(nothing)
+        app.add_url_rule("/inside", "inside", own)
+        return app
+
+    apps = [create(), create()]
+    for app in apps:
+        assert statuses(app, "/own", "/own", "/inside", "/inside") == [200, 429, 200, 429]
+    gone = weakref.ref(apps.pop())
+    del app
+    gc.collect()
+    assert gone() is None
+
+
+def test_an_application_without_the_extension_says_so(app, clock):
+    limiter = RateLimit(clock=clock)
+    app.add_url_rule("/own", "own", limiter.limit("1/minute")(nothing))
+    app.testing = True
+    with pytest.raises(tg.ConfigurationError, match="init_app"):
+        app.test_client().get("/own")
+
+
+def test_several_extensions_on_one_application(app, clock):
+    RateLimit(app, "3/minute", clock=clock)
+    RateLimit(app, "2/hour", clock=clock)
+    client = app.test_client()
+    answer = client.get("/a/1")
+    assert answer.headers["RateLimit-Policy"] == '"2/hour";q=2;w=3600, "3/minute";q=3;w=60'
+    assert statuses(app, *["/a/1"] * 2) == [200, 429]
+    clock.advance(3600)
+    assert client.get("/a/1").headers["RateLimit"] == '"2/hour";r=1;t=1800, "3/minute";r=2;t=20'

@@ -1,0 +1,385 @@
+"""The extension for Flask: whole applications, endpoints, blueprints and views."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import tidegate as tg
+from servers import Client, gunicorn_server, waitress_server, wsgi_server
+
+flask = pytest.importorskip("flask")
+
+from flask.views import MethodView, View  # noqa: E402
+from flask_service import NOW, nothing, service, statuses  # noqa: E402
+from tidegate.flask import RateLimit, RateLimitExceeded  # noqa: E402
+
+
+@pytest.fixture
+def clock():
+    return tg.ManualClock(NOW)
+
+
+@pytest.fixture
+def app():
+    return service()
+
+
+def test_a_client_has_one_count_for_the_whole_application(app, clock):
+    RateLimit(app, "2/minute", clock=clock)
+    assert statuses(app, "/a/1", "/b/1", "/a/1", "/b/2") == [200, 200, 429, 429]
+    assert statuses(app, "/a/1", environ_base={"REMOTE_ADDR": "198.51.100.7"}) == [200]
+    clock.advance(30)
+    assert statuses(app, "/nowhere", "/nowhere") == [404, 429]
+
+
+def test_endpoints_count_apart_and_by_template(app, clock):
+    RateLimit(app, endpoint_limit="2/minute", clock=clock)
+    assert statuses(app, "/a/1", "/a/2", "/a/3", "/b/1") == [200, 200, 429, 200]
+    assert statuses(app, "/x", "/y", "/z") == [404, 404, 429]
+
+
+def test_a_million_paths_are_no_growth(app, clock):
+    limiter = RateLimit(app, "1000000000/minute", endpoint_limit="1000000000/minute", clock=clock)
+    limited = app.extensions["tidegate"][limiter]
+    client = app.test_client()
+
+    def visit(number):
+        client.get(f"/a/{number}")
+        client.get(f"/nowhere/{number}")
+        client.open(f"/nowhere/{number}", method="M" + "xyz"[number % 3] * (number % 7))
+
+    for number in range(3):
+        visit(number)
+    known = len(limited._plans)
+    for number in range(100):
+        visit(number)
+    assert len(limited._plans) == known == 2
+    # One key for the application, one for each of two endpoints.
+    assert limited._everywhere.limiter.stats().keys == 3
+
+
+def test_what_one_limit_refuses_no_other_charges(app, clock):
+    limiter = RateLimit(app, "10/minute", clock=clock)
+    blueprint = flask.Blueprint("ships", __name__, url_prefix="/ships")
+    limiter.limit("4/minute")(blueprint)
+
+    @blueprint.get("/")
+    @limiter.limit("2/minute")
+    def ships():
+        return {}
+
+    app.register_blueprint(blueprint)
+    client = app.test_client()
+    first = client.get("/ships/")
+    assert first.headers["RateLimit-Policy"] == (
+        '"10/minute";q=10;w=60, "4/minute";q=4;w=60, "2/minute";q=2;w=60'
+    )
+    assert first.headers["X-RateLimit-Limit"] == "2"
+    assert first.headers["X-RateLimit-Remaining"] == "1"
+    assert statuses(app, *["/ships/"] * 5) == [200, 429, 429, 429, 429]
+    # Two of ten were charged.
+    assert client.get("/a/1").headers["X-RateLimit-Remaining"] == "7"
+
+
+def test_a_limit_of_its_own_replaces_that_of_endpoints_alone(app, clock):
+    limiter = RateLimit(app, "6/minute", endpoint_limit="1/minute", clock=clock)
+
+    @app.route("/own", methods=["GET", "POST"])
+    @limiter.limit("3/minute", methods=["POST"])
+    def own():
+        return {}
+
+    assert statuses(app, *["/own"] * 2) == [200, 429]
+    assert statuses(app, *["/own"] * 4, method="POST") == [200, 200, 200, 429]
+    assert statuses(app, "/a/1", "/b/1", "/own") == [200, 200, 429]
+
+
+def test_decorators_above_each_other_are_one_plan(app, clock):
+    limiter = RateLimit(app, clock=clock)
+
+    @app.get("/<user>")
+    @limiter.limit("3/minute")
+    @limiter.limit("1/minute", key=lambda request: request.view_args["user"])
+    def page(user):
+        return {}
+
+    assert statuses(app, "/x", "/x", "/x", "/y", "/z", "/w") == [200, 429, 429, 200, 200, 429]
+
+
+def test_views_of_every_sort(app, clock):
+    limiter = RateLimit(app, clock=clock)
+
+    class Listed(View):
+        decorators = [limiter.limit("1/minute")]  # noqa: RUF012
+
+        def dispatch_request(self):
+            return {}
+
+    @limiter.limit("1/minute")
+    class Decorated(MethodView):
+        def get(self):
+            return {}
+
+    class Methods(MethodView):
+        def get(self):
+            return {}
+
+        @limiter.limit("1/minute")
+        def post(self):
+            return {}
+
+    app.add_url_rule("/listed", view_func=Listed.as_view("listed"))
+    app.add_url_rule("/decorated", view_func=Decorated.as_view("decorated"))
+    app.add_url_rule("/methods", view_func=Methods.as_view("methods"))
+
+    @app.get("/async")
+    @limiter.limit("1/minute")
+    async def later():
+        return {}
+
+    for path in ("/listed", "/decorated", "/async"):
+        assert statuses(app, path, path) == [200, 429]
+    assert statuses(app, *["/methods"] * 3) == [200, 200, 200]
+    assert statuses(app, *["/methods"] * 2, method="POST") == [200, 429]
+
+
+def test_a_limit_that_another_decorator_hides_still_holds(app, clock):
+    limiter = RateLimit(app, "3/minute", clock=clock)
+
+    def hiding(view):
+        return lambda *args: view(*args)
+
+    @hiding
+    @limiter.limit("1/minute")
+    def page():
+        return {}
+
+    app.add_url_rule("/hidden", "hidden", page)
+
+    @app.get("/calls")
+    def calls():
+        return page()
+
+    client = app.test_client()
+    answer = client.get("/hidden")
+    assert answer.headers["X-RateLimit-Limit"] == "1"
+    assert answer.headers["RateLimit-Policy"] == '"1/minute";q=1;w=60, "3/minute";q=3;w=60'
+    refusal = client.get("/calls")
+    assert (refusal.status_code, refusal.headers["Retry-After"]) == (429, "60")
+    # The application's limit has back what it charged for the refused call.
+    assert client.get("/a/1").headers["X-RateLimit-Remaining"] == "1"
+
+
+def test_exempt_views_and_blueprints(clock, tmp_path):
+    (tmp_path / "static").mkdir()
+    (tmp_path / "static" / "style.css").write_text("")
+    app = flask.Flask(__name__, root_path=str(tmp_path))
+    limiter = RateLimit(app, "1/minute", clock=clock)
+    inner = flask.Blueprint("inner", __name__)
+    outer = limiter.exempt(flask.Blueprint("outer", __name__))
+    inner.add_url_rule("/inner", "page", dict)
+    outer.register_blueprint(inner)
+    app.register_blueprint(outer)
+
+    @app.get("/below")
+    @limiter.exempt
+    def below():
+        return {}
+
+    @limiter.exempt
+    @app.get("/above")
+    def above():
+        return {}
+
+    @limiter.exempt
+    class Exempt(View):
+        def dispatch_request(self):
+            return {}
+
+    app.add_url_rule("/class", view_func=Exempt.as_view("class"))
+    app.add_url_rule("/limited", "limited", dict)
+    for path in ("/below", "/above", "/class", "/inner", "/static/style.css"):
+        assert statuses(app, path, path) == [200, 200]
+    assert statuses(app, "/limited", "/limited") == [200, 429]
+    with pytest.raises(tg.ArgumentTypeError, match="accepted is a view"):
+        limiter.exempt("limited")
+
+
+def test_blueprints_count_for_all_their_endpoints(app, clock):
+    limiter = RateLimit(clock=clock)
+    blueprint = flask.Blueprint("one", __name__, url_prefix="/one")
+    limiter.limit("2/minute")(blueprint)
+    for name in ("x", "y"):
+        blueprint.add_url_rule(f"/{name}", name, dict)
+    app.register_blueprint(blueprint)
+    limiter.init_app(app)
+    assert statuses(app, "/one/x", "/one/y", "/one/x", "/a/1") == [200, 200, 429, 200]
+
+
+def test_a_shared_limit(app, clock):
+    limiter = RateLimit(app, clock=clock)
+    shared = limiter.shared_limit("2/minute", scope="both")
+    app.add_url_rule("/x", "x", shared(nothing))
+    app.add_url_rule("/y", "y", shared(nothing))
+    assert statuses(app, "/x", "/y", "/x") == [200, 200, 429]
+
+
+def test_cost_after(app, clock):
+    limiter = RateLimit(app, clock=clock)
+
+    @app.get("/tokens/<int:count>")
+    @limiter.limit(
+        "10/minute", cost=5, cost_after=lambda request, answer: answer["tokens"], scope="tokens"
+    )
+    def tokens(count):
+        return {"tokens": count}
+
+    assert statuses(app, "/tokens/1", "/tokens/9", "/tokens/1") == [200, 200, 429]
+    with pytest.raises(tg.ConfigurationError, match="cost_after"):
+        limiter.limit("1/minute", cost_after=lambda *_: 1)(flask.Blueprint("x", __name__))
+
+
+def test_a_refusal_without_an_error_handler_is_problem_json(app, clock):
+    RateLimit(app, "1/minute", clock=clock)
+    with wsgi_server(app) as client:
+        assert client("/a/1").status == 200
+        refusal = client("/a/1")
+        assert refusal.status == 429
+        assert refusal["content-type"] == "application/problem+json"
+        assert refusal["retry-after"] == "60"
+        assert refusal["x-ratelimit-remaining"] == "0"
+        assert refusal.json()["violated-policies"] == ["1/minute"]
+        assert client("/a/1", "HEAD").body == b""
+        assert [client("/a/1", "OPTIONS").status for _ in range(3)] == [200, 200, 200]
+
+
+@pytest.mark.parametrize("handled", [429, RateLimitExceeded, "HTTPException"])
+@pytest.mark.parametrize("path", ["/a/1", "/own", "/async"])
+def test_error_handlers_answer_refusals(app, clock, handled, path):
+    limiter = RateLimit(app, "1/minute", clock=clock)
+    app.add_url_rule("/own", "own", limiter.limit("1/minute")(nothing))
+
+    @app.get("/async")
+    @limiter.limit("1/minute")
+    async def later():
+        return {}
+
+    if handled == "HTTPException":
+        from werkzeug.exceptions import HTTPException as handled
+
+    @app.errorhandler(handled)
+    def too_many(exc):
+        assert isinstance(exc, tg.RateLimitExceeded)
+        return {"sorry": exc.description, "wait": exc.decision.retry_after}, exc.code
+
+    client = app.test_client()
+    client.get(path)
+    answer = client.get(path)
+    assert answer.status_code == 429
+    assert answer.json == {
+        "sorry": "The limit 1/minute refused this request. Try again in 60 s.",
+        "wait": 60.0,
+    }
+    assert answer.headers.getlist("Retry-After") == ["60"]
+    assert answer.headers["RateLimit"].startswith('"1/minute";r=0')
+
+
+def test_on_refused(app, clock, caplog):
+    answers = iter([({"slow": "down"}, 503), None, ZeroDivisionError])
+
+    def refuse(request, decision):
+        assert not decision
+        answer = next(answers)
+        if answer is ZeroDivisionError:
+            raise answer
+        return answer
+
+    RateLimit(app, "1/minute", clock=clock, on_refused=refuse)
+    assert statuses(app, *["/a/1"] * 4) == [200, 503, 429, 429]
+    assert "gave nothing" in caplog.text
+    assert "on_refused raised" in caplog.text
+
+
+def test_errors_carry_the_fields(app, clock):
+    RateLimit(app, "5/minute", clock=clock)
+    app.add_url_rule("/fault", "fault", lambda: 1 / 0)
+    app.logger.disabled = True
+    client = app.test_client()
+    for path, status in (("/fault", 500), ("/nowhere", 404)):
+        answer = client.get(path)
+        assert (answer.status_code, answer.headers["X-RateLimit-Limit"]) == (status, "5")
+    assert client.delete("/a/1").status_code == 405
+
+
+def test_what_a_view_says_itself_stays(app, clock):
+    RateLimit(app, "5/minute", clock=clock)
+    app.add_url_rule(
+        "/own", "own", lambda: ("", 200, {"X-RateLimit-Limit": "1", "RateLimit": '"own";r=1'})
+    )
+    headers = app.test_client().get("/own").headers
+    assert headers.getlist("X-RateLimit-Limit") == ["1"]
+    assert headers["RateLimit"] == '"own";r=1, "5/minute";r=4;t=12'
+
+
+def test_the_decision_is_known_to_the_view(app, clock):
+    limiter = RateLimit(app, "5/minute", clock=clock)
+    app.add_url_rule("/left", "left", lambda: {"left": limiter.decision.remaining})
+    assert app.test_client().get("/left").json == {"left": 4}
+    with app.test_request_context("/left"):
+        assert limiter.decision is None
+
+
+def test_functions_that_run_before_are_those_registered_earlier(app, clock):
+    @app.before_request
+    def authenticate():
+        flask.g.user = flask.request.headers["x-user"]
+
+    RateLimit(app, "1/minute", clock=clock, key=lambda request: flask.g.user)
+    assert statuses(app, "/a/1", headers={"x-user": "ann"}) == [200]
+    assert statuses(app, "/a/1", headers={"x-user": "bob"}) == [200]
+    assert statuses(app, "/a/1", headers={"x-user": "ann"}) == [429]
+
+
+FACTORY = """
+from flask import Flask
+from tidegate.flask import RateLimit
+
+limiter = RateLimit(endpoint_limit="20/hour")
+
+def create():
+    app = Flask(__name__)
+    app.config["TIDEGATE_STORAGE"] = "shm://{path}"
+    limiter.init_app(app)
+
+    @app.get("/")
+    def page():
+        return "page"
+
+    @app.get("/own")
+    @limiter.limit("5/hour")
+    def own():
+        return "own"
+
+    return app
+"""
+
+
+@pytest.mark.parametrize("worker", ["sync", "gthread"])
+def test_gunicorn_workers_count_together(worker, tmp_path):
+    (tmp_path / "service.py").write_text(FACTORY.format(path=tmp_path / "counts"))
+    found = {"/": [], "/own": []}
+    with gunicorn_server("service:create()", tmp_path, worker=worker) as address:
+        for path, answers in found.items():
+            for _ in range(25):  # each on a connection of its own, to whichever worker takes it
+                with contextlib.closing(Client(address)) as client:
+                    answers.append(client(path).status)
+    assert found == {"/": [200] * 20 + [429] * 5, "/own": [200] * 5 + [429] * 20}
+
+
+def test_waitress(app, clock):
+    RateLimit(app, "2/minute", clock=clock)
+    with waitress_server(app) as client:
+        answers = [client("/a/1") for _ in range(3)]
+    assert [answer.status for answer in answers] == [200, 200, 429]
+    assert answers[2]["retry-after"] == "30"
