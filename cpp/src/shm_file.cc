@@ -151,7 +151,7 @@ absl::Status Make(const std::string& path, int64_t capacity) {
   header.byte_order = ShmHeader::kByteOrder;
   header.cell_bytes = sizeof(Cell);
   header.slice_cells = Table::kSliceCells;
-  header.bytes = ShmHeader::kBytes + slices * Table::kSliceBytes;
+  header.bytes = ShmHeader::kSlicesAt + slices * Table::kSliceBytes;
   header.slices = slices;
   header.capacity = capacity;
   header.epoch_offset_ns = ReadClock(CLOCK_REALTIME) - ReadClock(CLOCK_MONOTONIC);
@@ -218,7 +218,7 @@ absl::Status Verify(const std::string& path, int fd, const ShmOptions& options, 
   if (header->byte_order != ShmHeader::kByteOrder || header->cell_bytes != sizeof(Cell) ||
       header->slice_cells != Table::kSliceCells || header->slices == 0 ||
       header->slices > uint64_t{1} << 24 ||
-      header->bytes != ShmHeader::kBytes + header->slices * Table::kSliceBytes) {
+      header->bytes != ShmHeader::kSlicesAt + header->slices * Table::kSliceBytes) {
     return Refused(path, "it was made by another build of tidegate");
   }
   if (header->boot != ThisBoot()) return absl::AbortedError("stale");

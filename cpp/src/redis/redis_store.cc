@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "redis/board.h"
 #include "redis/breaker.h"
 #include "redis/cluster.h"
 #include "redis/connection.h"
@@ -95,12 +96,13 @@ absl::StatusOr<std::shared_ptr<RedisStore>> RedisStore::Create(RedisOptions opti
 
 RedisStore::RedisStore(RedisOptions options)
     : options_(std::move(options)),
-      hasher_(Hasher::RandomSeed()),
       fallback_(options_.fallback),
+      board_(std::make_unique<redis::BoardView>(options_)),
       scripts_(std::make_unique<redis::Scripts>()),
-      denied_(
-          std::make_unique<redis::DenyCache>(absl::ToInt64Nanoseconds(options_.deny_cache_max))),
-      breaker_(std::make_unique<redis::Breaker>(options_.breaker_failures, options_.breaker_open)),
+      denied_(std::make_unique<redis::DenyCache>(
+          *board_->board, absl::ToInt64Nanoseconds(options_.deny_cache_max))),
+      breaker_(std::make_unique<redis::Breaker>(*board_->breaker, options_.breaker_failures,
+                                                options_.breaker_open, options_.timeout)),
       client_(options_.topology == Topology::kCluster
                   ? std::shared_ptr<redis::Client>(redis::Cluster::Create(options_))
                   : std::make_shared<redis::Connection>(options_)) {}
@@ -127,7 +129,7 @@ uint16_t RedisStore::SlotOf(const Charge& charge) const {
 }
 
 Fingerprint RedisStore::KeyOf(const Charge& charge) const {
-  return hasher_.Hash(charge.key, charge.limit->tag);
+  return board_->hasher.Hash(charge.key, charge.limit->tag);
 }
 
 redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
@@ -147,7 +149,7 @@ redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int6
 
 RedisStore::Asked RedisStore::Ask(absl::Span<const Charge> plan, const Moment& moment) const {
   Asked asked;
-  asked.at_ns = options_.client_clock ? moment.now_ns : SystemClock::Get().Now();
+  asked.at_ns = options_.client_clock ? moment.now_ns : HostNowNs();
   if (!denied_->on()) return asked;
   const size_t n = std::min(plan.size(), kMostDenied);
   for (size_t i = 0; i < n; ++i) asked.versions[i] = denied_->Version(KeyOf(plan[i]));
@@ -163,7 +165,7 @@ void RedisStore::Remember(absl::Span<const Charge> plan, const Asked& asked,
     if (!state.has_value()) return;
     states[i] = *state;
   }
-  const int64_t heard_ns = options_.client_clock ? asked.at_ns : SystemClock::Get().Now();
+  const int64_t heard_ns = options_.client_clock ? asked.at_ns : HostNowNs();
   for (size_t i = 0; i < plan.size(); ++i) {
     denied_->Put(KeyOf(plan[i]), asked.versions[i], states[i], retry_after_ns,
                  {asked.at_ns, heard_ns, answer.now_ns});
@@ -190,10 +192,10 @@ std::optional<Decision> RedisStore::Denied(absl::Span<const Charge> plan, int64_
 
 std::optional<Decision> RedisStore::HitWithoutWaiting(absl::Span<const Charge> plan,
                                                       const Moment& moment) {
-  if (!breaker_->IsClosed()) [[unlikely]]
+  if (!breaker_->IsQuiet()) [[unlikely]]
     return Before(Op::kHit, plan, 0, moment);
   if (!denied_->on()) return std::nullopt;
-  return Denied(plan, options_.client_clock ? moment.now_ns : SystemClock::Get().Now());
+  return Denied(plan, options_.client_clock ? moment.now_ns : HostNowNs());
 }
 
 // Asks whether Redis answers, at nobody's cost.
@@ -233,9 +235,9 @@ std::optional<Decision> RedisStore::Before(Op op, absl::Span<const Charge> plan,
       }
     }
   }
-  if (breaker_->IsClosed()) return std::nullopt;
-  const int64_t now = SystemClock::Get().Now();
-  if (breaker_->ProbeIsDue(now)) {
+  if (breaker_->IsQuiet()) return std::nullopt;
+  TellOfChange("another caller found it out");
+  if (breaker_->ProbeIsDue(HostNowNs())) {
     client_->Send(0, absl::Now() + options_.timeout, std::make_unique<Probe>(weak_from_this()));
     client_->Kick();
   }
