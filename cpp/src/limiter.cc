@@ -39,6 +39,7 @@ Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
       shm_(limits_.size() == 1 ? dynamic_cast<ShmStore*>(store_.get()) : nullptr),
       redis_(dynamic_cast<RedisStore*>(store_.get())),
       blocks_(store_->blocks()),
+      sets_back_(!blocks_ || dynamic_cast<ManualClock*>(clock.get()) != nullptr),
       clock_(std::move(clock)),
       clock_shift_ns_(store_->clock_shift_ns()) {}
 
@@ -74,7 +75,7 @@ TIDEGATE_INLINE Decision Limiter::HitNow(std::string_view key, int64_t cost) {
   Decision decision = memory_ != nullptr ? memory_->HitInline({key, limits_.data(), cost}, moment)
                       : shm_ != nullptr  ? shm_->HitInline({key, limits_.data(), cost}, moment)
                                          : Decide(key, cost, moment);
-  if (decision.behind) [[unlikely]] {
+  if (decision.behind && sets_back_) [[unlikely]] {
     decision = Decide(key, cost, {NowNs(), /*confirmed=*/true});
   }
   if (!blocks_) decision.at_ns = moment.now_ns;
@@ -136,7 +137,7 @@ std::optional<Decision> Limiter::Begin(Op op, std::string_view key, int64_t cost
         finish(last);
         done(last);
       };
-      if (!decision.behind) return end(decision);
+      if (!decision.behind || !sets_back_) return end(decision);
       // As in Hit(): a second reading confirms the first.
       const auto early =
           redis_->Begin(op, PlanFor(again, cost), 0, {NowNs(), /*confirmed=*/true}, end);

@@ -180,6 +180,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
                                  const Moment& moment);
   Decision Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment);
   Decision Degraded(Op op, absl::Span<const Charge> plan, const Moment& moment);
+  // Makes `d` a refusal of a limit that is used up.
+  static void Refuse(Decision* d, int64_t retry_after_ns);
   Decision AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment);
   Moment FallbackMoment(const Moment& moment) const;
   void Record(const absl::Status& status);
