@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tidegate._core import Decision
     from tidegate._limiter import Limiter
 
-__all__ = ["HIT", "PEEK", "REFUND", "RELEASE", "RESET", "ask", "begin"]
+__all__ = ["HIT", "PEEK", "REFUND", "RELEASE", "RESET", "ask", "begin", "forget_closed"]
 
 # As enum Op in cpp/include/tidegate/store.h.
 HIT, PEEK, REFUND, RELEASE, RESET = range(5)
@@ -21,6 +21,17 @@ HIT, PEEK, REFUND, RELEASE, RESET = range(5)
 _channels: WeakKeyDictionary[asyncio.AbstractEventLoop, _core.Channel] = WeakKeyDictionary()
 # A child of fork() has none of its parent's loops running, and must not hear for them.
 os.register_at_fork(after_in_child=_channels.clear)
+
+
+def forget_closed() -> None:
+    """Lets go of loops that were closed with calls in flight.
+
+    Futures that such a loop never heard of keep it, and its channel keeps them.
+    """
+    for reference in _channels.keyrefs():
+        loop = reference()
+        if loop is not None and loop.is_closed():
+            _channels.pop(loop, None)
 
 
 def begin(
@@ -34,11 +45,7 @@ def begin(
     loop = asyncio.get_running_loop()
     channel = _channels.get(loop)
     if channel is None:
-        # Futures that a closed loop never heard of keep it, and its channel keeps them.
-        for reference in _channels.keyrefs():
-            other = reference()
-            if other is not None and other.is_closed():
-                _channels.pop(other, None)
+        forget_closed()
         channel = _channels[loop] = _core.Channel()
         loop.add_reader(channel.fileno(), channel.drain)
     return limiter._begin(op, key, cost, admitted, loop, channel)
