@@ -332,7 +332,7 @@ def test_exit_with_calls_in_flight(server: RedisServer, proxy: Proxy, how: str) 
         import asyncio, logging, sys, threading, tidegate
         logging.disable()
         how = {how!r}
-        breaker = "&breaker_failures=1" if how == "open breaker" else "&breaker_failures=100000"
+        breaker = "&breaker_failures=1" if how == "open breaker" else "&breaker_open=0.2"
         uri = "redis://127.0.0.1:{proxy.port}?timeout=0.05&connect_timeout=20" + breaker
         limiter = tidegate.Limiter("1000000/hour", storage=uri)
         while limiter.hit("k").degraded and how != "open breaker":

@@ -115,7 +115,7 @@ def test_clocks_that_are_set_or_differ_mint_nothing(server: RedisServer) -> None
         waits = [b - a for a, b in zip([begin, *each.admitted], [*each.admitted, end])]
         # Keys live on for as long as what they hold counts: a sliding window's for two.
         most = 2 * PERIOD if each.name.startswith("sliding-window") else PERIOD
-        assert max(waits) < most + 0.5, each.name
+        assert max(waits) < most + 1, each.name  # all hosts take turns here
         assert all(limiter.stats().degraded == 0 for limiter in each.limiters)
         assert all(limiter.stats().script_errors == 0 for limiter in each.limiters)
         for limiter in each.limiters:
