@@ -39,6 +39,7 @@ Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
       shm_(limits_.size() == 1 ? dynamic_cast<ShmStore*>(store_.get()) : nullptr),
       redis_(dynamic_cast<RedisStore*>(store_.get())),
       blocks_(store_->blocks()),
+      sets_back_(!blocks_ || dynamic_cast<ManualClock*>(clock.get()) != nullptr),
       clock_(std::move(clock)),
       clock_shift_ns_(store_->clock_shift_ns()) {}
 
@@ -84,7 +85,7 @@ TIDEGATE_INLINE Decision Limiter::HitNow(std::string_view key, int64_t cost) {
   const Moment moment{NowNs()};
   Decision decision = memory_ != nullptr ? memory_->HitInline({key, limits_.data(), cost}, moment)
                                          : HitElsewhere(key, cost, moment.now_ns);
-  if (decision.behind) [[unlikely]] {
+  if (decision.behind && sets_back_) [[unlikely]] {
     decision = Decide(key, cost, {NowNs(), /*confirmed=*/true});
   }
   if (!blocks_) decision.at_ns = moment.now_ns;
@@ -151,7 +152,7 @@ std::optional<Decision> Limiter::Begin(Op op, std::string_view key, int64_t cost
 }
 
 std::function<int64_t()> Limiter::ClockToConfirm() {
-  if (redis_ == nullptr || !redis_->client_clock()) return nullptr;
+  if (redis_ == nullptr || !redis_->client_clock() || !sets_back_) return nullptr;
   return [this] { return NowNs(); };
 }
 

@@ -65,7 +65,7 @@ Decision Plan::Hit(Keys keys, Costs costs) {
   const auto clock = [&first] { return first.NowNs(); };
   const Moment moment{clock()};
   Decision decision = first.store_->HitAll(charged.charges, moment, clock);
-  if (decision.behind) [[unlikely]] {
+  if (decision.behind && first.sets_back_) [[unlikely]] {
     decision = first.store_->HitAll(charged.charges, {clock(), /*confirmed=*/true}, clock);
   }
   if (!blocks()) decision.at_ns = moment.now_ns;

@@ -234,6 +234,8 @@ class Limiter(_core.Limiter):
         """Ends the limiter: later calls raise LimiterClosedError, waiting ones too."""
         self._close()
         self._room.wake_all()
+        if self._loops is not None:
+            self._loops.forget_closed()
 
     def __enter__(self) -> Limiter:
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import time
 
 import pytest
 import tidegate
@@ -61,3 +62,61 @@ def test_as_memory_over_very_many_calls(
 
     admitted = asyncio.run(all_of_them())
     assert CALLS // 10 < admitted < CALLS - CALLS // 10
+
+
+COUNT, PERIOD = 10, 1.0
+ALGORITHMS = ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log"]
+
+
+class Hosts:
+    """Two hosts with clocks of their own, which share a limit."""
+
+    def __init__(self, server: RedisServer, algorithm: str, step: float, lone: bool) -> None:
+        self.name = f"{algorithm} {step} {'alone' if lone else 'beside another'}"
+        self.step = step
+        self.wrong = 0.0  # seconds by which the clock of the first is ahead
+        limit = tidegate.Limit(f"{COUNT}/{PERIOD} s", algorithm=algorithm)
+        uri = server.uri(f"{PATIENT}&clock=client&deny_cache_max=0")
+        clocks = [lambda: time.time() + self.wrong, *([] if lone else [time.time])]
+        self.limiters = [
+            tidegate.Limiter(limit, storage=uri, clock=clock, prefix=self.name) for clock in clocks
+        ]
+        self.admitted: list[float] = []
+
+    def hit(self) -> None:
+        for limiter in self.limiters:
+            if limiter.allow("k"):
+                self.admitted.append(time.monotonic())
+
+
+def test_clocks_that_are_set_or_differ_mint_nothing(server: RedisServer) -> None:
+    """Law 6, of real clocks: a burst more at the most, and nobody waits for long."""
+    hosts = [
+        Hosts(server, algorithm, step, lone)
+        for algorithm in ALGORITHMS
+        for step in (-3600, -0.9, 0.9, 3600)
+        for lone in (False, True)
+    ]
+    for each in hosts:
+        while len(each.admitted) < COUNT:
+            each.hit()
+    begin = time.monotonic()
+    for each in hosts:
+        each.admitted.clear()
+        each.wrong = each.step
+    while time.monotonic() < begin + 3.5 * PERIOD:
+        for each in hosts:
+            each.hit()
+    end = time.monotonic()
+    for each in hosts:
+        # What the time grants, windows that it touches in part, and one burst.
+        periods = (end - begin) / PERIOD
+        assert len(each.admitted) <= (periods + 2) * COUNT, each.name
+        waits = [b - a for a, b in zip([begin, *each.admitted], [*each.admitted, end])]
+        # Keys live on for as long as what they hold counts: a sliding window's for two.
+        most = 2 * PERIOD if each.name.startswith("sliding-window") else PERIOD
+        assert max(waits) < most + 1, each.name  # all hosts take turns here
+        assert all(limiter.stats().degraded == 0 for limiter in each.limiters)
+        assert all(limiter.stats().script_errors == 0 for limiter in each.limiters)
+        for limiter in each.limiters:
+            limiter.close()

@@ -105,6 +105,10 @@ class Limiter {
   ShmStore* const shm_;
   RedisStore* const redis_;
   const bool blocks_;
+  // Whether a state that lies too far ahead is moved back (step.h). Not one that hosts
+  // share by clocks of their own: each that is behind would undo what another admitted.
+  // Its key expires by the server's clock, within a period.
+  const bool sets_back_;
   const std::shared_ptr<Clock> clock_;
   SystemClock& system_ = SystemClock::Get();
   const int64_t clock_shift_ns_;

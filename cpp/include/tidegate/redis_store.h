@@ -196,6 +196,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   std::optional<Decision> BeginSpread(absl::Span<const Charge> plan, const Moment& moment,
                                       Clock clock, Done done);
   Decision Degraded(Op op, absl::Span<const Charge> plan, const Moment& moment);
+  // Makes `d` a refusal of a limit that is used up.
+  static void Refuse(Decision* d, int64_t retry_after_ns);
   Decision AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment);
   Moment FallbackMoment(const Moment& moment) const;
   void Record(const absl::Status& status);

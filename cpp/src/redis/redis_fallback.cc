@@ -55,6 +55,15 @@ Moment RedisStore::FallbackMoment(const Moment& moment) const {
   return {HostNowNs(), /*confirmed=*/true};
 }
 
+void RedisStore::Refuse(Decision* d, int64_t retry_after_ns) {
+  d->allowed = false;
+  d->retry_after_ns = retry_after_ns;
+  d->delay_ns = 0;
+  d->used_ns = d->limit->depth_ns();
+  d->used_fraction = d->limit->depth_fraction();
+  d->used_units = d->limit->count();
+}
+
 Decision RedisStore::AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment) {
   if (op == Op::kPeek) return fallback_->PeekAll(plan, moment);
   return plan.size() == 1
@@ -71,11 +80,8 @@ Decision RedisStore::Degraded(Op op, absl::Span<const Charge> plan, const Moment
     d.allowed = options_.on_error == OnError::kOpen;
     if (!d.allowed) {
       // When Redis may be asked again.
-      d.retry_after_ns =
-          std::max(breaker_->OpenFor(HostNowNs()), absl::ToInt64Nanoseconds(options_.timeout));
-      d.used_ns = d.limit->depth_ns();
-      d.used_fraction = d.limit->depth_fraction();
-      d.used_units = d.limit->count();
+      Refuse(&d,
+             std::max(breaker_->OpenFor(HostNowNs()), absl::ToInt64Nanoseconds(options_.timeout)));
     }
   } else if (plan[0].limit->share == nullptr) {
     d = AskFallback(op, plan, moment);

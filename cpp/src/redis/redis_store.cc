@@ -276,6 +276,8 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
     // Only with the caller's clock is a second reading of use.
     d.behind = d.behind && options_.client_clock && !moment.confirmed;
     d.at_ns = answer->now_ns;
+    // The script has refused; a window that is moved back may have room.
+    if (d.behind && d.allowed && op == Op::kHit) Refuse(&d, std::max<int64_t>(d.reset_after_ns, 1));
     if (d.behind || d.allowed == answer->allowed) {
       if (op == Op::kHit && changed && denied_->on()) {
         for (const Charge& charge : plan) denied_->Outdate(KeyOf(charge));
@@ -324,11 +326,11 @@ Decision RedisStore::Peek(const Charge& charge, const Moment& moment) {
   return Run(Op::kPeek, {&charge, 1}, 0, moment);
 }
 Decision RedisStore::HitAll(absl::Span<const Charge> plan, const Moment& moment,
-                            absl::FunctionRef<int64_t()> clock) {
+                            absl::FunctionRef<int64_t()>) {
   if (!Spans(plan)) return Run(Op::kHit, plan, 0, moment);
   absl::Notification over;
   Decision decision;
-  const auto early = BeginSpread(plan, moment, clock, [&](const Decision& d) {
+  const auto early = BeginSpread(plan, moment, nullptr, [&](const Decision& d) {
     decision = d;
     over.Notify();
   });
