@@ -13,9 +13,10 @@ from werkzeug.exceptions import TooManyRequests
 
 from tidegate import _errors
 from tidegate._errors import ConfigurationError
-from tidegate._frameworks import limited_class
-from tidegate._guard import Guard, Verdict, finished, ready
+from tidegate._frameworks import VERDICTS, limited_class
+from tidegate._guard import Guard, Verdict, finished
 from tidegate._headers import PROBLEM_TYPE, extend, retry_seconds
+from tidegate._middleware import replacement
 from tidegate._registered import check_view, reference_count, refuse_registered
 from tidegate._scopes import own_scope
 from tidegate._stack import Stack
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["DECISION", "Decorator", "LimitedApp", "RateLimitExceeded", "Rule"]
 
 DECISION = "tidegate.decision"
-_VERDICTS = "tidegate.verdicts"
 _VIEWS = "tidegate.views"
 _MARK = "__tidegate_flask_limit__"
 
@@ -220,7 +220,7 @@ class LimitedApp:
 
     def tell(self, response: flask.Response) -> flask.Response:
         """Adds the fields of all that was judged; what is nearer to the view comes first."""
-        for verdict in reversed(flask.request.environ.pop(_VERDICTS, ())):
+        for verdict in reversed(flask.request.environ.pop(VERDICTS, ())):
             extend(response.headers, verdict.fields())
         return response
 
@@ -240,24 +240,18 @@ class LimitedApp:
                 judged[view] = verdict
             if verdict is not None:
                 environ[DECISION] = verdict.decision
-                environ.setdefault(_VERDICTS, []).append(verdict)
+                environ.setdefault(VERDICTS, []).append(verdict)
             return None
         environ[DECISION] = verdict.decision
-        for earlier in environ.get(_VERDICTS, ()):
+        for earlier in environ.get(VERDICTS, ()):
             finished(earlier.undo(True))
-        environ[_VERDICTS] = [verdict]
+        environ[VERDICTS] = [verdict]
         return self._refused(request, verdict)
 
     def _refused(self, request: flask.Request, verdict: Verdict) -> Any:
-        guard = verdict.guard
-        answer = None
-        if guard.on_refused is not None:
-            try:
-                answer = finished(ready(guard.on_refused(request, verdict.decision), True))
-                if answer is None:
-                    guard.complain("on_refused gave nothing; the usual body is sent")
-            except Exception as exc:
-                guard.complain("on_refused raised; the usual body is sent", exc=exc)
+        answer = finished(
+            replacement(verdict, request, "what a view returns", _is_answer, blocking=True)
+        )
         if answer is None:
             raise RateLimitExceeded(verdict)
         return answer
@@ -297,6 +291,10 @@ class LimitedApp:
                 handler = getattr(view_class, "get", None)
             found.append(getattr(handler, _MARK, None))
         return [one for one in found if one is not None and one.extension is self._extension]
+
+
+def _is_answer(answer: Any) -> bool:
+    return answer is not None
 
 
 def _judge(guards: list[Guard]) -> Callable[..., Any]:

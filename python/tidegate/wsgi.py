@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate._guard import Guard, Verdict, finished, ready
+from tidegate._guard import Guard, Verdict, finished
 from tidegate._headers import FAMILIES, ONCE, PROBLEM_TYPE, title
-from tidegate._middleware import limiter_of, methods_of
+from tidegate._middleware import limiter_of, methods_of, replacement
 from tidegate.keys import peer
 
 if TYPE_CHECKING:
@@ -90,9 +90,10 @@ class RateLimitMiddleware:
     def _refuse(
         self, verdict: Verdict, environ: Environ, start_response: StartResponse
     ) -> Iterable[bytes]:
-        response = self._replacement(environ, verdict)
+        response = finished(replacement(verdict, environ, "a WSGI application", blocking=True))
         if response is not None:
-            return response(environ, _with_fields(start_response, verdict))
+            application: WSGIApp = response
+            return application(environ, _with_fields(start_response, verdict))
         body = verdict.problem()
         start_response(
             "429 Too Many Requests",
@@ -103,25 +104,6 @@ class RateLimitMiddleware:
             ],
         )
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
-
-    def _replacement(self, environ: Environ, verdict: Verdict) -> WSGIApp | None:
-        """What the service wants to answer a refusal with; None for the usual body."""
-        on_refused = self._guard.on_refused
-        if on_refused is None:
-            return None
-        try:
-            response = finished(ready(on_refused(environ, verdict.decision), True))
-        except Exception as exc:
-            self._guard.complain("on_refused raised; the usual body is sent", exc=exc)
-            return None
-        if not callable(response):
-            self._guard.complain(
-                "on_refused gave a %s, accepted is a WSGI application; the usual body is sent",
-                type(response).__name__,
-            )
-            return None
-        application: WSGIApp = response
-        return application
 
 
 def _with_fields(start_response: StartResponse, verdict: Verdict) -> StartResponse:
