@@ -31,6 +31,7 @@ from tidegate._headers import PROBLEM_TYPE, extend
 from tidegate._middleware import replacement
 from tidegate._scopes import shared_store
 from tidegate._settings import Settings, check_synchronous, key_function
+from tidegate._unknown import unknown_options
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -190,7 +191,7 @@ def rate_limit(
     chosen = _settings()
     if storage is None and options:
         raise ConfigurationError(
-            f"the options {', '.join(sorted(options))} were given without a storage; accepted "
+            f"the options {unknown_options(options, ())} were given without a storage; accepted "
             "are storage options with storage=, or in TIDEGATE['STORAGE_OPTIONS']"
         )
     given = {
