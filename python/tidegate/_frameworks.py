@@ -165,8 +165,10 @@ def put(raw: list[tuple[bytes, bytes]], verdict: Verdict) -> None:
     again has those of the last request.
     """
     fields = verdict.fields()
-    names = {name for name, _ in fields}
-    raw[:] = [header for header in raw if header[0] not in names] + fields
+    if raw:
+        names = {name for name, _ in fields}
+        raw[:] = [header for header in raw if header[0] not in names]
+    raw += fields
 
 
 def with_fields(exc: Any, verdict: Verdict) -> Exception:
