@@ -15,17 +15,18 @@ from tidegate import _errors
 from tidegate._errors import ConfigurationError
 from tidegate._frameworks import VERDICTS, limited_class
 from tidegate._guard import Guard, Verdict, finished
-from tidegate._headers import PROBLEM_TYPE, extend, retry_seconds
+from tidegate._headers import PROBLEM_TYPE, retry_seconds
 from tidegate._middleware import replacement
 from tidegate._registered import check_view, reference_count, refuse_registered
 from tidegate._scopes import own_scope
 from tidegate._stack import Stack
+from tidegate.wsgi import WSGIApp, with_fields
 
 if TYPE_CHECKING:
     from tidegate._settings import Settings
     from tidegate.flask import RateLimit
 
-__all__ = ["DECISION", "Decorator", "LimitedApp", "RateLimitExceeded", "Rule"]
+__all__ = ["DECISION", "Decorator", "LimitedApp", "RateLimitExceeded", "Rule", "Telling"]
 
 DECISION = "tidegate.decision"
 _VIEWS = "tidegate.views"
@@ -163,6 +164,24 @@ class LimitedView:
             finished(verdict.settle(request, result, True))
 
 
+class Telling:
+    """The WSGI application of Flask, with the fields of all that was judged on its responses.
+
+    It is here that they cost least, and that no response goes without.
+    """
+
+    def __init__(self, app: WSGIApp) -> None:
+        self._app = app
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if VERDICTS in environ:  # another extension tells
+            return self._app(environ, start_response)
+        # Before the call, for what is in between may copy the environ.
+        verdicts: list[Verdict] = []
+        environ[VERDICTS] = verdicts
+        return self._app(environ, with_fields(start_response, verdicts))
+
+
 class LimitedApp:
     """The limits of one application."""
 
@@ -218,12 +237,6 @@ class LimitedApp:
                 return answer, None
         return None, request.environ[_VIEWS][view]
 
-    def tell(self, response: flask.Response) -> flask.Response:
-        """Adds the fields of all that was judged; what is nearer to the view comes first."""
-        for verdict in reversed(flask.request.environ.pop(VERDICTS, ())):
-            extend(response.headers, verdict.fields())
-        return response
-
     def _applies_to(self, request: flask.Request) -> bool:
         return bool(
             self._config["TIDEGATE_ENABLED"] and request.method not in self._settings.exempt_methods
@@ -243,9 +256,10 @@ class LimitedApp:
                 environ.setdefault(VERDICTS, []).append(verdict)
             return None
         environ[DECISION] = verdict.decision
-        for earlier in environ.get(VERDICTS, ()):
+        verdicts = environ.setdefault(VERDICTS, [])
+        for earlier in verdicts:
             finished(earlier.undo(True))
-        environ[VERDICTS] = [verdict]
+        verdicts[:] = [verdict]
         return self._refused(request, verdict)
 
     def _refused(self, request: flask.Request, verdict: Verdict) -> Any:

@@ -9,11 +9,11 @@ and for Flask, which keeps its application object:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._guard import Guard, Verdict, finished
-from tidegate._headers import FAMILIES, ONCE, PROBLEM_TYPE, title
+from tidegate._headers import FAMILIES, PROBLEM_TYPE, added
 from tidegate._middleware import limiter_of, methods_of, replacement
 from tidegate.keys import peer
 
@@ -85,7 +85,7 @@ class RateLimitMiddleware:
         environ["tidegate.decision"] = verdict.decision
         if not verdict.decision.allowed:
             return self._refuse(verdict, environ, start_response)
-        return self.app(environ, _with_fields(start_response, verdict))
+        return self.app(environ, with_fields(start_response, (verdict,)))
 
     def _refuse(
         self, verdict: Verdict, environ: Environ, start_response: StartResponse
@@ -93,30 +93,25 @@ class RateLimitMiddleware:
         response = finished(replacement(verdict, environ, "a WSGI application", blocking=True))
         if response is not None:
             application: WSGIApp = response
-            return application(environ, _with_fields(start_response, verdict))
+            return application(environ, with_fields(start_response, (verdict,)))
         body = verdict.problem()
         start_response(
             "429 Too Many Requests",
             [
                 ("Content-Type", PROBLEM_TYPE.decode()),
                 ("Content-Length", str(len(body))),
-                *((title(name), value.decode()) for name, value in verdict.fields()),
+                *added((), verdict.fields()),
             ],
         )
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
 
-def _with_fields(start_response: StartResponse, verdict: Verdict) -> StartResponse:
-    """`start_response`, with the fields of the verdict added to the headers."""
+def with_fields(start_response: StartResponse, verdicts: Sequence[Verdict]) -> StartResponse:
+    """`start_response`, with the fields of the verdicts added to the headers, the last first."""
 
     def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
-        present = {name.lower() for name, _ in headers}
-        added = [
-            (title(name), value.decode())
-            for name, value in verdict.fields()
-            # What is nearer to the route is the more specific.
-            if name not in ONCE or name.decode() not in present
-        ]
-        return start_response(status, [*headers, *added], *exc_info)
+        for verdict in reversed(verdicts):
+            headers = headers + added(headers, verdict.fields())
+        return start_response(status, headers, *exc_info)
 
     return start
