@@ -1,11 +1,12 @@
-"""Requests a second of a FastAPI application, bare and under rate limiters.
+"""Requests a second of FastAPI and Flask applications, bare and under rate limiters.
 
     python benchmarks/python/bench_web.py [--quick] [--rounds N] [--json FILE]
 
-Each subject is served by a uvicorn of its own (httptools, uvloop), and `wrk` asks
-them in turn, round after round. Needs wrk, uvicorn[standard] and fastapi; slowapi and
-fastapi-limiter are measured where they are installed, and what counts in Redis where there
-is a redis-server, which is started on a free port.
+Each subject is served by a uvicorn of its own (httptools, uvloop), those of Flask by a gunicorn
+(one gthread worker), and `wrk` asks them in turn, round after round. Needs wrk,
+uvicorn[standard] and fastapi; Flask under gunicorn, slowapi, fastapi-limiter and Flask-Limiter
+are measured where they are installed, and what counts in Redis where there is a redis-server,
+which is started on a free port.
 """
 
 from __future__ import annotations
@@ -182,6 +183,49 @@ def fastapi_limiter() -> Any:
     return app
 
 
+def flask_bare() -> Any:
+    from flask import Flask
+
+    app = Flask(__name__)
+
+    @app.get("/")
+    def hello() -> dict[str, str]:
+        return {"hello": "world"}
+
+    return app
+
+
+def flask_extension() -> Any:
+    from tidegate.flask import RateLimit
+
+    app = flask_bare()
+    RateLimit(app, _LIMIT)
+    return app
+
+
+def flask_extension_endpoints() -> Any:
+    from tidegate.flask import RateLimit
+
+    app = flask_bare()
+    RateLimit(app, endpoint_limit=_LIMIT)
+    return app
+
+
+def flask_limiter() -> Any:
+    from flask_limiter import Limiter
+    from flask_limiter.util import get_remote_address
+
+    app = flask_bare()
+    Limiter(
+        get_remote_address,
+        app=app,
+        default_limits=[_LIMIT],
+        headers_enabled=True,
+        storage_uri="memory://",
+    )
+    return app
+
+
 # Each with the module that it needs.
 SUBJECTS: dict[str, tuple[Callable[[], Any], str]] = {
     "bare": (bare, "fastapi"),
@@ -203,16 +247,40 @@ ON_REDIS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+FLASK_SUBJECTS: dict[str, tuple[Callable[[], Any], str]] = {
+    "Flask, bare": (flask_bare, "flask"),
+    "Flask, tidegate extension": (flask_extension, "tidegate"),
+    "Flask, tidegate extension by endpoint": (flask_extension_endpoints, "tidegate"),
+    "Flask-Limiter": (flask_limiter, "flask_limiter"),
+}
+
+
 @contextlib.contextmanager
 def served(name: str) -> Iterator[str]:
     """The URL of a subject, in a process of its own."""
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
-        command = [sys.executable, __file__, "--serve", name, str(listener.fileno())]
+        if name in FLASK_SUBJECTS:
+            command = _gunicorn(name, listener.fileno())
+        else:
+            command = [sys.executable, __file__, "--serve", name, str(listener.fileno())]
         with subprocess.Popen(command, pass_fds=[listener.fileno()]) as server:
             try:
                 yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
             finally:
                 server.terminate()
+
+
+def _gunicorn(name: str, fd: int) -> list[str]:
+    here = Path(__file__).resolve()
+    command = [sys.executable, "-m", "gunicorn", "--chdir", str(here.parent)]
+    command += ["--bind", f"fd://{fd}", "--worker-class", "gthread", "--threads", "4"]
+    command += ["--keep-alive", "60", "--no-control-socket", "--log-level", "error"]
+    return [*command, f"{here.stem}:flask_application({name!r})"]
+
+
+def flask_application(name: str) -> Any:
+    """What gunicorn serves."""
+    return FLASK_SUBJECTS[name][0]()
 
 
 def serve(name: str, fd: int) -> None:
@@ -279,6 +347,17 @@ def added_targets(figures: dict[str, dict[str, float]]) -> list[harness.Target]:
     ]
 
 
+def figures_of(rates: dict[str, list[float]], name: str) -> dict[str, float]:
+    """Medians over the rounds; shares are of the bare application in the same round."""
+    found = rates[name]
+    bare = rates["Flask, bare" if name in FLASK_SUBJECTS else "bare"]
+    return {
+        "requests_per_second": statistics.median(found),
+        "share": statistics.median(a / b for a, b in zip(found, bare, strict=True)),
+        "added_us": statistics.median(1e6 / a - 1e6 / b for a, b in zip(found, bare, strict=True)),
+    }
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--serve"]:
         serve(sys.argv[2], int(sys.argv[3]))
@@ -290,6 +369,8 @@ def main() -> None:
     harness.print_interpreter()
     with contextlib.ExitStack() as stack:
         subjects = SUBJECTS | stack.enter_context(redis_for_servers())
+        if harness.optional("flask") and harness.optional("gunicorn"):
+            subjects = subjects | FLASK_SUBJECTS
         names = [name for name, (_, module) in subjects.items() if harness.optional(module)]
         rates: dict[str, list[float]] = {name: [] for name in names}
         urls = {name: stack.enter_context(served(name)) for name in names}
@@ -299,22 +380,17 @@ def main() -> None:
             for name, url in urls.items():
                 time.sleep(0.2)
                 rates[name].append(requests_per_second(url, 2 if options.quick else 4))
-    # Shares are of the bare application in the same round.
-    figures = {
-        name: {
-            "requests_per_second": statistics.median(found),
-            "share": statistics.median(a / b for a, b in zip(found, rates["bare"], strict=True)),
-            "added_us": statistics.median(
-                1e6 / a - 1e6 / b for a, b in zip(found, rates["bare"], strict=True)
-            ),
-        }
-        for name, found in rates.items()
-    }
-    lines = [
-        [name, f"{f['requests_per_second']:,.0f}", f"{f['share']:.2f}", f"{f['added_us']:.1f}"]
-        for name, f in figures.items()
-    ]
-    harness.print_table("FastAPI under uvicorn", ["", "req/s", "share", "added us"], lines)
+    figures = {name: figures_of(rates, name) for name in names}
+    for title, subjects in (
+        ("FastAPI under uvicorn", SUBJECTS | ON_REDIS),
+        ("Flask under gunicorn", FLASK_SUBJECTS),
+    ):
+        lines = [
+            [name, f"{f['requests_per_second']:,.0f}", f"{f['share']:.2f}", f"{f['added_us']:.1f}"]
+            for name, f in figures.items()
+            if name in subjects
+        ]
+        harness.print_table(title, ["", "req/s", "share", "added us"], lines)
     bounds = {
         "tidegate middleware": 0.95,
         "tidegate @rate_limit": 0.93,
@@ -322,6 +398,7 @@ def main() -> None:
         "tidegate middleware, refusing": 2.5,
         "tidegate middleware, Redis": 0.75,
         "tidegate @rate_limit, Redis": 0.75,
+        "Flask, tidegate extension": 0.93,
     }
     targets = [
         harness.Target(name, figures[name]["share"], bound)

@@ -128,10 +128,10 @@ class _Decorator:
     def __call__(self, view: Any) -> Any:
         references = reference_count(view)
         if inspect.isclass(view):
-            return limited_class(view, lambda: self._for(view))
-        return self._for(view)(view, references)
+            return limited_class(view, lambda: self.together(view))
+        return self.together(view)(view, references)
 
-    def _for(self, owner: Any) -> Callable[..., Any]:
+    def together(self, owner: Any) -> Callable[..., Any]:
         """What limits functions, all of them by one guard."""
         guard: Guard | None = None
 

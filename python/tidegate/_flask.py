@@ -13,21 +13,22 @@ from werkzeug.exceptions import TooManyRequests
 
 from tidegate import _errors
 from tidegate._errors import ConfigurationError
-from tidegate._frameworks import limited_class
-from tidegate._guard import Guard, Verdict, finished, ready
-from tidegate._headers import PROBLEM_TYPE, extend, retry_seconds
+from tidegate._frameworks import VERDICTS, limited_class
+from tidegate._guard import Guard, Verdict, finished
+from tidegate._headers import PROBLEM_TYPE, retry_seconds
+from tidegate._middleware import replacement
 from tidegate._registered import check_view, reference_count, refuse_registered
 from tidegate._scopes import own_scope
 from tidegate._stack import Stack
+from tidegate.wsgi import WSGIApp, with_fields
 
 if TYPE_CHECKING:
     from tidegate._settings import Settings
     from tidegate.flask import RateLimit
 
-__all__ = ["DECISION", "Decorator", "LimitedApp", "RateLimitExceeded", "Rule"]
+__all__ = ["DECISION", "Decorator", "LimitedApp", "RateLimitExceeded", "Rule", "Telling"]
 
 DECISION = "tidegate.decision"
-_VERDICTS = "tidegate.verdicts"
 _VIEWS = "tidegate.views"
 _MARK = "__tidegate_flask_limit__"
 
@@ -163,6 +164,24 @@ class LimitedView:
             finished(verdict.settle(request, result, True))
 
 
+class Telling:
+    """The WSGI application of Flask, with the fields of all that was judged on its responses.
+
+    It is here that they cost least, and that no response goes without.
+    """
+
+    def __init__(self, app: WSGIApp) -> None:
+        self._app = app
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if VERDICTS in environ:  # another extension tells
+            return self._app(environ, start_response)
+        # Before the call, for what is in between may copy the environ.
+        verdicts: list[Verdict] = []
+        environ[VERDICTS] = verdicts
+        return self._app(environ, with_fields(start_response, verdicts))
+
+
 class LimitedApp:
     """The limits of one application."""
 
@@ -218,12 +237,6 @@ class LimitedApp:
                 return answer, None
         return None, request.environ[_VIEWS][view]
 
-    def tell(self, response: flask.Response) -> flask.Response:
-        """Adds the fields of all that was judged; what is nearer to the view comes first."""
-        for verdict in reversed(flask.request.environ.pop(_VERDICTS, ())):
-            extend(response.headers, verdict.fields())
-        return response
-
     def _applies_to(self, request: flask.Request) -> bool:
         return bool(
             self._config["TIDEGATE_ENABLED"] and request.method not in self._settings.exempt_methods
@@ -240,24 +253,19 @@ class LimitedApp:
                 judged[view] = verdict
             if verdict is not None:
                 environ[DECISION] = verdict.decision
-                environ.setdefault(_VERDICTS, []).append(verdict)
+                environ.setdefault(VERDICTS, []).append(verdict)
             return None
         environ[DECISION] = verdict.decision
-        for earlier in environ.get(_VERDICTS, ()):
+        verdicts = environ.setdefault(VERDICTS, [])
+        for earlier in verdicts:
             finished(earlier.undo(True))
-        environ[_VERDICTS] = [verdict]
+        verdicts[:] = [verdict]
         return self._refused(request, verdict)
 
     def _refused(self, request: flask.Request, verdict: Verdict) -> Any:
-        guard = verdict.guard
-        answer = None
-        if guard.on_refused is not None:
-            try:
-                answer = finished(ready(guard.on_refused(request, verdict.decision), True))
-                if answer is None:
-                    guard.complain("on_refused gave nothing; the usual body is sent")
-            except Exception as exc:
-                guard.complain("on_refused raised; the usual body is sent", exc=exc)
+        answer = finished(
+            replacement(verdict, request, "what a view returns", _is_answer, blocking=True)
+        )
         if answer is None:
             raise RateLimitExceeded(verdict)
         return answer
@@ -297,6 +305,10 @@ class LimitedApp:
                 handler = getattr(view_class, "get", None)
             found.append(getattr(handler, _MARK, None))
         return [one for one in found if one is not None and one.extension is self._extension]
+
+
+def _is_answer(answer: Any) -> bool:
+    return answer is not None
 
 
 def _judge(guards: list[Guard]) -> Callable[..., Any]:

@@ -11,12 +11,13 @@ import typing
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError, TidegateError
-from tidegate._headers import PROBLEM_TYPE, title
+from tidegate._headers import PROBLEM_TYPE, extend, title
 
 if TYPE_CHECKING:
     from tidegate._guard import Verdict
 
 __all__ = [
+    "VERDICTS",
     "Call",
     "Injection",
     "injection",
@@ -25,6 +26,9 @@ __all__ = [
     "put",
     "with_fields",
 ]
+
+# Where a WSGI environ, and what Django makes of a request, keep those that are to be told of.
+VERDICTS = "tidegate.verdicts"
 
 # The methods of a class that answer requests, as Starlette's HTTPEndpoint names them.
 _HANDLERS = ("get", "head", "post", "put", "patch", "delete", "options")
@@ -93,8 +97,8 @@ class Injection:
 def injection(view: Callable[..., Any]) -> Injection | None:
     """How FastAPI is to call `view`; None where no FastAPI can be about to."""
     if "starlette.requests" not in sys.modules:
-        # Where Flask is what was imported, do not pay for another framework.
-        if "flask" in sys.modules:
+        # Where Flask or Django is what was imported, do not pay for another framework.
+        if "flask" in sys.modules or "django.http" in sys.modules:
             return None
         try:
             import starlette.requests  # noqa: F401
@@ -105,6 +109,12 @@ def injection(view: Callable[..., Any]) -> Injection | None:
 
 def opened(way: Injection | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
     """The call that a decorated function got, whose own arguments are left in `kwargs`."""
+    django = sys.modules.get("django.http") if args else None
+    if django is not None:
+        # Methods have it after `self`.
+        for arg in args[:2]:
+            if isinstance(arg, django.HttpRequest):
+                return _DjangoCall(django, arg)
     if way is not None:
         request = kwargs.get(way.request)
         response = kwargs.get(way.response)
@@ -119,8 +129,8 @@ def opened(way: Injection | None, args: tuple[Any, ...], kwargs: dict[str, Any])
     if flask is not None and flask.has_request_context():
         return _FlaskCall(flask)
     raise TidegateError(
-        "a function under @rate_limit was called without a request: FastAPI, Starlette or Flask "
-        "must call it (and be imported before it is decorated)"
+        "a function under @rate_limit was called without a request: FastAPI, Starlette, Flask or "
+        "Django must call it (and be imported before it is decorated)"
     )
 
 
@@ -155,8 +165,10 @@ def put(raw: list[tuple[bytes, bytes]], verdict: Verdict) -> None:
     again has those of the last request.
     """
     fields = verdict.fields()
-    names = {name for name, _ in fields}
-    raw[:] = [header for header in raw if header[0] not in names] + fields
+    if raw:
+        names = {name for name, _ in fields}
+        raw[:] = [header for header in raw if header[0] not in names]
+    raw += fields
 
 
 def with_fields(exc: Any, verdict: Verdict) -> Exception:
@@ -231,6 +243,29 @@ class _FlaskCall:
             return response
 
         self._flask.after_this_request(tell)
+
+
+class _DjangoCall:
+    __slots__ = ("_django", "request")
+
+    def __init__(self, django: Any, request: Any) -> None:
+        self._django = django
+        self.request = request
+
+    def refusal(self, verdict: Verdict) -> Any:
+        return self._django.HttpResponse(
+            verdict.problem(), status=429, content_type=PROBLEM_TYPE.decode()
+        )
+
+    def answered(self, result: Any, verdict: Verdict) -> Any:
+        if isinstance(result, self._django.response.HttpResponseBase):
+            extend(result.headers, verdict.fields())
+        return result
+
+    def raised(self, exc: Exception, verdict: Verdict) -> Exception:
+        # For tidegate.django's middleware, which sees what Django makes of it.
+        self.request.META.setdefault(VERDICTS, []).append(verdict)
+        return exc
 
 
 def _signature(view: Callable[..., Any]) -> inspect.Signature:

@@ -20,6 +20,7 @@ __all__ = [
     "FieldList",
     "Fields",
     "Problems",
+    "added",
     "extend",
     "merged",
     "retry_seconds",
@@ -156,8 +157,19 @@ def merged(headers: Iterable[tuple[bytes, bytes]], fields: FieldList) -> FieldLi
     return result
 
 
+def added(headers: Iterable[tuple[str, str]], fields: FieldList) -> list[tuple[str, str]]:
+    """Those of `fields` that `headers`, as the application gave them, leave open; as text."""
+    present = {name.lower() for name, _ in headers}
+    return [
+        (title(name), value.decode())
+        for name, value in fields
+        # What is nearer to the route is the more specific.
+        if name not in ONCE or name.decode() not in present
+    ]
+
+
 def extend(headers: Any, fields: FieldList) -> None:
-    """Adds to `headers`, a mapping that knows no case, what the application left open."""
+    """Adds to `headers`, a mapping that knows no case and no repetition, what they leave open."""
     for name, value in fields:
         known = title(name)
         if known not in headers:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._guard import Verdict, ready
 from tidegate._limiter import Limiter
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from tidegate._limit import LimitLike
     from tidegate._storage import StorageLike
 
-__all__ = ["limiter_of", "methods_of"]
+__all__ = ["limiter_of", "methods_of", "replacement"]
 
 
 def limiter_of(
@@ -61,3 +62,30 @@ def methods_of(methods: Iterable[str], name: str = "exempt_methods") -> frozense
             raise ConfigurationError(f"{name} has {method!r}; accepted are names such as 'OPTIONS'")
         result.append(method.upper())
     return frozenset(result)
+
+
+async def replacement(
+    verdict: Verdict,
+    request: Any,
+    accepted: str,
+    accepts: Callable[[Any], bool] = callable,
+    *,
+    blocking: bool,
+) -> Any:
+    """What the service wants to answer a refusal with; None for the usual body."""
+    guard = verdict.guard
+    if guard.on_refused is None:
+        return None
+    try:
+        answer = await ready(guard.on_refused(request, verdict.decision), blocking)
+    except Exception as exc:
+        guard.complain("on_refused raised; the usual body is sent", exc=exc)
+        return None
+    if not accepts(answer):
+        guard.complain(
+            "on_refused gave a %s, accepted is %s; the usual body is sent",
+            type(answer).__name__,
+            accepted,
+        )
+        return None
+    return answer

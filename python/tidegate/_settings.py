@@ -111,7 +111,8 @@ class Settings:
         )
 
     def _read(self, option: str, value: Any) -> Any:
-        if option in _FUNCTIONS and isinstance(value, str) and ":" in value:
+        # No limit has a colon in it.
+        if isinstance(value, str) and ":" in value and option in _FUNCTIONS:
             value = _imported(value)
         if option == "enabled" and not isinstance(value, bool):
             raise ArgumentTypeError(f"enabled is {value!r}; accepted are True and False")
@@ -142,6 +143,8 @@ class Settings:
 
 def key_function(key: Any) -> Any:
     """The key function that `key` is, or names."""
+    if isinstance(key, str) and ":" in key:
+        key = _imported(key)
     if key is None or callable(key):
         return key
     if key == "ip":
@@ -150,8 +153,6 @@ def key_function(key: Any) -> Any:
         return user()
     if key == "user_or_ip":
         return first_of(user(), peer)
-    if isinstance(key, str) and ":" in key:
-        return _imported(key)
     raise ConfigurationError(
         f"the key is {key!r}; accepted is a function of the request, "
         f"{', '.join(map(repr, _NAMED_KEYS))}, or 'package.module:function'"

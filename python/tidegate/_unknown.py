@@ -27,6 +27,7 @@ _ELSEWHERE = {
     "key_prefix": "prefix=",
     "limits": "limit=",
     "max_size": "capacity=",
+    "method": "methods=",
     "milliseconds": "a limit such as '5/100ms'",
     "minutes": "a limit such as '5/minute'",
     "on_breach": "on_refused=",

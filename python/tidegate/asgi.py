@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate._guard import Guard, Verdict, ready
+from tidegate._guard import Guard, Verdict
 from tidegate._headers import FAMILIES, PROBLEM_TYPE, merged
-from tidegate._middleware import limiter_of, methods_of
+from tidegate._middleware import limiter_of, methods_of, replacement
 from tidegate.keys import peer
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class RateLimitMiddleware:
         await self.app(scope, receive, _with_fields(send, verdict))
 
     async def _refuse(self, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._replacement(scope, verdict)
+        response = await replacement(verdict, scope, "an ASGI application", blocking=False)
         if response is not None:
             await response(scope, receive, _with_fields(send, verdict))
             return
@@ -141,25 +141,6 @@ class RateLimitMiddleware:
         await send(
             {"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body}
         )
-
-    async def _replacement(self, scope: Scope, verdict: Verdict) -> ASGIApp | None:
-        """What the service wants to answer a refusal with; None for the usual body."""
-        on_refused = self._guard.on_refused
-        if on_refused is None:
-            return None
-        try:
-            response = await ready(on_refused(scope, verdict.decision), False)
-        except Exception as exc:
-            self._guard.complain("on_refused raised; the usual body is sent", exc=exc)
-            return None
-        if not callable(response):
-            self._guard.complain(
-                "on_refused gave a %s, accepted is an ASGI application; the usual body is sent",
-                type(response).__name__,
-            )
-            return None
-        application: ASGIApp = response
-        return application
 
 
 _WITH_HEADERS = frozenset(

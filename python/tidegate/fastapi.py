@@ -163,6 +163,8 @@ async def _answer(request: Request, exc: RateLimited) -> Response:
 
 def _binding(verdicts: tuple[Verdict, ...]) -> Verdict:
     """The one of several that all let the request pass which a response tells of."""
+    if len(verdicts) == 1:
+        return verdicts[0]
     return min(verdicts, key=lambda verdict: verdict.decision.remaining)
 
 

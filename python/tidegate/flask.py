@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar
 import flask
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._flask import DECISION, Decorator, LimitedApp, RateLimitExceeded, Rule
+from tidegate._flask import DECISION, Decorator, LimitedApp, RateLimitExceeded, Rule, Telling
 from tidegate._limit import as_limits
 from tidegate._middleware import methods_of
 from tidegate._scopes import check_scope
@@ -150,7 +150,7 @@ class RateLimit:
         known[self] = limited
         self._apps.add(app)
         app.before_request(limited.judge)
-        app.after_request(limited.tell)
+        app.wsgi_app = Telling(app.wsgi_app)  # type: ignore[method-assign]
 
     def limit(
         self,

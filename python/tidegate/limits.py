@@ -212,7 +212,9 @@ class TidegateStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport)
         """What is used, and when one unit more than is free now will be."""
         limiter = self._limiters.of(algorithm, limit, expiry)
         decision = limiter.peek(key)
-        return decision, limiter.peek(key, min(decision.remaining + 1, limit))
+        if decision.remaining in (0, limit):
+            return decision, decision
+        return decision, limiter.peek(key, decision.remaining + 1)
 
 
 class AsyncTidegateStorage(
@@ -308,7 +310,9 @@ class AsyncTidegateStorage(
     ) -> tuple[Decision, Decision]:
         limiter = self._limiters.of(algorithm, limit, expiry)
         decision = await _peek(limiter, key)
-        return decision, await _peek(limiter, key, min(decision.remaining + 1, limit))
+        if decision.remaining in (0, limit):
+            return decision, decision
+        return decision, await _peek(limiter, key, decision.remaining + 1)
 
 
 async def _peek(limiter: Limiter, key: str, cost: int = 1) -> Decision:

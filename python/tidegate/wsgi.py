@@ -9,12 +9,12 @@ and for Flask, which keeps its application object:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate._guard import Guard, Verdict, finished, ready
-from tidegate._headers import FAMILIES, ONCE, PROBLEM_TYPE, title
-from tidegate._middleware import limiter_of, methods_of
+from tidegate._guard import Guard, Verdict, finished
+from tidegate._headers import FAMILIES, PROBLEM_TYPE, added
+from tidegate._middleware import limiter_of, methods_of, replacement
 from tidegate.keys import peer
 
 if TYPE_CHECKING:
@@ -85,56 +85,33 @@ class RateLimitMiddleware:
         environ["tidegate.decision"] = verdict.decision
         if not verdict.decision.allowed:
             return self._refuse(verdict, environ, start_response)
-        return self.app(environ, _with_fields(start_response, verdict))
+        return self.app(environ, with_fields(start_response, (verdict,)))
 
     def _refuse(
         self, verdict: Verdict, environ: Environ, start_response: StartResponse
     ) -> Iterable[bytes]:
-        response = self._replacement(environ, verdict)
+        response = finished(replacement(verdict, environ, "a WSGI application", blocking=True))
         if response is not None:
-            return response(environ, _with_fields(start_response, verdict))
+            application: WSGIApp = response
+            return application(environ, with_fields(start_response, (verdict,)))
         body = verdict.problem()
         start_response(
             "429 Too Many Requests",
             [
                 ("Content-Type", PROBLEM_TYPE.decode()),
                 ("Content-Length", str(len(body))),
-                *((title(name), value.decode()) for name, value in verdict.fields()),
+                *added((), verdict.fields()),
             ],
         )
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
-    def _replacement(self, environ: Environ, verdict: Verdict) -> WSGIApp | None:
-        """What the service wants to answer a refusal with; None for the usual body."""
-        on_refused = self._guard.on_refused
-        if on_refused is None:
-            return None
-        try:
-            response = finished(ready(on_refused(environ, verdict.decision), True))
-        except Exception as exc:
-            self._guard.complain("on_refused raised; the usual body is sent", exc=exc)
-            return None
-        if not callable(response):
-            self._guard.complain(
-                "on_refused gave a %s, accepted is a WSGI application; the usual body is sent",
-                type(response).__name__,
-            )
-            return None
-        application: WSGIApp = response
-        return application
 
-
-def _with_fields(start_response: StartResponse, verdict: Verdict) -> StartResponse:
-    """`start_response`, with the fields of the verdict added to the headers."""
+def with_fields(start_response: StartResponse, verdicts: Sequence[Verdict]) -> StartResponse:
+    """`start_response`, with the fields of the verdicts added to the headers, the last first."""
 
     def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
-        present = {name.lower() for name, _ in headers}
-        added = [
-            (title(name), value.decode())
-            for name, value in verdict.fields()
-            # What is nearer to the route is the more specific.
-            if name not in ONCE or name.decode() not in present
-        ]
-        return start_response(status, [*headers, *added], *exc_info)
+        for verdict in reversed(verdicts):
+            headers = headers + added(headers, verdict.fields())
+        return start_response(status, headers, *exc_info)
 
     return start

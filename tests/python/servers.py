@@ -130,15 +130,38 @@ def waitress_server(app: Any) -> Iterator[Client]:
 def gunicorn_server(app: str, folder: Path, *, worker: str = "sync") -> Iterator[Address]:
     """An application of a module in `folder`, under two workers of gunicorn; its address."""
     listener = socket.create_server(("127.0.0.1", 0))
-    command = [sys.executable, "-m", "gunicorn", "--chdir", str(folder), "--workers=2"]
+    command = ["-m", "gunicorn", "--chdir", str(folder), "--workers=2"]
     command += ["--worker-class", worker, "--bind", f"fd://{listener.fileno()}", "--preload"]
     command += ["--no-control-socket", "--graceful-timeout=1"]
     command += ["--threads=2"] if worker == "gthread" else []
+    with _serving(listener, [*command, app]):
+        yield listener.getsockname()
+
+
+# Not by uvicorn's own `--fd`, which takes it for a Unix socket: then clients have no address.
+_UVICORN = """
+import socket, sys, uvicorn
+sys.path.insert(0, sys.argv[1])
+config = uvicorn.Config(sys.argv[2], log_level="error", access_log=False, lifespan="off")
+uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[3]))])
+"""
+
+
+@contextlib.contextmanager
+def uvicorn_server(app: str, folder: Path) -> Iterator[Address]:
+    """An application of a module in `folder`, under a process of uvicorn; its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    with _serving(listener, ["-c", _UVICORN, str(folder), app, str(listener.fileno())]):
+        yield listener.getsockname()
+
+
+@contextlib.contextmanager
+def _serving(listener: socket.socket, arguments: list[str]) -> Iterator[None]:
     with subprocess.Popen(
-        [*command, app], pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL
+        [sys.executable, *arguments], pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL
     ) as server:
         try:
-            yield listener.getsockname()
+            yield
         finally:
             server.terminate()
             listener.close()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 from pathlib import Path
 
 import pytest
-from servers import asgi_server, wsgi_server
+from servers import Client, asgi_server, gunicorn_server, uvicorn_server, wsgi_server
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -21,7 +22,13 @@ def example(name):
 
 def test_all_examples_are_run_here():
     names = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert names == {"fastapi_app", "flask_app", "llm_gateway"}
+    assert names == {
+        "django_app",
+        "fastapi_app",
+        "flask_app",
+        "flask_extension",
+        "llm_gateway",
+    }
     readme = (EXAMPLES / "README.md").read_text()
     assert all(f"`{name}.py`" in readme for name in names)
 
@@ -90,3 +97,61 @@ def test_llm_gateway():
         assert prompt(client, 500, most=500, authorization="Bearer sk-bert").status == 200
         assert prompt(client, 500, most=500, authorization="Bearer sk-nobody").status == 429
         assert prompt(client, 4, authorization="Bearer sk-nobody").status == 200
+
+
+def test_flask_extension(tmp_path, monkeypatch):
+    pytest.importorskip("flask")
+    monkeypatch.setenv("FLASK_TIDEGATE_STORAGE", f"shm://{tmp_path}/counts")
+    with (
+        gunicorn_server("flask_extension:create_app()", EXAMPLES) as address,
+        contextlib.closing(Client(address)) as client,
+    ):
+        tides = client("/tides")
+        assert tides["x-ratelimit-limit"] == "10"
+        assert tides["ratelimit-policy"] == (
+            '"20/second";q=20;w=1, "1000/hour";q=1000;w=3600, "10/minute";q=10;w=60'
+        )
+        assert [client("/tides").status for _ in range(10)] == [200] * 9 + [429]
+        assert "ratelimit" not in client("/health")
+
+        booked = [client("/harbour/berths", "POST") for _ in range(3)]
+        assert [answer.status for answer in booked] == [201, 201, 429]
+        assert booked[2].json()["why"].startswith("The limit 2/minute refused this request.")
+        assert 0 < booked[2].json()["wait"] <= 30
+        assert int(booked[2]["retry-after"]) >= booked[2].json()["wait"]
+        assert '"30/minute";q=30;w=60' in client("/harbour/berths")["ratelimit-policy"]
+
+        assert [client("/ships/a/log", "POST").status for _ in range(4)] == [200] * 3 + [429]
+        assert client("/ships/b/log", "POST").status == 200
+        assert client("/ships/a/log").status == 200
+
+
+@pytest.mark.parametrize("interface", ["wsgi", "asgi"])
+def test_django(interface, tmp_path, monkeypatch):
+    pytest.importorskip("django")
+    monkeypatch.setenv("TIDEGATE_STORAGE", f"shm://{tmp_path}/counts")
+    server = gunicorn_server if interface == "wsgi" else uvicorn_server
+    with (
+        server(f"django_app:{interface}", EXAMPLES) as address,
+        contextlib.closing(Client(address)) as client,
+    ):
+        tides = client("/tides")
+        assert tides["x-ratelimit-limit"] == "10"
+        assert tides["ratelimit-policy"] == (
+            '"10/minute";q=10;w=60, "20/second";q=20;w=1, "1000/hour";q=1000;w=3600'
+        )
+        assert [client("/tides").status for _ in range(10)] == [200] * 9 + [429]
+        customer = {"x-api-key": "8f14e45fceea167a"}
+        assert client("/tides", headers=customer).status == 200
+        assert "ratelimit" not in client("/health")
+        assert "ratelimit" in client("/nowhere")
+
+        assert client("/berths").json() == {"free": ["north", "south"]}
+        booked = [client("/berths", "POST") for _ in range(3)]
+        assert [answer.status for answer in booked] == [201, 201, 429]
+        assert 0 < booked[2].json()["wait"] <= 30
+        assert int(booked[2]["retry-after"]) >= booked[2].json()["wait"]
+
+        forecasts = [client("/forecast?days=20", headers=customer) for _ in range(4)]
+        assert [answer.status for answer in forecasts] == [200, 200, 200, 429]
+        assert forecasts[3].json()["violated-policies"] == ["3/minute"]

@@ -164,7 +164,10 @@ def test_a_limit_that_another_decorator_hides_still_holds(app, clock):
     client = app.test_client()
     answer = client.get("/hidden")
     assert answer.headers["X-RateLimit-Limit"] == "1"
-    assert answer.headers["RateLimit-Policy"] == '"1/minute";q=1;w=60, "3/minute";q=3;w=60'
+    assert answer.headers.getlist("RateLimit-Policy") == [
+        '"1/minute";q=1;w=60',
+        '"3/minute";q=3;w=60',
+    ]
     refusal = client.get("/calls")
     assert (refusal.status_code, refusal.headers["Retry-After"]) == (429, "60")
     # The application's limit has back what it charged for the refused call.
@@ -297,7 +300,7 @@ def test_on_refused(app, clock, caplog):
 
     RateLimit(app, "1/minute", clock=clock, on_refused=refuse)
     assert statuses(app, *["/a/1"] * 4) == [200, 503, 429, 429]
-    assert "gave nothing" in caplog.text
+    assert "on_refused gave a NoneType" in caplog.text
     assert "on_refused raised" in caplog.text
 
 
@@ -319,7 +322,7 @@ def test_what_a_view_says_itself_stays(app, clock):
     )
     headers = app.test_client().get("/own").headers
     assert headers.getlist("X-RateLimit-Limit") == ["1"]
-    assert headers["RateLimit"] == '"own";r=1, "5/minute";r=4;t=12'
+    assert headers.getlist("RateLimit") == ['"own";r=1', '"5/minute";r=4;t=12']
 
 
 def test_the_decision_is_known_to_the_view(app, clock):

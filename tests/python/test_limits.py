@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 
@@ -16,6 +17,7 @@ from limits import parse, strategies
 from limits.aio import strategies as aio_strategies
 from limits.storage import storage_from_string
 from redis_server import PATIENT, RedisServer
+from servers import Client, gunicorn_server
 from slowapi import Limiter as SlowLimiter
 from slowapi import _rate_limit_exceeded_handler
 from slowapi.errors import RateLimitExceeded
@@ -275,3 +277,31 @@ def test_a_redis_that_is_gone_raises_into_no_request(name, tmp_path):
         assert [client.get("/").status_code for _ in range(3)] == [200, 200, 429]
     limiter = async_strategy(name, uri)
     assert [limiter.hit(parse("2/day"), "user") for _ in range(3)] == [True, True, False]
+
+
+SERVICE = """
+import tidegate.limits
+from flask import Flask
+from flask_limiter import Limiter
+
+app = Flask(__name__)
+limiter = Limiter(lambda: "everyone", app=app, storage_uri={uri!r}, strategy={name!r})
+
+
+@app.get("/")
+@limiter.limit("7/day")
+def index():
+    return "hello"
+"""
+
+
+@pytest.mark.parametrize("uri", ["shm", "redis"], indirect=True)
+@pytest.mark.parametrize("name", NAMES)
+def test_forked_workers_of_flask_limiter_count_together(name, uri, tmp_path):
+    (tmp_path / "service.py").write_text(SERVICE.format(uri=uri, name=name))
+    found = []
+    with gunicorn_server("service:app", tmp_path) as address:
+        for _ in range(12):  # each on a connection of its own, to whichever worker takes it
+            with contextlib.closing(Client(address)) as client:
+                found.append(client("/").status)
+    assert found == [200] * 7 + [429] * 5

@@ -54,6 +54,9 @@ def test_it_answers_what_the_page_says(group, program, server, tmp_path):
 def test_before_and_after_stand_side_by_side(page):
     found = groups(page)
     assert bool(found) == (page.stem != "index")
+    # None is left that would not be run.
+    fences = page.read_text(encoding="utf-8").count("```python\n")
+    assert fences == sum(len(group.programs) for group in found)
     for group in found:
         sides = [program.side for program in group.programs]
         assert sides[0] == "before"

@@ -7,6 +7,7 @@ import functools
 import pytest
 import tidegate as tg
 import tidegate.limits
+from django.conf import settings
 from django_ratelimit.core import user_or_ip
 from flask import Flask
 from flask_limiter.util import get_remote_address as of_flask_limiter
@@ -59,6 +60,15 @@ def test_options_by_the_names_of_others(place, options, said):
 def test_options_of_the_flask_extension_without_a_storage():
     with pytest.raises(tg.ConfigurationError, match=r"key_func \(here it is key=\)"):
         FlaskRateLimit(key_func=of_flask_limiter)
+
+
+def test_options_of_djangos_decorator_without_a_storage():
+    if not settings.configured:
+        settings.configure()
+    from tidegate.django import rate_limit
+
+    with pytest.raises(tg.ConfigurationError, match=r"group \(here it is scope=\), method \(here"):
+        rate_limit("5/m", group="writes", method="POST")
 
 
 @pytest.mark.parametrize("place", PLACES)
