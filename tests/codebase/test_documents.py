@@ -31,6 +31,15 @@ def _blocks(document: Path) -> list[tuple[int, str]]:
 SCRIPTS = [d for d in DOCUMENTS if _blocks(d) and d.parent.name != "migrate"]
 
 
+@pytest.fixture(autouse=True)
+def _django() -> None:
+    """What is typed into a Django project has its settings."""
+    from django.conf import settings
+
+    if not settings.configured:
+        settings.configure()
+
+
 @pytest.mark.parametrize("document", SCRIPTS, ids=_name)
 def test_its_code_runs(document: Path) -> None:
     """Block after block, in one namespace, as a reader would type them."""
