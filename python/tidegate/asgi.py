@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any, Callable
 
+from tidegate._errors import ConfigurationError
 from tidegate._guard import Guard, Verdict, ready
 from tidegate._headers import FAMILIES, PROBLEM_TYPE, merged
+from tidegate._messages import MessageLimit
 from tidegate._middleware import limiter_of, methods_of
 from tidegate.keys import peer
 
@@ -59,6 +61,17 @@ class RateLimitMiddleware:
     leaky bucket's `delay` is not waited for. A WebSocket is charged once, when it connects, and
     refused by a 429 where the server can send one, else by closing it with code 1013 (403 to
     the client); `on_refused` is not asked. With `websockets` false they pass untouched.
+
+    `messages` is a limit on the messages that a client sends over all its WebSockets, whose
+    key is that of the connection (it may be a Limiter, where it shall not count in the store
+    of `limit`). What it refuses the application does not see; `on_message_refused` says what
+    else happens: ``"close"`` closes the WebSocket, by code 1008 with the wait in the reason
+    or by 1009 where no wait would help; ``"drop"`` does nothing; a function of scope and
+    decision, async or not, returns a str or bytes to send to the client, or None.
+    `message_cost` is an int, or a function of a message's str or bytes, such as `len`; at
+    least 1 is charged. WebSockets that are exempt or have no key under ``"open"`` have no
+    such limit.
+
     Raises ConfigurationError at construction; safe to use from several event loops.
     """
 
@@ -80,11 +93,29 @@ class RateLimitMiddleware:
         on_refused: Callable[..., Any] | None = None,
         headers: Iterable[str] = FAMILIES,
         websockets: bool = True,
+        messages: LimitLike | Limiter | None = None,
+        message_cost: int | Callable[[Any], Any] = 1,
+        on_message_refused: str | Callable[..., Any] = "close",
         **options: Any,
     ) -> None:
         self.app = app
         self.limiter = limiter_of(limiter, limit, storage, algorithm, prefix, clock, options)
         self._websockets = websockets
+        self._messages: MessageLimit | None = None
+        if messages is not None:
+            if not websockets:
+                raise ConfigurationError(
+                    "messages were given with websockets=False, which lets them pass untouched; "
+                    "accepted is one of them"
+                )
+            self._messages = MessageLimit(
+                messages,
+                self.limiter,
+                algorithm=algorithm,
+                prefix=prefix,
+                cost=message_cost,
+                on_refused=on_message_refused,
+            )
         self._exempt_methods = methods_of(exempt_methods)
         self._guard = Guard(
             self.limiter,
@@ -119,7 +150,12 @@ class RateLimitMiddleware:
                 await self._refuse(verdict, scope, receive, send)
             return
 
-        await self.app(scope, receive, _with_fields(send, verdict))
+        send = _with_fields(send, verdict)
+        if self._messages is not None and kind == "websocket":
+            key = verdict.charges[0].key
+            assert key is not None
+            receive, send = self._messages.between(scope, key, self._guard, receive, send)
+        await self.app(scope, receive, send)
 
     async def _refuse(self, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self._replacement(scope, verdict)

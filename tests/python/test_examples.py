@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from servers import asgi_server, wsgi_server
+from servers import asgi_server, uvicorn_at, wsgi_server
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -21,7 +21,7 @@ def example(name):
 
 def test_all_examples_are_run_here():
     names = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert names == {"fastapi_app", "flask_app", "llm_gateway"}
+    assert names == {"fastapi_app", "flask_app", "llm_gateway", "websocket_chat"}
     readme = (EXAMPLES / "README.md").read_text()
     assert all(f"`{name}.py`" in readme for name in names)
 
@@ -90,3 +90,27 @@ def test_llm_gateway():
         assert prompt(client, 500, most=500, authorization="Bearer sk-bert").status == 200
         assert prompt(client, 500, most=500, authorization="Bearer sk-nobody").status == 429
         assert prompt(client, 4, authorization="Bearer sk-nobody").status == 200
+
+
+def test_websocket_chat():
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
+    client = pytest.importorskip("websockets.sync.client")
+
+    app = example("websocket_chat").app
+    with uvicorn_at(app, ws="websockets-sansio") as (host, port):
+        url = f"ws://{host}:{port}/chat"
+        with client.connect(url) as anna, client.connect(url) as bert:
+            for number in range(5):
+                anna.send(f"tide {number}")
+                assert bert.recv(timeout=10) == anna.recv(timeout=10) == f"tide {number}"
+            while not (answer := say(anna, "flood")).startswith("slow down"):
+                assert bert.recv(timeout=10) == answer == "flood"
+            # Both have one address here, and so one limit; nobody is thrown out.
+            anna.ping().wait(10)
+            assert bert.ping().wait(10)
+
+
+def say(opened, text):
+    opened.send(text)
+    return opened.recv(timeout=10)
