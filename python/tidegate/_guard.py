@@ -19,7 +19,16 @@ from tidegate._headers import FieldList
 from tidegate._limiter import Limiter
 from tidegate._terms import ChosenLimit, Terms
 
-__all__ = ["NO_KEY_POLICIES", "Charge", "Guard", "Verdict", "finished", "log", "ready"]
+__all__ = [
+    "NO_KEY_POLICIES",
+    "Charge",
+    "Guard",
+    "Verdict",
+    "check_cost",
+    "finished",
+    "log",
+    "ready",
+]
 
 Key = Union[str, bytes]
 T = TypeVar("T")
@@ -164,7 +173,7 @@ class Guard:
         if callable(cost):
             check_function("cost", cost, ("the request",))
         else:
-            _check_cost(limit.limits if isinstance(limit, Limiter) else (), cost)
+            check_cost(limit.limits if isinstance(limit, Limiter) else (), cost)
         self.headers = headers = list(headers) if isinstance(headers, Iterator) else headers
         self.limiter = limit if isinstance(limit, Limiter) else None
         self.chosen = limit if isinstance(limit, ChosenLimit) else None
@@ -341,7 +350,8 @@ def finished(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a coroutine that must not suspend did")
 
 
-def _check_cost(limits: Iterable[Limit], cost: object) -> None:
+def check_cost(limits: Iterable[Limit], cost: object) -> None:
+    """Raises ConfigurationError for a cost that is none, or that `limits` never let through."""
     accepted = "accepted is an int from 1 up, or a function of the request that returns one"
     if isinstance(cost, bool) or not isinstance(cost, int):
         raise ArgumentTypeError(f"the cost is {cost!r} of type {type(cost).__name__}; {accepted}")

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-from servers import Client, asgi_server, gunicorn_server, uvicorn_server, wsgi_server
+from servers import Client, asgi_server, gunicorn_server, uvicorn_at, uvicorn_server, wsgi_server
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -28,6 +28,7 @@ def test_all_examples_are_run_here():
         "flask_app",
         "flask_extension",
         "llm_gateway",
+        "websocket_chat",
     }
     readme = (EXAMPLES / "README.md").read_text()
     assert all(f"`{name}.py`" in readme for name in names)
@@ -155,3 +156,27 @@ def test_django(interface, tmp_path, monkeypatch):
         forecasts = [client("/forecast?days=20", headers=customer) for _ in range(4)]
         assert [answer.status for answer in forecasts] == [200, 200, 200, 429]
         assert forecasts[3].json()["violated-policies"] == ["3/minute"]
+
+
+def test_websocket_chat():
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
+    client = pytest.importorskip("websockets.sync.client")
+
+    app = example("websocket_chat").app
+    with uvicorn_at(app, ws="websockets-sansio") as (host, port):
+        url = f"ws://{host}:{port}/chat"
+        with client.connect(url) as anna, client.connect(url) as bert:
+            for number in range(5):
+                anna.send(f"tide {number}")
+                assert bert.recv(timeout=10) == anna.recv(timeout=10) == f"tide {number}"
+            while not (answer := say(anna, "flood")).startswith("slow down"):
+                assert bert.recv(timeout=10) == answer == "flood"
+            # Both have one address here, and so one limit; nobody is thrown out.
+            anna.ping().wait(10)
+            assert bert.ping().wait(10)
+
+
+def say(opened, text):
+    opened.send(text)
+    return opened.recv(timeout=10)

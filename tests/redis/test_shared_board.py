@@ -95,11 +95,14 @@ def test_the_probe_of_one_closes_for_all(server: RedisServer, proxy: Proxy, fall
         assert other.changes() == [True]
         proxy.mode = "pass"
         until(lambda: not other.is_degraded())
-        # Its own connection was reset, and is made anew in the background.
-        until(lambda: not one.is_degraded())
+        # Its own connection was reset, and is made anew in the background; what fails until
+        # then may open the breaker again, for both.
+        until(lambda: not one.is_degraded() and not other.is_degraded())
         assert one.ask("stats")["breaker_open"] is False
-        assert one.changes() == other.changes() == [True, False]
-        assert one.ask("stats")["breaker_opened"] == other.ask("stats")["breaker_opened"] == 1
+        opened = one.ask("stats")["breaker_opened"]
+        assert opened >= 1
+        assert one.changes()[:2] == other.changes()[:2] == [True, False]
+        assert one.changes() == other.changes() == [True, False] * opened
 
 
 def test_a_process_that_is_killed_while_it_probes(
@@ -161,7 +164,8 @@ dice = random.Random(3)
 path = fallback[len("shm://") :].partition("?")[0]
 changes = []
 limiter = tidegate.Limiter(
-    "3/hour", storage=uri, fallback=fallback, breaker_open=0.2, on_breaker=lambda *a: changes.append(a)
+    "3/hour", storage=uri, fallback=fallback, breaker_open=0.2,
+    on_breaker=lambda *a: changes.append(a),
 )
 with open(path, "r+b") as file:
     board = mmap.mmap(file.fileno(), 270336)
