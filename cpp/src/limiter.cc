@@ -40,7 +40,8 @@ Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
       redis_(dynamic_cast<RedisStore*>(store_.get())),
       blocks_(store_->blocks()),
       clock_(std::move(clock)),
-      clock_shift_ns_(store_->clock_shift_ns()) {}
+      clock_shift_ns_(store_->clock_shift_ns()),
+      refused_(limits_.size() > 1 ? limits_.size() : 0) {}
 
 Decision Limiter::Decide(std::string_view key, int64_t cost, const Moment& moment) {
   if (limits_.size() == 1) return store_->Hit({key, limits_.data(), cost}, moment);
@@ -64,7 +65,7 @@ TIDEGATE_INLINE Decision Limiter::HitNow(std::string_view key, int64_t cost) {
     decision = Decide(key, cost, {NowNs(), /*confirmed=*/true});
   }
   if (!blocks_) decision.at_ns = moment.now_ns;
-  Count(decision.allowed, !decision.allowed);
+  Count(decision, decision.rule);
   return decision;
 }
 
@@ -82,7 +83,7 @@ std::optional<Decision> Limiter::HitWithoutWaiting(std::string_view key, int64_t
       limits_.size() == 1 ? store_->HitWithoutWaiting(
                                 absl::MakeConstSpan({Charge{key, limits_.data(), cost}}), moment)
                           : store_->HitWithoutWaiting(PlanFor(key, cost), moment);
-  if (decision.has_value()) Count(decision->allowed, !decision->allowed);
+  if (decision.has_value()) Count(*decision, decision->rule);
   return decision;
 }
 
@@ -107,7 +108,7 @@ std::optional<Decision> Limiter::Begin(Op op, std::string_view key, int64_t cost
     if (plan.empty()) return Decision();
   }
   const auto finish = [this, op](const Decision& decision) {
-    if (op == Op::kHit) Count(decision.allowed, !decision.allowed);
+    if (op == Op::kHit) Count(decision, decision.rule);
   };
   const std::optional<Decision> early =
       redis_->Begin(op, plan, admitted_ns, {NowNs()}, ClockToConfirm(),
@@ -211,6 +212,13 @@ LimiterStats Limiter::stats() const {
   }
   stats.store = store_->stats();
   return stats;
+}
+
+std::vector<int64_t> Limiter::refused() const {
+  if (refused_.empty()) return {stats().denied};
+  std::vector<int64_t> refused;
+  for (const auto& count : refused_) refused.push_back(count.load(std::memory_order_relaxed));
+  return refused;
 }
 
 }  // namespace tidegate

@@ -373,6 +373,7 @@ void RegisterLimiter(py::module_& m) {
                                    s.store.script_errors, s.store.denied_locally,
                                    s.store.breaker_opened, s.store.breaker_open);
            })
+      .def("_refused", [](PyLimiter& self) { return Checked(self).refused(); })
       .def("_close", [](PyLimiter& self) { self.open = nullptr; });
   auto* type = reinterpret_cast<PyTypeObject*>(limiter.ptr());
   for (PyMethodDef* method = fast_methods; method->ml_name != nullptr; ++method) {

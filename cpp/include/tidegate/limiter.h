@@ -61,6 +61,8 @@ class Limiter {
 
   int64_t NowNs() { return clock_ == nullptr ? system_.Now() + clock_shift_ns_ : clock_->NowNs(); }
   LimiterStats stats() const;
+  // How often each of limits() was the one that refused, in their order.
+  std::vector<int64_t> refused() const;
   // Whether calls may wait for I/O.
   bool blocks() const { return blocks_; }
   // Hit() of such a limiter, where the answer takes no wait.
@@ -90,6 +92,8 @@ class Limiter {
   Decision Decide(std::string_view key, int64_t cost, const Moment& moment);
   Charges PlanFor(std::string_view key, int64_t cost) const;
   void Count(int64_t allowed, int64_t denied);
+  // A decision that the limit number `rule` of this limiter bound.
+  void Count(const Decision& decision, uint32_t rule);
   // What RedisStore::Begin() is given to confirm a reading by; empty where that is of no
   // use, since the server tells the time.
   std::function<int64_t()> ClockToConfirm();
@@ -106,6 +110,8 @@ class Limiter {
   SystemClock& system_ = SystemClock::Get();
   const int64_t clock_shift_ns_;
   std::array<Counts, kThreads> counts_;
+  // By limit, where there are several.
+  std::vector<std::atomic<int64_t>> refused_;
 };
 
 inline void Limiter::Count(int64_t allowed, int64_t denied) {
@@ -120,6 +126,13 @@ inline void Limiter::Count(int64_t allowed, int64_t denied) {
                        std::memory_order_relaxed);
   counts.denied.store(counts.denied.load(std::memory_order_relaxed) + denied,
                       std::memory_order_relaxed);
+}
+
+inline void Limiter::Count(const Decision& decision, uint32_t rule) {
+  Count(decision.allowed, !decision.allowed);
+  if (!decision.allowed && !refused_.empty()) {
+    refused_[rule].fetch_add(1, std::memory_order_relaxed);
+  }
 }
 
 }  // namespace tidegate
