@@ -41,7 +41,8 @@ Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
       blocks_(store_->blocks()),
       sets_back_(!blocks_ || dynamic_cast<ManualClock*>(clock.get()) != nullptr),
       clock_(std::move(clock)),
-      clock_shift_ns_(store_->clock_shift_ns()) {}
+      clock_shift_ns_(store_->clock_shift_ns()),
+      refused_(limits_.size() > 1 ? limits_.size() : 0) {}
 
 Decision Limiter::Decide(std::string_view key, int64_t cost, const Moment& moment) {
   if (limits_.size() == 1) return store_->Hit({key, limits_.data(), cost}, moment);
@@ -79,6 +80,11 @@ void Limiter::Count(int64_t allowed, int64_t denied) {
                       std::memory_order_relaxed);
 }
 
+void Limiter::Count(const Decision& decision, uint32_t rule) {
+  CountOne(decision.allowed);
+  if (!decision.allowed) CountRefusalBy(rule);
+}
+
 // One variable that is returned, so that it is made where the caller wants it: to copy a
 // struct that was just written stalls.
 TIDEGATE_INLINE Decision Limiter::HitNow(std::string_view key, int64_t cost) {
@@ -90,6 +96,7 @@ TIDEGATE_INLINE Decision Limiter::HitNow(std::string_view key, int64_t cost) {
   }
   if (!blocks_) decision.at_ns = moment.now_ns;
   CountOne(decision.allowed);
+  if (!decision.allowed) CountRefusalBy(decision.rule);
   return decision;
 }
 
@@ -114,7 +121,7 @@ std::optional<Decision> Limiter::HitWithoutWaiting(std::string_view key, int64_t
       limits_.size() == 1 ? store_->HitWithoutWaiting(
                                 absl::MakeConstSpan({Charge{key, limits_.data(), cost}}), moment)
                           : store_->HitWithoutWaiting(PlanFor(key, cost), moment);
-  if (decision.has_value()) Count(decision->allowed, !decision->allowed);
+  if (decision.has_value()) Count(*decision, decision->rule);
   return decision;
 }
 
@@ -139,7 +146,7 @@ std::optional<Decision> Limiter::Begin(Op op, std::string_view key, int64_t cost
     if (plan.empty()) return Decision();
   }
   const auto finish = [this, op](const Decision& decision) {
-    if (op == Op::kHit) Count(decision.allowed, !decision.allowed);
+    if (op == Op::kHit) Count(decision, decision.rule);
   };
   const std::optional<Decision> early =
       redis_->Begin(op, plan, admitted_ns, {NowNs()}, ClockToConfirm(),
@@ -247,6 +254,13 @@ LimiterStats Limiter::stats() const {
   }
   stats.store = store_->stats();
   return stats;
+}
+
+std::vector<int64_t> Limiter::refused() const {
+  if (refused_.empty()) return {stats().denied};
+  std::vector<int64_t> refused;
+  for (const auto& count : refused_) refused.push_back(count.load(std::memory_order_relaxed));
+  return refused;
 }
 
 }  // namespace tidegate

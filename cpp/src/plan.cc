@@ -50,7 +50,7 @@ Decision Plan::Finish(Decision decision, const absl::InlinedVector<uint32_t, 4>&
   for (Limiter* limiter : limiters_) {
     const uint32_t after = first + static_cast<uint32_t>(limiter->limits_.size());
     const bool binds = first <= decision.rule && decision.rule < after;
-    if (decision.allowed || binds) limiter->Count(decision.allowed, !decision.allowed);
+    if (decision.allowed || binds) limiter->Count(decision, decision.rule - first);
     first = after;
   }
   return decision;

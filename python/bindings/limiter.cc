@@ -382,6 +382,7 @@ void RegisterLimiter(py::module_& m) {
                                    s.store.script_errors, s.store.denied_locally,
                                    s.store.breaker_opened, s.store.breaker_open);
            })
+      .def("_refused", [](PyLimiter& self) { return Checked(self).refused(); })
       .def("_close", [](PyLimiter& self) { self.open = nullptr; });
   limiter.def_static(
       "_add_fast_methods",

@@ -17,6 +17,7 @@ from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._functions import check_function
 from tidegate._headers import FieldList
 from tidegate._limiter import Limiter
+from tidegate._observe import observers
 from tidegate._terms import ChosenLimit, Terms
 
 __all__ = [
@@ -199,15 +200,22 @@ class Guard:
         terms = charge.terms
         key = charge.key
         if key is None:
-            return self.refusal(terms)
+            return self.refusal(request, charge)
         # Read before the decision's own reading of the clock, so that the end of a window
         # that is aligned to whole seconds does not round up to the second after it.
         now_ns = terms.now_ns()
+        began = time.perf_counter() if observers.times else None
         if blocking or terms.is_local:
             decision = terms.limiter.hit(key, charge.cost)
         else:
             decision = await terms.limiter.hit_async(key, charge.cost)
-        return Verdict(self, terms, decision, now_ns, (charge,) if decision.allowed else ())
+        if began is not None:
+            observers.tell_time(self, terms.limiter, time.perf_counter() - began)
+        if decision.allowed:
+            return Verdict(self, terms, decision, now_ns, (charge,))
+        if observers.refusals:
+            observers.tell(request, charge, decision)
+        return Verdict(self, terms, decision, now_ns, ())
 
     async def charge(self, request: Any, blocking: bool) -> Charge | None:
         """What is to be charged for the request; None where nothing is."""
@@ -231,9 +239,13 @@ class Guard:
             cost = await self._cost_of(request, blocking)
         return Charge(self, terms, key, cost)
 
-    def refusal(self, terms: Terms) -> Verdict:
+    def refusal(self, request: Any, charge: Charge) -> Verdict:
         """The verdict on a request that is refused for having no key."""
-        return Verdict(self, terms, terms.limiter.peek(_STAND_IN, _NEVER), terms.now_ns(), ())
+        terms = charge.terms
+        decision = terms.limiter.peek(_STAND_IN, _NEVER)
+        if observers.refusals:
+            observers.tell(request, charge, decision)
+        return Verdict(self, terms, decision, terms.now_ns(), ())
 
     def complain(self, problem: str, *details: object, exc: BaseException | None = None) -> None:
         """Logs a fault of the service's own code, at most one of a kind in ten seconds.

@@ -61,6 +61,8 @@ class Limiter {
 
   int64_t NowNs() { return clock_ == nullptr ? system_.Now() + clock_shift_ns_ : clock_->NowNs(); }
   LimiterStats stats() const;
+  // How often each of limits() was the one that refused, in their order.
+  std::vector<int64_t> refused() const;
   // Whether calls may wait for I/O.
   bool blocks() const { return blocks_; }
   // Hit() of such a limiter, where the answer takes no wait.
@@ -93,6 +95,11 @@ class Limiter {
   Charges PlanFor(std::string_view key, int64_t cost) const;
   void CountOne(bool allowed);
   void Count(int64_t allowed, int64_t denied);
+  // A decision that the limit number `rule` of this limiter bound.
+  void Count(const Decision& decision, uint32_t rule);
+  void CountRefusalBy(uint32_t rule) {
+    if (!refused_.empty()) refused_[rule].fetch_add(1, std::memory_order_relaxed);
+  }
   // What RedisStore::Begin() is given to confirm a reading by; empty where that is of no
   // use, since the server tells the time.
   std::function<int64_t()> ClockToConfirm();
@@ -113,6 +120,8 @@ class Limiter {
   SystemClock& system_ = SystemClock::Get();
   const int64_t clock_shift_ns_;
   std::array<Counts, kThreads> counts_;
+  // By limit, where there are several.
+  std::vector<std::atomic<int64_t>> refused_;
 };
 
 }  // namespace tidegate
