@@ -161,7 +161,8 @@ dice = random.Random(3)
 path = fallback[len("shm://") :].partition("?")[0]
 changes = []
 limiter = tidegate.Limiter(
-    "3/hour", storage=uri, fallback=fallback, breaker_open=0.2, on_breaker=lambda *a: changes.append(a)
+    "3/hour", storage=uri, fallback=fallback, breaker_open=0.2,
+    on_breaker=lambda *change: changes.append(change),
 )
 with open(path, "r+b") as file:
     board = mmap.mmap(file.fileno(), 270336)
