@@ -184,15 +184,16 @@ absl::Status Make(const std::string& path, int64_t capacity) {
   return status;
 }
 
+absl::Status RefusedForItsOwner(const std::string& path, uid_t owner) {
+  return Refused(path, absl::StrCat("it belongs to user ", owner, ", this is user ", geteuid()));
+}
+
 // Aborted: a sound file, but of an earlier boot.
 absl::Status Verify(const std::string& path, int fd, const ShmOptions& options, ShmHeader* header) {
   struct stat found;
   if (fstat(fd, &found) != 0) return Failed(path, "cannot be read", errno);
   if (!S_ISREG(found.st_mode)) return Refused(path, "it is no regular file");
-  if (found.st_uid != geteuid()) {
-    return Refused(path,
-                   absl::StrCat("it belongs to user ", found.st_uid, ", this is user ", geteuid()));
-  }
+  if (found.st_uid != geteuid()) return RefusedForItsOwner(path, found.st_uid);
   if ((found.st_mode & 077) != 0) {
     return Refused(path, absl::StrFormat("its mode is %04o, which lets other users in; 0600 "
                                          "is accepted",
@@ -260,7 +261,14 @@ absl::StatusOr<void*> MapShmFile(const std::string& path, const ShmOptions& opti
       continue;
     }
     if (!file.ok() && errno == ELOOP) return Refused(path, "it is a symbolic link");
-    if (!file.ok()) return Failed(path, "cannot be opened", errno);
+    if (!file.ok()) {
+      const int error = errno;
+      struct stat found;
+      if (error == EACCES && lstat(path.c_str(), &found) == 0 && found.st_uid != geteuid()) {
+        return RefusedForItsOwner(path, found.st_uid);
+      }
+      return Failed(path, "cannot be opened", error);
+    }
     ShmHeader header;
     absl::Status status = Verify(path, file.fd(), options, &header);
     if (absl::IsAborted(status)) {

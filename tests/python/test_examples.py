@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,17 +23,31 @@ def example(name):
 
 
 def test_all_examples_are_run_here():
-    names = {path.stem for path in EXAMPLES.glob("*.py")}
+    names = {str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.py")}
+    names -= {"gunicorn_workers/app.py"}  # what compare.py serves
     assert names == {
-        "django_app",
-        "fastapi_app",
-        "flask_app",
-        "flask_extension",
-        "llm_gateway",
-        "websocket_chat",
+        "django_app.py",
+        "fastapi_app.py",
+        "flask_app.py",
+        "flask_extension.py",
+        "gunicorn_workers/compare.py",
+        "llm_gateway.py",
+        "websocket_chat.py",
     }
     readme = (EXAMPLES / "README.md").read_text()
-    assert all(f"`{name}.py`" in readme for name in names)
+    assert all(f"`{name}`" in readme for name in names)
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
+def test_gunicorn_workers():
+    pytest.importorskip("gunicorn")
+    command = [sys.executable, EXAMPLES / "gunicorn_workers" / "compare.py"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=280)
+    memory, shm = (line.split() for line in found.stdout.splitlines()[-2:])
+    assert memory[0] == "memory://"
+    assert int(memory[1]) > 100  # each worker that was asked counts alone
+    assert shm[0] == "shm://…"
+    assert shm[1] == "100"
 
 
 def test_fastapi():

@@ -165,7 +165,7 @@ path = fallback[len("shm://") :].partition("?")[0]
 changes = []
 limiter = tidegate.Limiter(
     "3/hour", storage=uri, fallback=fallback, breaker_open=0.2,
-    on_breaker=lambda *a: changes.append(a),
+    on_breaker=lambda *change: changes.append(change),
 )
 with open(path, "r+b") as file:
     board = mmap.mmap(file.fileno(), 270336)
