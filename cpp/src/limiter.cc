@@ -139,9 +139,7 @@ std::optional<Decision> Limiter::Begin(Op op, std::string_view key, int64_t cost
   Charges plan = PlanFor(key, cost);
   if (op == Op::kRelease) {
     plan.erase(std::remove_if(plan.begin(), plan.end(),
-                              [](const Charge& charge) {
-                                return charge.limit->limit.algorithm() != Algorithm::kConcurrency;
-                              }),
+                              [this](const Charge& charge) { return !Releases(*charge.limit); }),
                plan.end());
     if (plan.empty()) return Decision();
   }
@@ -203,10 +201,15 @@ void Limiter::Reset(std::string_view key) {
   for (const Charge& charge : PlanFor(key, 1)) store_->Reset(charge, moment);
 }
 
+bool Limiter::Releases(const BoundLimit& limit) const {
+  const Algorithm algorithm = limit.limit.algorithm();
+  return algorithm == Algorithm::kConcurrency || (IsLog(algorithm) && limits_.size() == 1);
+}
+
 void Limiter::Release(std::string_view key, int64_t cost, int64_t admitted_ns) {
   const Moment moment{NowNs()};
   for (const Charge& charge : PlanFor(key, cost)) {
-    if (charge.limit->limit.algorithm() == Algorithm::kConcurrency) {
+    if (Releases(*charge.limit)) {
       store_->Release(charge, admitted_ns, moment);
     }
   }

@@ -31,6 +31,8 @@ struct PyLimiter {
 
 }  // namespace
 
+bool IsLimiter(PyObject* object) { return py::isinstance<PyLimiter>(object); }
+
 Limiter* LimiterOf(PyObject* self) {
   // pybind11 keeps the pointer of a simple instance inline.
   auto* instance = reinterpret_cast<py::detail::instance*>(self);
@@ -175,8 +177,14 @@ PyObject* FastBegin(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
     const auto done = [channel = std::move(channel), kept, self, decides](const Decision& d) {
       channel->Push({kept, self, decides, d});
     };
-    const auto early =
-        limiter->Begin(op, key.view(), cost, admitted == nullptr ? 0 : admitted->at_ns, done);
+    std::optional<Decision> early;
+    try {
+      early = limiter->Begin(op, key.view(), cost, admitted == nullptr ? 0 : admitted->at_ns, done);
+    } catch (...) {  // of a clock that is written in Python
+      Py_DECREF(kept);
+      Py_DECREF(self);
+      throw;
+    }
     if (!early.has_value()) {
       if (!heard.KickSoon(args[5], args[4], limiter, self)) return nullptr;
       return future.release().ptr();

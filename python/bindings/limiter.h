@@ -8,6 +8,8 @@
 
 namespace tidegate::python {
 
+bool IsLimiter(PyObject* object);
+
 // `self` must be a tidegate._core.Limiter. nullptr with the error indicator set where it
 // is closed.
 Limiter* LimiterOf(PyObject* self);

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,10 +23,15 @@ class PyPlan {
   explicit PyPlan(const py::tuple& limiters) : owners_(limiters) {
     std::vector<Limiter*> cores;
     for (const py::handle limiter : limiters) {
+      if (!IsLimiter(limiter.ptr())) {
+        Throw(Error::kArgumentType,
+              "the plan has " + Shown(limiter.ptr()) + "; accepted are Limiters");
+      }
       Limiter* core = LimiterOf(limiter.ptr());
       if (core == nullptr) throw py::error_already_set();
       cores.push_back(core);
     }
+    first_ = cores.empty() ? nullptr : cores[0];
     plan_ = ValueOrThrow(Plan::Create(std::move(cores)));
   }
 
@@ -45,19 +51,28 @@ class PyPlan {
     // Given to the channel with the call. The limits live as long as the plan.
     PyObject* const kept = future.inc_ref().ptr();
     PyObject* const owner = self.inc_ref().ptr();
-    const auto early = plan_->Begin(call.keys, call.costs,
-                                    [channel = std::move(channel), kept, owner](const Decision& d) {
-                                      channel->Push({kept, owner, /*decides=*/true, d});
-                                    });
+    const auto give_back = [&] {
+      future.dec_ref();
+      self.dec_ref();
+    };
+    std::optional<Decision> early;
+    try {
+      early = plan_->Begin(call.keys, call.costs,
+                           [channel = std::move(channel), kept, owner](const Decision& d) {
+                             channel->Push({kept, owner, /*decides=*/true, d});
+                           });
+    } catch (...) {  // of a clock that is written in Python
+      give_back();
+      throw;
+    }
     if (!early.has_value()) {
-      if (!heard.KickSoon(channel_object.ptr(), loop.ptr(), LimiterOf(py::object(owners_[0]).ptr()),
-                          py::object(owners_[0]).ptr())) {
+      // Closed or not, the first limiter lives as long as its owner.
+      if (!heard.KickSoon(channel_object.ptr(), loop.ptr(), first_, owners_[0].ptr())) {
         throw py::error_already_set();
       }
       return future;
     }
-    future.dec_ref();
-    self.dec_ref();
+    give_back();
     return New(*early);
   }
 
@@ -114,6 +129,7 @@ class PyPlan {
   }
 
   const py::tuple owners_;
+  Limiter* first_ = nullptr;
   std::unique_ptr<Plan> plan_;
 };
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._frameworks import injection, limited_class, opened
+from tidegate._functions import is_async
 from tidegate._guard import Guard, Verdict, finished, ready
 from tidegate._headers import FAMILIES
-from tidegate._middleware import methods_of
+from tidegate._middleware import charged_methods
 from tidegate._openapi import MARK, describe_refusals
 from tidegate._registered import check_view, reference_count, refuse_registered, registration
 from tidegate._scopes import check_scope, guard_in_scope, own_scope, shared_store
@@ -76,18 +77,17 @@ def rate_limit(
     those of tidegate.asgi.RateLimitMiddleware, the rest is that of tidegate.Limiter.
 
     `cost_after` is a function of the request and of what the route returned, and tells what
-    the request did cost: the difference to `cost`, which was charged before, is given back
-    or charged, as far as there is room. What it fails to tell, or a route that raises,
-    leaves what was charged. The fields of the response do not tell of it yet.
+    the request did cost: the difference to `cost`, which was charged before, is charged, as far
+    as there is room, or given back, as far as it still counts. What it fails to tell, or a
+    route that raises, leaves what was charged. The fields of the response do not tell of it
+    yet.
 
     Each route counts for itself, whatever it is called; those with one `scope` and equal
     limits count together. Decorators with one storage URI share one store.
     """
     _check_limit(limit)
     check_scope(scope)
-    charged = None if methods is None else methods_of(methods, "methods")
-    if charged is not None and "GET" in charged:
-        charged |= {"HEAD"}
+    charged = charged_methods(methods)
     store = shared_store(storage, options)
 
     def guard(view: Any) -> Guard:
@@ -150,10 +150,10 @@ class _Decorator:
     def _check(self, view: Any, references: int) -> None:
         _check_view(view)
         refuse_registered(view, references)
-        if inspect.iscoroutinefunction(view):
+        if is_async(view) or is_async(inspect.unwrap(view)):
             return
         for name, function in self._functions.items():
-            if inspect.iscoroutinefunction(function):
+            if is_async(function):
                 raise ConfigurationError(
                     f"{name} is the async function {function!r} and {view!r} is not async; "
                     "accepted is a function that is not async, or an async route"
@@ -172,6 +172,10 @@ class _DecoratorOfChosenLimit(_Decorator):
 
     @property
     def __name__(self) -> str:
+        raise self._mistaken()
+
+    @property
+    def methods(self) -> Any:
         raise self._mistaken()
 
     def _mistaken(self) -> ConfigurationError:
@@ -203,6 +207,7 @@ def _wrapped(view: Callable[..., Any], guards: Sequence[Guard]) -> Callable[...,
         if verdict is None:
             return view(*args, **kwargs)
         if not verdict.decision.allowed:
+            call.check_answers(chosen, verdict)
             return call.answered(finished(_refusal(call, verdict, True)), verdict)
         try:
             result = view(*args, **kwargs)
@@ -220,11 +225,12 @@ def _wrapped(view: Callable[..., Any], guards: Sequence[Guard]) -> Callable[...,
         call = opened(way, args, kwargs)
         verdict = await judge(call.request)
         if verdict is None:
-            return await view(*args, **kwargs)
+            return await ready(view(*args, **kwargs), False)
         if not verdict.decision.allowed:
+            call.check_answers(chosen, verdict)
             return call.answered(await _refusal(call, verdict, False), verdict)
         try:
-            result = await view(*args, **kwargs)
+            result = await ready(view(*args, **kwargs), False)
         except Exception as exc:
             told = call.raised(exc, verdict)
             if told is exc:
@@ -234,7 +240,9 @@ def _wrapped(view: Callable[..., Any], guards: Sequence[Guard]) -> Callable[...,
             await verdict.settle(call.request, result, False)
         return call.answered(result, verdict)
 
-    chosen: Any = limited_async if inspect.iscoroutinefunction(view) else limited
+    # FastAPI awaits what is async underneath, and so what wraps it.
+    awaited = is_async(view) or (way is not None and is_async(inspect.unwrap(view)))
+    chosen: Any = limited_async if awaited else limited
     setattr(chosen, MARK, _Limited(chosen, view, guards))
     if way is not None:
         chosen.__signature__ = way.signature

@@ -39,6 +39,9 @@ class Call(Protocol):
 
     request: Any
 
+    def check_answers(self, function: Any, verdict: Verdict) -> None:
+        """Raises a refusal where what `function` returns is not the answer to the request."""
+
     def refusal(self, verdict: Verdict) -> Any:
         """A response with the usual body."""
 
@@ -122,7 +125,8 @@ def opened(way: Injection | None, args: tuple[Any, ...], kwargs: dict[str, Any])
             kwargs.pop(name, None)
         if request is None:
             # Starlette's own routes give the request by position, methods after `self`.
-            request = next((arg for arg in args[:2] if hasattr(arg, "scope")), None)
+            connection = sys.modules["starlette.requests"].HTTPConnection
+            request = next((arg for arg in args[:2] if isinstance(arg, connection)), None)
         if request is not None:
             return _StarletteCall(request, response)
     flask = sys.modules.get("flask")
@@ -141,9 +145,8 @@ def limited_class(view: type[Any], decorator: Callable[[], Callable[..., Any]]) 
     """
     flask_view = getattr(sys.modules.get("flask.views"), "View", None)
     if flask_view is not None and issubclass(view, flask_view):
-        limit = decorator()
-        # The last is the outermost.
-        view.decorators = [*view.decorators, limit]
+        # Not one of its `decorators`, which a class that inherits it may replace.
+        setattr(view, "dispatch_request", decorator()(view.dispatch_request))  # noqa: B010
         return view
     endpoint = getattr(sys.modules.get("starlette.endpoints"), "HTTPEndpoint", None)
     if endpoint is not None and issubclass(view, endpoint):
@@ -176,7 +179,7 @@ def with_fields(exc: Any, verdict: Verdict) -> Exception:
 
     A copy: some services raise one object for every request.
     """
-    told = type(exc).__new__(type(exc), *exc.args)
+    told: Any = BaseException.__new__(type(exc), *exc.args)
     told.__dict__.update(exc.__dict__)
     fields = {name.decode(): value.decode() for name, value in verdict.fields()}
     kept = {
@@ -193,6 +196,13 @@ class _StarletteCall:
     def __init__(self, request: Any, response: Any) -> None:
         self.request = request
         self._response = response
+
+    def check_answers(self, function: Any, verdict: Verdict) -> None:
+        # What a dependency of FastAPI returns is a value for the route.
+        if "fastapi" in sys.modules and not _leads_to(self.request.scope.get("endpoint"), function):
+            from tidegate.fastapi import refused
+
+            raise refused(self.request, verdict)
 
     def refusal(self, verdict: Verdict) -> Any:
         from starlette.responses import Response
@@ -223,6 +233,9 @@ class _FlaskCall:
         self._flask = flask
         self.request = flask.request._get_current_object()
 
+    def check_answers(self, function: Any, verdict: Verdict) -> None:
+        pass
+
     def refusal(self, verdict: Verdict) -> Any:
         return self._flask.Response(
             verdict.problem(), status=429, content_type=PROBLEM_TYPE.decode()
@@ -252,6 +265,9 @@ class _DjangoCall:
         self._django = django
         self.request = request
 
+    def check_answers(self, function: Any, verdict: Verdict) -> None:
+        pass
+
     def refusal(self, verdict: Verdict) -> Any:
         return self._django.HttpResponse(
             verdict.problem(), status=429, content_type=PROBLEM_TYPE.decode()
@@ -266,6 +282,16 @@ class _DjangoCall:
         # For tidegate.django's middleware, which sees what Django makes of it.
         self.request.META.setdefault(VERDICTS, []).append(verdict)
         return exc
+
+
+def _leads_to(endpoint: Any, function: Any) -> bool:
+    """Whether a call of `endpoint` ends in `function`, as far as can be told."""
+    while endpoint is not None:
+        endpoint = getattr(endpoint, "__func__", getattr(endpoint, "func", endpoint))
+        if inspect.isclass(endpoint) or function in (endpoint, type(endpoint).__call__):
+            return True
+        endpoint = getattr(endpoint, "__wrapped__", None)
+    return False
 
 
 def _signature(view: Callable[..., Any]) -> inspect.Signature:
@@ -284,18 +310,18 @@ def _signature(view: Callable[..., Any]) -> inspect.Signature:
     annotations = [parameter.annotation for parameter in parameters]
     if not any(isinstance(kind, str) for kind in [*annotations, signature.return_annotation]):
         return signature
-    try:
-        hints = typing.get_type_hints(inspect.unwrap(view), include_extras=True)
-    except Exception:
-        return signature
+    namespace = getattr(inspect.unwrap(view), "__globals__", {})
 
-    def evaluated(name: str, kind: Any) -> Any:
-        if not isinstance(kind, str) or name not in hints:
+    def evaluated(kind: Any) -> Any:
+        # One by one: a name that only type checkers have must not hide the others.
+        if not isinstance(kind, str):
             return kind
-        # FastAPI tells None, no response model, from its type.
-        return None if hints[name] is type(None) else hints[name]
+        try:
+            return eval(kind, namespace)
+        except Exception:
+            return kind
 
     return signature.replace(
-        parameters=[p.replace(annotation=evaluated(p.name, p.annotation)) for p in parameters],
-        return_annotation=evaluated("return", signature.return_annotation),
+        parameters=[p.replace(annotation=evaluated(p.annotation)) for p in parameters],
+        return_annotation=evaluated(signature.return_annotation),
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate._errors import ArgumentTypeError
 
-__all__ = ["check_function"]
+__all__ = ["check_function", "is_async"]
 
 
 def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
@@ -29,3 +29,10 @@ def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
         raise ArgumentTypeError(
             f"{name} is {function!r}, which takes {signature}; accepted is {wanted}"
         ) from None
+
+
+def is_async(function: Any) -> bool:
+    """Whether calling it makes a coroutine, as far as can be told: also of objects."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(type(function), "__call__", None)  # noqa: B004
+    )

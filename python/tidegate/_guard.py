@@ -10,8 +10,9 @@ import inspect
 import logging
 import time
 from collections.abc import Coroutine, Iterable, Iterator
-from typing import Any, Callable, TypeVar, Union
+from typing import Any, Callable, TypeVar
 
+from tidegate._charge import Charge, Key
 from tidegate._core import Decision, Limit
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._functions import check_function
@@ -31,7 +32,6 @@ __all__ = [
     "ready",
 ]
 
-Key = Union[str, bytes]
 T = TypeVar("T")
 
 log = logging.getLogger("tidegate")
@@ -47,47 +47,6 @@ _NEVER = 2**62
 
 # Between two complaints of one kind: a broken key function must not flood the log as well.
 _QUIET_SECONDS = 10.0
-
-
-class Charge:
-    """What one guard wants charged for a request; a key of None stands for a refusal."""
-
-    __slots__ = ("cost", "guard", "key", "terms")
-
-    def __init__(self, guard: Guard, terms: Terms, key: Key | None, cost: int) -> None:
-        self.guard = guard
-        self.terms = terms
-        self.key = key
-        self.cost = cost
-
-    async def undo(self, blocking: bool) -> None:
-        """Gives it back."""
-        await self.refund(self.cost, blocking)
-
-    async def refund(self, cost: int, blocking: bool) -> None:
-        """Gives back `cost` units of it."""
-        assert self.key is not None
-        if blocking:
-            self.terms.limiter.refund(self.key, cost)
-        else:
-            await self.terms.limiter.refund_async(self.key, cost)
-
-    async def charge_more(self, cost: int, blocking: bool) -> None:
-        """Charges `cost` units beyond it, or as many of them as are left."""
-        assert self.key is not None
-        limiter = self.terms.limiter
-        while cost > 0:
-            # Asked first, since a refusal would count as one of a request.
-            forecast = (
-                limiter.peek(self.key, cost)
-                if blocking
-                else await limiter.peek_async(self.key, cost)
-            )
-            cost = cost if forecast.allowed else min(cost - 1, forecast.remaining)
-            if cost > 0 and (
-                limiter.hit(self.key, cost) if blocking else await limiter.hit_async(self.key, cost)
-            ):
-                return
 
 
 class Verdict:
@@ -212,6 +171,8 @@ class Guard:
         if began is not None:
             observers.tell_time(self, terms.limiter, time.perf_counter() - began)
         if decision.allowed:
+            if self.cost_after is not None:
+                await charge.remember(now_ns, decision, blocking, is_alone=True)
             return Verdict(self, terms, decision, now_ns, (charge,))
         if observers.refusals:
             observers.tell(request, charge, decision)
@@ -242,7 +203,7 @@ class Guard:
     def refusal(self, request: Any, charge: Charge) -> Verdict:
         """The verdict on a request that is refused for having no key."""
         terms = charge.terms
-        decision = terms.limiter.peek(_STAND_IN, _NEVER)
+        decision = terms.refuser.peek(_STAND_IN, _NEVER)
         if observers.refusals:
             observers.tell(request, charge, decision)
         return Verdict(self, terms, decision, terms.now_ns(), ())
@@ -335,8 +296,8 @@ class Guard:
             )
             return
         if cost < charge.cost:
-            await charge.refund(charge.cost - cost, blocking)
-        else:
+            await charge.give_back(charge.cost - cost, blocking)
+        elif cost > charge.cost:
             await charge.charge_more(cost - charge.cost, blocking)
 
 

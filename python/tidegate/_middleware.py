@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tidegate._limit import LimitLike
     from tidegate._storage import StorageLike
 
-__all__ = ["limiter_of", "methods_of", "replacement"]
+__all__ = ["charged_methods", "limiter_of", "methods_of", "replacement"]
 
 
 def limiter_of(
@@ -89,3 +89,11 @@ async def replacement(
         )
         return None
     return answer
+
+
+def charged_methods(methods: Iterable[str] | None) -> frozenset[str] | None:
+    """Those that `methods` says are charged, where GET stands for HEAD too; None: all."""
+    if methods is None:
+        return None
+    charged = methods_of(methods, "methods")
+    return charged | {"HEAD"} if "GET" in charged else charged

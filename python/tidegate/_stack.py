@@ -6,13 +6,15 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tidegate._guard import Charge, Guard, Verdict
+from tidegate._charge import Charge
+from tidegate._errors import ConfigurationError
+from tidegate._guard import Guard, Verdict
 from tidegate._observe import observers
 from tidegate._plan import Plan
 from tidegate._terms import Terms
 
 if TYPE_CHECKING:
-    from tidegate._core import Decision
+    from tidegate._core import Decision, Limit
 
 __all__ = ["Stack"]
 
@@ -25,11 +27,22 @@ class Stack:
     """Judges requests by several guards: all of them let it pass, or none has charged it.
 
     Limits of one storage are one plan. Those of several are charged one storage after the
-    other, and given back what they charged where a later one refuses. Thread-safe.
+    other, and given back what they charged where a later one refuses. Raises
+    ConfigurationError for limits of one name that are not equal. Thread-safe.
     """
 
     def __init__(self, guards: Sequence[Guard]) -> None:
         self.guards = tuple(guards)
+        # What one of them sends, all do.
+        self._headers = list(dict.fromkeys(each for guard in guards for each in guard.headers))
+        named: dict[str, Limit] = {}
+        for limit in [each for guard in guards if guard.limiter for each in guard.limiter.limits]:
+            known = named.setdefault(limit.name, limit)
+            if known.capacity != limit.capacity or str(known) != str(limit):
+                raise ConfigurationError(
+                    f"two limits before one route have the name {limit.name!r}: {known} and "
+                    f"{limit}; accepted are names that tell them apart"
+                )
         self._plans: dict[tuple[Terms, ...], tuple[Terms, list[_Part]]] = {}
 
     async def judge(self, request: Any, *, blocking: bool = False) -> Verdict | None:
@@ -67,6 +80,9 @@ class Stack:
                 for charge in passed:
                     await charge.undo(blocking)
                 return Verdict(guard, terms, decision, now_ns, ())
+            for charge in mine:
+                if charge.guard.cost_after is not None:
+                    await charge.remember(now_ns, decision, blocking, is_alone=False)
             passed += mine
             if binding is None or decision.remaining < binding[0].remaining:
                 binding = decision, guard
@@ -88,7 +104,7 @@ class Stack:
             ]
             if len(self._plans) >= _MOST:
                 self._plans.clear()
-            found = self._plans[known] = Terms(limiters, self.guards[0].headers), parts
+            found = self._plans[known] = Terms(limiters, self._headers), parts
         return found
 
 

@@ -22,7 +22,7 @@ class Terms:
     headers. Immutable.
     """
 
-    __slots__ = ("encode", "is_local", "limiter", "now_ns", "problems")
+    __slots__ = ("_refuser", "_singles", "encode", "is_local", "limiter", "now_ns", "problems")
 
     def __init__(self, limiters: Sequence[Limiter], headers: Iterable[str]) -> None:
         # Equal names are of equal limits, or of those that their owner tells as one.
@@ -39,7 +39,34 @@ class Terms:
         self.is_local = self.limiter._loops is None
         self.encode = Fields(limits, headers).encode
         self.problems = Problems(limits)
+        self._singles: tuple[Limiter, ...] | None = None
+        self._refuser: Limiter | None = None
         guarding(limiters)
+
+    @property
+    def singles(self) -> tuple[Limiter, ...]:
+        """A limiter for each limit of the first limiter, which count in the same place."""
+        if self._singles is None:
+            whole = self.limiter
+            self._singles = (
+                (whole,)
+                if len(whole.limits) == 1
+                else tuple(
+                    Limiter(each, storage=whole.storage, prefix=whole._prefix, clock=whole._clock)
+                    for each in whole.limits
+                )
+            )
+        return self._singles
+
+    @property
+    def refuser(self) -> Limiter:
+        """A limiter of the same limits that asks nobody, for refusals that need no count."""
+        if self._refuser is None:
+            limiter = self.limiter
+            storage = "memory://?capacity=4096"
+            clock = limiter._clock
+            self._refuser = Limiter(limiter.limits, storage=storage, clock=clock)
+        return self._refuser
 
 
 class ChosenLimit:

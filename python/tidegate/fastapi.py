@@ -25,6 +25,7 @@ from tidegate._core import Decision
 from tidegate._frameworks import put
 from tidegate._guard import Verdict, ready
 from tidegate._headers import FAMILIES, PROBLEM_TYPE
+from tidegate._middleware import charged_methods
 from tidegate._openapi import describe_refusals
 from tidegate._scopes import check_scope, guard_in_scope, shared_store
 
@@ -63,10 +64,11 @@ class RateLimited(HTTPException):
 class RateLimit:
     """A dependency that refuses with 429 above `limit`; its value is the Decision.
 
-    All arguments are those of tidegate.rate_limit. It may stand on routes, routers and the
-    application. Each object counts for itself, for all routes that it stands on; those
-    with one `scope` and equal limits count together. Where several stand on one route and
-    a later one refuses, the earlier ones are given back what they charged.
+    The arguments are those of tidegate.rate_limit, but for `cost_after`. It may stand on
+    routes, routers and the application. Each object counts for itself, for all routes that
+    it stands on; those with one `scope` and equal limits count together. Where several
+    stand on one route and a later one refuses, the earlier ones are given back what they
+    charged.
 
     All responses carry the fields of the limits: those that are made from what the route
     returns, responses that it returns, and what handlers answer to exceptions of the route
@@ -85,6 +87,7 @@ class RateLimit:
         key: Callable[[Request], Any] | None = None,
         cost: int | Callable[[Request], Any] = 1,
         exempt_when: Callable[[Request], Any] | None = None,
+        methods: Iterable[str] | None = None,
         scope: str | None = None,
         storage: StorageLike = "memory://",
         algorithm: str = "token-bucket",
@@ -107,6 +110,7 @@ class RateLimit:
             key=key,
             cost=cost,
             exempt_when=exempt_when,
+            methods=charged_methods(methods),
             on_no_key=on_no_key,
             on_refused=on_refused,
             headers=headers,
@@ -119,10 +123,12 @@ class RateLimit:
 
     # No generator: FastAPI enters and leaves one at four times the cost of a call.
     async def __call__(self, request: Request, response: Response) -> Decision | None:
+        before: tuple[Verdict, ...] = request.scope.get(_SEEN, ())
+        # A task may come with what it knew of another request.
+        _verdicts.set(before)
         verdict = await self._guard.judge(request)
         if verdict is None:
             return None
-        before: tuple[Verdict, ...] = request.scope.get(_SEEN, ())
         if not verdict.decision.allowed:
             request.scope.pop(_SEEN, None)
             for earlier in before:
@@ -149,12 +155,17 @@ class RateLimit:
                 )
             except Exception as exc:
                 guard.complain("on_refused raised; the usual body is sent", exc=exc)
-        handlers, _ = request.scope.get("starlette.exception_handlers", ({}, {}))
-        general = handlers.get(HTTPException)
-        # FastAPI's own handler for HTTPException would make another body of it.
-        if getattr(general, _TELLS, general) in (None, http_exception_handler):
-            handlers.setdefault(RateLimited, _answer)
-        return RateLimited(verdict)
+        return refused(request, verdict)
+
+
+def refused(request: Request, verdict: Verdict) -> RateLimited:
+    """What to raise, which is answered as usual."""
+    handlers, _ = request.scope.get("starlette.exception_handlers", ({}, {}))
+    general = handlers.get(HTTPException)
+    # FastAPI's own handler for HTTPException would make another body of it.
+    if getattr(general, _TELLS, general) in (None, http_exception_handler):
+        handlers.setdefault(RateLimited, _answer)
+    return RateLimited(verdict)
 
 
 async def _answer(request: Request, exc: RateLimited) -> Response:

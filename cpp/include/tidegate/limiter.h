@@ -53,7 +53,8 @@ class Limiter {
   Decision Peek(std::string_view key, int64_t cost = 1);
   void Refund(std::string_view key, int64_t cost = 1);
   void Reset(std::string_view key);
-  // Ends the leases that a Hit at `admitted_ns` (Decision::at_ns) took.
+  // Ends the leases that a Hit at `admitted_ns` (Decision::at_ns) took. Where the only limit
+  // is a sliding log, takes back what that Hit charged.
   void Release(std::string_view key, int64_t cost, int64_t admitted_ns);
   // Each key as by Hit(). `costs` is empty (one each) or as long as `keys`.
   void HitMany(absl::Span<const std::string_view> keys, absl::Span<const int64_t> costs,
@@ -93,6 +94,7 @@ class Limiter {
   Verdict AskElsewhere(std::string_view key, int64_t cost);
   Decision Decide(std::string_view key, int64_t cost, const Moment& moment);
   Charges PlanFor(std::string_view key, int64_t cost) const;
+  bool Releases(const BoundLimit& limit) const;
   void CountOne(bool allowed);
   void Count(int64_t allowed, int64_t denied);
   // A decision that the limit number `rule` of this limiter bound.

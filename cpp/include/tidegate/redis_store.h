@@ -158,6 +158,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
  private:
   class Sent;
   class Spread;
+  class Parting;
   class Probe;
   static constexpr size_t kMostDenied = 8;
   // What a request was made with, for what its reply is worth.
@@ -191,7 +192,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // What Begin() does once it is known that Redis is to be asked, and what answers with
   // no round trip where the keys of a plan lie in several slots.
   void Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment,
-               Clock clock, Done done);
+               absl::Time deadline, Clock clock, Done done);
   bool Spans(absl::Span<const Charge> plan) const;
   std::optional<Decision> BeginSpread(absl::Span<const Charge> plan, const Moment& moment,
                                       Clock clock, Done done);

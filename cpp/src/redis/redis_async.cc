@@ -31,7 +31,12 @@ class RedisStore::Sent final : public redis::Caller {
     void Answer(const absl::StatusOr<redis::Answer>& answer) const {
       const Decision decision = store.Judge(op, plan, moment, asked, answer);
       if (!decision.behind || !clock) return done(decision);
-      const Moment confirmed{clock(), /*confirmed=*/true};
+      Moment confirmed{0, /*confirmed=*/true};
+      try {
+        confirmed.now_ns = clock();
+      } catch (...) {  // Then it confirms nothing.
+        return done(decision);
+      }
       const auto early = store.Begin(op, plan, admitted_ns, confirmed, nullptr, done);
       if (early.has_value()) return done(*early);
       store.Kick();
@@ -135,7 +140,7 @@ class RedisStore::Sent final : public redis::Caller {
 };
 
 void RedisStore::Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
-                         const Moment& moment, Clock clock, Done done) {
+                         const Moment& moment, absl::Time deadline, Clock clock, Done done) {
   auto call = std::make_unique<Sent::Call>(Sent::Call{*this,
                                                       op,
                                                       {},
@@ -144,7 +149,7 @@ void RedisStore::Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_
                                                       moment,
                                                       std::move(clock),
                                                       Ask(plan, moment),
-                                                      absl::Now() + options_.timeout,
+                                                      deadline,
                                                       std::move(done)});
   // Mostly they are one, which is kept once. All are there before any is pointed at.
   const auto same = [&](const Charge& charge) { return charge.key.data() == plan[0].key.data(); };
@@ -162,7 +167,8 @@ std::optional<Decision> RedisStore::Begin(Op op, absl::Span<const Charge> plan, 
   std::optional<Decision> early =
       op == Op::kHit ? HitWithoutWaiting(plan, moment) : Before(op, plan, admitted_ns, moment);
   if (!early.has_value()) {
-    Enqueue(op, plan, admitted_ns, moment, std::move(clock), std::move(done));
+    Enqueue(op, plan, admitted_ns, moment, absl::Now() + options_.timeout, std::move(clock),
+            std::move(done));
   }
   return early;
 }

@@ -4,15 +4,28 @@
 #include <utility>
 #include <vector>
 
+#include "redis/client.h"
 #include "redis/deny_cache.h"
+#include "redis/scripts.h"
 #include "tidegate/clock.h"
 #include "tidegate/redis_store.h"
 
 namespace tidegate {
 
+// What is sent though nobody waits for it any more.
+class RedisStore::Parting final : public redis::Caller {
+ public:
+  explicit Parting(std::string request) : request_(std::move(request)) {}
+  std::string Request() override { return request_; }
+  void Done(absl::StatusOr<redis::Reply>) override {}
+
+ private:
+  const std::string request_;
+};
+
 // No command charges keys of several slots. Each charge of the plan is a command of its
 // own, all sent at once, and what passed is given back where another did not, before the
-// answer is told.
+// answer is told: unless the deadline has passed by then, after which it goes on alone.
 class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
  public:
   Spread(RedisStore& store, absl::Span<const Charge> plan, Clock clock, Done done)
@@ -21,7 +34,8 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
         clock_(std::move(clock)),
         done_(std::move(done)),
         decisions_(plan.size()),
-        begun_ns_(SystemClock::Get().Now()) {
+        begun_ns_(SystemClock::Get().Now()),
+        deadline_(absl::Now() + store.options_.timeout) {
     keys_.reserve(plan.size());
     for (Charge& charge : plan_) charge.key = keys_.emplace_back(charge.key);
   }
@@ -60,8 +74,17 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
         UndoFallback(*op, plan_[i], d);
         continue;
       }
+      if (absl::Now() >= deadline_) {
+        // In full, since there is nobody to send it again.
+        const redis::Request request = store_.RequestFor(*op, {&plan_[i], 1}, d.at_ns, moment_);
+        store_.client_->Send(store_.SlotOf(plan_[i]), absl::Now() + store_.options_.timeout,
+                             std::make_unique<Parting>(store_.scripts_->Command(
+                                 request, redis::Form::kFull, /*by_text=*/true)));
+        store_.denied_->Forget(store_.KeyOf(plan_[i]));
+        continue;
+      }
       ++left_;
-      store_.Enqueue(*op, {&plan_[i], 1}, d.at_ns, moment_, nullptr,
+      store_.Enqueue(*op, {&plan_[i], 1}, d.at_ns, moment_, deadline_, nullptr,
                      [self = shared_from_this()](const Decision&) { self->Tell(); });
     }
     store_.Kick();
@@ -87,6 +110,7 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
   const RedisStore::Done done_;
   std::vector<Decision> decisions_;
   const int64_t begun_ns_;
+  const absl::Time deadline_;
   Moment moment_{};
   std::atomic<size_t> left_{0};
   PlanVerdict verdict_;
@@ -102,15 +126,17 @@ bool RedisStore::Spans(absl::Span<const Charge> plan) const {
 
 std::optional<Decision> RedisStore::BeginSpread(absl::Span<const Charge> plan, const Moment& moment,
                                                 Clock clock, Done done) {
-  // Where one charge is known to be refused, none is sent.
   if (auto early = HitWithoutWaiting(plan, moment); early.has_value()) return early;
+  // Where a charge is known to be refused, none is sent: a flood must not take from the
+  // other limits what is given back a moment later.
+  PlanVerdict known;
   for (size_t i = 0; denied_->on() && i < plan.size(); ++i) {
-    const int64_t now_ns = options_.client_clock ? moment.now_ns : SystemClock::Get().Now();
-    if (auto known = Denied(plan.subspan(i, 1), now_ns); known.has_value()) {
-      known->rule = static_cast<uint32_t>(i);
-      return known;
+    const int64_t now_ns = options_.client_clock ? moment.now_ns : HostNowNs();
+    if (const auto refusal = Denied(plan.subspan(i, 1), now_ns); refusal.has_value()) {
+      known.Add(*refusal, static_cast<uint32_t>(i));
     }
   }
+  if (known.get().limit != nullptr) return known.get();
   std::make_shared<Spread>(*this, plan, std::move(clock), std::move(done))->Begin(moment);
   return std::nullopt;
 }

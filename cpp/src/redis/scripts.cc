@@ -19,6 +19,7 @@ namespace {
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kMicrosecond = 1'000;
 constexpr size_t kLongestPlainKey = 128;
+constexpr size_t kLongestScope = 64;
 
 // The algorithms of lua/, one bit each.
 struct Part {
@@ -375,12 +376,12 @@ std::string KeyPrefix(const Limit& limit, std::string_view scope) {
         std::string_view(":"), scope}) {
     name += piece;
   }
-  // As short as tells apart the few limits of a scope that is spelt out before it: with
+  // Where the scope is spelt out before it, as short as tells apart its few limits: with
   // "tg" and 20 bytes of a caller's key, Redis allots no more than it must.
-  const std::string digest =
-      absl::WebSafeBase64Escape(Digest(EVP_sha256(), name).substr(0, 6)).substr(0, 5);
+  std::string digest = absl::WebSafeBase64Escape(Digest(EVP_sha256(), name).substr(0, 12));
+  if (scope.size() <= kLongestScope) digest.resize(5);
   // Braces would be taken for the hash tag of a cluster.
-  std::string prefix(scope.substr(0, 64));
+  std::string prefix(scope.substr(0, kLongestScope));
   std::replace_if(
       prefix.begin(), prefix.end(), [](char c) { return c == '{' || c == '}'; }, '_');
   return absl::StrCat(prefix, ":", digest);
