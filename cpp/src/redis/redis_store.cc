@@ -296,28 +296,22 @@ Decision RedisStore::Run(Op op, absl::Span<const Charge> plan, int64_t admitted_
   const absl::Time deadline = absl::Now() + options_.timeout;
   const redis::Request request = RequestFor(op, plan, admitted_ns, moment);
   const uint16_t slot = SlotOf(plan[0]);
-  bool is_short = redis::Scripts::IsShort(request);
+  redis::Form form = redis::Scripts::FormOf(request);
   bool by_text = false;
   for (;;) {
-    const auto reply =
-        client_->Call(slot,
-                      is_short ? scripts_->ShortCommand(request, {plan[0].key}, by_text)
-                               : scripts_->Command(request, by_text),
-                      deadline);
+    const auto reply = client_->Call(slot, scripts_->Command(request, form, by_text), deadline);
     absl::Status failure = FailureIn(reply);
     if (absl::IsNotFound(failure) && !by_text) {
       by_text = true;
       continue;
     }
     if (!failure.ok()) return Judge(op, plan, moment, asked, failure);
-    if (!is_short) {
-      return Judge(op, plan, moment, asked,
-                   op == Op::kReset ? redis::Answer() : redis::Scripts::Parse(**reply, plan));
+    const auto answer = redis::Scripts::Parse(**reply, request, form);
+    if (form == redis::Form::kFull || !answer.ok() || !answer->states.empty()) {
+      return Judge(op, plan, moment, asked, answer);
     }
-    const auto answers = redis::Scripts::ParseShort(**reply, 1);
-    if (!answers.ok()) return Judge(op, plan, moment, asked, answers.status());
-    if (!answers->front().states.empty()) return Judge(op, plan, moment, asked, answers->front());
-    is_short = by_text = false;
+    form = redis::Form::kFull;
+    by_text = false;
   }
 }
 
