@@ -10,6 +10,7 @@ Counters are read when they are scraped, so that requests pay nothing for them.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from tidegate._limiter import Limiter
 
 __all__ = ["Mirror", "RateLimitCollector"]
+
+log = logging.getLogger("tidegate")
 
 
 class RateLimitCollector(Collector):
@@ -172,7 +175,10 @@ class Mirror:
 
     def _run(self) -> None:
         while not self._over.wait(self._every):
-            self.update()
+            try:
+                self.update()
+            except Exception:  # the disk may be full, and not be so the next time
+                log.exception("rate limiting: metrics could not be mirrored")
 
 
 def _family(metric: Metric, registry: CollectorRegistry) -> _Family:

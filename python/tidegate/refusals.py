@@ -148,8 +148,11 @@ class TopKeys(_Counting):
                 count = error = self._least = 0
             else:
                 count = error = self._least
-                victim = next(iter(self._of_count[count]))
-                self._taken(victim, count)
+                alike = self._of_count[count]
+                # The last, since to look for the first passes over all that were taken before.
+                victim, _ = alike.popitem()
+                if not alike:
+                    del self._of_count[count]
                 del self._counts[victim]
             self._counts[text] = count + 1
             self._of_count.setdefault(count + 1, {})[text] = error

@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -271,6 +272,25 @@ def test_a_mirror_tells_what_a_collector_does():
     assert {each: samples[each] for each in collected} == collected
     assert of(samples, "tidegate_refused_total", limiter="web", rule="2/minute") == 3
     assert of(samples, "tidegate_decision_seconds_count", limiter="web") == 5
+
+
+def test_a_mirror_that_could_not_write_tries_again(caplog):
+    limiter = tg.Limiter("1/hour")
+    registry = CollectorRegistry()
+    mirror = Mirror({"a": limiter}, every=0.01, registry=registry)
+    update, written = mirror.update, threading.Event()
+
+    def fails():
+        mirror.update = lambda: (update(), written.set())
+        raise OSError("no space left on device")
+
+    mirror.update = fails
+    limiter.hit("k")
+    assert written.wait(30)
+    mirror.close()
+    samples = exposed(generate_latest(registry).decode())
+    assert of(samples, "tidegate_decisions_total", limiter="a", outcome="allowed") == 1
+    assert "metrics could not be mirrored" in caplog.text
 
 
 SERVICE = """
