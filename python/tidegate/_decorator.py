@@ -50,7 +50,7 @@ def rate_limit(
     headers: Iterable[str] = FAMILIES,
     **options: Any,
 ) -> Callable[[View], View]:
-    """Limits one route of FastAPI, Starlette or Flask, async or not.
+    """Limits one route of FastAPI, Starlette, Flask or Django, async or not.
 
         @app.get("/posts")
         @rate_limit("5/minute")

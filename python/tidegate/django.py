@@ -236,7 +236,7 @@ class _ViewDecorator:
             return view
         bound = inspect.unwrap(view, stop=_is_bound)
         if not _is_bound(bound):
-            return self._decorator(view)
+            return self._decorator.together(view)(view)
         owner = type(bound.func.__self__)
         name = bound.func.__name__
         is_async_dispatch = name == "dispatch" and _is_async(owner)

@@ -27,6 +27,15 @@ def _blocks(document: Path) -> list[tuple[int, str]]:
     ]
 
 
+@pytest.fixture(autouse=True)
+def _django() -> None:
+    """What is typed into a Django project has its settings."""
+    from django.conf import settings
+
+    if not settings.configured:
+        settings.configure()
+
+
 # Those in docs/migrate are programs of their own, which tests/python/test_migrate.py runs.
 SCRIPTS = [d for d in DOCUMENTS if _blocks(d) and d.parent.name != "migrate"]
 

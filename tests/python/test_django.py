@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -122,8 +125,6 @@ def test_errors_and_streams_carry_the_fields(clock, ask):
 @contextlib.contextmanager
 def quiet():
     """Without Django's own log of errors."""
-    import logging
-
     logger = logging.getLogger("django.request")
     was, logger.disabled = logger.disabled, True
     try:
@@ -261,8 +262,6 @@ def test_by_user(clock, ask):
         return answer
 
     module = SimpleNamespace(authenticates=authenticates)
-    import sys
-
     sys.modules["tests_django_middleware"] = module
     middleware = ["tests_django_middleware.authenticates", MIDDLEWARE]
     with project(clock, middleware=middleware, LIMIT="1/minute", KEY="user_or_ip"):
@@ -373,3 +372,22 @@ def test_wrong_decorators(clock):
                 rate_limit("5/minute", **options)(page)
         with pytest.raises(tg.ArgumentTypeError, match=r"django\.views\.View"):
             rate_limit("5/minute")(Both)
+
+
+PROJECT = """
+SECRET_KEY = "for a test"
+INSTALLED_APPS = ["tidegate.django"]
+TIDEGATE = {"LIMIT": "five a minute"}
+MIDDLEWARE = ["tidegate.django.RateLimitMiddleware"]
+"""
+
+
+def test_a_project_is_checked_before_it_runs(tmp_path):
+    (tmp_path / "project.py").write_text(PROJECT)
+    command = [sys.executable, "-m", "django", "check", f"--pythonpath={tmp_path}"]
+    checked = subprocess.run(
+        [*command, "--settings=project"], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 1
+    assert "(tidegate.E001) TIDEGATE['LIMIT']:" in checked.stderr
+    assert "accepted" in checked.stderr

@@ -325,6 +325,13 @@ def test_what_a_view_says_itself_stays(app, clock):
     assert headers.getlist("RateLimit") == ['"own";r=1', '"5/minute";r=4;t=12']
 
 
+def test_middleware_that_copies_the_environ_loses_no_fields(app, clock):
+    inner = app.wsgi_app
+    app.wsgi_app = lambda environ, start_response: inner(dict(environ), start_response)
+    RateLimit(app, "5/minute", clock=clock)
+    assert app.test_client().get("/a/1").headers["X-RateLimit-Remaining"] == "4"
+
+
 def test_the_decision_is_known_to_the_view(app, clock):
     limiter = RateLimit(app, "5/minute", clock=clock)
     app.add_url_rule("/left", "left", lambda: {"left": limiter.decision.remaining})
