@@ -4,6 +4,8 @@ VENV ?= .venv
 CLANG ?= 14
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 FUZZ_SECONDS ?= 60
+KILLS ?= 1000
+FLOOD_KEYS ?= 100000000
 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export CTEST_PARALLEL_LEVEL ?= $(JOBS)
@@ -19,7 +21,7 @@ cpp_headers := $(shell find cpp python/bindings -name '*.h')
 cpp_others := $(shell find tests/cpp tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
 python_files := python tests benchmarks examples docs
 
-.PHONY: help demo test test-cpp test-python bench lint lint-python lint-cpp asan asan-python tsan \
+.PHONY: help demo test test-cpp test-python crash flood bench lint lint-python lint-cpp asan asan-python tsan \
   fetch fuzz docs wheel clean deps-build deps-test deps-fuzz
 .DELETE_ON_ERROR:
 
@@ -74,6 +76,12 @@ test-cpp: deps-test $(VENV)/.build  ## the C++ tests, and a project that uses th
 
 test-python: deps-test $(VENV)/.test $(VENV)/.package  ## the Python tests
 	$(python) -m pytest
+
+crash: deps-test $(VENV)/.test $(VENV)/.package  ## kill KILLS workers of one shared memory at random instants
+	$(python) tests/faults/crash_campaign.py --kills $(KILLS)
+
+flood: deps-test $(VENV)/.test $(VENV)/.package  ## FLOOD_KEYS keys through a table for a million; steady clients keep their limits
+	$(python) tests/faults/flood_campaign.py --keys $(FLOOD_KEYS)
 
 asan: deps-test $(VENV)/.build  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake --preset asan

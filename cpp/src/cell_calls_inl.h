@@ -25,7 +25,7 @@ struct CellCalls {
     const Fingerprint key = store.hasher_.HashInline(charge.key, charge.limit->tag);
     const Limit& limit = charge.limit->limit;
     if (!IsPlain(charge)) [[unlikely]]
-      return store.HitOther(charge, key, moment);
+      return HitCopied(store, charge, key, moment);
     BucketOutcome outcome;
     HitBucket(store, charge, key, moment, outcome);
     return MakeDecision(limit, outcome);
@@ -35,7 +35,7 @@ struct CellCalls {
   TIDEGATE_INLINE static Verdict Ask(S& store, const Charge& charge, const Moment& moment) {
     const Fingerprint key = store.hasher_.HashInline(charge.key, charge.limit->tag);
     if (!IsPlain(charge)) [[unlikely]] {
-      const Decision decision = store.HitOther(charge, key, moment);
+      const Decision decision = HitCopied(store, charge, key, moment);
       return VerdictOf(decision.allowed, decision.behind, moment);
     }
     BucketOutcome outcome;
@@ -145,6 +145,13 @@ struct CellCalls {
   }
 
  private:
+  // Copies: what the hot path told the address of could not stay in registers.
+  template <typename S>
+  TIDEGATE_INLINE static Decision HitCopied(S& store, Charge charge, Fingerprint key,
+                                            Moment moment) {
+    return store.HitOther(charge, key, moment);
+  }
+
   TIDEGATE_INLINE static bool IsPlain(const Charge& charge) {
     const Limit& limit = charge.limit->limit;
     return IsBucket(limit.algorithm()) && charge.cost <= limit.burst();

@@ -147,9 +147,13 @@ void Gate::Alone(absl::FunctionRef<void()> work) {
   closed_.store(false, std::memory_order_release);
 }
 
-void Gate::WaitUntilOpen() {
-  // Alone() holds the mutex for as long as the gate is closed.
-  std::lock_guard lock(mutex);
+void Gate::EnterLater(int thread) {
+  do {
+    Leave(thread);
+    // Alone() holds the mutex for as long as the gate is closed.
+    { const std::lock_guard lock(mutex); }
+    Announce(thread);
+  } while (closed_.load(std::memory_order_acquire));
 }
 
 }  // namespace tidegate

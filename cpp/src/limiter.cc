@@ -39,8 +39,10 @@ Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
       shm_(limits_.size() == 1 ? dynamic_cast<ShmStore*>(store_.get()) : nullptr),
       redis_(dynamic_cast<RedisStore*>(store_.get())),
       blocks_(store_->blocks()),
+      sets_back_(!blocks_ || dynamic_cast<ManualClock*>(clock.get()) != nullptr),
       clock_(std::move(clock)),
-      clock_shift_ns_(store_->clock_shift_ns()) {}
+      clock_shift_ns_(store_->clock_shift_ns()),
+      refused_(limits_.size() > 1 ? limits_.size() : 0) {}
 
 Decision Limiter::Decide(std::string_view key, int64_t cost, const Moment& moment) {
   if (limits_.size() == 1) return store_->Hit({key, limits_.data(), cost}, moment);
@@ -53,19 +55,56 @@ Limiter::Charges Limiter::PlanFor(std::string_view key, int64_t cost) const {
   return plan;
 }
 
+TIDEGATE_INLINE void Limiter::CountOne(bool allowed) {
+  const int thread = ThreadNumber();
+  Counts& counts = counts_[static_cast<size_t>(thread)];
+  std::atomic<int64_t>& count = allowed ? counts.allowed : counts.denied;
+  if (thread == 0) [[unlikely]] {
+    count.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+}
+
+void Limiter::Count(int64_t allowed, int64_t denied) {
+  const int thread = ThreadNumber();
+  Counts& counts = counts_[static_cast<size_t>(thread)];
+  if (thread == 0) [[unlikely]] {
+    counts.allowed.fetch_add(allowed, std::memory_order_relaxed);
+    counts.denied.fetch_add(denied, std::memory_order_relaxed);
+    return;
+  }
+  counts.allowed.store(counts.allowed.load(std::memory_order_relaxed) + allowed,
+                       std::memory_order_relaxed);
+  counts.denied.store(counts.denied.load(std::memory_order_relaxed) + denied,
+                      std::memory_order_relaxed);
+}
+
+void Limiter::Count(const Decision& decision, uint32_t rule) {
+  CountOne(decision.allowed);
+  if (!decision.allowed) CountRefusalBy(rule);
+}
+
 // One variable that is returned, so that it is made where the caller wants it: to copy a
 // struct that was just written stalls.
 TIDEGATE_INLINE Decision Limiter::HitNow(std::string_view key, int64_t cost) {
   const Moment moment{NowNs()};
   Decision decision = memory_ != nullptr ? memory_->HitInline({key, limits_.data(), cost}, moment)
-                      : shm_ != nullptr  ? shm_->HitInline({key, limits_.data(), cost}, moment)
-                                         : Decide(key, cost, moment);
-  if (decision.behind) [[unlikely]] {
+                                         : HitElsewhere(key, cost, moment.now_ns);
+  if (decision.behind && sets_back_) [[unlikely]] {
     decision = Decide(key, cost, {NowNs(), /*confirmed=*/true});
   }
   if (!blocks_) decision.at_ns = moment.now_ns;
-  Count(decision.allowed, !decision.allowed);
+  CountOne(decision.allowed);
+  if (!decision.allowed) CountRefusalBy(decision.rule);
   return decision;
+}
+
+// Apart, so that the memory store's path has the registers to itself.
+__attribute__((noinline)) Decision Limiter::HitElsewhere(std::string_view key, int64_t cost,
+                                                         int64_t now_ns) {
+  return shm_ != nullptr ? shm_->HitInline({key, limits_.data(), cost}, {now_ns})
+                         : Decide(key, cost, {now_ns});
 }
 
 Decision Limiter::Hit(std::string_view key, int64_t cost) {
@@ -82,7 +121,7 @@ std::optional<Decision> Limiter::HitWithoutWaiting(std::string_view key, int64_t
       limits_.size() == 1 ? store_->HitWithoutWaiting(
                                 absl::MakeConstSpan({Charge{key, limits_.data(), cost}}), moment)
                           : store_->HitWithoutWaiting(PlanFor(key, cost), moment);
-  if (decision.has_value()) Count(decision->allowed, !decision->allowed);
+  if (decision.has_value()) Count(*decision, decision->rule);
   return decision;
 }
 
@@ -107,7 +146,7 @@ std::optional<Decision> Limiter::Begin(Op op, std::string_view key, int64_t cost
     if (plan.empty()) return Decision();
   }
   const auto finish = [this, op](const Decision& decision) {
-    if (op == Op::kHit) Count(decision.allowed, !decision.allowed);
+    if (op == Op::kHit) Count(decision, decision.rule);
   };
   const std::optional<Decision> early =
       redis_->Begin(op, plan, admitted_ns, {NowNs()}, ClockToConfirm(),
@@ -120,7 +159,7 @@ std::optional<Decision> Limiter::Begin(Op op, std::string_view key, int64_t cost
 }
 
 std::function<int64_t()> Limiter::ClockToConfirm() {
-  if (redis_ == nullptr || !redis_->client_clock()) return nullptr;
+  if (redis_ == nullptr || !redis_->client_clock() || !sets_back_) return nullptr;
   return [this] { return NowNs(); };
 }
 
@@ -130,14 +169,18 @@ void Limiter::Kick() {
 
 bool Limiter::Allow(std::string_view key, int64_t cost) {
   if (memory_ == nullptr && shm_ == nullptr) return Hit(key, cost).allowed;
-  const Charge charge{key, limits_.data(), cost};
-  const Verdict verdict = memory_ != nullptr ? memory_->AskInline(charge, {NowNs()})
-                                             : shm_->AskInline(charge, {NowNs()});
+  const Verdict verdict = memory_ != nullptr
+                              ? memory_->AskInline({key, limits_.data(), cost}, {NowNs()})
+                              : AskElsewhere(key, cost);
   if (verdict == Verdict::kUnconfirmed) [[unlikely]]
     return Hit(key, cost).allowed;
   const bool allowed = verdict == Verdict::kAllowed;
-  Count(allowed, !allowed);
+  CountOne(allowed);
   return allowed;
+}
+
+__attribute__((noinline)) Verdict Limiter::AskElsewhere(std::string_view key, int64_t cost) {
+  return shm_->AskInline({key, limits_.data(), cost}, {NowNs()});
 }
 
 Decision Limiter::Peek(std::string_view key, int64_t cost) {
@@ -211,6 +254,13 @@ LimiterStats Limiter::stats() const {
   }
   stats.store = store_->stats();
   return stats;
+}
+
+std::vector<int64_t> Limiter::refused() const {
+  if (refused_.empty()) return {stats().denied};
+  std::vector<int64_t> refused;
+  for (const auto& count : refused_) refused.push_back(count.load(std::memory_order_relaxed));
+  return refused;
 }
 
 }  // namespace tidegate

@@ -36,8 +36,13 @@ bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns) {
 
 size_t InstantRing::FirstAfter(int64_t instant) const {
   if (empty() || (*this)[0] > instant) return 0;  // most often
-  size_t low = 0;
-  size_t high = size_;
+  // Few have run out, as a rule: what is looked through doubles from the front.
+  size_t low = 1;
+  size_t high = 1;
+  for (size_t step = 1; high < size_ && (*this)[high] <= instant; step *= 2) {
+    low = high + 1;
+    high = std::min(size_, high + step);
+  }
   while (low < high) {
     const size_t middle = low + (high - low) / 2;
     if ((*this)[middle] > instant) {

@@ -10,29 +10,28 @@ namespace tidegate {
 void LogTable::With(const Fingerprint& key, int64_t now_ns,
                     absl::FunctionRef<void(InstantRing&)> work) {
   Shard& shard = ShardOf(key);
-  absl::MutexLock lock(&shard.mutex);
+  const std::lock_guard lock(shard.mutex);
   auto [it, made] = shard.rings.try_emplace(key);
   const size_t before = made ? 0 : kRingBytes + it->second.bytes();
   work(it->second);
   const size_t grown = kRingBytes + it->second.bytes() - before;  // rings never shrink
+  if (grown == 0) [[likely]]
+    return;
   shard.bytes += grown;
   const size_t bytes = bytes_.fetch_add(grown, std::memory_order_relaxed) + grown;
-  if ((grown != 0 && bytes > most_bytes_) || (made && shard.rings.size() > shard.sweep_at))
-      [[unlikely]] {
-    Sweep(shard, now_ns);
-  }
+  if (bytes > most_bytes_ || (made && shard.rings.size() > shard.sweep_at)) Sweep(shard, now_ns);
 }
 
 void LogTable::WithExisting(const Fingerprint& key, absl::FunctionRef<void(InstantRing*)> work) {
   Shard& shard = ShardOf(key);
-  absl::MutexLock lock(&shard.mutex);
+  const std::lock_guard lock(shard.mutex);
   const auto it = shard.rings.find(key);
   work(it == shard.rings.end() ? nullptr : &it->second);
 }
 
 void LogTable::Erase(const Fingerprint& key) {
   Shard& shard = ShardOf(key);
-  absl::MutexLock lock(&shard.mutex);
+  const std::lock_guard lock(shard.mutex);
   const auto it = shard.rings.find(key);
   if (it == shard.rings.end()) return;
   Drop(shard, it);
@@ -77,7 +76,7 @@ void LogTable::Sweep(Shard& shard, int64_t now_ns) {
 
 void LogTable::Count(StoreStats* stats) const {
   for (const Shard& shard : shards_) {
-    absl::MutexLock lock(&shard.mutex);
+    const std::lock_guard lock(shard.mutex);
     stats->keys += static_cast<int64_t>(shard.rings.size());
     stats->evictions += shard.evictions;
     stats->evicted_live += shard.evicted_live;

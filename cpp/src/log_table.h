@@ -7,11 +7,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
-#include "absl/synchronization/mutex.h"
 #include "tidegate/fingerprint.h"
 #include "tidegate/log.h"
 #include "tidegate/store.h"
@@ -38,20 +37,23 @@ class LogTable {
     size_t operator()(const Fingerprint& f) const { return f.lo; }
   };
   using Rings = absl::flat_hash_map<Fingerprint, InstantRing, Hash>;
+  // The mutex guards all the rest. Not absl::Mutex: where that was built with its
+  // search for deadlocks, as Debian's is, it costs more than the decision.
   struct alignas(64) Shard {
-    mutable absl::Mutex mutex;
-    Rings rings ABSL_GUARDED_BY(mutex);
-    size_t bytes ABSL_GUARDED_BY(mutex) = 0;
-    size_t sweep_at ABSL_GUARDED_BY(mutex) = 64;  // rings
-    int64_t evictions ABSL_GUARDED_BY(mutex) = 0;
-    int64_t evicted_live ABSL_GUARDED_BY(mutex) = 0;
+    mutable std::mutex mutex;
+    Rings rings;
+    size_t bytes = 0;
+    size_t sweep_at = 64;  // rings
+    int64_t evictions = 0;
+    int64_t evicted_live = 0;
   };
   // What a ring takes beside its instants.
   static constexpr size_t kRingBytes = sizeof(Fingerprint) + sizeof(InstantRing) + 2;
 
   Shard& ShardOf(const Fingerprint& key) { return shards_[key.hi % kShards]; }
-  void Drop(Shard& shard, Rings::iterator it) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mutex);
-  void Sweep(Shard& shard, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mutex);
+  // Both with the shard's mutex held.
+  void Drop(Shard& shard, Rings::iterator it);
+  void Sweep(Shard& shard, int64_t now_ns);
 
   // All shards share one bound, so that a few large rings find room beside many
   // small ones. Each shard keeps at least one ring.

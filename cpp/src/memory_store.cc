@@ -102,18 +102,23 @@ Decision MemoryStore::Hit(const Charge& charge, const Moment& moment) {
 
 Decision MemoryStore::HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
-  if (charge.cost > limit.capacity()) {
-    // Nothing will be charged, so no cell has to be made.
-    const Decision decision = Peek(charge, moment);
-    if (!decision.behind || !moment.confirmed) return decision;
+  // Nothing will be charged, so no cell has to be made.
+  if (charge.cost > limit.capacity() && !(moment.confirmed && Peek(charge, moment).behind)) {
+    return Peek(charge, moment);
   }
-  if (!IsLog(limit.algorithm())) return CellCalls::HitState(*this, charge, key, moment);
+  return IsLog(limit.algorithm()) ? HitLog(charge, key, moment)
+                                  : CellCalls::HitState(*this, charge, key, moment);
+}
+
+Decision MemoryStore::HitLog(const Charge& charge, const Fingerprint& key, const Moment& moment) {
+  const Limit& limit = charge.limit->limit;
   Decision decision;
   const Gate::Pass pass(gate_);
   logs_->With(key, moment.now_ns, [&](InstantRing& ring) {
-    decision = moment.confirmed || !IsBehind(limit, ring, moment.now_ns)
-                   ? StepLog(limit, &ring, moment.now_ns, charge.cost)
-                   : PeekLog(limit, ring, moment.now_ns, charge.cost);
+    // Made in its place: to copy a struct that was just written stalls.
+    new (&decision) Decision(moment.confirmed || !IsBehind(limit, ring, moment.now_ns)
+                                 ? StepLog(limit, &ring, moment.now_ns, charge.cost)
+                                 : PeekLog(limit, ring, moment.now_ns, charge.cost));
   });
   return decision;
 }

@@ -50,7 +50,7 @@ Decision Plan::Finish(Decision decision, const absl::InlinedVector<uint32_t, 4>&
   for (Limiter* limiter : limiters_) {
     const uint32_t after = first + static_cast<uint32_t>(limiter->limits_.size());
     const bool binds = first <= decision.rule && decision.rule < after;
-    if (decision.allowed || binds) limiter->Count(decision.allowed, !decision.allowed);
+    if (decision.allowed || binds) limiter->Count(decision, decision.rule - first);
     first = after;
   }
   return decision;
@@ -65,7 +65,7 @@ Decision Plan::Hit(Keys keys, Costs costs) {
   const auto clock = [&first] { return first.NowNs(); };
   const Moment moment{clock()};
   Decision decision = first.store_->HitAll(charged.charges, moment, clock);
-  if (decision.behind) [[unlikely]] {
+  if (decision.behind && first.sets_back_) [[unlikely]] {
     decision = first.store_->HitAll(charged.charges, {clock(), /*confirmed=*/true}, clock);
   }
   if (!blocks()) decision.at_ns = moment.now_ns;

@@ -151,7 +151,7 @@ absl::Status Make(const std::string& path, int64_t capacity) {
   header.byte_order = ShmHeader::kByteOrder;
   header.cell_bytes = sizeof(Cell);
   header.slice_cells = Table::kSliceCells;
-  header.bytes = ShmHeader::kBytes + slices * Table::kSliceBytes;
+  header.bytes = ShmHeader::kSlicesAt + slices * Table::kSliceBytes;
   header.slices = slices;
   header.capacity = capacity;
   header.epoch_offset_ns = ReadClock(CLOCK_REALTIME) - ReadClock(CLOCK_MONOTONIC);
@@ -184,15 +184,16 @@ absl::Status Make(const std::string& path, int64_t capacity) {
   return status;
 }
 
+absl::Status RefusedForItsOwner(const std::string& path, uid_t owner) {
+  return Refused(path, absl::StrCat("it belongs to user ", owner, ", this is user ", geteuid()));
+}
+
 // Aborted: a sound file, but of an earlier boot.
 absl::Status Verify(const std::string& path, int fd, const ShmOptions& options, ShmHeader* header) {
   struct stat found;
   if (fstat(fd, &found) != 0) return Failed(path, "cannot be read", errno);
   if (!S_ISREG(found.st_mode)) return Refused(path, "it is no regular file");
-  if (found.st_uid != geteuid()) {
-    return Refused(path,
-                   absl::StrCat("it belongs to user ", found.st_uid, ", this is user ", geteuid()));
-  }
+  if (found.st_uid != geteuid()) return RefusedForItsOwner(path, found.st_uid);
   if ((found.st_mode & 077) != 0) {
     return Refused(path, absl::StrFormat("its mode is %04o, which lets other users in; 0600 "
                                          "is accepted",
@@ -218,7 +219,7 @@ absl::Status Verify(const std::string& path, int fd, const ShmOptions& options, 
   if (header->byte_order != ShmHeader::kByteOrder || header->cell_bytes != sizeof(Cell) ||
       header->slice_cells != Table::kSliceCells || header->slices == 0 ||
       header->slices > uint64_t{1} << 24 ||
-      header->bytes != ShmHeader::kBytes + header->slices * Table::kSliceBytes) {
+      header->bytes != ShmHeader::kSlicesAt + header->slices * Table::kSliceBytes) {
     return Refused(path, "it was made by another build of tidegate");
   }
   if (header->boot != ThisBoot()) return absl::AbortedError("stale");
@@ -260,7 +261,14 @@ absl::StatusOr<void*> MapShmFile(const std::string& path, const ShmOptions& opti
       continue;
     }
     if (!file.ok() && errno == ELOOP) return Refused(path, "it is a symbolic link");
-    if (!file.ok()) return Failed(path, "cannot be opened", errno);
+    if (!file.ok()) {
+      const int error = errno;
+      struct stat found;
+      if (error == EACCES && lstat(path.c_str(), &found) == 0 && found.st_uid != geteuid()) {
+        return RefusedForItsOwner(path, found.st_uid);
+      }
+      return Failed(path, "cannot be opened", error);
+    }
     ShmHeader header;
     absl::Status status = Verify(path, file.fd(), options, &header);
     if (absl::IsAborted(status)) {

@@ -73,11 +73,22 @@ ShmStore::ShmStore(std::string path, void* memory)
       capacity_(header_->capacity),
       bytes_(header_->bytes),
       clock_shift_ns_(header_->epoch_offset_ns - SystemClock::Get().epoch_offset_ns()),
-      table_(static_cast<char*>(memory) + ShmHeader::kBytes, header_->slices) {}
+      table_(static_cast<char*>(memory) + ShmHeader::kSlicesAt, header_->slices) {}
 
 ShmStore::~ShmStore() { munmap(header_, bytes_); }
 
 int64_t ShmStore::NowNs() const { return SystemClock::Get().Now() + clock_shift_ns_; }
+
+void* ShmStore::board() const { return reinterpret_cast<char*>(header_) + ShmHeader::kBytes; }
+
+Hasher ShmStore::HasherFor(std::string_view use) const {
+  Hasher::Seed seed = header_->seed;
+  const Fingerprint print = hasher_.Hash(use);
+  for (size_t i = 0; i < sizeof print; ++i) {
+    seed[i] ^= static_cast<unsigned char>((i < 8 ? print.lo : print.hi) >> (i % 8 * 8));
+  }
+  return Hasher(seed);
+}
 
 absl::Status ShmStore::Accepts(const Limit& limit) const {
   if (!IsLog(limit.algorithm())) return absl::OkStatus();

@@ -38,6 +38,12 @@ bool IsIdle(uint64_t w0, int64_t now_ns, int64_t for_ns) {
   return w0 == 0 || static_cast<int64_t>(w0) <= now_ns - for_ns;
 }
 
+// Windows that end at one instant are told apart by what was used of them: a flood of
+// keys that come once gives up its own.
+bool IsNearer(const CellState& a, const CellState& b) {
+  return a.w0 != b.w0 ? a.w0 < b.w0 : a.w1 < b.w1;
+}
+
 bool Holds(const Cell& cell, const Fingerprint& key) {
   return cell.lo.load(std::memory_order_acquire) == key.lo &&
          Table::SameHigh(cell.hi.load(std::memory_order_acquire), key.hi);
@@ -211,7 +217,7 @@ void Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Slot* slot, Entr
         if (idle.cell == nullptr) idle = {cell, state, {}};
       } else if (IsIdle(state.w0, now_ns, kClockToleranceNs)) {
         if (spare.cell == nullptr) spare = {cell, state, {}};
-      } else if (nearest.cell == nullptr || state.w0 < nearest.raw.w0) {
+      } else if (nearest.cell == nullptr || IsNearer(state, nearest.raw)) {
         nearest = {cell, state, {}};
       }
       return true;

@@ -44,7 +44,9 @@ TIDEGATE_INLINE void Table::Update(const Fingerprint& key, int64_t now_ns, bool 
     Cell* cell = FindNear(key, w0, w1);
     if (cell == nullptr) [[unlikely]] {
       Slot slot;
-      FindOrClaim(key, now_ns, &slot, &entry);
+      // A copy: a name whose address was told could not stay in registers.
+      const Fingerprint name = key;
+      FindOrClaim(name, now_ns, &slot, &entry);
       cell = slot.cell;
       w0 = slot.raw.w0;
       w1 = slot.raw.w1;

@@ -44,6 +44,11 @@ void DropOrphans() {
   }
 }
 
+int DropOrphansSoon(void*) {
+  DropOrphans();
+  return 0;
+}
+
 }  // namespace
 
 Channel::~Channel() {
@@ -58,6 +63,8 @@ Channel::~Channel() {
   while (!orphans.compare_exchange_weak(left->next, left, std::memory_order_release,
                                         std::memory_order_relaxed)) {
   }
+  // Where the queue is full, the next channel's.
+  if (!IsFinalizing()) (void)Py_AddPendingCall(DropOrphansSoon, nullptr);
 }
 
 void Channel::Push(const Call& call) {

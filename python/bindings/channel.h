@@ -30,7 +30,7 @@ class Channel {
   };
 
   Channel() = default;
-  // Without the GIL, from any thread: the next channel drops what references are left.
+  // Without the GIL, from any thread: the main thread drops what references are left.
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;

@@ -23,6 +23,9 @@ void RegisterShmStore(pybind11::module_& m);
 // int nanoseconds or float seconds, or an object with now_ns(). Null for None.
 std::shared_ptr<Clock> ClockFrom(const pybind11::object& clock);
 
+// Whether the interpreter ends: nothing of it may be called by threads of the core then.
+bool IsFinalizing();
+
 }  // namespace tidegate::python
 
 #endif  // TIDEGATE_PYTHON_BINDINGS_CLASSES_H_

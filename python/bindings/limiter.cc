@@ -203,6 +203,15 @@ PyMethodDef fast_methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
+// Interpreters from 3.11 on call a method descriptor directly only where the object's
+// class is the very one that the descriptor was made for.
+void AddFastMethods(const py::type& type) {
+  for (PyMethodDef* method = fast_methods; method->ml_name != nullptr; ++method) {
+    type.attr(method->ml_name) = py::reinterpret_steal<py::object>(
+        PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), method));
+  }
+}
+
 Limiter& Checked(PyLimiter& self) {
   if (self.open == nullptr) Throw(Error::kClosed, "the limiter is closed");
   return *self.open;
@@ -373,12 +382,20 @@ void RegisterLimiter(py::module_& m) {
                                    s.store.script_errors, s.store.denied_locally,
                                    s.store.breaker_opened, s.store.breaker_open);
            })
+      .def("_refused", [](PyLimiter& self) { return Checked(self).refused(); })
       .def("_close", [](PyLimiter& self) { self.open = nullptr; });
-  auto* type = reinterpret_cast<PyTypeObject*>(limiter.ptr());
-  for (PyMethodDef* method = fast_methods; method->ml_name != nullptr; ++method) {
-    limiter.attr(method->ml_name) =
-        py::reinterpret_steal<py::object>(PyDescr_NewMethod(type, method));
-  }
+  limiter.def_static(
+      "_add_fast_methods",
+      [](const py::type& type) {
+        // Methods that are called with anything else would read what is not there.
+        if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type.ptr()),
+                              reinterpret_cast<PyTypeObject*>(py::type::of<PyLimiter>().ptr()))) {
+          throw py::type_error("a class that inherits Limiter is expected");
+        }
+        AddFastMethods(type);
+      },
+      py::arg("type"));
+  AddFastMethods(limiter);
 }
 
 }  // namespace tidegate::python

@@ -30,6 +30,8 @@ OnError OnErrorFrom(const std::string& text) {
 // for the GIL may be ended in the middle of C++.
 std::atomic<bool> ending{false};
 
+}  // namespace
+
 bool IsFinalizing() {
   if (ending.load(std::memory_order_acquire)) return true;
 #if PY_VERSION_HEX >= 0x030d0000
@@ -38,6 +40,8 @@ bool IsFinalizing() {
   return _Py_IsFinalizing() != 0;
 #endif
 }
+
+namespace {
 
 // A function that may be let go of by any thread.
 std::shared_ptr<py::object> Keep(const py::object& function) {

@@ -17,9 +17,19 @@ from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._functions import check_function
 from tidegate._headers import FieldList
 from tidegate._limiter import Limiter
+from tidegate._observe import observers
 from tidegate._terms import ChosenLimit, Terms
 
-__all__ = ["NO_KEY_POLICIES", "Charge", "Guard", "Verdict", "finished", "log", "ready"]
+__all__ = [
+    "NO_KEY_POLICIES",
+    "Charge",
+    "Guard",
+    "Verdict",
+    "check_cost",
+    "finished",
+    "log",
+    "ready",
+]
 
 Key = Union[str, bytes]
 T = TypeVar("T")
@@ -164,7 +174,7 @@ class Guard:
         if callable(cost):
             check_function("cost", cost, ("the request",))
         else:
-            _check_cost(limit.limits if isinstance(limit, Limiter) else (), cost)
+            check_cost(limit.limits if isinstance(limit, Limiter) else (), cost)
         self.headers = headers = list(headers) if isinstance(headers, Iterator) else headers
         self.limiter = limit if isinstance(limit, Limiter) else None
         self.chosen = limit if isinstance(limit, ChosenLimit) else None
@@ -190,15 +200,22 @@ class Guard:
         terms = charge.terms
         key = charge.key
         if key is None:
-            return self.refusal(terms)
+            return self.refusal(request, charge)
         # Read before the decision's own reading of the clock, so that the end of a window
         # that is aligned to whole seconds does not round up to the second after it.
         now_ns = terms.now_ns()
+        began = time.perf_counter() if observers.times else None
         if blocking or terms.is_local:
             decision = terms.limiter.hit(key, charge.cost)
         else:
             decision = await terms.limiter.hit_async(key, charge.cost)
-        return Verdict(self, terms, decision, now_ns, (charge,) if decision.allowed else ())
+        if began is not None:
+            observers.tell_time(self, terms.limiter, time.perf_counter() - began)
+        if decision.allowed:
+            return Verdict(self, terms, decision, now_ns, (charge,))
+        if observers.refusals:
+            observers.tell(request, charge, decision)
+        return Verdict(self, terms, decision, now_ns, ())
 
     async def charge(self, request: Any, blocking: bool) -> Charge | None:
         """What is to be charged for the request; None where nothing is."""
@@ -222,9 +239,13 @@ class Guard:
             cost = await self._cost_of(request, blocking)
         return Charge(self, terms, key, cost)
 
-    def refusal(self, terms: Terms) -> Verdict:
+    def refusal(self, request: Any, charge: Charge) -> Verdict:
         """The verdict on a request that is refused for having no key."""
-        return Verdict(self, terms, terms.limiter.peek(_STAND_IN, _NEVER), terms.now_ns(), ())
+        terms = charge.terms
+        decision = terms.limiter.peek(_STAND_IN, _NEVER)
+        if observers.refusals:
+            observers.tell(request, charge, decision)
+        return Verdict(self, terms, decision, terms.now_ns(), ())
 
     def complain(self, problem: str, *details: object, exc: BaseException | None = None) -> None:
         """Logs a fault of the service's own code, at most one of a kind in ten seconds.
@@ -341,7 +362,8 @@ def finished(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a coroutine that must not suspend did")
 
 
-def _check_cost(limits: Iterable[Limit], cost: object) -> None:
+def check_cost(limits: Iterable[Limit], cost: object) -> None:
+    """Raises ConfigurationError for a cost that is none, or that `limits` never let through."""
     accepted = "accepted is an int from 1 up, or a function of the request that returns one"
     if isinstance(cost, bool) or not isinstance(cost, int):
         raise ArgumentTypeError(f"the cost is {cost!r} of type {type(cost).__name__}; {accepted}")

@@ -82,6 +82,7 @@ class Limiter(_core.Limiter):
                 "clock=client in the storage's URI"
             )
         self._clock = clock
+        self._prefix = prefix
         self._room = WaitingRoom()
         super().__init__(list(self._limits), self._storage, clock, prefix)
         # Only a clock that says when it moves can be waited on without a timer.
@@ -234,6 +235,8 @@ class Limiter(_core.Limiter):
         """Ends the limiter: later calls raise LimiterClosedError, waiting ones too."""
         self._close()
         self._room.wake_all()
+        if self._loops is not None:
+            self._loops.forget_closed()
 
     def __enter__(self) -> Limiter:
         return self
@@ -302,6 +305,10 @@ class Limiter(_core.Limiter):
         if left <= 0 or (wait > left and not self._has_leases):
             return 0.0
         return min(wait or left, left, _LONGEST_SLEEP)
+
+
+# Inherited, they would take a detour with each call.
+Limiter._add_fast_methods(Limiter)
 
 
 def _loops_for(storage: _core.Store) -> ModuleType | None:

@@ -16,7 +16,17 @@ if TYPE_CHECKING:
     from tidegate._limiter import Limiter
     from tidegate._plan import Plan
 
-__all__ = ["HIT", "PEEK", "REFUND", "RELEASE", "RESET", "ask", "ask_plan", "begin"]
+__all__ = [
+    "HIT",
+    "PEEK",
+    "REFUND",
+    "RELEASE",
+    "RESET",
+    "ask",
+    "ask_plan",
+    "begin",
+    "forget_closed",
+]
 
 # As enum Op in cpp/include/tidegate/store.h.
 HIT, PEEK, REFUND, RELEASE, RESET = range(5)
@@ -24,6 +34,17 @@ HIT, PEEK, REFUND, RELEASE, RESET = range(5)
 _channels: WeakKeyDictionary[asyncio.AbstractEventLoop, _core.Channel] = WeakKeyDictionary()
 # A child of fork() has none of its parent's loops running, and must not hear for them.
 os.register_at_fork(after_in_child=_channels.clear)
+
+
+def forget_closed() -> None:
+    """Lets go of loops that were closed with calls in flight.
+
+    Futures that such a loop never heard of keep it, and its channel keeps them.
+    """
+    for reference in _channels.keyrefs():
+        loop = reference()
+        if loop is not None and loop.is_closed():
+            _channels.pop(loop, None)
 
 
 def begin(
@@ -39,11 +60,7 @@ def begin(
 
 
 def _opened(loop: asyncio.AbstractEventLoop) -> _core.Channel:
-    # Futures that a closed loop never heard of keep it, and its channel keeps them.
-    for reference in _channels.keyrefs():
-        other = reference()
-        if other is not None and other.is_closed():
-            _channels.pop(other, None)
+    forget_closed()
     channel = _channels[loop] = _core.Channel()
     loop.add_reader(channel.fileno(), channel.drain)
     return channel

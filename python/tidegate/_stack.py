@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidegate._guard import Charge, Guard, Verdict
+from tidegate._observe import observers
 from tidegate._plan import Plan
 from tidegate._terms import Terms
 
@@ -38,7 +40,7 @@ class Stack:
             if charge is None:
                 continue
             if charge.key is None:
-                return guard.refusal(charge.terms)
+                return guard.refusal(request, charge)
             charges.append(charge)
         if not charges:
             return None
@@ -50,12 +52,18 @@ class Stack:
             mine = [charges[number] for number in part.numbers]
             keys = [charge.key or "" for charge in mine]
             costs = [charge.cost for charge in mine]
+            began = time.perf_counter() if observers.times else None
             if blocking or part.is_local:
                 decision = part.plan.hit(keys, costs)
             else:
                 decision = await part.plan.hit_async(keys, costs)
-            guard = mine[part.plan.binding(decision)].guard
+            bound = mine[part.plan.binding(decision)]
+            guard = bound.guard
+            if began is not None:
+                observers.tell_time(guard, bound.terms.limiter, time.perf_counter() - began)
             if not decision.allowed:
+                if observers.refusals:
+                    observers.tell(request, bound, decision)
                 for charge in passed:
                     await charge.undo(blocking)
                 return Verdict(guard, terms, decision, now_ns, ())

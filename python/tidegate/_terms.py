@@ -10,6 +10,7 @@ from tidegate._core import Limit
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._headers import Fields, Problems
 from tidegate._limiter import Limiter
+from tidegate._observe import guarding
 
 __all__ = ["ChosenLimit", "Terms"]
 
@@ -38,6 +39,7 @@ class Terms:
         self.is_local = self.limiter._loops is None
         self.encode = Fields(limits, headers).encode
         self.problems = Problems(limits)
+        guarding(limiters)
 
 
 class ChosenLimit:

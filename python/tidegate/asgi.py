@@ -11,11 +11,15 @@ Nothing but the interface of ASGI is used: the application may be of any framewo
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, MutableMapping
+import asyncio
+from collections.abc import Awaitable, Iterable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate._guard import Guard, Verdict
+from tidegate._errors import ConfigurationError, StorageError
+from tidegate._guard import Guard, Verdict, log
 from tidegate._headers import FAMILIES, PROBLEM_TYPE, merged
+from tidegate._limit import as_limits
+from tidegate._messages import MessageLimit
 from tidegate._middleware import limiter_of, methods_of, replacement
 from tidegate.keys import peer
 
@@ -59,6 +63,22 @@ class RateLimitMiddleware:
     leaky bucket's `delay` is not waited for. A WebSocket is charged once, when it connects, and
     refused by a 429 where the server can send one, else by closing it with code 1013 (403 to
     the client); `on_refused` is not asked. With `websockets` false they pass untouched.
+
+    `messages` is a limit on the messages that a client sends over all its WebSockets, whose
+    key is that of the connection (it may be a Limiter, where it shall not count in the store
+    of `limit`). What it refuses the application does not see; `on_message_refused` says what
+    else happens: ``"close"`` closes the WebSocket, by code 1008 with the wait in the reason
+    or by 1009 where no wait would help; ``"drop"`` does nothing; a function of scope and
+    decision, async or not, returns a str or bytes to send to the client, or None.
+    `message_cost` is an int, or a function of a message's str or bytes, such as `len`; at
+    least 1 is charged. WebSockets that are exempt or have no key under ``"open"`` have no
+    such limit.
+
+    With Redis, the application's lifespan begins with a connection to it (one line in the log
+    says whether it answers; it need not), and ends with the connection closed, unless a
+    `limiter` or an open store was given. Without a lifespan, as in a mounted application,
+    the first request connects.
+
     Raises ConfigurationError at construction; safe to use from several event loops.
     """
 
@@ -80,34 +100,75 @@ class RateLimitMiddleware:
         on_refused: Callable[..., Any] | None = None,
         headers: Iterable[str] = FAMILIES,
         websockets: bool = True,
+        messages: LimitLike | Limiter | None = None,
+        message_cost: int | Callable[[Any], Any] = 1,
+        on_message_refused: str | Callable[..., Any] = "close",
         **options: Any,
     ) -> None:
         self.app = app
-        self.limiter = limiter_of(limiter, limit, storage, algorithm, prefix, clock, options)
         self._websockets = websockets
         self._exempt_methods = methods_of(exempt_methods)
-        self._guard = Guard(
-            self.limiter,
-            address=peer,
-            key=key,
-            cost=cost,
-            exempt_when=exempt_when,
-            on_no_key=on_no_key,
-            on_refused=on_refused,
-            headers=headers,
-        )
+        if messages is not None and not websockets:
+            raise ConfigurationError(
+                "messages were given with websockets=False, which lets them pass untouched; "
+                "accepted is one of them"
+            )
+        self._guard: Guard | None = None
+        self._messages: MessageLimit | None = None
+        # A store that was given open is its owner's.
+        self._owns_store = limiter is None and isinstance(storage, str)
+        # What can be read only once must do for opening again.
+        plan = None if limit is None else as_limits(limit, algorithm)
+        families = list(headers) if isinstance(headers, Iterator) else headers
+
+        def opened() -> Guard:
+            chosen = limiter_of(limiter, plan, storage, algorithm, prefix, clock, options)
+            if messages is not None:
+                self._messages = MessageLimit(
+                    messages,
+                    chosen,
+                    algorithm=algorithm,
+                    prefix=prefix,
+                    cost=message_cost,
+                    on_refused=on_message_refused,
+                )
+            self._guard = Guard(
+                chosen,
+                address=peer,
+                key=key,
+                cost=cost,
+                exempt_when=exempt_when,
+                on_no_key=on_no_key,
+                on_refused=on_refused,
+                headers=families,
+            )
+            return self._guard
+
+        self._opened = opened
+        opened()
+
+    @property
+    def limiter(self) -> Limiter:
+        """Its limiter, opened again where the end of the application's lifespan closed it."""
+        limiter = (self._guard or self._opened()).limiter
+        assert limiter is not None
+        return limiter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
         if kind != "http":
             # A WebSocket is one request, that to connect.
             if kind != "websocket" or not self._websockets:
+                if kind == "lifespan" and self.limiter._loops is not None:
+                    await _ask_storage(self.limiter)
+                    send = self._closing(send)
                 await self.app(scope, receive, send)
                 return
         elif scope["method"] in self._exempt_methods:
             await self.app(scope, receive, send)
             return
-        verdict = await self._guard.judge(scope)
+        guard = self._guard or self._opened()
+        verdict = await guard.judge(scope)
         if verdict is None:
             await self.app(scope, receive, send)
             return
@@ -119,7 +180,26 @@ class RateLimitMiddleware:
                 await self._refuse(verdict, scope, receive, send)
             return
 
-        await self.app(scope, receive, _with_fields(send, verdict))
+        send = _with_fields(send, verdict)
+        if self._messages is not None and kind == "websocket":
+            key = verdict.charges[0].key
+            assert key is not None
+            receive, send = self._messages.between(scope, key, guard, receive, send)
+        await self.app(scope, receive, send)
+
+    def _closing(self, send: Send) -> Send:
+        """`send`, which lets go of the storage once the application has ended.
+
+        It is opened again by whoever still asks: a service may be started anew, as in tests.
+        """
+
+        async def send_and_close(message: Message) -> None:
+            if message["type"] in _ENDS and self._owns_store:
+                # With the last request that asks it goes the connection.
+                self._guard = self._messages = None
+            await send(message)
+
+        return send_and_close
 
     async def _refuse(self, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
         response = await replacement(verdict, scope, "an ASGI application", blocking=False)
@@ -141,6 +221,21 @@ class RateLimitMiddleware:
         await send(
             {"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body}
         )
+
+
+_ENDS = frozenset(
+    ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
+)
+
+
+async def _ask_storage(limiter: Limiter) -> None:
+    """Has the storage connected before the first request, and says where it is not."""
+    try:
+        await asyncio.get_running_loop().run_in_executor(None, limiter.ping)
+    except StorageError as exc:
+        log.warning("rate limiting: %s; requests are decided without it until it does", exc)
+    else:
+        log.info("rate limiting: the storage answers")
 
 
 _WITH_HEADERS = frozenset(

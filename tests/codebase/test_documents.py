@@ -27,6 +27,10 @@ def _blocks(document: Path) -> list[tuple[int, str]]:
     ]
 
 
+# Those in docs/migrate are programs of their own, which tests/python/test_migrate.py runs.
+SCRIPTS = [d for d in DOCUMENTS if _blocks(d) and d.parent.name != "migrate"]
+
+
 @pytest.fixture(autouse=True)
 def _django() -> None:
     """What is typed into a Django project has its settings."""
@@ -36,15 +40,13 @@ def _django() -> None:
         settings.configure()
 
 
-# Those in docs/migrate are programs of their own, which tests/python/test_migrate.py runs.
-SCRIPTS = [d for d in DOCUMENTS if _blocks(d) and d.parent.name != "migrate"]
-
-
 @pytest.mark.parametrize("document", SCRIPTS, ids=_name)
-def test_its_code_runs(document: Path) -> None:
+def test_its_code_runs(document: Path, tmp_path: Path) -> None:
     """Block after block, in one namespace, as a reader would type them."""
     namespace: dict[str, Any] = {"__name__": "document"}
-    for line, source in _blocks(document):
+    for line, block in _blocks(document):
+        # Shared memories of the host are not ours to make.
+        source = re.sub(r"shm://(?=\w)", f"shm://{tmp_path}/", block)
         # The decorator looks at its module's source, so lines have to be where they are.
         exec(compile("\n" * line + source, str(document), "exec"), namespace)
 

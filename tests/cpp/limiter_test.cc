@@ -53,6 +53,22 @@ TEST(LimiterTest, LimitersOfOneStoreAndScopeShareWhatTheyCount) {
   EXPECT_TRUE(other->Hit("key").allowed);
 }
 
+TEST(LimiterTest, CountsWhichLimitRefused) {
+  const auto clock = std::make_shared<ManualClock>(kStart);
+  const auto limiter =
+      *Limiter::Create({MakeLimit(2, kSecond), MakeLimit(3, kHour)}, MakeStore(), clock);
+  for (int i = 0; i < 4; ++i) limiter->Hit("key");
+  EXPECT_EQ(limiter->refused(), std::vector<int64_t>({2, 0}));
+  clock->AdvanceNs(kSecond);
+  for (int i = 0; i < 4; ++i) limiter->Hit("key");
+  EXPECT_EQ(limiter->refused(), std::vector<int64_t>({2, 3}));
+  EXPECT_EQ(limiter->stats().denied, 5);
+
+  Fixture f(MakeLimit(3, kHour));
+  for (int i = 0; i < 5; ++i) f.limiter->Allow("key");
+  EXPECT_EQ(f.limiter->refused(), std::vector<int64_t>({2}));
+}
+
 TEST(LimiterTest, CountsWhatItDecided) {
   Fixture f(MakeLimit(3, kHour));
   for (int i = 0; i < 5; ++i) f.limiter->Hit("key");

@@ -46,6 +46,13 @@ class PlanTest : public ::testing::TestWithParam<Algorithm> {
 
 INSTANTIATE_TEST_SUITE_P(Algorithms, PlanTest, ::testing::ValuesIn(kAllAlgorithms), NameOf);
 
+TEST_P(PlanTest, CountsWhichLimitRefused) {
+  for (int i = 0; i < 5; ++i) Hit("u", "t");
+  for (int i = 0; i < 12; ++i) users_->Hit("v");
+  EXPECT_EQ(users_->refused(), std::vector<int64_t>({2}));
+  EXPECT_EQ(tenants_->refused(), std::vector<int64_t>({2, 0}));
+}
+
 TEST_P(PlanTest, ChargesAllOrNone) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(Hit("u", "t").allowed);
   const Decision refused = Hit("u", "t");

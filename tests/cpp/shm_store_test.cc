@@ -173,7 +173,7 @@ TEST_F(ShmStoreTest, DamageIsRefused) {
 
 TEST_F(ShmStoreTest, TheFileIsAsItsHeaderDrawsIt) {
   const auto store = Open(3000);
-  EXPECT_EQ(store->bytes(), 4096 + Table::kSliceBytes);
+  EXPECT_EQ(store->bytes(), 4096 + ShmStore::kBoardBytes + Table::kSliceBytes);
   EXPECT_EQ(std::filesystem::file_size(path_), store->bytes());
   const auto large = ShmStore::Open(directory_ + "/large", {.capacity = 100'000});
   ASSERT_TRUE(large.ok()) << large.status();

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import flood_campaign
 import pytest
 import tidegate as tg
 from tidegate._core import ShmStore
@@ -81,7 +82,7 @@ def test_zeroed_foreign_and_of_another_version(path: Path, sound: bytes) -> None
     write(path, b"SQLite format 3\0" * 4096)
     assert "no file of tidegate" in refusal(path)
     write(path, sound[:8] + struct.pack("<I", 0) + sound[12:])
-    assert "version 0, this tidegate has version 1" in refusal(path)
+    assert "version 0, this tidegate has version 2" in refusal(path)
     assert "tidegate shm remove" in refusal(path)
 
 
@@ -156,6 +157,25 @@ def test_a_small_file_system_says_what_is_needed(path: Path) -> None:
     assert not list(path.parent.iterdir())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount; run as root to test this")
+def test_a_container_with_a_small_shm(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(small)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("this root may not mount")
+    try:
+        with pytest.raises(tg.StorageError) as caught:
+            tg.Limiter("1/s", storage=f"shm://{small}/table?capacity=100000")
+        message = str(caught.value)
+        assert "for 100000 keys needs 4333568 bytes (4.3 MB)" in message
+        assert "1.0 MB of 1.0 MB are free there" in message
+        assert not list(small.iterdir())
+        assert ShmStore(str(small / "table"), 1000).capacity == 1000
+    finally:
+        subprocess.run(["umount", "--lazy", str(small)], check=True)
+
+
 @pytest.mark.parametrize(
     "uri",
     [
@@ -197,9 +217,13 @@ def test_a_flood_of_fresh_keys_is_survived_and_counted(path: Path) -> None:
         assert path.stat().st_size == size
 
 
-def test_steady_clients_keep_their_limits_in_a_flood(path: Path) -> None:
+@pytest.mark.parametrize(
+    "algorithm", ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log"]
+)
+def test_steady_clients_keep_their_limits_in_a_flood(path: Path, algorithm: str) -> None:
     clock = tg.ManualClock(10**18)
-    with tg.Limiter("10/hour", storage=f"shm://{path}?capacity=3000", clock=clock) as limiter:
+    storage = f"shm://{path}?capacity=3000"
+    with tg.Limiter("10/hour", storage=storage, algorithm=algorithm, clock=clock) as limiter:
         steady = [f"steady{i}" for i in range(50)]
         for _ in range(8):
             limiter.hit_many(steady)
@@ -207,3 +231,13 @@ def test_steady_clients_keep_their_limits_in_a_flood(path: Path) -> None:
         for i in range(20_000):
             limiter.allow(f"flood{dice.random()}-{i}")
         assert [limiter.peek(key).remaining for key in steady] == [2] * 50
+
+
+def test_a_flood_costs_steady_clients_no_decision() -> None:
+    """`make flood` in small: a hundred keys for each that has room."""
+    report = flood_campaign.campaign(1_000_000, 10_000, 100, 20_000)
+    assert report.decisions > 1_000
+    assert report.evicted_live > 500_000
+    assert report.share <= 0.001
+    assert report.memory_growth < 8_000_000
+    assert report.file_growth == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import crash_campaign
@@ -85,6 +85,40 @@ def test_fork_before_opening_and_both_make_it(directory: Path) -> None:
     assert sorted(path.name for path in directory.iterdir()) == ["table"]
 
 
+def test_plans_of_several_processes_charge_all_or_none(directory: Path) -> None:
+    plan = [
+        tg.Limit("150/400 days"),
+        tg.Limit("60/400 days", algorithm="sliding-window"),
+        tg.Limit("90/400 days", algorithm="sliding-log"),
+    ]
+    storage = f"shm://{directory}/table?capacity=10000"
+    clock = tg.ManualClock(10**18)
+    children = []
+    reading, writing = os.pipe()
+    for number in range(5):
+        child = os.fork()
+        if child == 0:
+            os.close(writing)
+            os.read(reading, 1)
+            with tg.Limiter(plan, storage=storage, clock=clock) as limiter:
+                if number == 4:  # reads meanwhile
+                    seen = [limiter.peek("k").remaining for _ in range(2000)]
+                    os._exit(0 if all(0 <= left <= 60 for left in seen) else 255)
+                # One of them in twos, so that some plans find room for half of what they want.
+                os._exit(sum(limiter.allow("k", 1 + (number == 0)) for _ in range(40)))
+        children.append(child)
+    os.close(writing)
+    counts = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    os.close(reading)
+    assert counts.pop() == 0
+    admitted = sum(counts) + counts[0]
+    # Who has come in between two of its charges may refuse what would just have fitted.
+    assert 55 <= admitted <= 60
+    for limit in plan:
+        with tg.Limiter(limit, storage=storage, clock=clock) as alone:
+            assert alone.peek("k").remaining == limit.count - admitted
+
+
 @pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can become two users; run as root to test this"
 )
@@ -94,23 +128,26 @@ def test_another_user_neither_joins_nor_is_joined(directory: Path) -> None:
     store = ShmStore(str(path), 1000)
     assert path.stat().st_mode & 0o777 == 0o600
 
-    def as_nobody(work: str) -> int:
+    def refusal_of_nobody(work: Callable[[str], object]) -> str:
+        reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
+            os.setgroups([])
             os.setgid(65534)
             os.setuid(65534)
             try:
-                if work == "join":
-                    ShmStore(str(path))
-                else:
-                    ShmStore.remove(str(path))
-            except tg.StorageError:
-                os._exit(3)
+                work(str(path))
+            except tg.StorageError as error:
+                os.write(writing, str(error).encode())
             os._exit(0)
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.close(writing)
+        assert os.waitpid(child, 0)[1] == 0
+        with open(reading) as message:
+            return message.read()
 
-    assert as_nobody("join") == 3
-    assert as_nobody("remove") == 3
+    assert "it belongs to user 0, this is user 65534" in refusal_of_nobody(ShmStore)
+    assert "no regular file of this user" in refusal_of_nobody(ShmStore.remove)
+    assert path.exists()
     # Root could open it all the same; it is refused for whose it is.
     os.chown(path, 65534, 65534)
     with pytest.raises(tg.StorageError, match="belongs to user 65534"):

@@ -68,16 +68,22 @@ class Client:
 @contextlib.contextmanager
 def asgi_server(app: Any) -> Iterator[Client]:
     """`app` under uvicorn in a thread, and a client of it."""
+    with uvicorn_at(app, ws="none") as address, contextlib.closing(Client(address)) as client:
+        yield client
+
+
+@contextlib.contextmanager
+def uvicorn_at(app: Any, **options: Any) -> Iterator[Address]:
+    """`app` under uvicorn in a thread, with `options` of its Config, and where it listens."""
     import uvicorn
 
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_level="error", access_log=False, ws="none")
-    server = uvicorn.Server(config)
+    options.setdefault("log_level", "error")
+    server = uvicorn.Server(uvicorn.Config(app, access_log=False, **options))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        with contextlib.closing(Client(listener.getsockname())) as client:
-            yield client
+        yield listener.getsockname()
     finally:
         server.should_exit = True
         thread.join()

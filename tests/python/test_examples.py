@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from servers import Client, asgi_server, gunicorn_server, uvicorn_server, wsgi_server
+from servers import Client, asgi_server, gunicorn_server, uvicorn_at, uvicorn_server, wsgi_server
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -21,16 +23,31 @@ def example(name):
 
 
 def test_all_examples_are_run_here():
-    names = {path.stem for path in EXAMPLES.glob("*.py")}
+    names = {str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.py")}
+    names -= {"gunicorn_workers/app.py"}  # what compare.py serves
     assert names == {
-        "django_app",
-        "fastapi_app",
-        "flask_app",
-        "flask_extension",
-        "llm_gateway",
+        "django_app.py",
+        "fastapi_app.py",
+        "flask_app.py",
+        "flask_extension.py",
+        "gunicorn_workers/compare.py",
+        "llm_gateway.py",
+        "websocket_chat.py",
     }
     readme = (EXAMPLES / "README.md").read_text()
-    assert all(f"`{name}.py`" in readme for name in names)
+    assert all(f"`{name}`" in readme for name in names)
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
+def test_gunicorn_workers():
+    pytest.importorskip("gunicorn")
+    command = [sys.executable, EXAMPLES / "gunicorn_workers" / "compare.py"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=280)
+    memory, shm = (line.split() for line in found.stdout.splitlines()[-2:])
+    assert memory[0] == "memory://"
+    assert int(memory[1]) > 100  # each worker that was asked counts alone
+    assert shm[0] == "shm://…"
+    assert shm[1] == "100"
 
 
 def test_fastapi():
@@ -155,3 +172,27 @@ def test_django(interface, tmp_path, monkeypatch):
         forecasts = [client("/forecast?days=20", headers=customer) for _ in range(4)]
         assert [answer.status for answer in forecasts] == [200, 200, 200, 429]
         assert forecasts[3].json()["violated-policies"] == ["3/minute"]
+
+
+def test_websocket_chat():
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
+    client = pytest.importorskip("websockets.sync.client")
+
+    app = example("websocket_chat").app
+    with uvicorn_at(app, ws="websockets-sansio") as (host, port):
+        url = f"ws://{host}:{port}/chat"
+        with client.connect(url) as anna, client.connect(url) as bert:
+            for number in range(5):
+                anna.send(f"tide {number}")
+                assert bert.recv(timeout=10) == anna.recv(timeout=10) == f"tide {number}"
+            while not (answer := say(anna, "flood")).startswith("slow down"):
+                assert bert.recv(timeout=10) == answer == "flood"
+            # Both have one address here, and so one limit; nobody is thrown out.
+            anna.ping().wait(10)
+            assert bert.ping().wait(10)
+
+
+def say(opened, text):
+    opened.send(text)
+    return opened.recv(timeout=10)

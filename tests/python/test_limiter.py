@@ -248,3 +248,25 @@ def test_importing_is_light() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
     assert out.strip() == "['tidegate'] 1"
+
+
+@pytest.mark.parametrize("name", ["hit", "allow"])
+def test_hot_calls_are_the_classs_own_and_subclasses_may_override_them(name: str) -> None:
+    # The interpreter takes the short way only to descriptors of the object's very class.
+    assert vars(tg.Limiter)[name].__objclass__ is tg.Limiter
+
+    class Counting(tg.Limiter):
+        calls = 0
+
+        def hit(self, key: str | bytes, cost: int = 1) -> tg.Decision:
+            self.calls += 1
+            return super().hit(key, cost)
+
+    limiter = Counting("1/minute", clock=tg.ManualClock())
+    assert limiter.hit("k")
+    assert not limiter.allow("k")
+    assert limiter.calls == 1
+    with pytest.raises(TypeError):
+        getattr(tg.Limiter, name)(object(), "k")
+    with pytest.raises(TypeError, match="inherits Limiter"):
+        tg.Limiter._add_fast_methods(int)  # type: ignore[arg-type]

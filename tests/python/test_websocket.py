@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-import threading
 
 import pytest
-from servers import limited
+from servers import limited, uvicorn_at
 
 
 async def echo(scope, receive, send):
@@ -63,25 +61,15 @@ def test_they_may_pass_untouched():
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_under_uvicorn(loop):
-    import uvicorn
     from websockets.exceptions import InvalidStatus
     from websockets.sync.client import connect as dial
 
-    listener = socket.create_server(("127.0.0.1", 0))
     app = limited("1/minute", echo)
-    config = uvicorn.Config(app, log_level="error", loop=loop, ws="websockets-sansio")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        url = f"ws://127.0.0.1:{listener.getsockname()[1]}/"
+    with uvicorn_at(app, loop=loop, ws="websockets-sansio") as (host, port):
+        url = f"ws://{host}:{port}/"
         with dial(url) as opened:
             assert opened.response.headers["x-ratelimit-remaining"] == "0"
         with pytest.raises(InvalidStatus) as refused, contextlib.closing(dial(url)):
             pass
         assert refused.value.response.status_code == 429
         assert refused.value.response.headers["retry-after"] == "60"
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()

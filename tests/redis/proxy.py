@@ -14,7 +14,9 @@ class Proxy:
 
     pass, hole (takes everything, answers nothing), drip (replies a byte at a time), stall
     (half of each reply, then nothing), garbage (rubbish instead of each reply), reset (an RST
-    instead of each reply), close (an end instead of each reply).
+    instead of each reply), close (an end instead of each reply), half-close (the same, and
+    requests go on), huge-bulk, huge-array (a header that promises two thousand millions),
+    endless (such a bulk, of which all comes that is taken).
     """
 
     def __init__(self, port: int) -> None:
@@ -90,5 +92,18 @@ class Proxy:
             raise OSError
         elif self.mode == "close":
             raise OSError
+        elif self.mode == "half-close":
+            client.shutdown(socket.SHUT_WR)
+            while self.mode == "half-close":
+                time.sleep(0.01)
+            raise OSError
+        elif self.mode == "huge-bulk":
+            client.sendall(b"$2000000000\r\n")
+        elif self.mode == "huge-array":
+            client.sendall(b"*2000000000\r\n")
+        elif self.mode == "endless":
+            client.sendall(b"$2000000000\r\n")
+            while self.mode == "endless":
+                client.sendall(b"x" * (1 << 20))
         else:
             client.sendall(data)

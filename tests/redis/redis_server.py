@@ -12,6 +12,14 @@ from pathlib import Path
 
 # Long beyond any call that succeeds: a loaded machine must not fail a test.
 PATIENT = "timeout=20&connect_timeout=20"
+# Another Redis, or a Valkey, may be tried: its program.
+PROGRAM = os.environ.get("TIDEGATE_REDIS_SERVER", "redis-server")
+
+
+def speaks_tls() -> bool:
+    """Whether the program was built with TLS: if so, it misses the certificate, and ends too."""
+    told = subprocess.run([PROGRAM, "--port", "0", "--tls-port", "1"], capture_output=True)
+    return b"tls-cert-file" in told.stdout
 
 
 class RedisServer:
@@ -29,7 +37,7 @@ class RedisServer:
     def start(self) -> None:
         self.process = subprocess.Popen(
             [
-                "redis-server",
+                PROGRAM,
                 *("--port", str(self.port), "--bind", "127.0.0.1"),
                 *("--unixsocket", str(self.path), "--save", "", "--appendonly", "no"),
                 *("--daemonize", "no", "--dir", str(self.path.parent), *self.arguments),
@@ -38,11 +46,12 @@ class RedisServer:
             stderr=subprocess.DEVNULL,
         )
         deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and self.process.poll() is None:
             with contextlib.suppress(OSError), self.connect():
                 return
             time.sleep(0.01)
-        raise RuntimeError("redis-server does not start")
+        self.kill()
+        raise RuntimeError(f"{PROGRAM} does not start")
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=20)
@@ -69,8 +78,9 @@ class RedisServer:
                 connection.sendall(b"*2\r\n$4\r\nAUTH\r\n$%d\r\n%s\r\n" % (len(secret), secret))
                 assert connection.recv(100) == b"+OK\r\n"
             connection.sendall(request)
+            # Half-closed no sooner: Valkey drops a CLUSTER SETSLOT that waits for replicas.
+            reply = connection.recv(1 << 16)
             connection.shutdown(socket.SHUT_WR)
-            reply = b""
             while chunk := connection.recv(1 << 16):
                 reply += chunk
             return reply

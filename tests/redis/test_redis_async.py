@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -46,6 +47,13 @@ def eventually(holds: Callable[[], bool]) -> bool:
 def scripts_run(server: RedisServer) -> int:
     calls = server.calls()
     return calls.get("evalsha", 0) + calls.get("eval", 0)
+
+
+def cancel_and_close(loop: asyncio.AbstractEventLoop) -> None:
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
 
 
 def test_two_hundred_tasks_admit_exactly(server: RedisServer, run: Run) -> None:
@@ -171,10 +179,7 @@ def test_a_loop_that_ends_with_calls_in_flight(
                 await asyncio.sleep(0)
 
         loop.run_until_complete(leave())
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()
+        cancel_and_close(loop)
         proxy.mode = "pass"
         proxy.drop()
 
@@ -187,6 +192,41 @@ def test_a_loop_that_ends_with_calls_in_flight(
 
         assert asyncio.run(come_back())
     limiter.close()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("then", ["another loop", "close"])
+def test_a_closed_loop_is_not_kept(
+    server: RedisServer, new_loop: Callable[[], asyncio.AbstractEventLoop], then: str
+) -> None:
+    """Neither it nor its futures and limiter, whether or not their answers were still to come."""
+    kept: list[weakref.ref[Any]] = []
+    for _ in range(3):
+        limiter = tidegate.Limiter("100/hour", storage=server.uri())
+        limiter.ping()
+        loop = new_loop()
+
+        async def leave(limiter: tidegate.Limiter) -> None:
+            for _ in range(50):
+                kept.append(weakref.ref(asyncio.ensure_future(limiter.hit_async("k"))))
+            await asyncio.sleep(0)
+
+        loop.run_until_complete(leave(limiter))
+        cancel_and_close(loop)
+        kept.extend([weakref.ref(loop), weakref.ref(limiter)])
+        del loop
+        if then == "close":
+            limiter.close()
+        del limiter
+    if then == "another loop":
+        with tidegate.Limiter("100/hour", storage=server.uri()) as last:
+            asyncio.run(last.hit_async("k"))
+
+    def all_gone() -> bool:
+        gc.collect()
+        return not any(reference() is not None for reference in kept)
+
+    assert eventually(all_gone)
 
 
 def test_what_nobody_sent_in_time_is_not_sent(server: RedisServer) -> None:
@@ -292,7 +332,7 @@ def test_exit_with_calls_in_flight(server: RedisServer, proxy: Proxy, how: str) 
         import asyncio, logging, sys, threading, tidegate
         logging.disable()
         how = {how!r}
-        breaker = "&breaker_failures=1" if how == "open breaker" else "&breaker_failures=100000"
+        breaker = "&breaker_failures=1" if how == "open breaker" else "&breaker_open=0.2"
         uri = "redis://127.0.0.1:{proxy.port}?timeout=0.05&connect_timeout=20" + breaker
         limiter = tidegate.Limiter("1000000/hour", storage=uri)
         while limiter.hit("k").degraded and how != "open breaker":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import tidegate
@@ -42,7 +44,13 @@ def eventually_shared(limiter: tidegate.Limiter) -> tidegate.Decision:
     raise AssertionError("never recovered")
 
 
-@pytest.mark.parametrize("mode", ["hole", "stall", "garbage", "reset", "close"])
+MODES = [
+    "hole", "stall", "garbage", "reset", "close", "half-close",
+    "huge-bulk", "huge-array", "endless",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("on_error", ["fallback", "open", "closed"])
 def test_a_bad_network(server: RedisServer, proxy: Proxy, mode: str, on_error: str) -> None:
     uri = f"redis://127.0.0.1:{proxy.port}?{QUICK}&on_error={on_error}"
@@ -61,6 +69,24 @@ def test_a_bad_network(server: RedisServer, proxy: Proxy, mode: str, on_error: s
         proxy.mode = "pass"
         proxy.drop()
         assert eventually_shared(limiter)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc tells of memory")
+def test_what_a_server_promises_takes_no_memory(proxy: Proxy) -> None:
+    """A reply without end is given up long before the pause after which silence is."""
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    uri = f"redis://127.0.0.1:{proxy.port}?{QUICK}&breaker_failures=100000"
+    with tidegate.Limiter("100/hour", storage=uri) as limiter:
+        eventually_shared(limiter)
+        proxy.mode = "endless"
+        before, most = resident(), 0
+        for _ in range(30):
+            timed_hit(limiter)
+            most = max(most, resident())
+        assert most - before < 100 << 20
 
 
 def test_a_byte_at_a_time(proxy: Proxy) -> None:

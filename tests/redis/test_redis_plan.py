@@ -57,6 +57,21 @@ def test_all_or_none_in_one_command(server: RedisServer, algorithm: str) -> None
     assert scripts["del"] == 0
 
 
+def test_a_state_that_the_lean_script_does_not_understand(server: RedisServer) -> None:
+    """Hosts with clock=client may leave instants that are no whole microseconds."""
+    uri = f"redis://127.0.0.1:{server.port}?{PATIENT}&deny_cache_max=0"
+    with tg.Limiter(["5/hour", "3/hour"], storage=uri, prefix="odd") as limiter:
+        assert limiter.hit("key").remaining == 2
+        for key in server.command("KEYS", "*odd*").split(b"\r\n")[2::2]:
+            seconds, micros = divmod(int(server.command("GET", key).split(b"\r\n")[1]), 10**6)
+            packed = seconds.to_bytes(5, "big") + (micros * 1000 + 1).to_bytes(4, "big")
+            server.command("SET", key, packed, "PX", "3600000")
+        told = [limiter.hit("key") for _ in range(3)]
+        assert [bool(decision) for decision in told] == [True, True, False]
+        assert not any(decision.degraded for decision in told)
+        assert limiter.stats().script_errors == 0
+
+
 def test_in_an_event_loop(server: RedisServer) -> None:
     uri = f"redis://127.0.0.1:{server.port}?{PATIENT}"
     plan = tg.Plan(limiters(uri, "100/hour", "50/hour"))

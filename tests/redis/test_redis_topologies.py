@@ -14,7 +14,7 @@ from typing import Callable
 
 import pytest
 import tidegate
-from redis_server import PATIENT, RedisServer
+from redis_server import PATIENT, PROGRAM, RedisServer
 
 
 def free_port() -> int:
@@ -94,7 +94,7 @@ class Watched:
                 "sentinel failover-timeout limits 3000\n"
             )
             sentinel.process = subprocess.Popen(
-                ["redis-server", str(config), "--sentinel"],
+                [PROGRAM, str(config), "--sentinel"],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )

@@ -45,10 +45,15 @@ inline int ThreadNumber() {
 
 class Gate {
  public:
+  // Inlined whatever GCC thinks of it: a call would make the caller put away all that
+  // it has in registers.
   class Pass {
    public:
-    explicit Pass(Gate& gate) : gate_(gate), thread_(ThreadNumber()) { gate_.Enter(thread_); }
-    ~Pass() {
+    __attribute__((always_inline)) explicit Pass(Gate& gate)
+        : gate_(gate), thread_(ThreadNumber()) {
+      gate_.Enter(thread_);
+    }
+    __attribute__((always_inline)) ~Pass() {
       if (!left_) gate_.Leave(thread_);
     }
     Pass(const Pass&) = delete;
@@ -84,33 +89,32 @@ class Gate {
   static Inside inside_[kThreads];
   static bool fence_by_kernel_;
 
-  void Enter(int thread) {
-    Inside& mine = inside_[thread];
-    for (;;) {
-      if (thread != 0) [[likely]] {
-        mine.gate.store(this, std::memory_order_relaxed);
-      } else {
-        sharing_.fetch_add(1, std::memory_order_relaxed);
-      }
-      if (fence_by_kernel_) [[likely]] {
-        std::atomic_signal_fence(std::memory_order_seq_cst);
-      } else {
-        std::atomic_thread_fence(std::memory_order_seq_cst);
-      }
-      if (!closed_.load(std::memory_order_acquire)) [[likely]]
-        return;
-      Leave(thread);
-      WaitUntilOpen();
+  __attribute__((always_inline)) void Enter(int thread) {
+    Announce(thread);
+    if (closed_.load(std::memory_order_acquire)) [[unlikely]]
+      EnterLater(thread);
+  }
+  __attribute__((always_inline)) void Announce(int thread) {
+    if (thread != 0) [[likely]] {
+      inside_[thread].gate.store(this, std::memory_order_relaxed);
+    } else {
+      sharing_.fetch_add(1, std::memory_order_relaxed);
+    }
+    if (fence_by_kernel_) [[likely]] {
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    } else {
+      std::atomic_thread_fence(std::memory_order_seq_cst);
     }
   }
-  void Leave(int thread) {
+  // Of a thread that has announced itself at a closed gate.
+  void EnterLater(int thread);
+  __attribute__((always_inline)) void Leave(int thread) {
     if (thread != 0) [[likely]] {
       inside_[thread].gate.store(nullptr, std::memory_order_release);
     } else {
       sharing_.fetch_sub(1, std::memory_order_release);
     }
   }
-  void WaitUntilOpen();
   // Waits until no thread is inside this gate, which is closed.
   void WaitUntilEmpty() const;
   static void BeforeFork();

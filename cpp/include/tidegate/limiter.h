@@ -61,6 +61,8 @@ class Limiter {
 
   int64_t NowNs() { return clock_ == nullptr ? system_.Now() + clock_shift_ns_ : clock_->NowNs(); }
   LimiterStats stats() const;
+  // How often each of limits() was the one that refused, in their order.
+  std::vector<int64_t> refused() const;
   // Whether calls may wait for I/O.
   bool blocks() const { return blocks_; }
   // Hit() of such a limiter, where the answer takes no wait.
@@ -87,9 +89,17 @@ class Limiter {
           std::shared_ptr<Clock> clock);
 
   Decision HitNow(std::string_view key, int64_t cost);
+  Decision HitElsewhere(std::string_view key, int64_t cost, int64_t now_ns);
+  Verdict AskElsewhere(std::string_view key, int64_t cost);
   Decision Decide(std::string_view key, int64_t cost, const Moment& moment);
   Charges PlanFor(std::string_view key, int64_t cost) const;
+  void CountOne(bool allowed);
   void Count(int64_t allowed, int64_t denied);
+  // A decision that the limit number `rule` of this limiter bound.
+  void Count(const Decision& decision, uint32_t rule);
+  void CountRefusalBy(uint32_t rule) {
+    if (!refused_.empty()) refused_[rule].fetch_add(1, std::memory_order_relaxed);
+  }
   // What RedisStore::Begin() is given to confirm a reading by; empty where that is of no
   // use, since the server tells the time.
   std::function<int64_t()> ClockToConfirm();
@@ -102,25 +112,17 @@ class Limiter {
   ShmStore* const shm_;
   RedisStore* const redis_;
   const bool blocks_;
+  // Whether a state that lies too far ahead is moved back (step.h). Not one that hosts
+  // share by clocks of their own: each that is behind would undo what another admitted.
+  // Its key expires by the server's clock, within a period.
+  const bool sets_back_;
   const std::shared_ptr<Clock> clock_;
   SystemClock& system_ = SystemClock::Get();
   const int64_t clock_shift_ns_;
   std::array<Counts, kThreads> counts_;
+  // By limit, where there are several.
+  std::vector<std::atomic<int64_t>> refused_;
 };
-
-inline void Limiter::Count(int64_t allowed, int64_t denied) {
-  const int thread = ThreadNumber();
-  Counts& counts = counts_[static_cast<size_t>(thread)];
-  if (thread == 0) [[unlikely]] {
-    counts.allowed.fetch_add(allowed, std::memory_order_relaxed);
-    counts.denied.fetch_add(denied, std::memory_order_relaxed);
-    return;
-  }
-  counts.allowed.store(counts.allowed.load(std::memory_order_relaxed) + allowed,
-                       std::memory_order_relaxed);
-  counts.denied.store(counts.denied.load(std::memory_order_relaxed) + denied,
-                      std::memory_order_relaxed);
-}
 
 }  // namespace tidegate
 

@@ -84,7 +84,8 @@ class MemoryStore final : public Store {
 
   // Windows, logs and costs beyond the capacity.
   Decision HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment);
-  Gate::Pass Enter() { return Gate::Pass(gate_); }
+  Decision HitLog(const Charge& charge, const Fingerprint& key, const Moment& moment);
+  __attribute__((always_inline)) Gate::Pass Enter() { return Gate::Pass(gate_); }
   // The table that holds `key` now. Within a pass.
   Table& TableOf(const Fingerprint& key) {
     Table& table = current_.table();

@@ -25,6 +25,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "tidegate/fingerprint.h"
 #include "tidegate/step.h"
@@ -35,6 +36,7 @@ struct redisReply;
 namespace tidegate {
 
 namespace redis {
+struct BoardView;
 class Breaker;
 class Client;
 class DenyCache;
@@ -96,7 +98,9 @@ struct RedisOptions {
   absl::Duration ttl_margin = absl::ZeroDuration();
   OnError on_error = OnError::kFallback;
   double fallback_share = 1.0;  // 0 to 1, that is 1/instances
-  // What decides without Redis; a memory store of its own where it is null.
+  // What decides without Redis; a memory store of its own where it is null. All whose
+  // fallback is the same shared memory also share what they learn of the same Redis:
+  // whether it answers, and whom it refused.
   std::shared_ptr<Store> fallback;
   size_t max_queue = 100'000;  // calls in flight; more are failures at once
   // How long a refusal may be repeated without asking again; 0: never.
@@ -105,7 +109,8 @@ struct RedisOptions {
   int breaker_failures = 5;
   absl::Duration breaker_open = absl::Seconds(30);
   // Told once of each change of the breaker, from any thread: whether it is open now,
-  // and why. Written to stderr where it is null.
+  // and why; of what another process found at the next call. Written to stderr where
+  // it is null.
   std::function<void(bool open, const std::string& why)> on_breaker;
 };
 
@@ -158,7 +163,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // What a request was made with, for what its reply is worth.
   struct Asked {
     int64_t at_ns;  // by SystemClock, or with client_clock the moment's
-    uint32_t versions[kMostDenied] =
+    uint64_t versions[kMostDenied] =
         {};  // of the deny cache, where the plan is no longer than this
   };
 
@@ -191,14 +196,19 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   std::optional<Decision> BeginSpread(absl::Span<const Charge> plan, const Moment& moment,
                                       Clock clock, Done done);
   Decision Degraded(Op op, absl::Span<const Charge> plan, const Moment& moment);
+  // Makes `d` a refusal of a limit that is used up.
+  static void Refuse(Decision* d, int64_t retry_after_ns);
   Decision AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment);
   Moment FallbackMoment(const Moment& moment) const;
   void Record(const absl::Status& status);
-  void Tell(bool open, const std::string& why) const;
+  // Tells this store's users of the breaker's change, if there is one, and why.
+  void TellOfChange(absl::string_view failure);
+  // By the clock that all who share the board have.
+  int64_t HostNowNs() const;
 
   const RedisOptions options_;
-  const Hasher hasher_;
   const std::shared_ptr<Store> fallback_;
+  const std::unique_ptr<redis::BoardView> board_;
   const std::unique_ptr<redis::Scripts> scripts_;
   const std::unique_ptr<redis::DenyCache> denied_;
   const std::unique_ptr<redis::Breaker> breaker_;

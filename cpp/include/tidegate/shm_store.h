@@ -18,11 +18,15 @@
 //   72    seed of the hasher
 //   104   checksum of all the above: none of it ever changes
 //   512   counters, one cache line each: cells in use, idle and live keys evicted
-//   4096  slice 0 | slice 1 | ...      (table.h)
+//   4096  board: what those whose fallback this is tell each other of their Redis
+//           4096   breakers, 64 of 64 bytes: server, gate, row, window, unused
+//           8192   refusals, 4,096 of 64 bytes: version, check, lo, w0, w1,
+//                  from, until, ahead      (src/redis/board.h)
+//   270336  slice 0 | slice 1 | ...      (table.h)
 //
-// Nothing but cells and counters is written after the file has its name, each by
-// one atomic instruction, and there is no lock: a process that is killed at any
-// instruction leaves a file that the others go on with, and loses at most the
+// Nothing but cells, counters and the board is written after the file has its name,
+// each word by one atomic instruction, and there is no lock: a process that is killed
+// at any instruction leaves a file that the others go on with, and loses at most the
 // units in its hands.
 //
 // Logs. A key of a sliding-log or concurrency limit of N units has N/2 cells
@@ -71,6 +75,7 @@ class ShmStore final : public Store {
  public:
   static constexpr double kLoad = 0.8;
   static constexpr int64_t kMostLogUnits = 16'384;
+  static constexpr size_t kBoardBytes = 65 * 4096;
 
   // `name` is an absolute path, or 1 to 100 of A-Z a-z 0-9 . _ - for a file of this
   // user under /dev/shm. InvalidArgument for a name or capacity that is not
@@ -107,6 +112,13 @@ class ShmStore final : public Store {
   int64_t capacity() const { return capacity_; }
   size_t bytes() const { return bytes_; }
   int64_t NowNs() const;
+
+  // Memory beside the table that all who have the file open share: zeroed when it is
+  // made, on a page's boundary.
+  void* board() const;
+  // A hasher with a secret that is derived from the file's: the same in all processes
+  // for the same `use`, unlike that of any other.
+  Hasher HasherFor(std::string_view use) const;
 
   // A look at every cell, while others go on.
   struct Busy {

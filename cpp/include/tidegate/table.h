@@ -37,7 +37,8 @@
 // are as good as new for every reader's clock. A key that comes back finds its
 // cell sooner than it makes a new one, so what has been idle for less than
 // kKeepIdleNs goes only where no cell is empty. Where a key's groups hold live
-// cells alone, the one nearest to idle loses what it knew, and is counted.
+// cells alone, the one nearest to idle loses what it knew, and is counted; of those
+// that are equally near, as windows of one limit are, the least used one.
 //
 // Thread-safe and process-safe.
 #ifndef TIDEGATE_TABLE_H_

@@ -41,15 +41,15 @@ class RedisStore::Sent final : public redis::Caller {
   explicit Sent(std::unique_ptr<Call> call)
       : store_(call->store),
         slot_(store_.SlotOf(call->plan[0])),
-        short_(redis::Scripts::IsShort(call->Request())) {
+        form_(redis::Scripts::FormOf(call->Request())) {
     calls_.push_back(std::move(call));
   }
 
-  // In full, whatever it is, and where it was sent before by its text.
-  Sent(std::vector<std::unique_ptr<Call>> calls, bool is_short, bool by_text)
+  // In another form than the leanest, or by its text.
+  Sent(std::vector<std::unique_ptr<Call>> calls, redis::Form form, bool by_text)
       : store_(calls[0]->store),
         slot_(store_.SlotOf(calls[0]->plan[0])),
-        short_(is_short),
+        form_(form),
         by_text_(by_text),
         calls_(std::move(calls)) {}
 
@@ -62,8 +62,8 @@ class RedisStore::Sent final : public redis::Caller {
 
   void Join(std::unique_ptr<redis::Caller>* other) override {
     auto* const sent = dynamic_cast<Sent*>(other->get());
-    if (sent == nullptr || slot_ != sent->slot_ || !short_ || !sent->short_ ||
-        by_text_ != sent->by_text_ ||
+    if (sent == nullptr || slot_ != sent->slot_ || form_ != redis::Form::kHits ||
+        sent->form_ != redis::Form::kHits || by_text_ != sent->by_text_ ||
         calls_.size() + sent->calls_.size() > redis::Scripts::kMostHits) {
       return;
     }
@@ -76,44 +76,51 @@ class RedisStore::Sent final : public redis::Caller {
 
   std::string Request() override {
     const redis::Request request = calls_[0]->Request();
-    if (!short_) return store_.scripts_->Command(request, by_text_);
+    if (form_ != redis::Form::kHits) return store_.scripts_->Command(request, form_, by_text_);
     absl::InlinedVector<std::string_view, redis::Scripts::kMostHits> keys;
     for (const auto& call : calls_) keys.push_back(call->plan[0].key);
-    return store_.scripts_->ShortCommand(request, keys, by_text_);
+    return store_.scripts_->HitsCommand(request, keys, by_text_);
   }
 
   void Done(absl::StatusOr<redis::Reply> reply) override {
     const absl::Status failure = store_.FailureIn(reply);
     if (absl::IsNotFound(failure) && !by_text_) {
       RedisStore& store = store_;
-      Send(std::make_unique<Sent>(std::move(calls_), short_, /*by_text=*/true));
+      Send(std::make_unique<Sent>(std::move(calls_), form_, /*by_text=*/true));
       store.Kick();
       return;
     }
     if (!failure.ok()) {
       for (const auto& call : calls_) call->Answer(failure);
-    } else if (short_) {
-      TellShort(**reply);
     } else {
-      const Call& call = *calls_[0];
-      call.Answer(call.op == Op::kReset ? redis::Answer()
-                                        : redis::Scripts::Parse(**reply, call.plan));
+      TellAll(**reply);
     }
   }
 
  private:
-  void TellShort(const redisReply& reply) {
-    const auto answers = redis::Scripts::ParseShort(reply, calls_.size());
+  // Those that are to be asked for in full are sent once more.
+  void TellAll(const redisReply& reply) {
+    absl::StatusOr<std::vector<redis::Answer>> answers;
+    if (form_ == redis::Form::kHits) {
+      answers = redis::Scripts::ParseHits(reply, calls_.size());
+    } else {
+      auto answer = redis::Scripts::Parse(reply, calls_[0]->Request(), form_);
+      if (answer.ok()) {
+        answers = std::vector<redis::Answer>{*std::move(answer)};
+      } else {
+        answers = answer.status();
+      }
+    }
     bool again = false;
     for (size_t i = 0; i < calls_.size(); ++i) {
       if (!answers.ok()) {
         calls_[i]->Answer(answers.status());
-      } else if (!(*answers)[i].states.empty()) {
+      } else if (form_ == redis::Form::kFull || !(*answers)[i].states.empty()) {
         calls_[i]->Answer((*answers)[i]);
       } else {
         std::vector<std::unique_ptr<Call>> one;
         one.push_back(std::move(calls_[i]));
-        Send(std::make_unique<Sent>(std::move(one), /*is_short=*/false, /*by_text=*/false));
+        Send(std::make_unique<Sent>(std::move(one), redis::Form::kFull, /*by_text=*/false));
         again = true;
       }
     }
@@ -122,7 +129,7 @@ class RedisStore::Sent final : public redis::Caller {
 
   RedisStore& store_;
   const uint16_t slot_;
-  const bool short_;
+  const redis::Form form_;
   const bool by_text_ = false;
   std::vector<std::unique_ptr<Call>> calls_;
 };

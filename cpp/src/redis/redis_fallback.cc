@@ -10,18 +10,29 @@
 
 namespace tidegate {
 
-void RedisStore::Tell(bool open, const std::string& why) const {
+int64_t RedisStore::HostNowNs() const {
+  return SystemClock::Get().Now() + fallback_->clock_shift_ns();
+}
+
+void RedisStore::TellOfChange(absl::string_view failure) {
+  const std::optional<bool> open = breaker_->Notice();
+  if (!open.has_value()) return;
+  const std::string why =
+      *open ? absl::StrCat("Redis fails (", failure, "); deciding without it for ",
+                           absl::ToDoubleSeconds(options_.breaker_open), " s")
+            : "Redis answers again";
   if (options_.on_breaker) {
-    options_.on_breaker(open, why);
+    options_.on_breaker(*open, why);
   } else {
     std::fprintf(stderr, "tidegate: %s\n", why.c_str());
   }
 }
 
 void RedisStore::Record(const absl::Status& status) {
-  const int64_t now = SystemClock::Get().Now();
+  const int64_t now = HostNowNs();
   if (status.ok()) {
-    if (breaker_->Succeeded(now)) Tell(false, "Redis answers again");
+    breaker_->Succeeded(now);
+    TellOfChange("");
     return;
   }
   if (absl::IsInternal(status)) {
@@ -35,15 +46,22 @@ void RedisStore::Record(const absl::Status& status) {
     return;
   }
   errors_.fetch_add(1, std::memory_order_relaxed);
-  if (breaker_->Failed(now)) {
-    Tell(true, absl::StrCat("Redis fails (", status.message(), "); deciding without it for ",
-                            absl::ToDoubleSeconds(options_.breaker_open), " s"));
-  }
+  breaker_->Failed(now);
+  TellOfChange(status.message());
 }
 
 Moment RedisStore::FallbackMoment(const Moment& moment) const {
   if (options_.client_clock) return {moment.now_ns, /*confirmed=*/true};
-  return {SystemClock::Get().Now() + fallback_->clock_shift_ns(), /*confirmed=*/true};
+  return {HostNowNs(), /*confirmed=*/true};
+}
+
+void RedisStore::Refuse(Decision* d, int64_t retry_after_ns) {
+  d->allowed = false;
+  d->retry_after_ns = retry_after_ns;
+  d->delay_ns = 0;
+  d->used_ns = d->limit->depth_ns();
+  d->used_fraction = d->limit->depth_fraction();
+  d->used_units = d->limit->count();
 }
 
 Decision RedisStore::AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment) {
@@ -62,11 +80,8 @@ Decision RedisStore::Degraded(Op op, absl::Span<const Charge> plan, const Moment
     d.allowed = options_.on_error == OnError::kOpen;
     if (!d.allowed) {
       // When Redis may be asked again.
-      d.retry_after_ns = std::max(breaker_->OpenFor(SystemClock::Get().Now()),
-                                  absl::ToInt64Nanoseconds(options_.timeout));
-      d.used_ns = d.limit->depth_ns();
-      d.used_fraction = d.limit->depth_fraction();
-      d.used_units = d.limit->count();
+      Refuse(&d,
+             std::max(breaker_->OpenFor(HostNowNs()), absl::ToInt64Nanoseconds(options_.timeout)));
     }
   } else if (plan[0].limit->share == nullptr) {
     d = AskFallback(op, plan, moment);

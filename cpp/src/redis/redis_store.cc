@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "redis/board.h"
 #include "redis/breaker.h"
 #include "redis/cluster.h"
 #include "redis/connection.h"
@@ -95,12 +96,13 @@ absl::StatusOr<std::shared_ptr<RedisStore>> RedisStore::Create(RedisOptions opti
 
 RedisStore::RedisStore(RedisOptions options)
     : options_(std::move(options)),
-      hasher_(Hasher::RandomSeed()),
       fallback_(options_.fallback),
+      board_(std::make_unique<redis::BoardView>(options_)),
       scripts_(std::make_unique<redis::Scripts>()),
-      denied_(
-          std::make_unique<redis::DenyCache>(absl::ToInt64Nanoseconds(options_.deny_cache_max))),
-      breaker_(std::make_unique<redis::Breaker>(options_.breaker_failures, options_.breaker_open)),
+      denied_(std::make_unique<redis::DenyCache>(
+          *board_->board, absl::ToInt64Nanoseconds(options_.deny_cache_max))),
+      breaker_(std::make_unique<redis::Breaker>(*board_->breaker, options_.breaker_failures,
+                                                options_.breaker_open, options_.timeout)),
       client_(options_.topology == Topology::kCluster
                   ? std::shared_ptr<redis::Client>(redis::Cluster::Create(options_))
                   : std::make_shared<redis::Connection>(options_)) {}
@@ -127,7 +129,7 @@ uint16_t RedisStore::SlotOf(const Charge& charge) const {
 }
 
 Fingerprint RedisStore::KeyOf(const Charge& charge) const {
-  return hasher_.Hash(charge.key, charge.limit->tag);
+  return board_->hasher.Hash(charge.key, charge.limit->tag);
 }
 
 redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
@@ -147,7 +149,7 @@ redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int6
 
 RedisStore::Asked RedisStore::Ask(absl::Span<const Charge> plan, const Moment& moment) const {
   Asked asked;
-  asked.at_ns = options_.client_clock ? moment.now_ns : SystemClock::Get().Now();
+  asked.at_ns = options_.client_clock ? moment.now_ns : HostNowNs();
   if (!denied_->on()) return asked;
   const size_t n = std::min(plan.size(), kMostDenied);
   for (size_t i = 0; i < n; ++i) asked.versions[i] = denied_->Version(KeyOf(plan[i]));
@@ -163,7 +165,7 @@ void RedisStore::Remember(absl::Span<const Charge> plan, const Asked& asked,
     if (!state.has_value()) return;
     states[i] = *state;
   }
-  const int64_t heard_ns = options_.client_clock ? asked.at_ns : SystemClock::Get().Now();
+  const int64_t heard_ns = options_.client_clock ? asked.at_ns : HostNowNs();
   for (size_t i = 0; i < plan.size(); ++i) {
     denied_->Put(KeyOf(plan[i]), asked.versions[i], states[i], retry_after_ns,
                  {asked.at_ns, heard_ns, answer.now_ns});
@@ -190,10 +192,10 @@ std::optional<Decision> RedisStore::Denied(absl::Span<const Charge> plan, int64_
 
 std::optional<Decision> RedisStore::HitWithoutWaiting(absl::Span<const Charge> plan,
                                                       const Moment& moment) {
-  if (!breaker_->IsClosed()) [[unlikely]]
+  if (!breaker_->IsQuiet()) [[unlikely]]
     return Before(Op::kHit, plan, 0, moment);
   if (!denied_->on()) return std::nullopt;
-  return Denied(plan, options_.client_clock ? moment.now_ns : SystemClock::Get().Now());
+  return Denied(plan, options_.client_clock ? moment.now_ns : HostNowNs());
 }
 
 // Asks whether Redis answers, at nobody's cost.
@@ -233,9 +235,9 @@ std::optional<Decision> RedisStore::Before(Op op, absl::Span<const Charge> plan,
       }
     }
   }
-  if (breaker_->IsClosed()) return std::nullopt;
-  const int64_t now = SystemClock::Get().Now();
-  if (breaker_->ProbeIsDue(now)) {
+  if (breaker_->IsQuiet()) return std::nullopt;
+  TellOfChange("another caller found it out");
+  if (breaker_->ProbeIsDue(HostNowNs())) {
     client_->Send(0, absl::Now() + options_.timeout, std::make_unique<Probe>(weak_from_this()));
     client_->Kick();
   }
@@ -274,6 +276,8 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
     // Only with the caller's clock is a second reading of use.
     d.behind = d.behind && options_.client_clock && !moment.confirmed;
     d.at_ns = answer->now_ns;
+    // The script has refused; a window that is moved back may have room.
+    if (d.behind && d.allowed && op == Op::kHit) Refuse(&d, std::max<int64_t>(d.reset_after_ns, 1));
     if (d.behind || d.allowed == answer->allowed) {
       if (op == Op::kHit && changed && denied_->on()) {
         for (const Charge& charge : plan) denied_->Outdate(KeyOf(charge));
@@ -296,28 +300,22 @@ Decision RedisStore::Run(Op op, absl::Span<const Charge> plan, int64_t admitted_
   const absl::Time deadline = absl::Now() + options_.timeout;
   const redis::Request request = RequestFor(op, plan, admitted_ns, moment);
   const uint16_t slot = SlotOf(plan[0]);
-  bool is_short = redis::Scripts::IsShort(request);
+  redis::Form form = redis::Scripts::FormOf(request);
   bool by_text = false;
   for (;;) {
-    const auto reply =
-        client_->Call(slot,
-                      is_short ? scripts_->ShortCommand(request, {plan[0].key}, by_text)
-                               : scripts_->Command(request, by_text),
-                      deadline);
+    const auto reply = client_->Call(slot, scripts_->Command(request, form, by_text), deadline);
     absl::Status failure = FailureIn(reply);
     if (absl::IsNotFound(failure) && !by_text) {
       by_text = true;
       continue;
     }
     if (!failure.ok()) return Judge(op, plan, moment, asked, failure);
-    if (!is_short) {
-      return Judge(op, plan, moment, asked,
-                   op == Op::kReset ? redis::Answer() : redis::Scripts::Parse(**reply, plan));
+    const auto answer = redis::Scripts::Parse(**reply, request, form);
+    if (form == redis::Form::kFull || !answer.ok() || !answer->states.empty()) {
+      return Judge(op, plan, moment, asked, answer);
     }
-    const auto answers = redis::Scripts::ParseShort(**reply, 1);
-    if (!answers.ok()) return Judge(op, plan, moment, asked, answers.status());
-    if (!answers->front().states.empty()) return Judge(op, plan, moment, asked, answers->front());
-    is_short = by_text = false;
+    form = redis::Form::kFull;
+    by_text = false;
   }
 }
 
@@ -328,11 +326,11 @@ Decision RedisStore::Peek(const Charge& charge, const Moment& moment) {
   return Run(Op::kPeek, {&charge, 1}, 0, moment);
 }
 Decision RedisStore::HitAll(absl::Span<const Charge> plan, const Moment& moment,
-                            absl::FunctionRef<int64_t()> clock) {
+                            absl::FunctionRef<int64_t()>) {
   if (!Spans(plan)) return Run(Op::kHit, plan, 0, moment);
   absl::Notification over;
   Decision decision;
-  const auto early = BeginSpread(plan, moment, clock, [&](const Decision& d) {
+  const auto early = BeginSpread(plan, moment, nullptr, [&](const Decision& d) {
     decision = d;
     over.Notify();
   });

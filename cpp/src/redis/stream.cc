@@ -99,6 +99,7 @@ absl::StatusOr<Context> MakeContext(const RedisTls& tls) {
 
 // Far beyond any reply to what is asked here.
 constexpr int64_t kMostElements = 1 << 20;
+constexpr size_t kMostBytes = 16 << 20;
 
 // What hiredis makes of an array, where it is none that would exhaust the memory.
 template <typename Size>
@@ -225,7 +226,9 @@ const char* Stream::Read(std::vector<Reply>* replies) {
     const ssize_t n = Receive(buffer, sizeof buffer, &closed);
     if (n == 0) return nullptr;
     if (n < 0) return closed ? "the server closed the connection" : "the connection broke";
-    if (redisReaderFeed(reader_.get(), buffer, static_cast<size_t>(n)) != REDIS_OK) {
+    unfinished_ += static_cast<size_t>(n);
+    if (unfinished_ > kMostBytes ||
+        redisReaderFeed(reader_.get(), buffer, static_cast<size_t>(n)) != REDIS_OK) {
       return "the reply is too large";
     }
     for (;;) {
@@ -234,6 +237,7 @@ const char* Stream::Read(std::vector<Reply>* replies) {
         return "the server does not speak the protocol of Redis";
       }
       if (made == nullptr) break;
+      unfinished_ = 0;
       replies->emplace_back(static_cast<redisReply*>(made));
     }
     // What OpenSSL holds back makes no descriptor readable.

@@ -60,6 +60,7 @@ class Stream {
 
   int fd_;
   std::unique_ptr<redisReader, FreeReader> reader_;
+  size_t unfinished_ = 0;  // bytes read since the last whole reply
   // One call of OpenSSL at a time; none of them waits.
   std::mutex tls_mu_;
   std::unique_ptr<SSL, FreeSsl> ssl_;

@@ -1,0 +1,182 @@
+"""Metrics for Prometheus, by prometheus_client.
+
+    from prometheus_client import REGISTRY
+    from tidegate.prometheus import RateLimitCollector
+
+    REGISTRY.register(RateLimitCollector())
+
+Counters are read when they are scraped, so that requests pay nothing for them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Union
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._observe import Watch
+from tidegate._readings import DECISION_SECONDS, METRICS, Metric, Readings, Sources
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric as MetricFamily
+
+    from tidegate._limiter import Limiter
+
+__all__ = ["Mirror", "RateLimitCollector"]
+
+
+class RateLimitCollector(Collector):
+    """What limiters and their stores have counted, for a registry of prometheus_client.
+
+    `limiters` is a dict of names (the label `limiter`) and what has a limiter: Limiters,
+    middleware, dependencies. Without it they are those of all middleware, decorators and
+    dependencies of the process, by the names of their prefixes: ``tg`` of middleware,
+    ``tg:module.function`` of decorators. Those with one name are told as one. The label
+    `store` is ``memory``, ``shm`` or ``redis``, numbered from the second of a kind. No key
+    and no path ever becomes a label.
+
+    With `decision_seconds` the time that each decision on a request takes is told too, in a
+    histogram of `buckets` (seconds), which costs each request more than a decision in
+    memory does; close() ends that.
+
+    The counters are those of this process. prometheus_client's multiprocess mode knows
+    nothing of collectors: see Mirror. Raises ConfigurationError for limiters that are none.
+    Thread-safe.
+    """
+
+    def __init__(
+        self,
+        limiters: Mapping[str, Any] | None = None,
+        *,
+        decision_seconds: bool = False,
+        buckets: Sequence[float] = DECISION_SECONDS,
+    ) -> None:
+        self._sources = Sources(limiters)
+        self._times = _Times(self._sources, buckets, None) if decision_seconds else None
+
+    def collect(self) -> Iterable[MetricFamily]:
+        """The metrics as they are now."""
+        return self._families(self._sources.read())
+
+    def describe(self) -> Iterable[MetricFamily]:
+        """The metrics without their values, for the registry to know their names."""
+        return self._families(Readings([], []))
+
+    def close(self) -> None:
+        """Ends the measuring of time; counters are told further on."""
+        if self._times is not None:
+            self._times.watch.close()
+
+    def _families(self, readings: Readings) -> Iterator[MetricFamily]:
+        for metric in METRICS:
+            kind = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
+            family = kind(f"tidegate_{metric.name}", metric.text, labels=metric.labels)
+            for labels, value in metric.samples(readings):
+                family.add_metric(labels, value)
+            yield family
+        if self._times is not None:
+            yield from self._times.histogram.collect()
+
+
+class _Times:
+    """The histogram of how long decisions took, filled until its `watch` is closed."""
+
+    def __init__(
+        self, sources: Sources, buckets: Sequence[float], registry: CollectorRegistry | None
+    ) -> None:
+        self._sources = sources
+        self.histogram = Histogram(
+            "tidegate_decision_seconds",
+            "How long decisions on requests took.",
+            ["limiter"],
+            registry=registry,
+            buckets=buckets,
+        )
+        self.watch = Watch(times=[self._observe])
+
+    def _observe(self, limiter: Limiter, seconds: float) -> None:
+        name = self._sources.name_of(limiter)
+        if name is not None:
+            self.histogram.labels(name).observe(seconds)
+
+
+_Family = Union[Counter, Gauge]
+
+
+class Mirror:
+    """The metrics of RateLimitCollector for prometheus_client's multiprocess mode.
+
+    There each worker process writes what it counts to files, which whoever is scraped adds
+    up; collectors have no part in it. A Mirror writes what the limiters of its process
+    have counted into usual metrics of `registry`, every `every` seconds in a thread of its
+    own, and a last time in close(). To be made once in each worker, after the fork: in
+    gunicorn's `post_worker_init`, closed in its `worker_exit`. Gauges are of the mode
+    "liveall": one for each process, with the label `pid`.
+
+    The other arguments are those of RateLimitCollector. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        limiters: Mapping[str, Any] | None = None,
+        *,
+        every: float = 5.0,
+        decision_seconds: bool = False,
+        buckets: Sequence[float] = DECISION_SECONDS,
+        registry: CollectorRegistry = REGISTRY,
+    ) -> None:
+        if isinstance(every, bool) or not isinstance(every, (int, float)):
+            raise ArgumentTypeError(
+                f"every is {every!r} of type {type(every).__name__}; accepted are seconds"
+            )
+        if not 0.01 <= every <= 3600.0:
+            raise ConfigurationError(f"every is {every!r}; accepted are 0.01 to 3600 seconds")
+        self._sources = Sources(limiters)
+        self._every = every
+        self._registry = registry
+        self._families = [(metric, _family(metric, registry)) for metric in METRICS]
+        self._times = _Times(self._sources, buckets, registry) if decision_seconds else None
+        self._seen: dict[tuple[str, tuple[str, ...]], int] = {}
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tidegate-mirror", daemon=True)
+        self._thread.start()
+
+    def update(self) -> None:
+        """Writes what was counted until now."""
+        with self._lock:
+            readings = self._sources.read()
+            for metric, family in self._families:
+                for labels, value in metric.samples(readings):
+                    child = family.labels(*labels)
+                    if isinstance(child, Gauge):
+                        child.set(value)
+                        continue
+                    before = self._seen.get((metric.name, labels), 0)
+                    # It is less where a limiter of the name is no more.
+                    child.inc(max(0, value - before))
+                    self._seen[metric.name, labels] = value
+
+    def close(self) -> None:
+        """Writes a last time and ends. The metrics stay."""
+        self._over.set()
+        self._thread.join()
+        if self._times is not None:
+            self._times.watch.close()
+        self.update()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._every):
+            self.update()
+
+
+def _family(metric: Metric, registry: CollectorRegistry) -> _Family:
+    name = f"tidegate_{metric.name}"
+    if metric.is_counter:
+        return Counter(name, metric.text, metric.labels, registry=registry)
+    return Gauge(name, metric.text, metric.labels, registry=registry, multiprocess_mode="liveall")

@@ -1,0 +1,342 @@
+"""Who is refused: a log line for refusals, and the keys that are refused most.
+
+    from tidegate.refusals import RefusalLog, TopKeys, watch
+
+    top = TopKeys(capacity=1000)
+    watch(RefusalLog(per_second=10), top)
+    ...
+    top.top(10)
+
+An observer is any function of a Refusal. What watch() is given is told of those by the
+middleware, decorators and dependencies of this process. Code of one's own that asks a
+Limiter may tell one itself: ``top(Refusal("jobs", key, decision))``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import ipaddress
+import logging
+import math
+import os
+import random
+import secrets
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Union
+
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._limiter import Limiter
+from tidegate._observe import Refusal, Watch
+
+if TYPE_CHECKING:
+    from tidegate._clock import ClockLike
+
+    Key = Union[str, bytes]
+
+__all__ = ["Refusal", "RefusalLog", "TopKey", "TopKeys", "Watch", "watch"]
+
+KEY_POLICIES = ("addresses", "hashed", "full", "none")
+
+# What a stranger sent is told up to this length.
+_LONGEST = 200
+
+
+def watch(*observers: Callable[[Refusal], object]) -> Watch:
+    """Has `observers` told of each refusal, until the Watch that it returns is closed.
+
+    They are told in the thread that answers the request, in their order, and are to be quick.
+    What one raises is logged and reaches no request. Raises ConfigurationError for what is
+    no function. Thread-safe; what is watched before `fork()` is watched in the children too.
+    """
+    for observer in observers:
+        if not callable(observer):
+            raise ArgumentTypeError(
+                f"watch() was given {observer!r} of type {type(observer).__name__}; accepted "
+                "are functions of a Refusal"
+            )
+    return Watch(observers)
+
+
+class _Counting:
+    """What changes under a lock of its own, and begins anew where a fork() broke a change off."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begin()
+        _countings.add(self)
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _after_fork(self) -> None:
+        if self._lock.locked():
+            self._lock = threading.Lock()
+            self._begin()
+
+
+_countings: weakref.WeakSet[_Counting] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for counting in _countings:
+        counting._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@dataclass(frozen=True)
+class TopKey:
+    """A key, and how often it was counted: at most `count`, at least `count - error` times."""
+
+    key: str
+    count: int
+    error: int
+
+
+class TopKeys(_Counting):
+    """The keys that are refused most, in the memory of `capacity` of them.
+
+    This is the Space-Saving algorithm (Metwally, Agrawal and El Abbadi, 2005): a key beyond
+    the capacity takes the place of one with the least count, and takes over this count as its
+    `error`. With `total` the number of refusals counted:
+
+    - for each key listed, count - error <= true number <= count;
+    - error <= floor <= total / capacity, for all of them;
+    - a key that is not listed was counted at most `floor` times.
+
+    So with a capacity of 1,000 each key with more than a thousandth of all refusals is listed.
+    Keys are told as text; of those longer than 200 characters the beginning and a digest. One
+    call takes constant time. Raises ConfigurationError for a capacity below 1. Thread-safe.
+    """
+
+    def __init__(self, capacity: int = 1000) -> None:
+        if isinstance(capacity, bool) or not isinstance(capacity, int):
+            raise ArgumentTypeError(
+                f"the capacity is {capacity!r} of type {type(capacity).__name__}; accepted is an "
+                "int from 1 up"
+            )
+        if capacity < 1:
+            raise ConfigurationError(f"the capacity is {capacity}; accepted is an int from 1 up")
+        self.capacity = capacity
+        super().__init__()
+
+    def _begin(self) -> None:
+        self._total = 0
+        self._counts: dict[str, int] = {}
+        # Keys of each count, with their errors: an eviction finds the least at once.
+        self._of_count: dict[int, dict[str, int]] = {}
+        self._least = 0
+
+    def __call__(self, refusal: Refusal) -> None:
+        """Counts the key of `refusal`, where it has one."""
+        if refusal.key is not None:
+            self.add(refusal.key)
+
+    def add(self, key: Key) -> None:
+        """Counts `key` once."""
+        text = _text_of(key)
+        with self._lock:
+            self._total += 1
+            count = self._counts.get(text)
+            if count is not None:
+                error = self._taken(text, count)
+            elif len(self._counts) < self.capacity:
+                count = error = self._least = 0
+            else:
+                count = error = self._least
+                victim = next(iter(self._of_count[count]))
+                self._taken(victim, count)
+                del self._counts[victim]
+            self._counts[text] = count + 1
+            self._of_count.setdefault(count + 1, {})[text] = error
+            # One that had the least count has one more now, so the next count is not empty.
+            if self._least not in self._of_count:
+                self._least += 1
+
+    def _taken(self, key: str, count: int) -> int:
+        alike = self._of_count[count]
+        error = alike.pop(key)
+        if not alike:
+            del self._of_count[count]
+        return error
+
+    def top(self, n: int = 10) -> list[TopKey]:
+        """The `n` keys that were counted most, the most counted first."""
+        with self._lock:
+            first = heapq.nsmallest(n, self._counts.items(), key=lambda each: (-each[1], each[0]))
+            return [TopKey(key, count, self._of_count[count][key]) for key, count in first]
+
+    @property
+    def total(self) -> int:
+        """How many were counted."""
+        with self._lock:
+            return self._total
+
+    @property
+    def floor(self) -> int:
+        """How often a key that is not listed was counted at most."""
+        with self._lock:
+            return self._least if len(self._counts) == self.capacity else 0
+
+    def clear(self) -> None:
+        """Begins anew."""
+        with self._lock:
+            self._begin()
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+
+class RefusalLog(_Counting):
+    """Writes a log line for refusals: a share of them, and never more than a rate.
+
+    `sample` is the share, from above 0.0 to 1.0, `per_second` how many lines at most. The
+    lines go to `logger` ("tidegate.refusals") at `level`. What they tell is in the message as
+    ``name=value``, and in the record, for formatters that write JSON: `event` (always
+    "rate_limit_refused"), `limiter`, `rule`, `limit`, `cost`, `retry_after` (seconds, None
+    where the request can never pass), `degraded`, `key`, `method`, `path`, `route`, and
+    `skipped`, the number of refusals since the last line that got none.
+
+    `keys` says what is told of a key. ``"addresses"``: addresses as they are, and of all else
+    a short hash, since a key may be a secret; ``"hashed"``: hashes alone; ``"full"``: the key;
+    ``"none"``: nothing; or a function of the key that returns a str. The hash is keyed by
+    `secret`, a
+    random one unless given: give one, so that lines of several processes and
+    hosts can be brought together. `paths` says whether paths are told.
+
+    Texts are cut at 200 characters and their control characters escaped. Raises
+    ConfigurationError at construction for what is not accepted. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        *,
+        sample: float = 1.0,
+        per_second: int = 10,
+        keys: str | Callable[[Key], str] = "addresses",
+        secret: bytes | None = None,
+        paths: bool = True,
+        level: int = logging.WARNING,
+        logger: str | logging.Logger = "tidegate.refusals",
+        clock: ClockLike = None,
+    ) -> None:
+        if isinstance(sample, bool) or not isinstance(sample, (int, float)):
+            raise ArgumentTypeError(
+                f"sample is {sample!r} of type {type(sample).__name__}; accepted is a share such "
+                "as 0.1"
+            )
+        if not 0.0 < sample <= 1.0:
+            raise ConfigurationError(f"sample is {sample!r}; accepted are shares above 0 up to 1")
+        if not callable(keys) and keys not in KEY_POLICIES:
+            raise ConfigurationError(
+                f"keys is {keys!r}; accepted are {', '.join(map(repr, KEY_POLICIES))}, and a "
+                "function of the key"
+            )
+        # Never the value itself.
+        if secret is not None and (not isinstance(secret, bytes) or not 16 <= len(secret) <= 64):
+            raise ConfigurationError(
+                f"the secret is a {type(secret).__name__}; accepted are 16 to 64 bytes, or None"
+            )
+        if isinstance(per_second, bool) or not isinstance(per_second, int) or per_second < 1:
+            raise ConfigurationError(f"per_second is {per_second!r}; accepted is an int from 1 up")
+        self._limiter = Limiter(f"{per_second}/second", storage="memory://?capacity=1", clock=clock)
+        self._sample = sample
+        self._random = random.Random()
+        self._keys = keys
+        self._secret = secrets.token_bytes(32) if secret is None else secret
+        self._paths = paths
+        self._level = level
+        self._logger = logging.getLogger(logger) if isinstance(logger, str) else logger
+        super().__init__()
+
+    def _begin(self) -> None:
+        self._skipped = 0
+
+    def __call__(self, refusal: Refusal) -> None:
+        """Writes a line for `refusal`, or counts it as skipped."""
+        if not self._logger.isEnabledFor(self._level):
+            return
+        is_wanted = self._sample == 1.0 or self._random.random() < self._sample
+        with self._lock:
+            if not is_wanted or not self._limiter.allow("line"):
+                self._skipped += 1
+                return
+            skipped, self._skipped = self._skipped, 0
+        fields = self._fields(refusal, skipped)
+        message = " ".join(
+            f"{name}={_shown(value)}" for name, value in fields.items() if value is not None
+        )
+        self._logger.log(self._level, "%s", message, extra=fields)
+
+    def _fields(self, refusal: Refusal, skipped: int) -> dict[str, Any]:
+        decision = refusal.decision
+        wait = decision.retry_after
+        return {
+            "event": "rate_limit_refused",
+            "limiter": refusal.limiter,
+            "rule": decision.rule,
+            "limit": decision.limit,
+            "cost": refusal.cost,
+            "retry_after": None if wait == math.inf else wait,
+            "degraded": decision.degraded,
+            "key": None if refusal.key is None else self._key(refusal.key),
+            "method": _bounded(refusal.method),
+            "path": _bounded(refusal.path) if self._paths else None,
+            "route": _bounded(refusal.route),
+            "skipped": skipped,
+        }
+
+    def _key(self, key: Key) -> str | None:
+        if self._keys == "none":
+            return None
+        if not isinstance(self._keys, str):
+            return _bounded(self._keys(key))
+        text = _text_of(key)
+        if self._keys == "full" or (self._keys == "addresses" and _is_address(text)):
+            return _bounded(text)
+        raw = key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass")
+        return "#" + hashlib.blake2b(raw, key=self._secret, digest_size=8).hexdigest()
+
+
+def _text_of(key: Key) -> str:
+    """`key` as a text of bounded length."""
+    if isinstance(key, bytes):
+        key = key.decode("utf-8", "backslashreplace")
+    # What stands in for a key that a request did not have, see Guard.
+    key = key[1:] or "unknown" if key[:1] == "\0" else key
+    if len(key) <= _LONGEST:
+        return key
+    digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return f"{key[: _LONGEST - len(digest) - 1]}…{digest}"
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _bounded(text: str | None) -> str | None:
+    """`text` without what could forge another line, and not longer than is told."""
+    if text is None or (len(text) <= _LONGEST and text.isprintable()):
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode()
+        for each in text[:_LONGEST]
+    )
+
+
+def _shown(value: Any) -> str:
+    """`value` as in a line of ``name=value``."""
+    if not isinstance(value, str):
+        return str(value)
+    if value and not any(each in ' "=\\' for each in value):
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
