@@ -343,7 +343,8 @@ def added_targets(figures: dict[str, dict[str, float]]) -> list[harness.Target]:
             at_least=False,
         )
         for ours, theirs, bound in pairs
-        if theirs in figures
+        # Beneath zero is noise, of which there is no ratio.
+        if theirs in figures and figures[theirs]["added_us"] > 0
     ]
 
 

@@ -1,0 +1,66 @@
+"""What the web frameworks' layers ask of Redis."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import tidegate as tg
+from redis_server import RedisServer
+
+
+def test_all_limits_of_a_flask_request_are_one_command(server: RedisServer) -> None:
+    flask = pytest.importorskip("flask")
+    from tidegate.flask import RateLimit
+
+    app = flask.Flask(__name__)
+    limiter = RateLimit(app, "9/minute", storage=server.uri())
+    blueprint = flask.Blueprint("ships", __name__)
+    limiter.limit("6/minute")(blueprint)
+
+    @blueprint.get("/")
+    @limiter.limit("5/hour", key=lambda request: "everybody")
+    @limiter.limit("2/minute")
+    async def ships() -> str:
+        return "ships"
+
+    app.register_blueprint(blueprint)
+    client = app.test_client()
+    client.get("/")  # which loads the script
+    before = server.calls()["evalsha"]
+    second, refusal = client.get("/"), client.get("/")
+    assert server.calls()["evalsha"] - before == 2
+    assert (second.status_code, refusal.status_code) == (200, 429)
+    assert refusal.json["violated-policies"] == ["2/minute"]
+    assert 'q=9;w=60, "6/minute"' in refusal.headers["RateLimit-Policy"]
+    # The refusal was charged nowhere.
+    assert client.get("/nowhere").headers["X-RateLimit-Remaining"] == "6"
+
+
+def test_async_middleware_of_django_does_not_block_its_loop(server: RedisServer) -> None:
+    pytest.importorskip("django")
+    from django.conf import settings
+
+    if not settings.configured:
+        settings.configure()
+    from django.http import HttpResponse
+    from django.test import RequestFactory, override_settings
+    from tidegate.django import RateLimitMiddleware
+
+    async def page(request: object) -> HttpResponse:
+        return HttpResponse("page")
+
+    async def statuses(middleware: RateLimitMiddleware) -> list[int]:
+        request = RequestFactory().get("/")
+        answers = await asyncio.gather(*(middleware(request) for _ in range(20)))
+        return [answer.status_code for answer in answers]
+
+    with override_settings(TIDEGATE={"LIMIT": "5/hour", "STORAGE": server.uri()}, MIDDLEWARE=[]):
+        middleware = RateLimitMiddleware(page)
+        blocking = []
+        guard = middleware._guard
+        assert guard is not None
+        assert isinstance(guard.limiter, tg.Limiter)
+        guard.limiter.hit = lambda *_: blocking.append(True)  # type: ignore[method-assign]
+        assert sorted(asyncio.run(statuses(middleware))) == [200] * 5 + [429] * 15
+        assert blocking == []
