@@ -26,7 +26,11 @@ def source_of(request: Any) -> Mapping[str, Any]:
 
 def connection_of(request: Any) -> str | None:
     # What a server gives is a plain dict, of which there is no need to ask more.
-    source = request if type(request) is dict else source_of(request)
+    if type(request) is dict:
+        source: Mapping[str, Any] = request
+    else:
+        # Nor of requests on WSGI, which have it ready.
+        source = getattr(request, "environ", None) or source_of(request)
     client = source.get("client")
     if client:
         address: Any = client[0]
