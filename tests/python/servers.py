@@ -45,8 +45,8 @@ class Answer:
 class Client:
     """Sends requests over one connection."""
 
-    def __init__(self, address: Address) -> None:
-        self._connection = http.client.HTTPConnection(*address, timeout=10)
+    def __init__(self, address: Address, timeout: float = 10) -> None:
+        self._connection = http.client.HTTPConnection(*address, timeout=timeout)
 
     def __call__(
         self,
