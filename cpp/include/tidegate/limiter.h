@@ -59,6 +59,13 @@ class Limiter {
   void HitMany(absl::Span<const std::string_view> keys, absl::Span<const int64_t> costs,
                bool* allowed);
 
+  // Whether keys can be told by their fingerprints, so that a caller who has many hashes
+  // each when it has read it and reads none of them twice.
+  bool TakesFingerprints() const { return takes_fingerprints_; }
+  // Both only where they can.
+  Fingerprint FingerprintOf(std::string_view key) const;
+  void HitMany(absl::Span<const Fingerprint> keys, bool* allowed);
+
   int64_t NowNs() { return clock_ == nullptr ? system_.Now() + clock_shift_ns_ : clock_->NowNs(); }
   LimiterStats stats() const;
   // Whether calls may wait for I/O.
@@ -89,6 +96,7 @@ class Limiter {
   Decision HitElsewhere(std::string_view key, int64_t cost, int64_t now_ns);
   Verdict AskElsewhere(std::string_view key, int64_t cost);
   Decision Decide(std::string_view key, int64_t cost, const Moment& moment);
+  void AskMany(absl::Span<const Fingerprint> keys, const Moment& moment, Verdict* verdicts);
   Plan PlanFor(std::string_view key, int64_t cost) const;
   void CountOne(bool allowed);
   void Count(int64_t allowed, int64_t denied);
@@ -101,6 +109,7 @@ class Limiter {
   ShmStore* const shm_;
   RedisStore* const redis_;
   const bool blocks_;
+  const bool takes_fingerprints_;
   const std::shared_ptr<Clock> clock_;
   SystemClock& system_ = SystemClock::Get();
   const int64_t clock_shift_ns_;
