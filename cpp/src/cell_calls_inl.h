@@ -103,41 +103,52 @@ struct CellCalls {
     }
   }
 
-  // In batches, so that the cells of one batch travel to the cache together, and
-  // the keys of the next beside them.
   template <typename S>
   static void HitMany(S& store, absl::Span<const Charge> charges, const Moment& moment,
                       Verdict* verdicts) {
-    constexpr size_t kBatch = 16;
-    Fingerprint keys[kBatch];
-    for (size_t start = 0; start < charges.size(); start += kBatch) {
-      const absl::Span<const Charge> batch = charges.subspan(start, kBatch);
-      for (const Charge& charge :
-           charges.subspan(start + batch.size())
-               .first(std::min(kBatch, charges.size() - start - batch.size()))) {
-        __builtin_prefetch(charge.key.data());
-      }
+    constexpr size_t kMost = 256;
+    Fingerprint keys[kMost];
+    for (size_t start = 0; start < charges.size(); start += kMost) {
+      const absl::Span<const Charge> part = charges.subspan(start, kMost);
       bool plain = true;
-      for (size_t i = 0; i < batch.size(); ++i) {
-        keys[i] = store.hasher_.HashInline(batch[i].key, batch[i].limit->tag);
-        plain = plain && batch[i].limit == batch[0].limit && IsPlain(batch[i]);
+      for (size_t i = 0; i < part.size(); ++i) {
+        keys[i] = FingerprintOf(store, part[i].key, *part[i].limit);
+        plain = plain && part[i].limit == part[0].limit && IsPlain(part[i]);
       }
       if (!plain) {
-        store.Store::HitMany(batch, moment, verdicts + start);
+        store.Store::HitMany(part, moment, verdicts + start);
         continue;
       }
+      HitBuckets(
+          store, *part[0].limit, absl::MakeConstSpan(keys, part.size()),
+          [&](size_t i) { return part[i].cost; }, moment, verdicts + start);
+    }
+  }
+
+  template <typename S>
+  TIDEGATE_INLINE static Fingerprint FingerprintOf(const S& store, std::string_view key,
+                                                   const BoundLimit& limit) {
+    return store.hasher_.HashInline(key, limit.tag);
+  }
+
+  // Keys of one bucket limit, none at a cost beyond its burst. In batches: while one is
+  // decided on, the cells of the next travel to the cache together.
+  template <typename S, typename CostOf>
+  static void HitBuckets(S& store, const BoundLimit& limit, absl::Span<const Fingerprint> keys,
+                         CostOf cost_of, const Moment& moment, Verdict* verdicts) {
+    constexpr size_t kBatch = 16;
+    for (size_t start = 0; start < keys.size(); start += kBatch) {
+      const size_t end = std::min(start + kBatch, keys.size());
       Table::Entry entry;
       {
         [[maybe_unused]] const auto pass = store.Enter();
-        for (size_t i = 0; i < batch.size(); ++i) {
-          const Cell* const home = store.TableOf(keys[i]).Home(keys[i]);
-          __builtin_prefetch(home, 1);
-          __builtin_prefetch(home + 2, 1);  // the next line; a prefetch never faults
-        }
-        for (size_t i = 0; i < batch.size(); ++i) {
+        if (start == 0) Prefetch(store, keys.subspan(0, kBatch));
+        Prefetch(store, keys.subspan(end, kBatch));
+        for (size_t i = start; i < end; ++i) {
           BucketOutcome outcome;
-          UpdateBucket(store.TableOf(keys[i]), batch[i], keys[i], moment, entry, outcome);
-          verdicts[start + i] = VerdictOf(outcome.allowed, outcome.behind, moment);
+          UpdateBucket(store.TableOf(keys[i]), {{}, &limit, cost_of(i)}, keys[i], moment, entry,
+                       outcome);
+          verdicts[i] = VerdictOf(outcome.allowed, outcome.behind, moment);
         }
       }
       if (entry.changed()) store.Entered(entry, moment.now_ns);
@@ -150,6 +161,16 @@ struct CellCalls {
   TIDEGATE_INLINE static Decision HitCopied(S& store, Charge charge, Fingerprint key,
                                             Moment moment) {
     return store.HitOther(charge, key, moment);
+  }
+
+  // Within a pass.
+  template <typename S>
+  TIDEGATE_INLINE static void Prefetch(S& store, absl::Span<const Fingerprint> keys) {
+    for (const Fingerprint& key : keys) {
+      const Cell* const home = store.TableOf(key).Home(key);
+      __builtin_prefetch(home, 1);
+      __builtin_prefetch(home + 2, 1);  // the next line; a prefetch never faults
+    }
   }
 
   TIDEGATE_INLINE static bool IsPlain(const Charge& charge) {

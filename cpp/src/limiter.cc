@@ -40,6 +40,8 @@ Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
       redis_(dynamic_cast<RedisStore*>(store_.get())),
       blocks_(store_->blocks()),
       sets_back_(!blocks_ || dynamic_cast<ManualClock*>(clock.get()) != nullptr),
+      takes_fingerprints_((memory_ != nullptr || shm_ != nullptr) &&
+                          IsBucket(limits_[0].limit.algorithm())),
       clock_(std::move(clock)),
       clock_shift_ns_(store_->clock_shift_ns()),
       refused_(limits_.size() > 1 ? limits_.size() : 0) {}
@@ -246,6 +248,39 @@ void Limiter::HitMany(absl::Span<const std::string_view> keys, absl::Span<const 
       ++decided;
     }
     Count(passed, decided - passed);
+  }
+}
+
+Fingerprint Limiter::FingerprintOf(std::string_view key) const {
+  return memory_ != nullptr ? CellCalls::FingerprintOf(*memory_, key, limits_[0])
+                            : CellCalls::FingerprintOf(*shm_, key, limits_[0]);
+}
+
+void Limiter::AskMany(absl::Span<const Fingerprint> keys, const Moment& moment, Verdict* verdicts) {
+  const auto one_each = [](size_t) { return int64_t{1}; };
+  if (memory_ != nullptr) {
+    CellCalls::HitBuckets(*memory_, limits_[0], keys, one_each, moment, verdicts);
+  } else {
+    CellCalls::HitBuckets(*shm_, limits_[0], keys, one_each, moment, verdicts);
+  }
+}
+
+void Limiter::HitMany(absl::Span<const Fingerprint> keys, bool* allowed) {
+  constexpr size_t kBatch = 1024;
+  Verdict verdicts[kBatch];
+  for (size_t start = 0; start < keys.size(); start += kBatch) {
+    const absl::Span<const Fingerprint> batch = keys.subspan(start, kBatch);
+    // One reading for each batch, as above.
+    AskMany(batch, {NowNs()}, verdicts);
+    int64_t passed = 0;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      if (verdicts[i] == Verdict::kUnconfirmed) [[unlikely]] {
+        AskMany(batch.subspan(i, 1), {NowNs(), /*confirmed=*/true}, &verdicts[i]);
+      }
+      allowed[start + i] = verdicts[i] == Verdict::kAllowed;
+      passed += allowed[start + i];
+    }
+    Count(passed, static_cast<int64_t>(batch.size()) - passed);
   }
 }
 

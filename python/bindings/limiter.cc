@@ -262,21 +262,35 @@ std::vector<char> HitMany(Limiter& limiter, const py::object& keys, const py::ob
   if (!fast) throw py::error_already_set();
   const auto size = static_cast<size_t>(PySequence_Fast_GET_SIZE(fast.ptr()));
   PyObject** items = PySequence_Fast_ITEMS(fast.ptr());
+  // A key is an object of its own, which the cache hardly has.
+  const auto prefetch = [&](size_t i) {
+    constexpr size_t kAhead = 16;
+    if (i + kAhead >= size) return;
+    __builtin_prefetch(items[i + kAhead]);
+    __builtin_prefetch(reinterpret_cast<const char*>(items[i + kAhead]) + sizeof(PyASCIIObject));
+  };
+  std::vector<char> allowed(size);
+  static_assert(sizeof(bool) == 1);
+  if (costs.is_none() && limiter.TakesFingerprints()) {
+    std::vector<Fingerprint> fingerprints;
+    fingerprints.reserve(size);
+    for (size_t i = 0; i < size; ++i) {
+      prefetch(i);
+      KeyView key;
+      if (!key.Read(items[i])) throw py::error_already_set();
+      fingerprints.push_back(limiter.FingerprintOf(key.view()));
+    }
+    limiter.HitMany(fingerprints, reinterpret_cast<bool*>(allowed.data()));
+    return allowed;
+  }
   std::vector<std::string_view> views(size);
   std::vector<py::object> encoded;
-  constexpr size_t kAhead = 16;
   for (size_t i = 0; i < size; ++i) {
-    if (i + kAhead < size) __builtin_prefetch(items[i + kAhead]);
-    if (PyUnicode_Check(items[i]) && PyUnicode_IS_COMPACT_ASCII(items[i]) &&
-        PyUnicode_GET_LENGTH(items[i]) > 0) [[likely]] {
-      views[i] = {static_cast<const char*>(PyUnicode_DATA(items[i])),
-                  static_cast<size_t>(PyUnicode_GET_LENGTH(items[i]))};
-      continue;
-    }
-    KeyView view;
-    if (!view.Read(items[i])) throw py::error_already_set();
-    views[i] = view.view();
-    if (py::object kept = view.TakeEncoded()) encoded.push_back(std::move(kept));
+    prefetch(i);
+    KeyView key;
+    if (!key.Read(items[i])) throw py::error_already_set();
+    views[i] = key.view();
+    if (py::object kept = key.TakeEncoded()) encoded.push_back(std::move(kept));
   }
   std::vector<int64_t> amounts;
   if (!costs.is_none()) {
@@ -295,8 +309,6 @@ std::vector<char> HitMany(Limiter& limiter, const py::object& keys, const py::ob
       }
     }
   }
-  std::vector<char> allowed(size);
-  static_assert(sizeof(bool) == 1);
   Run(limiter, [&] { limiter.HitMany(views, amounts, reinterpret_cast<bool*>(allowed.data())); });
   return allowed;
 }

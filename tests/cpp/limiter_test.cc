@@ -152,19 +152,49 @@ TEST_P(EachAlgorithm, AfterTheClockWentBackEachHitIsChargedOnce) {
 
 TEST_P(EachAlgorithm, ManyAtOnceAfterTheClockWentBack) {
   Fixture many(MakeLimit(10, 60 * kSecond, GetParam()));
+  Fixture hashed(MakeLimit(10, 60 * kSecond, GetParam()));
   Fixture single(MakeLimit(10, 60 * kSecond, GetParam()));
   const std::vector<std::string_view> keys(40, "key");
-  for (Fixture* f : {&many, &single}) {
+  for (Fixture* f : {&many, &hashed, &single}) {
     f->limiter->Hit("key", 4);
     f->clock->AdvanceNs(-kHour);
   }
   for (int round = 0; round < 20; ++round) {
     bool allowed[40];
     many.limiter->HitMany(keys, {}, allowed);
-    for (const bool a : allowed) ASSERT_EQ(a, single.limiter->Hit("key").allowed);
-    many.clock->AdvanceNs(10 * kSecond);
-    single.clock->AdvanceNs(10 * kSecond);
+    bool by_fingerprint[40];
+    ASSERT_EQ(hashed.limiter->TakesFingerprints(), IsBucket(GetParam()));
+    if (hashed.limiter->TakesFingerprints()) {
+      const std::vector<Fingerprint> fingerprints(40, hashed.limiter->FingerprintOf("key"));
+      hashed.limiter->HitMany(fingerprints, by_fingerprint);
+    } else {
+      hashed.limiter->HitMany(keys, {}, by_fingerprint);
+    }
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const bool expected = single.limiter->Hit("key").allowed;
+      ASSERT_EQ(allowed[i], expected);
+      ASSERT_EQ(by_fingerprint[i], expected);
+    }
+    for (Fixture* f : {&many, &hashed, &single}) f->clock->AdvanceNs(10 * kSecond);
   }
+  EXPECT_EQ(hashed.limiter->stats().allowed, single.limiter->stats().allowed);
+  EXPECT_EQ(hashed.limiter->stats().denied, single.limiter->stats().denied);
+}
+
+TEST(LimiterTest, KeysByFingerprintGrowTheTableAsHitsDo) {
+  Fixture f(MakeLimit(2, kHour));
+  constexpr int64_t kKeys = 50'000;
+  std::vector<Fingerprint> keys;
+  for (int64_t i = 0; i < kKeys; ++i) keys.push_back(f.limiter->FingerprintOf(std::to_string(i)));
+  const auto allowed = std::make_unique<bool[]>(kKeys);
+  for (const bool expected : {true, true, false}) {
+    f.limiter->HitMany(keys, allowed.get());
+    EXPECT_EQ(std::count(allowed.get(), allowed.get() + kKeys, expected), kKeys);
+  }
+  EXPECT_EQ(f.limiter->stats().store.keys, kKeys);
+  EXPECT_EQ(f.limiter->stats().store.evicted_live, 0);
+  EXPECT_FALSE(f.limiter->Hit("17").allowed);
+  f.limiter->HitMany(absl::Span<const Fingerprint>(), allowed.get());
 }
 
 TEST_P(EachAlgorithm, ARefusedPlanCostsNothing) {

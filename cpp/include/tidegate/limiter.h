@@ -60,6 +60,13 @@ class Limiter {
   void HitMany(absl::Span<const std::string_view> keys, absl::Span<const int64_t> costs,
                bool* allowed);
 
+  // Whether keys can be told by their fingerprints, so that a caller who has many hashes
+  // each when it has read it and reads none of them twice.
+  bool TakesFingerprints() const { return takes_fingerprints_; }
+  // Both only where they can.
+  Fingerprint FingerprintOf(std::string_view key) const;
+  void HitMany(absl::Span<const Fingerprint> keys, bool* allowed);
+
   int64_t NowNs() { return clock_ == nullptr ? system_.Now() + clock_shift_ns_ : clock_->NowNs(); }
   LimiterStats stats() const;
   // How often each of limits() was the one that refused, in their order.
@@ -93,6 +100,7 @@ class Limiter {
   Decision HitElsewhere(std::string_view key, int64_t cost, int64_t now_ns);
   Verdict AskElsewhere(std::string_view key, int64_t cost);
   Decision Decide(std::string_view key, int64_t cost, const Moment& moment);
+  void AskMany(absl::Span<const Fingerprint> keys, const Moment& moment, Verdict* verdicts);
   Charges PlanFor(std::string_view key, int64_t cost) const;
   bool Releases(const BoundLimit& limit) const;
   void CountOne(bool allowed);
@@ -118,6 +126,7 @@ class Limiter {
   // share by clocks of their own: each that is behind would undo what another admitted.
   // Its key expires by the server's clock, within a period.
   const bool sets_back_;
+  const bool takes_fingerprints_;
   const std::shared_ptr<Clock> clock_;
   SystemClock& system_ = SystemClock::Get();
   const int64_t clock_shift_ns_;
