@@ -15,7 +15,7 @@ from redis_server import PATIENT, RedisServer
 GIVEN_TIME = f"{PATIENT}&clock=client&ttl_margin=3600&deny_cache_max=0"
 NOON = 1_700_000_000_123_456_789
 SECOND = 1_000_000_000
-# `make long` makes the million of each that law 5 is held to.
+# `make campaign` makes the million of each that law 5 is held to.
 CALLS = 1_000_000 if os.environ.get("TIDEGATE_LONG") else 12_500
 AT_ONCE = 500
 
