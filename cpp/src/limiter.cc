@@ -48,24 +48,10 @@ Decision Limiter::Decide(std::string_view key, int64_t cost, const Moment& momen
   return store_->HitAll(PlanFor(key, cost), moment, [this] { return NowNs(); });
 }
 
-Limiter::Plan Limiter::PlanFor(std::string_view key, int64_t cost) const {
-  Plan plan;
+Limiter::Charges Limiter::PlanFor(std::string_view key, int64_t cost) const {
+  Charges plan;
   for (const BoundLimit& limit : limits_) plan.push_back({key, &limit, cost});
   return plan;
-}
-
-inline void Limiter::Count(int64_t allowed, int64_t denied) {
-  const int thread = ThreadNumber();
-  Counts& counts = counts_[static_cast<size_t>(thread)];
-  if (thread == 0) [[unlikely]] {
-    counts.allowed.fetch_add(allowed, std::memory_order_relaxed);
-    counts.denied.fetch_add(denied, std::memory_order_relaxed);
-    return;
-  }
-  counts.allowed.store(counts.allowed.load(std::memory_order_relaxed) + allowed,
-                       std::memory_order_relaxed);
-  counts.denied.store(counts.denied.load(std::memory_order_relaxed) + denied,
-                      std::memory_order_relaxed);
 }
 
 // One variable that is returned, so that it is made where the caller wants it: to copy a
@@ -112,7 +98,7 @@ std::optional<Decision> Limiter::Begin(Op op, std::string_view key, int64_t cost
     if (op == Op::kReset) Reset(key);
     return Decision();
   }
-  Plan plan = PlanFor(key, cost);
+  Charges plan = PlanFor(key, cost);
   if (op == Op::kRelease) {
     plan.erase(std::remove_if(plan.begin(), plan.end(),
                               [](const Charge& charge) {
@@ -124,31 +110,19 @@ std::optional<Decision> Limiter::Begin(Op op, std::string_view key, int64_t cost
   const auto finish = [this, op](const Decision& decision) {
     if (op == Op::kHit) Count(decision.allowed, !decision.allowed);
   };
-  std::function<void(const Decision&)> told;
-  if (!redis_->client_clock()) {
-    told = [finish, done = std::move(done)](const Decision& decision) {
-      finish(decision);
-      done(decision);
-    };
-  } else {
-    told = [this, op, finish, done = std::move(done), cost,
-            again = std::string(key)](const Decision& decision) {
-      const auto end = [finish, done](const Decision& last) {
-        finish(last);
-        done(last);
-      };
-      if (!decision.behind || !sets_back_) return end(decision);
-      // As in Hit(): a second reading confirms the first.
-      const auto early =
-          redis_->Begin(op, PlanFor(again, cost), 0, {NowNs(), /*confirmed=*/true}, end);
-      if (early.has_value()) return end(*early);
-      redis_->Kick();
-    };
-  }
   const std::optional<Decision> early =
-      redis_->Begin(op, plan, admitted_ns, {NowNs()}, std::move(told));
+      redis_->Begin(op, plan, admitted_ns, {NowNs()}, ClockToConfirm(),
+                    [finish, done = std::move(done)](const Decision& decision) {
+                      finish(decision);
+                      done(decision);
+                    });
   if (early.has_value()) finish(*early);
   return early;
+}
+
+std::function<int64_t()> Limiter::ClockToConfirm() {
+  if (redis_ == nullptr || !redis_->client_clock() || !sets_back_) return nullptr;
+  return [this] { return NowNs(); };
 }
 
 void Limiter::Kick() {

@@ -66,22 +66,22 @@ Decision Store::HitAll(absl::Span<const Charge> plan, const Moment& moment,
     const Moment later{clock()};
     for (size_t j = 0; j < charged.size(); ++j) {
       charged[j].at_ns = moment.now_ns;
-      Undo(plan[j], charged[j], later);
+      const auto op = Undoing(plan[j], charged[j], later.now_ns);
+      if (op == Op::kRelease) Release(plan[j], charged[j].at_ns, later);
+      if (op == Op::kRefund) Refund(plan[j], later);
     }
     break;
   }
   return verdict.get();
 }
 
-void Store::Undo(const Charge& charge, const Decision& decision, const Moment& moment) {
+std::optional<Op> Store::Undoing(const Charge& charge, const Decision& decision, int64_t now_ns) {
   const Limit& limit = charge.limit->limit;
-  if (IsLog(limit.algorithm())) {
-    Release(charge, decision.at_ns, moment);
-    return;
-  }
+  if (IsLog(limit.algorithm())) return Op::kRelease;
   int64_t until_ns = decision.at_ns + decision.reset_after_ns;
   if (limit.algorithm() == Algorithm::kSlidingWindow) until_ns -= limit.period_ns();
-  if (moment.now_ns < until_ns) Refund(charge, moment);
+  if (now_ns >= until_ns) return std::nullopt;
+  return Op::kRefund;
 }
 
 void Store::HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) {

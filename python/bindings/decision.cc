@@ -63,6 +63,7 @@ PyObject* GetResetAfter(PyObject* self, void*) {
 }
 PyObject* GetDelay(PyObject* self, void*) { return PyFloat_FromDouble(Seconds(Of(self).delay_ns)); }
 PyObject* GetRule(PyObject* self, void*) { return Text(Of(self).limit->rule()); }
+PyObject* GetIndex(PyObject* self, void*) { return PyLong_FromUnsignedLong(Of(self).rule); }
 PyObject* GetDegraded(PyObject* self, void*) { return PyBool_FromLong(Of(self).degraded); }
 
 PyGetSetDef getters[] = {
@@ -74,6 +75,7 @@ PyGetSetDef getters[] = {
     {"reset_after", GetResetAfter, nullptr, "Seconds until the limit is as if untouched.", nullptr},
     {"delay", GetDelay, nullptr, "Seconds a leaky-bucket caller should wait.", nullptr},
     {"rule", GetRule, nullptr, "Which limit of the plan bound it.", nullptr},
+    {"_index", GetIndex, nullptr, "Which limit of the plan bound it, by number.", nullptr},
     {"degraded", GetDegraded, nullptr, "Decided without the shared store.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };

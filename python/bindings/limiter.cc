@@ -17,6 +17,7 @@
 #include "classes.h"
 #include "convert.h"
 #include "decision.h"
+#include "limiter.h"
 #include "tidegate/memory_store.h"
 
 namespace tidegate::python {
@@ -28,8 +29,8 @@ struct PyLimiter {
   std::unique_ptr<Limiter> limiter;
 };
 
-// The limiter behind `self`, which the method descriptor has checked to be one;
-// nullptr with the error indicator set where it is closed.
+}  // namespace
+
 Limiter* LimiterOf(PyObject* self) {
   // pybind11 keeps the pointer of a simple instance inline.
   auto* instance = reinterpret_cast<py::detail::instance*>(self);
@@ -42,6 +43,8 @@ Limiter* LimiterOf(PyObject* self) {
   }
   return py_limiter->open;
 }
+
+namespace {
 
 // Calls `call` with the GIL released where it may wait. What it reads must be kept
 // alive by the caller.

@@ -10,6 +10,7 @@ PYBIND11_MODULE(_core, m) {
   tidegate::python::RegisterLimit(m);
   tidegate::python::RegisterClock(m);
   tidegate::python::RegisterLimiter(m);
+  tidegate::python::RegisterPlan(m);
   tidegate::python::RegisterRedisStore(m);
   tidegate::python::RegisterReplay(m);
   tidegate::python::RegisterShmStore(m);

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tidegate._decorator import rate_limit
+    from tidegate._plan import Plan
     from tidegate._stats import Stats
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Limiter",
     "LimiterClosedError",
     "ManualClock",
+    "Plan",
     "RateLimitExceeded",
     "Slot",
     "Stats",
@@ -59,6 +61,10 @@ def __getattr__(name: str) -> Any:
         from tidegate._decorator import rate_limit
 
         return rate_limit
+    if name == "Plan":
+        from tidegate._plan import Plan
+
+        return Plan
     if name == "Stats":
         from tidegate._stats import Stats
 

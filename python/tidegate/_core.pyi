@@ -47,6 +47,8 @@ class Decision:
     @property
     def degraded(self) -> bool:
         """Decided without the shared store."""
+    @property
+    def _index(self) -> int: ...
     def __bool__(self) -> bool: ...
     def __eq__(self, other: object) -> bool: ...
     def __ne__(self, other: object) -> bool: ...
@@ -240,6 +242,20 @@ class Limiter:
         /,
     ) -> Decision | Future[Any] | None: ...
     def _close(self) -> None: ...
+
+class Plan:
+    """What tidegate.Plan inherits; see there."""
+
+    def __init__(self, limiters: tuple[Limiter, ...]) -> None: ...
+    def hit(self, keys: Sequence[str | bytes], costs: Sequence[int] | None = None) -> Decision:
+        """Charges every limiter its cost under its key, or none of them."""
+    def _begin(
+        self,
+        keys: Sequence[str | bytes],
+        costs: Sequence[int] | None,
+        loop: AbstractEventLoop,
+        channel: Channel,
+    ) -> Decision | Future[Decision]: ...
 
 def parse_many(text: str, *, algorithm: str = "token-bucket") -> list[Limit]:
     """Reads limits separated by ``;``, ``,`` or ``|``."""

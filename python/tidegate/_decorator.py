@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-import threading
-from collections import Counter
+import sys
+import weakref
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
-from tidegate._core import Store
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._frameworks import injection, opened
+from tidegate._frameworks import injection, limited_class, opened
 from tidegate._guard import Guard, Verdict, finished, ready
 from tidegate._headers import FAMILIES
-from tidegate._limiter import Limiter
+from tidegate._middleware import methods_of
+from tidegate._openapi import MARK, describe_refusals
 from tidegate._registered import reference_count, registration
-from tidegate._storage import open_store
-from tidegate.keys import peer
+from tidegate._scopes import check_scope, guard_in_scope, own_scope, shared_store
+from tidegate._stack import Stack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from tidegate._clock import ClockLike
     from tidegate._frameworks import Call
     from tidegate._limit import LimitLike
     from tidegate._storage import StorageLike
 
-__all__ = ["rate_limit", "shared_store"]
+__all__ = ["rate_limit"]
 
 View = TypeVar("View", bound=Callable[..., Any])
 
-_MARK = "__tidegate_rate_limit__"
-
 
 def rate_limit(
-    limit: LimitLike,
+    limit: LimitLike | Callable[..., Any],
     *,
     key: Callable[[Any], Any] | None = None,
     cost: int | Callable[[Any], Any] = 1,
+    cost_after: Callable[[Any, Any], Any] | None = None,
     exempt_when: Callable[[Any], Any] | None = None,
+    methods: Iterable[str] | None = None,
     scope: str | None = None,
     storage: StorageLike = "memory://",
     algorithm: str = "token-bucket",
@@ -57,59 +58,96 @@ def rate_limit(
 
     The decorator stands below the one that registers the route: above it, it would guard
     what nobody calls, and raises ConfigurationError. The route needs no `request`
-    parameter, and its OpenAPI schema is unchanged. Refusals are answered with 429 before the
-    route runs; all responses carry the fields of the limit, those that are made from what
-    the route returns or from an HTTP error that it raises.
+    parameter, and its OpenAPI schema gains the 429 alone. Refusals are answered with 429
+    before the route runs; all responses carry the fields of the limit, those that are made
+    from what the route returns or from an HTTP error that it raises. It may stand on
+    Flask's `View` and Starlette's `HTTPEndpoint` classes, and on their methods.
+
+    Several may stand on one route, each with a limit, key and cost of its own, and are one
+    plan then: a request that one of them refuses is charged by none. They stand directly
+    above each other.
 
     `key`, `cost` and `exempt_when` may be functions of the request (the framework's own),
     `on_refused` is one of the request and the decision and returns what the route could
-    return; async functions are for async routes. `on_no_key` and `headers` are those of
-    tidegate.asgi.RateLimitMiddleware, the rest is that of tidegate.Limiter.
+    return; async functions are for async routes. `limit` may be a function of the
+    request too, that returns what is accepted as a limit, or None for none; where it fails,
+    that is logged and the request passes. `methods` are those of requests that
+    are charged (GET stands for HEAD too), all by default. `on_no_key` and `headers` are
+    those of tidegate.asgi.RateLimitMiddleware, the rest is that of tidegate.Limiter.
+
+    `cost_after` is a function of the request and of what the route returned, and tells what
+    the request did cost: the difference to `cost`, which was charged before, is given back
+    or charged, as far as there is room. What it fails to tell, or a route that raises,
+    leaves what was charged. The fields of the response do not tell of it yet.
 
     Each route counts for itself, whatever it is called; those with one `scope` and equal
-    limits count together. Decorators with one storage URI share one store. Several limits
-    go into one decorator, `@rate_limit(["10/second", "1000/hour"])`, and are then one plan.
+    limits count together. Decorators with one storage URI share one store.
     """
-    if inspect.isroutine(limit) or inspect.isclass(limit):
-        raise ArgumentTypeError(
-            f'@rate_limit was given {limit!r}; accepted is a limit: @rate_limit("5/minute")'
-        )
-    if scope is not None and (not isinstance(scope, str) or not scope):
-        raise ConfigurationError(f"the scope is {scope!r}; accepted is a non-empty str, or None")
+    _check_limit(limit)
+    check_scope(scope)
+    charged = None if methods is None else methods_of(methods, "methods")
+    if charged is not None and "GET" in charged:
+        charged |= {"HEAD"}
     store = shared_store(storage, options)
 
-    def guard(view: Callable[..., Any]) -> Guard:
-        limiter = Limiter(
+    def guard(view: Any) -> Guard:
+        return guard_in_scope(
             limit,
-            storage=store,
+            scope=scope or own_scope(view),
+            store=store,
             algorithm=algorithm,
-            prefix=f"{prefix}:{scope or _own_scope(view)}",
+            prefix=prefix,
             clock=clock,
-        )
-        return Guard(
-            limiter,
-            address=peer,
             key=key,
             cost=cost,
+            cost_after=cost_after,
             exempt_when=exempt_when,
+            methods=charged,
             on_no_key=on_no_key,
             on_refused=on_refused,
             headers=headers,
         )
 
-    functions = {"key": key, "cost": cost, "exempt_when": exempt_when, "on_refused": on_refused}
-    return cast("Callable[[View], View]", _Decorator(guard, functions))
+    functions = {
+        "limit": limit,
+        "key": key,
+        "cost": cost,
+        "cost_after": cost_after,
+        "exempt_when": exempt_when,
+        "on_refused": on_refused,
+    }
+    decorator = _Decorator if not callable(limit) else _DecoratorOfChosenLimit
+    return cast("Callable[[View], View]", decorator(guard, functions))
 
 
 class _Decorator:
-    def __init__(
-        self, guard: Callable[[Callable[..., Any]], Guard], functions: dict[str, Any]
-    ) -> None:
+    def __init__(self, guard: Callable[[Any], Guard], functions: dict[str, Any]) -> None:
         self._guard = guard
         self._functions = functions
 
-    def __call__(self, view: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, view: Any) -> Any:
         references = reference_count(view)
+        if inspect.isclass(view):
+            return limited_class(view, lambda: self._for(view))
+        return self._for(view)(view, references)
+
+    def _for(self, owner: Any) -> Callable[..., Any]:
+        """What limits functions, all of them by one guard."""
+        guard: Guard | None = None
+
+        def limited(view: Any, references: int = 0) -> Callable[..., Any]:
+            nonlocal guard
+            self._check(view, references)
+            below: _Limited | None = getattr(view, MARK, None)
+            if guard is None:
+                guard = self._guard(owner)
+            if below is None:
+                return _wrapped(view, [guard])
+            return _wrapped(below.view, [guard, *below.guards])
+
+        return limited
+
+    def _check(self, view: Any, references: int) -> None:
         _check_view(view)
         registered = registration(view, references)
         if registered is not None:
@@ -118,28 +156,60 @@ class _Decorator:
                 "without @rate_limit; accepted is @rate_limit below the decorator that "
                 "registers the route"
             )
-        is_async = inspect.iscoroutinefunction(view)
+        if inspect.iscoroutinefunction(view):
+            return
         for name, function in self._functions.items():
-            if not is_async and inspect.iscoroutinefunction(function):
+            if inspect.iscoroutinefunction(function):
                 raise ConfigurationError(
                     f"{name} is the async function {function!r} and {view!r} is not async; "
                     "accepted is a function that is not async, or an async route"
                 )
-        wrap = _wrapped_async if is_async else _wrapped
-        return wrap(view, self._guard(view))
 
 
-def _wrapped(view: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
+class _DecoratorOfChosenLimit(_Decorator):
+    """What `@rate_limit` without parentheses makes of a view, were that a limit's function.
+
+    It must not be registered as a view: who asks for what a view has is told.
+    """
+
+    @property
+    def __signature__(self) -> Any:
+        raise self._mistaken()
+
+    @property
+    def __name__(self) -> str:
+        raise self._mistaken()
+
+    def _mistaken(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"@rate_limit was given {self._functions['limit']!r} and no view; accepted is a "
+            'limit: @rate_limit("5/minute"), or a function of the request that returns one'
+        )
+
+
+class _Limited:
+    """What is left on a function that is limited."""
+
+    def __init__(self, function: Any, view: Any, guards: Sequence[Guard]) -> None:
+        # Decorators above copy what a function has; theirs are not limited by us.
+        self.is_of = weakref.ref(function)
+        self.view = view
+        self.guards = guards
+
+
+def _wrapped(view: Callable[..., Any], guards: Sequence[Guard]) -> Callable[..., Any]:
     way = injection(view)
+    judge = guards[0].judge if len(guards) == 1 else Stack(guards).judge
+    settles = any(guard.cost_after is not None for guard in guards)
 
     @functools.wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
         call = opened(way, args, kwargs)
-        verdict = finished(guard.judge(call.request, blocking=True))
+        verdict = finished(judge(call.request, blocking=True))
         if verdict is None:
             return view(*args, **kwargs)
         if not verdict.decision.allowed:
-            return call.answered(finished(_refusal(guard, call, verdict, True)), verdict)
+            return call.answered(finished(_refusal(call, verdict, True)), verdict)
         try:
             result = view(*args, **kwargs)
         except Exception as exc:
@@ -147,22 +217,18 @@ def _wrapped(view: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
             if told is exc:
                 raise
             raise told from exc
+        if settles:
+            finished(verdict.settle(call.request, result, True))
         return call.answered(result, verdict)
 
-    return _marked(limited, way)
-
-
-def _wrapped_async(view: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
-    way = injection(view)
-
     @functools.wraps(view)
-    async def limited(*args: Any, **kwargs: Any) -> Any:
+    async def limited_async(*args: Any, **kwargs: Any) -> Any:
         call = opened(way, args, kwargs)
-        verdict = await guard.judge(call.request)
+        verdict = await judge(call.request)
         if verdict is None:
             return await view(*args, **kwargs)
         if not verdict.decision.allowed:
-            return call.answered(await _refusal(guard, call, verdict, False), verdict)
+            return call.answered(await _refusal(call, verdict, False), verdict)
         try:
             result = await view(*args, **kwargs)
         except Exception as exc:
@@ -170,12 +236,20 @@ def _wrapped_async(view: Callable[..., Any], guard: Guard) -> Callable[..., Any]
             if told is exc:
                 raise
             raise told from exc
+        if settles:
+            await verdict.settle(call.request, result, False)
         return call.answered(result, verdict)
 
-    return _marked(limited, way)
+    chosen: Any = limited_async if inspect.iscoroutinefunction(view) else limited
+    setattr(chosen, MARK, _Limited(chosen, view, guards))
+    if way is not None:
+        chosen.__signature__ = way.signature
+        describe_refusals()
+    return cast("Callable[..., Any]", chosen)
 
 
-async def _refusal(guard: Guard, call: Call, verdict: Verdict, blocking: bool) -> Any:
+async def _refusal(call: Call, verdict: Verdict, blocking: bool) -> Any:
+    guard = verdict.guard
     if guard.on_refused is not None:
         try:
             return await ready(guard.on_refused(call.request, verdict.decision), blocking)
@@ -184,50 +258,36 @@ async def _refusal(guard: Guard, call: Call, verdict: Verdict, blocking: bool) -
     return call.refusal(verdict)
 
 
-def _marked(limited: Callable[..., Any], way: Any) -> Callable[..., Any]:
-    setattr(limited, _MARK, True)
-    if way is not None:
-        limited.__signature__ = way.signature  # type: ignore[attr-defined]
-    return limited
+def _check_limit(limit: Any) -> None:
+    """Tells a function that chooses a limit from a view that was decorated with no limit."""
+    if not inspect.isclass(limit):
+        if not inspect.isroutine(limit) or getattr(limit, "__name__", None) == "<lambda>":
+            return
+        with contextlib.suppress(ValueError):  # it has no signature
+            parameters = inspect.signature(limit).parameters.values()
+            required = [each for each in parameters if each.default is each.empty]
+            # What is registered already is a view.
+            if len(required) == 1 and registration(limit, sys.maxsize) is None:
+                return
+    raise ArgumentTypeError(
+        f'@rate_limit was given {limit!r}; accepted is a limit: @rate_limit("5/minute"), or a '
+        "function of the request that returns one"
+    )
 
 
 def _check_view(view: Any) -> None:
     accepted = "accepted by @rate_limit is a function that answers requests"
-    if inspect.isclass(view) or isinstance(view, (staticmethod, classmethod)) or not callable(view):
+    if isinstance(view, (staticmethod, classmethod)) or not callable(view):
         raise ArgumentTypeError(f"{view!r} is a {type(view).__name__}; {accepted}")
     if inspect.isgeneratorfunction(view) or inspect.isasyncgenfunction(view):
         raise ConfigurationError(
             f"{view!r} is a generator, which begins only after the response has begun; "
             f"{accepted}, and which may return a streaming response"
         )
-    if hasattr(view, _MARK):
+    below: _Limited | None = getattr(view, MARK, None)
+    if below is not None and below.is_of() is not view:
         raise ConfigurationError(
-            f"{view!r} is under @rate_limit already, and limits that are checked one after the "
-            "other charge those that pass when a later one refuses; accepted is one decorator "
-            'with all of them: @rate_limit(["10/second", "1000/hour"])'
+            f"{view!r} is under @rate_limit already, with another decorator in between: they "
+            "are no plan then, and one would charge what the other refuses; accepted are "
+            "@rate_limit decorators directly above each other"
         )
-
-
-_lock = threading.Lock()
-_stores: dict[tuple[str, str], Store] = {}
-_names: Counter[str] = Counter()
-
-
-def shared_store(storage: StorageLike, options: dict[str, Any]) -> Store:
-    """One store for all decorators with one URI, so that a `scope` spans them."""
-    if not isinstance(storage, str):
-        return open_store(storage, options)
-    known = (storage, repr(sorted(options.items())))
-    with _lock:
-        if known not in _stores:
-            _stores[known] = open_store(storage, options)
-        return _stores[known]
-
-
-def _own_scope(view: Callable[..., Any]) -> str:
-    """A name that no other function has in this process, and the same in every worker."""
-    name = f"{view.__module__}.{getattr(view, '__qualname__', type(view).__qualname__)}"
-    with _lock:
-        _names[name] += 1
-        number = _names[name]
-    return name if number == 1 else f"{name}#{number}"

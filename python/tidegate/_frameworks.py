@@ -10,13 +10,24 @@ import sys
 import typing
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
-from tidegate._errors import ConfigurationError, TidegateError
+from tidegate._errors import ArgumentTypeError, ConfigurationError, TidegateError
 from tidegate._headers import PROBLEM_TYPE, title
 
 if TYPE_CHECKING:
     from tidegate._guard import Verdict
 
-__all__ = ["Call", "Injection", "injection", "opened", "put", "with_fields"]
+__all__ = [
+    "Call",
+    "Injection",
+    "injection",
+    "limited_class",
+    "opened",
+    "put",
+    "with_fields",
+]
+
+# The methods of a class that answer requests, as Starlette's HTTPEndpoint names them.
+_HANDLERS = ("get", "head", "post", "put", "patch", "delete", "options")
 
 
 class Call(Protocol):
@@ -110,6 +121,30 @@ def opened(way: Injection | None, args: tuple[Any, ...], kwargs: dict[str, Any])
     raise TidegateError(
         "a function under @rate_limit was called without a request: FastAPI, Starlette or Flask "
         "must call it (and be imported before it is decorated)"
+    )
+
+
+def limited_class(view: type[Any], decorator: Callable[[], Callable[..., Any]]) -> type[Any]:
+    """A class of views with what answers requests under a decorator, which is one for all.
+
+    Of Flask its views, of Starlette the methods of its endpoints.
+    """
+    flask_view = getattr(sys.modules.get("flask.views"), "View", None)
+    if flask_view is not None and issubclass(view, flask_view):
+        limit = decorator()
+        # The last is the outermost.
+        view.decorators = [*view.decorators, limit]
+        return view
+    endpoint = getattr(sys.modules.get("starlette.endpoints"), "HTTPEndpoint", None)
+    if endpoint is not None and issubclass(view, endpoint):
+        limit = decorator()
+        for name in _HANDLERS:
+            if hasattr(view, name):
+                setattr(view, name, limit(getattr(view, name)))
+        return view
+    raise ArgumentTypeError(
+        f"{view!r} is a class; accepted by @rate_limit are functions that answer requests, "
+        "classes of flask.views.View and of starlette.endpoints.HTTPEndpoint"
     )
 
 

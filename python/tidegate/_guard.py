@@ -9,15 +9,16 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any, Callable, TypeVar, Union
 
-from tidegate._core import Decision
+from tidegate._core import Decision, Limit
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._headers import FieldList, Fields, Problems
+from tidegate._headers import FieldList
 from tidegate._limiter import Limiter
+from tidegate._terms import ChosenLimit, Terms
 
-__all__ = ["NO_KEY_POLICIES", "Guard", "Verdict", "finished", "log", "ready"]
+__all__ = ["NO_KEY_POLICIES", "Charge", "Guard", "Verdict", "finished", "log", "ready"]
 
 Key = Union[str, bytes]
 T = TypeVar("T")
@@ -37,59 +38,119 @@ _NEVER = 2**62
 _QUIET_SECONDS = 10.0
 
 
-class Verdict:
-    """A decision on one request, and what its response is to say."""
+class Charge:
+    """What one guard wants charged for a request; a key of None stands for a refusal."""
 
-    __slots__ = ("_cost", "_decided_ns", "_guard", "_key", "decision")
+    __slots__ = ("cost", "guard", "key", "terms")
+
+    def __init__(self, guard: Guard, terms: Terms, key: Key | None, cost: int) -> None:
+        self.guard = guard
+        self.terms = terms
+        self.key = key
+        self.cost = cost
+
+    async def undo(self, blocking: bool) -> None:
+        """Gives it back."""
+        await self.refund(self.cost, blocking)
+
+    async def refund(self, cost: int, blocking: bool) -> None:
+        """Gives back `cost` units of it."""
+        assert self.key is not None
+        if blocking:
+            self.terms.limiter.refund(self.key, cost)
+        else:
+            await self.terms.limiter.refund_async(self.key, cost)
+
+    async def charge_more(self, cost: int, blocking: bool) -> None:
+        """Charges `cost` units beyond it, or as many of them as are left."""
+        assert self.key is not None
+        limiter = self.terms.limiter
+        while cost > 0:
+            # Asked first, since a refusal would count as one of a request.
+            forecast = (
+                limiter.peek(self.key, cost)
+                if blocking
+                else await limiter.peek_async(self.key, cost)
+            )
+            cost = cost if forecast.allowed else min(cost - 1, forecast.remaining)
+            if cost > 0 and (
+                limiter.hit(self.key, cost) if blocking else await limiter.hit_async(self.key, cost)
+            ):
+                return
+
+
+class Verdict:
+    """A decision on one request, and what its response is to say.
+
+    `guard` is the one whose limit binds, `charges` are what was charged where it passed.
+    """
+
+    __slots__ = ("_decided_ns", "_terms", "charges", "decision", "guard")
 
     def __init__(
-        self, guard: Guard, decision: Decision, decided_ns: int, key: Key, cost: int
+        self,
+        guard: Guard,
+        terms: Terms,
+        decision: Decision,
+        decided_ns: int,
+        charges: tuple[Charge, ...],
     ) -> None:
-        self._guard = guard
-        self._decided_ns = decided_ns
-        self._key = key
-        self._cost = cost
+        self.guard = guard
         self.decision = decision
+        self.charges = charges
+        self._terms = terms
+        self._decided_ns = decided_ns
 
     def fields(self) -> FieldList:
         """The header fields of a response that is sent now."""
-        guard = self._guard
-        return guard._encode(self.decision, self._decided_ns, guard._now_ns())
+        terms = self._terms
+        return terms.encode(self.decision, self._decided_ns, terms.now_ns())
 
     def problem(self) -> bytes:
         """The body of a refusal."""
-        return self._guard._problems.encode(self.decision)
+        return self._terms.problems.encode(self.decision)
 
-    async def undo(self) -> None:
+    async def undo(self, blocking: bool = False) -> None:
         """Gives back what was charged."""
-        if self.decision.allowed:
-            await self._guard.limiter.refund_async(self._key, self._cost)
+        for charge in self.charges:
+            await charge.undo(blocking)
+
+    async def settle(self, request: Any, response: Any, blocking: bool) -> None:
+        """Charges what the response says that the request has cost."""
+        for charge in self.charges:
+            if charge.guard.cost_after is not None:
+                await charge.guard._settle(charge, request, response, blocking)
 
 
 class Guard:
-    """Judges requests by one limiter.
+    """Judges requests by one limiter, or by the one that a function of them chooses.
 
     `address` reads the client's address from a request, None where it has none. `key`,
-    `cost` and `exempt_when` may be functions of the request that return their value or an
-    awaitable of it. Nothing that they raise or return wrongly gets out of judge(): it is
-    logged, and the request is judged by the policy `on_no_key`, by a cost of 1, or as not
-    exempt. Raises ConfigurationError at construction for what is not accepted. Thread-safe.
+    `cost`, `cost_after` and `exempt_when` may be functions of the request that return their
+    value or an awaitable of it. Nothing that they raise or return wrongly gets out of
+    judge(): it is logged, and the request is judged by the policy `on_no_key`, by a cost of
+    1, or as not exempt; without a limit it passes. `methods` are those of requests that
+    are judged at all, all where it is None. Raises ConfigurationError at construction for
+    what is not accepted. Thread-safe.
     """
 
     def __init__(
         self,
-        limiter: Limiter,
+        limit: Limiter | ChosenLimit,
         *,
         address: Callable[[Any], str | None],
         key: Callable[[Any], Any] | None = None,
         cost: int | Callable[[Any], Any] = 1,
+        cost_after: Callable[[Any, Any], Any] | None = None,
         exempt_when: Callable[[Any], Any] | None = None,
+        methods: frozenset[str] | None = None,
         on_no_key: str = "address",
         on_refused: Callable[..., Any] | None = None,
         headers: Iterable[str],
     ) -> None:
         for name, function in (
             ("key", key),
+            ("cost_after", cost_after),
             ("exempt_when", exempt_when),
             ("on_refused", on_refused),
         ):
@@ -103,25 +164,19 @@ class Guard:
                 f"on_no_key is {on_no_key!r}; accepted are {', '.join(map(repr, NO_KEY_POLICIES))}"
             )
         if not callable(cost):
-            _check_cost(limiter, cost)
-        for limit in limiter.limits:
-            if limit.algorithm == "concurrency":
-                raise ConfigurationError(
-                    f"the limit {limit} counts what is in flight; accepted are limits on a rate "
-                    "(hold a Limiter.slot() in the route for this one)"
-                )
-        self.limiter = limiter
+            _check_cost(limit.limits if isinstance(limit, Limiter) else (), cost)
+        self.headers = headers = list(headers) if isinstance(headers, Iterator) else headers
+        self.limiter = limit if isinstance(limit, Limiter) else None
+        self.chosen = limit if isinstance(limit, ChosenLimit) else None
+        self._terms = Terms([limit], headers) if isinstance(limit, Limiter) else None
         self.on_refused = on_refused
+        self.cost_after = cost_after
         self._address = address
         self._key = key
         self._cost = cost
         self._exempt_when = exempt_when
+        self._methods = methods
         self._on_no_key = on_no_key
-        self._encode = Fields(limiter.limits, headers).encode
-        self._now_ns = limiter._now_ns
-        # Where a hit cannot wait for anything, a coroutine round it is only cost.
-        self._is_local = limiter._loops is None
-        self._problems = Problems(limiter.limits)
         self._quiet_until: dict[str, float] = {}
 
     async def judge(self, request: Any, *, blocking: bool = False) -> Verdict | None:
@@ -129,7 +184,30 @@ class Guard:
 
         With `blocking` it never suspends, see finished(), and awaitables are not accepted.
         """
+        charge = await self.charge(request, blocking)
+        if charge is None:
+            return None
+        terms = charge.terms
+        key = charge.key
+        if key is None:
+            return self.refusal(terms)
+        # Read before the decision's own reading of the clock, so that the end of a window
+        # that is aligned to whole seconds does not round up to the second after it.
+        now_ns = terms.now_ns()
+        if blocking or terms.is_local:
+            decision = terms.limiter.hit(key, charge.cost)
+        else:
+            decision = await terms.limiter.hit_async(key, charge.cost)
+        return Verdict(self, terms, decision, now_ns, (charge,) if decision.allowed else ())
+
+    async def charge(self, request: Any, blocking: bool) -> Charge | None:
+        """What is to be charged for the request; None where nothing is."""
+        if self._methods is not None and request.method not in self._methods:
+            return None
         if self._exempt_when is not None and await self._is_exempt(request, blocking):
+            return None
+        terms = self._terms or await self._terms_of(request, blocking)
+        if terms is None:
             return None
         if self._key is None:
             key: Key | None = self._address(request)
@@ -137,20 +215,16 @@ class Guard:
                 key = self._without_key(request, "the client has no address")
         else:
             key = await self._key_of(request, blocking)
-        if key is None:
-            if self._on_no_key == "open":
-                return None
-            refusal = self.limiter.peek(_STAND_IN, _NEVER)
-            return Verdict(self, refusal, self._now_ns(), _STAND_IN, _NEVER)
+        if key is None and self._on_no_key == "open":
+            return None
         cost = self._cost
         if not isinstance(cost, int):
             cost = await self._cost_of(request, blocking)
-        # Read before the decision's own reading of the clock, so that the end of a window
-        # that is aligned to whole seconds does not round up to the second after it.
-        now_ns = self._now_ns()
-        if blocking or self._is_local:
-            return Verdict(self, self.limiter.hit(key, cost), now_ns, key, cost)
-        return Verdict(self, await self.limiter.hit_async(key, cost), now_ns, key, cost)
+        return Charge(self, terms, key, cost)
+
+    def refusal(self, terms: Terms) -> Verdict:
+        """The verdict on a request that is refused for having no key."""
+        return Verdict(self, terms, terms.limiter.peek(_STAND_IN, _NEVER), terms.now_ns(), ())
 
     def complain(self, problem: str, *details: object, exc: BaseException | None = None) -> None:
         """Logs a fault of the service's own code, at most one of a kind in ten seconds.
@@ -162,6 +236,15 @@ class Guard:
             return
         self._quiet_until[problem] = now + _QUIET_SECONDS
         log.error(f"rate limiting: {problem}", *details, exc_info=exc)
+
+    async def _terms_of(self, request: Any, blocking: bool) -> Terms | None:
+        assert self.chosen is not None
+        try:
+            limit = await ready(self.chosen.ask(request), blocking)
+            return None if limit is None else self.chosen.terms(limit)
+        except Exception as exc:
+            self.complain("the limit's function failed; the request passes", exc=exc)
+            return None
 
     async def _is_exempt(self, request: Any, blocking: bool) -> bool:
         assert self._exempt_when is not None
@@ -218,6 +301,23 @@ class Guard:
         )
         return 1
 
+    async def _settle(self, charge: Charge, request: Any, response: Any, blocking: bool) -> None:
+        assert self.cost_after is not None
+        try:
+            cost = await ready(self.cost_after(request, response), blocking)
+        except Exception as exc:
+            self.complain("cost_after raised; what was charged stays", exc=exc)
+            return
+        if not isinstance(cost, int) or isinstance(cost, bool) or cost < 0:
+            self.complain(
+                "cost_after gave %.50r, accepted is an int from 0 up; what was charged stays", cost
+            )
+            return
+        if cost < charge.cost:
+            await charge.refund(charge.cost - cost, blocking)
+        else:
+            await charge.charge_more(cost - charge.cost, blocking)
+
 
 async def ready(value: Any, blocking: bool) -> Any:
     """`value`, or what it comes to when awaited."""
@@ -241,13 +341,13 @@ def finished(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a coroutine that must not suspend did")
 
 
-def _check_cost(limiter: Limiter, cost: object) -> None:
+def _check_cost(limits: Iterable[Limit], cost: object) -> None:
     accepted = "accepted is an int from 1 up, or a function of the request that returns one"
     if isinstance(cost, bool) or not isinstance(cost, int):
         raise ArgumentTypeError(f"the cost is {cost!r} of type {type(cost).__name__}; {accepted}")
     if cost < 1:
         raise ConfigurationError(f"the cost is {cost}; {accepted}")
-    for limit in limiter.limits:
+    for limit in limits:
         if cost > limit.capacity:
             raise ConfigurationError(
                 f"the cost is {cost}, which {limit} never lets through; accepted is 1 to "

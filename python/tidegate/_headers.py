@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from tidegate._core import Decision, Limit
 from tidegate._errors import ArgumentTypeError, ConfigurationError
@@ -35,7 +36,7 @@ class Fields:
     `families` are ``"x-ratelimit"`` (X-RateLimit-Limit, -Remaining, -Reset) and ``"ietf"``
     (RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers, as RFC 9651
     lists). Retry-After is on every refusal that waiting can cure. Raises ConfigurationError
-    for other families. Immutable.
+    for other families. Thread-safe.
     """
 
     def __init__(self, limits: Sequence[Limit], families: Iterable[str] = FAMILIES) -> None:
@@ -51,40 +52,54 @@ class Fields:
             for limit in limits
         }
         self._only = self._by_name[limits[0].name] if len(limits) == 1 else None
+        # What was told last, and of what. Replaced as a whole, so that threads may share it.
+        self._last: tuple[tuple[Any, ...], FieldList] = ((), [])
 
     def encode(self, decision: Decision, decided_ns: int, now_ns: int) -> FieldList:
         """The fields of a response that is sent at `now_ns` and was decided at `decided_ns`.
 
         Both are nanoseconds of one clock since the epoch. Instants and spans are whole
         seconds, rounded up; an instant that has gone by since is told as now. Names are in
-        lower case, as ASGI wants them.
+        lower case, as ASGI wants them. The list is not to be changed.
         """
-        fields: FieldList = []
-        limit, item = self._only or self._by_name[decision.rule or ""]
         remaining = decision.remaining
         # Exact where a float carries the nanoseconds exactly, which is up to 104 days.
         reset_ns = decided_ns + round(decision.reset_after * 1e9)
         if reset_ns < now_ns:
             reset_ns = now_ns
+        wait = None if decision.allowed else retry_seconds(decision)
+        # A refused client need not be told of a later instant than that at which it may try
+        # again: Retry-After must not precede the effective window.
+        window = -((now_ns - reset_ns) // _SECOND_NS) if wait is None else wait
+        told = (
+            decision.rule if self._only is None else "",
+            remaining,
+            reset_ns // -_SECOND_NS,
+            window,
+            wait,
+        )
+        # Of a flood, all refusals of one second say the same.
+        last = self._last
+        if last[0] == told:
+            return last[1]
+        limit, item = self._only or self._by_name[decision.rule]
+        fields: FieldList = []
         if self._x_ratelimit:
             fields += (
                 limit,
                 (b"x-ratelimit-remaining", b"%d" % remaining),
-                (b"x-ratelimit-reset", b"%d" % -(-reset_ns // _SECOND_NS)),
+                (b"x-ratelimit-reset", b"%d" % -told[2]),
             )
-        wait = None if decision.allowed else retry_seconds(decision)
         if self._ietf:
-            # A refused client need not be told of a later instant than that at which it may
-            # try again: Retry-After must not precede the effective window.
-            window = -((now_ns - reset_ns) // _SECOND_NS) if wait is None else wait
             fields += (self._policy, (b"ratelimit", item % (remaining, window)))
         if wait is not None:
             fields.append((b"retry-after", b"%d" % wait))
+        self._last = told, fields
         return fields
 
 
 class Problems:
-    """The bodies of refusals: RFC 9457 problem details of type quota-exceeded. Immutable."""
+    """The bodies of refusals: RFC 9457 problem details of type quota-exceeded. Thread-safe."""
 
     def __init__(self, limits: Sequence[Limit]) -> None:
         self._curable = {
@@ -94,13 +109,22 @@ class Problems:
             limit.name: _problem(limit, "It never lets through as much as this at once.", "null")
             for limit in limits
         }
+        self._last: tuple[tuple[str, int | None], bytes] = (("", None), b"")  # as in Fields
 
     def encode(self, decision: Decision) -> bytes:
         """The body that goes with `decision`, which is a refusal."""
         wait = retry_seconds(decision)
-        if wait is None:
-            return self._incurable[decision.rule or ""] % ()
-        return self._curable[decision.rule or ""] % (wait, wait)
+        told = decision.rule, wait
+        last = self._last
+        if last[0] == told:
+            return last[1]
+        body = (
+            self._incurable[decision.rule] % ()
+            if wait is None
+            else self._curable[decision.rule] % (wait, wait)
+        )
+        self._last = told, body
+        return body
 
 
 def retry_seconds(refusal: Decision) -> int | None:

@@ -65,7 +65,11 @@ class Limiter(_core.Limiter):
             raise ArgumentTypeError(
                 f"the prefix is {prefix!r} of type {type(prefix).__name__}; accepted is a str"
             )
-        self._limits = tuple(as_limits(limit, algorithm))
+        # Equal ones count once, see Limiter::Create() of the core.
+        distinct: dict[tuple[str, str], Limit] = {}
+        for each in as_limits(limit, algorithm):
+            distinct.setdefault((each.algorithm, str(each)), each)
+        self._limits = tuple(distinct.values())
         self._storage = open_store(storage, options)
         self._loops = _loops_for(self._storage)
         if (
@@ -77,6 +81,7 @@ class Limiter(_core.Limiter):
                 "a clock was given with a storage that goes by its server's time; accepted is "
                 "clock=client in the storage's URI"
             )
+        self._clock = clock
         self._room = WaitingRoom()
         super().__init__(list(self._limits), self._storage, clock, prefix)
         # Only a clock that says when it moves can be waited on without a timer.

@@ -10,10 +10,15 @@ from weakref import WeakKeyDictionary
 from tidegate import _core
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tidegate._core import Decision
     from tidegate._limiter import Limiter
+    from tidegate._plan import Plan
 
-__all__ = ["HIT", "PEEK", "REFUND", "RELEASE", "RESET", "ask", "begin", "forget_closed"]
+__all__ = [
+    "HIT", "PEEK", "REFUND", "RELEASE", "RESET", "ask", "ask_plan", "begin", "forget_closed",
+]  # fmt: skip
 
 # As enum Op in cpp/include/tidegate/store.h.
 HIT, PEEK, REFUND, RELEASE, RESET = range(5)
@@ -43,12 +48,14 @@ def begin(
     on in the core, and what it comes to is dropped.
     """
     loop = asyncio.get_running_loop()
-    channel = _channels.get(loop)
-    if channel is None:
-        forget_closed()
-        channel = _channels[loop] = _core.Channel()
-        loop.add_reader(channel.fileno(), channel.drain)
-    return limiter._begin(op, key, cost, admitted, loop, channel)
+    return limiter._begin(op, key, cost, admitted, loop, _channels.get(loop) or _opened(loop))
+
+
+def _opened(loop: asyncio.AbstractEventLoop) -> _core.Channel:
+    forget_closed()
+    channel = _channels[loop] = _core.Channel()
+    loop.add_reader(channel.fileno(), channel.drain)
+    return channel
 
 
 async def ask(
@@ -57,3 +64,12 @@ async def ask(
     """As begin(), and waits for it."""
     answer = begin(limiter, op, key, cost, admitted)
     return answer if answer is None or type(answer) is _core.Decision else await answer
+
+
+async def ask_plan(
+    plan: Plan, keys: Sequence[str | bytes], costs: Sequence[int] | None
+) -> Decision:
+    """As ask() a hit of a plan."""
+    loop = asyncio.get_running_loop()
+    answer = plan._begin(keys, costs, loop, _channels.get(loop) or _opened(loop))
+    return answer if type(answer) is _core.Decision else await answer

@@ -49,17 +49,15 @@ def limiter_of(
     return limiter
 
 
-def methods_of(methods: Iterable[str]) -> frozenset[str]:
-    """`methods` in upper case."""
+def methods_of(methods: Iterable[str], name: str = "exempt_methods") -> frozenset[str]:
+    """`methods` in upper case; `name` is what they were given as."""
     if isinstance(methods, (str, bytes)) or not isinstance(methods, Iterable):
         raise ArgumentTypeError(
-            f"exempt_methods is {methods!r}; accepted is a list of methods such as ['OPTIONS']"
+            f"{name} is {methods!r}; accepted is a list of methods such as ['OPTIONS']"
         )
     result = []
     for method in methods:
         if not isinstance(method, str) or not method.isalpha():
-            raise ConfigurationError(
-                f"exempt_methods has {method!r}; accepted are names such as 'OPTIONS'"
-            )
+            raise ConfigurationError(f"{name} has {method!r}; accepted are names such as 'OPTIONS'")
         result.append(method.upper())
     return frozenset(result)

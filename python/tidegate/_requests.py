@@ -25,7 +25,8 @@ def source_of(request: Any) -> Mapping[str, Any]:
 
 
 def connection_of(request: Any) -> str | None:
-    source = source_of(request)
+    # What a server gives is a plain dict, of which there is no need to ask more.
+    source = request if type(request) is dict else source_of(request)
     client = source.get("client")
     if client:
         address: Any = client[0]

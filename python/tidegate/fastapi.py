@@ -22,17 +22,16 @@ from fastapi.exception_handlers import http_exception_handler
 from starlette.exceptions import HTTPException
 
 from tidegate._core import Decision
-from tidegate._decorator import shared_store
-from tidegate._errors import ConfigurationError
 from tidegate._frameworks import put, with_fields
-from tidegate._guard import Guard, Verdict, ready
+from tidegate._guard import Verdict, ready
 from tidegate._headers import FAMILIES, PROBLEM_TYPE
-from tidegate._limiter import Limiter
-from tidegate.keys import peer
+from tidegate._openapi import describe_refusals
+from tidegate._scopes import check_scope, guard_in_scope, shared_store
 
 if TYPE_CHECKING:
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
+    from tidegate._limiter import Limiter
     from tidegate._storage import StorageLike
 
 __all__ = ["RateLimit", "RateLimited"]
@@ -41,6 +40,8 @@ __all__ = ["RateLimit", "RateLimited"]
 _verdicts: ContextVar[tuple[Verdict, ...]] = ContextVar("tidegate_verdicts", default=())
 _numbers = itertools.count(1)
 _SEEN = "tidegate.verdicts"
+
+describe_refusals()
 
 
 class RateLimited(HTTPException):
@@ -71,9 +72,12 @@ class RateLimit:
     returns the exception to raise instead. Raises ConfigurationError at construction.
     """
 
+    # What _openapi.py knows it by.
+    __tidegate_rate_limit__ = None
+
     def __init__(
         self,
-        limit: LimitLike,
+        limit: LimitLike | Callable[..., Any],
         *,
         key: Callable[[Request], Any] | None = None,
         cost: int | Callable[[Request], Any] = 1,
@@ -88,21 +92,15 @@ class RateLimit:
         headers: Iterable[str] = FAMILIES,
         **options: Any,
     ) -> None:
-        if scope is not None and (not isinstance(scope, str) or not scope):
-            raise ConfigurationError(
-                f"the scope is {scope!r}; accepted is a non-empty str, or None"
-            )
-        self.limiter = Limiter(
+        check_scope(scope)
+        self._guard = guard_in_scope(
             limit,
-            storage=shared_store(storage, options),
-            algorithm=algorithm,
             # Made in the same order, they have the same number in every worker.
-            prefix=f"{prefix}:{scope or f'dependency#{next(_numbers)}'}",
+            scope=scope or f"dependency#{next(_numbers)}",
+            store=shared_store(storage, options),
+            algorithm=algorithm,
+            prefix=prefix,
             clock=clock,
-        )
-        self._guard = Guard(
-            self.limiter,
-            address=peer,
             key=key,
             cost=cost,
             exempt_when=exempt_when,
@@ -110,6 +108,11 @@ class RateLimit:
             on_refused=on_refused,
             headers=headers,
         )
+
+    @property
+    def limiter(self) -> Limiter | None:
+        """Its limiter; None where a function chooses the limit."""
+        return self._guard.limiter
 
     async def __call__(
         self, request: Request, response: Response

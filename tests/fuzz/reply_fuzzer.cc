@@ -40,10 +40,12 @@ void Read(const Decision& decision) {
   }
 }
 
-void Understand(const redisReply& reply, const std::vector<Charge>& plan) {
-  (void)redis::Scripts::ParseShort(reply, plan.size());
-  const auto answer = redis::Scripts::Parse(reply, plan);
-  if (!answer.ok()) return;
+void Understand(const redisReply& reply, const std::vector<Charge>& plan, redis::Form form) {
+  redis::Request request;
+  request.op = "hit";
+  request.plan = plan;
+  const auto answer = redis::Scripts::Parse(reply, request, form);
+  if (!answer.ok() || answer->states.empty()) return;
   for (size_t i = 0; i < plan.size(); ++i) {
     Read(redis::Scripts::Decide(plan[i], *answer, i, /*peek=*/false));
     Read(redis::Scripts::Decide(plan[i], *answer, i, /*peek=*/true));
@@ -71,7 +73,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     tidegate::redis::Stream stream(ends[0]);
     std::vector<tidegate::redis::Reply> replies;
     (void)stream.Read(&replies);
-    for (const auto& reply : replies) tidegate::Understand(*reply, plan);
+    for (const auto& reply : replies) {
+      tidegate::Understand(*reply, plan, tidegate::redis::Form::kFull);
+      tidegate::Understand(*reply, plan, tidegate::redis::Form::kBucketPlan);
+    }
   } else {
     close(ends[0]);
   }

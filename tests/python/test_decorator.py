@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import subprocess
 import sys
@@ -87,10 +88,18 @@ def test_a_function_that_is_known_elsewhere_is_fine():
     assert registry[0] is route.__wrapped__
 
 
-def test_stacking_is_an_error_that_says_what_to_write():
-    with pytest.raises(tg.ConfigurationError, match=r"@rate_limit\(\[\"10/second\""):
+def test_another_decorator_in_between_is_an_error():
+    def logged(function):
+        @functools.wraps(function)
+        def logging():
+            return function()
+
+        return logging
+
+    with pytest.raises(tg.ConfigurationError, match="directly above each other"):
 
         @rate_limit("5/minute")
+        @logged
         @rate_limit("50/hour")
         def route():
             return {}
@@ -111,7 +120,7 @@ async def asynchronous(request):
 @pytest.mark.parametrize(
     ("view", "message"),
     [
-        (int, "accepted by @rate_limit is a function"),
+        (int, "accepted by @rate_limit are functions that answer requests, classes of"),
         (staticmethod(generator), "accepted by @rate_limit is a function"),
         (3, "accepted by @rate_limit is a function"),
         (generator, "is a generator"),
@@ -146,6 +155,11 @@ def test_websocket_routes_are_refused():
         ({"limit": "5/minute", "algorithm": "concurrency"}, "accepted are limits on a rate"),
         ({"limit": "5/minute", "key": asynchronous}, "accepted is a function that is not async"),
         ({"limit": "5/minute", "cost": asynchronous}, "cost is the async function"),
+        ({"limit": asynchronous}, "limit is the async function"),
+        ({"limit": "5/minute", "cost_after": asynchronous}, "cost_after is the async function"),
+        ({"limit": "5/minute", "cost_after": 3}, "cost_after is 3"),
+        ({"limit": "5/minute", "methods": "GET"}, "methods is 'GET'"),
+        ({"limit": "5/minute", "methods": [3]}, "methods has 3"),
     ],
 )
 def test_bad_input_raises_at_decoration(options, message):
@@ -161,6 +175,24 @@ def test_without_parentheses():
 
         @rate_limit
         def route():
+            return {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_parentheses_on_a_route_that_could_choose_a_limit(kind):
+    _owner, register = registering(kind)
+    with pytest.raises(TypeError, match=r'accepted is a limit: @rate_limit\("5/minute"\)'):
+
+        @rate_limit
+        @register
+        def above(request):
+            return {}
+
+    with pytest.raises(tg.ConfigurationError, match="and no view; accepted is a limit"):
+
+        @register
+        @rate_limit
+        def below(request):
             return {}
 
 

@@ -11,6 +11,7 @@ import tidegate as tg
 from servers import asgi_server, ask
 from tidegate import rate_limit
 from tidegate.asgi import RateLimitMiddleware
+from tidegate.fastapi import RateLimit
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
@@ -128,10 +129,39 @@ def test_every_sort_of_route_tells_of_its_limit(clock):
             assert refusal.json()["violated-policies"] == ["1/minute"]
 
 
-def test_the_openapi_schema_is_unchanged():
-    bare = routes(FastAPI(), lambda view: view)
-    limited = routes(FastAPI(), lambda view: rate_limit("1/minute")(view))
-    assert limited.openapi() == bare.openapi()
+def test_the_openapi_schema_gains_the_429_alone():
+    bare = routes(FastAPI(), lambda view: view).openapi()
+    limited = routes(FastAPI(), lambda view: rate_limit("1/minute")(view)).openapi()
+    for operations in limited["paths"].values():
+        for operation in operations.values():
+            refusal = operation["responses"].pop("429")
+            assert "application/problem+json" in refusal["content"]
+    assert limited == bare
+
+
+def test_a_route_that_documents_its_own_429_keeps_it(app):
+    @app.get("/", responses={429: {"description": "Come again"}})
+    @rate_limit("1/minute")
+    async def own():
+        return {}
+
+    responses = app.openapi()["paths"]["/"]["get"]["responses"]
+    assert responses["429"]["description"] == "Come again"
+
+
+def test_dependencies_document_the_429():
+    def route():
+        return {}
+
+    router = APIRouter(dependencies=[Depends(RateLimit("1/minute"))])
+    router.get("/router")(route)
+    app = FastAPI()
+    app.include_router(router)
+    app.get("/route", dependencies=[Depends(RateLimit("1/minute"))])(route)
+    app.get("/free")(route)
+    paths = app.openapi()["paths"]
+    told = {path: "429" in each["get"]["responses"] for path, each in paths.items()}
+    assert told == {"/router": True, "/route": True, "/free": False}
 
 
 def test_routes_of_one_name_do_not_share_a_counter(app, clock):

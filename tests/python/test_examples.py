@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def example(name):
 
 def test_all_examples_are_run_here():
     names = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert names == {"fastapi_app", "flask_app"}
+    assert names == {"fastapi_app", "flask_app", "llm_gateway"}
     readme = (EXAMPLES / "README.md").read_text()
     assert all(f"`{name}.py`" in readme for name in names)
 
@@ -64,3 +65,28 @@ def test_flask():
         assert logins[5].json()["ok"] is False
         assert 0 < logins[5].json()["wait"] <= 60
         assert int(logins[5]["retry-after"]) >= logins[5].json()["wait"]
+
+
+def test_llm_gateway():
+    pytest.importorskip("fastapi")
+    pytest.importorskip("uvicorn")
+
+    def prompt(client, words, most=10, **headers):
+        body = json.dumps({"prompt": " ".join(["tide"] * words), "max_tokens": most}).encode()
+        headers = {"content-type": "application/json", **headers}
+        return client("/v1/completions", "POST", body=body, headers=headers)
+
+    with asgi_server(example("llm_gateway").app) as client:
+        anna = {"authorization": "Bearer sk-anna"}
+        first = prompt(client, 4, **anna)
+        assert (first.status, first.json()["usage"]) == (200, 8)
+        assert first["ratelimit-policy"] == '"60/minute";q=60;w=60, "1000/minute";q=1000;w=60'
+        # 14 at most, 8 in fact: the rest was given back.
+        assert prompt(client, 4, most=988, **anna).status == 200
+        refused = prompt(client, 500, most=500, **anna)
+        assert refused.status == 429
+        assert refused.json()["violated-policies"] == ["1000/minute"]
+        # That has cost no request, and others have their own tokens.
+        assert prompt(client, 500, most=500, authorization="Bearer sk-bert").status == 200
+        assert prompt(client, 500, most=500, authorization="Bearer sk-nobody").status == 429
+        assert prompt(client, 4, authorization="Bearer sk-nobody").status == 200

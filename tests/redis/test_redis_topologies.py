@@ -232,6 +232,40 @@ def test_tasks_share_exactly(cluster: ClusterServers) -> None:
     assert asyncio.run(run()) == [200, 600]
 
 
+def test_a_plan_across_slots(cluster: ClusterServers) -> None:
+    """Law 3, which holds here when the call returns."""
+    with (
+        tidegate.Limiter("20/hour", storage=cluster.uri(), prefix="user") as users,
+        tidegate.Limiter("5/hour", storage=users.storage, prefix="tenant") as tenants,
+        tidegate.Limiter(
+            "50/hour", storage=users.storage, prefix="all", algorithm="sliding-log"
+        ) as everybody,
+    ):
+        plan = tidegate.Plan([users, tenants, everybody])
+        for name in range(8):
+            keys = [f"user-{name}", f"tenant-{name}", f"all-{name}"]
+            told = [plan.hit(keys) for _ in range(8)]
+            assert [bool(decision) for decision in told] == [True] * 5 + [False] * 3
+            assert not any(decision.degraded for decision in told)
+            assert all(plan.binding(decision) == 1 for decision in told)
+            # What another slot refused was given back.
+            assert plan.limiters[0].peek(keys[0]).remaining == 15
+            assert everybody.peek(keys[2]).remaining == 45
+
+        async def many() -> int:
+            keys = ["loop", "loop-tenant", "loop-all"]
+            told = await asyncio.gather(*(plan.hit_async(keys) for _ in range(100)))
+            return sum(map(bool, told))
+
+        # Those that were under way together may be refused for what is given back a moment
+        # later, but no more are let through, and nothing stays charged of the refused.
+        allowed = asyncio.run(many())
+        assert 1 <= allowed <= 5
+        assert users.peek("loop").remaining == 20 - allowed
+        assert tenants.peek("loop-tenant").remaining == 5 - allowed
+        assert everybody.peek("loop-all").remaining == 50 - allowed
+
+
 def test_a_slot_that_moves(cluster: ClusterServers) -> None:
     with tidegate.Limiter("1000/hour", storage=cluster.uri(), prefix="move") as limiter:
         first = limiter.hit("mover")

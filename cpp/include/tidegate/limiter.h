@@ -74,7 +74,8 @@ class Limiter {
   void Kick();
 
  private:
-  using Plan = absl::InlinedVector<Charge, 4>;
+  friend class Plan;
+  using Charges = absl::InlinedVector<Charge, 4>;
 
   // Written by one thread each but for number 0, which threads share.
   struct alignas(64) Counts {
@@ -87,8 +88,11 @@ class Limiter {
 
   Decision HitNow(std::string_view key, int64_t cost);
   Decision Decide(std::string_view key, int64_t cost, const Moment& moment);
-  Plan PlanFor(std::string_view key, int64_t cost) const;
+  Charges PlanFor(std::string_view key, int64_t cost) const;
   void Count(int64_t allowed, int64_t denied);
+  // What RedisStore::Begin() is given to confirm a reading by; empty where that is of no
+  // use, since the server tells the time.
+  std::function<int64_t()> ClockToConfirm();
 
   const std::vector<BoundLimit> limits_;
   const std::shared_ptr<Store> store_;
@@ -107,6 +111,20 @@ class Limiter {
   const int64_t clock_shift_ns_;
   std::array<Counts, kThreads> counts_;
 };
+
+inline void Limiter::Count(int64_t allowed, int64_t denied) {
+  const int thread = ThreadNumber();
+  Counts& counts = counts_[static_cast<size_t>(thread)];
+  if (thread == 0) [[unlikely]] {
+    counts.allowed.fetch_add(allowed, std::memory_order_relaxed);
+    counts.denied.fetch_add(denied, std::memory_order_relaxed);
+    return;
+  }
+  counts.allowed.store(counts.allowed.load(std::memory_order_relaxed) + allowed,
+                       std::memory_order_relaxed);
+  counts.denied.store(counts.denied.load(std::memory_order_relaxed) + denied,
+                      std::memory_order_relaxed);
+}
 
 }  // namespace tidegate
 

@@ -131,12 +131,15 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   StoreStats stats() const override;
   bool blocks() const override { return true; }
 
+  using Clock = std::function<int64_t()>;
+  using Done = std::function<void(const Decision&)>;
   // Asks without waiting. The answer where it takes no round trip; else `done` is told
   // later, once, by another thread. The limits of `plan` and this must live until then.
   // `admitted_ns` as in Release(). What decides nothing (refunds, releases, resets) is
-  // told an empty decision.
+  // told an empty decision. A state that lies too far ahead is asked for again at a
+  // confirmed reading of `clock`, where there is one.
   std::optional<Decision> Begin(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
-                                const Moment& moment, std::function<void(const Decision&)> done);
+                                const Moment& moment, Clock clock, Done done);
   // Sends what was begun: once for many, so that they go out together.
   void Kick();
 
@@ -149,6 +152,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
 
  private:
   class Sent;
+  class Spread;
   class Probe;
   static constexpr size_t kMostDenied = 8;
   // What a request was made with, for what its reply is worth.
@@ -179,6 +183,13 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   std::optional<Decision> Before(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                                  const Moment& moment);
   Decision Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment);
+  // What Begin() does once it is known that Redis is to be asked, and what answers with
+  // no round trip where the keys of a plan lie in several slots.
+  void Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment,
+               Clock clock, Done done);
+  bool Spans(absl::Span<const Charge> plan) const;
+  std::optional<Decision> BeginSpread(absl::Span<const Charge> plan, const Moment& moment,
+                                      Clock clock, Done done);
   Decision Degraded(Op op, absl::Span<const Charge> plan, const Moment& moment);
   // Makes `d` a refusal of a limit that is used up.
   static void Refuse(Decision* d, int64_t retry_after_ns);

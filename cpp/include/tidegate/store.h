@@ -108,10 +108,10 @@ class Store {
   // Decision::at_ns, by the clock that it decided by.
   virtual bool blocks() const { return false; }
 
- private:
-  // Takes back what `decision` charged, unless it has run out since: then it is no
-  // longer part of the state, and to give it back would be to mint.
-  void Undo(const Charge& charge, const Decision& decision, const Moment& moment);
+ protected:
+  // What takes back at `now_ns` what `decision` charged; nothing where it has run out
+  // since: then it is no longer part of the state, and to give it back would be to mint.
+  static std::optional<Op> Undoing(const Charge& charge, const Decision& decision, int64_t now_ns);
 };
 
 // Folds decisions of one plan into the one that is reported.

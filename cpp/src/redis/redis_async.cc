@@ -1,4 +1,5 @@
 // What a RedisStore is asked without waiting.
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -17,32 +18,38 @@ class RedisStore::Sent final : public redis::Caller {
   struct Call {
     RedisStore& store;
     Op op;
-    std::string key;
+    absl::InlinedVector<std::string, 1> keys;  // of the plan
     absl::InlinedVector<Charge, 2> plan;
     int64_t admitted_ns;
     Moment moment;
+    Clock clock;
     Asked asked;
     absl::Time deadline;
-    std::function<void(const Decision&)> done;
+    RedisStore::Done done;
 
     redis::Request Request() const { return store.RequestFor(op, plan, admitted_ns, moment); }
     void Answer(const absl::StatusOr<redis::Answer>& answer) const {
-      done(store.Judge(op, plan, moment, asked, answer));
+      const Decision decision = store.Judge(op, plan, moment, asked, answer);
+      if (!decision.behind || !clock) return done(decision);
+      const Moment confirmed{clock(), /*confirmed=*/true};
+      const auto early = store.Begin(op, plan, admitted_ns, confirmed, nullptr, done);
+      if (early.has_value()) return done(*early);
+      store.Kick();
     }
   };
 
   explicit Sent(std::unique_ptr<Call> call)
       : store_(call->store),
         slot_(store_.SlotOf(call->plan[0])),
-        short_(redis::Scripts::IsShort(call->Request())) {
+        form_(redis::Scripts::FormOf(call->Request())) {
     calls_.push_back(std::move(call));
   }
 
-  // In full, whatever it is, and where it was sent before by its text.
-  Sent(std::vector<std::unique_ptr<Call>> calls, bool is_short, bool by_text)
+  // In another form than the leanest, or by its text.
+  Sent(std::vector<std::unique_ptr<Call>> calls, redis::Form form, bool by_text)
       : store_(calls[0]->store),
         slot_(store_.SlotOf(calls[0]->plan[0])),
-        short_(is_short),
+        form_(form),
         by_text_(by_text),
         calls_(std::move(calls)) {}
 
@@ -55,8 +62,8 @@ class RedisStore::Sent final : public redis::Caller {
 
   void Join(std::unique_ptr<redis::Caller>* other) override {
     auto* const sent = dynamic_cast<Sent*>(other->get());
-    if (sent == nullptr || slot_ != sent->slot_ || !short_ || !sent->short_ ||
-        by_text_ != sent->by_text_ ||
+    if (sent == nullptr || slot_ != sent->slot_ || form_ != redis::Form::kHits ||
+        sent->form_ != redis::Form::kHits || by_text_ != sent->by_text_ ||
         calls_.size() + sent->calls_.size() > redis::Scripts::kMostHits) {
       return;
     }
@@ -69,44 +76,51 @@ class RedisStore::Sent final : public redis::Caller {
 
   std::string Request() override {
     const redis::Request request = calls_[0]->Request();
-    if (!short_) return store_.scripts_->Command(request, by_text_);
+    if (form_ != redis::Form::kHits) return store_.scripts_->Command(request, form_, by_text_);
     absl::InlinedVector<std::string_view, redis::Scripts::kMostHits> keys;
-    for (const auto& call : calls_) keys.push_back(call->key);
-    return store_.scripts_->ShortCommand(request, keys, by_text_);
+    for (const auto& call : calls_) keys.push_back(call->plan[0].key);
+    return store_.scripts_->HitsCommand(request, keys, by_text_);
   }
 
   void Done(absl::StatusOr<redis::Reply> reply) override {
     const absl::Status failure = store_.FailureIn(reply);
     if (absl::IsNotFound(failure) && !by_text_) {
       RedisStore& store = store_;
-      Send(std::make_unique<Sent>(std::move(calls_), short_, /*by_text=*/true));
+      Send(std::make_unique<Sent>(std::move(calls_), form_, /*by_text=*/true));
       store.Kick();
       return;
     }
     if (!failure.ok()) {
       for (const auto& call : calls_) call->Answer(failure);
-    } else if (short_) {
-      TellShort(**reply);
     } else {
-      const Call& call = *calls_[0];
-      call.Answer(call.op == Op::kReset ? redis::Answer()
-                                        : redis::Scripts::Parse(**reply, call.plan));
+      TellAll(**reply);
     }
   }
 
  private:
-  void TellShort(const redisReply& reply) {
-    const auto answers = redis::Scripts::ParseShort(reply, calls_.size());
+  // Those that are to be asked for in full are sent once more.
+  void TellAll(const redisReply& reply) {
+    absl::StatusOr<std::vector<redis::Answer>> answers;
+    if (form_ == redis::Form::kHits) {
+      answers = redis::Scripts::ParseHits(reply, calls_.size());
+    } else {
+      auto answer = redis::Scripts::Parse(reply, calls_[0]->Request(), form_);
+      if (answer.ok()) {
+        answers = std::vector<redis::Answer>{*std::move(answer)};
+      } else {
+        answers = answer.status();
+      }
+    }
     bool again = false;
     for (size_t i = 0; i < calls_.size(); ++i) {
       if (!answers.ok()) {
         calls_[i]->Answer(answers.status());
-      } else if (!(*answers)[i].states.empty()) {
+      } else if (form_ == redis::Form::kFull || !(*answers)[i].states.empty()) {
         calls_[i]->Answer((*answers)[i]);
       } else {
         std::vector<std::unique_ptr<Call>> one;
         one.push_back(std::move(calls_[i]));
-        Send(std::make_unique<Sent>(std::move(one), /*is_short=*/false, /*by_text=*/false));
+        Send(std::make_unique<Sent>(std::move(one), redis::Form::kFull, /*by_text=*/false));
         again = true;
       }
     }
@@ -115,29 +129,42 @@ class RedisStore::Sent final : public redis::Caller {
 
   RedisStore& store_;
   const uint16_t slot_;
-  const bool short_;
+  const redis::Form form_;
   const bool by_text_ = false;
   std::vector<std::unique_ptr<Call>> calls_;
 };
 
-std::optional<Decision> RedisStore::Begin(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
-                                          const Moment& moment,
-                                          std::function<void(const Decision&)> done) {
-  std::optional<Decision> early =
-      op == Op::kHit ? HitWithoutWaiting(plan, moment) : Before(op, plan, admitted_ns, moment);
-  if (early.has_value()) return early;
+void RedisStore::Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                         const Moment& moment, Clock clock, Done done) {
   auto call = std::make_unique<Sent::Call>(Sent::Call{*this,
                                                       op,
-                                                      std::string(plan[0].key),
+                                                      {},
                                                       {plan.begin(), plan.end()},
                                                       admitted_ns,
                                                       moment,
+                                                      std::move(clock),
                                                       Ask(plan, moment),
                                                       absl::Now() + options_.timeout,
                                                       std::move(done)});
-  for (Charge& charge : call->plan) charge.key = call->key;
+  // Mostly they are one, which is kept once. All are there before any is pointed at.
+  const auto same = [&](const Charge& charge) { return charge.key.data() == plan[0].key.data(); };
+  const bool one = std::all_of(plan.begin(), plan.end(), same);
+  for (const Charge& charge : one ? plan.first(1) : plan) call->keys.emplace_back(charge.key);
+  for (size_t i = 0; i < plan.size(); ++i) call->plan[i].key = call->keys[one ? 0 : i];
   Sent::Send(std::make_unique<Sent>(std::move(call)));
-  return std::nullopt;
+}
+
+std::optional<Decision> RedisStore::Begin(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                                          const Moment& moment, Clock clock, Done done) {
+  if (op == Op::kHit && Spans(plan)) {
+    return BeginSpread(plan, moment, std::move(clock), std::move(done));
+  }
+  std::optional<Decision> early =
+      op == Op::kHit ? HitWithoutWaiting(plan, moment) : Before(op, plan, admitted_ns, moment);
+  if (!early.has_value()) {
+    Enqueue(op, plan, admitted_ns, moment, std::move(clock), std::move(done));
+  }
+  return early;
 }
 
 void RedisStore::HitMany(absl::Span<const Charge> charges, const Moment& moment,
@@ -150,7 +177,7 @@ void RedisStore::HitMany(absl::Span<const Charge> charges, const Moment& moment,
                                                : Verdict::kRefused;
       left.DecrementCount();
     };
-    const auto early = Begin(Op::kHit, charges.subspan(i, 1), 0, moment, done);
+    const auto early = Begin(Op::kHit, charges.subspan(i, 1), 0, moment, nullptr, done);
     if (early.has_value()) done(*early);
   }
   Kick();

@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "redis/breaker.h"
 #include "redis/cluster.h"
 #include "redis/connection.h"
@@ -297,28 +298,22 @@ Decision RedisStore::Run(Op op, absl::Span<const Charge> plan, int64_t admitted_
   const absl::Time deadline = absl::Now() + options_.timeout;
   const redis::Request request = RequestFor(op, plan, admitted_ns, moment);
   const uint16_t slot = SlotOf(plan[0]);
-  bool is_short = redis::Scripts::IsShort(request);
+  redis::Form form = redis::Scripts::FormOf(request);
   bool by_text = false;
   for (;;) {
-    const auto reply =
-        client_->Call(slot,
-                      is_short ? scripts_->ShortCommand(request, {plan[0].key}, by_text)
-                               : scripts_->Command(request, by_text),
-                      deadline);
+    const auto reply = client_->Call(slot, scripts_->Command(request, form, by_text), deadline);
     absl::Status failure = FailureIn(reply);
     if (absl::IsNotFound(failure) && !by_text) {
       by_text = true;
       continue;
     }
     if (!failure.ok()) return Judge(op, plan, moment, asked, failure);
-    if (!is_short) {
-      return Judge(op, plan, moment, asked,
-                   op == Op::kReset ? redis::Answer() : redis::Scripts::Parse(**reply, plan));
+    const auto answer = redis::Scripts::Parse(**reply, request, form);
+    if (form == redis::Form::kFull || !answer.ok() || !answer->states.empty()) {
+      return Judge(op, plan, moment, asked, answer);
     }
-    const auto answers = redis::Scripts::ParseShort(**reply, 1);
-    if (!answers.ok()) return Judge(op, plan, moment, asked, answers.status());
-    if (!answers->front().states.empty()) return Judge(op, plan, moment, asked, answers->front());
-    is_short = by_text = false;
+    form = redis::Form::kFull;
+    by_text = false;
   }
 }
 
@@ -329,8 +324,18 @@ Decision RedisStore::Peek(const Charge& charge, const Moment& moment) {
   return Run(Op::kPeek, {&charge, 1}, 0, moment);
 }
 Decision RedisStore::HitAll(absl::Span<const Charge> plan, const Moment& moment,
-                            absl::FunctionRef<int64_t()>) {
-  return Run(Op::kHit, plan, 0, moment);
+                            absl::FunctionRef<int64_t()> clock) {
+  if (!Spans(plan)) return Run(Op::kHit, plan, 0, moment);
+  absl::Notification over;
+  Decision decision;
+  const auto early = BeginSpread(plan, moment, clock, [&](const Decision& d) {
+    decision = d;
+    over.Notify();
+  });
+  if (early.has_value()) return *early;
+  Kick();
+  over.WaitForNotification();
+  return decision;
 }
 Decision RedisStore::PeekAll(absl::Span<const Charge> plan, const Moment& moment) {
   return Run(Op::kPeek, plan, 0, moment);

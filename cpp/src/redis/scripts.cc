@@ -179,11 +179,28 @@ Scripts::Scripts() {
     text += lua::plan;
     scripts_[set].digest = absl::BytesToHexString(Digest(EVP_sha1(), text));
   }
-  short_.text = std::string(lua::bucket_hits);
-  short_.digest = absl::BytesToHexString(Digest(EVP_sha1(), short_.text));
+  hits_.text = std::string(lua::bucket_hits);
+  bucket_plan_.text = std::string(lua::bucket_plan);
+  for (Script* script : {&hits_, &bucket_plan_}) {
+    script->digest = absl::BytesToHexString(Digest(EVP_sha1(), script->text));
+  }
 }
 
-std::string Scripts::Command(const Request& request, bool by_text) const {
+std::string Scripts::Command(const Request& request, Form form, bool by_text) const {
+  if (form == Form::kHits) return HitsCommand(request, {request.plan[0].key}, by_text);
+  if (form == Form::kBucketPlan) {
+    Words words;
+    words.Add(by_text ? "EVAL" : "EVALSHA");
+    words.Add(by_text ? bucket_plan_.text : bucket_plan_.digest);
+    words.Add(static_cast<int64_t>(request.plan.size()));
+    for (const Charge& charge : request.plan) words.Add(RedisKey(*charge.limit, charge.key));
+    words.Add(request.margin_ms);
+    for (const Charge& charge : request.plan) {
+      words.Add(charge.limit->limit.depth_ns() / kMicrosecond);
+      words.Add(CostInterval(charge.limit->limit, charge.cost).ns / kMicrosecond);
+    }
+    return words.Finish();
+  }
   if (request.op == "reset") {
     Words words;
     words.Add("DEL");
@@ -210,23 +227,27 @@ std::string Scripts::Command(const Request& request, bool by_text) const {
   return words.Finish();
 }
 
-bool Scripts::IsShort(const Request& request) {
-  if (request.op != "hit" || request.plan.size() != 1 || !request.server_time) return false;
-  const Charge& charge = request.plan[0];
-  const Limit& limit = charge.limit->limit;
-  if (!IsBucket(limit.algorithm()) || charge.cost > limit.burst()) return false;
-  const Interval cost = CostInterval(limit, charge.cost);
-  return limit.depth_fraction() == 0 && limit.depth_ns() % kMicrosecond == 0 &&
-         cost.fraction == 0 && cost.ns % kMicrosecond == 0;
+Form Scripts::FormOf(const Request& request) {
+  if (request.op != "hit" || !request.server_time) return Form::kFull;
+  for (const Charge& charge : request.plan) {
+    const Limit& limit = charge.limit->limit;
+    if (!IsBucket(limit.algorithm()) || charge.cost > limit.burst()) return Form::kFull;
+    const Interval cost = CostInterval(limit, charge.cost);
+    if (limit.depth_fraction() != 0 || limit.depth_ns() % kMicrosecond != 0 || cost.fraction != 0 ||
+        cost.ns % kMicrosecond != 0) {
+      return Form::kFull;
+    }
+  }
+  return request.plan.size() == 1 ? Form::kHits : Form::kBucketPlan;
 }
 
-std::string Scripts::ShortCommand(const Request& request, absl::Span<const std::string_view> keys,
-                                  bool by_text) const {
+std::string Scripts::HitsCommand(const Request& request, absl::Span<const std::string_view> keys,
+                                 bool by_text) const {
   const Charge& charge = request.plan[0];
   const Limit& limit = charge.limit->limit;
   Words words;
   words.Add(by_text ? "EVAL" : "EVALSHA");
-  words.Add(by_text ? short_.text : short_.digest);
+  words.Add(by_text ? hits_.text : hits_.digest);
   words.Add(static_cast<int64_t>(keys.size()));
   for (const std::string_view key : keys) words.Add(RedisKey(*charge.limit, key));
   words.Add(limit.depth_ns() / kMicrosecond);
@@ -235,7 +256,7 @@ std::string Scripts::ShortCommand(const Request& request, absl::Span<const std::
   return words.Finish();
 }
 
-absl::StatusOr<std::vector<Answer>> Scripts::ParseShort(const redisReply& reply, size_t hits) {
+absl::StatusOr<std::vector<Answer>> Scripts::ParseHits(const redisReply& reply, size_t hits) {
   const auto foreign = [] { return absl::InternalError("the reply is not one of our script"); };
   if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 1 + 2 * hits) return foreign();
   constexpr int64_t kLast = kMaxInstantNs / kMicrosecond * 2;
@@ -259,7 +280,22 @@ absl::StatusOr<std::vector<Answer>> Scripts::ParseShort(const redisReply& reply,
   return answers;
 }
 
-absl::StatusOr<Answer> Scripts::Parse(const redisReply& reply, absl::Span<const Charge> plan) {
+absl::StatusOr<Answer> Scripts::Parse(const redisReply& reply, const Request& request, Form form) {
+  if (request.op == "reset") return Answer();
+  if (form == Form::kFull) return ParseFull(reply, request.plan);
+  const auto each = ParseHits(reply, request.plan.size());
+  if (!each.ok()) return each.status();
+  Answer answer = each->front();
+  for (size_t i = 1; i < each->size(); ++i) {
+    const Answer& other = (*each)[i];
+    if (answer.states.empty() || other.states.empty()) return Answer();
+    answer.allowed &= other.allowed;
+    answer.states.push_back(other.states[0]);
+  }
+  return answer;
+}
+
+absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, absl::Span<const Charge> plan) {
   size_t expected = 3;
   for (const Charge& charge : plan) expected += StateSize(charge.limit->limit);
   const auto foreign = [] { return absl::InternalError("the reply is not one of our script"); };
@@ -339,12 +375,15 @@ std::string KeyPrefix(const Limit& limit, std::string_view scope) {
         std::string_view(":"), scope}) {
     name += piece;
   }
-  const std::string digest = Digest(EVP_sha256(), name).substr(0, 6);
+  // As short as tells apart the few limits of a scope that is spelt out before it: with
+  // "tg" and 20 bytes of a caller's key, Redis allots no more than it must.
+  const std::string digest =
+      absl::WebSafeBase64Escape(Digest(EVP_sha256(), name).substr(0, 6)).substr(0, 5);
   // Braces would be taken for the hash tag of a cluster.
   std::string prefix(scope.substr(0, 64));
   std::replace_if(
       prefix.begin(), prefix.end(), [](char c) { return c == '{' || c == '}'; }, '_');
-  return absl::StrCat(prefix, ":", absl::WebSafeBase64Escape(digest), ":");
+  return absl::StrCat(prefix, ":", digest);
 }
 
 std::string RedisKey(const BoundLimit& limit, std::string_view key) {

@@ -37,6 +37,13 @@ struct Request {
   int64_t admitted_ns = 0;  // release only
 };
 
+// Which script does it.
+enum class Form : uint8_t {
+  kHits,        // lua/bucket_hits.lua: hits of one limit and cost, each on its own
+  kBucketPlan,  // lua/bucket_plan.lua
+  kFull,        // lua/plan.lua, and DEL for a reset
+};
+
 class Scripts {
  public:
   // Hits that one call of lua/bucket_hits.lua takes.
@@ -44,20 +51,21 @@ class Scripts {
 
   Scripts();
 
-  // Whether lua/bucket_hits.lua can do it.
-  static bool IsShort(const Request& request);
-  // Short hits of one limit and cost.
-  std::string ShortCommand(const Request& request, absl::Span<const std::string_view> keys,
-                           bool by_text) const;
-  // An answer for each of `hits`; one without states is to be asked for in full.
-  static absl::StatusOr<std::vector<Answer>> ParseShort(const redisReply& reply, size_t hits);
+  // The leanest that can do it.
+  static Form FormOf(const Request& request);
 
   // The command that applies `request`: by the script's digest, or by its text for a
   // server that does not have it.
-  std::string Command(const Request& request, bool by_text) const;
+  std::string Command(const Request& request, Form form, bool by_text) const;
+  // The same with Form::kHits for several keys.
+  std::string HitsCommand(const Request& request, absl::Span<const std::string_view> keys,
+                          bool by_text) const;
 
-  // Internal where the reply is not one of our script.
-  static absl::StatusOr<Answer> Parse(const redisReply& reply, absl::Span<const Charge> plan);
+  // Internal where the reply is not one of our script. An answer without states is to be
+  // asked for in full: nothing was done.
+  static absl::StatusOr<Answer> Parse(const redisReply& reply, const Request& request, Form form);
+  // An answer for each of `hits`.
+  static absl::StatusOr<std::vector<Answer>> ParseHits(const redisReply& reply, size_t hits);
 
   // The decision on one limit of a plan. `charged`: the plan passed and was no
   // peek.
@@ -76,8 +84,11 @@ class Scripts {
     std::string text;
     std::string digest;
   };
+  static absl::StatusOr<Answer> ParseFull(const redisReply& reply, absl::Span<const Charge> plan);
+
   std::array<Script, 16> scripts_;  // by the set of algorithms in them
-  Script short_;
+  Script hits_;
+  Script bucket_plan_;
 };
 
 // What sets a limit's keys apart from those of other limits and scopes.

@@ -1,0 +1,62 @@
+// What one request must pass where it is charged under several keys: the limits of
+// several limiters, each with a key and a cost of its own. All pass or none is charged.
+//
+//   auto plan = Plan::Create({requests.get(), tokens.get()});
+//   if ((*plan)->Hit({user, tenant}, {1, 1500})) ...
+//
+// In one Redis that is one command; in a cluster, where keys lie in several slots, it is
+// one for each limit, and what passed is given back where another did not. Thread-safe.
+#ifndef TIDEGATE_PLAN_H_
+#define TIDEGATE_PLAN_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "tidegate/limiter.h"
+
+namespace tidegate {
+
+class Plan {
+ public:
+  using Keys = absl::Span<const std::string_view>;
+  using Costs = absl::Span<const int64_t>;
+
+  // At least one limiter, all of one store; the clock is that of the first. They must
+  // live as long as this.
+  static absl::StatusOr<std::unique_ptr<Plan>> Create(std::vector<Limiter*> limiters);
+
+  size_t size() const { return limiters_.size(); }
+
+  // A key and a cost for each limiter. Where a limit meets one key twice, it is charged
+  // both costs. Decision::rule counts through the limits of all limiters. An allowed
+  // request counts for each limiter, a refused one for that whose limit refused.
+  Decision Hit(Keys keys, Costs costs);
+  // As Limiter::HitWithoutWaiting() and Limiter::Begin().
+  std::optional<Decision> HitWithoutWaiting(Keys keys, Costs costs);
+  std::optional<Decision> Begin(Keys keys, Costs costs, std::function<void(const Decision&)> done);
+  bool blocks() const { return limiters_[0]->blocks(); }
+
+ private:
+  // The charges, and for each of them which limit of all it is of.
+  struct Charged {
+    absl::InlinedVector<Charge, 4> charges;
+    absl::InlinedVector<uint32_t, 4> rules;
+  };
+
+  explicit Plan(std::vector<Limiter*> limiters) : limiters_(std::move(limiters)) {}
+
+  Charged For(Keys keys, Costs costs) const;
+  // Counts the decision and numbers its limit among those of all.
+  Decision Finish(Decision decision, const absl::InlinedVector<uint32_t, 4>& rules) const;
+
+  const std::vector<Limiter*> limiters_;
+};
+
+}  // namespace tidegate
+
+#endif  // TIDEGATE_PLAN_H_

@@ -1,0 +1,96 @@
+#include "tidegate/plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "tidegate/redis_store.h"
+
+namespace tidegate {
+
+absl::StatusOr<std::unique_ptr<Plan>> Plan::Create(std::vector<Limiter*> limiters) {
+  if (limiters.empty()) {
+    return absl::InvalidArgumentError("no limiter was given; accepted is at least one");
+  }
+  for (const Limiter* limiter : limiters) {
+    if (limiter->store_ != limiters[0]->store_) {
+      return absl::InvalidArgumentError(
+          "the limiters of a plan have different storages, which cannot charge all or none; "
+          "accepted are limiters of one: Limiter(..., storage=other.storage)");
+    }
+  }
+  return std::unique_ptr<Plan>(new Plan(std::move(limiters)));
+}
+
+Plan::Charged Plan::For(Keys keys, Costs costs) const {
+  Charged charged;
+  uint32_t rule = 0;
+  for (size_t i = 0; i < limiters_.size(); ++i) {
+    for (const BoundLimit& limit : limiters_[i]->limits_) {
+      const auto same = std::find_if(
+          charged.charges.begin(), charged.charges.end(),
+          [&](const Charge& c) { return c.limit->tag == limit.tag && c.key == keys[i]; });
+      if (same == charged.charges.end()) {
+        charged.charges.push_back({keys[i], &limit, costs[i]});
+        charged.rules.push_back(rule);
+      } else {
+        const int64_t room = std::numeric_limits<int64_t>::max() - same->cost;
+        same->cost += std::min(room, costs[i]);
+      }
+      ++rule;
+    }
+  }
+  return charged;
+}
+
+Decision Plan::Finish(Decision decision, const absl::InlinedVector<uint32_t, 4>& rules) const {
+  decision.rule = rules[decision.rule];
+  uint32_t first = 0;
+  for (Limiter* limiter : limiters_) {
+    const uint32_t after = first + static_cast<uint32_t>(limiter->limits_.size());
+    const bool binds = first <= decision.rule && decision.rule < after;
+    if (decision.allowed || binds) limiter->Count(decision.allowed, !decision.allowed);
+    first = after;
+  }
+  return decision;
+}
+
+Decision Plan::Hit(Keys keys, Costs costs) {
+  if (blocks()) {
+    if (const auto early = HitWithoutWaiting(keys, costs)) return *early;
+  }
+  Limiter& first = *limiters_[0];
+  const Charged charged = For(keys, costs);
+  const auto clock = [&first] { return first.NowNs(); };
+  const Moment moment{clock()};
+  Decision decision = first.store_->HitAll(charged.charges, moment, clock);
+  if (decision.behind && first.sets_back_) [[unlikely]] {
+    decision = first.store_->HitAll(charged.charges, {clock(), /*confirmed=*/true}, clock);
+  }
+  if (!blocks()) decision.at_ns = moment.now_ns;
+  return Finish(decision, charged.rules);
+}
+
+std::optional<Decision> Plan::HitWithoutWaiting(Keys keys, Costs costs) {
+  Limiter& first = *limiters_[0];
+  const Charged charged = For(keys, costs);
+  const auto decision = first.store_->HitWithoutWaiting(charged.charges, {first.NowNs()});
+  if (!decision.has_value()) return std::nullopt;
+  return Finish(*decision, charged.rules);
+}
+
+std::optional<Decision> Plan::Begin(Keys keys, Costs costs,
+                                    std::function<void(const Decision&)> done) {
+  Limiter& first = *limiters_[0];
+  if (first.redis_ == nullptr) return Hit(keys, costs);
+  const Charged charged = For(keys, costs);
+  const auto early =
+      first.redis_->Begin(Op::kHit, charged.charges, 0, {first.NowNs()}, first.ClockToConfirm(),
+                          [this, rules = charged.rules, done = std::move(done)](
+                              const Decision& decision) { done(Finish(decision, rules)); });
+  if (!early.has_value()) return std::nullopt;
+  return Finish(*early, charged.rules);
+}
+
+}  // namespace tidegate

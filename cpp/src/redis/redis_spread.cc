@@ -1,0 +1,118 @@
+// A plan whose keys lie in several slots of a cluster.
+#include <algorithm>
+#include <atomic>
+#include <utility>
+#include <vector>
+
+#include "redis/deny_cache.h"
+#include "tidegate/clock.h"
+#include "tidegate/redis_store.h"
+
+namespace tidegate {
+
+// No command charges keys of several slots. Each charge of the plan is a command of its
+// own, all sent at once, and what passed is given back where another did not, before the
+// answer is told.
+class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
+ public:
+  Spread(RedisStore& store, absl::Span<const Charge> plan, Clock clock, Done done)
+      : store_(store),
+        plan_(plan.begin(), plan.end()),
+        clock_(std::move(clock)),
+        done_(std::move(done)),
+        decisions_(plan.size()),
+        begun_ns_(SystemClock::Get().Now()) {
+    keys_.reserve(plan.size());
+    for (Charge& charge : plan_) charge.key = keys_.emplace_back(charge.key);
+  }
+
+  void Begin(const Moment& moment) {
+    moment_ = moment;
+    left_ = plan_.size();
+    for (size_t i = 0; i < plan_.size(); ++i) {
+      const auto hear = [self = shared_from_this(), i](const Decision& d) {
+        self->decisions_[i] = d;
+        if (--self->left_ == 0) self->Conclude();
+      };
+      const auto early = store_.Begin(Op::kHit, {&plan_[i], 1}, 0, moment, clock_, hear);
+      if (early.has_value()) hear(*early);
+    }
+  }
+
+ private:
+  void Conclude() {
+    bool degraded = false;
+    for (size_t i = 0; i < plan_.size(); ++i) {
+      verdict_.Add(decisions_[i], static_cast<uint32_t>(i));
+      degraded |= decisions_[i].degraded;
+    }
+    decision_ = verdict_.get();
+    decision_.degraded = degraded;
+    if (decision_.allowed && !decision_.behind) return done_(decision_);
+    left_ = 1;  // held until all are on their way
+    const int64_t passed_ns = SystemClock::Get().Now() - begun_ns_;
+    for (size_t i = 0; i < plan_.size(); ++i) {
+      const Decision& d = decisions_[i];
+      if (!d.allowed || d.behind) continue;
+      const auto op = Undoing(plan_[i], d, d.at_ns + passed_ns);
+      if (!op.has_value()) continue;
+      if (d.degraded) {
+        UndoFallback(*op, plan_[i], d);
+        continue;
+      }
+      ++left_;
+      store_.Enqueue(*op, {&plan_[i], 1}, d.at_ns, moment_, nullptr,
+                     [self = shared_from_this()](const Decision&) { self->Tell(); });
+    }
+    store_.Kick();
+    Tell();
+  }
+
+  void Tell() {
+    if (--left_ == 0) done_(decision_);
+  }
+
+  void UndoFallback(Op op, Charge charge, const Decision& decision) {
+    if (store_.options_.on_error != OnError::kFallback) return;
+    if (charge.limit->share != nullptr) charge.limit = charge.limit->share.get();
+    const Moment local = store_.FallbackMoment(moment_);
+    if (op == Op::kRelease) store_.fallback_->Release(charge, decision.at_ns, local);
+    if (op == Op::kRefund) store_.fallback_->Refund(charge, local);
+  }
+
+  RedisStore& store_;
+  std::vector<std::string> keys_;
+  std::vector<Charge> plan_;
+  const Clock clock_;
+  const RedisStore::Done done_;
+  std::vector<Decision> decisions_;
+  const int64_t begun_ns_;
+  Moment moment_{};
+  std::atomic<size_t> left_{0};
+  PlanVerdict verdict_;
+  Decision decision_;
+};
+
+bool RedisStore::Spans(absl::Span<const Charge> plan) const {
+  if (options_.topology != Topology::kCluster) return false;
+  return std::any_of(plan.begin() + 1, plan.end(), [&](const Charge& charge) {
+    return charge.key != plan[0].key && SlotOf(charge) != SlotOf(plan[0]);
+  });
+}
+
+std::optional<Decision> RedisStore::BeginSpread(absl::Span<const Charge> plan, const Moment& moment,
+                                                Clock clock, Done done) {
+  // Where one charge is known to be refused, none is sent.
+  if (auto early = HitWithoutWaiting(plan, moment); early.has_value()) return early;
+  for (size_t i = 0; denied_->on() && i < plan.size(); ++i) {
+    const int64_t now_ns = options_.client_clock ? moment.now_ns : SystemClock::Get().Now();
+    if (auto known = Denied(plan.subspan(i, 1), now_ns); known.has_value()) {
+      known->rule = static_cast<uint32_t>(i);
+      return known;
+    }
+  }
+  std::make_shared<Spread>(*this, plan, std::move(clock), std::move(done))->Begin(moment);
+  return std::nullopt;
+}
+
+}  // namespace tidegate

@@ -1,0 +1,135 @@
+// tidegate._core.Plan: what tidegate.Plan inherits.
+#include "tidegate/plan.h"
+
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "channel.h"
+#include "classes.h"
+#include "convert.h"
+#include "decision.h"
+#include "limiter.h"
+
+namespace tidegate::python {
+namespace {
+
+class PyPlan {
+ public:
+  explicit PyPlan(const py::tuple& limiters) : owners_(limiters) {
+    std::vector<Limiter*> cores;
+    for (const py::handle limiter : limiters) {
+      Limiter* core = LimiterOf(limiter.ptr());
+      if (core == nullptr) throw py::error_already_set();
+      cores.push_back(core);
+    }
+    plan_ = ValueOrThrow(Plan::Create(std::move(cores)));
+  }
+
+  py::object Hit(const py::object& keys, const py::object& costs) {
+    const Call call(*this, keys, costs);
+    const Decision decision =
+        plan_->blocks() ? HitReleased(call) : plan_->Hit(call.keys, call.costs);
+    return New(decision);
+  }
+
+  py::object Begin(const py::object& self, const py::object& keys, const py::object& costs,
+                   const py::object& loop, const py::object& channel_object) {
+    const Call call(*this, keys, costs);
+    auto channel = channel_object.cast<std::shared_ptr<Channel>>();
+    Channel& heard = *channel;
+    py::object future = loop.attr("create_future")();
+    // Given to the channel with the call. The limits live as long as the plan.
+    PyObject* const kept = future.inc_ref().ptr();
+    PyObject* const owner = self.inc_ref().ptr();
+    const auto early = plan_->Begin(call.keys, call.costs,
+                                    [channel = std::move(channel), kept, owner](const Decision& d) {
+                                      channel->Push({kept, owner, /*decides=*/true, d});
+                                    });
+    if (!early.has_value()) {
+      if (!heard.KickSoon(channel_object.ptr(), loop.ptr(), LimiterOf(py::object(owners_[0]).ptr()),
+                          py::object(owners_[0]).ptr())) {
+        throw py::error_already_set();
+      }
+      return future;
+    }
+    future.dec_ref();
+    self.dec_ref();
+    return New(*early);
+  }
+
+ private:
+  // What is charged, read before anything is.
+  struct Call {
+    Call(const PyPlan& plan, const py::object& key_list, const py::object& cost_list)
+        : objects(Items(key_list, "keys")) {
+      const size_t size = plan.plan_->size();
+      // A limiter that is closed charges nobody.
+      for (const py::handle limiter : plan.owners_) {
+        if (LimiterOf(limiter.ptr()) == nullptr) throw py::error_already_set();
+      }
+      Expect(size, objects.size(), "keys");
+      views.resize(size);
+      costs.assign(size, 1);
+      for (size_t i = 0; i < size; ++i) {
+        if (!views[i].Read(objects[i].ptr())) throw py::error_already_set();
+        keys.push_back(views[i].view());
+      }
+      if (cost_list.is_none()) return;
+      const py::tuple amounts = Items(cost_list, "costs");
+      Expect(size, amounts.size(), "costs");
+      for (size_t i = 0; i < size; ++i) {
+        if (!ReadCost(py::object(amounts[i]).ptr(), &costs[i])) throw py::error_already_set();
+      }
+    }
+
+    static py::tuple Items(const py::object& list, const char* what) {
+      if (PyList_Check(list.ptr()) || PyTuple_Check(list.ptr())) return py::tuple(list);
+      Throw(Error::kArgumentType, "the " + std::string(what) + " are " + Shown(list.ptr()) +
+                                      "; accepted is a list with one for each limiter");
+    }
+    static void Expect(size_t size, size_t given, const char* what) {
+      if (given == size) return;
+      Throw(Error::kConfiguration, std::to_string(given) + " " + what + " were given for " +
+                                       std::to_string(size) +
+                                       " limiters; accepted is one for each limiter");
+    }
+
+    const py::tuple objects;
+    std::vector<KeyView> views;
+    std::vector<std::string_view> keys;
+    std::vector<int64_t> costs;
+  };
+
+  Decision HitReleased(const Call& call) {
+    const py::gil_scoped_release release;
+    return plan_->Hit(call.keys, call.costs);
+  }
+
+  py::object New(const Decision& decision) const {
+    return py::reinterpret_steal<py::object>(NewDecision(decision, owners_.ptr()));
+  }
+
+  const py::tuple owners_;
+  std::unique_ptr<Plan> plan_;
+};
+
+}  // namespace
+
+void RegisterPlan(py::module_& m) {
+  py::class_<PyPlan>(m, "Plan")
+      .def(py::init<const py::tuple&>(), py::arg("limiters"))
+      .def("hit", &PyPlan::Hit, py::arg("keys"), py::arg("costs") = py::none())
+      .def(
+          "_begin",
+          [](const py::object& self, const py::object& keys, const py::object& costs,
+             const py::object& loop, const py::object& channel) {
+            return self.cast<PyPlan&>().Begin(self, keys, costs, loop, channel);
+          },
+          py::arg("keys"), py::arg("costs"), py::arg("loop"), py::arg("channel"));
+}
+
+}  // namespace tidegate::python

@@ -1,0 +1,107 @@
+"""What one request must pass where it is charged under several keys."""
+
+from __future__ import annotations
+
+from tidegate import _core
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._limiter import Limiter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Union
+
+    from tidegate._core import Decision
+
+    Key = Union[str, bytes]
+
+__all__ = ["Plan"]
+
+
+class Plan(_core.Plan):
+    """Several limiters that one request must pass, each with a key and a cost of its own.
+
+        requests = Limiter("60/minute", storage="redis://localhost")
+        tokens = Limiter("100000/minute", storage=requests.storage)
+        plan = Plan([requests, tokens])
+        decision = plan.hit([user, tenant], costs=[1, 1500])
+
+    All pass or none is charged. The limiters share one storage and one clock. With Redis it
+    is one command in one round trip; in a cluster, where keys lie in several slots, it is
+    one for each limit, sent together, and what passed is given back before the call
+    returns where another did not. A limit that meets one key twice is charged both costs.
+
+    Raises ConfigurationError for limiters of different storages or clocks. Thread-safe, and
+    safe to use after `fork()`.
+    """
+
+    def __init__(self, limiters: Iterable[Limiter]) -> None:
+        self._limiters = tuple(limiters)
+        for limiter in self._limiters:
+            if not isinstance(limiter, Limiter):
+                raise ArgumentTypeError(
+                    f"the plan has {limiter!r} of type {type(limiter).__name__}; accepted are "
+                    "Limiters"
+                )
+            if limiter._clock is not self._limiters[0]._clock:
+                raise ConfigurationError(
+                    "the limiters of a plan have different clocks; accepted is one for all"
+                )
+        super().__init__(self._limiters)
+        self._loops = self._limiters[0]._loops if self._limiters else None
+
+    @property
+    def limiters(self) -> tuple[Limiter, ...]:
+        """Its limiters, in the order of the keys."""
+        return self._limiters
+
+    def hit(self, keys: Sequence[Key], costs: Sequence[int] | None = None) -> Decision:
+        """Charges every limiter its cost under its key, or none of them.
+
+        `keys` and `costs` are lists with one for each limiter; without `costs` each is 1. The
+        decision is that of the limit that binds, see binding(). A request that passes counts
+        as allowed for all limiters, one that is refused counts as denied for the one that
+        refused. Raises ConfigurationError for anything else, before anything is charged.
+        """
+        return super().hit(keys, costs)
+
+    async def hit_async(self, keys: Sequence[Key], costs: Sequence[int] | None = None) -> Decision:
+        """As hit(), without blocking the event loop."""
+        loops = self._loops
+        if loops is None:
+            return self.hit(keys, costs)
+        decision: Decision = await loops.ask_plan(self, keys, costs)
+        return decision
+
+    def refund(self, keys: Sequence[Key], costs: Sequence[int] | None = None) -> None:
+        """Gives back what hit() with the same arguments charged."""
+        for limiter, key, cost in self._each(keys, costs):
+            limiter.refund(key, cost)
+
+    async def refund_async(self, keys: Sequence[Key], costs: Sequence[int] | None = None) -> None:
+        """As refund(), without blocking the event loop."""
+        for limiter, key, cost in self._each(keys, costs):
+            await limiter.refund_async(key, cost)
+
+    def binding(self, decision: Decision) -> int:
+        """Which of its limiters, by number, has the limit that binds in a decision of it."""
+        index = decision._index
+        for number, limiter in enumerate(self._limiters):
+            if index < len(limiter.limits):
+                return number
+            index -= len(limiter.limits)
+        raise ConfigurationError("the decision is of another plan; accepted is one of this")
+
+    def __repr__(self) -> str:
+        return f"Plan({list(self._limiters)!r})"
+
+    def _each(
+        self, keys: Sequence[Key], costs: Sequence[int] | None
+    ) -> list[tuple[Limiter, Key, int]]:
+        costs = [1] * len(self._limiters) if costs is None else costs
+        if not len(keys) == len(costs) == len(self._limiters):
+            raise ConfigurationError(
+                f"{len(keys)} keys and {len(costs)} costs were given for {len(self._limiters)} "
+                "limiters; accepted is one for each limiter"
+            )
+        return list(zip(self._limiters, keys, costs))

@@ -1,0 +1,94 @@
+#include "tidegate/plan.h"
+
+#include <atomic>
+#include <limits>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "testing.h"
+
+namespace tidegate {
+namespace {
+
+using testing::kAllAlgorithms;
+using testing::kSecond;
+using testing::kStart;
+using testing::MakeLimit;
+using testing::MakeStore;
+using testing::NameOf;
+using testing::RunThreads;
+
+constexpr int64_t kHour = 3'600 * kSecond;
+
+class PlanTest : public ::testing::TestWithParam<Algorithm> {
+ protected:
+  PlanTest() {
+    const auto clock = std::make_shared<ManualClock>(kStart);
+    const auto store = MakeStore();
+    users_ = *Limiter::Create({MakeLimit(10, kHour, GetParam())}, store, clock, "users");
+    tenants_ = *Limiter::Create({MakeLimit(3, kHour, GetParam()), MakeLimit(7, kHour, GetParam())},
+                                store, clock, "tenants");
+    plan_ = *Plan::Create({users_.get(), tenants_.get()});
+  }
+
+  Decision Hit(std::string_view user, std::string_view tenant, int64_t cost = 1) {
+    const std::string_view keys[] = {user, tenant};
+    const int64_t costs[] = {cost, cost};
+    return plan_->Hit(keys, costs);
+  }
+
+  std::unique_ptr<Limiter> users_;
+  std::unique_ptr<Limiter> tenants_;
+  std::unique_ptr<Plan> plan_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Algorithms, PlanTest, ::testing::ValuesIn(kAllAlgorithms), NameOf);
+
+TEST_P(PlanTest, ChargesAllOrNone) {
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Hit("u", "t").allowed);
+  const Decision refused = Hit("u", "t");
+  EXPECT_FALSE(refused.allowed);
+  EXPECT_EQ(refused.rule, 1U);  // the first of the tenants' limits
+  EXPECT_EQ(users_->Peek("u").remaining(), 7);
+  EXPECT_EQ(tenants_->Peek("t").remaining(), 0);
+  EXPECT_TRUE(Hit("u", "t2").allowed);
+  EXPECT_EQ(users_->stats().allowed, 4);
+  EXPECT_EQ(users_->stats().denied, 0);
+  EXPECT_EQ(tenants_->stats().denied, 1);
+}
+
+TEST_P(PlanTest, ACostBeyondAllLimitsIsNeverCharged) {
+  const Decision d = Hit("u", "t", std::numeric_limits<int64_t>::max());
+  EXPECT_FALSE(d.allowed);
+  EXPECT_EQ(d.retry_after_ns, Decision::kNever);
+  EXPECT_EQ(users_->Peek("u").remaining(), 10);
+}
+
+TEST_P(PlanTest, ALimitThatMeetsAKeyTwiceIsChargedBoth) {
+  const auto twice = *Plan::Create({users_.get(), users_.get()});
+  const std::string_view keys[] = {"k", "k"};
+  const int64_t costs[] = {2, 3};
+  EXPECT_TRUE(twice->Hit(keys, costs).allowed);
+  EXPECT_EQ(users_->Peek("k").remaining(), 5);
+}
+
+TEST_P(PlanTest, ThreadsAdmitNoMoreThanTheLimitsSay) {
+  std::atomic<int> allowed{0};
+  RunThreads(8, [&](int) {
+    for (int i = 0; i < 50; ++i) allowed += Hit("u", "t").allowed;
+  });
+  EXPECT_EQ(allowed, 3);
+  EXPECT_EQ(users_->Peek("u").remaining(), 7);
+}
+
+TEST(PlansTest, TakeLimitersOfOneStore) {
+  EXPECT_FALSE(Plan::Create({}).ok());
+  const auto one = *Limiter::Create({MakeLimit(1, kSecond)}, MakeStore());
+  const auto other = *Limiter::Create({MakeLimit(1, kSecond)}, MakeStore());
+  EXPECT_FALSE(Plan::Create({one.get(), other.get()}).ok());
+}
+
+}  // namespace
+}  // namespace tidegate
