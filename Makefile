@@ -22,7 +22,7 @@ cpp_others := $(shell find tests/cpp tests/fuzz benchmarks/cpp -name '*.cc' -o -
 python_files := python tests benchmarks examples docs
 
 .PHONY: help demo test test-cpp test-python crash flood bench lint lint-python lint-cpp asan asan-python tsan \
-  fetch fuzz docs wheel clean deps-build deps-test deps-fuzz
+  fetch fuzz campaign docs wheel clean deps-build deps-test deps-fuzz
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -119,6 +119,10 @@ fuzz: deps-fuzz $(VENV)/.build  ## run each libFuzzer target for FUZZ_SECONDS
 	  build/fuzz/tests/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/ \
 	    build/fuzz/tests/fuzz/found/$$target tests/fuzz/corpus/$$target; \
 	done
+
+campaign: deps-test $(VENV)/.test $(VENV)/.package  ## what takes minutes: five million calls, outages of 10 s, 1,000 kills
+	TIDEGATE_LONG=1 $(python) -m pytest tests/redis/test_redis_clocks.py tests/redis/test_redis_refusals.py
+	$(python) tests/faults/crash_campaign.py --kills 1000
 
 # ----------------------------------------------------------------------- linters
 

@@ -18,7 +18,7 @@ DEADLINE = 0.05
 # What a call may take on top of its deadline on a machine that does other things too.
 SCHEDULING = 0.5
 QUICK = f"timeout={DEADLINE}&connect_timeout=0.2&breaker_open=0.3"
-# The outage that `make long` tries as well.
+# The outage that `make campaign` tries as well.
 OUTAGE = 10.0 if os.environ.get("TIDEGATE_LONG") else 1.5
 
 

@@ -79,7 +79,7 @@ class Watched:
 
     def __init__(self, directory: Path) -> None:
         self.master = RedisServer(directory, "--repl-diskless-sync-delay", "0")
-        self.replica = RedisServer(directory, "--replicaof", f"127.0.0.1 {self.master.port}")
+        self.replica = RedisServer(directory, "--replicaof", "127.0.0.1", str(self.master.port))
         self.sentinels: list[RedisServer] = []
         self.master.start()
         self.replica.start()
