@@ -52,12 +52,14 @@ class Fields:
         }
         self._only = self._by_name[limits[0].name] if len(limits) == 1 else None
 
-    def encode(self, decision: Decision, decided_ns: int, now_ns: int) -> FieldList:
+    def encode(
+        self, decision: Decision, decided_ns: int, now_ns: int, extra: float = 0.0
+    ) -> FieldList:
         """The fields of a response that is sent at `now_ns` and was decided at `decided_ns`.
 
         Both are nanoseconds of one clock since the epoch. Instants and spans are whole
-        seconds, rounded up; an instant that has gone by since is told as now. Names are in
-        lower case, as ASGI wants them.
+        seconds, rounded up; an instant that has gone by since is told as now. A refusal tells
+        of `extra` seconds more than it must. Names are in lower case, as ASGI wants them.
         """
         fields: FieldList = []
         limit, item = self._only or self._by_name[decision.rule or ""]
@@ -72,7 +74,7 @@ class Fields:
                 (b"x-ratelimit-remaining", b"%d" % remaining),
                 (b"x-ratelimit-reset", b"%d" % -(-reset_ns // _SECOND_NS)),
             )
-        wait = None if decision.allowed else retry_seconds(decision)
+        wait = None if decision.allowed else retry_seconds(decision, extra)
         if self._ietf:
             # A refused client need not be told of a later instant than that at which it may
             # try again: Retry-After must not precede the effective window.
@@ -95,17 +97,17 @@ class Problems:
             for limit in limits
         }
 
-    def encode(self, decision: Decision) -> bytes:
-        """The body that goes with `decision`, which is a refusal."""
-        wait = retry_seconds(decision)
+    def encode(self, decision: Decision, extra: float = 0.0) -> bytes:
+        """The body that goes with `decision`, which is a refusal; see Fields for `extra`."""
+        wait = retry_seconds(decision, extra)
         if wait is None:
             return self._incurable[decision.rule or ""] % ()
         return self._curable[decision.rule or ""] % (wait, wait)
 
 
-def retry_seconds(refusal: Decision) -> int | None:
-    """Retry-After; None where no wait would help."""
-    wait = refusal.retry_after
+def retry_seconds(refusal: Decision, extra: float = 0.0) -> int | None:
+    """Retry-After, with `extra` seconds on top; None where no wait would help."""
+    wait = refusal.retry_after + extra
     return None if wait == math.inf else math.ceil(wait)
 
 
