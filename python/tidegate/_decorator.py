@@ -49,6 +49,7 @@ def rate_limit(
     on_no_key: str = "address",
     on_refused: Callable[..., Any] | None = None,
     headers: Iterable[str] = FAMILIES,
+    retry_jitter: float | Callable[[float], Any] = 0.0,
     **options: Any,
 ) -> Callable[[View], View]:
     """Limits one route of FastAPI, Starlette, Flask or Django, async or not.
@@ -73,8 +74,8 @@ def rate_limit(
     return; async functions are for async routes. `limit` may be a function of the
     request too, that returns what is accepted as a limit, or None for none; where it fails,
     that is logged and the request passes. `methods` are those of requests that
-    are charged (GET stands for HEAD too), all by default. `on_no_key` and `headers` are
-    those of tidegate.asgi.RateLimitMiddleware, the rest is that of tidegate.Limiter.
+    are charged (GET stands for HEAD too), all by default. `on_no_key`, `headers` and
+    `retry_jitter` are those of tidegate.asgi.RateLimitMiddleware, the rest is that of tidegate.Limiter.
 
     `cost_after` is a function of the request and of what the route returned, and tells what
     the request did cost: the difference to `cost`, which was charged before, is charged, as far
@@ -106,6 +107,7 @@ def rate_limit(
             on_no_key=on_no_key,
             on_refused=on_refused,
             headers=headers,
+            retry_jitter=retry_jitter,
         )
 
     functions = {

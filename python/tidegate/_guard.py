@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
+import random
 import time
 from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any, Callable, TypeVar
@@ -45,6 +47,9 @@ _STAND_IN = "\0"
 # No limit lets as much through at once.
 _NEVER = 2**62
 
+# Seconds of jitter.
+_MOST_JITTER = 86400.0
+
 # Between two complaints of one kind: a broken key function must not flood the log as well.
 _QUIET_SECONDS = 10.0
 
@@ -55,7 +60,7 @@ class Verdict:
     `guard` is the one whose limit binds, `charges` are what was charged where it passed.
     """
 
-    __slots__ = ("_decided_ns", "_terms", "charges", "decision", "guard")
+    __slots__ = ("_decided_ns", "_extra", "_terms", "charges", "decision", "guard")
 
     def __init__(
         self,
@@ -70,15 +75,17 @@ class Verdict:
         self.charges = charges
         self._terms = terms
         self._decided_ns = decided_ns
+        # Drawn once, so that fields and body agree.
+        self._extra = 0.0 if decision.allowed else guard.extra_wait(decision)
 
     def fields(self) -> FieldList:
         """The header fields of a response that is sent now."""
         terms = self._terms
-        return terms.encode(self.decision, self._decided_ns, terms.now_ns())
+        return terms.encode(self.decision, self._decided_ns, terms.now_ns(), self._extra)
 
     def problem(self) -> bytes:
         """The body of a refusal."""
-        return self._terms.problems.encode(self.decision)
+        return self._terms.problems.encode(self.decision, self._extra)
 
     async def undo(self, blocking: bool = False) -> None:
         """Gives back what was charged."""
@@ -117,7 +124,10 @@ class Guard:
         on_no_key: str = "address",
         on_refused: Callable[..., Any] | None = None,
         headers: Iterable[str],
+        retry_jitter: float | Callable[[float], Any] = 0.0,
     ) -> None:
+        _check_jitter(retry_jitter)
+        self._retry_jitter = retry_jitter
         for name, function, takes in (
             ("key", key, ("the request",)),
             ("cost_after", cost_after, ("the request", "the response")),
@@ -207,6 +217,23 @@ class Guard:
         if observers.refusals:
             observers.tell(request, charge, decision)
         return Verdict(self, terms, decision, terms.now_ns(), ())
+
+    def extra_wait(self, refusal: Decision) -> float:
+        """Seconds that a refused client is asked to wait beyond what it must."""
+        jitter = self._retry_jitter
+        if not callable(jitter):
+            return jitter * random.random() if jitter else 0.0
+        if refusal.retry_after == math.inf:
+            return 0.0
+        try:
+            extra = float(jitter(refusal.retry_after))
+        except Exception as exc:
+            self.complain("retry_jitter raised; none is added", exc=exc)
+            return 0.0
+        if 0.0 <= extra <= _MOST_JITTER:
+            return extra
+        self.complain("retry_jitter gave %r, accepted are 0 to 86400 s; none is added", extra)
+        return 0.0
 
     def complain(self, problem: str, *details: object, exc: BaseException | None = None) -> None:
         """Logs a fault of the service's own code, at most one of a kind in ten seconds.
@@ -321,6 +348,19 @@ def finished(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
     coroutine.close()
     raise RuntimeError("a coroutine that must not suspend did")
+
+
+def _check_jitter(jitter: object) -> None:
+    """Raises ConfigurationError for what is no retry_jitter."""
+    accepted = "accepted are 0 to 86400 seconds, or a function of the wait that returns them"
+    if callable(jitter):
+        return
+    if isinstance(jitter, bool) or not isinstance(jitter, (int, float)):
+        raise ArgumentTypeError(
+            f"retry_jitter is {jitter!r} of type {type(jitter).__name__}; {accepted}"
+        )
+    if not 0 <= jitter <= _MOST_JITTER:
+        raise ConfigurationError(f"retry_jitter is {jitter!r}; {accepted}")
 
 
 def check_cost(limits: Iterable[Limit], cost: object) -> None:

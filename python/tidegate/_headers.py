@@ -67,19 +67,22 @@ class Fields:
         # What was told last, and of what. Replaced as a whole, so that threads may share it.
         self._last: tuple[tuple[Any, ...], FieldList] = ((), [])
 
-    def encode(self, decision: Decision, decided_ns: int, now_ns: int) -> FieldList:
+    def encode(
+        self, decision: Decision, decided_ns: int, now_ns: int, extra: float = 0.0
+    ) -> FieldList:
         """The fields of a response that is sent at `now_ns` and was decided at `decided_ns`.
 
         Both are nanoseconds of one clock since the epoch. Instants and spans are whole
-        seconds, rounded up; an instant that has gone by since is told as now. Names are in
-        lower case, as ASGI wants them. The list is not to be changed.
+        seconds, rounded up; an instant that has gone by since is told as now. A refusal tells
+        of `extra` seconds more than it must. Names are in lower case, as ASGI wants them. The
+        list is not to be changed.
         """
         remaining = decision.remaining
         # Exact where a float carries the nanoseconds exactly, which is up to 104 days.
         reset_ns = decided_ns + round(decision.reset_after * 1e9)
         if reset_ns < now_ns:
             reset_ns = now_ns
-        wait = None if decision.allowed else retry_seconds(decision)
+        wait = None if decision.allowed else retry_seconds(decision, extra)
         # A refused client need not be told of a later instant than that at which it may try
         # again: Retry-After must not precede the effective window.
         window = -((now_ns - reset_ns) // _SECOND_NS) if wait is None else wait
@@ -123,9 +126,9 @@ class Problems:
         }
         self._last: tuple[tuple[str, int | None], bytes] = (("", None), b"")  # as in Fields
 
-    def encode(self, decision: Decision) -> bytes:
-        """The body that goes with `decision`, which is a refusal."""
-        wait = retry_seconds(decision)
+    def encode(self, decision: Decision, extra: float = 0.0) -> bytes:
+        """The body that goes with `decision`, which is a refusal; see Fields for `extra`."""
+        wait = retry_seconds(decision, extra)
         told = decision.rule, wait
         last = self._last
         if last[0] == told:
@@ -139,9 +142,9 @@ class Problems:
         return body
 
 
-def retry_seconds(refusal: Decision) -> int | None:
-    """Retry-After; None where no wait would help."""
-    wait = refusal.retry_after
+def retry_seconds(refusal: Decision, extra: float = 0.0) -> int | None:
+    """Retry-After, with `extra` seconds on top; None where no wait would help."""
+    wait = refusal.retry_after + extra
     return None if wait == math.inf else math.ceil(wait)
 
 

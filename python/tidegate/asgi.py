@@ -59,6 +59,11 @@ class RateLimitMiddleware:
     answer with (such as a Starlette response) in place of the problem+json body; the fields
     are added to it.
 
+    `retry_jitter` is against clients that were refused together and come back together: up
+    to as many seconds, drawn for each refusal, are added to its Retry-After, to the `t` of
+    its RateLimit and to the body's `retry_after`; or it is a function of the wait in seconds
+    that returns what to add. A client is never told to come back too early.
+
     The decision is left in ``scope["tidegate.decision"]`` for the application. A
     leaky bucket's `delay` is not waited for. A WebSocket is charged once, when it connects, and
     refused by a 429 where the server can send one, else by closing it with code 1013 (403 to
@@ -99,6 +104,7 @@ class RateLimitMiddleware:
         on_no_key: str = "address",
         on_refused: Callable[..., Any] | None = None,
         headers: Iterable[str] = FAMILIES,
+        retry_jitter: float | Callable[[float], Any] = 0.0,
         websockets: bool = True,
         messages: LimitLike | Limiter | None = None,
         message_cost: int | Callable[[Any], Any] = 1,
@@ -141,6 +147,7 @@ class RateLimitMiddleware:
                 on_no_key=on_no_key,
                 on_refused=on_refused,
                 headers=families,
+                retry_jitter=retry_jitter,
             )
             return self._guard
 

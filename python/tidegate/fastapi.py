@@ -96,6 +96,7 @@ class RateLimit:
         on_no_key: str = "address",
         on_refused: Callable[..., Any] | None = None,
         headers: Iterable[str] = FAMILIES,
+        retry_jitter: float | Callable[[float], Any] = 0.0,
         **options: Any,
     ) -> None:
         check_scope(scope)
@@ -114,6 +115,7 @@ class RateLimit:
             on_no_key=on_no_key,
             on_refused=on_refused,
             headers=headers,
+            retry_jitter=retry_jitter,
         )
 
     @property

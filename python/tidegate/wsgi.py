@@ -60,6 +60,7 @@ class RateLimitMiddleware:
         on_no_key: str = "address",
         on_refused: Callable[..., Any] | None = None,
         headers: Iterable[str] = FAMILIES,
+        retry_jitter: float | Callable[[float], Any] = 0.0,
         **options: Any,
     ) -> None:
         self.app = app
@@ -74,6 +75,7 @@ class RateLimitMiddleware:
             on_no_key=on_no_key,
             on_refused=on_refused,
             headers=headers,
+            retry_jitter=retry_jitter,
         )
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:

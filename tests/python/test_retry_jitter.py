@@ -1,0 +1,70 @@
+"""Jitter on what refused clients are told to wait: it only adds, and all that tells it agrees."""
+
+from __future__ import annotations
+
+import pytest
+import tidegate as tg
+import tidegate.wsgi
+from servers import Answer, ask, limited
+
+
+def refusal(**options) -> Answer:
+    app = limited("1/minute", **options)
+    ask(app)
+    return ask(app)
+
+
+def wait(answer):
+    """What the three of them tell."""
+    assert answer.status == 429
+    told = {int(answer["retry-after"]), answer.json()["retry_after"]}
+    told.add(int(answer["ratelimit"].rpartition(";t=")[2]))
+    assert f"Try again in {min(told)} s." in answer.json()["detail"]
+    assert len(told) == 1
+    return told.pop()
+
+
+def test_a_function_of_the_wait():
+    asked = []
+    answer = refusal(retry_jitter=lambda exact: asked.append(exact) or exact / 8)
+    assert wait(answer) == 68  # 60 and 7.5, rounded up
+    assert asked == [60.0]
+    # The reset is that of the limit.
+    assert answer["x-ratelimit-reset"] == "1700000060"
+
+
+def test_seconds_are_drawn_for_each_refusal_and_only_add():
+    app = limited("1/minute", retry_jitter=40)
+    ask(app)
+    waits = {wait(ask(app)) for _ in range(50)}
+    assert min(waits) >= 60
+    assert max(waits) <= 100
+    assert len(waits) > 5
+
+
+def test_none_is_the_default_and_allowed_requests_know_none():
+    def never(exact):
+        raise AssertionError
+
+    assert wait(refusal()) == 60
+    assert "retry-after" not in ask(limited("1/minute", retry_jitter=never))
+
+
+def test_what_no_wait_can_cure_stays_so():
+    app = limited("1/minute", cost=lambda scope: 2, retry_jitter=lambda exact: 1 / 0)
+    answer = ask(app)
+    assert "retry-after" not in answer
+    assert answer.json()["retry_after"] is None
+
+
+@pytest.mark.parametrize("jitter", [lambda exact: -1, lambda: 1, lambda exact: float("nan")])
+def test_a_function_that_fails_adds_nothing(jitter, caplog):
+    assert wait(refusal(retry_jitter=jitter)) == 60
+    assert "retry_jitter" in caplog.text
+
+
+@pytest.mark.parametrize("jitter", [-1, float("inf"), float("nan"), True, "10%", None, 86401])
+@pytest.mark.parametrize("middleware", [limited, tidegate.wsgi.RateLimitMiddleware])
+def test_what_is_not_accepted_raises_at_construction(middleware, jitter):
+    with pytest.raises(tg.ConfigurationError, match=r"retry_jitter is .*accepted are 0 to 86400"):
+        middleware(app=None, limit="1/minute", retry_jitter=jitter)
