@@ -75,7 +75,8 @@ def rate_limit(
     request too, that returns what is accepted as a limit, or None for none; where it fails,
     that is logged and the request passes. `methods` are those of requests that
     are charged (GET stands for HEAD too), all by default. `on_no_key`, `headers` and
-    `retry_jitter` are those of tidegate.asgi.RateLimitMiddleware, the rest is that of tidegate.Limiter.
+    `retry_jitter` are those of tidegate.asgi.RateLimitMiddleware, the rest is that of
+    tidegate.Limiter.
 
     `cost_after` is a function of the request and of what the route returned, and tells what
     the request did cost: the difference to `cost`, which was charged before, is charged, as far
