@@ -74,7 +74,8 @@ absl::StatusOr<Limit> ShareOf(const Limit& whole, double share) {
 // An error that our own script raised, or one that tells that it is not ours.
 bool IsScriptError(const std::string& message) {
   // What an ACL forbids is the server's refusal, though it names the script.
-  if (absl::StrContains(message, "can't run this command") || absl::StartsWith(message, "NOPERM")) {
+  if (absl::StrContains(message, "can't run this command") || absl::StartsWith(message, "NOPERM") ||
+      absl::StrContains(message, "ACL failure in script")) {
     return false;
   }
   return absl::StrContains(message, "TIDEGATE") || absl::StrContains(message, "user_script") ||
