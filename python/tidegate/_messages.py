@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Callable, Union
 
+from tidegate._charge import Charge
 from tidegate._errors import ConfigurationError
 from tidegate._guard import check_cost, ready
 from tidegate._headers import retry_seconds
 from tidegate._limiter import Limiter
+from tidegate._observe import observers
 from tidegate._terms import Terms
 
 if TYPE_CHECKING:
@@ -58,7 +61,7 @@ class MessageLimit:
                 prefix=f"{prefix}:messages",
                 clock=limiter._clock,
             )
-        Terms([limit], ())  # raises for a limit that is none on a rate
+        self._terms = Terms([limit], ())  # raises for a limit that is none on a rate
         if not callable(cost):
             check_cost(limit.limits, cost)
         self.limiter = limit
@@ -79,9 +82,14 @@ class MessageLimit:
                 message = await receive()
                 if message["type"] != "websocket.receive":
                     return message
-                decision = await self._charge(message, key, guard)
+                charge = Charge(guard, self._terms, key, await self._cost_of(message, guard))
+                decision = await self.limiter.hit_async(key, charge.cost)
                 if decision.allowed:
                     return message
+                if observers.refusals:
+                    observers.tell(scope, charge, decision)
+                # A flood that waits in the server's queue must not keep the loop to itself.
+                await asyncio.sleep(0)
                 reply = await self._reply(scope, decision, guard)
                 if isinstance(reply, (str, bytes)):
                     kind = "text" if isinstance(reply, str) else "bytes"
@@ -100,14 +108,21 @@ class MessageLimit:
 
         return receive_charged, send_while_open
 
-    async def _charge(self, message: Message, key: str | bytes, guard: Guard) -> Decision:
-        cost = self._cost
-        if callable(cost):
-            text = message.get("text")
-            cost = await _cost_of(
-                cost, message.get("bytes") or b"" if text is None else text, guard
-            )
-        return await self.limiter.hit_async(key, cost)
+    async def _cost_of(self, message: Message, guard: Guard) -> int:
+        if not callable(self._cost):
+            return self._cost
+        text = message.get("text")
+        payload = message.get("bytes") or b"" if text is None else text
+        try:
+            cost = await ready(self._cost(payload), False)
+        except Exception as exc:
+            guard.complain("message_cost raised; 1 is charged", exc=exc)
+            return 1
+        if isinstance(cost, int) and not isinstance(cost, bool) and cost >= 0:
+            # An empty message is a message too.
+            return max(cost, 1)
+        guard.complain("message_cost gave %.50r, accepted is an int from 0 up; 1 is charged", cost)
+        return 1
 
     async def _reply(self, scope: Scope, decision: Decision, guard: Guard) -> Any:
         """What to tell the client of a refused message: a payload, None, or _CLOSE."""
@@ -143,16 +158,3 @@ async def _send_if_open(send: Send, message: Message) -> None:
     # A client that went away meanwhile is told by the next message that is received.
     with contextlib.suppress(Exception):
         await send(message)
-
-
-async def _cost_of(function: Callable[[Reply], Any], payload: Reply, guard: Guard) -> int:
-    try:
-        cost = await ready(function(payload), False)
-    except Exception as exc:
-        guard.complain("message_cost raised; 1 is charged", exc=exc)
-        return 1
-    if isinstance(cost, int) and not isinstance(cost, bool) and cost >= 0:
-        # An empty message is a message too.
-        return max(cost, 1)
-    guard.complain("message_cost gave %.50r, accepted is an int from 0 up; 1 is charged", cost)
-    return 1

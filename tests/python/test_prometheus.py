@@ -353,7 +353,11 @@ def test_mirrors_of_gunicorn_workers_are_added_up(tmp_path):
             found = [get("/").status for _ in range(60)]
             deadline = time.monotonic() + 30
             while True:
-                samples = exposed(get("/metrics").body.decode())
+                answer = get("/metrics")
+                assert time.monotonic() < deadline, answer.status
+                if answer.status != 200:
+                    continue  # prometheus_client reads a file that a worker has just begun
+                samples = exposed(answer.body.decode())
                 counted = [
                     of(samples, "tidegate_decisions_total", limiter="web", outcome=outcome)
                     for outcome in ("allowed", "refused")

@@ -88,7 +88,11 @@ class Proxy:
             client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         elif self.mode == "reset":
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            other = client.dup()
             client.close()
+            # The thread that waits for requests keeps the connection open until it is woken.
+            other.shutdown(socket.SHUT_RD)
+            other.close()
             raise OSError
         elif self.mode == "close":
             raise OSError

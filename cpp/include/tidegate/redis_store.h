@@ -215,6 +215,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   const std::unique_ptr<redis::Breaker> breaker_;
   const std::shared_ptr<redis::Client> client_;
 
+  std::atomic<int64_t> closed_ns_{0};  // when the breaker was last seen to close
   std::atomic<int64_t> degraded_{0};
   std::atomic<int64_t> errors_{0};
   std::atomic<int64_t> script_errors_{0};

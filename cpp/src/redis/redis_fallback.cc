@@ -4,11 +4,18 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "redis/board.h"
 #include "redis/breaker.h"
 #include "tidegate/clock.h"
 #include "tidegate/redis_store.h"
 
 namespace tidegate {
+namespace {
+
+// How long a connection may take to come back once its server has (connection.cc).
+constexpr int64_t kReconnectNs = 6'000'000'000;
+
+}  // namespace
 
 int64_t RedisStore::HostNowNs() const {
   return SystemClock::Get().Now() + fallback_->clock_shift_ns();
@@ -17,6 +24,7 @@ int64_t RedisStore::HostNowNs() const {
 void RedisStore::TellOfChange(absl::string_view failure) {
   const std::optional<bool> open = breaker_->Notice();
   if (!open.has_value()) return;
+  if (!*open) closed_ns_.store(HostNowNs(), std::memory_order_relaxed);
   const std::string why =
       *open ? absl::StrCat("Redis fails (", failure, "); deciding without it for ",
                            absl::ToDoubleSeconds(options_.breaker_open), " s")
@@ -46,7 +54,11 @@ void RedisStore::Record(const absl::Status& status) {
     return;
   }
   errors_.fetch_add(1, std::memory_order_relaxed);
-  breaker_->Failed(now);
+  // Another process of the host may have closed it, while this one has yet to connect: that
+  // says nothing of the server, and would open it again for all.
+  const bool waits_for_connection = board_->own == nullptr && absl::IsUnavailable(status) &&
+                                    now - closed_ns_.load(std::memory_order_relaxed) < kReconnectNs;
+  if (!waits_for_connection) breaker_->Failed(now);
   TellOfChange(status.message());
 }
 
