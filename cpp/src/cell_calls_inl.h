@@ -136,7 +136,7 @@ struct CellCalls {
   template <typename S, typename CostOf>
   static void HitBuckets(S& store, const BoundLimit& limit, absl::Span<const Fingerprint> keys,
                          CostOf cost_of, const Moment& moment, Verdict* verdicts) {
-    constexpr size_t kBatch = 16;
+    constexpr size_t kBatch = 8;
     for (size_t start = 0; start < keys.size(); start += kBatch) {
       const size_t end = std::min(start + kBatch, keys.size());
       Table::Entry entry;

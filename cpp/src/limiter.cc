@@ -118,7 +118,8 @@ Decision Limiter::Hit(std::string_view key, int64_t cost) {
 }
 
 std::optional<Decision> Limiter::HitWithoutWaiting(std::string_view key, int64_t cost) {
-  const Moment moment{NowNs()};
+  // A store that goes by another's clock asks for no reading of this one.
+  const Moment moment{redis_ != nullptr && !redis_->client_clock() ? 0 : NowNs()};
   const std::optional<Decision> decision =
       limits_.size() == 1 ? store_->HitWithoutWaiting(
                                 absl::MakeConstSpan({Charge{key, limits_.data(), cost}}), moment)

@@ -196,11 +196,12 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   bool Spans(absl::Span<const Charge> plan) const;
   std::optional<Decision> BeginSpread(absl::Span<const Charge> plan, const Moment& moment,
                                       Clock clock, Done done);
-  Decision Degraded(Op op, absl::Span<const Charge> plan, const Moment& moment);
+  // `host_ns` is HostNowNs().
+  Decision Degraded(Op op, absl::Span<const Charge> plan, const Moment& moment, int64_t host_ns);
   // Makes `d` a refusal of a limit that is used up.
   static void Refuse(Decision* d, int64_t retry_after_ns);
   Decision AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment);
-  Moment FallbackMoment(const Moment& moment) const;
+  Moment FallbackMoment(const Moment& moment, int64_t host_ns) const;
   void Record(const absl::Status& status);
   // Tells this store's users of the breaker's change, if there is one, and why.
   void TellOfChange(absl::string_view failure);

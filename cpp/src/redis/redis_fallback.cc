@@ -62,9 +62,8 @@ void RedisStore::Record(const absl::Status& status) {
   TellOfChange(status.message());
 }
 
-Moment RedisStore::FallbackMoment(const Moment& moment) const {
-  if (options_.client_clock) return {moment.now_ns, /*confirmed=*/true};
-  return {HostNowNs(), /*confirmed=*/true};
+Moment RedisStore::FallbackMoment(const Moment& moment, int64_t host_ns) const {
+  return {options_.client_clock ? moment.now_ns : host_ns, /*confirmed=*/true};
 }
 
 void RedisStore::Refuse(Decision* d, int64_t retry_after_ns) {
@@ -78,22 +77,22 @@ void RedisStore::Refuse(Decision* d, int64_t retry_after_ns) {
 
 Decision RedisStore::AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment) {
   if (op == Op::kPeek) return fallback_->PeekAll(plan, moment);
-  return plan.size() == 1
-             ? fallback_->Hit(plan[0], moment)
-             : fallback_->HitAll(plan, moment, [&] { return FallbackMoment(moment).now_ns; });
+  return plan.size() == 1 ? fallback_->Hit(plan[0], moment) : fallback_->HitAll(plan, moment, [&] {
+    return FallbackMoment(moment, HostNowNs()).now_ns;
+  });
 }
 
-Decision RedisStore::Degraded(Op op, absl::Span<const Charge> plan, const Moment& asked) {
+Decision RedisStore::Degraded(Op op, absl::Span<const Charge> plan, const Moment& asked,
+                              int64_t host_ns) {
   degraded_.fetch_add(1, std::memory_order_relaxed);
-  const Moment moment = FallbackMoment(asked);
+  const Moment moment = FallbackMoment(asked, host_ns);
   Decision d;
   if (options_.on_error != OnError::kFallback) {
     d.limit = &plan[0].limit->limit;
     d.allowed = options_.on_error == OnError::kOpen;
     if (!d.allowed) {
       // When Redis may be asked again.
-      Refuse(&d,
-             std::max(breaker_->OpenFor(HostNowNs()), absl::ToInt64Nanoseconds(options_.timeout)));
+      Refuse(&d, std::max(breaker_->OpenFor(host_ns), absl::ToInt64Nanoseconds(options_.timeout)));
     }
   } else if (plan[0].limit->share == nullptr) {
     d = AskFallback(op, plan, moment);

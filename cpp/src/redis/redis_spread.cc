@@ -98,7 +98,7 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
   void UndoFallback(Op op, Charge charge, const Decision& decision) {
     if (store_.options_.on_error != OnError::kFallback) return;
     if (charge.limit->share != nullptr) charge.limit = charge.limit->share.get();
-    const Moment local = store_.FallbackMoment(moment_);
+    const Moment local = store_.FallbackMoment(moment_, store_.HostNowNs());
     if (op == Op::kRelease) store_.fallback_->Release(charge, decision.at_ns, local);
     if (op == Op::kRefund) store_.fallback_->Refund(charge, local);
   }

@@ -227,7 +227,7 @@ std::optional<Decision> RedisStore::Before(Op op, absl::Span<const Charge> plan,
     for (const Charge& charge : plan) denied_->Forget(KeyOf(charge));
     // The fallback may have charged what is given back now.
     if (options_.on_error == OnError::kFallback && degraded_.load(std::memory_order_relaxed) != 0) {
-      const Moment local = FallbackMoment(moment);
+      const Moment local = FallbackMoment(moment, HostNowNs());
       for (Charge charge : plan) {
         if (charge.limit->share != nullptr) charge.limit = charge.limit->share.get();
         if (op == Op::kRefund) fallback_->Refund(charge, local);
@@ -238,12 +238,13 @@ std::optional<Decision> RedisStore::Before(Op op, absl::Span<const Charge> plan,
   }
   if (breaker_->IsQuiet()) return std::nullopt;
   TellOfChange("another caller found it out");
-  if (breaker_->ProbeIsDue(HostNowNs())) {
+  const int64_t now_ns = HostNowNs();
+  if (breaker_->ProbeIsDue(now_ns)) {
     client_->Send(0, absl::Now() + options_.timeout, std::make_unique<Probe>(weak_from_this()));
     client_->Kick();
   }
   if (breaker_->IsClosed()) return std::nullopt;
-  return IsDecision(op) ? Degraded(op, plan, moment) : Decision();
+  return IsDecision(op) ? Degraded(op, plan, moment, now_ns) : Decision();
 }
 
 absl::Status RedisStore::FailureIn(const absl::StatusOr<redis::Reply>& reply) {
@@ -291,7 +292,7 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
     failure = absl::InternalError("the script decided otherwise than the step");
   }
   Record(failure);
-  return Degraded(op, plan, moment);
+  return Degraded(op, plan, moment, HostNowNs());
 }
 
 Decision RedisStore::Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
