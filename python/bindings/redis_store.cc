@@ -2,15 +2,19 @@
 // tidegate/_redis.py, which hands over values of the right types.
 #include "tidegate/redis_store.h"
 
+#include <pthread.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "classes.h"
 #include "convert.h"
 #include "redis/connection.h"
@@ -27,8 +31,37 @@ OnError OnErrorFrom(const std::string& text) {
 }
 
 // Set by atexit, before the interpreter begins to end: from then on a thread that asks
-// for the GIL may be ended in the middle of C++.
+// for the GIL may be ended in the middle of C++, which ends the process.
 std::atomic<bool> ending{false};
+// Threads of the core that are in Python, or wait for the GIL.
+std::atomic<int> visitors{0};
+
+// One of them, where it may come in at all.
+class Visit {
+ public:
+  Visit() {
+    visitors.fetch_add(1);
+    if (!IsFinalizing()) gil_.emplace();
+  }
+  ~Visit() {
+    gil_.reset();
+    visitors.fetch_sub(1);
+  }
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+  explicit operator bool() const { return gil_.has_value(); }
+
+ private:
+  std::optional<py::gil_scoped_acquire> gil_;
+};
+
+// Lets nobody in any more, and waits until those who are in have left.
+void End() {
+  ending.store(true);
+  const py::gil_scoped_release release;
+  const absl::Time deadline = absl::Now() + absl::Seconds(2);
+  while (visitors.load() > 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+}
 
 }  // namespace
 
@@ -46,11 +79,11 @@ namespace {
 // A function that may be let go of by any thread.
 std::shared_ptr<py::object> Keep(const py::object& function) {
   return {new py::object(function), [](py::object* object) {
-            if (IsFinalizing()) {
-              object->release();
-            } else {
-              const py::gil_scoped_acquire gil;
+            const Visit visit;
+            if (visit) {
               *object = py::object();
+            } else {
+              object->release();
             }
             delete object;
           }};
@@ -58,8 +91,8 @@ std::shared_ptr<py::object> Keep(const py::object& function) {
 
 std::function<void(bool, const std::string&)> HookFrom(const py::object& hook) {
   return [kept = Keep(hook)](bool open, const std::string& why) {
-    if (IsFinalizing()) return;
-    const py::gil_scoped_acquire gil;
+    const Visit visit;
+    if (!visit) return;
     try {
       (*kept)(open, why);
     } catch (py::error_already_set& error) {
@@ -71,8 +104,8 @@ std::function<void(bool, const std::string&)> HookFrom(const py::object& hook) {
 // What goes wrong is told by its type alone: a message might hold the secret.
 std::function<absl::StatusOr<std::string>()> SourceFrom(const py::object& source) {
   return [kept = Keep(source)]() -> absl::StatusOr<std::string> {
-    if (IsFinalizing()) return absl::UnavailableError("the interpreter ends");
-    const py::gil_scoped_acquire gil;
+    const Visit visit;
+    if (!visit) return absl::UnavailableError("the interpreter ends");
     try {
       const py::object password = (*kept)();
       if (!py::isinstance<py::str>(password) && !py::isinstance<py::bytes>(password)) {
@@ -184,8 +217,9 @@ std::shared_ptr<RedisStore> Make(const py::kwargs& given) {
 }  // namespace
 
 void RegisterRedisStore(py::module_& m) {
-  py::module_::import("atexit").attr("register")(
-      py::cpp_function([] { ending.store(true, std::memory_order_release); }));
+  py::module_::import("atexit").attr("register")(py::cpp_function(&End));
+  // Those who were in are not in the child.
+  pthread_atfork(nullptr, nullptr, [] { visitors.store(0); });
   py::class_<RedisStore, Store, std::shared_ptr<RedisStore>>(m, "RedisStore")
       .def(py::init(&Make))
       .def_property_readonly("client_clock", &RedisStore::client_clock)

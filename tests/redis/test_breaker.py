@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -140,3 +142,26 @@ def test_a_foreign_value_opens_nothing(server: RedisServer) -> None:
 def test_wrong_options(server: RedisServer, options: dict[str, object]) -> None:
     with pytest.raises(tidegate.ConfigurationError, match=next(iter(options))):
         tidegate.Limiter("5/hour", storage=server.uri(), **options)
+
+
+def test_many_stores_that_end_with_the_interpreter() -> None:
+    """Their threads let go of the hooks, for which they need the interpreter."""
+    work = """
+import gc
+import tidegate
+limiters = [
+    tidegate.Limiter(
+        "5/minute", storage="redis://127.0.0.1:1?timeout=0.005", on_breaker=lambda opened, why: None
+    )
+    for _ in range(40)
+]
+for each in limiters:
+    for _ in range(3):
+        each.hit("k")
+del each
+limiters.clear()
+gc.collect()
+"""
+    for _ in range(4):
+        done = subprocess.run([sys.executable, "-c", work], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
