@@ -18,6 +18,7 @@ void RegisterPlan(pybind11::module_& m);
 void RegisterRedisStore(pybind11::module_& m);
 void RegisterReplay(pybind11::module_& m);
 void RegisterShmStore(pybind11::module_& m);
+void RegisterVerdict(pybind11::module_& m);
 
 // The clock that a caller named: None, a ManualClock, a callable that returns
 // int nanoseconds or float seconds, or an object with now_ns(). Null for None.

@@ -17,6 +17,7 @@
 #include "classes.h"
 #include "convert.h"
 #include "decision.h"
+#include "fast_call.h"
 #include "limiter.h"
 #include "tidegate/memory_store.h"
 
@@ -34,17 +35,15 @@ struct PyLimiter {
 bool IsLimiter(PyObject* object) { return py::isinstance<PyLimiter>(object); }
 
 Limiter* LimiterOf(PyObject* self) {
-  // pybind11 keeps the pointer of a simple instance inline.
-  auto* instance = reinterpret_cast<py::detail::instance*>(self);
-  auto* py_limiter =
-      static_cast<PyLimiter*>(instance->simple_layout ? instance->simple_value_holder[0]
-                                                      : instance->nonsimple.values_and_holders[0]);
+  const auto* py_limiter = HeldBy<PyLimiter>(self);
   if (py_limiter == nullptr || py_limiter->open == nullptr) [[unlikely]] {
     SetError(Error::kClosed, "the limiter is closed");
     return nullptr;
   }
   return py_limiter->open;
 }
+
+int64_t NowOf(PyObject* self) { return HeldBy<PyLimiter>(self)->limiter->NowNs(); }
 
 namespace {
 
@@ -196,9 +195,11 @@ PyObject* FastBegin(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
   });
 }
 
-template <typename Function>
-PyCFunction AsMethod(Function function) {
-  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+PyObject* FastNow(PyObject* self, PyObject*) {
+  return Guarded([&]() -> PyObject* {
+    Limiter* limiter = LimiterOf(self);
+    return limiter == nullptr ? nullptr : PyLong_FromLongLong(limiter->NowNs());
+  });
 }
 
 PyMethodDef fast_methods[] = {
@@ -208,17 +209,10 @@ PyMethodDef fast_methods[] = {
      "allow($self, key, cost=1)\n--\n\nAs hit(), but returns only whether it may pass."},
     {"_begin", AsMethod(FastBegin), METH_FASTCALL | METH_KEYWORDS,
      "_begin($self, op, key, cost, admitted, loop, channel, /)\n--\n\nBegins a call."},
+    {"_now_ns", FastNow, METH_NOARGS,
+     "_now_ns($self, /)\n--\n\nThe limiter's clock, in nanoseconds."},
     {nullptr, nullptr, 0, nullptr},
 };
-
-// Interpreters from 3.11 on call a method descriptor directly only where the object's
-// class is the very one that the descriptor was made for.
-void AddFastMethods(const py::type& type) {
-  for (PyMethodDef* method = fast_methods; method->ml_name != nullptr; ++method) {
-    type.attr(method->ml_name) = py::reinterpret_steal<py::object>(
-        PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), method));
-  }
-}
 
 Limiter& Checked(PyLimiter& self) {
   if (self.open == nullptr) Throw(Error::kClosed, "the limiter is closed");
@@ -393,7 +387,6 @@ void RegisterLimiter(py::module_& m) {
           },
           py::arg("key"), py::arg("cost"), py::arg("decision"))
       .def("hit_many", &PyHitMany, py::arg("keys"), py::arg("costs") = py::none())
-      .def("_now_ns", [](PyLimiter& self) { return Checked(self).NowNs(); })
       .def("_stats",
            [](PyLimiter& self) {
              const LimiterStats s = Checked(self).stats();
@@ -412,10 +405,10 @@ void RegisterLimiter(py::module_& m) {
                               reinterpret_cast<PyTypeObject*>(py::type::of<PyLimiter>().ptr()))) {
           throw py::type_error("a class that inherits Limiter is expected");
         }
-        AddFastMethods(type);
+        AddFastMethods(type, fast_methods);
       },
       py::arg("type"));
-  AddFastMethods(limiter);
+  AddFastMethods(limiter, fast_methods);
 }
 
 }  // namespace tidegate::python

@@ -4,6 +4,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
+
 #include "tidegate/limiter.h"
 
 namespace tidegate::python {
@@ -13,6 +15,9 @@ bool IsLimiter(PyObject* object);
 // `self` must be a tidegate._core.Limiter. nullptr with the error indicator set where it
 // is closed.
 Limiter* LimiterOf(PyObject* self);
+
+// The clock of one, closed or not.
+int64_t NowOf(PyObject* self);
 
 }  // namespace tidegate::python
 

@@ -14,4 +14,5 @@ PYBIND11_MODULE(_core, m) {
   tidegate::python::RegisterRedisStore(m);
   tidegate::python::RegisterReplay(m);
   tidegate::python::RegisterShmStore(m);
+  tidegate::python::RegisterVerdict(m);
 }

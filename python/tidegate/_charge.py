@@ -31,7 +31,7 @@ class Charge:
         self.key = key
         self.cost = cost
         # Each limit with the instant at which it was as if untouched again, and what let it in.
-        self._since: list[tuple[Limiter, int, Decision]] = []
+        self._since: tuple[tuple[Limiter, int, Decision], ...] = ()
 
     async def undo(self, blocking: bool) -> None:
         """Gives it back, before anything else could come of the request."""
@@ -49,12 +49,12 @@ class Charge:
             is_only = is_alone and limiter is self.terms.limiter
             found = decision if is_only else await _peek(limiter, self.key, blocking)
             until_ns = decided_ns + round(found.reset_after * 1e9)
-            self._since.append((limiter, until_ns, decision))
+            self._since += ((limiter, until_ns, decision),)
 
     async def give_back(self, cost: int, blocking: bool) -> None:
         """Gives back `cost` units of it, or as many of them as still count."""
         assert self.key is not None
-        now_ns = self.terms.now_ns()
+        now_ns = self.terms.limiter._now_ns()
         for limiter, until_ns, admitted in self._since:
             limit, left_ns = limiter.limits[0], until_ns - now_ns
             if limit.algorithm == "sliding-log":

@@ -11,6 +11,8 @@ from datetime import timedelta
 from typing import Any, Final, final, overload
 
 from tidegate._clock import ClockLike
+from tidegate._guard import Guard
+from tidegate._terms import Terms
 
 __version__: Final[str]
 
@@ -110,6 +112,60 @@ class Limit:
         """The name given, else its text."""
     def __eq__(self, other: object) -> bool: ...
     def __hash__(self) -> int: ...
+
+class Fields:
+    """What Verdict makes the fields of responses by; see fields_for() in _headers.py. Immutable.
+
+    `limiter` is the one whose clock tells the time. `rules` are limits: name, capacity, and the
+    name as it stands in the fields. `policy` is the value of RateLimit-Policy, None where it
+    and RateLimit are not told.
+    """
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        rules: Sequence[tuple[str, int, bytes]],
+        x_ratelimit: bool,
+        policy: bytes | None,
+    ) -> None: ...
+
+class Verdict:
+    """A decision on one request, and what its response is to say.
+
+    `guard` is the one whose limit binds, `terms` have the fields, `charges` are the
+    subclass's. `decided_ns` is the instant of the decision by the limiter's clock, None where
+    that is what made it. Of a refusal, `guard.extra_wait(decision)` is asked once how many
+    seconds more it is to tell of.
+
+    The methods tell of it in a response that is sent now. Instants and spans are whole seconds,
+    rounded up; an instant that has gone by since is told as now.
+    """
+
+    guard: Guard
+    decision: Decision
+    _terms: Terms
+    _charges: Any
+    _extra: float
+
+    def __new__(
+        cls, guard: Guard, terms: Terms, decision: Decision, decided_ns: int | None, charges: Any, /
+    ) -> Verdict: ...
+    def fields(self) -> list[tuple[bytes, bytes]]:
+        """The fields as ASGI wants them, with names in lower case."""
+    def merged(self, headers: Iterable[tuple[bytes, bytes]], /) -> list[tuple[bytes, bytes]]:
+        """`headers` as the application gave them, and the fields that they leave open: those
+        with one value that it has not set, for what is nearer to the route is the more
+        specific, and those that are lists, which a second line extends."""
+    def put(self, headers: list[tuple[bytes, bytes]], /) -> None:
+        """Puts the fields into `headers`, in place of those that it has.
+
+        Starlette's responses share them with their `headers`. A response that a route returns
+        time and again has those of the last request.
+        """
+    def text_fields(self) -> list[tuple[str, str]]:
+        """The fields as WSGI wants them, with names as they are usually written."""
+    def merged_text(self, headers: Iterable[tuple[str, str]], /) -> list[tuple[str, str]]:
+        """As merged(), for WSGI."""
 
 class ManualClock:
     """The clock behind tidegate.ManualClock; see there."""

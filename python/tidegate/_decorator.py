@@ -7,10 +7,11 @@ import functools
 import inspect
 import sys
 import weakref
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._frameworks import injection, limited_class, opened
+from tidegate._frameworks import StarletteCall, injection, limited_class, opened
 from tidegate._functions import is_async
 from tidegate._guard import Guard, Verdict, finished, ready
 from tidegate._headers import FAMILIES
@@ -206,7 +207,7 @@ def _wrapped(view: Callable[..., Any], guards: Sequence[Guard]) -> Callable[...,
     @functools.wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
         call = opened(way, args, kwargs)
-        verdict = finished(judge(call.request, blocking=True))
+        verdict: Any = judge(call.request, blocking=True)
         if verdict is None:
             return view(*args, **kwargs)
         if not verdict.decision.allowed:
@@ -223,17 +224,24 @@ def _wrapped(view: Callable[..., Any], guards: Sequence[Guard]) -> Callable[...,
             finished(verdict.settle(call.request, result, True))
         return call.answered(result, verdict)
 
+    called = view if inspect.iscoroutinefunction(view) else _awaiting(view)
+
     @functools.wraps(view)
     async def limited_async(*args: Any, **kwargs: Any) -> Any:
-        call = opened(way, args, kwargs)
-        verdict = await judge(call.request)
+        if way is not None and way.request in kwargs:
+            call: Call = StarletteCall(way, kwargs)  # the way of FastAPI, in one step
+        else:
+            call = opened(way, args, kwargs)
+        verdict: Any = judge(call.request)
+        if isinstance(verdict, CoroutineType):
+            verdict = await verdict
         if verdict is None:
-            return await ready(view(*args, **kwargs), False)
+            return await called(*args, **kwargs)
         if not verdict.decision.allowed:
             call.check_answers(chosen, verdict)
             return call.answered(await _refusal(call, verdict, False), verdict)
         try:
-            result = await ready(view(*args, **kwargs), False)
+            result = await called(*args, **kwargs)
         except Exception as exc:
             told = call.raised(exc, verdict)
             if told is exc:
@@ -251,6 +259,15 @@ def _wrapped(view: Callable[..., Any], guards: Sequence[Guard]) -> Callable[...,
         chosen.__signature__ = way.signature
         describe_refusals()
     return cast("Callable[..., Any]", chosen)
+
+
+def _awaiting(view: Callable[..., Any]) -> Callable[..., Any]:
+    """`view`, which may return an awaitable or not, as a coroutine function."""
+
+    async def called(*args: Any, **kwargs: Any) -> Any:
+        return await ready(view(*args, **kwargs), False)
+
+    return called
 
 
 async def _refusal(call: Call, verdict: Verdict, blocking: bool) -> Any:

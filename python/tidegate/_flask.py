@@ -246,7 +246,7 @@ class LimitedApp:
         self, judge: Callable[..., Any], views: Iterable[LimitedView], request: flask.Request
     ) -> Any:
         environ = request.environ
-        verdict: Verdict | None = finished(judge(request, blocking=True))
+        verdict: Verdict | None = judge(request, blocking=True)
         if verdict is None or verdict.decision.allowed:
             judged = environ.setdefault(_VIEWS, {})
             for view in views:

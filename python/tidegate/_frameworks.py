@@ -11,7 +11,7 @@ import typing
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError, TidegateError
-from tidegate._headers import PROBLEM_TYPE, extend, title
+from tidegate._headers import PROBLEM_TYPE, extend
 
 if TYPE_CHECKING:
     from tidegate._guard import Verdict
@@ -20,10 +20,10 @@ __all__ = [
     "VERDICTS",
     "Call",
     "Injection",
+    "StarletteCall",
     "injection",
     "limited_class",
     "opened",
-    "put",
     "with_fields",
 ]
 
@@ -119,16 +119,13 @@ def opened(way: Injection | None, args: tuple[Any, ...], kwargs: dict[str, Any])
             if isinstance(arg, django.HttpRequest):
                 return _DjangoCall(django, arg)
     if way is not None:
-        request = kwargs.get(way.request)
-        response = kwargs.get(way.response)
-        for name in way.added:
-            kwargs.pop(name, None)
-        if request is None:
-            # Starlette's own routes give the request by position, methods after `self`.
-            connection = sys.modules["starlette.requests"].HTTPConnection
-            request = next((arg for arg in args[:2] if isinstance(arg, connection)), None)
+        if way.request in kwargs:
+            return StarletteCall(way, kwargs)
+        # Starlette's own routes give the request by position, methods after `self`.
+        connection = sys.modules["starlette.requests"].HTTPConnection
+        request = next((arg for arg in args[:2] if isinstance(arg, connection)), None)
         if request is not None:
-            return _StarletteCall(request, response)
+            return StarletteCall(way, kwargs, request)
     flask = sys.modules.get("flask")
     if flask is not None and flask.has_request_context():
         return _FlaskCall(flask)
@@ -161,19 +158,6 @@ def limited_class(view: type[Any], decorator: Callable[[], Callable[..., Any]]) 
     )
 
 
-def put(raw: list[tuple[bytes, bytes]], verdict: Verdict) -> None:
-    """Puts the fields into the raw headers of a response of Starlette.
-
-    In place: they are shared with its `headers`. A response that a route returns time and
-    again has those of the last request.
-    """
-    fields = verdict.fields()
-    if raw:
-        names = {name for name, _ in fields}
-        raw[:] = [header for header in raw if header[0] not in names]
-    raw += fields
-
-
 def with_fields(exc: Any, verdict: Verdict) -> Exception:
     """Starlette's HTTPException `exc`, with the fields.
 
@@ -190,12 +174,14 @@ def with_fields(exc: Any, verdict: Verdict) -> Exception:
     return result
 
 
-class _StarletteCall:
+class StarletteCall:
     __slots__ = ("_response", "request")
 
-    def __init__(self, request: Any, response: Any) -> None:
-        self.request = request
-        self._response = response
+    def __init__(self, way: Injection, kwargs: dict[str, Any], request: Any = None) -> None:
+        self.request: Any = kwargs.get(way.request) if request is None else request
+        self._response = kwargs.get(way.response)
+        for name in way.added:
+            kwargs.pop(name, None)
 
     def check_answers(self, function: Any, verdict: Verdict) -> None:
         # What a dependency of FastAPI returns is a value for the route.
@@ -215,7 +201,7 @@ class _StarletteCall:
         if raw is None and self._response is not None:
             raw = self._response.raw_headers
         if raw is not None:
-            put(raw, verdict)
+            verdict.put(raw)
         return result
 
     def raised(self, exc: Exception, verdict: Verdict) -> Exception:
@@ -251,8 +237,8 @@ class _FlaskCall:
 
     def _tell(self, verdict: Verdict) -> None:
         def tell(response: Any) -> Any:
-            for name, value in verdict.fields():
-                response.headers[title(name)] = value.decode()
+            for name, value in verdict.text_fields():
+                response.headers[name] = value
             return response
 
         self._flask.after_this_request(tell)
@@ -275,7 +261,7 @@ class _DjangoCall:
 
     def answered(self, result: Any, verdict: Verdict) -> Any:
         if isinstance(result, self._django.response.HttpResponseBase):
-            extend(result.headers, verdict.fields())
+            extend(result.headers, verdict.text_fields())
         return result
 
     def raised(self, exc: Exception, verdict: Verdict) -> Exception:

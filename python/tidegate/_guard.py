@@ -11,14 +11,15 @@ import logging
 import math
 import random
 import time
-from collections.abc import Coroutine, Iterable, Iterator
-from typing import Any, Callable, TypeVar
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator
+from types import CoroutineType
+from typing import Any, Callable, Literal, TypeVar, Union, overload
 
+from tidegate import _core
 from tidegate._charge import Charge, Key
 from tidegate._core import Decision, Limit
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._functions import check_function
-from tidegate._headers import FieldList
 from tidegate._limiter import Limiter
 from tidegate._observe import observers
 from tidegate._terms import ChosenLimit, Terms
@@ -27,6 +28,7 @@ __all__ = [
     "NO_KEY_POLICIES",
     "Charge",
     "Guard",
+    "Judgement",
     "Verdict",
     "check_cost",
     "finished",
@@ -35,6 +37,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+# A verdict where nothing had to be awaited, else a coroutine of it; None: not to be limited.
+Judgement = Union["Verdict", "CoroutineType[Any, Any, Verdict | None]", None]
 
 log = logging.getLogger("tidegate")
 
@@ -47,6 +52,8 @@ _STAND_IN = "\0"
 # No limit lets as much through at once.
 _NEVER = 2**62
 
+_NOT_ASKED = object()
+
 # Seconds of jitter.
 _MOST_JITTER = 86400.0
 
@@ -54,34 +61,20 @@ _MOST_JITTER = 86400.0
 _QUIET_SECONDS = 10.0
 
 
-class Verdict:
-    """A decision on one request, and what its response is to say.
+class Verdict(_core.Verdict):
+    """A decision on one request, and what its response is to say."""
 
-    `guard` is the one whose limit binds, `charges` are what was charged where it passed.
-    """
+    __slots__ = ()
 
-    __slots__ = ("_decided_ns", "_extra", "_terms", "charges", "decision", "guard")
-
-    def __init__(
-        self,
-        guard: Guard,
-        terms: Terms,
-        decision: Decision,
-        decided_ns: int,
-        charges: tuple[Charge, ...],
-    ) -> None:
-        self.guard = guard
-        self.decision = decision
-        self.charges = charges
-        self._terms = terms
-        self._decided_ns = decided_ns
-        # Drawn once, so that fields and body agree.
-        self._extra = 0.0 if decision.allowed else guard.extra_wait(decision)
-
-    def fields(self) -> FieldList:
-        """The header fields of a response that is sent now."""
-        terms = self._terms
-        return terms.encode(self.decision, self._decided_ns, terms.now_ns(), self._extra)
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        """What was charged, where it passed."""
+        charges: Any = self._charges
+        if not isinstance(charges, tuple):
+            # Of most verdicts nobody asks, and so they are made of a key alone.
+            charges = self._charges = (self.guard._plain(charges),)
+        result: tuple[Charge, ...] = charges
+        return result
 
     def problem(self) -> bytes:
         """The body of a refusal."""
@@ -147,49 +140,109 @@ class Guard:
         self.headers = headers = list(headers) if isinstance(headers, Iterator) else headers
         self.limiter = limit if isinstance(limit, Limiter) else None
         self.chosen = limit if isinstance(limit, ChosenLimit) else None
-        self._terms = Terms([limit], headers) if isinstance(limit, Limiter) else None
+        self._terms: Any = Terms([limit], headers) if isinstance(limit, Limiter) else None
         self.on_refused = on_refused
         self.cost_after = cost_after
         self._address = address
         self._key = key
-        self._cost = cost
+        self.cost = cost
         self._exempt_when = exempt_when
         self._methods = methods
         self._on_no_key = on_no_key
+        # What has nothing to ask but a key.
+        self._is_plain = (
+            methods is None
+            and exempt_when is None
+            and isinstance(limit, Limiter)
+            and isinstance(cost, int)
+            and cost_after is None
+        )
         self._quiet_until: dict[str, float] = {}
 
-    async def judge(self, request: Any, *, blocking: bool = False) -> Verdict | None:
+    @overload
+    def judge(self, request: Any, *, blocking: Literal[True]) -> Verdict | None: ...
+    @overload
+    def judge(self, request: Any, *, blocking: bool = False) -> Judgement: ...
+    def judge(self, request: Any, *, blocking: bool = False) -> Judgement:
         """Charges the request; None where it is none of the limiter's business.
 
-        With `blocking` it never suspends, see finished(), and awaitables are not accepted.
+        Where something must be awaited, it returns a coroutine of that; never with
+        `blocking`, where awaitables are not accepted.
         """
-        charge = await self.charge(request, blocking)
+        key: Any = _NOT_ASKED
+        if self._is_plain and not observers.times:
+            # The way of most requests, and so with as few steps as can be.
+            key = None if self._key is not None else self._address(request)
+            if not key:
+                key = self._asked_key(request)
+            if type(key) is str:
+                terms = self._terms
+                limiter = terms.limiter
+                loops = None if blocking else limiter._loops
+                if loops is None:
+                    decided_ns = None
+                    decision = limiter.hit(key, self.cost)
+                else:
+                    decided_ns = limiter._now_ns()
+                    decision = loops.begin(limiter, loops.HIT, key, self.cost)
+                    if type(decision) is not Decision:
+                        later: Any = self._judged(request, key, decided_ns, decision)
+                        waiting: Judgement = later
+                        return waiting
+                if decision.allowed:
+                    return Verdict(self, terms, decision, decided_ns, key)
+                return self._refused(request, self._plain(key), decision, decided_ns)
+        later = self._judge(request, blocking, key)
+        judgement: Judgement = finished(later) if blocking else later
+        return judgement
+
+    async def _judged(
+        self, request: Any, key: str, decided_ns: int, answer: Awaitable[Decision]
+    ) -> Verdict:
+        decision = await answer
+        if decision.allowed:
+            return Verdict(self, self._terms, decision, decided_ns, key)
+        return self._refused(request, self._plain(key), decision, decided_ns)
+
+    async def _judge(self, request: Any, blocking: bool, key: Any) -> Verdict | None:
+        charge = await self.charge(request, blocking, key)
         if charge is None:
             return None
-        terms = charge.terms
-        key = charge.key
-        if key is None:
+        if charge.key is None:
             return self.refusal(request, charge)
-        # Read before the decision's own reading of the clock, so that the end of a window
-        # that is aligned to whole seconds does not round up to the second after it.
-        now_ns = terms.now_ns()
+        terms = charge.terms
+        # Before the decision, for charge.remember() must not take it for a later one.
+        decided_ns = terms.limiter._now_ns()
         began = time.perf_counter() if observers.times else None
         if blocking or terms.is_local:
-            decision = terms.limiter.hit(key, charge.cost)
+            decision = terms.limiter.hit(charge.key, charge.cost)
         else:
-            decision = await terms.limiter.hit_async(key, charge.cost)
+            decision = await terms.limiter.hit_async(charge.key, charge.cost)
         if began is not None:
             observers.tell_time(self, terms.limiter, time.perf_counter() - began)
-        if decision.allowed:
-            if self.cost_after is not None:
-                await charge.remember(now_ns, decision, blocking, is_alone=True)
-            return Verdict(self, terms, decision, now_ns, (charge,))
+        if not decision.allowed:
+            return self._refused(request, charge, decision, decided_ns)
+        if self.cost_after is not None:
+            await charge.remember(decided_ns, decision, blocking, is_alone=True)
+        return Verdict(self, terms, decision, decided_ns, (charge,))
+
+    def _plain(self, key: Key) -> Charge:
+        """What is charged for a request of which nothing but its key is asked."""
+        assert isinstance(self.cost, int)
+        return Charge(self, self._terms, key, self.cost)
+
+    def _refused(
+        self, request: Any, charge: Charge, decision: Decision, decided_ns: int | None
+    ) -> Verdict:
         if observers.refusals:
             observers.tell(request, charge, decision)
-        return Verdict(self, terms, decision, now_ns, ())
+        return Verdict(self, charge.terms, decision, decided_ns, ())
 
-    async def charge(self, request: Any, blocking: bool) -> Charge | None:
-        """What is to be charged for the request; None where nothing is."""
+    async def charge(self, request: Any, blocking: bool, key: Any = _NOT_ASKED) -> Charge | None:
+        """What is to be charged for the request; None where nothing is.
+
+        `key` is what _asked_key() gave, where that was called already.
+        """
         if self._methods is not None and request.method not in self._methods:
             return None
         if self._exempt_when is not None and await self._is_exempt(request, blocking):
@@ -197,15 +250,13 @@ class Guard:
         terms = self._terms or await self._terms_of(request, blocking)
         if terms is None:
             return None
-        if self._key is None:
-            key: Key | None = self._address(request)
-            if not key:
-                key = self._without_key(request, "the client has no address")
-        else:
-            key = await self._key_of(request, blocking)
+        if key is _NOT_ASKED:
+            key = self._asked_key(request)
+        if inspect.isawaitable(key):
+            key = await self._awaited_key(request, key, blocking)
         if key is None and self._on_no_key == "open":
             return None
-        cost = self._cost
+        cost = self.cost
         if not isinstance(cost, int):
             cost = await self._cost_of(request, blocking)
         return Charge(self, terms, key, cost)
@@ -216,7 +267,7 @@ class Guard:
         decision = terms.refuser.peek(_STAND_IN, _NEVER)
         if observers.refusals:
             observers.tell(request, charge, decision)
-        return Verdict(self, terms, decision, terms.now_ns(), ())
+        return Verdict(self, terms, decision, None, ())
 
     def extra_wait(self, refusal: Decision) -> float:
         """Seconds that a refused client is asked to wait beyond what it must."""
@@ -263,12 +314,29 @@ class Guard:
             self.complain("exempt_when raised; the request is not exempt", exc=exc)
             return False
 
-    async def _key_of(self, request: Any, blocking: bool) -> Key | None:
-        assert self._key is not None
+    def _asked_key(self, request: Any) -> Key | Awaitable[Any] | None:
+        """The key of the request, None where the policy is to charge nobody; or what the key
+        function gave to be awaited."""
+        if self._key is None:
+            return self._address(request) or self._without_key(request, "the client has no address")
         try:
-            key = await ready(self._key(request), blocking)
+            key = self._key(request)
         except Exception as exc:
             return self._without_key(request, "the key function raised", exc=exc)
+        if (type(key) is str and key) or inspect.isawaitable(key):
+            return key
+        return self._checked_key(request, key)
+
+    async def _awaited_key(
+        self, request: Any, awaitable: Awaitable[Any], blocking: bool
+    ) -> Key | None:
+        try:
+            key = await ready(awaitable, blocking)
+        except Exception as exc:
+            return self._without_key(request, "the key function raised", exc=exc)
+        return self._checked_key(request, key)
+
+    def _checked_key(self, request: Any, key: Any) -> Key | None:
         if isinstance(key, (str, bytes)) and key:
             return key
         if key is None or key in ("", b""):
@@ -297,9 +365,9 @@ class Guard:
         return None if self._on_no_key != "address" else _STAND_IN + (address or "")
 
     async def _cost_of(self, request: Any, blocking: bool) -> int:
-        assert callable(self._cost)
+        assert callable(self.cost)
         try:
-            cost = await ready(self._cost(request), blocking)
+            cost = await ready(self.cost(request), blocking)
         except Exception as exc:
             self.complain("the cost function raised; 1 is charged", exc=exc)
             return 1

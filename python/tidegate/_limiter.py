@@ -83,7 +83,6 @@ class Limiter(_core.Limiter):
             )
         self._clock = clock
         self._prefix = prefix
-        self._prefix = prefix
         self._room = WaitingRoom()
         super().__init__(list(self._limits), self._storage, clock, prefix)
         # Only a clock that says when it moves can be waited on without a timer.

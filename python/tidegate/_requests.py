@@ -12,12 +12,12 @@ __all__ = ["connection_of", "fields_of", "source_of"]
 
 def source_of(request: Any) -> Mapping[str, Any]:
     """The scope or the environ of whatever a framework calls a request."""
-    if isinstance(request, Mapping):
-        return request
     for name in ("scope", "environ", "META"):
         source = getattr(request, name, None)
-        if isinstance(source, Mapping):
+        if type(source) is dict or (source is not None and isinstance(source, Mapping)):
             return source
+    if isinstance(request, Mapping):
+        return request
     raise ArgumentTypeError(
         f"a key function was given a {type(request).__name__}; accepted are an ASGI scope, a "
         "WSGI environ, or a request of a framework on one of these"
@@ -25,17 +25,13 @@ def source_of(request: Any) -> Mapping[str, Any]:
 
 
 def connection_of(request: Any) -> str | None:
+    """The address that a connection came from, without its port; None where it has none."""
     # What a server gives is a plain dict, of which there is no need to ask more.
-    if type(request) is dict:
-        source: Mapping[str, Any] = request
-    else:
-        # Nor of requests on WSGI, which have it ready.
-        source = getattr(request, "environ", None) or source_of(request)
+    source = request if type(request) is dict else getattr(request, "scope", None)
+    if type(source) is not dict:
+        source = source_of(request)
     client = source.get("client")
-    if client:
-        address: Any = client[0]
-    else:
-        address = source.get("REMOTE_ADDR")
+    address: Any = client[0] if client else source.get("REMOTE_ADDR")
     return address if address and isinstance(address, str) else None
 
 

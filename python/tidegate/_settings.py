@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._guard import Guard
-from tidegate._headers import FAMILIES, Fields
+from tidegate._headers import FAMILIES, check_families
 from tidegate._limit import as_limits
 from tidegate._limiter import Limiter
 from tidegate._middleware import methods_of
@@ -133,7 +133,7 @@ class Settings:
         if option == "headers":
             if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
                 value = tuple(value)
-            Fields(as_limits("1/second", "token-bucket"), value)
+            check_families(value)
         if option in ("cost", "exempt_when", "on_no_key", "on_refused"):
             # A guard of nothing knows what is accepted.
             nothing = Limiter("1000000000/second", storage=self.storage)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tidegate._charge import Charge
 from tidegate._errors import ConfigurationError
-from tidegate._guard import Guard, Verdict
+from tidegate._guard import Guard, Judgement, Verdict, finished
 from tidegate._observe import observers
 from tidegate._plan import Plan
 from tidegate._terms import Terms
@@ -45,8 +45,17 @@ class Stack:
                 )
         self._plans: dict[tuple[Terms, ...], tuple[Terms, list[_Part]]] = {}
 
-    async def judge(self, request: Any, *, blocking: bool = False) -> Verdict | None:
+    @overload
+    def judge(self, request: Any, *, blocking: Literal[True]) -> Verdict | None: ...
+    @overload
+    def judge(self, request: Any, *, blocking: bool = False) -> Judgement: ...
+    def judge(self, request: Any, *, blocking: bool = False) -> Judgement:
         """As Guard.judge()."""
+        later: Any = self._judge(request, blocking)
+        judgement: Judgement = finished(later) if blocking else later
+        return judgement
+
+    async def _judge(self, request: Any, blocking: bool) -> Verdict | None:
         charges: list[Charge] = []
         for guard in self.guards:
             charge = await guard.charge(request, blocking)
@@ -58,7 +67,7 @@ class Stack:
         if not charges:
             return None
         terms, parts = self._parts_of(charges)
-        now_ns = terms.now_ns()
+        now_ns = terms.limiter._now_ns()
         passed: list[Charge] = []
         binding: tuple[Decision, Guard] | None = None
         for part in parts:

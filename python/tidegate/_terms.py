@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 from tidegate._core import Limit
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._headers import Fields, Problems
+from tidegate._headers import Problems, fields_for
 from tidegate._limiter import Limiter
 from tidegate._observe import guarding
 
@@ -22,7 +22,7 @@ class Terms:
     headers. Immutable.
     """
 
-    __slots__ = ("_refuser", "_singles", "encode", "is_local", "limiter", "now_ns", "problems")
+    __slots__ = ("_refuser", "_singles", "fields", "is_local", "limiter", "problems")
 
     def __init__(self, limiters: Sequence[Limiter], headers: Iterable[str]) -> None:
         # Equal names are of equal limits, or of those that their owner tells as one.
@@ -34,10 +34,9 @@ class Terms:
                     "(hold a Limiter.slot() in the route for this one)"
                 )
         self.limiter = limiters[0]
-        self.now_ns = self.limiter._now_ns
         # Where a hit cannot wait for anything, a coroutine round it is only cost.
         self.is_local = self.limiter._loops is None
-        self.encode = Fields(limits, headers).encode
+        self.fields = fields_for(self.limiter, limits, headers)
         self.problems = Problems(limits)
         self._singles: tuple[Limiter, ...] | None = None
         self._refuser: Limiter | None = None

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Iterator, MutableMapping
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._errors import ConfigurationError, StorageError
 from tidegate._guard import Guard, Verdict, log
-from tidegate._headers import FAMILIES, PROBLEM_TYPE, merged
+from tidegate._headers import FAMILIES, PROBLEM_TYPE
 from tidegate._limit import as_limits
 from tidegate._messages import MessageLimit
 from tidegate._middleware import limiter_of, methods_of, replacement
@@ -175,7 +176,9 @@ class RateLimitMiddleware:
             await self.app(scope, receive, send)
             return
         guard = self._guard or self._opened()
-        verdict = await guard.judge(scope)
+        verdict = guard.judge(scope)
+        if isinstance(verdict, CoroutineType):
+            verdict = await verdict
         if verdict is None:
             await self.app(scope, receive, send)
             return
@@ -186,7 +189,6 @@ class RateLimitMiddleware:
             else:
                 await self._refuse(verdict, scope, receive, send)
             return
-
         send = _with_fields(send, verdict)
         if self._messages is not None and kind == "websocket":
             key = verdict.charges[0].key
@@ -269,10 +271,10 @@ async def _deny(verdict: Verdict, scope: Scope, receive: Receive, send: Send) ->
 def _with_fields(send: Send, verdict: Verdict) -> Send:
     """`send`, with the fields of the verdict added to the one message that has headers."""
 
-    async def send_with_fields(message: Message) -> None:
+    # Not a coroutine round that of `send`, which would be made for each message.
+    def send_with_fields(message: Message) -> Awaitable[None]:
         if message["type"] in _WITH_HEADERS:
-            headers = merged(message.get("headers", ()), verdict.fields())
-            message = {**message, "headers": headers}
-        await send(message)
+            message = {**message, "headers": verdict.merged(message.get("headers", ()))}
+        return send(message)
 
     return send_with_fields

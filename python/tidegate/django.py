@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Iterable
-from types import SimpleNamespace
+from types import CoroutineType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -128,7 +128,9 @@ class RateLimitMiddleware:
         guard = self._guard
         if guard is None or request.method in self._settings.exempt_methods or not _is_enabled():
             return None
-        verdict = await guard.judge(request, blocking=blocking)
+        verdict = guard.judge(request, blocking=blocking)
+        if isinstance(verdict, CoroutineType):
+            verdict = await verdict
         if verdict is not None:
             request.META["tidegate.decision"] = verdict.decision
         return verdict
@@ -149,9 +151,9 @@ class RateLimitMiddleware:
         self, request: HttpRequest, response: HttpResponseBase, verdict: Verdict | None
     ) -> HttpResponseBase:
         for nearer in reversed(request.META.pop(VERDICTS, ())):
-            extend(response.headers, nearer.fields())
+            extend(response.headers, nearer.text_fields())
         if verdict is not None:
-            extend(response.headers, verdict.fields())
+            extend(response.headers, verdict.text_fields())
         return response
 
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable
 
 from fastapi import Request, Response
@@ -22,7 +23,6 @@ from fastapi.exception_handlers import http_exception_handler
 from starlette.exceptions import HTTPException
 
 from tidegate._core import Decision
-from tidegate._frameworks import put
 from tidegate._guard import Verdict, ready
 from tidegate._headers import FAMILIES, PROBLEM_TYPE
 from tidegate._middleware import charged_methods
@@ -100,6 +100,8 @@ class RateLimit:
         **options: Any,
     ) -> None:
         check_scope(scope)
+        # The last of those that it was called for, whose function tells the fields.
+        self._route: Any = None
         self._guard = guard_in_scope(
             limit,
             # Made in the same order, they have the same number in every worker.
@@ -125,23 +127,30 @@ class RateLimit:
 
     # No generator: FastAPI enters and leaves one at four times the cost of a call.
     async def __call__(self, request: Request, response: Response) -> Decision | None:
-        before: tuple[Verdict, ...] = request.scope.get(_SEEN, ())
-        # A task may come with what it knew of another request.
-        _verdicts.set(before)
-        verdict = await self._guard.judge(request)
+        scope = request.scope
+        before: tuple[Verdict, ...] = scope.get(_SEEN, ())
+        verdict = self._guard.judge(request)
+        if isinstance(verdict, CoroutineType):
+            verdict = await verdict
         if verdict is None:
+            # A task may come with what it knew of another request.
+            _verdicts.set(before)
             return None
         if not verdict.decision.allowed:
-            request.scope.pop(_SEEN, None)
+            scope.pop(_SEEN, None)
             for earlier in before:
                 await earlier.undo()
             raise await self._refusal(request, verdict)
-        verdicts = request.scope[_SEEN] = (*before, verdict)
+        verdicts = scope[_SEEN] = (*before, verdict)
         _verdicts.set(verdicts)
-        if not before:
-            _tell_responses(request.scope.get("route"))
-            _tell_answers(request)
-        put(response.raw_headers, _binding(verdicts))
+        route = scope.get("route")
+        if route is not self._route:
+            _tell_responses(route)
+            self._route = route
+        handlers = scope.get("starlette.exception_handlers")
+        if handlers is not None and _Told not in handlers[0]:
+            _tell_answers(handlers)
+        (_binding(verdicts) if before else verdict).put(response.raw_headers)
         return verdict.decision
 
     async def _refusal(self, request: Request, verdict: Verdict) -> BaseException:
@@ -192,20 +201,24 @@ def _tell_responses(route: Any) -> None:
     if call is None or hasattr(call, _TELLS):
         return
 
-    def tell(result: Any) -> Any:
+    def tell(raw: Any) -> None:
         verdicts = _verdicts.get()
-        raw = getattr(result, "raw_headers", None)
-        if verdicts and raw is not None:
-            put(raw, _binding(verdicts))
-        return result
+        if verdicts:
+            _binding(verdicts).put(raw)
 
     @functools.wraps(call)
     async def telling_async(*args: Any, **kwargs: Any) -> Any:
-        return tell(await call(*args, **kwargs))
+        result = await call(*args, **kwargs)
+        if hasattr(result, "raw_headers"):
+            tell(result.raw_headers)
+        return result
 
     @functools.wraps(call)
     def telling(*args: Any, **kwargs: Any) -> Any:
-        return tell(call(*args, **kwargs))
+        result = call(*args, **kwargs)
+        if hasattr(result, "raw_headers"):
+            tell(result.raw_headers)
+        return result
 
     if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
         return
@@ -218,11 +231,8 @@ class _Told(Exception):
     """Never raised. Among the handlers of an application it says that they tell the fields."""
 
 
-def _tell_answers(request: Request) -> None:
-    """Has the fields put into what the application's handlers make of exceptions."""
-    kinds = request.scope.get("starlette.exception_handlers")
-    if kinds is None or _Told in kinds[0]:
-        return
+def _tell_answers(kinds: Sequence[dict[Any, Any]]) -> None:
+    """Has the fields put into what an application's handlers make of exceptions."""
     for handlers in kinds:
         for kind, handler in list(handlers.items()):
             handlers[kind] = _telling_handler(handler)
@@ -235,7 +245,7 @@ def _telling_handler(handler: Any) -> Any:
         raw = getattr(response, "raw_headers", None)
         # A refusal tells of itself.
         if verdicts and raw is not None and not isinstance(exc, RateLimited):
-            put(raw, _binding(verdicts))
+            _binding(verdicts).put(raw)
         return response
 
     @functools.wraps(handler)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._guard import Guard, Verdict, finished
-from tidegate._headers import FAMILIES, PROBLEM_TYPE, added
+from tidegate._headers import FAMILIES, PROBLEM_TYPE
 from tidegate._middleware import limiter_of, methods_of, replacement
 from tidegate.keys import peer
 
@@ -81,7 +81,7 @@ class RateLimitMiddleware:
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] in self._exempt_methods:
             return self.app(environ, start_response)
-        verdict = finished(self._guard.judge(environ, blocking=True))
+        verdict = self._guard.judge(environ, blocking=True)
         if verdict is None:
             return self.app(environ, start_response)
         environ["tidegate.decision"] = verdict.decision
@@ -102,7 +102,7 @@ class RateLimitMiddleware:
             [
                 ("Content-Type", PROBLEM_TYPE.decode()),
                 ("Content-Length", str(len(body))),
-                *added((), verdict.fields()),
+                *verdict.text_fields(),
             ],
         )
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
@@ -113,7 +113,7 @@ def with_fields(start_response: StartResponse, verdicts: Sequence[Verdict]) -> S
 
     def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
         for verdict in reversed(verdicts):
-            headers = headers + added(headers, verdict.fields())
+            headers = verdict.merged_text(headers)
         return start_response(status, headers, *exc_info)
 
     return start

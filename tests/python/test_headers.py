@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import http_sf
 import pytest
 import tidegate as tg
 from hypothesis import given
 from hypothesis import strategies as st
-from tidegate._headers import Fields, Problems, merged
+from tidegate._guard import Verdict
+from tidegate._headers import FAMILIES, Problems, fields_for
 
 SECOND = 10**9
 # 2023-11-14 22:13:20 UTC, and a bit.
 NOW = 1_700_000_000 * SECOND + 250_000_000
+
+
+def verdict_at(sent, limits, decision, families=FAMILIES, extra=0.0, decided=None):
+    """What responses are told of that are sent then."""
+    limits = [limits] if isinstance(limits, tg.Limit) else limits
+    limiter = tg.Limiter(limits, clock=tg.ManualClock(sent))
+    guard = SimpleNamespace(extra_wait=lambda refusal: extra)
+    terms = SimpleNamespace(fields=fields_for(limiter, limits, families))
+    return Verdict(guard, terms, decision, decided, ())
 
 
 def decide(limits, *costs, at=NOW, algorithm="token-bucket"):
@@ -28,7 +39,7 @@ def told(
     limits, *costs, at=NOW, sent=None, algorithm="token-bucket", families=("x-ratelimit", "ietf")
 ):
     decision, plan = decide(limits, *costs, at=at, algorithm=algorithm)
-    fields = Fields(plan, families).encode(decision, at, at if sent is None else sent)
+    fields = verdict_at(at if sent is None else sent, plan, decision, families).fields()
     return {name.decode(): value.decode() for name, value in fields}
 
 
@@ -147,7 +158,7 @@ def test_what_is_written_is_read_back_whatever_the_limits_are_called(plan, costs
         tg.Limit(count, period + n, name=name) for n, (name, count, period) in enumerate(plan)
     ]
     decision, limits = decide(limits, *costs)
-    fields = dict(Fields(limits).encode(decision, NOW, NOW))
+    fields = dict(verdict_at(NOW, limits, decision).fields())
     policies = parsed(fields[b"ratelimit-policy"].decode())
     stated = [(each.name, {"q": each.count, "w": each.period_ns // SECOND}) for each in limits]
     assert policies == stated
@@ -181,13 +192,13 @@ def test_families_are_a_choice_and_retry_after_is_not(families, names):
 @pytest.mark.parametrize("families", [("x-rate-limit",), "IETF", (b"ietf",), (None,)])
 def test_unknown_families_are_refused(families):
     with pytest.raises(tg.ConfigurationError, match="accepted are 'x-ratelimit', 'ietf'"):
-        Fields([tg.Limit("1/minute")], families)
+        fields_for(tg.Limiter("1/minute"), [tg.Limit("1/minute")], families)
 
 
 @pytest.mark.parametrize("families", [None, 3, b"ietf"])
 def test_families_of_a_wrong_type_are_refused(families):
     with pytest.raises(TypeError, match="accepted are"):
-        Fields([tg.Limit("1/minute")], families)
+        fields_for(tg.Limiter("1/minute"), [tg.Limit("1/minute")], families)
 
 
 def test_the_body_of_a_refusal():
@@ -210,24 +221,144 @@ def test_the_body_of_a_refusal_that_no_wait_can_cure():
     assert body["detail"].endswith("It never lets through as much as this at once.")
 
 
+INNER = [
+    (b"content-type", b"text/plain"),
+    (b"x-ratelimit-limit", b"5"),
+    (b"ratelimit", b'"a";r=1'),
+    (b"retry-after", b"3"),
+]
+
+
+def as_text(headers):
+    return [(name.decode().title(), value.decode()) for name, value in headers]
+
+
 def test_what_is_nearer_to_the_route_has_said_it_already():
-    inner = [
-        (b"content-type", b"text/plain"),
-        (b"x-ratelimit-limit", b"5"),
-        (b"ratelimit", b'"a";r=1'),
+    decision, limits = decide("2/minute", 1, 1, 1)
+    verdict = verdict_at(NOW, limits, decision)
+    nearer = (b"x-ratelimit-limit", b"retry-after")
+    left_open = [field for field in verdict.fields() if field[0] not in nearer]
+    assert len(left_open) == 4
+    assert verdict.merged(INNER) == INNER + left_open
+    # ASGI allows any iterable of any pairs.
+    as_lists = [list(pair) for pair in INNER]
+    assert verdict.merged(iter(as_lists)) == as_lists + left_open
+    text = verdict.merged_text(as_text(INNER))
+    assert text[: len(INNER)] == as_text(INNER)
+    assert [(n.lower().encode(), v.encode()) for n, v in text[len(INNER) :]] == left_open
+
+
+def test_the_names_are_written_as_each_interface_wants_them():
+    decision, limits = decide("2/minute", 1, 1, 1)
+    verdict = verdict_at(NOW, limits, decision)
+    text = verdict.text_fields()
+    assert [name for name, _ in text] == [
+        "X-RateLimit-Limit",
+        "X-RateLimit-Remaining",
+        "X-RateLimit-Reset",
+        "RateLimit-Policy",
+        "RateLimit",
+        "Retry-After",
     ]
-    outer = [(b"x-ratelimit-limit", b"9"), (b"ratelimit", b'"b";r=2'), (b"retry-after", b"3")]
-    assert merged(inner, outer) == [
-        *inner,
-        (b"ratelimit", b'"b";r=2'),
-        (b"retry-after", b"3"),
-    ]
+    raw = [(name.lower().encode(), value.encode()) for name, value in text]
+    assert verdict.fields() == raw
 
 
 def test_merging_leaves_what_was_given_alone():
+    decision, limits = decide("2/minute", 1)
     given_headers = [(b"content-type", b"text/plain")]
-    merged(given_headers, [(b"ratelimit", b"")])
+    verdict_at(NOW, limits, decision).merged(given_headers)
     assert given_headers == [(b"content-type", b"text/plain")]
+
+
+def test_putting_replaces_what_is_set_and_told():
+    decision, limits = decide("2/minute", 1)
+    headers = [(b"RateLimit", b"old"), *INNER, (b"x-ratelimit-reset", b"1"), (b"x", b"")]
+    same = headers
+    verdict = verdict_at(NOW, limits, decision)
+    verdict.put(headers)
+    assert headers is same
+    # Nothing is told of when to come again, and so what was said of that stays.
+    kept = [(b"content-type", b"text/plain"), (b"retry-after", b"3"), (b"x", b"")]
+    assert headers == kept + verdict.fields()
+    verdict.put(headers)
+    assert headers == kept + verdict.fields()
+    only = verdict_at(NOW, limits, decision, ["ietf"])
+    headers = [*INNER]
+    only.put(headers)
+    assert headers == [*INNER[:2], INNER[3], *only.fields()]
+
+
+@pytest.mark.parametrize("odd", [None, 5, "text/plain", b"\xff", ""])
+def test_names_that_are_none_are_left_alone(odd):
+    decision, limits = decide("2/minute", 1)
+    verdict = verdict_at(NOW, limits, decision)
+    assert verdict.merged([(odd, odd)]) == [(odd, odd), *verdict.fields()]
+    headers = [(odd, odd)]
+    verdict.put(headers)
+    assert headers == [(odd, odd), *verdict.fields()]
+    text = verdict.merged_text([(odd, odd), ("x-ratelimit-limit\xe9", "")])
+    assert text[2:] == verdict.text_fields()
+
+
+@pytest.mark.parametrize("headers", [5, [5], [()], None])
+def test_headers_that_are_no_pairs_are_an_error(headers):
+    decision, limits = decide("2/minute", 1)
+    verdict = verdict_at(NOW, limits, decision)
+    for method in (verdict.merged, verdict.merged_text, verdict.put):
+        with pytest.raises((TypeError, IndexError)):
+            method(headers)
+    with pytest.raises(TypeError):
+        verdict.put(((b"a", b"b"),))
+
+
+def test_verdicts_are_made_of_what_they_need():
+    decision, limits = decide("2/minute", 3)
+    limiter = tg.Limiter(limits)
+    guard = SimpleNamespace(extra_wait=lambda refusal: 0.0)
+    terms = SimpleNamespace(fields=fields_for(limiter, limits))
+    assert Verdict(guard, terms, decision, None, ()).guard is guard
+    for wrong in (
+        (),
+        (guard, terms, decision, None),
+        (guard, terms, None, None, ()),
+        (guard, terms, decision, "now", ()),
+        (guard, SimpleNamespace(fields=None), decision, None, ()),
+        (SimpleNamespace(extra_wait=lambda refusal: "long"), terms, decision, None, ()),
+    ):
+        with pytest.raises(TypeError):
+            Verdict(*wrong)
+    with pytest.raises(AttributeError):
+        Verdict(guard, None, decision, None, ())
+    with pytest.raises(ZeroDivisionError):
+        Verdict(SimpleNamespace(extra_wait=lambda refusal: 1 / 0), terms, decision, None, ())
+
+
+def test_extra_seconds_are_for_refusals_that_waiting_cures():
+    decision, limits = decide("2/minute", 1, 1, 1)
+    fields = dict(verdict_at(NOW, limits, decision, extra=2.5).fields())
+    assert fields[b"retry-after"] == b"33"
+    assert fields[b"ratelimit"] == b'"2/minute";r=0;t=33'
+    incurable, limits = decide("2/minute", 3)
+    assert b"retry-after" not in dict(verdict_at(NOW, limits, incurable, extra=2.5).fields())
+
+
+def test_the_longest_names_and_numbers_fit():
+    limit = tg.Limit(2**53 - 1, 100 * 365 * 86400, name='"' * 200)
+    fields = told(limit, 2**53)
+    assert fields["x-ratelimit-remaining"] == str(2**53 - 1)
+    # An Integer has 15 digits at the most.
+    assert parsed(fields["ratelimit"]) == [('"' * 200, {"r": 10**15 - 1, "t": 0})]
+    policy = {"q": 10**15 - 1, "w": 100 * 365 * 86400}
+    assert parsed(fields["ratelimit-policy"]) == [('"' * 200, policy)]
+
+
+def test_the_instant_of_the_decision_may_be_told_by_another_clock():
+    decision, limits = decide("1/minute", 1)
+    hour = 3600 * SECOND
+    fields = dict(verdict_at(NOW + hour, limits, decision, decided=NOW + hour).fields())
+    assert fields[b"x-ratelimit-reset"] == str(-(-(NOW + hour) // SECOND) + 60).encode()
+    assert fields[b"ratelimit"] == b'"1/minute";r=0;t=60'
 
 
 @given(
@@ -245,13 +376,13 @@ def test_laws(algorithm, count, period, at, costs, late):
     limiter = tg.Limiter(limit, clock=tg.ManualClock(at))
     for cost in costs:
         decision = limiter.hit("key", cost)
-    for name, value in Fields([limit]).encode(decision, at, at + late):
+    for name, value in verdict_at(at + late, limit, decision).fields():
         if name in (b"ratelimit", b"ratelimit-policy"):
             ((_, parameters),) = parsed(value.decode())
             assert all(type(number) is int and number >= 0 for number in parameters.values())
         else:
             assert value.decode().isdigit()
-    fields = dict(Fields([limit]).encode(decision, at, at + late))
+    fields = dict(verdict_at(at + late, limit, decision).fields())
     reset = int(fields[b"x-ratelimit-reset"])
     assert reset * SECOND >= at + late
     assert reset * SECOND >= at + math.floor(decision.reset_after * 1e9)

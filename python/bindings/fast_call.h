@@ -1,0 +1,36 @@
+// Methods of CPython's fast-call convention on classes of pybind11, for calls that are
+// made with each request (docs/adr/0004-fast-call-methods.md).
+#ifndef TIDEGATE_PYTHON_BINDINGS_FAST_CALL_H_
+#define TIDEGATE_PYTHON_BINDINGS_FAST_CALL_H_
+
+#include <pybind11/pybind11.h>
+
+namespace tidegate::python {
+
+template <typename Function>
+PyCFunction AsMethod(Function function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+// Adds `methods`, which end with one that has no name, as plain method descriptors.
+// Interpreters from 3.11 on call such a descriptor directly only where the object's class
+// is the very one that it was made for.
+inline void AddFastMethods(const pybind11::type& type, PyMethodDef* methods) {
+  for (PyMethodDef* method = methods; method->ml_name != nullptr; ++method) {
+    type.attr(method->ml_name) = pybind11::reinterpret_steal<pybind11::object>(
+        PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), method));
+  }
+}
+
+// What pybind11 holds in `self`; null where __init__ was not run.
+template <typename T>
+T* HeldBy(PyObject* self) {
+  // The pointer of a simple instance is inline.
+  auto* instance = reinterpret_cast<pybind11::detail::instance*>(self);
+  return static_cast<T*>(instance->simple_layout ? instance->simple_value_holder[0]
+                                                 : instance->nonsimple.values_and_holders[0]);
+}
+
+}  // namespace tidegate::python
+
+#endif  // TIDEGATE_PYTHON_BINDINGS_FAST_CALL_H_
