@@ -64,6 +64,28 @@ def refusing() -> Any:
     return RateLimitMiddleware(bare(), limit="1/hour")
 
 
+def five_headers() -> Any:
+    """What it costs to send as many fields, by a wrapper that knows them beforehand."""
+    app = bare()
+    fields = [
+        (b"x-ratelimit-limit", b"100000000"),
+        (b"x-ratelimit-remaining", b"99999999"),
+        (b"x-ratelimit-reset", b"1800000000"),
+        (b"ratelimit-policy", b'"100000000/minute";q=100000000;w=60'),
+        (b"ratelimit", b'"100000000/minute";r=99999999;t=1'),
+    ]
+
+    async def wrapper(scope: Any, receive: Any, send: Any) -> None:
+        def send_with_fields(message: Any) -> Any:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], *fields]}
+            return send(message)
+
+        await app(scope, receive, send_with_fields)
+
+    return wrapper
+
+
 def decorator() -> Any:
     from fastapi import FastAPI
     from tidegate import rate_limit
@@ -237,6 +259,7 @@ SUBJECTS: dict[str, tuple[Callable[[], Any], str]] = {
     "tidegate @rate_limit": (decorator, "tidegate"),
     "tidegate Depends": (dependency, "tidegate"),
     _REFUSING: (refusing, "tidegate"),
+    "five fixed headers": (five_headers, "fastapi"),
     "empty dependency": (empty_dependency, "fastapi"),
     "slowapi middleware": (slowapi_middleware, "slowapi"),
     "slowapi decorator": (slowapi_decorator, "slowapi"),
