@@ -134,9 +134,8 @@ class Template {
                             (told.wait_s.has_value() ? 1U << kRetryAfter : 0);
     if ((Present(list.ptr()) & wanted) != 0) {
       for (Py_ssize_t i = PyList_GET_SIZE(list.ptr()); i-- > 0;) {
-        if ((NameAt(list.ptr(), i) & wanted) != 0 && PySequence_DelItem(list.ptr(), i) != 0) {
-          throw py::error_already_set();
-        }
+        if (i >= PyList_GET_SIZE(list.ptr()) || (NameAt(list.ptr(), i) & wanted) == 0) continue;
+        if (PySequence_DelItem(list.ptr(), i) != 0) throw py::error_already_set();
       }
     }
     Append(list, decision, told, ~0U);
@@ -166,6 +165,8 @@ class Template {
     if (PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) > 0) [[likely]] {
       return NameOf(Kind::View(PyTuple_GET_ITEM(pair, 0)));
     }
+    // Whose code may do anything to the list.
+    const auto kept = py::reinterpret_borrow<py::object>(pair);
     return NameOf(Kind::View(Stolen(PySequence_GetItem(pair, 0)).ptr()));
   }
 

@@ -160,13 +160,12 @@ PyMemberDef members[] = {
 void RegisterVerdict(py::module_& m) {
   py::class_<Fields> fields(m, "Fields");
   fields_type = reinterpret_cast<PyTypeObject*>(fields.ptr());
-  fields
-      .def(py::init([](const py::object& limiter, const Rules& rules, bool x_ratelimit,
-                       const std::optional<std::string>& policy) {
-             if (!IsLimiter(limiter.ptr())) throw py::type_error("a Limiter is expected");
-             return std::make_unique<Fields>(limiter, rules, x_ratelimit, policy);
-           }),
-           py::arg("limiter"), py::arg("rules"), py::arg("x_ratelimit"), py::arg("policy"));
+  fields.def(py::init([](const py::object& limiter, const Rules& rules, bool x_ratelimit,
+                         const std::optional<std::string>& policy) {
+               if (!IsLimiter(limiter.ptr())) throw py::type_error("a Limiter is expected");
+               return std::make_unique<Fields>(limiter, rules, x_ratelimit, policy);
+             }),
+             py::arg("limiter"), py::arg("rules"), py::arg("x_ratelimit"), py::arg("policy"));
   PyTypeObject& type = verdict_type;
   Py_SET_REFCNT(reinterpret_cast<PyObject*>(&type), 1);
   type.tp_name = "tidegate._core.Verdict";

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
 import flask
@@ -243,14 +243,13 @@ class LimitedApp:
         )
 
     def _charge(
-        self, judge: Callable[..., Any], views: Iterable[LimitedView], request: flask.Request
+        self, judge: Callable[..., Any], views: Sequence[LimitedView], request: flask.Request
     ) -> Any:
         environ = request.environ
         verdict: Verdict | None = judge(request, blocking=True)
         if verdict is None or verdict.decision.allowed:
-            judged = environ.setdefault(_VIEWS, {})
-            for view in views:
-                judged[view] = verdict
+            if views:
+                environ.setdefault(_VIEWS, {}).update(dict.fromkeys(views, verdict))
             if verdict is not None:
                 environ[DECISION] = verdict.decision
                 environ.setdefault(VERDICTS, []).append(verdict)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any
+import weakref
+from typing import TYPE_CHECKING, Any, Callable
 from weakref import WeakKeyDictionary
 
 from tidegate import _core
@@ -32,8 +33,26 @@ __all__ = [
 HIT, PEEK, REFUND, RELEASE, RESET = range(5)
 
 _channels: WeakKeyDictionary[asyncio.AbstractEventLoop, _core.Channel] = WeakKeyDictionary()
+# The last loop that asked, with its channel: most processes have one. Replaced as a whole, so
+# that threads may share it.
+_NONE: tuple[Callable[[], object], _core.Channel | None] = (lambda: None, None)
+_last = _NONE
+
+
+def _forget_last(reference: object) -> None:
+    global _last
+    if _last[0] is reference:
+        _last = _NONE
+
+
+def _forget_all() -> None:
+    global _last
+    _channels.clear()
+    _last = _NONE
+
+
 # A child of fork() has none of its parent's loops running, and must not hear for them.
-os.register_at_fork(after_in_child=_channels.clear)
+os.register_at_fork(after_in_child=_forget_all)
 
 
 def forget_closed() -> None:
@@ -41,10 +60,12 @@ def forget_closed() -> None:
 
     Futures that such a loop never heard of keep it, and its channel keeps them.
     """
+    global _last
     for reference in _channels.keyrefs():
         loop = reference()
         if loop is not None and loop.is_closed():
             _channels.pop(loop, None)
+            _last = _NONE
 
 
 def begin(
@@ -56,13 +77,20 @@ def begin(
     on in the core, and what it comes to is dropped.
     """
     loop = asyncio.get_running_loop()
-    return limiter._begin(op, key, cost, admitted, loop, _channels.get(loop) or _opened(loop))
+    asked, channel = _last
+    if asked() is not loop or channel is None:
+        channel = _channel_of(loop)
+    return limiter._begin(op, key, cost, admitted, loop, channel)
 
 
-def _opened(loop: asyncio.AbstractEventLoop) -> _core.Channel:
-    forget_closed()
-    channel = _channels[loop] = _core.Channel()
-    loop.add_reader(channel.fileno(), channel.drain)
+def _channel_of(loop: asyncio.AbstractEventLoop) -> _core.Channel:
+    global _last
+    channel = _channels.get(loop)
+    if channel is None:
+        forget_closed()
+        channel = _channels[loop] = _core.Channel()
+        loop.add_reader(channel.fileno(), channel.drain)
+    _last = (weakref.ref(loop, _forget_last), channel)
     return channel
 
 
@@ -79,5 +107,5 @@ async def ask_plan(
 ) -> Decision:
     """As ask() a hit of a plan."""
     loop = asyncio.get_running_loop()
-    answer = plan._begin(keys, costs, loop, _channels.get(loop) or _opened(loop))
+    answer = plan._begin(keys, costs, loop, _channel_of(loop))
     return answer if type(answer) is _core.Decision else await answer
