@@ -21,7 +21,7 @@ cpp_headers := $(shell find cpp python/bindings -name '*.h')
 cpp_others := $(shell find tests/cpp tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
 python_files := python tests benchmarks examples docs
 
-.PHONY: help demo test test-cpp test-python crash flood bench lint lint-python lint-cpp asan asan-python tsan \
+.PHONY: help demo test test-cpp test-python crash flood bench lint lint-python lint-cpp asan asan-python tsan portable \
   fetch fuzz campaign docs wheel clean deps-build deps-test deps-fuzz
 .DELETE_ON_ERROR:
 
@@ -106,6 +106,18 @@ asan-python: deps-test $(VENV)/.test  ## the Python tests with an extension buil
 	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc PYTHONPATH=build/asan-site \
 	  $(python) -m pytest tests/python tests/conformance tests/property tests/concurrency tests/faults \
 	  tests/redis
+
+# Pipes for eventfd, fences for membarrier, the system's clock for the counter.
+portable: deps-test $(VENV)/.test  ## the C++ tests and those of Redis without what only Linux has
+	cmake --preset portable
+	cmake --build --preset portable
+	ctest --preset portable
+	rm -rf build/portable-site
+	$(pip) --no-build-isolation --no-deps --target build/portable-site . \
+	  --config-settings=build-dir=build/portable-python \
+	  --config-settings=cmake.define.TIDEGATE_PORTABLE=ON
+	PYTHONPATH=build/portable-site $(python) -m pytest tests/python/test_limiter.py \
+	  tests/redis/test_redis_async.py tests/redis/test_redis_store.py tests/redis/test_redis_faults.py
 
 fetch: deps-test $(VENV)/.build  ## build and test with every dependency built from its pinned source
 	cmake --preset fetch $$(scripts/debian-sources.sh build/sources)

@@ -6,7 +6,8 @@
 #include <cstdio>
 #include <cstring>
 
-#if defined(__x86_64__)
+#include "platform.h"
+#if defined(__x86_64__) && defined(TIDEGATE_LINUX)
 #include <cpuid.h>
 #endif
 
@@ -22,7 +23,7 @@ int64_t Read(clockid_t id) {
 // Whether the counter runs at one rate on all cores, whatever they do: the CPU
 // must say so, and the kernel must have found it so and use it itself.
 bool CounterIsUsable() {
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__) && defined(TIDEGATE_LINUX)
   unsigned a = 0;
   unsigned b = 0;
   unsigned c = 0;

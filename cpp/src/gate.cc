@@ -6,7 +6,8 @@
 #include <bitset>
 #include <mutex>
 
-#if defined(__linux__)
+#include "platform.h"
+#if defined(TIDEGATE_LINUX)
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -42,12 +43,12 @@ struct Returner {
   }
 };
 
-#if defined(__linux__)
+#if defined(TIDEGATE_LINUX)
 bool Membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; }
 #endif
 
 void FenceOthers(bool by_kernel) {
-#if defined(__linux__)
+#if defined(TIDEGATE_LINUX)
   if (by_kernel && Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return;
 #endif
   (void)by_kernel;
@@ -77,7 +78,7 @@ int internal::NumberThread() {
 
 Gate::Gate() {
   static const bool prepared = [] {
-#if defined(__linux__)
+#if defined(TIDEGATE_LINUX)
     fence_by_kernel_ = Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) &&
                        Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
 #endif

@@ -111,21 +111,20 @@ __attribute__((noinline)) Decision Limiter::HitElsewhere(std::string_view key, i
 
 Decision Limiter::Hit(std::string_view key, int64_t cost) {
   if (blocks_) [[unlikely]] {
-    const auto early = HitWithoutWaiting(key, cost);
-    return early.has_value() ? *early : HitNow(key, cost);
+    if (Decision early; HitWithoutWaiting(key, cost, &early)) return early;
   }
   return HitNow(key, cost);
 }
 
-std::optional<Decision> Limiter::HitWithoutWaiting(std::string_view key, int64_t cost) {
+bool Limiter::HitWithoutWaiting(std::string_view key, int64_t cost, Decision* decision) {
   // A store that goes by another's clock asks for no reading of this one.
   const Moment moment{redis_ != nullptr && !redis_->client_clock() ? 0 : NowNs()};
-  const std::optional<Decision> decision =
-      limits_.size() == 1 ? store_->HitWithoutWaiting(
-                                absl::MakeConstSpan({Charge{key, limits_.data(), cost}}), moment)
-                          : store_->HitWithoutWaiting(PlanFor(key, cost), moment);
-  if (decision.has_value()) Count(*decision, decision->rule);
-  return decision;
+  const Charge charge{key, limits_.data(), cost};
+  const bool decided = limits_.size() == 1
+                           ? store_->HitWithoutWaiting({&charge, 1}, moment, decision)
+                           : store_->HitWithoutWaiting(PlanFor(key, cost), moment, decision);
+  if (decided) Count(*decision, decision->rule);
+  return decided;
 }
 
 std::optional<Decision> Limiter::Begin(Op op, std::string_view key, int64_t cost,

@@ -19,6 +19,12 @@ constexpr double kFullest = 0.85;
 constexpr double kFresh = 0.68;  // the load of a table just made
 constexpr int64_t kTendEveryNs = 10'000'000;
 constexpr int64_t kMaintainEvery = 64;  // new cells
+// What gives pages back. On Apple's systems MADV_DONTNEED is but a hint.
+#if defined(__APPLE__)
+constexpr int kGiveBack = MADV_FREE;
+#else
+constexpr int kGiveBack = MADV_DONTNEED;
+#endif
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kHugeFrom = size_t{32} << 20;
 
@@ -67,7 +73,7 @@ MemoryStore::Pages::~Pages() {
 }
 
 void MemoryStore::Pages::ReleaseSlice(size_t i) {
-  madvise(table_.slice(i), Table::kSliceBytes, MADV_DONTNEED);
+  madvise(table_.slice(i), Table::kSliceBytes, kGiveBack);
 }
 
 absl::StatusOr<std::shared_ptr<MemoryStore>> MemoryStore::Create(const MemoryOptions& options) {

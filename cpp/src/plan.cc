@@ -75,9 +75,11 @@ Decision Plan::Hit(Keys keys, Costs costs) {
 std::optional<Decision> Plan::HitWithoutWaiting(Keys keys, Costs costs) {
   Limiter& first = *limiters_[0];
   const Charged charged = For(keys, costs);
-  const auto decision = first.store_->HitWithoutWaiting(charged.charges, {first.NowNs()});
-  if (!decision.has_value()) return std::nullopt;
-  return Finish(*decision, charged.rules);
+  Decision decision;
+  if (!first.store_->HitWithoutWaiting(charged.charges, {first.NowNs()}, &decision)) {
+    return std::nullopt;
+  }
+  return Finish(decision, charged.rules);
 }
 
 std::optional<Decision> Plan::Begin(Keys keys, Costs costs,

@@ -23,6 +23,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "platform.h"
 #include "tidegate/table.h"
 
 namespace tidegate {
@@ -99,6 +100,9 @@ std::string DirectoryOf(const std::string& path) {
 // none, only a SIGBUS.
 int Allocate(int fd, uint64_t bytes) {
 #if defined(__APPLE__)
+  fstore_t room{F_ALLOCATEALL, F_PEOFPOSMODE, 0, static_cast<off_t>(bytes), 0};
+  // Some file systems cannot; they say so.
+  if (fcntl(fd, F_PREALLOCATE, &room) != 0 && errno != ENOTSUP && errno != EINVAL) return errno;
   return ftruncate(fd, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
 #else
   int error = 0;
@@ -130,7 +134,7 @@ struct Nameless {
 };
 
 Nameless MakeNameless(const std::string& path) {
-#if defined(O_TMPFILE)
+#if defined(TIDEGATE_LINUX) && defined(O_TMPFILE)
   const int fd = open(DirectoryOf(path).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (fd >= 0) return {fd, ""};
   if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) return {};

@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "log_cells.h"
+#include "platform.h"
 #include "shm_file.h"
 #include "shm_store_inl.h"
 #include "tidegate/clock.h"
@@ -37,7 +38,7 @@ absl::StatusOr<std::string> ShmStore::PathOf(std::string_view name) {
         absl::CHexEscape(std::string(name.substr(0, kLongestName))),
         "'; accepted is an absolute path, or 1 to ", kLongestName, " of A-Z a-z 0-9 . _ -"));
   }
-#if defined(__linux__)
+#if defined(TIDEGATE_LINUX)
   return absl::StrCat("/dev/shm/tidegate-", geteuid(), "-", std::string(name));
 #else
   return absl::InvalidArgumentError(

@@ -6,13 +6,15 @@
 #include <cerrno>
 #include <cstdint>
 #include <system_error>
-#if defined(__linux__)
+
+#include "platform.h"
+#if defined(TIDEGATE_LINUX)
 #include <sys/eventfd.h>
 #endif
 
 namespace tidegate {
 
-#if defined(__linux__)
+#if defined(TIDEGATE_LINUX)
 Wake::Wake() : read_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), write_fd_(read_fd_) {
   if (read_fd_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
 }

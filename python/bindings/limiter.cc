@@ -121,12 +121,9 @@ PyObject* FastHit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
     Decision* room = nullptr;
     auto object = py::reinterpret_steal<py::object>(NewDecisionIn(self, &room));
     if (!object) return nullptr;
-    if (limiter->blocks()) [[unlikely]] {
-      // Without giving up the GIL where that is not needed.
-      if (const auto early = limiter->HitWithoutWaiting(call.key.view(), call.cost)) {
-        new (room) Decision(*early);
-        return object.release().ptr();
-      }
+    // Without giving up the GIL where that is not needed.
+    if (limiter->blocks() && limiter->HitWithoutWaiting(call.key.view(), call.cost, room)) {
+      return object.release().ptr();
     }
     new (room) Decision(Run(*limiter, [&] { return limiter->Hit(call.key.view(), call.cost); }));
     return object.release().ptr();
@@ -138,7 +135,11 @@ PyObject* FastAllow(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
     KeyAndCost call;
     Limiter* limiter = LimiterOf(self);
     if (limiter == nullptr || !call.Read(args, count, names)) return nullptr;
-    const bool allowed = Run(*limiter, [&] { return limiter->Allow(call.key.view(), call.cost); });
+    Decision early;
+    const bool allowed =
+        limiter->blocks() && limiter->HitWithoutWaiting(call.key.view(), call.cost, &early)
+            ? early.allowed
+            : Run(*limiter, [&] { return limiter->Allow(call.key.view(), call.cost); });
     PyObject* answer = allowed ? Py_True : Py_False;
     Py_INCREF(answer);
     return answer;

@@ -51,8 +51,8 @@ void Understand(const redisReply& reply, const std::vector<Charge>& plan, redis:
     Read(redis::Scripts::Decide(plan[i], *answer, i, /*peek=*/true));
     const auto state = redis::Scripts::Steppable(plan[i], *answer, i);
     if (!state.has_value()) continue;
-    const auto later = redis::Scripts::StepLater(plan[i], *state, answer->now_ns);
-    if (later.has_value()) Read(*later);
+    const Decision later = redis::Scripts::StepLater(plan[i], *state, answer->now_ns);
+    if (!later.behind) Read(later);
   }
 }
 

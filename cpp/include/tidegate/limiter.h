@@ -73,8 +73,9 @@ class Limiter {
   std::vector<int64_t> refused() const;
   // Whether calls may wait for I/O.
   bool blocks() const { return blocks_; }
-  // Hit() of such a limiter, where the answer takes no wait.
-  std::optional<Decision> HitWithoutWaiting(std::string_view key, int64_t cost = 1);
+  // Hit() of such a limiter, where the answer takes no wait: true, and `decision`, which
+  // may be room without a value, is the answer.
+  bool HitWithoutWaiting(std::string_view key, int64_t cost, Decision* decision);
   // Asks without waiting: the answer where it takes no round trip, else `done` is told
   // later, once, by another thread; this must live until then. Of a store that never
   // waits the answer comes at once. `admitted_ns` as in Release().

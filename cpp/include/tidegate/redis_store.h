@@ -130,8 +130,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   Decision HitAll(absl::Span<const Charge> plan, const Moment& moment,
                   absl::FunctionRef<int64_t()> clock) override;
   Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment) override;
-  std::optional<Decision> HitWithoutWaiting(absl::Span<const Charge> plan,
-                                            const Moment& moment) override;
+  bool HitWithoutWaiting(absl::Span<const Charge> plan, const Moment& moment,
+                         Decision* decision) override;
   void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
   StoreStats stats() const override;
   bool blocks() const override { return true; }
@@ -184,10 +184,15 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // What a refused plan leaves in the deny cache, and what that says later.
   void Remember(absl::Span<const Charge> plan, const Asked& asked, const redis::Answer& answer,
                 int64_t retry_after_ns);
-  std::optional<Decision> Denied(absl::Span<const Charge> plan, int64_t now_ns);
-  // What is done before Redis is asked: the answer where it need not be.
-  std::optional<Decision> Before(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
-                                 const Moment& moment);
+  bool Denied(absl::Span<const Charge> plan, int64_t now_ns, Decision* decision);
+  bool Recall(const Charge& charge, int64_t now_ns, Decision* decision) const;
+  // What is done before Redis is asked; true where it need not be, and `decision` is the
+  // answer.
+  bool Before(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment,
+              Decision* decision);
+  // The same of what the breaker says, which is not quiet.
+  bool DecideUnquiet(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                     Decision* decision);
   Decision Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment);
   // What Begin() does once it is known that Redis is to be asked, and what answers with
   // no round trip where the keys of a plan lie in several slots.
@@ -200,6 +205,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   Decision Degraded(Op op, absl::Span<const Charge> plan, const Moment& moment, int64_t host_ns);
   // Makes `d` a refusal of a limit that is used up.
   static void Refuse(Decision* d, int64_t retry_after_ns);
+  Decision FromPolicy(absl::Span<const Charge> plan, int64_t host_ns) const;
+  Decision FromFallback(Op op, absl::Span<const Charge> plan, const Moment& moment);
   Decision AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment);
   Moment FallbackMoment(const Moment& moment, int64_t host_ns) const;
   void Record(const absl::Status& status);
@@ -210,6 +217,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
 
   const RedisOptions options_;
   const std::shared_ptr<Store> fallback_;
+  const int64_t clock_shift_ns_;  // of the fallback
   const std::unique_ptr<redis::BoardView> board_;
   const std::unique_ptr<redis::Scripts> scripts_;
   const std::unique_ptr<redis::DenyCache> denied_;

@@ -75,7 +75,7 @@ class ShmStore final : public Store {
  public:
   static constexpr double kLoad = 0.8;
   static constexpr int64_t kMostLogUnits = 16'384;
-  static constexpr size_t kBoardBytes = 65 * 4096;
+  static constexpr size_t kBoardBytes = size_t{65} * 4096;
 
   // `name` is an absolute path, or 1 to 100 of A-Z a-z 0-9 . _ - for a file of this
   // user under /dev/shm. InvalidArgument for a name or capacity that is not

@@ -100,9 +100,10 @@ class Store {
 
   virtual StoreStats stats() const = 0;
 
-  // HitAll() of a store whose calls may wait, where its answer takes no wait.
-  virtual std::optional<Decision> HitWithoutWaiting(absl::Span<const Charge>, const Moment&) {
-    return std::nullopt;
+  // HitAll() of a store whose calls may wait, where its answer takes no wait: true, and
+  // `decision` is the answer.
+  virtual bool HitWithoutWaiting(absl::Span<const Charge>, const Moment&, Decision*) {
+    return false;
   }
   // Whether calls wait for something outside the process. Such a store also sets
   // Decision::at_ns, by the clock that it decided by.

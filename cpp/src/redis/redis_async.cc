@@ -164,13 +164,14 @@ std::optional<Decision> RedisStore::Begin(Op op, absl::Span<const Charge> plan, 
   if (op == Op::kHit && Spans(plan)) {
     return BeginSpread(plan, moment, std::move(clock), std::move(done));
   }
-  std::optional<Decision> early =
-      op == Op::kHit ? HitWithoutWaiting(plan, moment) : Before(op, plan, admitted_ns, moment);
-  if (!early.has_value()) {
-    Enqueue(op, plan, admitted_ns, moment, absl::Now() + options_.timeout, std::move(clock),
-            std::move(done));
+  Decision early;
+  if (op == Op::kHit ? HitWithoutWaiting(plan, moment, &early)
+                     : Before(op, plan, admitted_ns, moment, &early)) {
+    return early;
   }
-  return early;
+  Enqueue(op, plan, admitted_ns, moment, absl::Now() + options_.timeout, std::move(clock),
+          std::move(done));
+  return std::nullopt;
 }
 
 void RedisStore::HitMany(absl::Span<const Charge> charges, const Moment& moment,

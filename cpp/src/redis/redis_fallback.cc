@@ -17,9 +17,7 @@ constexpr int64_t kReconnectNs = 6'000'000'000;
 
 }  // namespace
 
-int64_t RedisStore::HostNowNs() const {
-  return SystemClock::Get().Now() + fallback_->clock_shift_ns();
-}
+int64_t RedisStore::HostNowNs() const { return SystemClock::Get().Now() + clock_shift_ns_; }
 
 void RedisStore::TellOfChange(absl::string_view failure) {
   const std::optional<bool> open = breaker_->Notice();
@@ -77,41 +75,48 @@ void RedisStore::Refuse(Decision* d, int64_t retry_after_ns) {
 
 Decision RedisStore::AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment) {
   if (op == Op::kPeek) return fallback_->PeekAll(plan, moment);
-  return plan.size() == 1 ? fallback_->Hit(plan[0], moment) : fallback_->HitAll(plan, moment, [&] {
-    return FallbackMoment(moment, HostNowNs()).now_ns;
-  });
+  if (plan.size() == 1) return fallback_->Hit(plan[0], moment);
+  return fallback_->HitAll(plan, moment,
+                           [&] { return FallbackMoment(moment, HostNowNs()).now_ns; });
 }
 
+Decision RedisStore::FromPolicy(absl::Span<const Charge> plan, int64_t host_ns) const {
+  Decision d;
+  d.limit = &plan[0].limit->limit;
+  d.allowed = options_.on_error == OnError::kOpen;
+  if (!d.allowed) {
+    // When Redis may be asked again.
+    Refuse(&d, std::max(breaker_->OpenFor(host_ns), absl::ToInt64Nanoseconds(options_.timeout)));
+  }
+  return d;
+}
+
+Decision RedisStore::FromFallback(Op op, absl::Span<const Charge> plan, const Moment& moment) {
+  if (plan[0].limit->share == nullptr) return AskFallback(op, plan, moment);
+  absl::InlinedVector<Charge, 4> shares(plan.begin(), plan.end());
+  for (Charge& charge : shares) charge.limit = charge.limit->share.get();
+  Decision d = AskFallback(op, shares, moment);
+  // Told as one on the whole limit, with the room that the share leaves.
+  const Limit& whole = plan[d.rule].limit->limit;
+  const int64_t remaining = d.remaining();
+  d.limit = &whole;
+  if (IsBucket(whole.algorithm())) {
+    const Interval used = CostInterval(whole, whole.burst() - remaining);
+    d.used_ns = used.ns;
+    d.used_fraction = used.fraction;
+  } else {
+    d.used_units = whole.count() - remaining;
+  }
+  return d;
+}
+
+// Nowhere copied: to copy a struct that was just written stalls.
 Decision RedisStore::Degraded(Op op, absl::Span<const Charge> plan, const Moment& asked,
                               int64_t host_ns) {
   degraded_.fetch_add(1, std::memory_order_relaxed);
   const Moment moment = FallbackMoment(asked, host_ns);
-  Decision d;
-  if (options_.on_error != OnError::kFallback) {
-    d.limit = &plan[0].limit->limit;
-    d.allowed = options_.on_error == OnError::kOpen;
-    if (!d.allowed) {
-      // When Redis may be asked again.
-      Refuse(&d, std::max(breaker_->OpenFor(host_ns), absl::ToInt64Nanoseconds(options_.timeout)));
-    }
-  } else if (plan[0].limit->share == nullptr) {
-    d = AskFallback(op, plan, moment);
-  } else {
-    absl::InlinedVector<Charge, 4> shares(plan.begin(), plan.end());
-    for (Charge& charge : shares) charge.limit = charge.limit->share.get();
-    d = AskFallback(op, shares, moment);
-    // Told as one on the whole limit, with the room that the share leaves.
-    const Limit& whole = plan[d.rule].limit->limit;
-    const int64_t remaining = d.remaining();
-    d.limit = &whole;
-    if (IsBucket(whole.algorithm())) {
-      const Interval used = CostInterval(whole, whole.burst() - remaining);
-      d.used_ns = used.ns;
-      d.used_fraction = used.fraction;
-    } else {
-      d.used_units = whole.count() - remaining;
-    }
-  }
+  Decision d = options_.on_error == OnError::kFallback ? FromFallback(op, plan, moment)
+                                                       : FromPolicy(plan, host_ns);
   d.behind = false;
   d.degraded = true;
   d.at_ns = moment.now_ns;

@@ -126,14 +126,14 @@ bool RedisStore::Spans(absl::Span<const Charge> plan) const {
 
 std::optional<Decision> RedisStore::BeginSpread(absl::Span<const Charge> plan, const Moment& moment,
                                                 Clock clock, Done done) {
-  if (auto early = HitWithoutWaiting(plan, moment); early.has_value()) return early;
+  if (Decision early; HitWithoutWaiting(plan, moment, &early)) return early;
   // Where a charge is known to be refused, none is sent: a flood must not take from the
   // other limits what is given back a moment later.
   PlanVerdict known;
   for (size_t i = 0; denied_->on() && i < plan.size(); ++i) {
     const int64_t now_ns = options_.client_clock ? moment.now_ns : HostNowNs();
-    if (const auto refusal = Denied(plan.subspan(i, 1), now_ns); refusal.has_value()) {
-      known.Add(*refusal, static_cast<uint32_t>(i));
+    if (Decision refusal; Denied(plan.subspan(i, 1), now_ns, &refusal)) {
+      known.Add(refusal, static_cast<uint32_t>(i));
     }
   }
   if (known.get().limit != nullptr) return known.get();

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <random>
+#include <new>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -98,6 +98,7 @@ absl::StatusOr<std::shared_ptr<RedisStore>> RedisStore::Create(RedisOptions opti
 RedisStore::RedisStore(RedisOptions options)
     : options_(std::move(options)),
       fallback_(options_.fallback),
+      clock_shift_ns_(fallback_->clock_shift_ns()),
       board_(std::make_unique<redis::BoardView>(options_)),
       scripts_(std::make_unique<redis::Scripts>()),
       denied_(std::make_unique<redis::DenyCache>(
@@ -173,30 +174,36 @@ void RedisStore::Remember(absl::Span<const Charge> plan, const Asked& asked,
   }
 }
 
-std::optional<Decision> RedisStore::Denied(absl::Span<const Charge> plan, int64_t now_ns) {
-  PlanVerdict verdict;
-  int64_t at_ns = 0;
-  for (size_t i = 0; i < plan.size(); ++i) {
-    const auto known = denied_->Find(KeyOf(plan[i]), now_ns);
-    if (!known.has_value()) return std::nullopt;
-    const auto decision = redis::Scripts::StepLater(plan[i], known->state, known->now_ns);
-    if (!decision.has_value()) return std::nullopt;
-    verdict.Add(*decision, static_cast<uint32_t>(i));
-    at_ns = known->now_ns;
-  }
-  Decision d = verdict.get();
-  if (d.allowed || d.behind) return std::nullopt;
-  d.at_ns = at_ns;
-  denied_locally_.fetch_add(1, std::memory_order_relaxed);
-  return d;
+bool RedisStore::Recall(const Charge& charge, int64_t now_ns, Decision* decision) const {
+  const auto known = denied_->Find(KeyOf(charge), now_ns);
+  if (!known.has_value()) return false;
+  new (decision) Decision(redis::Scripts::StepLater(charge, known->state, known->now_ns));
+  decision->at_ns = known->now_ns;
+  return !decision->behind;
 }
 
-std::optional<Decision> RedisStore::HitWithoutWaiting(absl::Span<const Charge> plan,
-                                                      const Moment& moment) {
+bool RedisStore::Denied(absl::Span<const Charge> plan, int64_t now_ns, Decision* decision) {
+  if (plan.size() == 1) {
+    if (!Recall(plan[0], now_ns, decision)) return false;
+  } else {
+    PlanVerdict verdict;
+    for (size_t i = 0; i < plan.size(); ++i) {
+      if (!Recall(plan[i], now_ns, decision)) return false;
+      verdict.Add(*decision, static_cast<uint32_t>(i));
+    }
+    *decision = verdict.get();
+  }
+  if (decision->allowed) return false;
+  denied_locally_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+bool RedisStore::HitWithoutWaiting(absl::Span<const Charge> plan, const Moment& moment,
+                                   Decision* decision) {
   if (!breaker_->IsQuiet()) [[unlikely]]
-    return Before(Op::kHit, plan, 0, moment);
-  if (!denied_->on()) return std::nullopt;
-  return Denied(plan, options_.client_clock ? moment.now_ns : HostNowNs());
+    return DecideUnquiet(Op::kHit, plan, moment, decision);
+  if (!denied_->on()) return false;
+  return Denied(plan, options_.client_clock ? moment.now_ns : HostNowNs(), decision);
 }
 
 // Asks whether Redis answers, at nobody's cost.
@@ -221,8 +228,8 @@ class RedisStore::Probe final : public redis::Caller {
   const std::weak_ptr<RedisStore> store_;
 };
 
-std::optional<Decision> RedisStore::Before(Op op, absl::Span<const Charge> plan,
-                                           int64_t admitted_ns, const Moment& moment) {
+bool RedisStore::Before(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                        const Moment& moment, Decision* decision) {
   if (!IsDecision(op)) {
     for (const Charge& charge : plan) denied_->Forget(KeyOf(charge));
     // The fallback may have charged what is given back now.
@@ -236,15 +243,20 @@ std::optional<Decision> RedisStore::Before(Op op, absl::Span<const Charge> plan,
       }
     }
   }
-  if (breaker_->IsQuiet()) return std::nullopt;
+  return !breaker_->IsQuiet() && DecideUnquiet(op, plan, moment, decision);
+}
+
+bool RedisStore::DecideUnquiet(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                               Decision* decision) {
   TellOfChange("another caller found it out");
   const int64_t now_ns = HostNowNs();
   if (breaker_->ProbeIsDue(now_ns)) {
     client_->Send(0, absl::Now() + options_.timeout, std::make_unique<Probe>(weak_from_this()));
     client_->Kick();
   }
-  if (breaker_->IsClosed()) return std::nullopt;
-  return IsDecision(op) ? Degraded(op, plan, moment, now_ns) : Decision();
+  if (breaker_->IsClosed()) return false;
+  new (decision) Decision(IsDecision(op) ? Degraded(op, plan, moment, now_ns) : Decision());
+  return true;
 }
 
 absl::Status RedisStore::FailureIn(const absl::StatusOr<redis::Reply>& reply) {
@@ -297,7 +309,7 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
 
 Decision RedisStore::Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                          const Moment& moment) {
-  if (const auto early = Before(op, plan, admitted_ns, moment)) return *early;
+  if (Decision early; Before(op, plan, admitted_ns, moment, &early)) return early;
   const Asked asked = Ask(plan, moment);
   const absl::Time deadline = absl::Now() + options_.timeout;
   const redis::Request request = RequestFor(op, plan, admitted_ns, moment);

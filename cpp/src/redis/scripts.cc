@@ -161,6 +161,18 @@ Decision DecideLog(const Charge& charge, const Answer& answer, size_t index, boo
   return d;
 }
 
+// One unit of a log that is full until `state.w0`, and not empty until `state.w1`.
+Decision FullLogLater(const Charge& charge, const CellState& state, int64_t now_ns) {
+  const Limit& limit = charge.limit->limit;
+  Decision d;
+  d.limit = &limit;
+  d.used_units = limit.count();
+  d.retry_after_ns = static_cast<int64_t>(state.w0) - now_ns;
+  d.reset_after_ns = std::max<int64_t>(static_cast<int64_t>(state.w1) - now_ns, 0);
+  d.behind = charge.cost != 1 || d.retry_after_ns <= 0;
+  return d;
+}
+
 }  // namespace
 
 Scripts::Scripts() {
@@ -352,21 +364,11 @@ std::optional<CellState> Scripts::Steppable(const Charge& charge, const Answer& 
                    static_cast<uint64_t>(state[0] * kSecond + state[1])};
 }
 
-std::optional<Decision> Scripts::StepLater(const Charge& charge, const CellState& state,
-                                           int64_t now_ns) {
+Decision Scripts::StepLater(const Charge& charge, const CellState& state, int64_t now_ns) {
   const Limit& limit = charge.limit->limit;
-  if (IsLog(limit.algorithm())) {
-    if (charge.cost != 1) return std::nullopt;
-    Decision d;
-    d.limit = &limit;
-    d.used_units = limit.count();
-    d.retry_after_ns = static_cast<int64_t>(state.w0) - now_ns;
-    d.reset_after_ns = std::max<int64_t>(static_cast<int64_t>(state.w1) - now_ns, 0);
-    if (d.retry_after_ns <= 0) return std::nullopt;
-    return d;
-  }
   CellState ignored;
-  return Step(limit, state, now_ns, charge.cost, &ignored);
+  return IsLog(limit.algorithm()) ? FullLogLater(charge, state, now_ns)
+                                  : Step(limit, state, now_ns, charge.cost, &ignored);
 }
 
 std::string KeyPrefix(const Limit& limit, std::string_view scope) {

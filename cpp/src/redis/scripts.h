@@ -75,9 +75,8 @@ class Scripts {
   // places in flight, which are given back at any time, and of a log only when it is full.
   static std::optional<CellState> Steppable(const Charge& charge, const Answer& answer,
                                             size_t index);
-  // What such a state says later, where it tells.
-  static std::optional<Decision> StepLater(const Charge& charge, const CellState& state,
-                                           int64_t now_ns);
+  // What such a state says later; behind where it does not tell.
+  static Decision StepLater(const Charge& charge, const CellState& state, int64_t now_ns);
 
  private:
   struct Script {

@@ -19,13 +19,20 @@
 namespace tidegate::redis {
 namespace {
 
+// Else the socket itself has been told so (dial.cc).
+#if defined(MSG_NOSIGNAL)
+constexpr int kNoSignal = MSG_NOSIGNAL;
+#else
+constexpr int kNoSignal = 0;
+#endif
+
 // ------------------------------------------------- OpenSSL over our own socket calls
 
 // Its own socket BIO writes in a way that raises SIGPIPE.
 int BioWrite(BIO* bio, const char* bytes, int size) {
   const int fd = *static_cast<int*>(BIO_get_data(bio));
   BIO_clear_retry_flags(bio);
-  const ssize_t n = send(fd, bytes, static_cast<size_t>(size), MSG_NOSIGNAL);
+  const ssize_t n = send(fd, bytes, static_cast<size_t>(size), kNoSignal);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_write(bio);
   return static_cast<int>(n);
 }
@@ -190,7 +197,7 @@ absl::Status Stream::StartTls(const RedisOptions& options, const std::string& ho
 
 ssize_t Stream::Write(const char* bytes, size_t size) {
   if (ssl_ == nullptr) {
-    const ssize_t n = send(fd_, bytes, size, MSG_NOSIGNAL);
+    const ssize_t n = send(fd_, bytes, size, kNoSignal);
     return n >= 0 ? n : errno == EAGAIN || errno == EINTR ? 0 : -1;
   }
   const std::lock_guard<std::mutex> lock(tls_mu_);
