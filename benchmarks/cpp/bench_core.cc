@@ -125,11 +125,24 @@ void Cycle(benchmark::State& state, Subject& subject, Call call) {
   const std::string_view* const first = calls.data() + calls.size() * part / parts;
   const std::string_view* const last = calls.data() + calls.size() * (part + 1) / parts;
   const std::string_view* at = first;
+  Limiter& limiter = subject.limiter();
   for (auto _ : state) {
-    benchmark::DoNotOptimize(call(subject.limiter(), *at));
+    benchmark::DoNotOptimize(call(limiter, *at));
     if (++at == last) at = first;
   }
   state.SetItemsProcessed(state.iterations());
+}
+
+// The same with a limiter for each thread: what two threads can reach on this machine.
+template <typename Call>
+void Apart(const std::string& name, std::shared_ptr<Subject> first, std::shared_ptr<Subject> second,
+           Call call) {
+  benchmark::RegisterBenchmark(name.c_str(),
+                               [=](benchmark::State& state) {
+                                 Cycle(state, state.thread_index() == 0 ? *first : *second, call);
+                               })
+      ->UseRealTime()
+      ->Threads(2);
 }
 
 template <typename Call>
@@ -140,12 +153,15 @@ void Keyed(const std::string& name, std::shared_ptr<Subject> subject, int thread
   for (int n = 1; n <= threads; ++n) benchmark->Threads(n);
 }
 
-int64_t Hit(Limiter& limiter, std::string_view key) { return limiter.Hit(key).allowed; }
-int64_t HitAndTell(Limiter& limiter, std::string_view key) {
+// Not functions: to call those by a pointer would be timed too.
+constexpr auto Hit = [](Limiter& limiter, std::string_view key) {
+  return limiter.Hit(key).allowed;
+};
+constexpr auto HitAndTell = [](Limiter& limiter, std::string_view key) {
   const Decision d = limiter.Hit(key);
   return d.remaining() + d.reset_after_ns;
-}
-int64_t Allow(Limiter& limiter, std::string_view key) { return limiter.Allow(key); }
+};
+constexpr auto Allow = [](Limiter& limiter, std::string_view key) { return limiter.Allow(key); };
 
 void RegisterKeyed() {
   const Limit bucket = Ample(Algorithm::kTokenBucket);
@@ -157,6 +173,7 @@ void RegisterKeyed() {
   const auto million = subject(bucket, 1'000'000);
   Keyed("hit/1_key", one, 2, Hit);
   Keyed("hit/1k_keys", thousand, 2, Hit);
+  Apart("hit/1k_keys/nothing_shared", subject(bucket, 1'000), subject(bucket, 1'000), Hit);
   Keyed("hit/1M_keys", million, 2, Hit);
   Keyed("hit/zipf_of_1M", std::make_shared<Subject>(bucket, 1'000'000, true), 2, Hit);
   Keyed("hit_and_tell/1k_keys", thousand, 1, HitAndTell);

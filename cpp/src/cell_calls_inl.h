@@ -3,8 +3,10 @@
 //
 //   hasher_
 //   Enter()                 what is held while its table is in use
+//   EnterQuickly(number)    the same, but false where it is not to be had at once
 //   TableOf(key)            the table that holds `key` meanwhile
 //   IsDue(entry, now_ns)    whether Entered(entry, now_ns) is to be called after it
+//   IsTendingDue(now_ns)    whether it is after a call that entered nothing
 //   HitOther(charge, key, moment)   what is no plain call on a bucket
 #ifndef TIDEGATE_SRC_CELL_CALLS_INL_H_
 #define TIDEGATE_SRC_CELL_CALLS_INL_H_
@@ -20,27 +22,46 @@
 namespace tidegate {
 
 struct CellCalls {
+  // The short way, which nearly all calls take: one straight line without a call, so
+  // that all it works on stays in registers. Gives up, having charged nothing, where
+  // anything is out of the ordinary; the way to a decision is Hit() then. For plain
+  // charges, and threads that have a number to themselves.
   template <typename S>
-  TIDEGATE_INLINE static Decision Hit(S& store, const Charge& charge, const Moment& moment) {
-    const Fingerprint key = store.hasher_.HashInline(charge.key, charge.limit->tag);
-    const Limit& limit = charge.limit->limit;
-    if (!IsPlain(charge)) [[unlikely]]
-      return HitCopied(store, charge, key, moment);
-    BucketOutcome outcome;
-    HitBucket(store, charge, key, moment, outcome);
-    return MakeDecision(limit, outcome);
+  TIDEGATE_INLINE static bool HitQuickly(S& store, const Fingerprint& key, const Limit& limit,
+                                         int64_t cost, int64_t now_ns, int own_number,
+                                         BucketOutcome& out) {
+    const auto pass = store.EnterQuickly(own_number);
+    if (!pass) [[unlikely]]
+      return false;
+    const Table& table = store.TableOf(key);
+    for (;;) {
+      uint64_t w0 = 0;
+      uint64_t w1 = 0;
+      Cell* const cell = table.FindNear(key, w0, w1);
+      if (cell == nullptr) [[unlikely]]
+        return false;
+      StepBucket(limit, w0, w1, now_ns, cost, out);
+      if (out.behind || store.IsTendingDue(now_ns)) [[unlikely]]
+        return false;
+      if (!out.allowed || Table::ReplaceWords(cell, w0, w1, out.next_w0, out.next_w1,
+                                              limit.denominator() == 1)) [[likely]]
+        return true;
+    }
   }
 
   template <typename S>
-  TIDEGATE_INLINE static Verdict Ask(S& store, const Charge& charge, const Moment& moment) {
+  static Decision Hit(S& store, const Charge& charge, const Moment& moment) {
     const Fingerprint key = store.hasher_.HashInline(charge.key, charge.limit->tag);
-    if (!IsPlain(charge)) [[unlikely]] {
-      const Decision decision = HitCopied(store, charge, key, moment);
-      return VerdictOf(decision.allowed, decision.behind, moment);
-    }
+    const Limit& limit = charge.limit->limit;
+    if (!IsPlain(limit, charge.cost)) return store.HitOther(charge, key, moment);
     BucketOutcome outcome;
-    HitBucket(store, charge, key, moment, outcome);
-    return VerdictOf(outcome.allowed, outcome.behind, moment);
+    Table::Entry entry;
+    {
+      [[maybe_unused]] const auto pass = store.Enter();
+      UpdateBucket(store.TableOf(key), charge, key, moment, entry, outcome);
+    }
+    if (store.IsDue(entry, moment.now_ns)) store.Entered(entry, moment.now_ns);
+    return MakeDecision(limit, outcome);
   }
 
   // Buckets and windows, of any cost.
@@ -113,7 +134,8 @@ struct CellCalls {
       bool plain = true;
       for (size_t i = 0; i < part.size(); ++i) {
         keys[i] = FingerprintOf(store, part[i].key, *part[i].limit);
-        plain = plain && part[i].limit == part[0].limit && IsPlain(part[i]);
+        plain =
+            plain && part[i].limit == part[0].limit && IsPlain(part[i].limit->limit, part[i].cost);
       }
       if (!plain) {
         store.Store::HitMany(part, moment, verdicts + start);
@@ -155,14 +177,11 @@ struct CellCalls {
     }
   }
 
- private:
-  // Copies: what the hot path told the address of could not stay in registers.
-  template <typename S>
-  TIDEGATE_INLINE static Decision HitCopied(S& store, Charge charge, Fingerprint key,
-                                            Moment moment) {
-    return store.HitOther(charge, key, moment);
+  static bool IsPlain(const Limit& limit, int64_t cost) {
+    return IsBucket(limit.algorithm()) && cost <= limit.burst();
   }
 
+ private:
   // Within a pass.
   template <typename S>
   TIDEGATE_INLINE static void Prefetch(S& store, absl::Span<const Fingerprint> keys) {
@@ -171,11 +190,6 @@ struct CellCalls {
       __builtin_prefetch(home, 1);
       __builtin_prefetch(home + 2, 1);  // the next line; a prefetch never faults
     }
-  }
-
-  TIDEGATE_INLINE static bool IsPlain(const Charge& charge) {
-    const Limit& limit = charge.limit->limit;
-    return IsBucket(limit.algorithm()) && charge.cost <= limit.burst();
   }
 
   TIDEGATE_INLINE static Verdict VerdictOf(bool allowed, bool behind, const Moment& moment) {
@@ -196,18 +210,6 @@ struct CellCalls {
               next_w1 = out.next_w1;
               return out.behind ? moment.confirmed : out.allowed;
             });
-  }
-
-  template <typename S>
-  TIDEGATE_INLINE static void HitBucket(S& store, const Charge& charge, const Fingerprint& key,
-                                        const Moment& moment, BucketOutcome& outcome) {
-    Table::Entry entry;
-    {
-      [[maybe_unused]] const auto pass = store.Enter();
-      UpdateBucket(store.TableOf(key), charge, key, moment, entry, outcome);
-    }
-    if (store.IsDue(entry, moment.now_ns)) [[unlikely]]
-      store.Entered(entry, moment.now_ns);
   }
 };
 

@@ -4,8 +4,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "memory_store_inl.h"
-#include "shm_store_inl.h"
+#include "cell_calls_inl.h"
 #include "tidegate/redis_store.h"
 
 namespace tidegate {
@@ -57,16 +56,14 @@ Limiter::Charges Limiter::PlanFor(std::string_view key, int64_t cost) const {
   return plan;
 }
 
-TIDEGATE_INLINE void Limiter::CountOne(bool allowed) {
-  const int thread = ThreadNumber();
-  Counts& counts = counts_[static_cast<size_t>(thread)];
-  std::atomic<int64_t>& count = allowed ? counts.allowed : counts.denied;
-  if (thread == 0) [[unlikely]] {
-    count.fetch_add(1, std::memory_order_relaxed);
-  } else {
-    count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  }
+namespace {
+
+// For what one thread alone writes.
+TIDEGATE_INLINE void AddAlone(std::atomic<int64_t>& count, int64_t n) {
+  count.store(count.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
 }
+
+}  // namespace
 
 void Limiter::Count(int64_t allowed, int64_t denied) {
   const int thread = ThreadNumber();
@@ -76,44 +73,89 @@ void Limiter::Count(int64_t allowed, int64_t denied) {
     counts.denied.fetch_add(denied, std::memory_order_relaxed);
     return;
   }
-  counts.allowed.store(counts.allowed.load(std::memory_order_relaxed) + allowed,
-                       std::memory_order_relaxed);
-  counts.denied.store(counts.denied.load(std::memory_order_relaxed) + denied,
-                      std::memory_order_relaxed);
+  AddAlone(counts.allowed, allowed);
+  AddAlone(counts.denied, denied);
 }
 
 void Limiter::Count(const Decision& decision, uint32_t rule) {
-  CountOne(decision.allowed);
+  Count(decision.allowed ? 1 : 0, decision.allowed ? 0 : 1);
   if (!decision.allowed) CountRefusalBy(rule);
 }
 
-// One variable that is returned, so that it is made where the caller wants it: to copy a
-// struct that was just written stalls.
-TIDEGATE_INLINE Decision Limiter::HitNow(std::string_view key, int64_t cost) {
+// The short way of a limiter of one limit; false where it leads to no decision.
+template <typename S>
+TIDEGATE_INLINE bool Limiter::HitQuickly(S& store, std::string_view key, int64_t cost,
+                                         int64_t& now_ns, BucketOutcome& outcome) {
+  const BoundLimit& bound = *limits_.data();
+  const int number = OwnThreadNumber();
+  if (number <= 0 || !CellCalls::IsPlain(bound.limit, cost)) [[unlikely]]
+    return false;
+  // In this order: while the time-stamp counter is read, which takes as long as all the
+  // rest, the processor begins nothing, but finishes what it has begun.
+  const Fingerprint print = CellCalls::FingerprintOf(store, key, bound);
+  now_ns = NowNs();
+  if (!CellCalls::HitQuickly(store, print, bound.limit, cost, now_ns, number, outcome)) [[unlikely]]
+    return false;
+  Counts& counts = counts_[static_cast<size_t>(number)];
+  AddAlone(outcome.allowed ? counts.allowed : counts.denied, 1);
+  return true;
+}
+
+template <typename S>
+TIDEGATE_INLINE Decision Limiter::HitIn(S& store, std::string_view key, int64_t cost) {
+  int64_t now_ns = 0;
+  BucketOutcome outcome;
+  if (!HitQuickly(store, key, cost, now_ns, outcome)) [[unlikely]]
+    return HitAtLength(key, cost);
+  // One variable that is returned, so that it is made where the caller wants it: to copy
+  // a struct that was just written stalls.
+  Decision decision = MakeDecision(limits_.data()->limit, outcome);
+  decision.at_ns = now_ns;
+  return decision;
+}
+
+template <typename S>
+TIDEGATE_INLINE bool Limiter::AllowIn(S& store, std::string_view key, int64_t cost) {
+  int64_t now_ns = 0;
+  BucketOutcome outcome;
+  if (!HitQuickly(store, key, cost, now_ns, outcome)) [[unlikely]]
+    return HitAtLength(key, cost).allowed;
+  return outcome.allowed;
+}
+
+Decision Limiter::Hit(std::string_view key, int64_t cost) {
+  return memory_ != nullptr ? HitIn(*memory_, key, cost) : HitElsewhere(key, cost);
+}
+
+bool Limiter::Allow(std::string_view key, int64_t cost) {
+  return memory_ != nullptr ? AllowIn(*memory_, key, cost) : AllowElsewhere(key, cost);
+}
+
+// Apart, as are HitAtLength() and AskClock(), so that the memory store's short way has
+// the registers to itself.
+__attribute__((noinline)) Decision Limiter::HitElsewhere(std::string_view key, int64_t cost) {
+  if (shm_ != nullptr) return HitIn(*shm_, key, cost);
+  if (blocks_) {
+    if (Decision early; HitWithoutWaiting(key, cost, &early)) return early;
+  }
+  return HitAtLength(key, cost);
+}
+
+__attribute__((noinline)) bool Limiter::AllowElsewhere(std::string_view key, int64_t cost) {
+  return shm_ != nullptr ? AllowIn(*shm_, key, cost) : HitElsewhere(key, cost).allowed;
+}
+
+__attribute__((noinline)) int64_t Limiter::AskClock() { return clock_->NowNs(); }
+
+__attribute__((noinline)) Decision Limiter::HitAtLength(std::string_view key, int64_t cost) {
   const Moment moment{NowNs()};
-  Decision decision = memory_ != nullptr ? memory_->HitInline({key, limits_.data(), cost}, moment)
-                                         : HitElsewhere(key, cost, moment.now_ns);
+  Decision decision = Decide(key, cost, moment);
   if (decision.behind && sets_back_) [[unlikely]] {
     decision = Decide(key, cost, {NowNs(), /*confirmed=*/true});
   }
   if (!blocks_) decision.at_ns = moment.now_ns;
-  CountOne(decision.allowed);
-  if (!decision.allowed) CountRefusalBy(decision.rule);
+  Count(decision, decision.rule);
   return decision;
-}
-
-// Apart, so that the memory store's path has the registers to itself.
-__attribute__((noinline)) Decision Limiter::HitElsewhere(std::string_view key, int64_t cost,
-                                                         int64_t now_ns) {
-  return shm_ != nullptr ? shm_->HitInline({key, limits_.data(), cost}, {now_ns})
-                         : Decide(key, cost, {now_ns});
-}
-
-Decision Limiter::Hit(std::string_view key, int64_t cost) {
-  if (blocks_) [[unlikely]] {
-    if (Decision early; HitWithoutWaiting(key, cost, &early)) return early;
-  }
-  return HitNow(key, cost);
 }
 
 bool Limiter::HitWithoutWaiting(std::string_view key, int64_t cost, Decision* decision) {
@@ -165,22 +207,6 @@ std::function<int64_t()> Limiter::ClockToConfirm() {
 
 void Limiter::Kick() {
   if (redis_ != nullptr) redis_->Kick();
-}
-
-bool Limiter::Allow(std::string_view key, int64_t cost) {
-  if (memory_ == nullptr && shm_ == nullptr) return Hit(key, cost).allowed;
-  const Verdict verdict = memory_ != nullptr
-                              ? memory_->AskInline({key, limits_.data(), cost}, {NowNs()})
-                              : AskElsewhere(key, cost);
-  if (verdict == Verdict::kUnconfirmed) [[unlikely]]
-    return Hit(key, cost).allowed;
-  const bool allowed = verdict == Verdict::kAllowed;
-  CountOne(allowed);
-  return allowed;
-}
-
-__attribute__((noinline)) Verdict Limiter::AskElsewhere(std::string_view key, int64_t cost) {
-  return shm_->AskInline({key, limits_.data(), cost}, {NowNs()});
 }
 
 Decision Limiter::Peek(std::string_view key, int64_t cost) {

@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "cell_calls_inl.h"
 #include "log_table.h"
-#include "memory_store_inl.h"
 
 namespace tidegate {
 namespace {
@@ -73,7 +73,12 @@ MemoryStore::Pages::~Pages() {
 }
 
 void MemoryStore::Pages::ReleaseSlice(size_t i) {
-  madvise(table_.slice(i), Table::kSliceBytes, kGiveBack);
+  // Whole huge pages: to break one up takes longer than to give it back, and what is
+  // given back whole is what the next table gets.
+  constexpr size_t kSlices = kHugePage / Table::kSliceBytes;
+  const size_t at_once = bytes_ >= kHugeFrom ? kSlices : 1;
+  if ((i + 1) % at_once != 0) return;
+  madvise(table_.slice(i + 1 - at_once), at_once * Table::kSliceBytes, kGiveBack);
 }
 
 absl::StatusOr<std::shared_ptr<MemoryStore>> MemoryStore::Create(const MemoryOptions& options) {
@@ -103,7 +108,7 @@ BoundLimit MemoryStore::Bind(const Limit& limit, std::string_view scope) const {
 }
 
 Decision MemoryStore::Hit(const Charge& charge, const Moment& moment) {
-  return HitInline(charge, moment);
+  return CellCalls::Hit(*this, charge, moment);
 }
 
 Decision MemoryStore::HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment) {

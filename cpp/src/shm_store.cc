@@ -9,10 +9,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "cell_calls_inl.h"
 #include "log_cells.h"
 #include "platform.h"
 #include "shm_file.h"
-#include "shm_store_inl.h"
 #include "tidegate/clock.h"
 
 namespace tidegate {
@@ -108,7 +108,7 @@ BoundLimit ShmStore::Bind(const Limit& limit, std::string_view scope) const {
 }
 
 Decision ShmStore::Hit(const Charge& charge, const Moment& moment) {
-  return HitInline(charge, moment);
+  return CellCalls::Hit(*this, charge, moment);
 }
 
 Decision ShmStore::HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment) {

@@ -35,6 +35,13 @@ TIDEGATE_INLINE Cell* Table::FindNear(const Fingerprint& key, uint64_t& w0, uint
   return nullptr;
 }
 
+TIDEGATE_INLINE bool Table::ReplaceWords(Cell* cell, uint64_t w0, uint64_t w1, uint64_t next_w0,
+                                         uint64_t next_w1, bool one_word) {
+  if (one_word && w1 == 0) [[likely]]
+    return cell->w0.compare_exchange_strong(w0, next_w0);
+  return CompareAndSwap(&cell->w0, {w0, w1}, {next_w0, next_w1});
+}
+
 template <typename StepFunction>
 TIDEGATE_INLINE void Table::Update(const Fingerprint& key, int64_t now_ns, bool one_word,
                                    Entry& entry, StepFunction step) {
@@ -60,13 +67,8 @@ TIDEGATE_INLINE void Table::Update(const Fingerprint& key, int64_t now_ns, bool 
         Replace({cell, {w0, w1}, {}}, {0, key.lo});
       return;
     }
-    if (one_word && w1 == 0) [[likely]] {
-      uint64_t expected = w0;
-      if (cell->w0.compare_exchange_strong(expected, next_w0)) [[likely]]
-        return;
-    } else if (CompareAndSwap(&cell->w0, {w0, w1}, {next_w0, next_w1})) {
+    if (ReplaceWords(cell, w0, w1, next_w0, next_w1, one_word)) [[likely]]
       return;
-    }
   }
 }
 

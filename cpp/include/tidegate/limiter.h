@@ -67,7 +67,7 @@ class Limiter {
   Fingerprint FingerprintOf(std::string_view key) const;
   void HitMany(absl::Span<const Fingerprint> keys, bool* allowed);
 
-  int64_t NowNs() { return clock_ == nullptr ? system_.Now() + clock_shift_ns_ : clock_->NowNs(); }
+  int64_t NowNs() { return clock_ == nullptr ? system_.Now() + clock_shift_ns_ : AskClock(); }
   LimiterStats stats() const;
   // How often each of limits() was the one that refused, in their order.
   std::vector<int64_t> refused() const;
@@ -97,14 +97,22 @@ class Limiter {
   Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
           std::shared_ptr<Clock> clock);
 
-  Decision HitNow(std::string_view key, int64_t cost);
-  Decision HitElsewhere(std::string_view key, int64_t cost, int64_t now_ns);
-  Verdict AskElsewhere(std::string_view key, int64_t cost);
+  int64_t AskClock();
+  // What is short in Hit() and Allow(), and what is not.
+  template <typename S>
+  bool HitQuickly(S& store, std::string_view key, int64_t cost, int64_t& now_ns,
+                  BucketOutcome& outcome);
+  template <typename S>
+  Decision HitIn(S& store, std::string_view key, int64_t cost);
+  template <typename S>
+  bool AllowIn(S& store, std::string_view key, int64_t cost);
+  Decision HitElsewhere(std::string_view key, int64_t cost);
+  bool AllowElsewhere(std::string_view key, int64_t cost);
+  Decision HitAtLength(std::string_view key, int64_t cost);
   Decision Decide(std::string_view key, int64_t cost, const Moment& moment);
   void AskMany(absl::Span<const Fingerprint> keys, const Moment& moment, Verdict* verdicts);
   Charges PlanFor(std::string_view key, int64_t cost) const;
   bool Releases(const BoundLimit& limit) const;
-  void CountOne(bool allowed);
   void Count(int64_t allowed, int64_t denied);
   // A decision that the limit number `rule` of this limiter bound.
   void Count(const Decision& decision, uint32_t rule);

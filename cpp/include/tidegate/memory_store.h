@@ -53,11 +53,6 @@ class MemoryStore final : public Store {
   void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
   StoreStats stats() const override;
 
-  // Hit(), to be inlined; defined in src/memory_store_inl.h.
-  Decision HitInline(const Charge& charge, const Moment& moment);
-  // The same without the numbers.
-  Verdict AskInline(const Charge& charge, const Moment& moment);
-
  private:
   friend struct CellCalls;
 
@@ -72,6 +67,7 @@ class MemoryStore final : public Store {
     const Table& table() const { return table_; }
     Table& table() { return table_; }
     bool ok() const { return memory_ != nullptr; }
+    // Of slices that are released in order.
     void ReleaseSlice(size_t i);
 
    private:
@@ -94,8 +90,14 @@ class MemoryStore final : public Store {
     }
     return table;
   }
+  __attribute__((always_inline)) Gate::QuickPass EnterQuickly(int own_number) {
+    return Gate::QuickPass(gate_, own_number);
+  }
+  bool IsTendingDue(int64_t now_ns) const {
+    return now_ns >= tend_at_ns_.load(std::memory_order_relaxed);
+  }
   bool IsDue(const Table::Entry& entry, int64_t now_ns) const {
-    return entry.changed() || now_ns >= tend_at_ns_.load(std::memory_order_relaxed);
+    return entry.changed() || IsTendingDue(now_ns);
   }
   // Counts a new cell, and now and then does a step of growth. Not in a pass.
   void Entered(const Table::Entry& entry, int64_t now_ns);

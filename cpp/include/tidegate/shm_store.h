@@ -103,11 +103,6 @@ class ShmStore final : public Store {
   int64_t clock_shift_ns() const override { return clock_shift_ns_; }
   StoreStats stats() const override;
 
-  // Hit(), to be inlined; defined in src/shm_store_inl.h.
-  Decision HitInline(const Charge& charge, const Moment& moment);
-  // The same without the numbers.
-  Verdict AskInline(const Charge& charge, const Moment& moment);
-
   const std::string& path() const { return path_; }
   int64_t capacity() const { return capacity_; }
   size_t bytes() const { return bytes_; }
@@ -135,12 +130,16 @@ class ShmStore final : public Store {
 
  private:
   friend struct CellCalls;
-  struct NoPass {};
+  struct NoPass {
+    explicit operator bool() const { return true; }
+  };
 
   ShmStore(std::string path, void* memory);
 
   NoPass Enter() const { return {}; }
+  NoPass EnterQuickly(int) const { return {}; }
   Table& TableOf(const Fingerprint&) { return table_; }
+  static bool IsTendingDue(int64_t) { return false; }
   static bool IsDue(const Table::Entry& entry, int64_t) { return entry.changed(); }
   void Entered(const Table::Entry& entry, int64_t now_ns);
   Decision HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment);

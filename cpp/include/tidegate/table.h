@@ -138,12 +138,16 @@ class Table {
 
   // Looks `key` up, or claims a cell for it, and puts what `step` makes of its state
   // in the place of that, as often as somebody comes in between.
-  // `step(w0, w1, next_w0, next_w1)` returns whether to write. Limits whose states
-  // never use w1 are `one_word`, and take a compare-and-swap of half the price.
+  // `step(w0, w1, next_w0, next_w1)` returns whether to write. `one_word` as below.
   // Defined in src/table_inl.h.
   template <typename StepFunction>
   void Update(const Fingerprint& key, int64_t now_ns, bool one_word, Entry& entry,
               StepFunction step);
+
+  // Replace() for states that are in registers. Limits whose states never use w1 are
+  // `one_word`, and take a compare-and-swap of half the price.
+  static bool ReplaceWords(Cell* cell, uint64_t w0, uint64_t w1, uint64_t next_w0, uint64_t next_w1,
+                           bool one_word);
 
   // Enters a key that the table does not hold, while nobody else is in it.
   Entry Put(const Fingerprint& key, const CellState& state, int64_t now_ns);
