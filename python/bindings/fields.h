@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "tidegate/decision.h"
+#include "tidegate/limiter.h"
 
 namespace tidegate::python {
 
@@ -61,7 +63,7 @@ struct Text {
     return PyUnicode_DecodeASCII(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr);
   }
   static std::string_view View(PyObject* object) {
-    if (!PyUnicode_Check(object) || !PyUnicode_IS_COMPACT_ASCII(object)) return {};
+    if (!PyUnicode_Check(object) || !PyUnicode_IS_ASCII(object)) return {};
     return {static_cast<const char*>(PyUnicode_DATA(object)),
             static_cast<size_t>(PyUnicode_GET_LENGTH(object))};
   }
@@ -83,17 +85,20 @@ inline int64_t Later(int64_t ns, int64_t span_ns) {
   return __builtin_add_overflow(ns, span_ns, &sum) ? std::numeric_limits<int64_t>::max() : sum;
 }
 
+// What a refusal tells to wait, in whole seconds; none where waiting does not help.
+inline std::optional<int64_t> WaitOf(const Decision& d, double extra_s) {
+  if (d.allowed || d.retry_after_ns == Decision::kNever) return std::nullopt;
+  return CeilSeconds(Later(d.retry_after_ns, static_cast<int64_t>(std::ceil(extra_s * 1e9))));
+}
+
 inline Told TellOf(const Decision& d, int64_t decided_ns, int64_t now_ns, double extra_s) {
   // An instant that has gone by since is told as now.
   const int64_t reset_ns = std::max(Later(decided_ns, d.reset_after_ns), now_ns);
-  Told told{d.remaining(), CeilSeconds(reset_ns), CeilSeconds(reset_ns - now_ns), std::nullopt};
-  if (!d.allowed && d.retry_after_ns != Decision::kNever) {
-    const double extra_ns = std::ceil(extra_s * 1e9);
-    told.wait_s = CeilSeconds(Later(d.retry_after_ns, static_cast<int64_t>(extra_ns)));
-    // A refused client need not be told of a later instant than that at which it may try
-    // again: Retry-After must not precede the effective window.
-    told.window_s = *told.wait_s;
-  }
+  Told told{d.remaining(), CeilSeconds(reset_ns), CeilSeconds(reset_ns - now_ns),
+            WaitOf(d, extra_s)};
+  // A refused client need not be told of a later instant than that at which it may try
+  // again: Retry-After must not precede the effective window.
+  if (told.wait_s.has_value()) told.window_s = *told.wait_s;
   return told;
 }
 
@@ -167,7 +172,9 @@ class Template {
     }
     // Whose code may do anything to the list.
     const auto kept = py::reinterpret_borrow<py::object>(pair);
-    return NameOf(Kind::View(Stolen(PySequence_GetItem(pair, 0)).ptr()));
+    const py::object items = Stolen(PySequence_Tuple(pair));
+    if (PyTuple_GET_SIZE(items.ptr()) == 0) throw py::value_error("a header is an empty pair");
+    return NameOf(Kind::View(PyTuple_GET_ITEM(items.ptr(), 0)));
   }
 
   static unsigned NameOf(std::string_view header) {
@@ -233,7 +240,7 @@ class Template {
 };
 
 struct Fields {
-  Fields(py::object clock, const Rules& rules, bool x_ratelimit,
+  Fields(std::shared_ptr<Limiter> clock, const Rules& rules, bool x_ratelimit,
          const std::optional<std::string>& policy)
       : limiter(std::move(clock)),
         raw(rules, x_ratelimit, policy),
@@ -248,7 +255,7 @@ struct Fields {
     }
   }
 
-  const py::object limiter;
+  const std::shared_ptr<Limiter> limiter;  // whose clock tells the time
   const Template<Raw> raw;
   const Template<Text> text;
 };

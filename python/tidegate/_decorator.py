@@ -228,7 +228,7 @@ def _wrapped(view: Callable[..., Any], guards: Sequence[Guard]) -> Callable[...,
 
     @functools.wraps(view)
     async def limited_async(*args: Any, **kwargs: Any) -> Any:
-        if way is not None and way.request in kwargs:
+        if way is not None and kwargs.get(way.request) is not None:
             call: Call = StarletteCall(way, kwargs)  # the way of FastAPI, in one step
         else:
             call = opened(way, args, kwargs)

@@ -15,7 +15,7 @@ from tidegate import _errors
 from tidegate._errors import ConfigurationError
 from tidegate._frameworks import VERDICTS, limited_class
 from tidegate._guard import Guard, Verdict, finished
-from tidegate._headers import PROBLEM_TYPE, retry_seconds
+from tidegate._headers import PROBLEM_TYPE
 from tidegate._middleware import replacement
 from tidegate._registered import check_view, reference_count, refuse_registered
 from tidegate._scopes import own_scope
@@ -42,7 +42,7 @@ class RateLimitExceeded(_errors.RateLimitExceeded, TooManyRequests):
     """
 
     def __init__(self, verdict: Verdict) -> None:
-        wait = retry_seconds(verdict.decision)
+        wait = verdict.wait
         advice = "" if wait is None else f" Try again in {wait} s."
         super().__init__(verdict.decision)
         self.description = f"The limit {verdict.decision.rule} refused this request.{advice}"

@@ -119,7 +119,7 @@ def opened(way: Injection | None, args: tuple[Any, ...], kwargs: dict[str, Any])
             if isinstance(arg, django.HttpRequest):
                 return _DjangoCall(django, arg)
     if way is not None:
-        if way.request in kwargs:
+        if kwargs.get(way.request) is not None:
             return StarletteCall(way, kwargs)
         # Starlette's own routes give the request by position, methods after `self`.
         connection = sys.modules["starlette.requests"].HTTPConnection
@@ -198,9 +198,9 @@ class StarletteCall:
     def answered(self, result: Any, verdict: Verdict) -> Any:
         # FastAPI copies the headers of the injected response only where the result is none.
         raw = getattr(result, "raw_headers", None)
-        if raw is None and self._response is not None:
+        if not isinstance(raw, list) and self._response is not None:
             raw = self._response.raw_headers
-        if raw is not None:
+        if isinstance(raw, list):
             verdict.put(raw)
         return result
 

@@ -78,7 +78,7 @@ class Verdict(_core.Verdict):
 
     def problem(self) -> bytes:
         """The body of a refusal."""
-        return self._terms.problems.encode(self.decision, self._extra)
+        return self._terms.problems.encode(self.decision, self.wait)
 
     async def undo(self, blocking: bool = False) -> None:
         """Gives back what was charged."""
@@ -156,6 +156,8 @@ class Guard:
             and isinstance(limit, Limiter)
             and isinstance(cost, int)
             and cost_after is None
+            # Of a Limiter that asks in another way, that way is taken.
+            and type(limit).hit_async is Limiter.hit_async
         )
         self._quiet_until: dict[str, float] = {}
 
@@ -178,12 +180,12 @@ class Guard:
             if type(key) is str:
                 terms = self._terms
                 limiter = terms.limiter
-                loops = None if blocking else limiter._loops
-                if loops is None:
-                    decided_ns = None
+                loops = limiter._loops
+                # A server's decision is by the server's clock.
+                decided_ns = None if loops is None else limiter._now_ns()
+                if loops is None or blocking:
                     decision = limiter.hit(key, self.cost)
                 else:
-                    decided_ns = limiter._now_ns()
                     decision = loops.begin(limiter, loops.HIT, key, self.cost)
                     if type(decision) is not Decision:
                         later: Any = self._judged(request, key, decided_ns, decision)

@@ -77,9 +77,8 @@ class Problems:
         }
         self._last: tuple[tuple[str, int | None], bytes] = (("", None), b"")  # as in Fields
 
-    def encode(self, decision: Decision, extra: float = 0.0) -> bytes:
-        """The body that goes with `decision`, which is a refusal; see Fields for `extra`."""
-        wait = retry_seconds(decision, extra)
+    def encode(self, decision: Decision, wait: int | None) -> bytes:
+        """The body that goes with `decision`, a refusal that `wait` seconds cure; None: nothing."""
         told = decision.rule, wait
         last = self._last
         if last[0] == told:
@@ -93,9 +92,9 @@ class Problems:
         return body
 
 
-def retry_seconds(refusal: Decision, extra: float = 0.0) -> int | None:
-    """Retry-After, with `extra` seconds on top; None where no wait would help."""
-    wait = refusal.retry_after + extra
+def retry_seconds(refusal: Decision) -> int | None:
+    """The whole seconds after which it would pass; None where no wait would help."""
+    wait = refusal.retry_after
     return None if wait == math.inf else math.ceil(wait)
 
 

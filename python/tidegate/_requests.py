@@ -12,12 +12,13 @@ __all__ = ["connection_of", "fields_of", "source_of"]
 
 def source_of(request: Any) -> Mapping[str, Any]:
     """The scope or the environ of whatever a framework calls a request."""
-    for name in ("scope", "environ", "META"):
-        source = getattr(request, name, None)
-        if type(source) is dict or (source is not None and isinstance(source, Mapping)):
-            return source
     if isinstance(request, Mapping):
         return request
+    # A request of WSGI may have any other attribute, given by the service.
+    for name in ("environ", "scope", "META"):
+        source = getattr(request, name, None)
+        if isinstance(source, Mapping):
+            return source
     raise ArgumentTypeError(
         f"a key function was given a {type(request).__name__}; accepted are an ASGI scope, a "
         "WSGI environ, or a request of a framework on one of these"
@@ -26,10 +27,14 @@ def source_of(request: Any) -> Mapping[str, Any]:
 
 def connection_of(request: Any) -> str | None:
     """The address that a connection came from, without its port; None where it has none."""
-    # What a server gives is a plain dict, of which there is no need to ask more.
-    source = request if type(request) is dict else getattr(request, "scope", None)
-    if type(source) is not dict:
-        source = source_of(request)
+    # Most are what a server gives, a dict, or a request of Starlette, which has its scope: of
+    # these there is no need to ask more.
+    if isinstance(request, dict):
+        source: Any = request
+    else:
+        source = getattr(request, "scope", None)
+        if type(source) is not dict or source.get("type") not in ("http", "websocket"):
+            source = source_of(request)
     client = source.get("client")
     address: Any = client[0] if client else source.get("REMOTE_ADDR")
     return address if address and isinstance(address, str) else None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import weakref
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from types import CoroutineType
@@ -101,7 +102,7 @@ class RateLimit:
     ) -> None:
         check_scope(scope)
         # The last of those that it was called for, whose function tells the fields.
-        self._route: Any = None
+        self._route: Callable[[], Any] = lambda: None
         self._guard = guard_in_scope(
             limit,
             # Made in the same order, they have the same number in every worker.
@@ -129,12 +130,12 @@ class RateLimit:
     async def __call__(self, request: Request, response: Response) -> Decision | None:
         scope = request.scope
         before: tuple[Verdict, ...] = scope.get(_SEEN, ())
+        # A task may come with what it knew of another request.
+        _verdicts.set(before)
         verdict = self._guard.judge(request)
         if isinstance(verdict, CoroutineType):
             verdict = await verdict
         if verdict is None:
-            # A task may come with what it knew of another request.
-            _verdicts.set(before)
             return None
         if not verdict.decision.allowed:
             scope.pop(_SEEN, None)
@@ -144,9 +145,9 @@ class RateLimit:
         verdicts = scope[_SEEN] = (*before, verdict)
         _verdicts.set(verdicts)
         route = scope.get("route")
-        if route is not self._route:
+        if route is not self._route():
             _tell_responses(route)
-            self._route = route
+            self._route = (lambda: None) if route is None else weakref.ref(route)
         handlers = scope.get("starlette.exception_handlers")
         if handlers is not None and _Told not in handlers[0]:
             _tell_answers(handlers)
@@ -201,23 +202,25 @@ def _tell_responses(route: Any) -> None:
     if call is None or hasattr(call, _TELLS):
         return
 
-    def tell(raw: Any) -> None:
+    def tell(result: Any) -> None:
         verdicts = _verdicts.get()
-        if verdicts:
+        # Of a response; what a service calls so itself is a value.
+        raw = result.raw_headers
+        if verdicts and isinstance(raw, list):
             _binding(verdicts).put(raw)
 
     @functools.wraps(call)
     async def telling_async(*args: Any, **kwargs: Any) -> Any:
         result = await call(*args, **kwargs)
         if hasattr(result, "raw_headers"):
-            tell(result.raw_headers)
+            tell(result)
         return result
 
     @functools.wraps(call)
     def telling(*args: Any, **kwargs: Any) -> Any:
         result = call(*args, **kwargs)
         if hasattr(result, "raw_headers"):
-            tell(result.raw_headers)
+            tell(result)
         return result
 
     if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
@@ -244,7 +247,7 @@ def _telling_handler(handler: Any) -> Any:
         verdicts = request.scope.get(_SEEN)
         raw = getattr(response, "raw_headers", None)
         # A refusal tells of itself.
-        if verdicts and raw is not None and not isinstance(exc, RateLimited):
+        if verdicts and isinstance(raw, list) and not isinstance(exc, RateLimited):
             _binding(verdicts).put(raw)
         return response
 
