@@ -128,7 +128,7 @@ def _longest_touch_us() -> float:
         return 0.0
     huge = 2 << 20
     longest = 0
-    with mmap.mmap(-1, 65 * huge) as memory:
+    with mmap.mmap(-1, 65 * huge, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         memory.madvise(mmap.MADV_HUGEPAGE)
         for at in range(0, len(memory), huge):
             start = time.perf_counter_ns()

@@ -28,6 +28,10 @@ constexpr int kGiveBack = MADV_DONTNEED;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kHugeFrom = size_t{32} << 20;
 
+// Of the first table, and of the least one: a few hot keys then seldom share a cache
+// line, for which threads would wait for each other. Only pages that hold keys are touched.
+constexpr size_t kFewestSlices = 4;
+
 size_t SlicesFor(double keys, double load) {
   return std::max<size_t>(
       1, static_cast<size_t>(std::ceil(keys / load / static_cast<double>(Table::kSliceCells))));
@@ -87,9 +91,10 @@ absl::StatusOr<std::shared_ptr<MemoryStore>> MemoryStore::Create(const MemoryOpt
                                                    options.capacity, " keys; accepted is 1 to ",
                                                    MemoryOptions::kMaxCapacity));
   }
-  Pages first(1);
+  const auto most = SlicesFor(static_cast<double>(options.capacity), kFullest);
+  Pages first(std::min(most, kFewestSlices));
   if (!first.ok()) {
-    return absl::ResourceExhaustedError("no memory for a memory store of one slice");
+    return absl::ResourceExhaustedError("no memory for the first slices of a memory store");
   }
   return std::shared_ptr<MemoryStore>(new MemoryStore(options, std::move(first)));
 }
@@ -98,7 +103,7 @@ MemoryStore::MemoryStore(const MemoryOptions& options, Pages first)
     : hasher_(Hasher::RandomSeed()),
       most_slices_(SlicesFor(static_cast<double>(options.capacity), kFullest)),
       current_(std::move(first)),
-      grow_at_(static_cast<int64_t>(kFullest * Table::kSliceCells)),
+      grow_at_(static_cast<int64_t>(kFullest * static_cast<double>(current_.table().cells()))),
       logs_(std::make_unique<LogTable>(most_slices_ * Table::kSliceBytes)) {}
 
 MemoryStore::~MemoryStore() = default;
@@ -235,7 +240,7 @@ void MemoryStore::Maintain(int64_t now_ns) {
       BeginMove(now_ns);
       return;
     }
-    if (slices == 1) return;
+    if (slices <= kFewestSlices) return;
     const size_t slice = tended_.load(std::memory_order_relaxed);
     const double kept =
         KeptShare(slice, now_ns) * static_cast<double>(used) / static_cast<double>(slices);
@@ -244,8 +249,12 @@ void MemoryStore::Maintain(int64_t now_ns) {
     if (slice + 1 < slices) return;
     const auto seen = static_cast<double>(kept_seen_.exchange(0));
     tended_.store(0, std::memory_order_relaxed);
-    if (2 * SlicesFor(seen, kFresh) <= slices) BeginMove(now_ns);
+    if (2 * WantedFor(seen) <= slices) BeginMove(now_ns);
   });
+}
+
+size_t MemoryStore::WantedFor(double keys) const {
+  return std::min(most_slices_, std::max(kFewestSlices, SlicesFor(keys, kFresh)));
 }
 
 // Makes the table that what is worth keeping fills to kFresh, unless that would be
@@ -254,7 +263,7 @@ void MemoryStore::BeginMove(int64_t now_ns) {
   const size_t slices = current_.table().slices();
   const auto used = static_cast<double>(used_.load(std::memory_order_relaxed));
   const double kept = KeptShare(static_cast<size_t>(now_ns) % slices, now_ns);
-  const size_t wanted = std::min(most_slices_, SlicesFor(used * kept, kFresh));
+  const size_t wanted = WantedFor(used * kept);
   Pages pages = wanted == slices && kept > 0.8 ? Pages() : Pages(wanted);
   if (!pages.ok()) {
     // Look again when a sixteenth more has come in.
@@ -274,7 +283,12 @@ void MemoryStore::MoveSlice(int64_t now_ns) {
   const size_t from = moved_slices_;
   const double wanted = KeptShare(from, now_ns) * static_cast<double>(Table::kSliceCells) +
                         static_cast<double>(next_used_);
-  if (wanted > kFullest * static_cast<double>(next_.table().cells()) && Enlarge(now_ns)) return;
+  // Slices go in order, so what has been moved fills as large a part of the next table.
+  const double part =
+      static_cast<double>(from + 1) / static_cast<double>(current_.table().slices());
+  if (wanted > kFullest * part * static_cast<double>(next_.table().cells()) && Enlarge(now_ns)) {
+    return;
+  }
   MoveCells(current_.table().slice(from), next_.table(), now_ns);
   current_.ReleaseSlice(from);
   if (++moved_slices_ == current_.table().slices()) FinishMove();
@@ -284,7 +298,7 @@ void MemoryStore::MoveSlice(int64_t now_ns) {
 // where there is none.
 bool MemoryStore::Enlarge(int64_t now_ns) {
   const auto used = static_cast<double>(used_.load(std::memory_order_relaxed));
-  const size_t wanted = std::min(most_slices_, SlicesFor(used, kFresh));
+  const size_t wanted = WantedFor(used);
   if (wanted <= next_.table().slices()) return false;
   Pages larger(wanted);
   if (!larger.ok()) return false;

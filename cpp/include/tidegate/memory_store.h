@@ -108,6 +108,8 @@ class MemoryStore final : public Store {
   void MoveCells(Cell* cells, Table& to, int64_t now_ns);
   void FinishMove();
   double KeptShare(size_t slice, int64_t now_ns) const;
+  // Slices of a new table for `keys`.
+  size_t WantedFor(double keys) const;
 
   const Hasher hasher_;
   const size_t most_slices_;
