@@ -27,7 +27,7 @@ namespace {
 struct PyLimiter {
   Limiter* open = nullptr;  // null once closed
   // Kept after close(): decisions point into it.
-  std::unique_ptr<Limiter> limiter;
+  std::shared_ptr<Limiter> limiter;
 };
 
 }  // namespace
@@ -43,7 +43,11 @@ Limiter* LimiterOf(PyObject* self) {
   return py_limiter->open;
 }
 
-int64_t NowOf(PyObject* self) { return HeldBy<PyLimiter>(self)->limiter->NowNs(); }
+std::shared_ptr<Limiter> SharedLimiter(const py::object& object) {
+  const PyLimiter* held = IsLimiter(object.ptr()) ? HeldBy<PyLimiter>(object.ptr()) : nullptr;
+  if (held == nullptr) throw py::type_error("a Limiter is expected");
+  return held->limiter;
+}
 
 namespace {
 

@@ -4,7 +4,7 @@
 
 #include <pybind11/pybind11.h>
 
-#include <cstdint>
+#include <memory>
 
 #include "tidegate/limiter.h"
 
@@ -16,8 +16,8 @@ bool IsLimiter(PyObject* object);
 // is closed.
 Limiter* LimiterOf(PyObject* self);
 
-// The clock of one, closed or not.
-int64_t NowOf(PyObject* self);
+// The same, closed or not, to be kept without the object. Throws py::type_error for others.
+std::shared_ptr<Limiter> SharedLimiter(const pybind11::object& object);
 
 }  // namespace tidegate::python
 

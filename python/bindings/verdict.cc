@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 
@@ -69,7 +70,8 @@ PyObject* New(PyTypeObject* type, PyObject* args, PyObject* names) {
   verdict.decision = kept(2);
   verdict.charges = kept(4);
   verdict.fields = PyObject_GetAttr(verdict.terms, fields_name);
-  if (verdict.fields != nullptr && Py_TYPE(verdict.fields) != fields_type) {
+  if (verdict.fields != nullptr &&
+      (Py_TYPE(verdict.fields) != fields_type || HeldBy<Fields>(verdict.fields) == nullptr)) {
     PyErr_SetString(PyExc_TypeError, "the terms have no Fields");
   }
   const Decision& decision = *GetDecision(verdict.decision);
@@ -97,13 +99,15 @@ PyObject* Telling(PyObject* self, Use use) {
     const VerdictObject& verdict = Of(self);
     const Fields& fields = *HeldBy<Fields>(verdict.fields);
     const Decision& decision = *GetDecision(verdict.decision);
-    const int64_t now_ns = NowOf(fields.limiter.ptr());
+    const int64_t now_ns = fields.limiter->NowNs();
     const Told told = TellOf(decision, verdict.decided_ns, now_ns, verdict.extra);
     return use(fields, decision, told).release().ptr();
   } catch (py::error_already_set& error) {
     error.restore();
   } catch (const py::builtin_exception& error) {
     error.set_error();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }
@@ -136,6 +140,18 @@ PyObject* Put(PyObject* self, PyObject* headers) {
   });
 }
 
+PyObject* GetWait(PyObject* self, void* /*closure*/) {
+  const VerdictObject& verdict = Of(self);
+  const auto wait_s = WaitOf(*GetDecision(verdict.decision), verdict.extra);
+  if (!wait_s.has_value()) Py_RETURN_NONE;
+  return PyLong_FromLongLong(*wait_s);
+}
+
+PyGetSetDef getters[] = {
+    {"wait", GetWait, nullptr, "Seconds that a refusal tells to wait.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
 PyMethodDef methods[] = {
     {"fields", Encode<Raw>, METH_NOARGS, "fields($self, /)\n--\n\nThe fields for ASGI."},
     {"text_fields", Encode<Text>, METH_NOARGS, "text_fields($self, /)\n--\n\nThe fields for WSGI."},
@@ -151,7 +167,6 @@ PyMemberDef members[] = {
     {"decision", T_OBJECT, offsetof(VerdictObject, decision), READONLY, "What was decided."},
     {"_terms", T_OBJECT, offsetof(VerdictObject, terms), READONLY, nullptr},
     {"_charges", T_OBJECT, offsetof(VerdictObject, charges), 0, nullptr},
-    {"_extra", T_DOUBLE, offsetof(VerdictObject, extra), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };
 
@@ -162,8 +177,7 @@ void RegisterVerdict(py::module_& m) {
   fields_type = reinterpret_cast<PyTypeObject*>(fields.ptr());
   fields.def(py::init([](const py::object& limiter, const Rules& rules, bool x_ratelimit,
                          const std::optional<std::string>& policy) {
-               if (!IsLimiter(limiter.ptr())) throw py::type_error("a Limiter is expected");
-               return std::make_unique<Fields>(limiter, rules, x_ratelimit, policy);
+               return std::make_unique<Fields>(SharedLimiter(limiter), rules, x_ratelimit, policy);
              }),
              py::arg("limiter"), py::arg("rules"), py::arg("x_ratelimit"), py::arg("policy"));
   PyTypeObject& type = verdict_type;
@@ -176,6 +190,7 @@ void RegisterVerdict(py::module_& m) {
   type.tp_doc = "A decision on a request, and what its response is told.";
   type.tp_methods = methods;
   type.tp_members = members;
+  type.tp_getset = getters;
   if (PyType_Ready(&type) < 0) throw py::error_already_set();
   m.add_object("Verdict", reinterpret_cast<PyObject*>(&type));
 }

@@ -145,11 +145,13 @@ class Verdict:
     decision: Decision
     _terms: Terms
     _charges: Any
-    _extra: float
 
     def __new__(
         cls, guard: Guard, terms: Terms, decision: Decision, decided_ns: int | None, charges: Any, /
     ) -> Verdict: ...
+    @property
+    def wait(self) -> int | None:
+        """Whole seconds that a refusal tells to wait; None of others, and where it is no use."""
     def fields(self) -> list[tuple[bytes, bytes]]:
         """The fields as ASGI wants them, with names in lower case."""
     def merged(self, headers: Iterable[tuple[bytes, bytes]], /) -> list[tuple[bytes, bytes]]:

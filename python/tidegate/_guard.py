@@ -182,7 +182,7 @@ class Guard:
                 limiter = terms.limiter
                 loops = limiter._loops
                 # A server's decision is by the server's clock.
-                decided_ns = None if loops is None else limiter._now_ns()
+                decided_ns: Any = None if loops is None else limiter._now_ns()
                 if loops is None or blocking:
                     decision = limiter.hit(key, self.cost)
                 else:

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable
 
-from fastapi import Request, Response
+from fastapi import Request, Response, routing
 from fastapi.exception_handlers import http_exception_handler
 from starlette.exceptions import HTTPException
 
@@ -42,6 +42,9 @@ __all__ = ["RateLimit", "RateLimited"]
 _verdicts: ContextVar[tuple[Verdict, ...]] = ContextVar("tidegate_verdicts", default=())
 _numbers = itertools.count(1)
 _SEEN = "tidegate.verdicts"
+# Where newer FastAPI keeps what a route of a router is in the place where that is included, which
+# has a dependant of its own.
+_EFFECTIVE = getattr(routing, "_FASTAPI_EFFECTIVE_ROUTE_CONTEXT_KEY", None)
 # What a function tells the fields for.
 _TELLS = "__tidegate_tells__"
 
@@ -145,6 +148,8 @@ class RateLimit:
         verdicts = scope[_SEEN] = (*before, verdict)
         _verdicts.set(verdicts)
         route = scope.get("route")
+        if _EFFECTIVE is not None and "fastapi" in scope:
+            route = scope["fastapi"].get(_EFFECTIVE) or route
         if route is not self._route():
             _tell_responses(route)
             self._route = (lambda: None) if route is None else weakref.ref(route)

@@ -190,3 +190,23 @@ def test_options_are_answered_by_flask_and_not_charged(app, clock):
     client = app.test_client()
     assert [client.options("/").status_code for _ in range(3)] == [200, 200, 200]
     assert statuses(app, "/", "/") == [200, 429]
+
+
+def test_a_service_may_give_requests_attributes_of_its_own(clock):
+    app = flask.Flask(__name__)
+
+    @app.before_request
+    def grant():
+        flask.request.scope = {"read": True}
+
+    @app.get("/")
+    @rate_limit("1/hour", clock=clock)
+    def route():
+        return "hello"
+
+    client = app.test_client()
+    found = [
+        client.get("/", environ_base={"REMOTE_ADDR": address}).status_code
+        for address in ("192.0.2.1", "192.0.2.2", "192.0.2.1")
+    ]
+    assert found == [200, 200, 429]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
+import httpx2
 import pytest
 import tidegate as tg
-from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, HTTPException, Request
+from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel
 from servers import Answer, asgi_server, ask
 from tidegate.fastapi import RateLimit, RateLimited
 
@@ -269,3 +272,80 @@ def test_under_a_real_server() -> None:
         answers = [client("/") for _ in range(5)]
     assert [answer.status for answer in answers] == [200, 200, 200, 429, 429]
     assert [answer["x-ratelimit-remaining"] for answer in answers] == ["2", "1", "0", "0", "0"]
+
+
+def test_a_task_that_inherits_a_context_tells_nothing_of_another_request() -> None:
+    app = FastAPI()
+    clock = tg.ManualClock(1_700_000_000 * 10**9)
+    once = RateLimit("1/hour", clock=clock)
+
+    @app.get("/other", dependencies=[limit("9/hour", clock=clock)])
+    async def other() -> JSONResponse:
+        return JSONResponse({})
+
+    async def softly(request: Request, response: Response) -> str:
+        try:
+            await once(request, response)
+        except RateLimited:
+            return "refused"
+        return "allowed"
+
+    depends_on_softly = Depends(softly)
+
+    @app.get("/soft")
+    async def soft(how: Any = depends_on_softly) -> JSONResponse:
+        return JSONResponse(how)
+
+    async def told() -> list[dict[str, str]]:
+        transport = httpx2.ASGITransport(app=app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
+            return [
+                {name: value for name, value in answer.headers.items() if name.startswith("x-")}
+                for answer in [await client.get(path) for path in ("/other", "/soft") * 2]
+            ]
+
+    first, allowed, second, refused = asyncio.run(told())
+    assert (first["x-ratelimit-remaining"], second["x-ratelimit-remaining"]) == ("8", "7")
+    assert allowed["x-ratelimit-limit"] == "1"
+    assert refused == {}
+
+
+class Model(BaseModel):
+    raw_headers: Any = None
+
+
+@pytest.mark.parametrize("raw", [None, {}, "text"])
+def test_what_a_service_calls_raw_headers_is_a_value(raw: Any) -> None:
+    app = FastAPI()
+
+    @app.get("/depends", dependencies=[limit()])
+    async def depends() -> Model:
+        return Model(raw_headers=raw)
+
+    @app.get("/decorated")
+    @tg.rate_limit("2/minute")
+    async def decorated() -> Model:
+        return Model(raw_headers=raw)
+
+    for path in ("/depends", "/decorated"):
+        answer = get(app, path)
+        assert answer.json() == {"raw_headers": raw}
+        assert answer["x-ratelimit-remaining"] == "1"
+
+
+def test_responses_of_routers_carry_the_fields_wherever_they_are_included() -> None:
+    router = APIRouter()
+
+    @router.get("/route", dependencies=[limit("9/minute")])
+    async def route() -> JSONResponse:
+        return JSONResponse({})
+
+    outer = APIRouter()
+    outer.include_router(router, prefix="/inner")
+    app = FastAPI()
+    app.include_router(router)
+    app.include_router(router, prefix="/again")
+    app.include_router(outer)
+    paths = ("/route", "/again/route", "/inner/route") * 2
+    remaining = [get(app, path)["x-ratelimit-remaining"] for path in paths]
+    assert remaining == ["8", "7", "6", "5", "4", "3"]

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
 import logging
+import weakref
 
 import pytest
+import tidegate as tg
 from servers import ask, limited, statuses
+from tidegate._guard import Guard
 
 
 def path_key(scope):
@@ -140,3 +145,26 @@ def test_exemptions(caplog):
     app = limited("1/minute", exempt_when=broken_key)
     assert statuses(app, 2) == [200, 429]
     assert "the request is not exempt" in caplog.text
+
+
+def test_what_leads_back_to_its_limiter_is_collected():
+    limiter = tg.Limiter("1/hour")
+    limiter.guard = Guard(limiter, address=lambda request: "a", headers=("ietf",))
+    guard = weakref.ref(limiter.guard)
+    assert limiter.guard.judge({}).fields()
+    del limiter
+    gc.collect()
+    assert guard() is None
+
+
+def test_body_and_fields_agree_on_long_waits():
+    limiter = tg.Limiter(
+        "1/3650 days", algorithm="fixed-window", clock=tg.ManualClock(1_700_000_000 * 10**9)
+    )
+    guard = Guard(limiter, address=lambda request: "a", headers=("ietf",))
+    guard.judge({})
+    verdict = guard.judge({})
+    fields = dict(verdict.fields())
+    assert int(fields[b"retry-after"]) == verdict.wait
+    assert json.loads(verdict.problem())["retry_after"] == verdict.wait
+    assert guard.judge({}, blocking=True).wait == verdict.wait

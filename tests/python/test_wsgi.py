@@ -180,3 +180,20 @@ def test_gunicorn_workers_count_together(worker, tmp_path):
             with contextlib.closing(Client(address)) as client:
                 found.append(client("/").status)
     assert found == [200] * 20 + [429] * 10
+
+
+class Text(str):
+    """As enumerations of names and marked texts of frameworks are."""
+
+
+@pytest.mark.parametrize("name", [Text("X-RateLimit-Limit"), Text("x-ratelimit-limit")])
+def test_names_may_be_of_a_subclass_of_str(name):
+    def app(environ, start_response):
+        start_response("200 OK", [(name, "7")])
+        return []
+
+    started = []
+    environ = {"REQUEST_METHOD": "GET", "REMOTE_ADDR": "203.0.113.9"}
+    limited(app=app)(environ, lambda status, headers: started.extend(headers))
+    assert [value for known, value in started if known.lower() == "x-ratelimit-limit"] == ["7"]
+    assert len(started) == 5

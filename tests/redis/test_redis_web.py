@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 import tidegate as tg
-from redis_server import RedisServer
+from redis_server import PATIENT, RedisServer
+from tidegate._guard import Guard
+from tidegate.keys import peer
 
 
 def test_all_limits_of_a_flask_request_are_one_command(server: RedisServer) -> None:
@@ -64,3 +67,39 @@ def test_async_middleware_of_django_does_not_block_its_loop(server: RedisServer)
         guard.limiter.hit = lambda *_: blocking.append(True)  # type: ignore[method-assign]
         assert sorted(asyncio.run(statuses(middleware))) == [200] * 5 + [429] * 15
         assert blocking == []
+
+
+def test_fields_go_by_the_clock_of_the_host(server: RedisServer) -> None:
+    """Whatever the server's clock shows: here the host's reading of the decision is an hour on."""
+    with tg.Limiter("2/minute", storage=server.uri(PATIENT), algorithm="fixed-window") as limiter:
+        guard = Guard(limiter, address=peer, headers=("x-ratelimit",))
+        ahead_ns = limiter._now_ns() + 3600 * 10**9
+        limiter._now_ns = lambda: ahead_ns  # type: ignore[method-assign]
+        request = {"client": ("192.0.2.1", 1)}
+
+        async def judged() -> Any:
+            verdict = guard.judge(request)
+            return await verdict if asyncio.iscoroutine(verdict) else verdict
+
+        for verdict in (guard.judge(request, blocking=True), asyncio.run(judged())):
+            assert verdict is not None
+            reset = int(dict(verdict.fields())[b"x-ratelimit-reset"])
+            assert 0 <= reset - ahead_ns / 1e9 <= 61
+
+
+def test_a_limiter_that_asks_in_its_own_way_is_asked_so(server: RedisServer) -> None:
+    class Counting(tg.Limiter):
+        asked = 0
+
+        async def hit_async(self, key: str | bytes, cost: int = 1) -> tg.Decision:
+            self.asked += 1
+            return await super().hit_async(key, cost)
+
+    async def told(limiter: Counting) -> Any:
+        guard = Guard(limiter, address=peer, headers=())
+        verdict: Any = guard.judge({"client": ("192.0.2.1", 1)})
+        return (await verdict).decision.remaining
+
+    with Counting("5/hour", storage=server.uri(PATIENT)) as limiter:
+        assert asyncio.run(told(limiter)) == 4
+        assert limiter.asked == 1
