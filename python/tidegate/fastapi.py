@@ -15,7 +15,6 @@ import inspect
 import itertools
 import weakref
 from collections.abc import Iterable, Sequence
-from contextvars import ContextVar
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -38,10 +37,11 @@ if TYPE_CHECKING:
 
 __all__ = ["RateLimit", "RateLimited"]
 
-# The verdicts on the request that a task is at, in the order in which they came.
-_verdicts: ContextVar[tuple[Verdict, ...]] = ContextVar("tidegate_verdicts", default=())
 _numbers = itertools.count(1)
+# Where a scope has the verdicts on its request, in the order in which they came.
 _SEEN = "tidegate.verdicts"
+# The parameter by which a function that asks for no request is given it.
+_REQUEST = "tidegate_request"
 # Where newer FastAPI keeps what a route of a router is in the place where that is included, which
 # has a dependant of its own.
 _EFFECTIVE = getattr(routing, "_FASTAPI_EFFECTIVE_ROUTE_CONTEXT_KEY", None)
@@ -133,8 +133,6 @@ class RateLimit:
     async def __call__(self, request: Request, response: Response) -> Decision | None:
         scope = request.scope
         before: tuple[Verdict, ...] = scope.get(_SEEN, ())
-        # A task may come with what it knew of another request.
-        _verdicts.set(before)
         verdict = self._guard.judge(request)
         if isinstance(verdict, CoroutineType):
             verdict = await verdict
@@ -146,7 +144,6 @@ class RateLimit:
                 await earlier.undo()
             raise await self._refusal(request, verdict)
         verdicts = scope[_SEEN] = (*before, verdict)
-        _verdicts.set(verdicts)
         route = scope.get("route")
         if _EFFECTIVE is not None and "fastapi" in scope:
             route = scope["fastapi"].get(_EFFECTIVE) or route
@@ -207,25 +204,29 @@ def _tell_responses(route: Any) -> None:
     if call is None or hasattr(call, _TELLS):
         return
 
-    def tell(result: Any) -> None:
-        verdicts = _verdicts.get()
+    own: str | None = dependant.request_param_name
+
+    def tell(result: Any, request: Any) -> None:
         # Of a response; what a service calls so itself is a value.
         raw = result.raw_headers
+        verdicts = None if request is None else request.scope.get(_SEEN)
         if verdicts and isinstance(raw, list):
             _binding(verdicts).put(raw)
 
     @functools.wraps(call)
     async def telling_async(*args: Any, **kwargs: Any) -> Any:
+        request = kwargs.pop(_REQUEST, None) if own is None else kwargs.get(own)
         result = await call(*args, **kwargs)
         if hasattr(result, "raw_headers"):
-            tell(result)
+            tell(result, request)
         return result
 
     @functools.wraps(call)
     def telling(*args: Any, **kwargs: Any) -> Any:
+        request = kwargs.pop(_REQUEST, None) if own is None else kwargs.get(own)
         result = call(*args, **kwargs)
         if hasattr(result, "raw_headers"):
-            tell(result)
+            tell(result, request)
         return result
 
     if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
@@ -233,6 +234,9 @@ def _tell_responses(route: Any) -> None:
     chosen: Any = telling_async if inspect.iscoroutinefunction(call) else telling
     setattr(chosen, _TELLS, call)
     dependant.call = chosen
+    # FastAPI looks for it once the dependencies have run, for this request too. Not a context
+    # variable: to set one takes longer in a server than to judge the request.
+    dependant.request_param_name = own or _REQUEST
 
 
 class _Told(Exception):
