@@ -396,7 +396,8 @@ def main() -> None:
     parser.add_argument("--only", metavar="TEXT", help="subjects with it in their names, and bare")
     options = parser.parse_args()
     if shutil.which("wrk") is None:
-        sys.exit("wrk is not installed; apt-get install wrk")
+        print("web: skipped, there is no wrk (apt-get install wrk)")
+        return
     harness.load_tidegate()
     harness.print_interpreter()
     with contextlib.ExitStack() as stack:
