@@ -67,13 +67,7 @@ def refusing() -> Any:
 def five_headers() -> Any:
     """What it costs to send as many fields, by a wrapper that knows them beforehand."""
     app = bare()
-    fields = [
-        (b"x-ratelimit-limit", b"100000000"),
-        (b"x-ratelimit-remaining", b"99999999"),
-        (b"x-ratelimit-reset", b"1800000000"),
-        (b"ratelimit-policy", b'"100000000/minute";q=100000000;w=60'),
-        (b"ratelimit", b'"100000000/minute";r=99999999;t=1'),
-    ]
+    fields = [(b"x-ratelimit-%d" % number, b"a value of 26 characters..") for number in range(5)]
 
     async def wrapper(scope: Any, receive: Any, send: Any) -> None:
         def send_with_fields(message: Any) -> Any:
