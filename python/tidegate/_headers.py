@@ -75,7 +75,9 @@ class Problems:
             limit.name: _problem(limit, "It never lets through as much as this at once.", "null")
             for limit in limits
         }
-        self._last: tuple[tuple[str, int | None], bytes] = (("", None), b"")  # as in Fields
+        # What was told last: of a flood, all refusals of one second say the same. Replaced as a
+        # whole, so that threads may share it.
+        self._last: tuple[tuple[str, int | None], bytes] = (("", None), b"")
 
     def encode(self, decision: Decision, wait: int | None) -> bytes:
         """The body that goes with `decision`, a refusal that `wait` seconds cure; None: nothing."""

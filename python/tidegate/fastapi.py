@@ -235,7 +235,7 @@ def _tell_responses(route: Any) -> None:
     setattr(chosen, _TELLS, call)
     dependant.call = chosen
     # FastAPI looks for it once the dependencies have run, for this request too. Not a context
-    # variable: to set one takes longer in a server than to judge the request.
+    # variable: a task may inherit that of another request.
     dependant.request_param_name = own or _REQUEST
 
 
