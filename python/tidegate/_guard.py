@@ -216,7 +216,7 @@ class Guard:
         # Before the decision, for charge.remember() must not take it for a later one.
         decided_ns = terms.limiter._now_ns()
         began = time.perf_counter() if observers.times else None
-        if blocking or terms.is_local:
+        if blocking:
             decision = terms.limiter.hit(charge.key, charge.cost)
         else:
             decision = await terms.limiter.hit_async(charge.key, charge.cost)

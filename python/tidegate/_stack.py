@@ -75,7 +75,7 @@ class Stack:
             keys = [charge.key or "" for charge in mine]
             costs = [charge.cost for charge in mine]
             began = time.perf_counter() if observers.times else None
-            if blocking or part.is_local:
+            if blocking:
                 decision = part.plan.hit(keys, costs)
             else:
                 decision = await part.plan.hit_async(keys, costs)
@@ -120,9 +120,8 @@ class Stack:
 class _Part:
     """The limits of one storage, and which of the charges are theirs."""
 
-    __slots__ = ("is_local", "numbers", "plan")
+    __slots__ = ("numbers", "plan")
 
     def __init__(self, numbers: list[int], plan: Plan) -> None:
         self.numbers = numbers
         self.plan = plan
-        self.is_local = plan.limiters[0]._loops is None

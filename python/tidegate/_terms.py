@@ -22,7 +22,7 @@ class Terms:
     headers. Immutable.
     """
 
-    __slots__ = ("_refuser", "_singles", "fields", "is_local", "limiter", "problems")
+    __slots__ = ("_refuser", "_singles", "fields", "limiter", "problems")
 
     def __init__(self, limiters: Sequence[Limiter], headers: Iterable[str]) -> None:
         # Equal names are of equal limits, or of those that their owner tells as one.
@@ -34,8 +34,6 @@ class Terms:
                     "(hold a Limiter.slot() in the route for this one)"
                 )
         self.limiter = limiters[0]
-        # Where a hit cannot wait for anything, a coroutine round it is only cost.
-        self.is_local = self.limiter._loops is None
         self.fields = fields_for(self.limiter, limits, headers)
         self.problems = Problems(limits)
         self._singles: tuple[Limiter, ...] | None = None
