@@ -11,6 +11,7 @@
 namespace tidegate::python {
 
 void RegisterChannel(pybind11::module_& m);
+void RegisterJudge(pybind11::module_& m);
 void RegisterLimit(pybind11::module_& m);
 void RegisterClock(pybind11::module_& m);
 void RegisterLimiter(pybind11::module_& m);
@@ -18,6 +19,7 @@ void RegisterPlan(pybind11::module_& m);
 void RegisterRedisStore(pybind11::module_& m);
 void RegisterReplay(pybind11::module_& m);
 void RegisterShmStore(pybind11::module_& m);
+void RegisterTellingSend(pybind11::module_& m);
 void RegisterVerdict(pybind11::module_& m);
 
 // The clock that a caller named: None, a ManualClock, a callable that returns

@@ -15,4 +15,6 @@ PYBIND11_MODULE(_core, m) {
   tidegate::python::RegisterReplay(m);
   tidegate::python::RegisterShmStore(m);
   tidegate::python::RegisterVerdict(m);
+  tidegate::python::RegisterJudge(m);
+  tidegate::python::RegisterTellingSend(m);
 }

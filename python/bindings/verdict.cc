@@ -18,6 +18,7 @@
 #include "fast_call.h"
 #include "fields.h"
 #include "limiter.h"
+#include "verdict.h"
 
 namespace tidegate::python {
 namespace {
@@ -49,47 +50,15 @@ void Dealloc(PyObject* self) {
 
 // (guard, terms, decision, decided_ns, charges)
 PyObject* New(PyTypeObject* type, PyObject* args, PyObject* names) {
-  static PyObject* const fields_name = PyUnicode_InternFromString("fields");
-  static PyObject* const extra_wait = PyUnicode_InternFromString("extra_wait");
   if (PyTuple_GET_SIZE(args) != 5 || names != nullptr ||
       GetDecision(PyTuple_GET_ITEM(args, 2)) == nullptr) {
     PyErr_SetString(PyExc_TypeError,
                     "takes a guard, terms, a Decision, None or its instant in ns, and charges");
     return nullptr;
   }
-  PyObject* const self = type->tp_alloc(type, 0);  // all zero
-  if (self == nullptr) return nullptr;
-  VerdictObject& verdict = Of(self);
-  const auto kept = [args](Py_ssize_t i) {
-    PyObject* const object = PyTuple_GET_ITEM(args, i);
-    Py_INCREF(object);
-    return object;
-  };
-  verdict.guard = kept(0);
-  verdict.terms = kept(1);
-  verdict.decision = kept(2);
-  verdict.charges = kept(4);
-  verdict.fields = PyObject_GetAttr(verdict.terms, fields_name);
-  if (verdict.fields != nullptr &&
-      (Py_TYPE(verdict.fields) != fields_type || HeldBy<Fields>(verdict.fields) == nullptr)) {
-    PyErr_SetString(PyExc_TypeError, "the terms have no Fields");
-  }
-  const Decision& decision = *GetDecision(verdict.decision);
-  PyObject* const decided_ns = PyTuple_GET_ITEM(args, 3);
-  verdict.decided_ns = decided_ns == Py_None ? decision.at_ns : PyLong_AsLongLong(decided_ns);
-  if (!decision.allowed && PyErr_Occurred() == nullptr) {
-    // Drawn once, so that fields and body agree.
-    PyObject* const extra = PyObject_CallMethodOneArg(verdict.guard, extra_wait, verdict.decision);
-    if (extra != nullptr) {
-      verdict.extra = PyFloat_AsDouble(extra);
-      Py_DECREF(extra);
-    }
-  }
-  if (PyErr_Occurred() != nullptr) {
-    Py_DECREF(self);
-    return nullptr;
-  }
-  return self;
+  return NewVerdict(type, PyTuple_GET_ITEM(args, 0), PyTuple_GET_ITEM(args, 1),
+                    PyTuple_GET_ITEM(args, 2), PyTuple_GET_ITEM(args, 3),
+                    PyTuple_GET_ITEM(args, 4));
 }
 
 // `use` is called with the fields, the decision and what is told of it, and returns the answer.
@@ -171,6 +140,48 @@ PyMemberDef members[] = {
 };
 
 }  // namespace
+
+bool IsVerdictType(PyObject* type) {
+  return PyType_Check(type) &&
+         PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type), &verdict_type) != 0;
+}
+
+PyObject* NewVerdict(PyTypeObject* type, PyObject* guard, PyObject* terms, PyObject* decision,
+                     PyObject* decided_ns, PyObject* charges) {
+  static PyObject* const fields_name = PyUnicode_InternFromString("fields");
+  static PyObject* const extra_wait = PyUnicode_InternFromString("extra_wait");
+  PyObject* const self = type->tp_alloc(type, 0);  // all zero
+  if (self == nullptr) return nullptr;
+  VerdictObject& verdict = Of(self);
+  const auto kept = [](PyObject* object) {
+    Py_INCREF(object);
+    return object;
+  };
+  verdict.guard = kept(guard);
+  verdict.terms = kept(terms);
+  verdict.decision = kept(decision);
+  verdict.charges = kept(charges);
+  verdict.fields = PyObject_GetAttr(terms, fields_name);
+  if (verdict.fields != nullptr &&
+      (Py_TYPE(verdict.fields) != fields_type || HeldBy<Fields>(verdict.fields) == nullptr)) {
+    PyErr_SetString(PyExc_TypeError, "the terms have no Fields");
+  }
+  const Decision& decided = *GetDecision(decision);
+  verdict.decided_ns = decided_ns == Py_None ? decided.at_ns : PyLong_AsLongLong(decided_ns);
+  if (!decided.allowed && PyErr_Occurred() == nullptr) {
+    // Drawn once, so that fields and body agree.
+    PyObject* const extra = PyObject_CallMethodOneArg(guard, extra_wait, decision);
+    if (extra != nullptr) {
+      verdict.extra = PyFloat_AsDouble(extra);
+      Py_DECREF(extra);
+    }
+  }
+  if (PyErr_Occurred() != nullptr) {
+    Py_DECREF(self);
+    return nullptr;
+  }
+  return self;
+}
 
 void RegisterVerdict(py::module_& m) {
   py::class_<Fields> fields(m, "Fields");

@@ -6,12 +6,13 @@ many threads and after `fork()`.
 """
 
 from asyncio import AbstractEventLoop, Future
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Final, final, overload
+from typing import Any, Callable, Final, Literal, final, overload
 
 from tidegate._clock import ClockLike
-from tidegate._guard import Guard
+from tidegate._guard import Guard, Judgement
+from tidegate._guard import Verdict as GuardVerdict
 from tidegate._terms import Terms
 
 __version__: Final[str]
@@ -128,6 +129,44 @@ class Fields:
         x_ratelimit: bool,
         policy: bytes | None,
     ) -> None: ...
+
+class Judge:
+    """Judges requests of which nothing has to be asked but a key.
+
+    Guard inherits it, and judges all others by its `_judge_otherwise`.
+    """
+
+    @overload
+    def judge(self, request: Any, /, *, blocking: Literal[True]) -> GuardVerdict | None: ...
+    @overload
+    def judge(self, request: Any, /, *, blocking: bool = False) -> Judgement:
+        """Charges the request; None where it is none of the limiter's business.
+
+        Where something must be awaited, it returns a coroutine of that; never with
+        `blocking`, where awaitables are not accepted.
+        """
+    def _judge_by(
+        self,
+        verdict_type: type[GuardVerdict],
+        terms: Terms,
+        limiter: Limiter,
+        cost: int,
+        observers: Any,
+        reads_peer: bool,
+        /,
+    ) -> None:
+        """Has requests judged in the core, by a limiter that never waits."""
+
+class TellingSend:
+    """`send` of an ASGI server, which adds the fields of a verdict to the message with headers.
+
+    What it does not add them to it hands on as it is, else a copy.
+    """
+
+    def __new__(
+        cls, send: Callable[[Any], Awaitable[None]], verdict: GuardVerdict, /
+    ) -> TellingSend: ...
+    def __call__(self, message: Any, /) -> Awaitable[None]: ...
 
 class Verdict:
     """A decision on one request, and what its response is to say.

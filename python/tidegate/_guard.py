@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator
 from types import CoroutineType
-from typing import Any, Callable, Literal, TypeVar, Union, overload
+from typing import Any, Callable, TypeVar, Union
 
 from tidegate import _core
 from tidegate._charge import Charge, Key
@@ -92,7 +92,7 @@ class Verdict(_core.Verdict):
                 await charge.guard._settle(charge, request, response, blocking)
 
 
-class Guard:
+class Guard(_core.Judge):
     """Judges requests by one limiter, or by the one that a function of them chooses.
 
     `address` reads the client's address from a request, None where it has none. `key`,
@@ -140,7 +140,8 @@ class Guard:
         self.headers = headers = list(headers) if isinstance(headers, Iterator) else headers
         self.limiter = limit if isinstance(limit, Limiter) else None
         self.chosen = limit if isinstance(limit, ChosenLimit) else None
-        self._terms: Any = Terms([limit], headers) if isinstance(limit, Limiter) else None
+        terms = Terms([limit], headers) if isinstance(limit, Limiter) else None
+        self._terms: Any = terms
         self.on_refused = on_refused
         self.cost_after = cost_after
         self._address = address
@@ -150,58 +151,52 @@ class Guard:
         self._methods = methods
         self._on_no_key = on_no_key
         # What has nothing to ask but a key.
-        self._is_plain = (
-            methods is None
-            and exempt_when is None
-            and isinstance(limit, Limiter)
+        self._is_plain = False
+        if (
+            terms is not None
             and isinstance(cost, int)
+            and methods is None
+            and exempt_when is None
             and cost_after is None
             # Of a Limiter that asks in another way, that way is taken.
-            and type(limit).hit_async is Limiter.hit_async
-        )
+            and type(terms.limiter).hit_async is Limiter.hit_async
+        ):
+            self._is_plain = True
+            if terms.limiter._loops is None:
+                self._judge_by(Verdict, terms, terms.limiter, cost, observers, key is None)
         self._quiet_until: dict[str, float] = {}
 
-    @overload
-    def judge(self, request: Any, *, blocking: Literal[True]) -> Verdict | None: ...
-    @overload
-    def judge(self, request: Any, *, blocking: bool = False) -> Judgement: ...
-    def judge(self, request: Any, *, blocking: bool = False) -> Judgement:
-        """Charges the request; None where it is none of the limiter's business.
-
-        Where something must be awaited, it returns a coroutine of that; never with
-        `blocking`, where awaitables are not accepted.
-        """
-        key: Any = _NOT_ASKED
+    def _judge_otherwise(self, request: Any, blocking: bool, key: Any = _NOT_ASKED) -> Judgement:
+        """What judge() does of which more is to be asked than a key and what never waits."""
         if self._is_plain and not observers.times:
-            # The way of most requests, and so with as few steps as can be.
-            key = None if self._key is not None else self._address(request)
-            if not key:
+            if key is _NOT_ASKED:
                 key = self._asked_key(request)
             if type(key) is str:
-                terms = self._terms
-                limiter = terms.limiter
-                loops = limiter._loops
+                limiter = self._terms.limiter
                 # A server's decision is by the server's clock.
-                decided_ns: Any = None if loops is None else limiter._now_ns()
-                if loops is None or blocking:
+                decided_ns = limiter._now_ns()
+                if blocking:
                     decision = limiter.hit(key, self.cost)
                 else:
+                    loops = limiter._loops
                     decision = loops.begin(limiter, loops.HIT, key, self.cost)
                     if type(decision) is not Decision:
-                        later: Any = self._judged(request, key, decided_ns, decision)
+                        later: Any = self._judged(request, key, decision, decided_ns)
                         waiting: Judgement = later
                         return waiting
-                if decision.allowed:
-                    return Verdict(self, terms, decision, decided_ns, key)
-                return self._refused(request, self._plain(key), decision, decided_ns)
+                return self._verdict(request, key, decision, decided_ns)
         later = self._judge(request, blocking, key)
         judgement: Judgement = finished(later) if blocking else later
         return judgement
 
     async def _judged(
-        self, request: Any, key: str, decided_ns: int, answer: Awaitable[Decision]
+        self, request: Any, key: str, answer: Awaitable[Decision], decided_ns: int
     ) -> Verdict:
-        decision = await answer
+        return self._verdict(request, key, await answer, decided_ns)
+
+    def _verdict(
+        self, request: Any, key: str, decision: Decision, decided_ns: int | None
+    ) -> Verdict:
         if decision.allowed:
             return Verdict(self, self._terms, decision, decided_ns, key)
         return self._refused(request, self._plain(key), decision, decided_ns)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Iterable, Iterator, MutableMapping
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable
 
+from tidegate._core import TellingSend
 from tidegate._errors import ConfigurationError, StorageError
 from tidegate._guard import Guard, Verdict, log
 from tidegate._headers import FAMILIES, PROBLEM_TYPE
@@ -165,35 +166,44 @@ class RateLimitMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
         if kind != "http":
-            # A WebSocket is one request, that to connect.
-            if kind != "websocket" or not self._websockets:
-                if kind == "lifespan" and self.limiter._loops is not None:
-                    await _ask_storage(self.limiter)
-                    send = self._closing(send)
-                await self.app(scope, receive, send)
+            await self._connection(kind, scope, receive, send)
+            return
+        if scope["method"] in self._exempt_methods:
+            await self.app(scope, receive, send)
+            return
+        verdict = (self._guard or self._opened()).judge(scope)
+        if isinstance(verdict, CoroutineType):
+            verdict = await verdict
+        if verdict is not None:
+            scope["tidegate.decision"] = decision = verdict.decision
+            if not decision.allowed:
+                await self._refuse(verdict, scope, receive, send)
                 return
-        elif scope["method"] in self._exempt_methods:
+            send = TellingSend(send, verdict)
+        await self.app(scope, receive, send)
+
+    async def _connection(self, kind: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """What is no request of HTTP; a WebSocket is one request, that to connect."""
+        if kind == "lifespan" and self.limiter._loops is not None:
+            await _ask_storage(self.limiter)
+            send = self._closing(send)
+        if kind != "websocket" or not self._websockets:
             await self.app(scope, receive, send)
             return
         guard = self._guard or self._opened()
         verdict = guard.judge(scope)
         if isinstance(verdict, CoroutineType):
             verdict = await verdict
-        if verdict is None:
-            await self.app(scope, receive, send)
-            return
-        scope["tidegate.decision"] = verdict.decision
-        if not verdict.decision.allowed:
-            if kind == "websocket":
+        if verdict is not None:
+            scope["tidegate.decision"] = verdict.decision
+            if not verdict.decision.allowed:
                 await _deny(verdict, scope, receive, send)
-            else:
-                await self._refuse(verdict, scope, receive, send)
-            return
-        send = _with_fields(send, verdict)
-        if self._messages is not None and kind == "websocket":
-            key = verdict.charges[0].key
-            assert key is not None
-            receive, send = self._messages.between(scope, key, guard, receive, send)
+                return
+            send = TellingSend(send, verdict)
+            if self._messages is not None:
+                key = verdict.charges[0].key
+                assert key is not None
+                receive, send = self._messages.between(scope, key, guard, receive, send)
         await self.app(scope, receive, send)
 
     def _closing(self, send: Send) -> Send:
@@ -213,7 +223,7 @@ class RateLimitMiddleware:
     async def _refuse(self, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
         response = await replacement(verdict, scope, "an ASGI application", blocking=False)
         if response is not None:
-            await response(scope, receive, _with_fields(send, verdict))
+            await response(scope, receive, TellingSend(send, verdict))
             return
         body = verdict.problem()
         await send(
@@ -247,11 +257,6 @@ async def _ask_storage(limiter: Limiter) -> None:
         log.info("rate limiting: the storage answers")
 
 
-_WITH_HEADERS = frozenset(
-    ("http.response.start", "websocket.accept", "websocket.http.response.start")
-)
-
-
 async def _deny(verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
     """Refuses a WebSocket: by a 429 where the server can send one, else by closing it."""
     await receive()  # what asks to connect, which must come before an answer
@@ -266,15 +271,3 @@ async def _deny(verdict: Verdict, scope: Scope, receive: Receive, send: Send) ->
     ]
     await send({"type": "websocket.http.response.start", "status": 429, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": body})
-
-
-def _with_fields(send: Send, verdict: Verdict) -> Send:
-    """`send`, with the fields of the verdict added to the one message that has headers."""
-
-    # Not a coroutine round that of `send`, which would be made for each message.
-    def send_with_fields(message: Message) -> Awaitable[None]:
-        if message["type"] in _WITH_HEADERS:
-            message = {**message, "headers": verdict.merged(message.get("headers", ()))}
-        return send(message)
-
-    return send_with_fields
