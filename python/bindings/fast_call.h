@@ -22,6 +22,13 @@ inline void AddFastMethods(const pybind11::type& type, PyMethodDef* methods) {
   }
 }
 
+// A name to ask for with each request, made once and kept for good.
+inline PyObject* Interned(const char* text) {
+  PyObject* const name = PyUnicode_InternFromString(text);
+  if (name == nullptr) throw pybind11::error_already_set();
+  return name;
+}
+
 // What pybind11 holds in `self`; null where __init__ was not run.
 template <typename T>
 T* HeldBy(PyObject* self) {

@@ -25,12 +25,6 @@ PyTypeObject judge_type{};  // filled in by RegisterJudge()
 
 JudgeObject& Of(PyObject* self) { return *reinterpret_cast<JudgeObject*>(self); }
 
-PyObject* Interned(const char* text) {
-  PyObject* const name = PyUnicode_InternFromString(text);
-  if (name == nullptr) throw py::error_already_set();
-  return name;
-}
-
 struct Names {
   PyObject* const asked_key = Interned("_asked_key");
   PyObject* const client = Interned("client");

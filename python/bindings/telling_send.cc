@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "classes.h"
+#include "fast_call.h"
 #include "verdict.h"
 
 namespace tidegate::python {
@@ -22,12 +23,6 @@ struct TellingSendObject {
 PyTypeObject telling_send_type{};  // filled in by RegisterTellingSend()
 
 TellingSendObject& Of(PyObject* self) { return *reinterpret_cast<TellingSendObject*>(self); }
-
-PyObject* Interned(const char* text) {
-  PyObject* const name = PyUnicode_InternFromString(text);
-  if (name == nullptr) throw py::error_already_set();
-  return name;
-}
 
 struct Names {
   PyObject* const type = Interned("type");
