@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
@@ -24,7 +24,7 @@ def limiter_of(
     algorithm: str,
     prefix: str,
     clock: ClockLike,
-    options: dict[str, Any],
+    options: Mapping[str, Any],
 ) -> Limiter:
     """The limiter that was given, or one of the limit that was."""
     if limiter is None:

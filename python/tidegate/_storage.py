@@ -8,11 +8,40 @@ from tidegate._unknown import unknown_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Union
+    from typing import Any, Callable, TypedDict, Union
 
     StorageLike = Union[str, _core.Store]
 
-__all__ = ["StorageLike", "open_store"]
+    class StorageOptions(TypedDict, total=False):
+        """What may be given beside a storage's URI, or in its query."""
+
+        capacity: int | str
+        # Of Redis, see tidegate._redis.
+        breaker_failures: int | str
+        breaker_open: float | str
+        client_name: str
+        connect_timeout: float | str
+        db: int | str
+        deny_cache_max: float | str
+        fallback: StorageLike
+        fallback_share: float | str
+        max_queue: int | str
+        on_breaker: Callable[[bool, str], object]
+        on_error: str
+        password: str | Callable[[], str]
+        sentinel_password: str
+        sentinel_username: str
+        ssl_ca_certs: str
+        ssl_ca_path: str
+        ssl_cert_reqs: str
+        ssl_certfile: str
+        ssl_check_hostname: bool | str
+        ssl_keyfile: str
+        timeout: float | str
+        ttl_margin: float | str
+        username: str
+
+__all__ = ["StorageLike", "StorageOptions", "open_store"]
 
 _ACCEPTED = (
     "accepted are 'memory://' and 'shm://NAME' or 'shm:///PATH', each with an optional "

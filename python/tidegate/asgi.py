@@ -26,10 +26,12 @@ from tidegate._middleware import limiter_of, methods_of, replacement
 from tidegate.keys import peer
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
     from tidegate._limiter import Limiter
-    from tidegate._storage import StorageLike
+    from tidegate._storage import StorageLike, StorageOptions
 
 __all__ = ["RateLimitMiddleware"]
 
@@ -111,7 +113,7 @@ class RateLimitMiddleware:
         messages: LimitLike | Limiter | None = None,
         message_cost: int | Callable[[Any], Any] = 1,
         on_message_refused: str | Callable[..., Any] = "close",
-        **options: Any,
+        **options: Unpack[StorageOptions],
     ) -> None:
         self.app = app
         self._websockets = websockets

@@ -1,0 +1,63 @@
+"""A service as a user types it, for `mypy --strict` to read; see test_types.py."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, assert_type
+
+import tidegate as tg
+from fastapi import APIRouter, Depends, FastAPI, Request
+from flask import Flask
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from tidegate import keys, rate_limit
+from tidegate.asgi import RateLimitMiddleware
+from tidegate.fastapi import RateLimit
+from tidegate.wsgi import RateLimitMiddleware as WSGIRateLimitMiddleware
+
+app = FastAPI(dependencies=[Depends(RateLimit("1000/hour"))])
+app.add_middleware(
+    RateLimitMiddleware,
+    limit="100/minute",
+    key=keys.client_ip(trusted_proxies=["10.0.0.0/8"]),
+    storage="redis://localhost",
+    timeout=0.05,
+)
+starlette = Starlette(middleware=[Middleware(RateLimitMiddleware, limit=["5/minute", "9/hour"])])
+mounted = RateLimitMiddleware(app, "5/minute")
+named = RateLimitMiddleware(app=app, limit=tg.Limit("5/minute"))
+router = APIRouter(dependencies=[Depends(RateLimit("10/second", scope="router"))])
+
+
+def api_key(request: Request) -> str | None:
+    return request.headers.get("x-api-key")
+
+
+@router.get("/report")
+@rate_limit("5/minute", key=api_key, cost=lambda request: 2, scope="reports")
+async def report(number: int, *, kind: str = "short") -> dict[str, int]:
+    return {kind: number}
+
+
+@rate_limit("5/minute")
+def text(number: int) -> str:
+    return str(number)
+
+
+@app.get("/left")
+def left(decision: Annotated[tg.Decision, Depends(RateLimit("5/minute"))]) -> int:
+    return assert_type(decision.remaining, int)
+
+
+async def use() -> None:
+    assert_type(await report(1, kind="long"), dict[str, int])
+    assert_type(text(1), str)
+    async with tg.Limiter("5/minute") as limiter:
+        assert_type(limiter, tg.Limiter)
+        assert_type(await limiter.hit_async("me"), tg.Decision)
+        assert_type(limiter.allow(b"me", 2), bool)
+
+
+flask = Flask(__name__)
+flask.wsgi_app = WSGIRateLimitMiddleware(flask.wsgi_app, "5/minute")  # type: ignore[method-assign]
+wrong: Any = text("1")  # type: ignore[arg-type]
+RateLimitMiddleware(app, "5/minute", timeot=1)  # type: ignore[call-arg]
