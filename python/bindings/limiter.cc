@@ -43,6 +43,17 @@ Limiter* LimiterOf(PyObject* self) {
   return py_limiter->open;
 }
 
+namespace {
+
+// As LimiterOf(), also once closed: what was taken can always be given back.
+Limiter* LimiterToReleaseOf(PyObject* self) {
+  const auto* py_limiter = HeldBy<PyLimiter>(self);
+  return py_limiter != nullptr && py_limiter->limiter != nullptr ? py_limiter->limiter.get()
+                                                                 : LimiterOf(self);
+}
+
+}  // namespace
+
 std::shared_ptr<Limiter> SharedLimiter(const py::object& object) {
   const PyLimiter* held = IsLimiter(object.ptr()) ? HeldBy<PyLimiter>(object.ptr()) : nullptr;
   if (held == nullptr) throw py::type_error("a Limiter is expected");
@@ -156,13 +167,13 @@ PyObject* FastAllow(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
 PyObject* FastBegin(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject*) {
   return Guarded([&]() -> PyObject* {
     static PyObject* const create_future = PyUnicode_InternFromString("create_future");
-    Limiter* limiter = LimiterOf(self);
-    if (limiter == nullptr) return nullptr;
     if (count != 6) {
       PyErr_Format(PyExc_TypeError, "takes 6 arguments, but %zd were given", count);
       return nullptr;
     }
     const auto op = static_cast<Op>(PyLong_AsLong(args[0]));
+    Limiter* limiter = op == Op::kRelease ? LimiterToReleaseOf(self) : LimiterOf(self);
+    if (limiter == nullptr) return nullptr;
     KeyView key;
     int64_t cost = 1;
     if (PyErr_Occurred() != nullptr || !key.Read(args[1]) || !ReadCost(args[2], &cost)) {
@@ -382,13 +393,23 @@ void RegisterLimiter(py::module_& m) {
           },
           py::arg("key"), py::arg("cost") = 1)
       .def(
+          "_check",
+          [](const PyLimiter&, const py::object& key, const py::object& cost) {
+            KeyFrom(key);
+            CostFrom(cost);
+          },
+          py::arg("key"), py::arg("cost"))
+      .def(
           "_release",
-          [](PyLimiter& self, const py::object& key, int64_t cost, const py::object& decision) {
+          [](const py::object& self, const py::object& key, const py::object& cost,
+             const py::object& decision) {
             const Decision* admitted = GetDecision(decision.ptr());
             if (admitted == nullptr) throw py::type_error("a Decision is expected");
-            Limiter& l = Checked(self);
+            Limiter* l = LimiterToReleaseOf(self.ptr());
+            if (l == nullptr) throw py::error_already_set();
             const KeyView view = KeyFrom(key);
-            Run(l, [&] { l.Release(view.view(), cost, admitted->at_ns); });
+            const int64_t units = CostFrom(cost);
+            Run(*l, [&] { l->Release(view.view(), units, admitted->at_ns); });
           },
           py::arg("key"), py::arg("cost"), py::arg("decision"))
       .def("hit_many", &PyHitMany, py::arg("keys"), py::arg("costs") = py::none())

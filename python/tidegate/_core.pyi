@@ -261,7 +261,7 @@ class Limiter:
     """What tidegate.Limiter inherits; see there for keys, costs and errors."""
 
     def __init__(
-        self, limits: Sequence[Limit], store: Store, clock: ClockLike, scope: str
+        self, limits: Sequence[Limit], store: Store, clock: ClockLike, scope: str | bytes
     ) -> None: ...
     def hit(self, key: str | bytes, cost: int = 1) -> Decision:
         """Charges `cost` to `key` and tells whether it may pass. A refusal charges nothing."""
@@ -286,6 +286,7 @@ class Limiter:
         keys. `costs` are as many as keys, 1 each where not given. All keys and costs are
         read before the first is charged: one that is not accepted charges nothing.
         """
+    def _check(self, key: str | bytes, cost: int) -> None: ...
     def _release(self, key: str | bytes, cost: int, decision: Decision) -> None: ...
     def _now_ns(self) -> int: ...
     def _stats(self) -> tuple[int, int, int, int, int, int, int, int, int, int, bool]: ...
