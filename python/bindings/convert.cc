@@ -86,7 +86,12 @@ bool ReadCost(PyObject* cost, int64_t* value) {
     return false;
   }
   PyObject* index = PyNumber_Index(cost);
-  if (index == nullptr) return false;
+  if (index == nullptr) {  // of an array, say, that is no scalar
+    if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) return false;
+    PyErr_Clear();
+    SetError(Error::kArgumentType, "the cost is " + Shown(cost) + kAccepted);
+    return false;
+  }
   int overflow = 0;
   *value = PyLong_AsLongLongAndOverflow(index, &overflow);
   Py_DECREF(index);

@@ -3,6 +3,8 @@
 #include "classes.h"
 #include "decision.h"
 
+// What pybind11 makes is not what Python calls, see below.
+#define PyInit__core InitModule
 PYBIND11_MODULE(_core, m) {
   m.attr("__version__") = TIDEGATE_VERSION;
   tidegate::python::RegisterDecision(m);
@@ -15,4 +17,17 @@ PYBIND11_MODULE(_core, m) {
   tidegate::python::RegisterReplay(m);
   tidegate::python::RegisterShmStore(m);
   tidegate::python::RegisterVerdict(m);
+}
+#undef PyInit__core
+
+// Classes and their free lists are those of one interpreter. Another one of the process would
+// wait for ever for the lock that this thread has: pybind11 asks for it by the thread.
+extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
+  if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+    PyErr_SetString(PyExc_ImportError,
+                    "tidegate cannot be imported in a sub-interpreter; accepted is the main one "
+                    "(under mod_wsgi: WSGIApplicationGroup %{GLOBAL})");
+    return nullptr;
+  }
+  return InitModule();
 }

@@ -124,6 +124,20 @@ def test_a_str_and_its_bytes_are_one_key() -> None:
     assert not one.hit("\u00e9".encode())
 
 
+def test_what_cannot_be_an_index_is_no_cost() -> None:
+    numpy = pytest.importorskip("numpy")
+    one = limiter()
+    with pytest.raises(tg.ConfigurationError, match=r"the cost is array.*accepted is an int"):
+        one.hit("k", numpy.array([1]))
+    assert one.hit("k", numpy.int64(1)).remaining == 9
+
+
+def test_a_prefix_is_data() -> None:
+    store = tg.Limiter("1/minute").storage
+    prefixes = ["", "tg", "\x00", "\ud800", "\u00e9", "x" * 100_000]
+    assert all(tg.Limiter("1/minute", storage=store, prefix=each).allow("k") for each in prefixes)
+
+
 @pytest.mark.parametrize("cost", [11, 2**62, 2**63, 2**64, 10**40])
 def test_a_cost_beyond_the_capacity_never_passes(cost: int) -> None:
     one = limiter()
