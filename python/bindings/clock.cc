@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "classes.h"
 #include "convert.h"
@@ -61,18 +60,6 @@ class PythonClock final : public Clock {
 
   py::object read_;
 };
-
-int64_t NsFrom(const py::handle& ns, const char* what) {
-  if (PyBool_Check(ns.ptr()) || !PyIndex_Check(ns.ptr())) {
-    Throw(Error::kArgumentType,
-          std::string(what) + " is " + Shown(ns.ptr()) + "; accepted is an int of nanoseconds");
-  }
-  int overflow = 0;
-  const int64_t value = PyLong_AsLongLongAndOverflow(ns.ptr(), &overflow);
-  if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-  if (overflow != 0) return overflow < 0 ? std::numeric_limits<int64_t>::min() : kMaxInstantNs;
-  return value;
-}
 
 }  // namespace
 

@@ -220,9 +220,11 @@ PyObject* FastNow(PyObject* self, PyObject*) {
 
 PyMethodDef fast_methods[] = {
     {"hit", AsMethod(FastHit), METH_FASTCALL | METH_KEYWORDS,
-     "hit($self, key, cost=1)\n--\n\nCharges `cost` to `key` and tells whether it may pass."},
+     "hit($self, key, cost=1)\n--\n\n"
+     "Charges `cost` to `key` and tells whether it may pass. A refusal charges nothing."},
     {"allow", AsMethod(FastAllow), METH_FASTCALL | METH_KEYWORDS,
-     "allow($self, key, cost=1)\n--\n\nAs hit(), but returns only whether it may pass."},
+     "allow($self, key, cost=1)\n--\n\n"
+     "As hit(), but returns only whether it may pass: the fastest way to ask."},
     {"_begin", AsMethod(FastBegin), METH_FASTCALL | METH_KEYWORDS,
      "_begin($self, op, key, cost, admitted, loop, channel, /)\n--\n\nBegins a call."},
     {"_now_ns", FastNow, METH_NOARGS,
@@ -363,6 +365,8 @@ std::unique_ptr<PyLimiter> Make(const std::vector<Limit>& limits,
 }  // namespace
 
 void RegisterLimiter(py::module_& m) {
+  py::options options;
+  options.disable_function_signatures();  // those below are read by inspect.signature()
   py::class_<Store, std::shared_ptr<Store>>(m, "Store");
   py::class_<MemoryStore, Store, std::shared_ptr<MemoryStore>>(m, "MemoryStore")
       .def(py::init([](int64_t capacity) {
@@ -374,7 +378,10 @@ void RegisterLimiter(py::module_& m) {
   py::class_<PyLimiter> limiter(m, "Limiter");
   limiter
       .def(py::init(&Make), py::arg("limits"), py::arg("store"), py::arg("clock"), py::arg("scope"))
-      .def("peek", &Peek, py::arg("key"), py::arg("cost") = 1)
+      .def("peek", &Peek, py::arg("key"), py::arg("cost") = 1,
+           "peek(self, key, cost=1)\n--\n\n"
+           "The decision that a hit of `cost` would get now, with `remaining` and `reset_after`\n"
+           "as they are without it. Charges nothing.")
       .def(
           "reset",
           [](PyLimiter& self, const py::object& key) {
@@ -412,7 +419,12 @@ void RegisterLimiter(py::module_& m) {
             Run(*l, [&] { l->Release(view.view(), units, admitted->at_ns); });
           },
           py::arg("key"), py::arg("cost"), py::arg("decision"))
-      .def("hit_many", &PyHitMany, py::arg("keys"), py::arg("costs") = py::none())
+      .def("hit_many", &PyHitMany, py::arg("keys"), py::arg("costs") = py::none(),
+           "hit_many(self, keys, costs=None)\n--\n\n"
+           "Each key as by hit(), in order: which of them may pass.\n\n"
+           "A list of bool for a sequence, a NumPy array of bool (flat) for a NumPy array of\n"
+           "keys. `costs` are as many as keys, 1 each where not given. All keys and costs are\n"
+           "read before the first is charged: one that is not accepted charges nothing.")
       .def("_stats",
            [](PyLimiter& self) {
              const LimiterStats s = Checked(self).stats();

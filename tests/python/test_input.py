@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from typing import Any
 
 import pytest
 import tidegate as tg
@@ -215,3 +216,23 @@ def test_wrong_calls_say_so() -> None:
 def test_decisions_are_not_made_by_hand() -> None:
     with pytest.raises(TypeError):
         tg.Decision()
+
+
+@pytest.mark.parametrize(
+    ("keys", "times", "costs"),
+    [
+        ("k", [1], None), (["k"], [0.5], None), (["k"], [True], None), (["k"], [None], None),
+        (["k"], [1, 2], None), ([""], [1], None), (["k"], [1], [0]), (["k"], [1], [1, 1]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_replayed(keys: Any, times: Any, costs: Any) -> None:
+    with pytest.raises(tg.ConfigurationError, match="accepted is"):
+        tg.replay("3/minute", keys, times, costs)
+
+
+def test_replay_clamps_times_as_clocks_do() -> None:
+    assert [bool(d) for d in tg.replay("1/minute", ["k"] * 3, [-5, 2**70, 2**62])] == [
+        True,
+        True,
+        False,
+    ]
