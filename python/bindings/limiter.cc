@@ -19,7 +19,6 @@
 #include "decision.h"
 #include "fast_call.h"
 #include "limiter.h"
-#include "tidegate/memory_store.h"
 
 namespace tidegate::python {
 namespace {
@@ -367,14 +366,6 @@ std::unique_ptr<PyLimiter> Make(const std::vector<Limit>& limits,
 void RegisterLimiter(py::module_& m) {
   py::options options;
   options.disable_function_signatures();  // those below are read by inspect.signature()
-  py::class_<Store, std::shared_ptr<Store>>(m, "Store");
-  py::class_<MemoryStore, Store, std::shared_ptr<MemoryStore>>(m, "MemoryStore")
-      .def(py::init([](int64_t capacity) {
-             return ValueOrThrow(MemoryStore::Create({.capacity = capacity}));
-           }),
-           py::arg("capacity"))
-      .def_property_readonly_static(
-          "DEFAULT_CAPACITY", [](const py::object&) { return MemoryOptions::kDefaultCapacity; });
   py::class_<PyLimiter> limiter(m, "Limiter");
   limiter
       .def(py::init(&Make), py::arg("limits"), py::arg("store"), py::arg("clock"), py::arg("scope"))

@@ -4,13 +4,15 @@
 #include "decision.h"
 
 // What pybind11 makes is not what Python calls, see below.
-#define PyInit__core InitModule
+// NOLINTNEXTLINE(bugprone-reserved-identifier): the name is Python's.
+#define PyInit__core TidegateInitModule
 PYBIND11_MODULE(_core, m) {
   m.attr("__version__") = TIDEGATE_VERSION;
   tidegate::python::RegisterDecision(m);
   tidegate::python::RegisterChannel(m);
   tidegate::python::RegisterLimit(m);
   tidegate::python::RegisterClock(m);
+  tidegate::python::RegisterMemoryStore(m);
   tidegate::python::RegisterLimiter(m);
   tidegate::python::RegisterPlan(m);
   tidegate::python::RegisterRedisStore(m);
@@ -29,5 +31,5 @@ extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
                     "(under mod_wsgi: WSGIApplicationGroup %{GLOBAL})");
     return nullptr;
   }
-  return InitModule();
+  return TidegateInitModule();
 }
