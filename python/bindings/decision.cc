@@ -174,7 +174,10 @@ void RegisterDecision(pybind11::module_& module) {
   type.tp_as_number = &as_number;
   type.tp_richcompare = Compare;
   type.tp_hash = PyObject_HashNotImplemented;
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION;
+  type.tp_flags = Py_TPFLAGS_DEFAULT;
+#if defined(Py_TPFLAGS_DISALLOW_INSTANTIATION)
+  type.tp_flags |= Py_TPFLAGS_DISALLOW_INSTANTIATION;  // before 3.10 the lack of tp_new says it
+#endif
   type.tp_doc = "What came out of a hit; true where the call may pass.";
   type.tp_getset = getters;
   type.tp_methods = methods;
