@@ -35,6 +35,9 @@ __all__ = ["Limiter", "Slot"]
 
 # Longer than any wait that a timer of the platform takes.
 _LONGEST_SLEEP = 3600.0
+# Between two looks for a place that was given back where nobody here could be told: by another
+# limiter of the storage, in another process perhaps.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
 
 
 class Limiter(_core.Limiter):
@@ -290,7 +293,7 @@ class Limiter(_core.Limiter):
             if decision.allowed:
                 return decision
             forecast = decision
-        sleep = self._sleep(forecast, deadline_ns)
+        sleep = self._sleep(forecast, deadline_ns, ticket if first else None)
         if sleep:
             return sleep
         if forecast.allowed:
@@ -311,7 +314,7 @@ class Limiter(_core.Limiter):
             if decision.allowed:
                 return decision
             forecast = decision
-        sleep = self._sleep(forecast, deadline_ns)
+        sleep = self._sleep(forecast, deadline_ns, ticket if first else None)
         if sleep:
             return sleep
         if forecast.allowed:
@@ -326,18 +329,21 @@ class Limiter(_core.Limiter):
         capacity = min(limit.capacity for limit in self._limits)
         return min(self._room.cost_ahead(ticket) + ticket.cost, capacity)
 
-    def _sleep(self, forecast: Decision, deadline_ns: int | None) -> float:
-        """Seconds until the next look, 0.0 where there is no use in waiting any longer."""
+    def _sleep(self, forecast: Decision, deadline_ns: int | None, first: Ticket | None) -> float:
+        """Seconds until the next look, 0.0 where there is no use in waiting any longer.
+
+        `first` is the ticket of the one who looks, where that is the first of its line.
+        """
         wait = forecast.retry_after
-        if wait == math.inf:
-            return 0.0
-        if deadline_ns is None:
-            return min(wait or _LONGEST_SLEEP, _LONGEST_SLEEP)
-        left = (deadline_ns - self._now_ns()) / 1e9
+        left = math.inf if deadline_ns is None else (deadline_ns - self._now_ns()) / 1e9
         # A lease may end before its time, so its wait is only the longest possible.
-        if left <= 0 or (wait > left and not self._has_leases):
+        if wait == math.inf or left <= 0 or (wait > left and not self._has_leases):
             return 0.0
-        return min(wait or left, left, _LONGEST_SLEEP)
+        most = _LONGEST_SLEEP
+        if self._has_leases and first is not None:
+            most = min(_FIRST_PAUSE * 2**first.looks, _LONGEST_PAUSE)
+            first.looks = min(first.looks + 1, 10)
+        return min(wait or left, left, most)
 
 
 # Inherited, they would take a detour with each call.

@@ -20,13 +20,15 @@ __all__ = ["Ticket", "WaitingRoom"]
 
 
 class Ticket:
-    """A place in the line for one key. `wake` tells its owner to look again."""
+    """A place in the line for one key. `wake` tells its owner to look again; `looks` is how
+    often it did since it was first."""
 
-    __slots__ = ("__weakref__", "cost", "key", "wake")
+    __slots__ = ("__weakref__", "cost", "key", "looks", "wake")
 
     def __init__(self, key: Key, cost: int, wake: Callable[[], None]) -> None:
         self.key = key
         self.cost = cost
+        self.looks = 0
         self.wake = wake
 
 

@@ -316,6 +316,30 @@ def test_a_slot_given_back_wakes_who_waits_for_one() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_place_given_back_by_another_limiter_is_found(asynchronous: bool) -> None:
+    # The lease is a minute: nobody here waits as long as that.
+    limiter = tg.Limiter("1/minute", algorithm="concurrency")
+    other = tg.Limiter("1/minute", algorithm="concurrency", storage=limiter.storage)
+    slot = other.slot("k")
+    slot.__enter__()
+    served: list[tuple[str, tg.Decision]] = []
+
+    def acquire() -> None:
+        if asynchronous:
+            served.append(("a", asyncio.run(limiter.acquire_async("k", timeout=None))))
+        else:
+            served.append(("a", limiter.acquire("k", timeout=50)))
+
+    thread = threading.Thread(target=acquire, daemon=True)
+    thread.start()
+    while not in_line(limiter):
+        pass
+    slot.__exit__(None, None, None)
+    thread.join(20)
+    assert [decision.allowed for _, decision in served] == [True]
+
+
 def test_a_slot_needs_a_concurrency_limit() -> None:
     with pytest.raises(tg.ConfigurationError, match="algorithm='concurrency'"):
         tg.Limiter("2/minute").slot("k")
