@@ -90,11 +90,12 @@ class Limiter(_core.Limiter):
         self._room = WaitingRoom()
         scope = prefix.encode("utf-8", "surrogatepass")  # any text, as keys are
         super().__init__(list(self._limits), self._storage, clock, scope)
-        # Only a clock that says when it moves can be waited on without a timer.
-        self._timed = not isinstance(clock, ManualClock)
+        self._has_leases = any(limit.algorithm == "concurrency" for limit in self._limits)
+        # Only a clock that says when it moves can be waited on without a timer, and only where
+        # nothing comes back without it.
+        self._timed = self._has_leases or not isinstance(clock, ManualClock)
         if isinstance(clock, ManualClock):
             clock._wakes(self._room)
-        self._has_leases = any(limit.algorithm == "concurrency" for limit in self._limits)
 
     @property
     def limits(self) -> tuple[Limit, ...]:

@@ -316,11 +316,14 @@ def test_a_slot_given_back_wakes_who_waits_for_one() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("clock", [None, tg.ManualClock()], ids=["system", "manual"])
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_place_given_back_by_another_limiter_is_found(asynchronous: bool) -> None:
+def test_a_place_given_back_by_another_limiter_is_found(
+    asynchronous: bool, clock: tg.ManualClock | None
+) -> None:
     # The lease is a minute: nobody here waits as long as that.
-    limiter = tg.Limiter("1/minute", algorithm="concurrency")
-    other = tg.Limiter("1/minute", algorithm="concurrency", storage=limiter.storage)
+    limiter = tg.Limiter("1/minute", algorithm="concurrency", clock=clock)
+    other = tg.Limiter(limiter.limits, storage=limiter.storage, clock=clock)
     slot = other.slot("k")
     slot.__enter__()
     served: list[tuple[str, tg.Decision]] = []
