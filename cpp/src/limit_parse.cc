@@ -3,6 +3,7 @@
 //
 //   limits := limit ((';' | ',' | '|') limit)*
 //   limit  := COUNT ('/' | 'per') [NUMBER] UNIT ['burst' COUNT]
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <limits>
@@ -64,6 +65,17 @@ class Reader {
     return word;
   }
 
+  // The word `per`, also where the unit follows without a blank: "100perminute".
+  bool Per() {
+    SkipBlanks();
+    constexpr std::string_view kPer = "per";
+    for (size_t i = 0; i < kPer.size(); ++i) {
+      if (i == rest_.size() || (rest_[i] | 0x20) != kPer[i]) return false;
+    }
+    rest_.remove_prefix(kPer.size());
+    return true;
+  }
+
   // Whole digits. Values beyond int64 saturate, and the bounds of Limit then
   // refuse them.
   std::optional<int64_t> Count() {
@@ -117,9 +129,8 @@ class Reader {
   static bool IsDigit(char c) { return c >= '0' && c <= '9'; }
   static bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
   void SkipBlanks() {
-    while (!rest_.empty() && (rest_.front() == ' ' || rest_.front() == '\t')) {
-      rest_.remove_prefix(1);
-    }
+    const size_t blanks = rest_.find_first_not_of(" \t\n\r\f\v");
+    rest_.remove_prefix(std::min(blanks, rest_.size()));
   }
 
   std::string_view rest_;
@@ -170,10 +181,8 @@ absl::StatusOr<Limit> Limit::Parse(std::string_view text, const LimitSpec& defau
   const std::optional<int64_t> count = in.Count();
   if (!count) return Unreadable(text, "it does not begin with a count");
   spec.count = *count;
-  std::string word;
-  if (!in.Symbol('/')) {
-    word = in.Word();
-    if (word != "per") return Unreadable(text, "the count is not followed by '/' or 'per'");
+  if (!in.Symbol('/') && !in.Per()) {
+    return Unreadable(text, "the count is not followed by '/' or 'per'");
   }
   bool multiple = false;
   if (const std::optional<int64_t> whole = in.Count()) {
@@ -182,7 +191,7 @@ absl::StatusOr<Limit> Limit::Parse(std::string_view text, const LimitSpec& defau
       return Unreadable(text, "the multiple of the unit is no number");
     }
   }
-  word = in.Word();
+  const std::string word = in.Word();
   const Unit* unit = FindUnit(word);
   if (unit == nullptr) {
     return Unreadable(text, word.empty() ? "the unit is missing" : "the unit is unknown");

@@ -16,6 +16,9 @@ absl::StatusOr<std::unique_ptr<Limiter>> Limiter::Create(const std::vector<Limit
   if (limits.empty()) {
     return absl::InvalidArgumentError("no limit was given; accepted is at least one");
   }
+  if (store == nullptr) {
+    return absl::InvalidArgumentError("no store was given; accepted is one");
+  }
   std::vector<BoundLimit> bound;
   bound.reserve(limits.size());
   for (const Limit& limit : limits) {

@@ -15,6 +15,8 @@ void RegisterJudge(pybind11::module_& m);
 void RegisterLimit(pybind11::module_& m);
 void RegisterClock(pybind11::module_& m);
 void RegisterLimiter(pybind11::module_& m);
+// Registers Store too, which the other stores inherit.
+void RegisterMemoryStore(pybind11::module_& m);
 void RegisterPlan(pybind11::module_& m);
 void RegisterRedisStore(pybind11::module_& m);
 void RegisterReplay(pybind11::module_& m);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "classes.h"
 #include "convert.h"
@@ -30,12 +29,7 @@ class PythonClock final : public Clock {
   int64_t NowNs() override {
     py::gil_scoped_acquire gil;
     const py::object now = read_();
-    if (PyFloat_Check(now.ptr())) {
-      const double ns = PyFloat_AS_DOUBLE(now.ptr()) * 1e9;
-      if (!std::isfinite(ns)) Refuse(now);
-      return static_cast<int64_t>(
-          std::llround(std::clamp(ns, 0.0, static_cast<double>(kMaxInstantNs))));
-    }
+    if (PyFloat_Check(now.ptr())) return NsOf(PyFloat_AS_DOUBLE(now.ptr()), now);
     if (PyBool_Check(now.ptr()) || !PyIndex_Check(now.ptr())) Refuse(now);
     int overflow = 0;
     const int64_t ns = PyLong_AsLongLongAndOverflow(now.ptr(), &overflow);
@@ -45,6 +39,19 @@ class PythonClock final : public Clock {
   }
 
  private:
+  // Rounded to the finest decimal that a double of this size tells apart, microseconds in
+  // this century: what was meant by 1767225600.1 is not the nearest double, which lies
+  // 95 ns before it.
+  static int64_t NsOf(double seconds, const py::object& now) {
+    if (!std::isfinite(seconds)) Refuse(now);
+    const double most = static_cast<double>(kMaxInstantNs);
+    const int64_t ns = std::llround(std::clamp(seconds * 1e9, 0.0, most));
+    const double step_ns = 2e9 * (std::nextafter(seconds, HUGE_VAL) - seconds);
+    int64_t grain_ns = 1;
+    while (static_cast<double>(grain_ns) < step_ns && grain_ns < 1'000'000) grain_ns *= 10;
+    return (ns + grain_ns / 2) / grain_ns * grain_ns;
+  }
+
   [[noreturn]] static void Refuse(const py::object& now) {
     Throw(Error::kArgumentType,
           "the clock returned " + Shown(now.ptr()) +
@@ -54,30 +61,17 @@ class PythonClock final : public Clock {
   py::object read_;
 };
 
-int64_t NsFrom(const py::handle& ns, const char* what) {
-  if (PyBool_Check(ns.ptr()) || !PyIndex_Check(ns.ptr())) {
-    Throw(Error::kArgumentType,
-          std::string(what) + " is " + Shown(ns.ptr()) + "; accepted is an int of nanoseconds");
-  }
-  int overflow = 0;
-  const int64_t value = PyLong_AsLongLongAndOverflow(ns.ptr(), &overflow);
-  if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-  if (overflow != 0) return overflow < 0 ? std::numeric_limits<int64_t>::min() : kMaxInstantNs;
-  return value;
-}
-
 }  // namespace
 
 std::shared_ptr<Clock> ClockFrom(const py::object& clock) {
   if (clock.is_none()) return nullptr;
   if (py::isinstance<ManualClock>(clock)) return clock.cast<std::shared_ptr<ManualClock>>();
-  if (py::hasattr(clock, "now_ns") && PyCallable_Check(clock.attr("now_ns").ptr())) {
-    return std::make_shared<PythonClock>(clock.attr("now_ns"));
-  }
-  if (!PyCallable_Check(clock.ptr())) {
+  const bool named =
+      py::hasattr(clock, "now_ns") && PyCallable_Check(clock.attr("now_ns").ptr()) != 0;
+  if (!named && PyCallable_Check(clock.ptr()) == 0) {
     Throw(Error::kArgumentType, "the clock is " + Shown(clock.ptr()) + kAccepted);
   }
-  auto read = std::make_shared<PythonClock>(clock);
+  auto read = std::make_shared<PythonClock>(named ? clock.attr("now_ns") : clock);
   (void)read->NowNs();  // a clock that cannot be read is refused here
   return read;
 }
@@ -100,8 +94,11 @@ void RegisterClock(py::module_& m) {
                                               "; accepted is an int or a float");
             }
             value = PyFloat_AsDouble(seconds.ptr()) * 1e9;
-            if (PyErr_Occurred() != nullptr) PyErr_Clear();
-            if (!std::isfinite(value)) {
+            if (PyErr_Occurred() != nullptr) {  // of an int that no double can carry
+              PyErr_Clear();
+              value = py::int_(0) > seconds ? -HUGE_VAL : HUGE_VAL;
+            }
+            if (std::isnan(value) || (PyFloat_Check(seconds.ptr()) && std::isinf(value))) {
               Throw(Error::kConfiguration, "the seconds to advance are " + Shown(seconds.ptr()) +
                                                "; accepted is a finite number");
             }

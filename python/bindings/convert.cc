@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "tidegate/step.h"
+
 namespace tidegate::python {
 namespace {
 
@@ -79,6 +81,18 @@ bool KeyView::ReadOther(PyObject* key) {
   return true;
 }
 
+int64_t NsFrom(const py::handle& ns, const char* what) {
+  if (PyBool_Check(ns.ptr()) || !PyIndex_Check(ns.ptr())) {
+    Throw(Error::kArgumentType,
+          std::string(what) + " is " + Shown(ns.ptr()) + "; accepted is an int of nanoseconds");
+  }
+  int overflow = 0;
+  const int64_t value = PyLong_AsLongLongAndOverflow(ns.ptr(), &overflow);
+  if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  if (overflow != 0) return overflow < 0 ? std::numeric_limits<int64_t>::min() : kMaxInstantNs;
+  return value;
+}
+
 bool ReadCost(PyObject* cost, int64_t* value) {
   constexpr const char* kAccepted = "; accepted is an int from 1 up";
   if (PyBool_Check(cost) || !PyIndex_Check(cost)) {
@@ -86,7 +100,12 @@ bool ReadCost(PyObject* cost, int64_t* value) {
     return false;
   }
   PyObject* index = PyNumber_Index(cost);
-  if (index == nullptr) return false;
+  if (index == nullptr) {  // of an array, say, that is no scalar
+    if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) return false;
+    PyErr_Clear();
+    SetError(Error::kArgumentType, "the cost is " + Shown(cost) + kAccepted);
+    return false;
+  }
   int overflow = 0;
   *value = PyLong_AsLongLongAndOverflow(index, &overflow);
   Py_DECREF(index);

@@ -59,6 +59,9 @@ class KeyView {
   py::object encoded_;
 };
 
+// An int of nanoseconds, saturated. Throws where `ns`, which is `what`, is none.
+int64_t NsFrom(const py::handle& ns, const char* what);
+
 // An int from 1 up; what does not fit 64 bits becomes the largest value, which
 // is beyond every limit. False with the error indicator set otherwise.
 bool ReadCost(PyObject* cost, int64_t* value);

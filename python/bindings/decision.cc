@@ -8,6 +8,8 @@
 namespace tidegate::python {
 namespace {
 
+namespace py = pybind11;
+
 struct DecisionObject {
   PyObject_HEAD Decision decision;
   PyObject* owner;
@@ -37,13 +39,15 @@ void Dealloc(PyObject* self) {
   PyObject_Free(self);
 }
 
-// Seconds, never earlier than the nanoseconds say: beyond 2^53 ns a double has
-// steps of more than one.
+// Seconds, never earlier than the nanoseconds say: who multiplies them by 1e9 again, as
+// ManualClock.advance() does, gets no less. Below 2^51 ns rounding sees to that.
 double Seconds(int64_t ns) {
-  if (ns == Decision::kNever) return std::numeric_limits<double>::infinity();
-  const double seconds = static_cast<double>(ns) / 1e9;
-  if (ns < int64_t{1} << 53) return seconds;
-  return std::nextafter(seconds, std::numeric_limits<double>::infinity());
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (ns == Decision::kNever) return kInfinity;
+  double seconds = static_cast<double>(ns) / 1e9;
+  if (ns < int64_t{1} << 51) return seconds;
+  while (static_cast<int64_t>(seconds * 1e9) < ns) seconds = std::nextafter(seconds, kInfinity);
+  return seconds;
 }
 
 PyObject* Text(const std::string& text) {
@@ -104,6 +108,45 @@ PyObject* Repr(PyObject* self) {
   return repr;
 }
 
+// (limit, allowed, ...) as Restored() takes them: the limit lives on in a copy.
+PyObject* Reduce(PyObject* self, PyObject*) {
+  try {
+    const Decision& d = Of(self);
+    return py::make_tuple(py::module_::import("tidegate._core").attr("_decision"),
+                          py::make_tuple(*d.limit, d.allowed, d.degraded, d.rule, d.retry_after_ns,
+                                         d.reset_after_ns, d.delay_ns, d.at_ns, d.used_ns,
+                                         d.used_fraction, d.used_units))
+        .release()
+        .ptr();
+  } catch (py::error_already_set& error) {
+    error.restore();
+    return nullptr;
+  }
+}
+
+py::object Restored(const py::object& limit, bool allowed, bool degraded, uint32_t rule,
+                    int64_t retry_after_ns, int64_t reset_after_ns, int64_t delay_ns, int64_t at_ns,
+                    int64_t used_ns, int64_t used_fraction, int64_t used_units) {
+  Decision d;
+  d.limit = &limit.cast<const Limit&>();
+  d.allowed = allowed;
+  d.degraded = degraded;
+  d.rule = rule;
+  d.retry_after_ns = retry_after_ns;
+  d.reset_after_ns = reset_after_ns;
+  d.delay_ns = delay_ns;
+  d.at_ns = at_ns;
+  d.used_ns = used_ns;
+  d.used_fraction = used_fraction;
+  d.used_units = used_units;
+  return py::reinterpret_steal<py::object>(NewDecision(d, limit.ptr()));
+}
+
+PyMethodDef methods[] = {
+    {"__reduce__", Reduce, METH_NOARGS, "For pickle and copy."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
 PyObject* Compare(PyObject* self, PyObject* other, int op) {
   if (Py_TYPE(other) != &decision_type || (op != Py_EQ && op != Py_NE)) {
     Py_RETURN_NOTIMPLEMENTED;
@@ -131,11 +174,16 @@ void RegisterDecision(pybind11::module_& module) {
   type.tp_as_number = &as_number;
   type.tp_richcompare = Compare;
   type.tp_hash = PyObject_HashNotImplemented;
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION;
+  type.tp_flags = Py_TPFLAGS_DEFAULT;
+#if defined(Py_TPFLAGS_DISALLOW_INSTANTIATION)
+  type.tp_flags |= Py_TPFLAGS_DISALLOW_INSTANTIATION;  // before 3.10 the lack of tp_new says it
+#endif
   type.tp_doc = "What came out of a hit; true where the call may pass.";
   type.tp_getset = getters;
+  type.tp_methods = methods;
   if (PyType_Ready(&decision_type) < 0) throw pybind11::error_already_set();
   module.add_object("Decision", reinterpret_cast<PyObject*>(&decision_type));
+  module.def("_decision", &Restored);
 }
 
 PyObject* NewDecision(const Decision& decision, PyObject* owner) {

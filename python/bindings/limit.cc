@@ -18,7 +18,8 @@ std::string_view TextOf(const py::handle& text) {
   const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
   if (data == nullptr) {
     PyErr_Clear();
-    Throw(Error::kConfiguration, Shown(text.ptr()) + " is no valid text");
+    Throw(Error::kConfiguration,
+          Shown(text.ptr()) + " has lone surrogates; accepted is text that UTF-8 can carry");
   }
   return {data, static_cast<size_t>(size)};
 }
@@ -30,6 +31,11 @@ int64_t WholeNumber(const py::handle& value, const char* what) {
   }
   int overflow = 0;
   const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+  if (!number && PyErr_ExceptionMatches(PyExc_TypeError) != 0) {  // of an array that is no scalar
+    PyErr_Clear();
+    Throw(Error::kArgumentType, std::string("the ") + what + " is " + Shown(value.ptr()) +
+                                    "; accepted is an int from 1 up");
+  }
   if (!number) throw py::error_already_set();
   const int64_t result = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
   if (overflow != 0) {
@@ -120,23 +126,43 @@ Limit Make(const py::object& limit, const py::object& period, const py::object& 
   return ValueOrThrow(Limit::Create(std::move(spec)));
 }
 
+constexpr const char* kAboutLimits = R"(How much may pass, in which time, by which algorithm.
+
+``Limit("100/minute")``, ``Limit("10/second burst 40")``, ``Limit(100, 60.0)`` or
+``Limit(100, "minute")``. The grammar is COUNT (/|per) [N] UNIT [burst COUNT], with units
+ns, us, ms, s, m, h, d, w, month and year. A period is given in seconds or as a timedelta.
+`burst` (token-bucket and leaky-bucket only) is `count` where it is not given. Algorithms
+are token-bucket (alias gcra), leaky-bucket, fixed-window, sliding-window, sliding-log and
+concurrency. `name` is what a Decision calls it: 1 to 200 printable ASCII characters.
+
+Immutable; equal and hashed by value. Raises ConfigurationError for what is not accepted.)";
+
 }  // namespace
 
 void RegisterLimit(py::module_& m) {
   const py::str token_bucket("token-bucket");
-  py::class_<Limit, std::shared_ptr<Limit>>(m, "Limit")
+  py::options options;
+  options.disable_function_signatures();  // those below are read by inspect.signature()
+  py::class_<Limit, std::shared_ptr<Limit>>(m, "Limit", kAboutLimits)
       .def(py::init(&Make), py::arg("limit"), py::arg("period") = py::none(), py::kw_only(),
            py::arg("burst") = py::none(), py::arg("algorithm") = token_bucket,
-           py::arg("name") = py::none())
-      .def_property_readonly("count", &Limit::count)
+           py::arg("name") = py::none(),
+           "__init__(self, limit, period=None, *, burst=None, algorithm='token-bucket', "
+           "name=None)\n--\n\nSee the class.")
+      .def_property_readonly("count", &Limit::count, "Units in a period.")
       .def_property_readonly(
-          "period", [](const Limit& l) { return static_cast<double>(l.period_ns()) / 1e9; })
-      .def_property_readonly("period_ns", &Limit::period_ns)
-      .def_property_readonly("burst", &Limit::burst)
-      .def_property_readonly("capacity", &Limit::capacity)
-      .def_property_readonly("algorithm",
-                             [](const Limit& l) { return AlgorithmName(l.algorithm()); })
-      .def_property_readonly("name", [](const Limit& l) { return l.rule(); })
+          "period", [](const Limit& l) { return static_cast<double>(l.period_ns()) / 1e9; },
+          "The period in seconds; the lease of a concurrency limit.")
+      .def_property_readonly("period_ns", &Limit::period_ns, "The period in nanoseconds.")
+      .def_property_readonly("burst", &Limit::burst,
+                             "Units that a bucket holds; `count` for the other algorithms.")
+      .def_property_readonly("capacity", &Limit::capacity,
+                             "The most that can pass at once: `burst` of a bucket, else `count`.")
+      .def_property_readonly(
+          "algorithm", [](const Limit& l) { return AlgorithmName(l.algorithm()); },
+          "The canonical name of its algorithm.")
+      .def_property_readonly(
+          "name", [](const Limit& l) { return l.rule(); }, "The name given, else its text.")
       .def("__str__", &Limit::ToString)
       .def("__repr__",
            [](const Limit& l) {

@@ -19,7 +19,6 @@
 #include "decision.h"
 #include "fast_call.h"
 #include "limiter.h"
-#include "tidegate/memory_store.h"
 
 namespace tidegate::python {
 namespace {
@@ -42,6 +41,17 @@ Limiter* LimiterOf(PyObject* self) {
   }
   return py_limiter->open;
 }
+
+namespace {
+
+// As LimiterOf(), also once closed: what was taken can always be given back.
+Limiter* LimiterToReleaseOf(PyObject* self) {
+  const auto* py_limiter = HeldBy<PyLimiter>(self);
+  return py_limiter != nullptr && py_limiter->limiter != nullptr ? py_limiter->limiter.get()
+                                                                 : LimiterOf(self);
+}
+
+}  // namespace
 
 std::shared_ptr<Limiter> SharedLimiter(const py::object& object) {
   const PyLimiter* held = IsLimiter(object.ptr()) ? HeldBy<PyLimiter>(object.ptr()) : nullptr;
@@ -156,13 +166,13 @@ PyObject* FastAllow(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
 PyObject* FastBegin(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject*) {
   return Guarded([&]() -> PyObject* {
     static PyObject* const create_future = PyUnicode_InternFromString("create_future");
-    Limiter* limiter = LimiterOf(self);
-    if (limiter == nullptr) return nullptr;
     if (count != 6) {
       PyErr_Format(PyExc_TypeError, "takes 6 arguments, but %zd were given", count);
       return nullptr;
     }
     const auto op = static_cast<Op>(PyLong_AsLong(args[0]));
+    Limiter* limiter = op == Op::kRelease ? LimiterToReleaseOf(self) : LimiterOf(self);
+    if (limiter == nullptr) return nullptr;
     KeyView key;
     int64_t cost = 1;
     if (PyErr_Occurred() != nullptr || !key.Read(args[1]) || !ReadCost(args[2], &cost)) {
@@ -209,9 +219,11 @@ PyObject* FastNow(PyObject* self, PyObject*) {
 
 PyMethodDef fast_methods[] = {
     {"hit", AsMethod(FastHit), METH_FASTCALL | METH_KEYWORDS,
-     "hit($self, key, cost=1)\n--\n\nCharges `cost` to `key` and tells whether it may pass."},
+     "hit($self, key, cost=1)\n--\n\n"
+     "Charges `cost` to `key` and tells whether it may pass. A refusal charges nothing."},
     {"allow", AsMethod(FastAllow), METH_FASTCALL | METH_KEYWORDS,
-     "allow($self, key, cost=1)\n--\n\nAs hit(), but returns only whether it may pass."},
+     "allow($self, key, cost=1)\n--\n\n"
+     "As hit(), but returns only whether it may pass: the fastest way to ask."},
     {"_begin", AsMethod(FastBegin), METH_FASTCALL | METH_KEYWORDS,
      "_begin($self, op, key, cost, admitted, loop, channel, /)\n--\n\nBegins a call."},
     {"_now_ns", FastNow, METH_NOARGS,
@@ -352,18 +364,15 @@ std::unique_ptr<PyLimiter> Make(const std::vector<Limit>& limits,
 }  // namespace
 
 void RegisterLimiter(py::module_& m) {
-  py::class_<Store, std::shared_ptr<Store>>(m, "Store");
-  py::class_<MemoryStore, Store, std::shared_ptr<MemoryStore>>(m, "MemoryStore")
-      .def(py::init([](int64_t capacity) {
-             return ValueOrThrow(MemoryStore::Create({.capacity = capacity}));
-           }),
-           py::arg("capacity"))
-      .def_property_readonly_static(
-          "DEFAULT_CAPACITY", [](const py::object&) { return MemoryOptions::kDefaultCapacity; });
+  py::options options;
+  options.disable_function_signatures();  // those below are read by inspect.signature()
   py::class_<PyLimiter> limiter(m, "Limiter");
   limiter
       .def(py::init(&Make), py::arg("limits"), py::arg("store"), py::arg("clock"), py::arg("scope"))
-      .def("peek", &Peek, py::arg("key"), py::arg("cost") = 1)
+      .def("peek", &Peek, py::arg("key"), py::arg("cost") = 1,
+           "peek(self, key, cost=1)\n--\n\n"
+           "The decision that a hit of `cost` would get now, with `remaining` and `reset_after`\n"
+           "as they are without it. Charges nothing.")
       .def(
           "reset",
           [](PyLimiter& self, const py::object& key) {
@@ -382,16 +391,31 @@ void RegisterLimiter(py::module_& m) {
           },
           py::arg("key"), py::arg("cost") = 1)
       .def(
+          "_check",
+          [](const PyLimiter&, const py::object& key, const py::object& cost) {
+            KeyFrom(key);
+            CostFrom(cost);
+          },
+          py::arg("key"), py::arg("cost"))
+      .def(
           "_release",
-          [](PyLimiter& self, const py::object& key, int64_t cost, const py::object& decision) {
+          [](const py::object& self, const py::object& key, const py::object& cost,
+             const py::object& decision) {
             const Decision* admitted = GetDecision(decision.ptr());
             if (admitted == nullptr) throw py::type_error("a Decision is expected");
-            Limiter& l = Checked(self);
+            Limiter* l = LimiterToReleaseOf(self.ptr());
+            if (l == nullptr) throw py::error_already_set();
             const KeyView view = KeyFrom(key);
-            Run(l, [&] { l.Release(view.view(), cost, admitted->at_ns); });
+            const int64_t units = CostFrom(cost);
+            Run(*l, [&] { l->Release(view.view(), units, admitted->at_ns); });
           },
           py::arg("key"), py::arg("cost"), py::arg("decision"))
-      .def("hit_many", &PyHitMany, py::arg("keys"), py::arg("costs") = py::none())
+      .def("hit_many", &PyHitMany, py::arg("keys"), py::arg("costs") = py::none(),
+           "hit_many(self, keys, costs=None)\n--\n\n"
+           "Each key as by hit(), in order: which of them may pass.\n\n"
+           "A list of bool for a sequence, a NumPy array of bool (flat) for a NumPy array of\n"
+           "keys. `costs` are as many as keys, 1 each where not given. All keys and costs are\n"
+           "read before the first is charged: one that is not accepted charges nothing.")
       .def("_stats",
            [](PyLimiter& self) {
              const LimiterStats s = Checked(self).stats();

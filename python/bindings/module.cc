@@ -3,12 +3,27 @@
 #include "classes.h"
 #include "decision.h"
 
+namespace {
+
+bool IsMainInterpreter() { return PyInterpreterState_Get() == PyInterpreterState_Main(); }
+
+constexpr const char* kMainOnly =
+    "tidegate cannot be imported in a sub-interpreter; accepted is the main one (under mod_wsgi: "
+    "WSGIApplicationGroup %{GLOBAL})";
+
+}  // namespace
+
+// What pybind11 makes is not what Python calls, see below.
+// NOLINTNEXTLINE(bugprone-reserved-identifier): the name is Python's.
+#define PyInit__core TidegateInitModule
 PYBIND11_MODULE(_core, m) {
+  if (!IsMainInterpreter()) throw pybind11::import_error(kMainOnly);
   m.attr("__version__") = TIDEGATE_VERSION;
   tidegate::python::RegisterDecision(m);
   tidegate::python::RegisterChannel(m);
   tidegate::python::RegisterLimit(m);
   tidegate::python::RegisterClock(m);
+  tidegate::python::RegisterMemoryStore(m);
   tidegate::python::RegisterLimiter(m);
   tidegate::python::RegisterPlan(m);
   tidegate::python::RegisterRedisStore(m);
@@ -17,4 +32,14 @@ PYBIND11_MODULE(_core, m) {
   tidegate::python::RegisterVerdict(m);
   tidegate::python::RegisterJudge(m);
   tidegate::python::RegisterTellingSend(m);
+}
+#undef PyInit__core
+
+// Classes and their free lists are those of one interpreter. To ask pybind11 for them in
+// another one is to wait for ever for the lock that this very thread has. From 3.13 on this
+// is called by the main one, and the module is then made by the other.
+extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
+  if (IsMainInterpreter()) return TidegateInitModule();
+  PyErr_SetString(PyExc_ImportError, kMainOnly);
+  return nullptr;
 }

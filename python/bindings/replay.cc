@@ -10,8 +10,8 @@
 namespace tidegate::python {
 namespace {
 
-py::list PyReplay(const std::vector<Limit>& limits, const py::list& keys,
-                  const std::vector<int64_t>& times_ns, const py::object& costs) {
+py::list PyReplay(const std::vector<Limit>& limits, const py::list& keys, const py::list& times_ns,
+                  const py::object& costs) {
   std::vector<KeyView> views(keys.size());
   std::vector<ReplayEvent> events(keys.size());
   if (times_ns.size() != events.size()) {
@@ -27,7 +27,7 @@ py::list PyReplay(const std::vector<Limit>& limits, const py::list& keys,
   }
   for (size_t i = 0; i < events.size(); ++i) {
     if (!views[i].Read(keys[i].ptr())) throw py::error_already_set();
-    events[i] = {views[i].view(), times_ns[i], 1};
+    events[i] = {views[i].view(), NsFrom(times_ns[i], "the time"), 1};
     if (!costs.is_none() && !ReadCost(cost_list[i].ptr(), &events[i].cost)) {
       throw py::error_already_set();
     }

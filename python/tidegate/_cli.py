@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,16 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one subcommand and returns the exit code: 2 for what cannot be understood."""
+    """Runs one subcommand and returns the exit code: 2 for what cannot be understood, 1 where
+    nobody reads on."""
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
+        print(end="", flush=True)  # here, where a pipe that nobody reads is met
+    except BrokenPipeError:
+        # What is left must not be written again when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except ConfigurationError as exc:
         print(f"tidegate: {exc}", file=sys.stderr)
         return 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 from tidegate import _core
 from tidegate._waiting import WaitingRoom
 
@@ -25,10 +27,9 @@ class ManualClock(_core.ManualClock):
     """
 
     def __init__(self, start_ns: int = 0) -> None:
-        import weakref
-
         super().__init__(start_ns)
-        self._rooms: weakref.WeakSet[WaitingRoom] = weakref.WeakSet()
+        # No WeakSet, which may not be added to while it is gone through.
+        self._rooms: set[weakref.ref[WaitingRoom]] = set()
 
     def advance(self, seconds: float) -> None:
         """Moves the clock by `seconds`, rounded to the nanosecond; back if negative."""
@@ -49,8 +50,10 @@ class ManualClock(_core.ManualClock):
         return f"ManualClock(start_ns={self.now_ns()})"
 
     def _wakes(self, room: WaitingRoom) -> None:
-        self._rooms.add(room)
+        self._rooms.add(weakref.ref(room, self._rooms.discard))
 
     def _moved(self) -> None:
-        for room in list(self._rooms):
-            room.wake_all()
+        for reference in list(self._rooms):
+            room = reference()
+            if room is not None:
+                room.wake_all()

@@ -51,6 +51,8 @@ def run(*, fast: bool = False, lines: int | None = None) -> int:
             screen.say(", the store embedded in its process.\n\n")
             _burst(client, screen, fast)
             return _log(client, screen, logged_requests(lines))
+    except BrokenPipeError:  # nobody watches any longer, which main() knows
+        raise
     except (OSError, http.client.HTTPException) as exc:
         print(f"tidegate: the demo's service did not answer: {exc!r}", file=sys.stderr)
         return 1

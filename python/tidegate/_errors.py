@@ -4,6 +4,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from tidegate._core import Decision
 
 __all__ = [
@@ -47,3 +49,6 @@ class RateLimitExceeded(TidegateError):
             f"rate limit {decision.rule} exceeded; retry after {decision.retry_after} s"
         )
         self.decision = decision
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.decision,), self.__dict__

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tidegate._limit import LimitLike
     from tidegate._stats import Stats
     from tidegate._storage import StorageLike
+    from tidegate._waiting import Ticket
 
     Key = Union[str, bytes]
 
@@ -34,6 +35,9 @@ __all__ = ["Limiter", "Slot"]
 
 # Longer than any wait that a timer of the platform takes.
 _LONGEST_SLEEP = 3600.0
+# Between two looks for a place that was given back where nobody here could be told: by another
+# limiter of the storage, in another process perhaps.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
 
 
 class Limiter(_core.Limiter):
@@ -84,12 +88,14 @@ class Limiter(_core.Limiter):
         self._clock = clock
         self._prefix = prefix
         self._room = WaitingRoom()
-        super().__init__(list(self._limits), self._storage, clock, prefix)
-        # Only a clock that says when it moves can be waited on without a timer.
-        self._timed = not isinstance(clock, ManualClock)
+        scope = prefix.encode("utf-8", "surrogatepass")  # any text, as keys are
+        super().__init__(list(self._limits), self._storage, clock, scope)
+        self._has_leases = any(limit.algorithm == "concurrency" for limit in self._limits)
+        # Only a clock that says when it moves can be waited on without a timer, and only where
+        # nothing comes back without it.
+        self._timed = self._has_leases or not isinstance(clock, ManualClock)
         if isinstance(clock, ManualClock):
             clock._wakes(self._room)
-        self._has_leases = any(limit.algorithm == "concurrency" for limit in self._limits)
 
     @property
     def limits(self) -> tuple[Limit, ...]:
@@ -141,6 +147,14 @@ class Limiter(_core.Limiter):
             await loops.ask(self, loops.RESET, key, 1)
             self._room.wake_first(key)
 
+    async def hit_many_async(self, keys: Any, costs: Any = None) -> Any:
+        """As hit_many(), without blocking the event loop: in a thread where it may wait."""
+        if self._loops is None:
+            return self.hit_many(keys, costs)
+        import asyncio
+
+        return await asyncio.to_thread(self.hit_many, keys, costs)
+
     def ping(self) -> None:
         """Raises StorageError where the storage does not answer; returns where it does."""
         if isinstance(self._storage, _core.RedisStore):
@@ -166,14 +180,14 @@ class Limiter(_core.Limiter):
         that is refused is returned when the time is up, and at once where the wait would be
         longer than the time left or the cost can never pass.
         """
-        self.peek(key, cost)  # what is no key or cost joins no line
+        self._check(key, cost)  # what is no key or cost joins no line
         deadline_ns = self._deadline_ns(timeout)
         woken = threading.Event()
-        ticket = self._room.enter(key, woken.set)
+        ticket = self._room.enter(key, cost, woken.set)
         try:
             while True:
                 woken.clear()
-                answer = self._look(key, cost, deadline_ns, self._room.is_first(ticket))
+                answer = self._look(ticket, deadline_ns)
                 if isinstance(answer, Decision):
                     return answer
                 woken.wait(answer if self._timed else None)
@@ -184,7 +198,7 @@ class Limiter(_core.Limiter):
         """As acquire(), without blocking the event loop. A cancelled task leaves the line."""
         import asyncio
 
-        await self.peek_async(key, cost)
+        self._check(key, cost)
         deadline_ns = self._deadline_ns(timeout)
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
@@ -193,12 +207,11 @@ class Limiter(_core.Limiter):
             if not loop.is_closed():  # a closed one has nobody left to wake
                 loop.call_soon_threadsafe(woken.set)
 
-        ticket = self._room.enter(key, wake)
+        ticket = self._room.enter(key, cost, wake)
         try:
             while True:
                 woken.clear()
-                first = self._room.is_first(ticket)
-                answer = await self._look_async(key, cost, deadline_ns, first)
+                answer = await self._look_async(ticket, deadline_ns)
                 if isinstance(answer, Decision):
                     return answer
                 timer = loop.call_later(answer, woken.set) if self._timed else None
@@ -223,6 +236,8 @@ class Limiter(_core.Limiter):
                 f"a slot was asked of {', '.join(map(str, self._limits))}; accepted is a limiter "
                 "with a limit of algorithm='concurrency'"
             )
+        self._check(key, cost)
+        self._deadline_ns(timeout)
         return Slot(self, key, cost, timeout)
 
     def stats(self) -> Stats:
@@ -261,7 +276,7 @@ class Limiter(_core.Limiter):
                 f"the timeout is {timeout!r} of type {type(timeout).__name__}; accepted are "
                 "seconds as int or float, or None"
             )
-        if math.isnan(timeout) or timeout < 0:
+        if not timeout >= 0:
             raise ConfigurationError(
                 f"the timeout is {timeout!r}; accepted are 0 and more seconds, or None"
             )
@@ -269,42 +284,67 @@ class Limiter(_core.Limiter):
             return None
         return self._now_ns() + round(timeout * 1e9)
 
-    def _look(self, key: Key, cost: int, deadline_ns: int | None, first: bool) -> Decision | float:
+    def _look(self, ticket: Ticket, deadline_ns: int | None) -> Decision | float:
         """One look of somebody in the line: the answer, or how long to sleep at most."""
+        key, cost = ticket.key, ticket.cost
+        first = self._room.is_first(ticket)
         forecast = self.peek(key, cost)
         if forecast.allowed and first:
             decision = self.hit(key, cost)
             if decision.allowed:
                 return decision
             forecast = decision
-        return self._sleep(forecast, deadline_ns) or self.hit(key, cost)
+        sleep = self._sleep(forecast, deadline_ns, ticket if first else None)
+        if sleep:
+            return sleep
+        if forecast.allowed:
+            forecast = self.peek(key, self._cost_in_turn(ticket))
+            if not forecast.allowed:
+                return forecast
+        return self.hit(key, cost)
 
-    async def _look_async(
-        self, key: Key, cost: int, deadline_ns: int | None, first: bool
-    ) -> Decision | float:
+    async def _look_async(self, ticket: Ticket, deadline_ns: int | None) -> Decision | float:
         """As _look(), without blocking the event loop."""
         if self._loops is None:
-            return self._look(key, cost, deadline_ns, first)
+            return self._look(ticket, deadline_ns)
+        key, cost = ticket.key, ticket.cost
+        first = self._room.is_first(ticket)
         forecast = await self.peek_async(key, cost)
         if forecast.allowed and first:
             decision = await self.hit_async(key, cost)
             if decision.allowed:
                 return decision
             forecast = decision
-        return self._sleep(forecast, deadline_ns) or await self.hit_async(key, cost)
+        sleep = self._sleep(forecast, deadline_ns, ticket if first else None)
+        if sleep:
+            return sleep
+        if forecast.allowed:
+            forecast = await self.peek_async(key, self._cost_in_turn(ticket))
+            if not forecast.allowed:
+                return forecast
+        return await self.hit_async(key, cost)
 
-    def _sleep(self, forecast: Decision, deadline_ns: int | None) -> float:
-        """Seconds until the next look, 0.0 where there is no use in waiting any longer."""
+    def _cost_in_turn(self, ticket: Ticket) -> int:
+        """What must be there for somebody whose time is up not to take it from those who
+        came before: of what is more than can ever be there, all that can."""
+        capacity = min(limit.capacity for limit in self._limits)
+        return min(self._room.cost_ahead(ticket) + ticket.cost, capacity)
+
+    def _sleep(self, forecast: Decision, deadline_ns: int | None, first: Ticket | None) -> float:
+        """Seconds until the next look, 0.0 where there is no use in waiting any longer.
+
+        `first` is the ticket of the one who looks, where that is the first of its line.
+        """
         wait = forecast.retry_after
-        if wait == math.inf:
-            return 0.0
-        if deadline_ns is None:
-            return min(wait or _LONGEST_SLEEP, _LONGEST_SLEEP)
-        left = (deadline_ns - self._now_ns()) / 1e9
+        left = math.inf if deadline_ns is None else (deadline_ns - self._now_ns()) / 1e9
         # A lease may end before its time, so its wait is only the longest possible.
-        if left <= 0 or (wait > left and not self._has_leases):
+        if wait == math.inf or left <= 0 or (wait > left and not self._has_leases):
             return 0.0
-        return min(wait or left, left, _LONGEST_SLEEP)
+        most = _LONGEST_SLEEP
+        if self._has_leases and first is not None:
+            most = min(_FIRST_PAUSE * 2**first.looks, _LONGEST_PAUSE)
+            first.looks = min(first.looks + 1, 10)
+        return min(wait or left, left, most)
 
 
 # Inherited, they would take a detour with each call.
@@ -321,7 +361,11 @@ def _loops_for(storage: _core.Store) -> ModuleType | None:
 
 
 class Slot:
-    """A place among the calls in flight; see Limiter.slot(). `decision` is what let it in."""
+    """A place among the calls in flight; see Limiter.slot(). `decision` is what let it in.
+
+    It may be entered again, also before it was left, by several threads or tasks: each takes
+    a place of its own. A place is given back once, also after the limiter was closed.
+    """
 
     decision: Decision
 
@@ -330,6 +374,7 @@ class Slot:
         self._key = key
         self._cost = cost
         self._timeout = timeout
+        self._held: list[Decision] = []
 
     def __enter__(self) -> Slot:
         return self._entered(self._limiter.acquire(self._key, self._cost, self._timeout))
@@ -340,8 +385,10 @@ class Slot:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._limiter._release(self._key, self._cost, self.decision)
-        self._limiter._room.wake_first(self._key)
+        decision = self._left()
+        if decision is not None:
+            self._limiter._release(self._key, self._cost, decision)
+            self._limiter._room.wake_first(self._key)
 
     async def __aenter__(self) -> Slot:
         return self._entered(
@@ -358,11 +405,22 @@ class Slot:
         if loops is None:
             self.__exit__(exc_type, exc, traceback)
             return
-        await loops.ask(self._limiter, loops.RELEASE, self._key, self._cost, self.decision)
-        self._limiter._room.wake_first(self._key)
+        decision = self._left()
+        if decision is not None:
+            await loops.ask(self._limiter, loops.RELEASE, self._key, self._cost, decision)
+            self._limiter._room.wake_first(self._key)
 
     def _entered(self, decision: Decision) -> Slot:
         if not decision.allowed:
             raise RateLimitExceeded(decision)
         self.decision = decision
+        self._held.append(decision)
         return self
+
+    def _left(self) -> Decision | None:
+        """What is to be given back. Of several the one whose lease ends first: that may have
+        run out, and a place that somebody still has must not be given back for it."""
+        try:
+            return self._held.pop(0)
+        except IndexError:
+            return None

@@ -99,9 +99,18 @@ class Plan(_core.Plan):
         self, keys: Sequence[Key], costs: Sequence[int] | None
     ) -> list[tuple[Limiter, Key, int]]:
         costs = [1] * len(self._limiters) if costs is None else costs
+        for what, given in (("keys", keys), ("costs", costs)):
+            if not isinstance(given, (list, tuple)):
+                raise ArgumentTypeError(
+                    f"the {what} are {given!r} of type {type(given).__name__}; accepted is a list "
+                    "with one for each limiter"
+                )
         if not len(keys) == len(costs) == len(self._limiters):
             raise ConfigurationError(
                 f"{len(keys)} keys and {len(costs)} costs were given for {len(self._limiters)} "
                 "limiters; accepted is one for each limiter"
             )
-        return list(zip(self._limiters, keys, costs))
+        each = list(zip(self._limiters, keys, costs))
+        for limiter, key, cost in each:
+            limiter._check(key, cost)
+        return each

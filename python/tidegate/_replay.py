@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidegate import _core
+from tidegate._errors import ArgumentTypeError
 from tidegate._limit import as_limits
 
 TYPE_CHECKING = False
@@ -26,9 +27,11 @@ def replay(
 
     `keys`, `times_ns` (nanoseconds since the epoch) and `costs` (1 each where it is not
     given) are of one length; so is the list of decisions that is returned. The state is
-    exact and unbounded. Raises ConfigurationError for lengths that differ, keys and costs
-    that are none, and limits that cannot be read. Pure.
+    exact and unbounded. Raises ConfigurationError for lengths that differ, keys, costs
+    and times that are none, and limits that cannot be read. Pure.
     """
+    if isinstance(keys, (str, bytes)):
+        raise ArgumentTypeError(f"the keys are {keys!r:.80}; accepted is a list of str or bytes")
     return _core.replay(
         as_limits(limit, algorithm),
         list(keys),

@@ -55,6 +55,8 @@ INSTANTIATE_TEST_SUITE_P(
         Accepted{" \t100 / minute\t ", 100, kMinute, "100/minute"},
         Accepted{"100 per minute", 100, kMinute, "100/minute"},
         Accepted{"100PER MINUTES", 100, kMinute, "100/minute"},
+        Accepted{"100perminute", 100, kMinute, "100/minute"},
+        Accepted{"\n100/minute\r\n", 100, kMinute, "100/minute"},
         Accepted{"5/2 seconds", 5, 2 * kSecond, "5/2 seconds"},
         Accepted{"5/2seconds", 5, 2 * kSecond, "5/2 seconds"},
         Accepted{"5 per 60 seconds", 5, kMinute, "5/minute"},
@@ -115,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "100/minute\0"sv,
                       "\0"
                       "100/minute"sv,
-                      "100\n/minute"sv, "100/m\xc3\xadnute"sv, "\xef\xbc\x91/minute"sv,
+                      "100\x1c/minute"sv, "100/m\xc3\xadnute"sv, "\xef\xbc\x91/minute"sv,
                       "nan/minute"sv, "inf/s"sv, "100/0.5 months 3"sv));
 
 TEST(LimitParseTest, BurstIsRefusedWhereThereIsNone) {

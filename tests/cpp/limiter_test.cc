@@ -29,7 +29,10 @@ using testing::RunThreads;
 
 constexpr int64_t kHour = 3'600 * kSecond;
 
-TEST(LimiterTest, NeedsALimit) { EXPECT_FALSE(Limiter::Create({}, MakeStore()).ok()); }
+TEST(LimiterTest, NeedsALimitAndAStore) {
+  EXPECT_FALSE(Limiter::Create({}, MakeStore()).ok());
+  EXPECT_FALSE(Limiter::Create({MakeLimit(1, kHour)}, nullptr).ok());
+}
 
 TEST(LimiterTest, RunsOnTheSystemClockUnlessGivenAnother) {
   const auto limiter = *Limiter::Create({MakeLimit(1, kHour)}, MakeStore());

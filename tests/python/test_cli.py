@@ -32,6 +32,14 @@ def test_as_a_module():
     assert done.stdout == f"{tg.__version__}\n"
 
 
+def test_nobody_has_to_read_to_the_end():
+    command = [sys.executable, "-m", "tidegate", "check", "10/second; 100/hour"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
 def test_check(capsys):
     assert main(["check", "10/second burst 40"]) == 0
     lines = capsys.readouterr().out.splitlines()

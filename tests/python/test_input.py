@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from typing import Any
 
 import pytest
 import tidegate as tg
@@ -124,6 +125,20 @@ def test_a_str_and_its_bytes_are_one_key() -> None:
     assert not one.hit("\u00e9".encode())
 
 
+def test_what_cannot_be_an_index_is_no_cost() -> None:
+    numpy = pytest.importorskip("numpy")
+    one = limiter()
+    with pytest.raises(tg.ConfigurationError, match=r"the cost is array.*accepted is an int"):
+        one.hit("k", numpy.array([1]))
+    assert one.hit("k", numpy.int64(1)).remaining == 9
+
+
+def test_a_prefix_is_data() -> None:
+    store = tg.Limiter("1/minute").storage
+    prefixes = ["", "tg", "\x00", "\ud800", "\u00e9", "x" * 100_000]
+    assert all(tg.Limiter("1/minute", storage=store, prefix=each).allow("k") for each in prefixes)
+
+
 @pytest.mark.parametrize("cost", [11, 2**62, 2**63, 2**64, 10**40])
 def test_a_cost_beyond_the_capacity_never_passes(cost: int) -> None:
     one = limiter()
@@ -201,3 +216,23 @@ def test_wrong_calls_say_so() -> None:
 def test_decisions_are_not_made_by_hand() -> None:
     with pytest.raises(TypeError):
         tg.Decision()
+
+
+@pytest.mark.parametrize(
+    ("keys", "times", "costs"),
+    [
+        ("k", [1], None), (["k"], [0.5], None), (["k"], [True], None), (["k"], [None], None),
+        (["k"], [1, 2], None), ([""], [1], None), (["k"], [1], [0]), (["k"], [1], [1, 1]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_replayed(keys: Any, times: Any, costs: Any) -> None:
+    with pytest.raises(tg.ConfigurationError, match="accepted is"):
+        tg.replay("3/minute", keys, times, costs)
+
+
+def test_replay_clamps_times_as_clocks_do() -> None:
+    assert [bool(d) for d in tg.replay("1/minute", ["k"] * 3, [-5, 2**70, 2**62])] == [
+        True,
+        True,
+        False,
+    ]

@@ -9,6 +9,7 @@ import gc
 import pickle
 import subprocess
 import sys
+from typing import Any, Callable
 
 import pytest
 import tidegate as tg
@@ -56,6 +57,30 @@ def test_decisions_are_values() -> None:
         hash(a)
     with pytest.raises(AttributeError):
         a.allowed = False  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))]
+)
+def test_decisions_and_refusals_can_be_copied_and_pickled(copied: Callable[[Any], Any]) -> None:
+    clock = tg.ManualClock(5)
+    for limit in (
+        tg.Limit("7/second burst 40", name="api"),
+        tg.Limit("2/minute", algorithm="leaky-bucket"),
+        tg.Limit("2/month", algorithm="fixed-window"),
+        tg.Limit("2/minute", algorithm="concurrency"),
+    ):
+        limiter = tg.Limiter([limit, tg.Limit("3000/hour")], clock=clock)
+        for cost in (1, 1, 40):
+            decision = limiter.hit("k", cost)
+            twin = copied(decision)
+            assert twin == decision
+            assert repr(twin) == repr(decision)
+            assert type(twin) is tg.Decision
+        refused = tg.RateLimitExceeded(decision)
+        refused.note = "mine"  # type: ignore[attr-defined]
+        again = copied(refused)
+        assert (str(again), again.decision, again.note) == (str(refused), decision, "mine")
 
 
 def test_a_decision_outlives_its_limiter() -> None:
@@ -112,6 +137,7 @@ def test_hit_many() -> None:
         assert array.tolist() == [True, True, False]
         assert limiter.stats().allowed == 6
         assert limiter.stats().denied == 4
+        assert asyncio.run(limiter.hit_many_async(["e"] * 3)) == [True, True, False]
     many = tg.Limiter("1/minute")
     keys = [f"user:{i % 50_000}" for i in range(100_000)]
     assert many.hit_many(keys) == [True] * 50_000 + [False] * 50_000
@@ -183,6 +209,55 @@ def test_clocks_that_python_supplies() -> None:
         assert limiter.hit("k")
 
 
+def test_seconds_mean_the_decimal_that_is_written() -> None:
+    # As tests do that freeze time: the nearest doubles lie up to 119 ns before the instants.
+    now = [0.0]
+    limiter = tg.Limiter("10/second burst 1", clock=lambda: now[0])
+    for start in (1000.0, 1700000000.0, 1767225600.0):
+        now[0] = start
+        assert limiter.hit("k")
+        for tenth in range(1, 100):
+            now[0] = start + tenth / 10 - 0.000001
+            assert not limiter.hit("k")
+            now[0] = start + tenth / 10
+            assert limiter.hit("k")
+
+
+@pytest.mark.parametrize("algorithm", ["token-bucket", "fixed-window", "sliding-log"])
+def test_a_wait_of_years_is_not_told_too_short(algorithm: str) -> None:
+    # Beyond 26 days a product of seconds and 1e9 may fall short of the nanoseconds.
+    for days in range(20, 36500, 97):
+        clock = tg.ManualClock()
+        limiter = tg.Limiter(
+            tg.Limit(f"1/{days * 86_400 * SECOND + 1} ns", algorithm=algorithm), clock=clock
+        )
+        assert limiter.hit("k")
+        clock.advance_ns(days * 7919 + 12345)
+        wait = limiter.hit("k").retry_after
+        instant = clock.now_ns() + int(wait * 1e9)
+        clock.advance(wait)
+        assert limiter.peek("k"), (days, wait)
+        clock.set_ns(instant)
+        assert limiter.peek("k") or days < 27, (days, wait)
+
+
+def test_a_clock_that_cannot_be_read_is_refused_at_once() -> None:
+    class Clock:
+        def now_ns(self) -> str:
+            return "now"
+
+    with pytest.raises(tg.ConfigurationError, match="the clock returned 'now'"):
+        tg.Limiter("1/second", clock=Clock())  # type: ignore[arg-type]
+
+
+def test_a_clock_moves_as_far_as_it_is_told() -> None:
+    clock = tg.ManualClock(5 * SECOND)
+    clock.advance(10**400)
+    assert clock.now_ns() == 2**62
+    clock.advance(-(10**400))
+    assert clock.now_ns() == 0
+
+
 def test_what_a_clock_raises_comes_out() -> None:
     broken = False
 
@@ -222,6 +297,7 @@ def test_limits_are_values() -> None:
         ("5/2 seconds", "5/2 seconds"), ("5/2seconds", "5/2 seconds"), ("5/60s", "5/minute"),
         ("5 / 90 s", "5/90 seconds"), ("1/h", "1/hour"), ("1/d", "1/day"), ("1/w", "1/week"),
         ("1/7 days", "1/week"), ("9/500ms", "9/500 ms"), ("9/0.5 seconds", "9/500 ms"),
+        ("100perminute", "100/minute"), ("\n10/s burst 4\r\n", "10/second burst 4"),
         ("9/1.5 minutes", "9/90 seconds"), ("1/ns", "1/ns"), ("10/s burst 10", "10/second"),
         ("10/second burst 40", "10/second burst 40"), ("1/30 days", "1/30 days"),
     ],
@@ -235,6 +311,7 @@ def test_the_grammar(text: str, canonical: str) -> None:
 def test_many_limits() -> None:
     assert list(map(str, tg.parse_many("5/2 seconds; 100/hour"))) == ["5/2 seconds", "100/hour"]
     assert len(tg.parse_many("1/s,2/m | 3/h")) == 3
+    assert len(tg.parse_many("1/s;\n2/m;\n3/h\n")) == 3
     assert str(tg.Limit("3/month", algorithm="fixed-window")) == "3/month"
 
 
@@ -248,6 +325,21 @@ def test_importing_is_light() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
     assert out.strip() == "['tidegate'] 1"
+
+
+def test_a_sub_interpreter_is_told_that_it_cannot_have_it() -> None:
+    code = (
+        "try:\n    import tidegate\nexcept ImportError as exc:\n"
+        "    assert 'sub-interpreter' in str(exc) or 'subinterpreter' in str(exc), exc\n"
+        "else:\n    raise AssertionError('it was imported')"
+    )
+    if sys.version_info >= (3, 13):
+        interpreters = pytest.importorskip("_interpreters")
+        assert interpreters.run_string(interpreters.create("legacy"), code) is None
+    else:
+        interpreters = pytest.importorskip("_xxsubinterpreters")
+        interpreters.run_string(interpreters.create(), code)
+    assert tg.Limiter("1/minute").hit("k")
 
 
 @pytest.mark.parametrize("name", ["hit", "allow"])

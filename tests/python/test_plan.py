@@ -135,6 +135,7 @@ def test_a_plan_equals_its_limits_asked_one_by_one(calls, algorithm):
 def test_bad_input_charges_nothing():
     first, second = limiters("10/minute", "100/minute")
     plan = tg.Plan([first, second])
+    first.hit("a")
     for keys, costs, message in (
         (["a"], None, "1 keys were given for 2 limiters; accepted is one for each"),
         (["a", ""], None, "the key is empty"),
@@ -147,7 +148,9 @@ def test_bad_input_charges_nothing():
     ):
         with pytest.raises(tg.ConfigurationError, match=message):
             plan.hit(keys, costs)
-    assert (first.peek("a").remaining, second.peek("b").remaining) == (10, 100)
+        with pytest.raises(tg.ConfigurationError, match=r"accepted"):
+            plan.refund(keys, costs)
+    assert (first.peek("a").remaining, second.peek("b").remaining) == (9, 100)
     second.close()
     with pytest.raises(tg.LimiterClosedError):
         plan.hit(["a", "b"])

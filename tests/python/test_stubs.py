@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from pathlib import Path
 
 import tidegate
@@ -53,3 +54,27 @@ def test_all_that_is_public_is_documented() -> None:
                 if overloaded.count(member.name) > 1:
                     continue
                 assert ast.get_docstring(member), f"{name}.{member.name}"
+
+
+def test_help_tells_what_is_public() -> None:
+    for name in tidegate.__all__:
+        public = getattr(tidegate, name)
+        assert name == "__version__" or inspect.getdoc(public), name
+        if not inspect.isclass(public) or issubclass(public, Exception):
+            continue
+        for member in dir(public):
+            if member.startswith("_"):
+                continue
+            assert inspect.getdoc(getattr(public, member)), f"{name}.{member}"
+
+
+def test_signatures_can_be_read() -> None:
+    limiter = tidegate.Limiter("1/minute")
+    for call in (limiter.hit, limiter.allow, limiter.peek, limiter.refund):
+        assert list(inspect.signature(call).parameters) == ["key", "cost"]
+    assert list(inspect.signature(limiter.hit_many).parameters) == ["keys", "costs"]
+    assert str(inspect.signature(tidegate.Limiter.peek)) == "(self, key, cost=1)"
+    assert list(inspect.signature(tidegate.Limit).parameters) == [
+        "limit", "period", "burst", "algorithm", "name",
+    ]  # fmt: skip
+    assert inspect.getdoc(tidegate.Limit) == ast.get_docstring(names(STUBS.body)["Limit"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 
 import pytest
@@ -29,7 +31,7 @@ def emptied(clock: tg.ManualClock, text: str = "1/second") -> Counting:
     return limiter
 
 
-def in_line(limiter: tg.Limiter, key: str = "k") -> int:
+def in_line(limiter: tg.Limiter, key: bytes = b"k") -> int:
     return len(limiter._room._lines.get(key, ()))
 
 
@@ -113,6 +115,30 @@ def test_a_cost_that_can_never_pass_is_refused_at_once() -> None:
     assert limiter.peek("k").remaining == 2
 
 
+@pytest.mark.parametrize("key", ["k", b"k"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_nobody_passes_those_who_came_before(asynchronous: bool, key: str | bytes) -> None:
+    clock = tg.ManualClock()
+    limiter = tg.Limiter("10/10 seconds", clock=clock)
+    assert limiter.hit("k", 10)
+    served: list[tuple[str, tg.Decision]] = []
+    thread = start(limiter, served, "first", cost=5, timeout=100)
+    clock.advance(3)
+    if asynchronous:
+        late = asyncio.run(limiter.acquire_async(key, timeout=0))
+    else:
+        late = limiter.acquire(key, timeout=0)
+    assert not late.allowed
+    # Not before what the first one waits for is there too.
+    assert late.retry_after == 3.0
+    assert limiter.peek("k").remaining == 3
+    clock.advance(2)
+    thread.join(10)
+    assert [name for name, decision in served if decision.allowed] == ["first"]
+    clock.advance(1)
+    assert limiter.acquire(key, timeout=0).allowed
+
+
 @pytest.mark.parametrize("give_back", ["refund", "reset"])
 def test_what_is_given_back_wakes_the_first(give_back: str) -> None:
     limiter = emptied(tg.ManualClock())
@@ -144,6 +170,25 @@ def test_close_wakes_those_who_wait() -> None:
         limiter.hit("k")
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_child_does_not_stand_in_the_lines_of_its_parent() -> None:
+    clock = tg.ManualClock()
+    limiter = emptied(clock)
+    served: list[object] = []
+    thread = start(limiter, served, "a", timeout=100)
+    with limiter._room._lock:  # as another thread may have it
+        child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        limiter.reset("k")
+        os._exit(0 if limiter.acquire("k", timeout=0).allowed else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    clock.advance(1)
+    thread.join(10)
+    assert served
+
+
 def test_a_cancelled_task_leaves_the_line() -> None:
     clock = tg.ManualClock()
     limiter = emptied(clock)
@@ -163,7 +208,7 @@ def test_a_cancelled_task_leaves_the_line() -> None:
     assert in_line(limiter) == 0
 
 
-@pytest.mark.parametrize("timeout", [-1, float("nan"), "5", True])
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "5", True, -(10**400)])
 def test_a_timeout_that_is_none_is_refused(timeout: object) -> None:
     limiter = tg.Limiter("1/second")
     with pytest.raises(tg.ConfigurationError, match=r"timeout is .*accepted are"):
@@ -197,6 +242,67 @@ def test_a_lease_runs_out_and_is_not_given_back_twice() -> None:
         assert limiter.peek("k").remaining == 0
 
 
+def test_a_place_is_given_back_once() -> None:
+    clock = tg.ManualClock()
+    limiter = in_flight(clock)
+    slot = limiter.slot("k")
+    slot.__exit__(None, None, None)  # was never entered
+    slot.__enter__()
+    clock.advance(1)
+    with limiter.slot("k"):
+        slot.__exit__(None, None, None)
+        slot.__exit__(None, None, None)
+        assert limiter.peek("k").remaining == 1
+    assert limiter.peek("k").remaining == 2
+
+
+def test_one_slot_may_be_entered_by_several() -> None:
+    clock = tg.ManualClock()
+    limiter = in_flight(clock)
+    slot = limiter.slot("k")
+    slot.__enter__()
+    clock.advance(59)
+    with slot:
+        assert limiter.peek("k").remaining == 0
+        clock.advance(1)  # the first lease has run out
+        slot.__exit__(None, None, None)
+        assert limiter.peek("k").remaining == 1
+    assert limiter.peek("k").remaining == 2
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_slot_is_left_as_it_is_told_after_its_limiter_was_closed(asynchronous: bool) -> None:
+    limiter = in_flight(tg.ManualClock())
+    same = tg.Limiter(limiter.limits, storage=limiter.storage, clock=tg.ManualClock())
+
+    async def main() -> None:
+        async with limiter.slot("k"):
+            limiter.close()
+            raise KeyError("of the caller")
+
+    def work() -> None:
+        with limiter.slot("k"):
+            limiter.close()
+            raise KeyError("of the caller")
+
+    with pytest.raises(KeyError, match="of the caller"):
+        asyncio.run(main()) if asynchronous else work()
+    assert same.peek("k").remaining == 2
+
+
+def test_what_is_no_slot_is_refused_where_it_is_asked_for() -> None:
+    limiter = in_flight(tg.ManualClock())
+    for args, said in [
+        (("",), "the key is"),
+        ((5,), "the key is"),
+        (("k", 0), "the cost is"),
+        (("k", 1, -1), "the timeout is"),
+        (("k", 1, float("nan")), "the timeout is"),
+    ]:
+        with pytest.raises(tg.ConfigurationError, match=said):
+            limiter.slot(*args)
+
+
 def test_a_slot_given_back_wakes_who_waits_for_one() -> None:
     limiter = in_flight(tg.ManualClock())
 
@@ -208,6 +314,33 @@ def test_a_slot_given_back_wakes_who_waits_for_one() -> None:
         assert (await waiting).allowed
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("clock", [None, tg.ManualClock()], ids=["system", "manual"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_place_given_back_by_another_limiter_is_found(
+    asynchronous: bool, clock: tg.ManualClock | None
+) -> None:
+    # The lease is a minute: nobody here waits as long as that.
+    limiter = tg.Limiter("1/minute", algorithm="concurrency", clock=clock)
+    other = tg.Limiter(limiter.limits, storage=limiter.storage, clock=clock)
+    slot = other.slot("k")
+    slot.__enter__()
+    served: list[tuple[str, tg.Decision]] = []
+
+    def acquire() -> None:
+        if asynchronous:
+            served.append(("a", asyncio.run(limiter.acquire_async("k", timeout=None))))
+        else:
+            served.append(("a", limiter.acquire("k", timeout=50)))
+
+    thread = threading.Thread(target=acquire, daemon=True)
+    thread.start()
+    while not in_line(limiter):
+        pass
+    slot.__exit__(None, None, None)
+    thread.join(20)
+    assert [decision.allowed for _, decision in served] == [True]
 
 
 def test_a_slot_needs_a_concurrency_limit() -> None:
