@@ -63,8 +63,8 @@ def rate_limit(
     what nobody calls, and raises ConfigurationError. The route needs no `request`
     parameter, and its OpenAPI schema gains the 429 alone. Refusals are answered with 429
     before the route runs; all responses carry the fields of the limit, those that are made
-    from what the route returns or from an HTTP error that it raises. It may stand on
-    Flask's `View` and Starlette's `HTTPEndpoint` classes, and on their methods.
+    from what the route returns, and what handlers answer to exceptions that it raises. It may
+    stand on Flask's `View` and Starlette's `HTTPEndpoint` classes, and on their methods.
 
     Several may stand on one route, each with a limit, key and cost of its own, and are one
     plan then: a request that one of them refuses is charged by none. They stand directly
@@ -211,6 +211,8 @@ def _wrapped(view: Callable[..., Any], guards: Sequence[Guard]) -> Callable[...,
         if verdict is None:
             return view(*args, **kwargs)
         if not verdict.decision.allowed:
+            for earlier in call.earlier():
+                finished(earlier.undo(True))
             call.check_answers(chosen, verdict)
             return call.answered(finished(_refusal(call, verdict, True)), verdict)
         try:
@@ -238,6 +240,8 @@ def _wrapped(view: Callable[..., Any], guards: Sequence[Guard]) -> Callable[...,
         if verdict is None:
             return await called(*args, **kwargs)
         if not verdict.decision.allowed:
+            for earlier in call.earlier():
+                await earlier.undo()
             call.check_answers(chosen, verdict)
             return call.answered(await _refusal(call, verdict, False), verdict)
         try:

@@ -14,6 +14,8 @@ from tidegate._errors import ArgumentTypeError, ConfigurationError, TidegateErro
 from tidegate._headers import PROBLEM_TYPE, extend
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tidegate._guard import Verdict
 
 __all__ = [
@@ -21,13 +23,15 @@ __all__ = [
     "Call",
     "Injection",
     "StarletteCall",
+    "binding",
     "injection",
     "limited_class",
     "opened",
     "with_fields",
 ]
 
-# Where a WSGI environ, and what Django makes of a request, keep those that are to be told of.
+# Where a scope of Starlette, a WSGI environ, and what Django makes of a request keep those that
+# are to be told of, in the order in which they came.
 VERDICTS = "tidegate.verdicts"
 
 # The methods of a class that answer requests, as Starlette's HTTPEndpoint names them.
@@ -38,6 +42,9 @@ class Call(Protocol):
     """One call of a decorated function."""
 
     request: Any
+
+    def earlier(self) -> Sequence[Verdict]:
+        """The verdicts that let the request pass before, each once: a refusal gives them back."""
 
     def check_answers(self, function: Any, verdict: Verdict) -> None:
         """Raises a refusal where what `function` returns is not the answer to the request."""
@@ -158,6 +165,13 @@ def limited_class(view: type[Any], decorator: Callable[[], Callable[..., Any]]) 
     )
 
 
+def binding(verdicts: Sequence[Verdict]) -> Verdict:
+    """The one of several that all let the request pass which a response tells of."""
+    if len(verdicts) == 1:
+        return verdicts[0]
+    return min(verdicts, key=lambda verdict: verdict.decision.remaining)
+
+
 def with_fields(exc: Any, verdict: Verdict) -> Exception:
     """Starlette's HTTPException `exc`, with the fields.
 
@@ -183,6 +197,10 @@ class StarletteCall:
         for name in way.added:
             kwargs.pop(name, None)
 
+    def earlier(self) -> Sequence[Verdict]:
+        found: tuple[Verdict, ...] = self.request.scope.pop(VERDICTS, ())
+        return found
+
     def check_answers(self, function: Any, verdict: Verdict) -> None:
         # What a dependency of FastAPI returns is a value for the route.
         if "fastapi" in sys.modules and not _leads_to(self.request.scope.get("endpoint"), function):
@@ -201,15 +219,21 @@ class StarletteCall:
         if not isinstance(raw, list) and self._response is not None:
             raw = self._response.raw_headers
         if isinstance(raw, list):
+            # Those of dependencies.
+            before = self.request.scope.get(VERDICTS)
+            if before is not None:
+                self.request.scope[VERDICTS] = (*before, verdict)
+                verdict = binding((*before, verdict))
             verdict.put(raw)
         return result
 
     def raised(self, exc: Exception, verdict: Verdict) -> Exception:
         from starlette.exceptions import HTTPException
 
-        if not isinstance(exc, HTTPException):
-            return exc
-        return with_fields(exc, verdict)
+        from tidegate._answers import remember
+
+        told = binding(remember(self.request.scope, verdict))
+        return with_fields(exc, told) if isinstance(exc, HTTPException) else exc
 
 
 class _FlaskCall:
@@ -218,6 +242,9 @@ class _FlaskCall:
     def __init__(self, flask: Any) -> None:
         self._flask = flask
         self.request = flask.request._get_current_object()
+
+    def earlier(self) -> Sequence[Verdict]:
+        return ()
 
     def check_answers(self, function: Any, verdict: Verdict) -> None:
         pass
@@ -250,6 +277,9 @@ class _DjangoCall:
     def __init__(self, django: Any, request: Any) -> None:
         self._django = django
         self.request = request
+
+    def earlier(self) -> Sequence[Verdict]:
+        return ()
 
     def check_answers(self, function: Any, verdict: Verdict) -> None:
         pass

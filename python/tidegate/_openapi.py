@@ -71,11 +71,18 @@ def _describing(describe: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_limited(route: Any) -> bool:
-    return hasattr(getattr(route, "endpoint", None), MARK) or _depends(
+    return _leads_to_limit(getattr(route, "endpoint", None)) or _depends(
         getattr(route, "dependant", None)
     )
 
 
+def _leads_to_limit(call: Any) -> bool:
+    """Whether to call it is to call what is limited: that itself, a partial of it, or an object."""
+    while isinstance(call, functools.partial):
+        call = call.func
+    return hasattr(call, MARK) or hasattr(type(call).__call__, MARK)
+
+
 def _depends(dependant: Any) -> bool:
     dependencies = getattr(dependant, "dependencies", ())
-    return any(hasattr(each.call, MARK) or _depends(each) for each in dependencies)
+    return any(_leads_to_limit(each.call) or _depends(each) for each in dependencies)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import Counter
 from typing import Annotated
@@ -147,6 +148,23 @@ def test_a_route_that_documents_its_own_429_keeps_it(app):
 
     responses = app.openapi()["paths"]["/"]["get"]["responses"]
     assert responses["429"]["description"] == "Come again"
+
+
+def test_what_leads_to_a_limited_function_documents_the_429(app):
+    class Report:
+        @rate_limit("1/minute")
+        def __call__(self, year: int):
+            return {}
+
+    @rate_limit("1/minute")
+    async def month(year: int, number: int):
+        return {}
+
+    app.get("/object")(Report())
+    app.get("/partial")(functools.partial(month, number=1))
+    app.get("/dependency", dependencies=[Depends(functools.partial(month, number=1))])(Report)
+    paths = app.openapi()["paths"]
+    assert all("429" in each["get"]["responses"] for each in paths.values())
 
 
 def test_dependencies_document_the_429():
