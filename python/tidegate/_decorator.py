@@ -128,9 +128,17 @@ class _Decorator:
     def __init__(self, guard: Callable[[Any], Guard], functions: dict[str, Any]) -> None:
         self._guard = guard
         self._functions = functions
+        self._of_django: Callable[[Any], Any] | None = None
 
     def __call__(self, view: Any) -> Any:
         references = reference_count(view)
+        if "django.views" in sys.modules:
+            from tidegate._django import ViewDecorator, is_of_django
+
+            if is_of_django(view):
+                if self._of_django is None:
+                    self._of_django = ViewDecorator(self)
+                return self._of_django(view)
         if inspect.isclass(view):
             return limited_class(view, lambda: self.together(view))
         return self.together(view)(view, references)
