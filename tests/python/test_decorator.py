@@ -42,6 +42,29 @@ def test_above_the_route_is_an_error(kind):
             return {}
 
 
+def noticed(view):
+    """A decorator as others write them."""
+
+    @functools.wraps(view)
+    def inner(*args, **kwargs):
+        return view(*args, **kwargs)
+
+    return inner
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_above_the_route_with_others_in_between_is_an_error_too(kind):
+    _owner, register = registering(kind)
+    with pytest.raises(tg.ConfigurationError, match="accepted is @rate_limit below the decorator"):
+
+        @rate_limit("5/minute")
+        @noticed
+        @noticed
+        @register
+        def route():
+            return {}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_wrapping_a_registered_function_later_is_an_error(kind):
     _owner, register = registering(kind)
@@ -75,6 +98,13 @@ def test_below_the_route_nothing_is_searched(monkeypatch):
         @rate_limit("5/minute")
         def get(self):
             return {}
+
+    @app.get("/noticed")
+    @rate_limit("5/minute")
+    @noticed
+    @noticed
+    def others():
+        return {}
 
 
 def test_a_function_that_is_known_elsewhere_is_fine():
