@@ -11,10 +11,11 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._frameworks import StarletteCall, injection, limited_class, opened
+from tidegate._frameworks import StarletteCall, limited_class, opened
 from tidegate._functions import is_async
 from tidegate._guard import Guard, Verdict, finished, ready
 from tidegate._headers import FAMILIES
+from tidegate._injection import inject, injection
 from tidegate._middleware import charged_methods
 from tidegate._openapi import MARK, describe_refusals
 from tidegate._registered import check_view, reference_count, refuse_registered, registration
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from tidegate._clock import ClockLike
     from tidegate._frameworks import Call
+    from tidegate._injection import Injection
     from tidegate._limit import LimitLike
     from tidegate._storage import StorageLike
 
@@ -61,7 +63,7 @@ def rate_limit(
 
     The decorator stands below the one that registers the route: above it, it would guard
     what nobody calls, and raises ConfigurationError. The route needs no `request`
-    parameter, and its OpenAPI schema gains the 429 alone. Refusals are answered with 429
+    parameter and keeps its signature, and its OpenAPI schema gains the 429 alone. Refusals are answered with 429
     before the route runs; all responses carry the fields of the limit, those that are made
     from what the route returns, and what handlers answer to exceptions that it raises. It may
     stand on Flask's `View` and Starlette's `HTTPEndpoint` classes, and on their methods.
@@ -200,11 +202,15 @@ class _DecoratorOfChosenLimit(_Decorator):
 class _Limited:
     """What is left on a function that is limited."""
 
-    def __init__(self, function: Any, view: Any, guards: Sequence[Guard]) -> None:
+    def __init__(
+        self, function: Any, view: Any, guards: Sequence[Guard], way: Injection | None
+    ) -> None:
         # Decorators above copy what a function has; theirs are not limited by us.
         self.is_of = weakref.ref(function)
         self.view = view
         self.guards = guards
+        # What FastAPI is to hand over.
+        self.way = way
 
 
 def _wrapped(view: Callable[..., Any], guards: Sequence[Guard]) -> Callable[..., Any]:
@@ -266,9 +272,9 @@ def _wrapped(view: Callable[..., Any], guards: Sequence[Guard]) -> Callable[...,
     # FastAPI awaits what is async underneath, and so what wraps it.
     awaited = is_async(view) or (way is not None and is_async(inspect.unwrap(view)))
     chosen: Any = limited_async if awaited else limited
-    setattr(chosen, MARK, _Limited(chosen, view, guards))
+    setattr(chosen, MARK, _Limited(chosen, view, guards, way))
     if way is not None:
-        chosen.__signature__ = way.signature
+        inject(chosen, way)
         describe_refusals()
     return cast("Callable[..., Any]", chosen)
 

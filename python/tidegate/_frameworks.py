@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import inspect
 import sys
-import typing
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError, TidegateError
+from tidegate._errors import ArgumentTypeError, TidegateError
 from tidegate._headers import PROBLEM_TYPE, extend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tidegate._guard import Verdict
+    from tidegate._injection import Injection
 
 __all__ = [
     "VERDICTS",
     "Call",
-    "Injection",
     "StarletteCall",
     "binding",
-    "injection",
     "limited_class",
     "opened",
     "with_fields",
@@ -57,64 +55,6 @@ class Call(Protocol):
 
     def raised(self, exc: Exception, verdict: Verdict) -> Exception:
         """`exc` as it is to be raised, with the fields where the framework can carry them."""
-
-
-class Injection:
-    """The parameters through which FastAPI hands over the request and a response.
-
-    FastAPI gives a function what its signature asks for. A parameter of type Request or
-    Response asks for no input, so it does not show in the OpenAPI schema. The function's own
-    are used where it has them, since FastAPI fills only one of each.
-    """
-
-    def __init__(self, view: Callable[..., Any]) -> None:
-        from starlette.requests import Request
-        from starlette.responses import Response
-        from starlette.websockets import WebSocket
-
-        signature = _signature(view)
-        self.request = "tidegate_request"
-        self.response = "tidegate_response"
-        added = {self.request: Request, self.response: Response}
-        for parameter in signature.parameters.values():
-            kind = parameter.annotation
-            if typing.get_origin(kind) is getattr(typing, "Annotated", None):
-                kind = typing.get_args(kind)[0]
-            if not isinstance(kind, type):
-                continue
-            if issubclass(kind, WebSocket):
-                raise ConfigurationError(
-                    f"{view!r} is a WebSocket route; accepted by @rate_limit are HTTP routes"
-                )
-            if issubclass(kind, Request):
-                self.request = parameter.name
-                added.pop("tidegate_request", None)
-            elif issubclass(kind, Response):
-                self.response = parameter.name
-                added.pop("tidegate_response", None)
-        self.added = tuple(added)
-        parameters = list(signature.parameters.values())
-        end = len(parameters)
-        if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
-            end -= 1
-        parameters[end:end] = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind)
-            for name, kind in added.items()
-        ]
-        self.signature = signature.replace(parameters=parameters)
-
-
-def injection(view: Callable[..., Any]) -> Injection | None:
-    """How FastAPI is to call `view`; None where no FastAPI can be about to."""
-    if "starlette.requests" not in sys.modules:
-        # Where Flask or Django is what was imported, do not pay for another framework.
-        if "flask" in sys.modules or "django.http" in sys.modules:
-            return None
-        try:
-            import starlette.requests  # noqa: F401
-        except ImportError:
-            return None
-    return Injection(view)
 
 
 def opened(way: Injection | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
@@ -308,36 +248,3 @@ def _leads_to(endpoint: Any, function: Any) -> bool:
             return True
         endpoint = getattr(endpoint, "__wrapped__", None)
     return False
-
-
-def _signature(view: Callable[..., Any]) -> inspect.Signature:
-    """The signature of `view`, its annotations evaluated where they can be.
-
-    FastAPI evaluates those that are text among the globals of what it is given, which older
-    versions take to be this module's.
-    """
-    if sys.version_info >= (3, 14):
-        import annotationlib
-
-        signature = inspect.signature(view, annotation_format=annotationlib.Format.FORWARDREF)
-    else:
-        signature = inspect.signature(view)
-    parameters = list(signature.parameters.values())
-    annotations = [parameter.annotation for parameter in parameters]
-    if not any(isinstance(kind, str) for kind in [*annotations, signature.return_annotation]):
-        return signature
-    namespace = getattr(inspect.unwrap(view), "__globals__", {})
-
-    def evaluated(kind: Any) -> Any:
-        # One by one: a name that only type checkers have must not hide the others.
-        if not isinstance(kind, str):
-            return kind
-        try:
-            return eval(kind, namespace)
-        except Exception:
-            return kind
-
-    return signature.replace(
-        parameters=[p.replace(annotation=evaluated(p.annotation)) for p in parameters],
-        return_annotation=evaluated(signature.return_annotation),
-    )

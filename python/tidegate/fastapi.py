@@ -179,6 +179,11 @@ class RateLimit:
         return refused(request, verdict)
 
 
+# Older FastAPI evaluates annotations that are text among the globals of the object, which
+# has none.
+RateLimit.__call__.__annotations__.update(request=HTTPConnection, response=Response)
+
+
 def refused(request: HTTPConnection, verdict: Verdict) -> HTTPException | WebSocketException:
     """What to raise, which is answered as usual."""
     scope = request.scope

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections import Counter
 from typing import Annotated
@@ -148,6 +149,18 @@ def test_a_route_that_documents_its_own_429_keeps_it(app):
 
     responses = app.openapi()["paths"]["/"]["get"]["responses"]
     assert responses["429"]["description"] == "Come again"
+
+
+def test_the_signature_stays(app):
+    async def items(number: int, *, text: str = "") -> dict[str, int]:
+        return {"number": number}
+
+    def of_a_method(self, number: int): ...
+
+    for view in (items, of_a_method):
+        assert inspect.signature(rate_limit("1/minute")(view)) == inspect.signature(view)
+    app.get("/{number}")(rate_limit("9/minute")(items))
+    assert ask(app, "/5").json() == {"number": 5}
 
 
 def test_what_leads_to_a_limited_function_documents_the_429(app):
