@@ -63,10 +63,11 @@ def rate_limit(
 
     The decorator stands below the one that registers the route: above it, it would guard
     what nobody calls, and raises ConfigurationError. The route needs no `request`
-    parameter and keeps its signature, and its OpenAPI schema gains the 429 alone. Refusals are answered with 429
-    before the route runs; all responses carry the fields of the limit, those that are made
-    from what the route returns, and what handlers answer to exceptions that it raises. It may
-    stand on Flask's `View` and Starlette's `HTTPEndpoint` classes, and on their methods.
+    parameter and keeps its signature, and its OpenAPI schema gains the 429 alone. Refusals are
+    answered with 429 before the route runs; all responses carry the fields of the limit, those
+    that are made from what the route returns, and what handlers answer to exceptions that it
+    raises. It may stand on Flask's `View` and Starlette's `HTTPEndpoint` classes, and on their
+    methods.
 
     Several may stand on one route, each with a limit, key and cost of its own, and are one
     plan then: a request that one of them refuses is charged by none. They stand directly
