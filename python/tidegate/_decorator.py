@@ -75,9 +75,9 @@ def rate_limit(
 
     `key`, `cost` and `exempt_when` may be functions of the request (the framework's own),
     `on_refused` is one of the request and the decision and returns what the route could
-    return; async functions are for async routes. `limit` may be a function of the
-    request too, that returns what is accepted as a limit, or None for none; where it fails,
-    that is logged and the request passes. `methods` are those of requests that
+    return, a 429 unless it says otherwise; async functions are for async routes. `limit` may be
+    a function of the request too, that returns what is accepted as a limit, or None for none;
+    where it fails, that is logged and the request passes. `methods` are those of requests that
     are charged (GET stands for HEAD too), all by default. `on_no_key`, `headers` and
     `retry_jitter` are those of tidegate.asgi.RateLimitMiddleware, the rest is that of
     tidegate.Limiter.
@@ -293,7 +293,8 @@ async def _refusal(call: Call, verdict: Verdict, blocking: bool) -> Any:
     guard = verdict.guard
     if guard.on_refused is not None:
         try:
-            return await ready(guard.on_refused(call.request, verdict.decision), blocking)
+            answer = await ready(guard.on_refused(call.request, verdict.decision), blocking)
+            return call.instead(answer)
         except Exception as exc:
             guard.complain("on_refused raised; the usual body is sent", exc=exc)
     return call.refusal(verdict)

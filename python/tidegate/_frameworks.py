@@ -23,6 +23,7 @@ __all__ = [
     "Call",
     "StarletteCall",
     "binding",
+    "flask_refusal",
     "limited_class",
     "opened",
     "with_fields",
@@ -49,6 +50,9 @@ class Call(Protocol):
 
     def refusal(self, verdict: Verdict) -> Any:
         """A response with the usual body."""
+
+    def instead(self, answer: Any) -> Any:
+        """What the service answers a refusal with, as a 429 where it tells of no status."""
 
     def answered(self, result: Any, verdict: Verdict) -> Any:
         """`result` as it is to be returned, with the fields on its way to the response."""
@@ -112,6 +116,15 @@ def binding(verdicts: Sequence[Verdict]) -> Verdict:
     return min(verdicts, key=lambda verdict: verdict.decision.remaining)
 
 
+def flask_refusal(answer: Any) -> Any:
+    """What a view of Flask could return, as a 429 where it tells of no status."""
+    if isinstance(answer, (str, bytes, bytearray, dict, list)):
+        return answer, 429
+    if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], (dict, list)):
+        return answer[0], 429, answer[1]
+    return answer
+
+
 def with_fields(exc: Any, verdict: Verdict) -> Exception:
     """Starlette's HTTPException `exc`, with the fields.
 
@@ -152,6 +165,12 @@ class StarletteCall:
         from starlette.responses import Response
 
         return Response(verdict.problem(), 429, media_type=PROBLEM_TYPE.decode())
+
+    def instead(self, answer: Any) -> Any:
+        if self._response is not None:
+            # Of responses, FastAPI takes their own.
+            self._response.status_code = 429
+        return answer
 
     def answered(self, result: Any, verdict: Verdict) -> Any:
         # FastAPI copies the headers of the injected response only where the result is none.
@@ -194,6 +213,9 @@ class _FlaskCall:
             verdict.problem(), status=429, content_type=PROBLEM_TYPE.decode()
         )
 
+    def instead(self, answer: Any) -> Any:
+        return flask_refusal(answer)
+
     def answered(self, result: Any, verdict: Verdict) -> Any:
         self._tell(verdict)
         return result
@@ -228,6 +250,9 @@ class _DjangoCall:
         return self._django.HttpResponse(
             verdict.problem(), status=429, content_type=PROBLEM_TYPE.decode()
         )
+
+    def instead(self, answer: Any) -> Any:
+        return answer
 
     def answered(self, result: Any, verdict: Verdict) -> Any:
         if isinstance(result, self._django.response.HttpResponseBase):

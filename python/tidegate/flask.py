@@ -62,7 +62,8 @@ class RateLimit:
     limited. Counts are kept by endpoint, never by path.
 
     `key`, `cost` and `exempt_when` are functions of the request, `on_refused` one of request and
-    decision that returns what a view could return; none of them is async. `key` may also be
+    decision that returns what a view could return, which is a 429 unless it says otherwise; none
+    of them is async. `key` may also be
     ``"ip"`` (the default), ``"user"`` or ``"user_or_ip"``. The other options are those of
     tidegate.wsgi.RateLimitMiddleware. What is None is read from the configuration of the
     application: TIDEGATE_LIMIT, _ENDPOINT_LIMIT, _KEY, _EXEMPT_METHODS, _STORAGE,

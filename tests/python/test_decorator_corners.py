@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import fastapi
@@ -374,32 +372,3 @@ def test_a_charge_that_never_comes_through_is_given_up():
     with pytest.raises(StopIteration):
         charge.charge_more(50, True).send(None)
     assert Contended.calls <= 4
-
-
-BEFORE_FASTAPI = """
-from __future__ import annotations
-import sys
-from tidegate import rate_limit
-
-class Report:
-    @rate_limit("1/minute")
-    async def __call__(self, year: int) -> dict[str, int]:
-        return {"year": year}
-
-assert "fastapi" not in sys.modules
-from fastapi import FastAPI
-from fastapi.testclient import TestClient
-
-app = FastAPI()
-app.get("/")(Report())
-client = TestClient(app)
-answers = [client.get("/?year=7") for _ in range(2)]
-assert [each.status_code for each in answers] == [200, 429], answers
-assert answers[0].json() == {"year": 7}
-parameters = app.openapi()["paths"]["/"]["get"]["parameters"]
-assert [each["name"] for each in parameters] == ["year"]
-"""
-
-
-def test_what_was_limited_before_fastapi_was_imported():
-    subprocess.run([sys.executable, "-c", BEFORE_FASTAPI], check=True)
