@@ -76,6 +76,11 @@ def opened(way: Injection | None, args: tuple[Any, ...], kwargs: dict[str, Any])
         connection = sys.modules["starlette.requests"].HTTPConnection
         request = next((arg for arg in args[:2] if isinstance(arg, connection)), None)
         if request is not None:
+            if request.scope["type"] == "websocket":
+                raise TidegateError(
+                    "a WebSocket route is under @rate_limit; accepted are HTTP routes, and for "
+                    "WebSockets tidegate.asgi.RateLimitMiddleware or a dependency"
+                )
             return StarletteCall(way, kwargs, request)
     flask = sys.modules.get("flask")
     if flask is not None and flask.has_request_context():

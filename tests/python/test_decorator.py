@@ -162,6 +162,20 @@ def test_what_is_no_route(view, message):
         rate_limit("5/minute")(view)
 
 
+def test_a_websocket_route_that_does_not_say_so_fails_when_it_is_called():
+    from starlette.applications import Starlette
+    from starlette.routing import WebSocketRoute
+    from starlette.testclient import TestClient
+
+    @rate_limit("1/minute")
+    async def chat(websocket):
+        raise AssertionError
+
+    client = TestClient(Starlette(routes=[WebSocketRoute("/", chat)]))
+    with pytest.raises(tg.TidegateError, match="accepted are HTTP routes"):
+        client.websocket_connect("/").__enter__()
+
+
 def test_websocket_routes_are_refused():
     async def route(websocket: fastapi.WebSocket):
         pass
