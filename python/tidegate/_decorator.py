@@ -11,10 +11,11 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._frameworks import StarletteCall, injection, limited_class, opened
+from tidegate._frameworks import StarletteCall, limited_class, opened
 from tidegate._functions import is_async
 from tidegate._guard import Guard, Verdict, finished, ready
 from tidegate._headers import FAMILIES
+from tidegate._injection import inject, injection
 from tidegate._middleware import charged_methods
 from tidegate._openapi import MARK, describe_refusals
 from tidegate._registered import check_view, reference_count, refuse_registered, registration
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from tidegate._clock import ClockLike
     from tidegate._frameworks import Call
+    from tidegate._injection import Injection
     from tidegate._limit import LimitLike
     from tidegate._storage import StorageLike
 
@@ -61,10 +63,11 @@ def rate_limit(
 
     The decorator stands below the one that registers the route: above it, it would guard
     what nobody calls, and raises ConfigurationError. The route needs no `request`
-    parameter, and its OpenAPI schema gains the 429 alone. Refusals are answered with 429
-    before the route runs; all responses carry the fields of the limit, those that are made
-    from what the route returns or from an HTTP error that it raises. It may stand on
-    Flask's `View` and Starlette's `HTTPEndpoint` classes, and on their methods.
+    parameter and keeps its signature, and its OpenAPI schema gains the 429 alone. Refusals are
+    answered with 429 before the route runs; all responses carry the fields of the limit, those
+    that are made from what the route returns, and what handlers answer to exceptions that it
+    raises. It may stand on Flask's `View` and Starlette's `HTTPEndpoint` classes, and on their
+    methods.
 
     Several may stand on one route, each with a limit, key and cost of its own, and are one
     plan then: a request that one of them refuses is charged by none. They stand directly
@@ -72,9 +75,9 @@ def rate_limit(
 
     `key`, `cost` and `exempt_when` may be functions of the request (the framework's own),
     `on_refused` is one of the request and the decision and returns what the route could
-    return; async functions are for async routes. `limit` may be a function of the
-    request too, that returns what is accepted as a limit, or None for none; where it fails,
-    that is logged and the request passes. `methods` are those of requests that
+    return, a 429 unless it says otherwise; async functions are for async routes. `limit` may be
+    a function of the request too, that returns what is accepted as a limit, or None for none;
+    where it fails, that is logged and the request passes. `methods` are those of requests that
     are charged (GET stands for HEAD too), all by default. `on_no_key`, `headers` and
     `retry_jitter` are those of tidegate.asgi.RateLimitMiddleware, the rest is that of
     tidegate.Limiter.
@@ -128,9 +131,17 @@ class _Decorator:
     def __init__(self, guard: Callable[[Any], Guard], functions: dict[str, Any]) -> None:
         self._guard = guard
         self._functions = functions
+        self._of_django: Callable[[Any], Any] | None = None
 
     def __call__(self, view: Any) -> Any:
         references = reference_count(view)
+        if "django.views" in sys.modules:
+            from tidegate._django import ViewDecorator, is_of_django
+
+            if is_of_django(view):
+                if self._of_django is None:
+                    self._of_django = ViewDecorator(self)
+                return self._of_django(view)
         if inspect.isclass(view):
             return limited_class(view, lambda: self.together(view))
         return self.together(view)(view, references)
@@ -192,11 +203,15 @@ class _DecoratorOfChosenLimit(_Decorator):
 class _Limited:
     """What is left on a function that is limited."""
 
-    def __init__(self, function: Any, view: Any, guards: Sequence[Guard]) -> None:
+    def __init__(
+        self, function: Any, view: Any, guards: Sequence[Guard], way: Injection | None
+    ) -> None:
         # Decorators above copy what a function has; theirs are not limited by us.
         self.is_of = weakref.ref(function)
         self.view = view
         self.guards = guards
+        # What FastAPI is to hand over.
+        self.way = way
 
 
 def _wrapped(view: Callable[..., Any], guards: Sequence[Guard]) -> Callable[..., Any]:
@@ -211,6 +226,8 @@ def _wrapped(view: Callable[..., Any], guards: Sequence[Guard]) -> Callable[...,
         if verdict is None:
             return view(*args, **kwargs)
         if not verdict.decision.allowed:
+            for earlier in call.earlier():
+                finished(earlier.undo(True))
             call.check_answers(chosen, verdict)
             return call.answered(finished(_refusal(call, verdict, True)), verdict)
         try:
@@ -238,6 +255,8 @@ def _wrapped(view: Callable[..., Any], guards: Sequence[Guard]) -> Callable[...,
         if verdict is None:
             return await called(*args, **kwargs)
         if not verdict.decision.allowed:
+            for earlier in call.earlier():
+                await earlier.undo()
             call.check_answers(chosen, verdict)
             return call.answered(await _refusal(call, verdict, False), verdict)
         try:
@@ -254,9 +273,9 @@ def _wrapped(view: Callable[..., Any], guards: Sequence[Guard]) -> Callable[...,
     # FastAPI awaits what is async underneath, and so what wraps it.
     awaited = is_async(view) or (way is not None and is_async(inspect.unwrap(view)))
     chosen: Any = limited_async if awaited else limited
-    setattr(chosen, MARK, _Limited(chosen, view, guards))
+    setattr(chosen, MARK, _Limited(chosen, view, guards, way))
     if way is not None:
-        chosen.__signature__ = way.signature
+        inject(chosen, way)
         describe_refusals()
     return cast("Callable[..., Any]", chosen)
 
@@ -274,7 +293,8 @@ async def _refusal(call: Call, verdict: Verdict, blocking: bool) -> Any:
     guard = verdict.guard
     if guard.on_refused is not None:
         try:
-            return await ready(guard.on_refused(call.request, verdict.decision), blocking)
+            answer = await ready(guard.on_refused(call.request, verdict.decision), blocking)
+            return call.instead(answer)
         except Exception as exc:
             guard.complain("on_refused raised; the usual body is sent", exc=exc)
     return call.refusal(verdict)

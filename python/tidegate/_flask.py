@@ -13,7 +13,7 @@ from werkzeug.exceptions import TooManyRequests
 
 from tidegate import _errors
 from tidegate._errors import ConfigurationError
-from tidegate._frameworks import VERDICTS, limited_class
+from tidegate._frameworks import VERDICTS, flask_refusal, limited_class
 from tidegate._guard import Guard, Verdict, finished
 from tidegate._headers import PROBLEM_TYPE
 from tidegate._middleware import replacement
@@ -267,7 +267,7 @@ class LimitedApp:
         )
         if answer is None:
             raise RateLimitExceeded(verdict)
-        return answer
+        return flask_refusal(answer)
 
     def _plan(self, request: flask.Request) -> tuple[Any, list[LimitedView]]:
         """What judges the requests for an endpoint, and the limited views that it is about."""

@@ -7,27 +7,30 @@ from __future__ import annotations
 
 import inspect
 import sys
-import typing
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError, TidegateError
+from tidegate._errors import ArgumentTypeError, TidegateError
 from tidegate._headers import PROBLEM_TYPE, extend
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tidegate._guard import Verdict
+    from tidegate._injection import Injection
 
 __all__ = [
     "VERDICTS",
     "Call",
-    "Injection",
     "StarletteCall",
-    "injection",
+    "binding",
+    "flask_refusal",
     "limited_class",
     "opened",
     "with_fields",
 ]
 
-# Where a WSGI environ, and what Django makes of a request, keep those that are to be told of.
+# Where a scope of Starlette, a WSGI environ, and what Django makes of a request keep those that
+# are to be told of, in the order in which they came.
 VERDICTS = "tidegate.verdicts"
 
 # The methods of a class that answer requests, as Starlette's HTTPEndpoint names them.
@@ -39,75 +42,23 @@ class Call(Protocol):
 
     request: Any
 
+    def earlier(self) -> Sequence[Verdict]:
+        """The verdicts that let the request pass before, each once: a refusal gives them back."""
+
     def check_answers(self, function: Any, verdict: Verdict) -> None:
         """Raises a refusal where what `function` returns is not the answer to the request."""
 
     def refusal(self, verdict: Verdict) -> Any:
         """A response with the usual body."""
 
+    def instead(self, answer: Any) -> Any:
+        """What the service answers a refusal with, as a 429 where it tells of no status."""
+
     def answered(self, result: Any, verdict: Verdict) -> Any:
         """`result` as it is to be returned, with the fields on its way to the response."""
 
     def raised(self, exc: Exception, verdict: Verdict) -> Exception:
         """`exc` as it is to be raised, with the fields where the framework can carry them."""
-
-
-class Injection:
-    """The parameters through which FastAPI hands over the request and a response.
-
-    FastAPI gives a function what its signature asks for. A parameter of type Request or
-    Response asks for no input, so it does not show in the OpenAPI schema. The function's own
-    are used where it has them, since FastAPI fills only one of each.
-    """
-
-    def __init__(self, view: Callable[..., Any]) -> None:
-        from starlette.requests import Request
-        from starlette.responses import Response
-        from starlette.websockets import WebSocket
-
-        signature = _signature(view)
-        self.request = "tidegate_request"
-        self.response = "tidegate_response"
-        added = {self.request: Request, self.response: Response}
-        for parameter in signature.parameters.values():
-            kind = parameter.annotation
-            if typing.get_origin(kind) is getattr(typing, "Annotated", None):
-                kind = typing.get_args(kind)[0]
-            if not isinstance(kind, type):
-                continue
-            if issubclass(kind, WebSocket):
-                raise ConfigurationError(
-                    f"{view!r} is a WebSocket route; accepted by @rate_limit are HTTP routes"
-                )
-            if issubclass(kind, Request):
-                self.request = parameter.name
-                added.pop("tidegate_request", None)
-            elif issubclass(kind, Response):
-                self.response = parameter.name
-                added.pop("tidegate_response", None)
-        self.added = tuple(added)
-        parameters = list(signature.parameters.values())
-        end = len(parameters)
-        if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
-            end -= 1
-        parameters[end:end] = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind)
-            for name, kind in added.items()
-        ]
-        self.signature = signature.replace(parameters=parameters)
-
-
-def injection(view: Callable[..., Any]) -> Injection | None:
-    """How FastAPI is to call `view`; None where no FastAPI can be about to."""
-    if "starlette.requests" not in sys.modules:
-        # Where Flask or Django is what was imported, do not pay for another framework.
-        if "flask" in sys.modules or "django.http" in sys.modules:
-            return None
-        try:
-            import starlette.requests  # noqa: F401
-        except ImportError:
-            return None
-    return Injection(view)
 
 
 def opened(way: Injection | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
@@ -125,6 +76,11 @@ def opened(way: Injection | None, args: tuple[Any, ...], kwargs: dict[str, Any])
         connection = sys.modules["starlette.requests"].HTTPConnection
         request = next((arg for arg in args[:2] if isinstance(arg, connection)), None)
         if request is not None:
+            if request.scope["type"] == "websocket":
+                raise TidegateError(
+                    "a WebSocket route is under @rate_limit; accepted are HTTP routes, and for "
+                    "WebSockets tidegate.asgi.RateLimitMiddleware or a dependency"
+                )
             return StarletteCall(way, kwargs, request)
     flask = sys.modules.get("flask")
     if flask is not None and flask.has_request_context():
@@ -158,6 +114,22 @@ def limited_class(view: type[Any], decorator: Callable[[], Callable[..., Any]]) 
     )
 
 
+def binding(verdicts: Sequence[Verdict]) -> Verdict:
+    """The one of several that all let the request pass which a response tells of."""
+    if len(verdicts) == 1:
+        return verdicts[0]
+    return min(verdicts, key=lambda verdict: verdict.decision.remaining)
+
+
+def flask_refusal(answer: Any) -> Any:
+    """What a view of Flask could return, as a 429 where it tells of no status."""
+    if isinstance(answer, (str, bytes, bytearray, dict, list)):
+        return answer, 429
+    if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], (dict, list)):
+        return answer[0], 429, answer[1]
+    return answer
+
+
 def with_fields(exc: Any, verdict: Verdict) -> Exception:
     """Starlette's HTTPException `exc`, with the fields.
 
@@ -183,6 +155,10 @@ class StarletteCall:
         for name in way.added:
             kwargs.pop(name, None)
 
+    def earlier(self) -> Sequence[Verdict]:
+        found: tuple[Verdict, ...] = self.request.scope.pop(VERDICTS, ())
+        return found
+
     def check_answers(self, function: Any, verdict: Verdict) -> None:
         # What a dependency of FastAPI returns is a value for the route.
         if "fastapi" in sys.modules and not _leads_to(self.request.scope.get("endpoint"), function):
@@ -195,21 +171,33 @@ class StarletteCall:
 
         return Response(verdict.problem(), 429, media_type=PROBLEM_TYPE.decode())
 
+    def instead(self, answer: Any) -> Any:
+        if self._response is not None:
+            # Of responses, FastAPI takes their own.
+            self._response.status_code = 429
+        return answer
+
     def answered(self, result: Any, verdict: Verdict) -> Any:
         # FastAPI copies the headers of the injected response only where the result is none.
         raw = getattr(result, "raw_headers", None)
         if not isinstance(raw, list) and self._response is not None:
             raw = self._response.raw_headers
         if isinstance(raw, list):
+            # Those of dependencies.
+            before = self.request.scope.get(VERDICTS)
+            if before is not None:
+                self.request.scope[VERDICTS] = (*before, verdict)
+                verdict = binding((*before, verdict))
             verdict.put(raw)
         return result
 
     def raised(self, exc: Exception, verdict: Verdict) -> Exception:
         from starlette.exceptions import HTTPException
 
-        if not isinstance(exc, HTTPException):
-            return exc
-        return with_fields(exc, verdict)
+        from tidegate._answers import remember
+
+        told = binding(remember(self.request.scope, verdict))
+        return with_fields(exc, told) if isinstance(exc, HTTPException) else exc
 
 
 class _FlaskCall:
@@ -219,6 +207,9 @@ class _FlaskCall:
         self._flask = flask
         self.request = flask.request._get_current_object()
 
+    def earlier(self) -> Sequence[Verdict]:
+        return ()
+
     def check_answers(self, function: Any, verdict: Verdict) -> None:
         pass
 
@@ -226,6 +217,9 @@ class _FlaskCall:
         return self._flask.Response(
             verdict.problem(), status=429, content_type=PROBLEM_TYPE.decode()
         )
+
+    def instead(self, answer: Any) -> Any:
+        return flask_refusal(answer)
 
     def answered(self, result: Any, verdict: Verdict) -> Any:
         self._tell(verdict)
@@ -251,6 +245,9 @@ class _DjangoCall:
         self._django = django
         self.request = request
 
+    def earlier(self) -> Sequence[Verdict]:
+        return ()
+
     def check_answers(self, function: Any, verdict: Verdict) -> None:
         pass
 
@@ -258,6 +255,9 @@ class _DjangoCall:
         return self._django.HttpResponse(
             verdict.problem(), status=429, content_type=PROBLEM_TYPE.decode()
         )
+
+    def instead(self, answer: Any) -> Any:
+        return answer
 
     def answered(self, result: Any, verdict: Verdict) -> Any:
         if isinstance(result, self._django.response.HttpResponseBase):
@@ -278,36 +278,3 @@ def _leads_to(endpoint: Any, function: Any) -> bool:
             return True
         endpoint = getattr(endpoint, "__wrapped__", None)
     return False
-
-
-def _signature(view: Callable[..., Any]) -> inspect.Signature:
-    """The signature of `view`, its annotations evaluated where they can be.
-
-    FastAPI evaluates those that are text among the globals of what it is given, which older
-    versions take to be this module's.
-    """
-    if sys.version_info >= (3, 14):
-        import annotationlib
-
-        signature = inspect.signature(view, annotation_format=annotationlib.Format.FORWARDREF)
-    else:
-        signature = inspect.signature(view)
-    parameters = list(signature.parameters.values())
-    annotations = [parameter.annotation for parameter in parameters]
-    if not any(isinstance(kind, str) for kind in [*annotations, signature.return_annotation]):
-        return signature
-    namespace = getattr(inspect.unwrap(view), "__globals__", {})
-
-    def evaluated(kind: Any) -> Any:
-        # One by one: a name that only type checkers have must not hide the others.
-        if not isinstance(kind, str):
-            return kind
-        try:
-            return eval(kind, namespace)
-        except Exception:
-            return kind
-
-    return signature.replace(
-        parameters=[p.replace(annotation=evaluated(p.annotation)) for p in parameters],
-        return_annotation=evaluated(signature.return_annotation),
-    )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from tidegate._errors import ArgumentTypeError
+from tidegate._errors import ArgumentTypeError, ConfigurationError
 
-__all__ = ["check_function", "is_async"]
+__all__ = ["check_function", "check_synchronous", "is_async"]
 
 
 def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
@@ -36,3 +36,12 @@ def is_async(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(type(function), "__call__", None)  # noqa: B004
     )
+
+
+def check_synchronous(**functions: Any) -> None:
+    """Raises ConfigurationError for functions that must be awaited."""
+    for name, function in functions.items():
+        if is_async(function):
+            raise ConfigurationError(
+                f"{name} is the async function {function!r}; accepted is one that is not async"
+            )

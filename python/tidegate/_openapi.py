@@ -10,10 +10,11 @@ import functools
 import sys
 from typing import Any, Callable
 
-__all__ = ["MARK", "describe_refusals"]
+__all__ = ["MARK", "UNMARKED", "describe_refusals", "mark_of"]
 
 # What is limited has this attribute: a function under @rate_limit, a dependency.
 MARK = "__tidegate_rate_limit__"
+UNMARKED = object()
 
 _INTEGER = {"schema": {"type": "integer"}}
 _REFUSAL = {
@@ -71,11 +72,20 @@ def _describing(describe: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_limited(route: Any) -> bool:
-    return hasattr(getattr(route, "endpoint", None), MARK) or _depends(
-        getattr(route, "dependant", None)
-    )
+    is_limited = mark_of(getattr(route, "endpoint", None)) is not UNMARKED
+    return is_limited or _depends(getattr(route, "dependant", None))
+
+
+def mark_of(call: Any) -> Any:
+    """What is left on the limited function that `call` is, or is a partial or an object of.
+
+    UNMARKED where there is none.
+    """
+    while isinstance(call, functools.partial):
+        call = call.func
+    return getattr(call, MARK, getattr(type(call).__call__, MARK, UNMARKED))
 
 
 def _depends(dependant: Any) -> bool:
     dependencies = getattr(dependant, "dependencies", ())
-    return any(hasattr(each.call, MARK) or _depends(each) for each in dependencies)
+    return any(mark_of(each.call) is not UNMARKED or _depends(each) for each in dependencies)

@@ -6,6 +6,7 @@ framework holds the bare one, and the limit is silently no limit. That must not 
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 import sys
@@ -14,6 +15,9 @@ from typing import Any, Callable
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 
 __all__ = ["check_view", "reference_count", "refuse_registered", "registration"]
+
+# Decorators above one function; more are a cycle.
+_DEEPEST = 64
 
 
 def reference_count(function: Callable[..., Any]) -> int:
@@ -63,9 +67,50 @@ def registration(function: Callable[..., Any], references: int) -> str | None:
     return None
 
 
+def _wrapped_by(function: Any) -> list[Any]:
+    """What other decorators made `function` of, the nearest first."""
+    below: list[Any] = []
+    while len(below) < _DEEPEST:
+        function = getattr(function, "__wrapped__", None)
+        if function is None:
+            break
+        below.append(function)
+    return below
+
+
+def _references_of(functions: list[Any]) -> list[int]:
+    return [sys.getrefcount(functions[at]) for at in range(len(functions))]
+
+
+def _wrapping(function: Any) -> Any:
+    """A decorator as most are, which leaves two references: its own and `__wrapped__`."""
+
+    @functools.wraps(function)
+    def wrapper() -> Any:
+        return function()
+
+    return wrapper
+
+
+@_wrapping
+def _wrapped() -> None:
+    """What nobody but a decorator has seen."""
+
+
+(_FRESH_BELOW,) = _references_of(_wrapped_by(_wrapped))
+
+
 def refuse_registered(view: Any, references: int) -> None:
-    """Raises ConfigurationError for a view that a framework would call without its limit."""
+    """Raises ConfigurationError for a view that a framework would call without its limit.
+
+    That is one that was registered itself, and one that another decorator made of such a one.
+    """
     registered = registration(view, references)
+    below = _wrapped_by(view) if references else []
+    for function, count in zip(below, _references_of(below)):
+        # The list that they are in has each of them too.
+        if registered is None and count > _FRESH_BELOW:
+            registered = registration(function, sys.maxsize)
     if registered is not None:
         raise ConfigurationError(
             f"{view.__qualname__} is registered with a {registered} already, which calls it "

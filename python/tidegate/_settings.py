@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import pkgutil
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable
@@ -16,7 +15,7 @@ from tidegate._middleware import methods_of
 from tidegate._scopes import guard_in_scope
 from tidegate.keys import first_of, peer, user
 
-__all__ = ["Settings", "check_synchronous", "key_function"]
+__all__ = ["Settings", "key_function"]
 
 # What each is where nobody says; in the order in which they are read, for later ones go by
 # earlier ones.
@@ -36,8 +35,9 @@ _DEFAULTS: dict[str, Any] = {
     "on_no_key": "address",
     "on_refused": None,
     "headers": FAMILIES,
+    "retry_jitter": 0.0,
 }
-_FUNCTIONS = ("limit", "endpoint_limit", "key", "cost", "exempt_when", "on_refused")
+_FUNCTIONS = ("limit", "endpoint_limit", "key", "cost", "exempt_when", "on_refused", "retry_jitter")
 _NAMED_KEYS = ("ip", "user", "user_or_ip")
 
 
@@ -65,6 +65,7 @@ class Settings:
     on_no_key: str
     on_refused: Any
     headers: Any
+    retry_jitter: Any
 
     def __init__(
         self,
@@ -98,7 +99,14 @@ class Settings:
         """A guard whose limit counts in `scope`, with these settings where `options` has none."""
         chosen = {
             option: getattr(self, option)
-            for option in ("algorithm", "key", "exempt_when", "on_no_key", "on_refused")
+            for option in (
+                "algorithm",
+                "key",
+                "exempt_when",
+                "on_no_key",
+                "on_refused",
+                "retry_jitter",
+            )
         }
         return guard_in_scope(
             limit,
@@ -134,7 +142,7 @@ class Settings:
             if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
                 value = tuple(value)
             check_families(value)
-        if option in ("cost", "exempt_when", "on_no_key", "on_refused"):
+        if option in ("cost", "exempt_when", "on_no_key", "on_refused", "retry_jitter"):
             # A guard of nothing knows what is accepted.
             nothing = Limiter("1000000000/second", storage=self.storage)
             Guard(nothing, address=peer, headers=(), **{option: value})
@@ -157,15 +165,6 @@ def key_function(key: Any) -> Any:
         f"the key is {key!r}; accepted is a function of the request, "
         f"{', '.join(map(repr, _NAMED_KEYS))}, or 'package.module:function'"
     )
-
-
-def check_synchronous(**functions: Any) -> None:
-    """Raises ConfigurationError for functions that must be awaited."""
-    for name, function in functions.items():
-        if inspect.iscoroutinefunction(function):
-            raise ConfigurationError(
-                f"{name} is the async function {function!r}; accepted is one that is not async"
-            )
 
 
 def _imported(name: str) -> Any:

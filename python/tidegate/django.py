@@ -9,10 +9,9 @@ def login(request): ...
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Awaitable, Iterable
-from types import CoroutineType, SimpleNamespace
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -21,16 +20,17 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
-from django.views import View
 
 from tidegate import _decorator
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._django import ViewDecorator
+from tidegate._errors import ConfigurationError
 from tidegate._frameworks import VERDICTS
+from tidegate._functions import check_synchronous
 from tidegate._guard import Verdict, finished
 from tidegate._headers import PROBLEM_TYPE, extend
 from tidegate._middleware import replacement
 from tidegate._scopes import shared_store
-from tidegate._settings import Settings, check_synchronous, key_function
+from tidegate._settings import Settings, key_function
 from tidegate._unknown import unknown_options
 
 if TYPE_CHECKING:
@@ -47,13 +47,11 @@ GetResponse = Callable[[Any], Any]
 Response = Union[HttpResponseBase, Awaitable[HttpResponseBase]]
 
 _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
-# What method_decorator() calls its decorators with to see what they add to a function.
-_DUMMY = "_update_method_wrapper.<locals>.dummy"
-
 _CONFIGURED = frozenset(
     (
         "enabled", "limit", "key", "cost", "exempt_when", "exempt_methods", "storage",
         "storage_options", "algorithm", "prefix", "clock", "on_no_key", "on_refused", "headers",
+        "retry_jitter",
     )
 )  # fmt: skip
 
@@ -68,7 +66,8 @@ class RateLimitMiddleware:
     TIDEGATE is a dict of LIMIT, KEY (a function of the request, "package.module:function",
     "ip", "user" or "user_or_ip"), COST, EXEMPT_WHEN, EXEMPT_METHODS, STORAGE,
     STORAGE_OPTIONS, ALGORITHM, PREFIX, CLOCK, ON_NO_KEY, ON_REFUSED (a function of request and
-    decision that returns a response), HEADERS and ENABLED, which is read for each request. They
+    decision that returns a response), HEADERS, RETRY_JITTER and ENABLED, which is read for each
+    request. They
     are the options of tidegate.asgi.RateLimitMiddleware. Without LIMIT it adds the fields of
     limits on views to responses that Django makes of exceptions, and no more.
 
@@ -173,6 +172,7 @@ def rate_limit(
     on_no_key: str | None = None,
     on_refused: Callable[..., Any] | None = None,
     headers: Iterable[str] | None = None,
+    retry_jitter: float | Callable[[float], Any] | None = None,
     **options: Any,
 ) -> Callable[[T], T]:
     """As tidegate.rate_limit, for views of Django: functions, async or not, and classes.
@@ -205,6 +205,7 @@ def rate_limit(
         "on_no_key": on_no_key,
         "on_refused": on_refused,
         "headers": headers,
+        "retry_jitter": retry_jitter,
     }
     merged = {
         name: getattr(chosen, name) if value is None else value for name, value in given.items()
@@ -219,73 +220,8 @@ def rate_limit(
         **merged,
         **options,
     )
-    limited: Any = _ViewDecorator(decorator)
+    limited: Any = ViewDecorator(decorator)
     return limited  # type: ignore[no-any-return]
-
-
-class _ViewDecorator:
-    """A decorator that knows what method_decorator() makes of methods."""
-
-    def __init__(self, decorator: Any) -> None:
-        self._decorator = decorator
-        # Methods are decorated anew for each request, and must find their counts again.
-        self._of_methods: dict[tuple[Any, str], Callable[..., Any]] = {}
-
-    def __call__(self, view: Any) -> Any:
-        if inspect.isclass(view):
-            return self._limited_class(view)
-        if getattr(view, "__qualname__", None) == _DUMMY:
-            return view
-        bound = inspect.unwrap(view, stop=_is_bound)
-        if not _is_bound(bound):
-            return self._decorator.together(view)(view)
-        owner = type(bound.func.__self__)
-        name = bound.func.__name__
-        is_async_dispatch = name == "dispatch" and _is_async(owner)
-        return self._limiting(owner, name)(_awaiting(view) if is_async_dispatch else view)
-
-    def _limited_class(self, view: Any) -> Any:
-        if not issubclass(view, View):
-            raise ArgumentTypeError(
-                f"{view!r} is a class; accepted are functions, and classes of django.views.View"
-            )
-        dispatch = view.dispatch
-        view.dispatch = self._limiting(view, "dispatch")(
-            _awaiting(dispatch) if _is_async(view) else dispatch
-        )
-        return view
-
-    def _limiting(self, owner: Any, name: str) -> Callable[..., Any]:
-        """What limits the method `name` of a class, by one guard for as long as it exists."""
-        known = self._of_methods.get((owner, name))
-        if known is None:
-            # Named by the class, not by whichever worker meets it first.
-            named = SimpleNamespace(
-                __module__=owner.__module__, __qualname__=f"{owner.__qualname__}.{name}"
-            )
-            known = self._decorator.together(named)
-            known = self._of_methods.setdefault((owner, name), known)
-        return known
-
-
-def _is_bound(view: Any) -> bool:
-    """Whether method_decorator() has made `view` of a method."""
-    return isinstance(view, functools.partial) and inspect.ismethod(view.func)
-
-
-def _is_async(view: Any) -> bool:
-    return issubclass(view, View) and bool(view.view_is_async)
-
-
-def _awaiting(dispatch: Any) -> Any:
-    """The `dispatch` of a class of async views, as the async function that it is not."""
-
-    @functools.wraps(dispatch)
-    async def awaiting(*args: Any, **kwargs: Any) -> Any:
-        result = dispatch(*args, **kwargs)
-        return await result if inspect.isawaitable(result) else result
-
-    return awaiting
 
 
 def _unless_disabled(exempt_when: Any) -> Any:

@@ -14,15 +14,18 @@ import functools
 import inspect
 import itertools
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable
 
-from fastapi import Request, Response, routing
+from fastapi import Request, Response, WebSocketException, routing
 from fastapi.exception_handlers import http_exception_handler
 from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
 
+from tidegate._answers import TELLS, remember
 from tidegate._core import Decision
+from tidegate._frameworks import VERDICTS, binding
 from tidegate._guard import Verdict, ready
 from tidegate._headers import FAMILIES, PROBLEM_TYPE
 from tidegate._middleware import charged_methods
@@ -38,15 +41,13 @@ if TYPE_CHECKING:
 __all__ = ["RateLimit", "RateLimited"]
 
 _numbers = itertools.count(1)
-# Where a scope has the verdicts on its request, in the order in which they came.
-_SEEN = "tidegate.verdicts"
 # The parameter by which a function that asks for no request is given it.
 _REQUEST = "tidegate_request"
+# What a server offers that can answer a WebSocket by a response.
+_DENIAL = "websocket.http.response"
 # Where newer FastAPI keeps what a route of a router is in the place where that is included, which
 # has a dependant of its own.
 _EFFECTIVE = getattr(routing, "_FASTAPI_EFFECTIVE_ROUTE_CONTEXT_KEY", None)
-# What a function tells the fields for.
-_TELLS = "__tidegate_tells__"
 
 describe_refusals()
 
@@ -79,6 +80,10 @@ class RateLimit:
     and of dependencies that come after this one. `on_refused` is a function of request and
     decision that returns the exception to raise instead. Raises ConfigurationError at
     construction.
+
+    A WebSocket is one request, a GET, charged when it connects. It is refused by a 429 where
+    the server can send one, else by closing it with code 1013. Functions of the request are
+    given the WebSocket.
     """
 
     # What _openapi.py knows it by.
@@ -130,33 +135,35 @@ class RateLimit:
         return self._guard.limiter
 
     # No generator: FastAPI enters and leaves one at four times the cost of a call.
-    async def __call__(self, request: Request, response: Response) -> Decision | None:
+    async def __call__(self, request: HTTPConnection, response: Response) -> Decision | None:
         scope = request.scope
-        before: tuple[Verdict, ...] = scope.get(_SEEN, ())
+        is_websocket = scope["type"] == "websocket"
+        if is_websocket:
+            # What a guard asks of requests; a WebSocket has no name for it.
+            request.method = "GET"  # type: ignore[attr-defined]
         verdict = self._guard.judge(request)
         if isinstance(verdict, CoroutineType):
             verdict = await verdict
         if verdict is None:
             return None
         if not verdict.decision.allowed:
-            scope.pop(_SEEN, None)
-            for earlier in before:
+            for earlier in scope.pop(VERDICTS, ()):
                 await earlier.undo()
             raise await self._refusal(request, verdict)
-        verdicts = scope[_SEEN] = (*before, verdict)
+        if is_websocket:
+            scope[VERDICTS] = (*scope.get(VERDICTS, ()), verdict)
+            return verdict.decision
+        verdicts = remember(scope, verdict)
         route = scope.get("route")
         if _EFFECTIVE is not None and "fastapi" in scope:
             route = scope["fastapi"].get(_EFFECTIVE) or route
         if route is not self._route():
             _tell_responses(route)
             self._route = (lambda: None) if route is None else weakref.ref(route)
-        handlers = scope.get("starlette.exception_handlers")
-        if handlers is not None and _Told not in handlers[0]:
-            _tell_answers(handlers)
-        (_binding(verdicts) if before else verdict).put(response.raw_headers)
+        binding(verdicts).put(response.raw_headers)
         return verdict.decision
 
-    async def _refusal(self, request: Request, verdict: Verdict) -> BaseException:
+    async def _refusal(self, request: HTTPConnection, verdict: Verdict) -> BaseException:
         guard = self._guard
         if guard.on_refused is not None:
             try:
@@ -172,25 +179,26 @@ class RateLimit:
         return refused(request, verdict)
 
 
-def refused(request: Request, verdict: Verdict) -> RateLimited:
+# Older FastAPI evaluates annotations that are text among the globals of the object, which
+# has none.
+RateLimit.__call__.__annotations__.update(request=HTTPConnection, response=Response)
+
+
+def refused(request: HTTPConnection, verdict: Verdict) -> HTTPException | WebSocketException:
     """What to raise, which is answered as usual."""
+    scope = request.scope
+    if scope["type"] == "websocket" and _DENIAL not in (scope.get("extensions") or ()):
+        return WebSocketException(1013, "rate limit exceeded")
     handlers, _ = request.scope.get("starlette.exception_handlers", ({}, {}))
     general = handlers.get(HTTPException)
     # FastAPI's own handler for HTTPException would make another body of it.
-    if getattr(general, _TELLS, general) in (None, http_exception_handler):
+    if getattr(general, TELLS, general) in (None, http_exception_handler):
         handlers.setdefault(RateLimited, _answer)
     return RateLimited(verdict)
 
 
-async def _answer(request: Request, exc: RateLimited) -> Response:
+async def _answer(request: HTTPConnection, exc: RateLimited) -> Response:
     return Response(exc.problem, 429, exc.headers, PROBLEM_TYPE.decode())
-
-
-def _binding(verdicts: tuple[Verdict, ...]) -> Verdict:
-    """The one of several that all let the request pass which a response tells of."""
-    if len(verdicts) == 1:
-        return verdicts[0]
-    return min(verdicts, key=lambda verdict: verdict.decision.remaining)
 
 
 def _tell_responses(route: Any) -> None:
@@ -201,7 +209,7 @@ def _tell_responses(route: Any) -> None:
     """
     dependant: Any = getattr(route, "dependant", None)
     call = getattr(dependant, "call", None)
-    if call is None or hasattr(call, _TELLS):
+    if call is None or hasattr(call, TELLS):
         return
 
     own: str | None = dependant.request_param_name
@@ -209,9 +217,9 @@ def _tell_responses(route: Any) -> None:
     def tell(result: Any, request: Any) -> None:
         # Of a response; what a service calls so itself is a value.
         raw = result.raw_headers
-        verdicts = None if request is None else request.scope.get(_SEEN)
+        verdicts = None if request is None else request.scope.get(VERDICTS)
         if verdicts and isinstance(raw, list):
-            _binding(verdicts).put(raw)
+            binding(verdicts).put(raw)
 
     @functools.wraps(call)
     async def telling_async(*args: Any, **kwargs: Any) -> Any:
@@ -232,45 +240,8 @@ def _tell_responses(route: Any) -> None:
     if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
         return
     chosen: Any = telling_async if inspect.iscoroutinefunction(call) else telling
-    setattr(chosen, _TELLS, call)
+    setattr(chosen, TELLS, call)
     dependant.call = chosen
     # FastAPI looks for it once the dependencies have run, for this request too. Not a context
     # variable: a task may inherit that of another request.
     dependant.request_param_name = own or _REQUEST
-
-
-class _Told(Exception):
-    """Never raised. Among the handlers of an application it says that they tell the fields."""
-
-
-def _tell_answers(kinds: Sequence[dict[Any, Any]]) -> None:
-    """Has the fields put into what an application's handlers make of exceptions."""
-    for handlers in kinds:
-        for kind, handler in list(handlers.items()):
-            handlers[kind] = _telling_handler(handler)
-    kinds[0][_Told] = _answer
-
-
-def _telling_handler(handler: Any) -> Any:
-    def tell(request: Any, exc: Exception, response: Any) -> Any:
-        verdicts = request.scope.get(_SEEN)
-        raw = getattr(response, "raw_headers", None)
-        # A refusal tells of itself.
-        if verdicts and isinstance(raw, list) and not isinstance(exc, RateLimited):
-            _binding(verdicts).put(raw)
-        return response
-
-    @functools.wraps(handler)
-    async def telling_async(request: Any, exc: Exception) -> Any:
-        return tell(request, exc, await handler(request, exc))
-
-    @functools.wraps(handler)
-    def telling(request: Any, exc: Exception) -> Any:
-        return tell(request, exc, handler(request, exc))
-
-    is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)  # noqa: B004
-    )
-    chosen: Any = telling_async if is_async else telling
-    setattr(chosen, _TELLS, handler)
-    return chosen

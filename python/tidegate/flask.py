@@ -27,10 +27,11 @@ import flask
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._flask import DECISION, Decorator, LimitedApp, RateLimitExceeded, Rule, Telling
+from tidegate._functions import check_synchronous
 from tidegate._limit import as_limits
 from tidegate._middleware import methods_of
 from tidegate._scopes import check_scope
-from tidegate._settings import Settings, check_synchronous, key_function
+from tidegate._settings import Settings, key_function
 from tidegate._storage import open_store
 from tidegate._unknown import unknown_options
 
@@ -47,7 +48,7 @@ T = TypeVar("T")
 _CONFIGURED = frozenset(
     (
         "enabled", "limit", "endpoint_limit", "key", "exempt_methods", "storage",
-        "storage_options", "algorithm", "prefix", "on_no_key", "headers",
+        "storage_options", "algorithm", "prefix", "on_no_key", "headers", "retry_jitter",
     )
 )  # fmt: skip
 
@@ -61,12 +62,13 @@ class RateLimit:
     limited. Counts are kept by endpoint, never by path.
 
     `key`, `cost` and `exempt_when` are functions of the request, `on_refused` one of request and
-    decision that returns what a view could return; none of them is async. `key` may also be
+    decision that returns what a view could return, which is a 429 unless it says otherwise; none
+    of them is async. `key` may also be
     ``"ip"`` (the default), ``"user"`` or ``"user_or_ip"``. The other options are those of
     tidegate.wsgi.RateLimitMiddleware. What is None is read from the configuration of the
     application: TIDEGATE_LIMIT, _ENDPOINT_LIMIT, _KEY, _EXEMPT_METHODS, _STORAGE,
-    _STORAGE_OPTIONS, _ALGORITHM, _PREFIX, _ON_NO_KEY and _HEADERS. With TIDEGATE_ENABLED false,
-    which may change at any time, nothing is limited.
+    _STORAGE_OPTIONS, _ALGORITHM, _PREFIX, _ON_NO_KEY, _HEADERS and _RETRY_JITTER. With
+    TIDEGATE_ENABLED false, which may change at any time, nothing is limited.
 
     All limits that a request meets are one plan: one that is refused is charged by none. It
     is judged in a `before_request` function that init_app() registers, so that those which
@@ -94,6 +96,7 @@ class RateLimit:
         on_no_key: str | None = None,
         on_refused: Callable[..., Any] | None = None,
         headers: Iterable[str] | None = None,
+        retry_jitter: float | Callable[[float], Any] | None = None,
         **options: Any,
     ) -> None:
         if options and storage is None:
@@ -115,6 +118,7 @@ class RateLimit:
             "on_no_key": on_no_key,
             "on_refused": on_refused,
             "headers": headers,
+            "retry_jitter": retry_jitter,
             "storage_options": options or None,
         }
         # Read here too, so that mistakes are told where they are made.
@@ -165,6 +169,7 @@ class RateLimit:
         algorithm: str | None = None,
         on_no_key: str | None = None,
         on_refused: Callable[..., Any] | None = None,
+        retry_jitter: float | Callable[[float], Any] | None = None,
     ) -> Callable[[T], T]:
         """A decorator that limits a view, or a function that limits a blueprint.
 
@@ -200,6 +205,7 @@ class RateLimit:
             "algorithm": algorithm,
             "on_no_key": on_no_key,
             "on_refused": on_refused,
+            "retry_jitter": retry_jitter,
         }
         options = {name: value for name, value in chosen.items() if value is not None}
         options.update(cost=cost, cost_after=cost_after, methods=charged)

@@ -51,6 +51,9 @@ Known = Union[Container[str], Callable[[str], Any]]
 # The longest text of an address, with brackets and a port.
 _LONGEST_NODE = 64
 
+# What waitress calls clients of a Unix socket.
+_OF_WAITRESS = "localhost"
+
 # No credential is longer; hashing or verifying more would be work done for strangers.
 _LONGEST_CREDENTIAL = 8192
 
@@ -123,7 +126,7 @@ def client_ip(
 
     def key(request: Any) -> str | None:
         address = connection_of(request)
-        if not address:
+        if not address or address == _OF_WAITRESS:
             return forwarded(request, None) if trusts_unix or (anyone and hops) else None
         found = known(address.partition("%")[0]) if len(address) <= _LONGEST_NODE else None
         direct, is_proxy = found or (address, False)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
+from tidegate._functions import check_synchronous
 from tidegate._guard import Guard, Verdict, finished
 from tidegate._headers import FAMILIES, PROBLEM_TYPE
 from tidegate._middleware import limiter_of, methods_of, replacement
@@ -63,6 +64,7 @@ class RateLimitMiddleware:
         retry_jitter: float | Callable[[float], Any] = 0.0,
         **options: Any,
     ) -> None:
+        check_synchronous(key=key, cost=cost, exempt_when=exempt_when, on_refused=on_refused)
         self.app = app
         self.limiter = limiter_of(limiter, limit, storage, algorithm, prefix, clock, options)
         self._exempt_methods = methods_of(exempt_methods)

@@ -42,6 +42,29 @@ def test_above_the_route_is_an_error(kind):
             return {}
 
 
+def noticed(view):
+    """A decorator as others write them."""
+
+    @functools.wraps(view)
+    def inner(*args, **kwargs):
+        return view(*args, **kwargs)
+
+    return inner
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_above_the_route_with_others_in_between_is_an_error_too(kind):
+    _owner, register = registering(kind)
+    with pytest.raises(tg.ConfigurationError, match="accepted is @rate_limit below the decorator"):
+
+        @rate_limit("5/minute")
+        @noticed
+        @noticed
+        @register
+        def route():
+            return {}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_wrapping_a_registered_function_later_is_an_error(kind):
     _owner, register = registering(kind)
@@ -75,6 +98,13 @@ def test_below_the_route_nothing_is_searched(monkeypatch):
         @rate_limit("5/minute")
         def get(self):
             return {}
+
+    @app.get("/noticed")
+    @rate_limit("5/minute")
+    @noticed
+    @noticed
+    def others():
+        return {}
 
 
 def test_a_function_that_is_known_elsewhere_is_fine():
@@ -130,6 +160,20 @@ async def asynchronous(request):
 def test_what_is_no_route(view, message):
     with pytest.raises(tg.ConfigurationError, match=message):
         rate_limit("5/minute")(view)
+
+
+def test_a_websocket_route_that_does_not_say_so_fails_when_it_is_called():
+    from starlette.applications import Starlette
+    from starlette.routing import WebSocketRoute
+    from starlette.testclient import TestClient
+
+    @rate_limit("1/minute")
+    async def chat(websocket):
+        raise AssertionError
+
+    client = TestClient(Starlette(routes=[WebSocketRoute("/", chat)]))
+    with pytest.raises(tg.TidegateError, match="accepted are HTTP routes"):
+        client.websocket_connect("/").__enter__()
 
 
 def test_websocket_routes_are_refused():

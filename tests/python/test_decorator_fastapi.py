@@ -296,9 +296,18 @@ def test_clients_are_told_apart_by_address(app, clock):
 
 
 def test_on_refused_may_return_what_the_route_could(app, clock, caplog):
-    @app.get("/dict")
+    @app.get("/dict", status_code=201)
     @rate_limit("1/minute", clock=clock, on_refused=lambda request, decision: {"wait": 1})
     def a_dict():
+        return {}
+
+    @app.get("/own", status_code=201)
+    @rate_limit(
+        "1/minute",
+        clock=clock,
+        on_refused=lambda request, decision: PlainTextResponse("later", 503),
+    )
+    async def own():
         return {}
 
     @app.get("/broken")
@@ -308,8 +317,9 @@ def test_on_refused_may_return_what_the_route_could(app, clock, caplog):
 
     ask(app, "/dict")
     answer = ask(app, "/dict")
-    assert (answer.status, answer.json()) == (200, {"wait": 1})
+    assert (answer.status, answer.json()) == (429, {"wait": 1})
     assert answer["retry-after"] == "60"
+    assert [ask(app, "/own") for _ in range(2)][1].status == 503
     ask(app, "/broken")
     assert ask(app, "/broken").status == 429
     assert "on_refused raised" in caplog.text

@@ -9,6 +9,8 @@ from tidegate import rate_limit
 
 flask = pytest.importorskip("flask")
 
+from tidegate.flask import RateLimit  # noqa: E402
+
 NOW = 1_700_000_000 * 10**9
 
 
@@ -165,6 +167,19 @@ def test_on_refused_may_return_what_a_route_could(app, clock):
     answer = client.get("/")
     assert (answer.status_code, answer.json) == (503, {"path": "/", "wait": 60.0})
     assert answer.headers["Retry-After"] == "60"
+
+
+@pytest.mark.parametrize("answer", ["later", {"wait": 1}, ("later", {"X-Own": "1"})])
+def test_what_tells_of_no_status_is_a_429(app, clock, answer):
+    limiter = RateLimit(app, clock=clock)
+    refuse = {"on_refused": lambda request, decision: answer}
+    app.add_url_rule("/a", "a", rate_limit("1/minute", clock=clock, **refuse)(view))
+    app.add_url_rule("/b", "b", limiter.limit("1/minute", **refuse)(view))
+    assert statuses(app, "/a", "/a", "/b", "/b") == [200, 429] * 2
+
+
+def view():
+    return {}
 
 
 def test_async_routes(app, clock):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from tidegate.django import RateLimitMiddleware, SettingsError, rate_limit
 
+of_django = rate_limit
 NOW = 1_700_000_000 * 10**9
 MIDDLEWARE = "tidegate.django.RateLimitMiddleware"
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -164,7 +166,10 @@ def test_exceptions_of_a_limited_view_carry_its_fields_through_the_middleware(cl
             assert answer.headers.get("X-RateLimit-Remaining") == expected
 
 
-def test_classes_of_views(clock, ask):
+@pytest.mark.parametrize("is_general", [False, True])
+def test_classes_of_views(clock, ask, is_general):
+    # A service of several frameworks has the one that is for all.
+    rate_limit = functools.partial(tg.rate_limit, clock=clock) if is_general else of_django
     with project(clock):
         shared = rate_limit("1/minute")
 
@@ -391,3 +396,15 @@ def test_a_project_is_checked_before_it_runs(tmp_path):
     assert checked.returncode == 1
     assert "(tidegate.E001) TIDEGATE['LIMIT']:" in checked.stderr
     assert "accepted" in checked.stderr
+
+
+def test_jitter(clock, ask):
+    with project(clock, LIMIT="2/minute", RETRY_JITTER=lambda exact: 5):
+        views = [rate_limit("1/minute"), rate_limit("1/minute", retry_jitter=lambda exact: 7)]
+    urls = [path(f"v{at}", view(page)) for at, view in enumerate(views)]
+    with project(clock, urls, RETRY_JITTER=lambda exact: 5):
+        for at, wait in enumerate(("65", "67")):
+            answers = [ask(f"/v{at}") for _ in range(2)]
+            assert answers[1].headers["Retry-After"] == wait
+    with project(clock, LIMIT="1/minute", RETRY_JITTER=lambda exact: 5):
+        assert [ask("/page/a").headers.get("Retry-After") for _ in range(2)] == [None, "65"]

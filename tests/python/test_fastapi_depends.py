@@ -10,6 +10,7 @@ import pytest
 import tidegate as tg
 from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.testclient import TestClient
 from pydantic import BaseModel
 from servers import Answer, asgi_server, ask
 from tidegate.fastapi import RateLimit, RateLimited
@@ -349,3 +350,60 @@ def test_responses_of_routers_carry_the_fields_wherever_they_are_included() -> N
     paths = ("/route", "/again/route", "/inner/route") * 2
     remaining = [get(app, path)["x-ratelimit-remaining"] for path in paths]
     assert remaining == ["8", "7", "6", "5", "4", "3"]
+
+
+class Mistake(Exception):
+    pass
+
+
+@pytest.mark.parametrize("raised", [Mistake, ValueError])
+def test_what_handlers_answer_to_other_exceptions_has_the_fields(raised: type[Exception]) -> None:
+    app = FastAPI()
+
+    @app.exception_handler(Mistake)
+    async def of_mistakes(request: Request, exc: Mistake) -> JSONResponse:
+        return JSONResponse("a mistake", 500)
+
+    @app.exception_handler(Exception)
+    def of_anything(request: Request, exc: Exception) -> JSONResponse:
+        return JSONResponse("anything", 500)
+
+    @app.get("/depends", dependencies=[limit("9/minute")])
+    async def depends() -> None:
+        raise raised
+
+    @app.get("/decorated")
+    @tg.rate_limit("9/minute", clock=tg.ManualClock())
+    async def decorated() -> None:
+        raise raised
+
+    client = TestClient(app, raise_server_exceptions=False)
+    for path in ("/depends", "/decorated"):
+        for left in (8, 7):
+            answer = client.get(path)
+            assert (answer.status_code, answer.headers["x-ratelimit-remaining"]) == (500, str(left))
+
+
+@pytest.mark.parametrize("is_response", [False, True])
+def test_what_a_decorator_refuses_a_dependency_has_not_charged(is_response: bool) -> None:
+    whole = RateLimit("5/minute", key=lambda request: "all", clock=tg.ManualClock())
+    app = FastAPI(dependencies=[Depends(whole)])
+    answer = JSONResponse({}) if is_response else {}
+
+    @app.get("/async")
+    @tg.rate_limit("1/minute", clock=tg.ManualClock())
+    async def one() -> Any:
+        return answer
+
+    @app.get("/sync")
+    @tg.rate_limit("1/minute", clock=tg.ManualClock())
+    def other() -> Any:
+        return answer
+
+    for path, left in (("/async", 4), ("/sync", 3)):
+        allowed, refused = get(app, path), get(app, path)
+        assert (allowed.status, allowed["ratelimit"]) == (200, '"1/minute";r=0;t=60')
+        assert (refused.status, refused["ratelimit"]) == (429, '"1/minute";r=0;t=60')
+        assert refused["retry-after"] == "60"
+        assert whole.limiter is not None
+        assert whole.limiter.peek("all").remaining == left

@@ -108,6 +108,7 @@ async def later(request):
         {"exempt_methods": "OPTIONS"},
         {"algorithm": "bucket"},
         {"capacity": 5},
+        {"retry_jitter": -1},
     ],
 )
 def test_wrong_options_raise_before_there_is_an_application(options):

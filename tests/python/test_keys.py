@@ -99,6 +99,7 @@ def test_nobody_else_is_believed():
     assert keys.client_ip()(scope("1.1.1.1")) == PROXY
     unix = keys.client_ip(trusted_proxies=["unix"])
     assert unix(scope("1.1.1.1, 203.0.113.9", peer=None)) == "203.0.113.9"
+    assert unix(scope("203.0.113.9", peer="localhost")) == "203.0.113.9"  # waitress
     assert unix(scope("1.1.1.1")) == PROXY
 
 

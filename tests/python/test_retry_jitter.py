@@ -7,6 +7,8 @@ import tidegate as tg
 import tidegate.wsgi
 from servers import Answer, ask, limited
 
+NOW = 1_700_000_000 * 10**9
+
 
 def refusal(**options) -> Answer:
     app = limited("1/minute", **options)
@@ -68,3 +70,30 @@ def test_a_function_that_fails_adds_nothing(jitter, caplog):
 def test_what_is_not_accepted_raises_at_construction(middleware, jitter):
     with pytest.raises(tg.ConfigurationError, match=r"retry_jitter is .*accepted are 0 to 86400"):
         middleware(app=None, limit="1/minute", retry_jitter=jitter)
+
+
+def told_by_flask(answer):
+    return int(answer.headers["Retry-After"]), answer.get_json()["retry_after"]
+
+
+def test_in_flask():
+    from flask import Flask
+    from tidegate.flask import RateLimit
+
+    app = Flask(__name__)
+    app.config["TIDEGATE_RETRY_JITTER"] = lambda exact: 5
+    limiter = RateLimit(app, endpoint_limit="1/minute", clock=tg.ManualClock(NOW))
+
+    @app.get("/a")
+    def usual():
+        return "a"
+
+    @app.get("/b")
+    @limiter.limit("1/minute", retry_jitter=lambda exact: 7)
+    def own():
+        return "b"
+
+    client = app.test_client()
+    for path, waits in (("/a", (65, 65)), ("/b", (67, 67))):
+        assert client.get(path).status_code == 200
+        assert told_by_flask(client.get(path)) == waits

@@ -87,10 +87,7 @@ def test_functions_of_the_environ(caplog):
     app = limited("1/minute", key=lambda environ: environ["PATH_INFO"])
     assert [ask(app, PATH_INFO=path).status for path in ("/a", "/a", "/b")] == [200, 429, 200]
 
-    async def later(environ):
-        return "key"
-
-    app = limited("1/minute", key=later)
+    app = limited("1/minute", key=lambda environ: later(environ))
     assert statuses(app, 2) == [200, 429]  # by the address
     assert "the key function raised" in caplog.text
 
@@ -146,6 +143,16 @@ def test_what_is_not_accepted_raises_at_construction():
     for options in ({}, {"limit": "5/minute", "limiter": tg.Limiter("5/minute")}):
         with pytest.raises(tg.ConfigurationError, match="accepted"):
             RateLimitMiddleware(hello, **options)
+
+
+async def later(environ, *decision):
+    return "everybody"
+
+
+@pytest.mark.parametrize("option", ["key", "cost", "exempt_when", "on_refused"])
+def test_nothing_is_async(option):
+    with pytest.raises(tg.ConfigurationError, match=f"{option} is the async function .*accepted"):
+        RateLimitMiddleware(hello, limit="5/minute", **{option: later})
 
 
 def test_werkzeug():

@@ -1,0 +1,76 @@
+"""What is under @rate_limit looks as if it were not, and FastAPI calls it all the same."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import subprocess
+import sys
+
+import pytest
+from servers import ask
+from tidegate import rate_limit
+
+pytest.importorskip("fastapi")
+
+from fastapi import Depends, FastAPI
+
+
+def test_the_signature_stays():
+    async def items(number: int, *, text: str = "") -> dict[str, int]:
+        return {"number": number}
+
+    def of_a_method(self, number: int): ...
+
+    for view in (items, of_a_method):
+        assert inspect.signature(rate_limit("1/minute")(view)) == inspect.signature(view)
+    app = FastAPI()
+    app.get("/{number}")(rate_limit("9/minute")(items))
+    assert ask(app, "/5").json() == {"number": 5}
+
+
+def test_what_leads_to_a_limited_function_documents_the_429():
+    class Report:
+        @rate_limit("1/minute")
+        def __call__(self, year: int):
+            return {}
+
+    @rate_limit("1/minute")
+    async def month(year: int, number: int):
+        return {}
+
+    app = FastAPI()
+    app.get("/object")(Report())
+    app.get("/partial")(functools.partial(month, number=1))
+    app.get("/dependency", dependencies=[Depends(functools.partial(month, number=1))])(Report)
+    paths = app.openapi()["paths"]
+    assert all("429" in each["get"]["responses"] for each in paths.values())
+
+
+BEFORE_FASTAPI = """
+from __future__ import annotations
+import sys
+from tidegate import rate_limit
+
+class Report:
+    @rate_limit("1/minute")
+    async def __call__(self, year: int) -> dict[str, int]:
+        return {"year": year}
+
+assert "fastapi" not in sys.modules
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+app = FastAPI()
+app.get("/")(Report())
+client = TestClient(app)
+answers = [client.get("/?year=7") for _ in range(2)]
+assert [each.status_code for each in answers] == [200, 429], answers
+assert answers[0].json() == {"year": 7}
+parameters = app.openapi()["paths"]["/"]["get"]["parameters"]
+assert [each["name"] for each in parameters] == ["year"]
+"""
+
+
+def test_what_was_limited_before_fastapi_was_imported():
+    subprocess.run([sys.executable, "-c", BEFORE_FASTAPI], check=True)
