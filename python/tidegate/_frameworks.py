@@ -65,9 +65,10 @@ def opened(way: Injection | None, args: tuple[Any, ...], kwargs: dict[str, Any])
     """The call that a decorated function got, whose own arguments are left in `kwargs`."""
     django = sys.modules.get("django.http") if args else None
     if django is not None:
-        # Methods have it after `self`.
+        # Methods have it after `self`. That of Django REST framework is round Django's, for which
+        # it answers.
         for arg in args[:2]:
-            if isinstance(arg, django.HttpRequest):
+            if isinstance(getattr(arg, "_request", arg), django.HttpRequest):
                 return _DjangoCall(django, arg)
     if way is not None:
         if kwargs.get(way.request) is not None:

@@ -7,7 +7,6 @@ FastAPI's reading of signatures that is told of two parameters more.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import inspect
 import sys
 import typing
@@ -83,22 +82,20 @@ def injection(view: Callable[..., Any]) -> Injection | None:
 
 def inject(function: Any, way: Injection) -> None:
     """Has FastAPI hand over to `function` what it needs, where there is a FastAPI."""
-    utils: Any = sys.modules.get("fastapi.dependencies.utils")
+    try:
+        # The service may import it only later.
+        import fastapi.dependencies.utils as utils
+    except ImportError:
+        return
     read = getattr(utils, "get_typed_signature", None)
     if read is None:
-        # It may yet be imported, and then read what the function says of itself.
-        if utils is not None or _is_installed("fastapi"):
-            function.__signature__ = way.signature(function)
+        # A version that is not known yet must do with what the function says of itself.
+        function.__signature__ = way.signature(function)
         return
     if not hasattr(read, MARK):
         utils.get_typed_signature = _reading(read)
     if way.has_text and not _unwraps(utils):
         function.__signature__, _ = _signature(function)
-
-
-@functools.cache
-def _is_installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
 
 
 def _unwraps(utils: Any) -> bool:

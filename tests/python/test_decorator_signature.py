@@ -49,15 +49,18 @@ def test_what_leads_to_a_limited_function_documents_the_429():
 
 BEFORE_FASTAPI = """
 from __future__ import annotations
-import sys
+import inspect
 from tidegate import rate_limit
+
+def bare(year: int): ...
+
+assert inspect.signature(rate_limit("1/minute")(bare)) == inspect.signature(bare)
 
 class Report:
     @rate_limit("1/minute")
     async def __call__(self, year: int) -> dict[str, int]:
         return {"year": year}
 
-assert "fastapi" not in sys.modules
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
@@ -67,10 +70,44 @@ client = TestClient(app)
 answers = [client.get("/?year=7") for _ in range(2)]
 assert [each.status_code for each in answers] == [200, 429], answers
 assert answers[0].json() == {"year": 7}
-parameters = app.openapi()["paths"]["/"]["get"]["parameters"]
-assert [each["name"] for each in parameters] == ["year"]
+described = app.openapi()["paths"]["/"]["get"]
+assert [each["name"] for each in described["parameters"]] == ["year"]
+assert "429" in described["responses"]
 """
 
 
 def test_what_was_limited_before_fastapi_was_imported():
     subprocess.run([sys.executable, "-c", BEFORE_FASTAPI], check=True)
+
+
+WITHOUT_FASTAPI = """
+import sys
+sys.modules["fastapi"] = None
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+from tidegate import rate_limit
+
+class Mistake(Exception):
+    pass
+
+@rate_limit("2/minute")
+async def home(request):
+    if "mistake" in request.query_params:
+        raise Mistake
+    return PlainTextResponse("home")
+
+async def of_mistakes(request, exc):
+    return PlainTextResponse("a mistake", 400)
+
+app = Starlette(routes=[Route("/", home)], exception_handlers={Mistake: of_mistakes})
+client = TestClient(app)
+answers = [client.get(path) for path in ("/", "/?mistake", "/")]
+assert [each.status_code for each in answers] == [200, 400, 429], answers
+assert [each.headers["x-ratelimit-remaining"] for each in answers] == ["1", "0", "0"]
+"""
+
+
+def test_starlette_where_there_is_no_fastapi():
+    subprocess.run([sys.executable, "-c", WITHOUT_FASTAPI], check=True)

@@ -408,3 +408,37 @@ def test_jitter(clock, ask):
             assert answers[1].headers["Retry-After"] == wait
     with project(clock, LIMIT="1/minute", RETRY_JITTER=lambda exact: 5):
         assert [ask("/page/a").headers.get("Retry-After") for _ in range(2)] == [None, "65"]
+
+
+class RestRequest:
+    """A request as Django REST framework makes of Django's."""
+
+    def __init__(self, request):
+        self._request = request
+
+    def __getattr__(self, name):
+        return getattr(self._request, name)
+
+
+@pytest.mark.parametrize("is_general", [False, True])
+def test_requests_of_rest_framework(clock, ask, is_general):
+    rate_limit = functools.partial(tg.rate_limit, clock=clock) if is_general else of_django
+    with project(clock):
+
+        class Report(View):
+            def dispatch(self, request, *args, **kwargs):
+                return super().dispatch(RestRequest(request), *args, **kwargs)
+
+            @rate_limit("1/minute", key=lambda request: request._request.path)
+            def get(self, request):
+                return HttpResponse("got")
+
+            @method_decorator(rate_limit("1/minute"))
+            def post(self, request):
+                return HttpResponse("posted")
+
+    with project(clock, [path("report", Report.as_view())]):
+        for method in ("get", "post"):
+            answers = [ask("/report", method) for _ in range(2)]
+            assert [each.status_code for each in answers] == [200, 429]
+            assert answers[0].headers["X-RateLimit-Remaining"] == "0"
