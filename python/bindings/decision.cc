@@ -40,13 +40,20 @@ void Dealloc(PyObject* self) {
 }
 
 // Seconds, never earlier than the nanoseconds say: who multiplies them by 1e9 again, as
-// ManualClock.advance() does, gets no less. Below 2^51 ns rounding sees to that.
+// ManualClock.advance() does, gets no less. Below 2^51 ns rounding sees to that; beyond
+// 2^53, where a double has no place for a nanosecond, they are not less themselves.
 double Seconds(int64_t ns) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (ns == Decision::kNever) return kInfinity;
   double seconds = static_cast<double>(ns) / 1e9;
   if (ns < int64_t{1} << 51) return seconds;
-  while (static_cast<int64_t>(seconds * 1e9) < ns) seconds = std::nextafter(seconds, kInfinity);
+  const auto whole = static_cast<double>(ns);
+  const auto rest = static_cast<double>(ns - static_cast<int64_t>(whole));
+  const auto is_early = [&] {
+    if (static_cast<int64_t>(std::nearbyint(seconds * 1e9)) < ns) return true;
+    return ns >= int64_t{1} << 53 && std::fma(seconds, 1e9, -whole) < rest;
+  };
+  while (is_early()) seconds = std::nextafter(seconds, kInfinity);
   return seconds;
 }
 
