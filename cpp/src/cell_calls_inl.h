@@ -22,6 +22,21 @@
 namespace tidegate {
 
 struct CellCalls {
+ private:
+  // What Table::Update() is to make of a bucket. First, since its type is known from its
+  // body alone.
+  TIDEGATE_INLINE static auto Stepper(const Limit& limit, int64_t cost, const Moment& moment,
+                                      BucketOutcome& out) {
+    return [&limit, cost, &moment, &out ](uint64_t w0, uint64_t w1, uint64_t & next_w0,
+                                          uint64_t & next_w1) __attribute__((always_inline)) {
+      StepBucket(limit, w0, w1, moment.now_ns, cost, out);
+      next_w0 = out.next_w0;
+      next_w1 = out.next_w1;
+      return out.behind ? moment.confirmed : out.allowed;
+    };
+  }
+
+ public:
   // The short way, which nearly all calls take: one straight line without a call, so
   // that all it works on stays in registers. Gives up, having charged nothing, where
   // anything is out of the ordinary; the way to a decision is Hit() then. For plain
@@ -199,18 +214,6 @@ struct CellCalls {
   TIDEGATE_INLINE static Verdict VerdictOf(bool allowed, bool behind, const Moment& moment) {
     if (behind && !moment.confirmed) return Verdict::kUnconfirmed;
     return allowed ? Verdict::kAllowed : Verdict::kRefused;
-  }
-
-  // What Table::Update() is to make of a bucket.
-  TIDEGATE_INLINE static auto Stepper(const Limit& limit, int64_t cost, const Moment& moment,
-                                      BucketOutcome& out) {
-    return [&limit, cost, &moment, &out ](uint64_t w0, uint64_t w1, uint64_t & next_w0,
-                                          uint64_t & next_w1) __attribute__((always_inline)) {
-      StepBucket(limit, w0, w1, moment.now_ns, cost, out);
-      next_w0 = out.next_w0;
-      next_w1 = out.next_w1;
-      return out.behind ? moment.confirmed : out.allowed;
-    };
   }
 
   TIDEGATE_INLINE static void UpdateBucket(Table& table, const Charge& charge,
