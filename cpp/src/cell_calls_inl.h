@@ -22,6 +22,21 @@
 namespace tidegate {
 
 struct CellCalls {
+ private:
+  // What Table::Update() is to make of a bucket. First, since its type is known from its
+  // body alone.
+  TIDEGATE_INLINE static auto Stepper(const Limit& limit, int64_t cost, const Moment& moment,
+                                      BucketOutcome& out) {
+    return [&limit, cost, &moment, &out ](uint64_t w0, uint64_t w1, uint64_t & next_w0,
+                                          uint64_t & next_w1) __attribute__((always_inline)) {
+      StepBucket(limit, w0, w1, moment.now_ns, cost, out);
+      next_w0 = out.next_w0;
+      next_w1 = out.next_w1;
+      return out.behind ? moment.confirmed : out.allowed;
+    };
+  }
+
+ public:
   // The short way, which nearly all calls take: one straight line without a call, so
   // that all it works on stays in registers. Gives up, having charged nothing, where
   // anything is out of the ordinary; the way to a decision is Hit() then. For plain
@@ -174,24 +189,38 @@ struct CellCalls {
     return store.hasher_.HashInline(key, limit.tag);
   }
 
-  // Keys of one bucket limit, none at a cost beyond its burst. In batches: while one is
-  // decided on, the cells of the next travel to the cache together.
+  // Keys of one bucket limit, none at a cost beyond its burst. While one is decided on,
+  // the cells of those behind it travel to the cache together.
   template <typename S, typename CostOf>
   static void HitBuckets(S& store, const BoundLimit& limit, absl::Span<const Fingerprint> keys,
                          CostOf cost_of, const Moment& moment, Verdict* verdicts) {
-    constexpr size_t kBatch = 8;
+    constexpr size_t kBatch = 64;  // in one pass
+    constexpr size_t kFetch = 24;  // so far ahead
+    constexpr size_t kLocate = 8;
+    Cell* located[kBatch];
     for (size_t start = 0; start < keys.size(); start += kBatch) {
-      const size_t end = std::min(start + kBatch, keys.size());
+      const absl::Span<const Fingerprint> part = keys.subspan(start, kBatch);
       Table::Entry entry;
       {
         [[maybe_unused]] const auto pass = store.Enter();
-        if (start == 0) Prefetch(store, keys.subspan(0, kBatch));
-        Prefetch(store, keys.subspan(end, kBatch));
-        for (size_t i = start; i < end; ++i) {
+        if (start == 0) {
+          for (const Fingerprint& key : keys.subspan(0, kFetch)) store.TableOf(key).Prefetch(key);
+        }
+        for (size_t i = 0; i < part.size() + kLocate; ++i) {
+          if (i < part.size()) {
+            if (start + i + kFetch < keys.size()) {
+              const Fingerprint& ahead = keys[start + i + kFetch];
+              store.TableOf(ahead).Prefetch(ahead);
+            }
+            located[i] = store.TableOf(part[i]).Locate(part[i]);
+          }
+          if (i < kLocate) continue;
+          const size_t at = i - kLocate;
           BucketOutcome outcome;
-          UpdateBucket(store.TableOf(keys[i]), {{}, &limit, cost_of(i)}, keys[i], moment, entry,
-                       outcome);
-          verdicts[i] = VerdictOf(outcome.allowed, outcome.behind, moment);
+          store.TableOf(part[at]).UpdateAt(
+              located[at], part[at], moment.now_ns, limit.limit.denominator() == 1, entry,
+              Stepper(limit.limit, cost_of(start + at), moment, outcome));
+          verdicts[start + at] = VerdictOf(outcome.allowed, outcome.behind, moment);
         }
       }
       if (entry.changed()) store.Entered(entry, moment.now_ns);
@@ -203,16 +232,6 @@ struct CellCalls {
   }
 
  private:
-  // Within a pass.
-  template <typename S>
-  TIDEGATE_INLINE static void Prefetch(S& store, absl::Span<const Fingerprint> keys) {
-    for (const Fingerprint& key : keys) {
-      const Cell* const home = store.TableOf(key).Home(key);
-      __builtin_prefetch(home, 1);
-      __builtin_prefetch(home + 2, 1);  // the next line; a prefetch never faults
-    }
-  }
-
   TIDEGATE_INLINE static Verdict VerdictOf(bool allowed, bool behind, const Moment& moment) {
     if (behind && !moment.confirmed) return Verdict::kUnconfirmed;
     return allowed ? Verdict::kAllowed : Verdict::kRefused;
@@ -222,15 +241,8 @@ struct CellCalls {
                                            const Fingerprint& key, const Moment& moment,
                                            Table::Entry& entry, BucketOutcome& out) {
     const Limit& limit = charge.limit->limit;
-    table.Update(
-        key, moment.now_ns, limit.denominator() == 1, entry,
-        [&](uint64_t w0, uint64_t w1, uint64_t & next_w0, uint64_t & next_w1)
-            __attribute__((always_inline)) {
-              StepBucket(limit, w0, w1, moment.now_ns, charge.cost, out);
-              next_w0 = out.next_w0;
-              next_w1 = out.next_w1;
-              return out.behind ? moment.confirmed : out.allowed;
-            });
+    table.Update(key, moment.now_ns, limit.denominator() == 1, entry,
+                 Stepper(limit, charge.cost, moment, out));
   }
 };
 

@@ -1,7 +1,5 @@
 #include "tidegate/memory_store.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cmath>
 #include <new>
@@ -17,16 +15,11 @@ namespace {
 
 constexpr double kFullest = 0.85;
 constexpr double kFresh = 0.68;  // the load of a table just made
+// Up to this load a move waits for pages. It ends at 0.886 then; from 0.89 on there are
+// keys that find no place.
+constexpr double kFullestWaiting = 0.87;
 constexpr int64_t kTendEveryNs = 10'000'000;
 constexpr int64_t kMaintainEvery = 64;  // new cells
-// What gives pages back. On Apple's systems MADV_DONTNEED is but a hint.
-#if defined(__APPLE__)
-constexpr int kGiveBack = MADV_FREE;
-#else
-constexpr int kGiveBack = MADV_DONTNEED;
-#endif
-constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kHugeFrom = size_t{32} << 20;
 
 // Of the first table, and of the least one: a few hot keys then seldom share a cache
 // line, for which threads would wait for each other. Only pages that hold keys are touched.
@@ -37,6 +30,11 @@ size_t SlicesFor(double keys, double load) {
       1, static_cast<size_t>(std::ceil(keys / load / static_cast<double>(Table::kSliceCells))));
 }
 
+// As many slices of `to` as hold what the first `slices` of `from` do.
+size_t SlicesUpTo(size_t slices, const Table& from, const Table& to) {
+  return (slices * to.slices() + from.slices() - 1) / from.slices();
+}
+
 // Whether a cell is worth a place in the next table.
 bool IsKept(const Cell& cell, int64_t now_ns) {
   const uint64_t w0 = cell.w0.load(std::memory_order_relaxed);
@@ -45,45 +43,6 @@ bool IsKept(const Cell& cell, int64_t now_ns) {
 }
 
 }  // namespace
-
-MemoryStore::Pages::Pages(size_t slices) {
-  // Large tables are aligned to huge pages, where the system has them: keys lie
-  // scattered, and each miss of a small page costs as much as one of the cache.
-  const size_t alignment = slices * Table::kSliceBytes >= kHugeFrom ? kHugePage : 1;
-  bytes_ = slices * Table::kSliceBytes + alignment - 1;
-  void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) return;
-  memory_ = memory;
-  const auto address = reinterpret_cast<uintptr_t>(memory);
-  const uintptr_t aligned = (address + alignment - 1) / alignment * alignment;
-  table_ = Table(static_cast<char*>(memory) + (aligned - address), slices);
-#if defined(MADV_HUGEPAGE)
-  if (alignment > 1) {
-    madvise(table_.slice(0), slices * Table::kSliceBytes, MADV_HUGEPAGE);
-  }
-#endif
-}
-
-MemoryStore::Pages& MemoryStore::Pages::operator=(Pages&& other) noexcept {
-  std::swap(memory_, other.memory_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(table_, other.table_);
-  return *this;
-}
-
-MemoryStore::Pages::~Pages() {
-  if (memory_ != nullptr) munmap(memory_, bytes_);
-}
-
-void MemoryStore::Pages::ReleaseSlice(size_t i) {
-  // Whole huge pages: to break one up takes longer than to give it back, and what is
-  // given back whole is what the next table gets.
-  constexpr size_t kSlices = kHugePage / Table::kSliceBytes;
-  const size_t at_once = bytes_ >= kHugeFrom ? kSlices : 1;
-  if ((i + 1) % at_once != 0) return;
-  madvise(table_.slice(i + 1 - at_once), at_once * Table::kSliceBytes, kGiveBack);
-}
 
 absl::StatusOr<std::shared_ptr<MemoryStore>> MemoryStore::Create(const MemoryOptions& options) {
   if (options.capacity < 1 || options.capacity > MemoryOptions::kMaxCapacity) {
@@ -229,8 +188,7 @@ void MemoryStore::Maintain(int64_t now_ns) {
   gate_.Alone([&] {
     tend_at_ns_.store(now_ns + kTendEveryNs, std::memory_order_relaxed);
     if (next_.ok()) {
-      // Some of them went to the old table; to count all is the safe side.
-      next_used_ += kMaintainEvery;
+      next_used_ += NewInNext();
       MoveSlice(now_ns);
       return;
     }
@@ -278,15 +236,28 @@ void MemoryStore::BeginMove(int64_t now_ns) {
   MoveSlice(now_ns);
 }
 
+// How many of the last kMaintainEvery new keys went to the next table, or a few less.
+int64_t MemoryStore::NewInNext() const {
+  const auto all = static_cast<int64_t>(current_.table().slices());
+  // Into a smaller table only some keys move; the others may be coming back.
+  if (next_.table().slices() < current_.table().slices()) return kMaintainEvery;
+  return (kMaintainEvery * static_cast<int64_t>(moved_slices_) + all - 1) / all;
+}
+
 void MemoryStore::MoveSlice(int64_t now_ns) {
-  // Keys may wake up while a table that was mostly idle shrinks.
+  if (larger_.ok()) {
+    EnlargeSlice(now_ns);
+    return;
+  }
   const size_t from = moved_slices_;
+  if (IsToWait(next_, SlicesUpTo(from + 1, current_.table(), next_.table()))) return;
+  // Keys may wake up while a table that was mostly idle shrinks.
   const double wanted = KeptShare(from, now_ns) * static_cast<double>(Table::kSliceCells) +
                         static_cast<double>(next_used_);
   // Slices go in order, so what has been moved fills as large a part of the next table.
   const double part =
       static_cast<double>(from + 1) / static_cast<double>(current_.table().slices());
-  if (wanted > kFullest * part * static_cast<double>(next_.table().cells()) && Enlarge(now_ns)) {
+  if (wanted > kFullest * part * static_cast<double>(next_.table().cells()) && BeginEnlarging()) {
     return;
   }
   MoveCells(current_.table().slice(from), next_.table(), now_ns);
@@ -294,24 +265,36 @@ void MemoryStore::MoveSlice(int64_t now_ns) {
   if (++moved_slices_ == current_.table().slices()) FinishMove();
 }
 
-// Does in one go what is left of a move, into a table that is large enough. False
-// where there is none.
-bool MemoryStore::Enlarge(int64_t now_ns) {
-  const auto used = static_cast<double>(used_.load(std::memory_order_relaxed));
-  const size_t wanted = WantedFor(used);
+bool MemoryStore::IsToWait(Pages& to, size_t slices) {
+  return to.IsWorthWaiting(slices) &&
+         static_cast<double>(used_.load(std::memory_order_relaxed)) <
+             kFullestWaiting * static_cast<double>(current_.table().cells());
+}
+
+// Begins to move what has been moved once more, into a table that is large enough.
+// False where there is none.
+bool MemoryStore::BeginEnlarging() {
+  const size_t wanted = WantedFor(static_cast<double>(used_.load(std::memory_order_relaxed)));
   if (wanted <= next_.table().slices()) return false;
-  Pages larger(wanted);
-  if (!larger.ok()) return false;
+  larger_ = Pages(wanted);
+  if (!larger_.ok()) return false;
+  enlarged_slices_ = 0;
   next_used_ = 0;
-  for (size_t i = 0; i < next_.table().slices(); ++i) {
-    MoveCells(next_.table().slice(i), larger.table(), now_ns);
-  }
-  for (size_t i = moved_slices_; i < current_.table().slices(); ++i) {
-    MoveCells(current_.table().slice(i), larger.table(), now_ns);
-  }
-  next_ = std::move(larger);
-  FinishMove();
   return true;
+}
+
+void MemoryStore::EnlargeSlice(int64_t now_ns) {
+  const size_t from = enlarged_slices_;
+  // Behind what has been moved there is nothing.
+  if (from < SlicesUpTo(moved_slices_, current_.table(), next_.table())) {
+    if (IsToWait(larger_, SlicesUpTo(from + 1, next_.table(), larger_.table()))) return;
+    MoveCells(next_.table().slice(from), larger_.table(), now_ns);
+    next_.ReleaseSlice(from);
+    ++enlarged_slices_;
+    return;
+  }
+  next_ = std::move(larger_);
+  larger_ = Pages();
 }
 
 void MemoryStore::MoveCells(Cell* cells, Table& to, int64_t now_ns) {

@@ -95,7 +95,7 @@ template <typename Visit>
 inline void Table::Walk(const Fingerprint& key, Visit visit) const {
   Cell* const base = slice(SliceOf(key, slices_));
   size_t group = key.lo & (kGroups - 1);
-  const size_t stride = ((key.lo >> 9) & (kGroups - 1)) | 1;
+  const size_t stride = Stride(key);
   const size_t start = StartOf(key);
   for (int n = 0; n < kMostGroups; ++n) {
     Cell* const cells = base + group * kGroupCells;

@@ -20,19 +20,45 @@ TIDEGATE_INLINE Cell* Table::FindNear(const Fingerprint& key, uint64_t& w0, uint
     Cell* const cell = group + at;
     const uint64_t lo = cell->lo.load(std::memory_order_acquire);
     if (lo == key.lo) [[likely]] {
-      // The state first, then whose it is, then whether it is still that.
-      w0 = cell->w0.load(std::memory_order_acquire);
-      w1 = cell->w1.load(std::memory_order_acquire);
-      if (cell->lo.load(std::memory_order_acquire) == lo &&
-          SameHigh(cell->hi.load(std::memory_order_acquire), key.hi) &&
-          cell->w0.load(std::memory_order_acquire) == w0 && (w0 & kClaimBit) == 0) {
-        return cell;
-      }
-      return nullptr;
+      return ReadOwned(cell, key, w0, w1) ? cell : nullptr;
     }
     if (lo == 0) return nullptr;  // most likely empty
   }
   return nullptr;
+}
+
+TIDEGATE_INLINE Cell* Table::Locate(const Fingerprint& key) const {
+  Cell* const group = slice(SliceOf(key, slices_)) + (key.lo & (kGroups - 1)) * kGroupCells;
+  const size_t start = StartOf(key);
+  Cell* const first = group + start;
+  Cell* const second = group + ((start + 2) & (kGroupCells - 1));
+  const auto is = [&](const Cell* cell) {
+    return unsigned{cell->lo.load(std::memory_order_relaxed) == key.lo};
+  };
+  // The two lines that were fetched, without a branch: which of them it is nobody can foretell.
+  const unsigned in = is(first) | is(first + 1) << 1 | is(second) << 2 | is(second + 1) << 3;
+  if (in != 0) [[likely]] {
+    const int at = std::countr_zero(in);
+    return (at < 2 ? first : second) + (at & 1);
+  }
+  for (size_t i = 4; i < kGroupCells; ++i) {
+    Cell* const cell = group + ((start + i) & (kGroupCells - 1));
+    const uint64_t lo = cell->lo.load(std::memory_order_relaxed);
+    if (lo == key.lo) return cell;
+    if (lo == 0) return nullptr;
+  }
+  PrefetchIn(GroupAfter(key), key);
+  return nullptr;
+}
+
+TIDEGATE_INLINE bool Table::ReadOwned(const Cell* cell, const Fingerprint& key, uint64_t& w0,
+                                      uint64_t& w1) {
+  // The state first, then whose it is, then whether it is still that.
+  w0 = cell->w0.load(std::memory_order_acquire);
+  w1 = cell->w1.load(std::memory_order_acquire);
+  return cell->lo.load(std::memory_order_acquire) == key.lo &&
+         SameHigh(cell->hi.load(std::memory_order_acquire), key.hi) &&
+         cell->w0.load(std::memory_order_acquire) == w0 && (w0 & kClaimBit) == 0;
 }
 
 TIDEGATE_INLINE bool Table::ReplaceWords(Cell* cell, uint64_t w0, uint64_t w1, uint64_t next_w0,
@@ -45,10 +71,26 @@ TIDEGATE_INLINE bool Table::ReplaceWords(Cell* cell, uint64_t w0, uint64_t w1, u
 template <typename StepFunction>
 TIDEGATE_INLINE void Table::Update(const Fingerprint& key, int64_t now_ns, bool one_word,
                                    Entry& entry, StepFunction step) {
-  for (;;) {
-    uint64_t w0 = 0;
-    uint64_t w1 = 0;
-    Cell* cell = FindNear(key, w0, w1);
+  uint64_t w0 = 0;
+  uint64_t w1 = 0;
+  Cell* const cell = FindNear(key, w0, w1);
+  UpdateFrom(cell, w0, w1, key, now_ns, one_word, entry, step);
+}
+
+template <typename StepFunction>
+TIDEGATE_INLINE void Table::UpdateAt(Cell* located, const Fingerprint& key, int64_t now_ns,
+                                     bool one_word, Entry& entry, StepFunction step) {
+  uint64_t w0 = 0;
+  uint64_t w1 = 0;
+  Cell* const cell = located != nullptr && ReadOwned(located, key, w0, w1) ? located : nullptr;
+  UpdateFrom(cell, w0, w1, key, now_ns, one_word, entry, step);
+}
+
+template <typename StepFunction>
+TIDEGATE_INLINE void Table::UpdateFrom(Cell* cell, uint64_t w0, uint64_t w1, const Fingerprint& key,
+                                       int64_t now_ns, bool one_word, Entry& entry,
+                                       StepFunction step) {
+  for (;; cell = FindNear(key, w0, w1)) {
     if (cell == nullptr) [[unlikely]] {
       Slot slot;
       // A copy: a name whose address was told could not stay in registers.

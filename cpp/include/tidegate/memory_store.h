@@ -10,8 +10,9 @@
 //
 // Growth. A table that is fuller than 0.85 is replaced by one a quarter larger
 // (or smaller, where most of its keys are idle), one slice of 4,096 cells at a
-// time, by the threads that call, so that no call does more than a few dozen
-// microseconds of it.
+// time, by the threads that call, so that no call does more than a few hundred
+// microseconds of it. Where a table is so large that its pages take milliseconds to
+// come, a slice waits for a thread that fetches them (pages.h).
 //
 // Thread-safe. Calls on cells are lock-free but for those moments; calls on
 // rings lock one of many mutexes. fork() waits for calls that are under way, so a
@@ -26,6 +27,7 @@
 #include <memory>
 
 #include "tidegate/gate.h"
+#include "tidegate/pages.h"
 #include "tidegate/store.h"
 #include "tidegate/table.h"
 
@@ -56,26 +58,6 @@ class MemoryStore final : public Store {
  private:
   friend struct CellCalls;
 
-  // Anonymous memory that holds one Table and is returned page by page.
-  class Pages {
-   public:
-    Pages() = default;
-    explicit Pages(size_t slices);
-    Pages(Pages&& other) noexcept { *this = std::move(other); }
-    Pages& operator=(Pages&& other) noexcept;
-    ~Pages();
-    const Table& table() const { return table_; }
-    Table& table() { return table_; }
-    bool ok() const { return memory_ != nullptr; }
-    // Of slices that are released in order.
-    void ReleaseSlice(size_t i);
-
-   private:
-    void* memory_ = nullptr;
-    size_t bytes_ = 0;
-    Table table_;
-  };
-
   MemoryStore(const MemoryOptions& options, Pages first);
 
   // Windows, logs and costs beyond the capacity.
@@ -86,7 +68,9 @@ class MemoryStore final : public Store {
   Table& TableOf(const Fingerprint& key) {
     Table& table = current_.table();
     if (next_.ok() && Table::SliceOf(key, table.slices()) < moved_slices_) [[unlikely]] {
-      return next_.table();
+      Table& next = next_.table();
+      return larger_.ok() && Table::SliceOf(key, next.slices()) < enlarged_slices_ ? larger_.table()
+                                                                                   : next;
     }
     return table;
   }
@@ -103,8 +87,12 @@ class MemoryStore final : public Store {
   void Entered(const Table::Entry& entry, int64_t now_ns);
   void Maintain(int64_t now_ns);
   void BeginMove(int64_t now_ns);
+  int64_t NewInNext() const;
   void MoveSlice(int64_t now_ns);
-  bool Enlarge(int64_t now_ns);
+  // Whether a move into the first `slices` of `to` is to wait for their pages.
+  bool IsToWait(Pages& to, size_t slices);
+  bool BeginEnlarging();
+  void EnlargeSlice(int64_t now_ns);
   void MoveCells(Cell* cells, Table& to, int64_t now_ns);
   void FinishMove();
   double KeptShare(size_t slice, int64_t now_ns) const;
@@ -118,7 +106,9 @@ class MemoryStore final : public Store {
   Pages current_;
   Pages next_;  // holds what current_'s first moved_slices_ slices held
   size_t moved_slices_ = 0;
-  int64_t next_used_ = 0;  // cells of next_ that hold a key, or a few less
+  Pages larger_;  // to be next_, which turned out too small; holds its first enlarged_slices_
+  size_t enlarged_slices_ = 0;
+  int64_t next_used_ = 0;  // cells of next_, or else larger_, that hold a key, about
 
   std::atomic<int64_t> used_{0};  // cells that hold a key, in both tables
   std::atomic<int64_t> grow_at_{0};

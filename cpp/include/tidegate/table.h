@@ -115,14 +115,24 @@ class Table {
     return static_cast<size_t>((static_cast<Wide>(key.hi) * slices) >> 64);
   }
 
-  // Where a search for `key` begins; worth prefetching.
+  // Where a search for `key` begins.
   const Cell* Home(const Fingerprint& key) const {
     return slice(SliceOf(key, slices_)) + (key.lo & (kGroups - 1)) * kGroupCells + StartOf(key);
+  }
+
+  // Has the cells there travel to the cache.
+  __attribute__((always_inline)) void Prefetch(const Fingerprint& key) const {
+    PrefetchIn(key.lo & (kGroups - 1), key);
   }
 
   // Looks through the first group alone, where nearly all keys are, in registers.
   // Null tells nothing. Defined in src/table_inl.h.
   Cell* FindNear(const Fingerprint& key, uint64_t& w0, uint64_t& w1) const;
+
+  // The same for one of many keys, a while after its Prefetch() and before its
+  // UpdateAt(), which gets what this finds: a cell, or null, and then the next group is
+  // on its way to the cache.
+  Cell* Locate(const Fingerprint& key) const;
 
   // Reads the cell of `key`. Returns false where there is none, or only one that
   // is still being claimed.
@@ -144,6 +154,11 @@ class Table {
   void Update(const Fingerprint& key, int64_t now_ns, bool one_word, Entry& entry,
               StepFunction step);
 
+  // The same, beginning with the cell that Locate() found, which may be null.
+  template <typename StepFunction>
+  void UpdateAt(Cell* located, const Fingerprint& key, int64_t now_ns, bool one_word, Entry& entry,
+                StepFunction step);
+
   // Replace() for states that are in registers. Limits whose states never use w1 are
   // `one_word`, and take a compare-and-swap of half the price.
   static bool ReplaceWords(Cell* cell, uint64_t w0, uint64_t w1, uint64_t next_w0, uint64_t next_w1,
@@ -160,6 +175,25 @@ class Table {
   // a cache line.
   static size_t StartOf(const Fingerprint& key) { return (key.lo >> 18) & (kGroupCells - 2); }
 
+  // The group that follows the first.
+  static size_t GroupAfter(const Fingerprint& key) {
+    return ((key.lo & (kGroups - 1)) + Stride(key)) & (kGroups - 1);
+  }
+  static size_t Stride(const Fingerprint& key) { return ((key.lo >> 9) & (kGroups - 1)) | 1; }
+
+  // Two lines of a group, of the four. A prefetch never faults. Inlined, since GCC drops
+  // calls of what does nothing but prefetch.
+  __attribute__((always_inline)) void PrefetchIn(size_t group, const Fingerprint& key) const {
+    const Cell* const cells = slice(SliceOf(key, slices_)) + group * kGroupCells;
+    __builtin_prefetch(cells + StartOf(key), 1);
+    __builtin_prefetch(cells + ((StartOf(key) + 2) & (kGroupCells - 1)), 1);
+  }
+
+  // Reads the state of a cell. False where it is not the key's, or only claimed for it.
+  static bool ReadOwned(const Cell* cell, const Fingerprint& key, uint64_t& w0, uint64_t& w1);
+  template <typename StepFunction>
+  void UpdateFrom(Cell* cell, uint64_t w0, uint64_t w1, const Fingerprint& key, int64_t now_ns,
+                  bool one_word, Entry& entry, StepFunction step);
   template <typename Visit>
   void Walk(const Fingerprint& key, Visit visit) const;
   bool HasAnother(const Fingerprint& key, const Cell* mine) const;

@@ -1,0 +1,278 @@
+#include "tidegate/pages.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <functional>
+#include <latch>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "testing.h"
+
+namespace tidegate {
+namespace {
+
+using testing::InChild;
+using testing::kChildrenMayHaveThreads;
+using testing::kStart;
+using testing::MakeLimit;
+using testing::MakeStore;
+using testing::RunThreads;
+
+constexpr size_t kHugeSlices = Pages::kHugeFrom / Table::kSliceBytes;
+constexpr int64_t kYear = int64_t{365} * 86'400 * 1'000'000'000;
+
+// What was to be done on threads, and is when the test says so.
+std::vector<std::function<void()>>& Waiting() {
+  static auto* const waiting = new std::vector<std::function<void()>>();
+  return *waiting;
+}
+
+bool Keep(std::function<void()> work) {
+  Waiting().push_back(std::move(work));
+  return true;
+}
+
+bool Refuse(std::function<void()> work) {
+  Waiting().push_back(std::move(work));
+  return false;
+}
+
+void RunWaiting() {
+  for (const auto& work : std::exchange(Waiting(), {})) work();
+}
+
+class PagesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#if !defined(MADV_HUGEPAGE)
+    GTEST_SKIP() << "no huge pages here";
+#endif
+  }
+  ~PagesTest() override {
+    Pages::SetRunner(threads_);
+    Waiting().clear();
+  }
+  static bool IsMapped(void* memory) {
+    unsigned char resident = 0;
+    return mincore(memory, 4096, &resident) == 0 || errno != ENOMEM;
+  }
+  static bool IsResident(void* memory) {
+    unsigned char resident = 0;
+    return mincore(memory, 4096, &resident) == 0 && (resident & 1) != 0;
+  }
+
+  const Pages::Runner threads_ = Pages::SetRunner(Keep);
+};
+
+TEST_F(PagesTest, SmallTablesHaveNoThread) {
+  Pages pages(kHugeSlices - 1);
+  ASSERT_TRUE(pages.ok());
+  EXPECT_FALSE(pages.IsWorthWaiting(1));
+  EXPECT_TRUE(Waiting().empty());
+}
+
+TEST_F(PagesTest, AFewPagesAreMadeReadyAtATime) {
+  Pages pages(4 * kHugeSlices + 3);
+  size_t errands = 0;
+  for (size_t slice = 0; slice < pages.table().slices(); ++slice) {
+    if (pages.IsWorthWaiting(slice + 1)) {
+      EXPECT_EQ(Waiting().size(), 1U);
+      EXPECT_TRUE(pages.IsWorthWaiting(slice + 1)) << "who waits once waits on";
+      EXPECT_FALSE(IsResident(pages.table().slice(slice)));
+    }
+    EXPECT_LE(Waiting().size(), 1U);
+    errands += Waiting().size();
+    RunWaiting();
+    EXPECT_FALSE(pages.IsWorthWaiting(slice + 1));
+    EXPECT_TRUE(IsResident(pages.table().slice(slice)));
+    const size_t ahead = slice + 6 * Pages::kHugePage / Table::kSliceBytes;
+    if (ahead < pages.table().slices()) {
+      EXPECT_FALSE(IsResident(pages.table().slice(ahead)));
+    }
+  }
+  EXPECT_GT(errands, 16U);
+  for (size_t i = 0; i < pages.table().cells(); i += 127) {
+    ASSERT_EQ(pages.table().slice(0)[i].w0.load(), 0U);
+  }
+}
+
+TEST_F(PagesTest, NobodyWaitsForAThreadThatIsNotToBeHad) {
+  Pages::SetRunner(Refuse);
+  Pages pages(kHugeSlices);
+  EXPECT_FALSE(pages.IsWorthWaiting(1));
+  EXPECT_FALSE(pages.IsWorthWaiting(kHugeSlices));
+  EXPECT_EQ(Waiting().size(), 2U) << "each time it is tried";
+}
+
+TEST_F(PagesTest, WhoLeavesLastUnmaps) {
+  void* memory = nullptr;
+  {
+    Pages pages(kHugeSlices);
+    memory = pages.table().slice(0);
+    ASSERT_TRUE(pages.IsWorthWaiting(1));
+  }
+  EXPECT_TRUE(IsMapped(memory));
+  RunWaiting();
+  EXPECT_FALSE(IsMapped(memory));
+  {
+    Pages pages(kHugeSlices);
+    memory = pages.table().slice(0);
+    ASSERT_TRUE(pages.IsWorthWaiting(1));
+    RunWaiting();
+    EXPECT_TRUE(IsMapped(memory));
+  }
+  EXPECT_FALSE(IsMapped(memory));
+}
+
+TEST_F(PagesTest, AChildHasNoneOfItsParentsThreads) {
+  Pages pages(kHugeSlices);
+  ASSERT_TRUE(pages.IsWorthWaiting(1));
+  EXPECT_EQ(InChild([&] {
+              void* const memory = pages.table().slice(0);
+              Waiting().clear();
+              if (!pages.IsWorthWaiting(1) || Waiting().size() != 1) return false;
+              RunWaiting();
+              if (pages.IsWorthWaiting(1)) return false;
+              pages = Pages();
+              return !IsMapped(memory);
+            }),
+            "ok");
+  EXPECT_EQ(InChild([&] {
+              void* const memory = pages.table().slice(0);
+              pages = Pages();
+              return !IsMapped(memory);
+            }),
+            "ok");
+  EXPECT_TRUE(pages.IsWorthWaiting(1));
+}
+
+TEST_F(PagesTest, ItsThreadsBlockSignals) {
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  std::latch done(1);
+  ASSERT_TRUE(threads_([&] {
+    pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+    done.count_down();
+  }));
+  done.wait();
+  for (const int signal : {SIGINT, SIGTERM, SIGCHLD, SIGUSR1, SIGPROF}) {
+    EXPECT_EQ(sigismember(&blocked, signal), 1) << signal;
+  }
+  sigset_t mine;
+  pthread_sigmask(SIG_BLOCK, nullptr, &mine);
+  EXPECT_EQ(sigismember(&mine, SIGINT), 0);
+}
+
+// A store whose table is about to be replaced by one of huge pages.
+class GrowthTest : public PagesTest {
+ protected:
+  static constexpr int64_t kMany = 1'000'000;
+
+  // Each of these keys is allowed once.
+  int64_t Admit(int64_t from, int64_t to) {
+    constexpr int64_t kBatch = 256;
+    std::string names[kBatch];
+    Charge charges[kBatch];
+    Verdict verdicts[kBatch];
+    int64_t admitted = 0;
+    for (int64_t start = from; start < to; start += kBatch) {
+      const auto n = static_cast<size_t>(std::min(kBatch, to - start));
+      for (size_t i = 0; i < n; ++i) {
+        names[i] = std::to_string(start + static_cast<int64_t>(i));
+        charges[i] = {names[i], &limit_, 1};
+      }
+      store_->HitMany({charges, n}, {kStart, /*confirmed=*/true}, verdicts);
+      for (size_t i = 0; i < n; ++i) admitted += verdicts[i] == Verdict::kAllowed;
+    }
+    return admitted;
+  }
+  // How many keys there are when the move begins.
+  int64_t FillUntilItMoves() {
+    int64_t keys = 0;
+    while (Waiting().empty() && keys < kMany) {
+      EXPECT_EQ(Admit(keys, keys + 256), 256);
+      keys += 256;
+    }
+    return keys;
+  }
+  void ExpectAllKnown(int64_t keys) {
+    EXPECT_EQ(Admit(0, keys), 0);
+    EXPECT_EQ(store_->stats().keys, keys);
+    EXPECT_EQ(store_->stats().evicted_live, 0);
+  }
+
+  const std::shared_ptr<MemoryStore> store_ = MakeStore(4 * kMany);
+  const BoundLimit limit_ = store_->Bind(MakeLimit(1, kYear), "test");
+};
+
+TEST_F(GrowthTest, AMoveWaitsForItsPagesAndGoesOnWithThem) {
+  const int64_t begun = FillUntilItMoves();
+  ASSERT_LT(begun, kMany);
+  const int64_t later = begun + begun / 50;  // a load of 0.867
+  EXPECT_EQ(Admit(begun, later), later - begun);
+  EXPECT_EQ(Waiting().size(), 1U);
+  RunWaiting();
+  // Sends for more pages when it has used some of these.
+  EXPECT_EQ(Admit(later, later + 64 * 128), 64 * 128);
+  EXPECT_EQ(Waiting().size(), 1U);
+  ExpectAllKnown(later + 64 * 128);
+}
+
+TEST_F(GrowthTest, ATableThatIsTooFullMovesWithoutThem) {
+  const int64_t begun = FillUntilItMoves();
+  ASSERT_LT(begun, kMany);
+  // More than the old table has cells.
+  const int64_t keys = begun * 120 / 100;
+  EXPECT_EQ(Admit(begun, keys), keys - begun);
+  EXPECT_EQ(Waiting().size(), 1U) << "its thread has not begun";
+  ExpectAllKnown(keys);
+}
+
+TEST_F(GrowthTest, WithoutThreadsItMovesAtOnce) {
+  Pages::SetRunner(Refuse);
+  const int64_t begun = FillUntilItMoves();
+  ASSERT_LT(begun, kMany);
+  Waiting().clear();
+  EXPECT_EQ(Admit(begun, kMany), kMany - begun);
+  ExpectAllKnown(kMany);
+}
+
+TEST_F(GrowthTest, AForkInTheMiddleLeavesBothSidesMoving) {
+  const int64_t begun = FillUntilItMoves();
+  ASSERT_LT(begun, kMany);
+  EXPECT_EQ(InChild([&] {
+              Pages::SetRunner(kChildrenMayHaveThreads ? threads_ : Refuse);
+              return Admit(begun, kMany) == kMany - begun && Admit(0, kMany) == 0 &&
+                     store_->stats().evicted_live == 0;
+            }),
+            "ok");
+  RunWaiting();
+  Pages::SetRunner(threads_);
+  EXPECT_EQ(Admit(begun, kMany), kMany - begun);
+  ExpectAllKnown(kMany);
+}
+
+TEST_F(GrowthTest, CallersAndThePagesThreadGetOnWithEachOther) {
+  Pages::SetRunner(threads_);
+  constexpr int kThreadsHere = 4;
+  std::atomic<int64_t> admitted{0};
+  RunThreads(kThreadsHere, [&](int thread) {
+    for (int64_t start = thread * 1'024; start < kMany; start += kThreadsHere * 1'024) {
+      admitted += Admit(start, std::min(kMany, start + 2 * 1'024));
+    }
+  });
+  EXPECT_EQ(admitted.load(), kMany);
+  ExpectAllKnown(kMany);
+}
+
+}  // namespace
+}  // namespace tidegate
