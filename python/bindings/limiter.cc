@@ -7,10 +7,8 @@
 // it is released.
 #include "tidegate/limiter.h"
 
-#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -61,16 +59,6 @@ std::shared_ptr<Limiter> SharedLimiter(const py::object& object) {
 }
 
 namespace {
-
-// Calls `call` with the GIL released where it may wait. What it reads must be kept
-// alive by the caller.
-template <typename Call>
-auto Run(const Limiter& limiter, Call call) {
-  if (!limiter.blocks()) [[likely]]
-    return call();
-  const py::gil_scoped_release release;
-  return call();
-}
 
 // (key, cost=1) as a fast call gives them.
 struct KeyAndCost {
@@ -257,110 +245,8 @@ py::object Peek(const py::object& self, const py::object& key, const py::object&
   return py::reinterpret_steal<py::object>(NewDecision(decision, self.ptr()));
 }
 
-// All keys and costs are read before the first is charged. The sequence is held
-// as a tuple or list, and its items are not touched by other code meanwhile: where
-// the GIL is given up, the tuple is our own.
-std::vector<char> HitMany(Limiter& limiter, const py::object& keys, const py::object& costs) {
-  if (PyUnicode_Check(keys.ptr()) || PyBytes_Check(keys.ptr())) {
-    Throw(Error::kArgumentType,
-          "the keys are " + Shown(keys.ptr()) + "; accepted is a list of str or bytes");
-  }
-  // Others may change a list while the GIL is released.
-  const auto fast = py::reinterpret_steal<py::object>(
-      limiter.blocks() && PyList_Check(keys.ptr())
-          ? PyList_AsTuple(keys.ptr())
-          : PySequence_Fast(keys.ptr(),
-                            "the keys are no sequence; accepted is a list of str or bytes"));
-  if (!fast) throw py::error_already_set();
-  const auto size = static_cast<size_t>(PySequence_Fast_GET_SIZE(fast.ptr()));
-  PyObject** items = PySequence_Fast_ITEMS(fast.ptr());
-  // A key is an object of its own, which the cache hardly has.
-  const auto prefetch = [&](size_t i) {
-    constexpr size_t kAhead = 16;
-    if (i + kAhead >= size) return;
-    __builtin_prefetch(items[i + kAhead]);
-    __builtin_prefetch(reinterpret_cast<const char*>(items[i + kAhead]) + sizeof(PyASCIIObject));
-  };
-  std::vector<char> allowed(size);
-  static_assert(sizeof(bool) == 1);
-  if (costs.is_none() && limiter.TakesFingerprints()) {
-    std::vector<Fingerprint> fingerprints;
-    fingerprints.reserve(size);
-    // By halves into a block, and on as a whole later: at once that would stall, as the
-    // processor has written two words and is to read one.
-    constexpr size_t kBlock = 128;
-    Fingerprint block[kBlock];
-    for (size_t start = 0; start < size; start += kBlock) {
-      const size_t n = std::min(kBlock, size - start);
-      for (size_t i = 0; i < n; ++i) {
-        prefetch(start + i);
-        KeyView key;
-        if (!key.Read(items[start + i])) throw py::error_already_set();
-        const Fingerprint print = limiter.FingerprintOf(key.view());
-        block[i].lo = print.lo;
-        block[i].hi = print.hi;
-      }
-      fingerprints.insert(fingerprints.end(), block, block + n);
-    }
-    limiter.HitMany(fingerprints, reinterpret_cast<bool*>(allowed.data()));
-    return allowed;
-  }
-  std::vector<std::string_view> views(size);
-  std::vector<py::object> encoded;
-  for (size_t i = 0; i < size; ++i) {
-    prefetch(i);
-    KeyView key;
-    if (!key.Read(items[i])) throw py::error_already_set();
-    views[i] = key.view();
-    if (py::object kept = key.TakeEncoded()) encoded.push_back(std::move(kept));
-  }
-  std::vector<int64_t> amounts;
-  if (!costs.is_none()) {
-    const auto fast_costs = py::reinterpret_steal<py::object>(
-        PySequence_Fast(costs.ptr(), "the costs are no sequence; accepted is a list of int"));
-    if (!fast_costs) throw py::error_already_set();
-    amounts.resize(static_cast<size_t>(PySequence_Fast_GET_SIZE(fast_costs.ptr())));
-    if (amounts.size() != size) {
-      Throw(Error::kConfiguration, std::to_string(size) + " keys were given with " +
-                                       std::to_string(amounts.size()) +
-                                       " costs; accepted is a cost for each key");
-    }
-    for (size_t i = 0; i < size; ++i) {
-      if (!ReadCost(PySequence_Fast_ITEMS(fast_costs.ptr())[i], &amounts[i])) {
-        throw py::error_already_set();
-      }
-    }
-  }
-  Run(limiter, [&] { limiter.HitMany(views, amounts, reinterpret_cast<bool*>(allowed.data())); });
-  return allowed;
-}
-
-bool IsArray(const py::object& object) {
-  // NumPy is not imported to find out.
-  const py::object numpy = py::module_::import("sys").attr("modules").attr("get")("numpy");
-  return !numpy.is_none() && py::isinstance(object, numpy.attr("ndarray"));
-}
-
 py::object PyHitMany(PyLimiter& self, const py::object& keys, const py::object& costs) {
-  Limiter& limiter = Checked(self);
-  const bool array = IsArray(keys);
-  const py::object key_list = array ? keys.attr("ravel")().attr("tolist")() : keys;
-  const py::object cost_list = !costs.is_none() && IsArray(costs) ? costs.attr("tolist")() : costs;
-  const std::vector<char> allowed = HitMany(limiter, key_list, cost_list);
-  if (array) {
-    py::array_t<bool> result(static_cast<py::ssize_t>(allowed.size()));
-    std::copy(allowed.begin(), allowed.end(), result.mutable_data());
-    return result;
-  }
-  auto list =
-      py::reinterpret_steal<py::object>(PyList_New(static_cast<Py_ssize_t>(allowed.size())));
-  if (!list) throw py::error_already_set();
-  for (size_t i = 0; i < allowed.size(); ++i) {
-    PyObject* value = allowed[i] != 0 ? Py_True : Py_False;
-    Py_INCREF(value);
-    PyList_SET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i), value);
-  }
-  return list;
+  return HitMany(Checked(self), keys, costs);
 }
 
 std::unique_ptr<PyLimiter> Make(const std::vector<Limit>& limits,

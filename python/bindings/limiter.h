@@ -19,6 +19,21 @@ Limiter* LimiterOf(PyObject* self);
 // The same, closed or not, to be kept without the object. Throws py::type_error for others.
 std::shared_ptr<Limiter> SharedLimiter(const pybind11::object& object);
 
+// Calls `call` with the GIL released where it may wait. What it reads must be kept
+// alive by the caller.
+template <typename Call>
+auto Run(const Limiter& limiter, Call call) {
+  if (!limiter.blocks()) [[likely]]
+    return call();
+  const pybind11::gil_scoped_release release;
+  return call();
+}
+
+// hit_many(): who was allowed, in order. A list for a sequence, a NumPy bool array for an array.
+// Throws where a key or a cost is none, before anything is charged.
+pybind11::object HitMany(Limiter& limiter, const pybind11::object& keys,
+                         const pybind11::object& costs);
+
 }  // namespace tidegate::python
 
 #endif  // TIDEGATE_PYTHON_BINDINGS_LIMITER_H_

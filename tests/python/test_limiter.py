@@ -143,6 +143,52 @@ def test_hit_many() -> None:
     assert many.hit_many(keys) == [True] * 50_000 + [False] * 50_000
 
 
+@pytest.mark.parametrize("algorithm", ["token-bucket", "sliding-log"])
+def test_hit_many_holds_what_it_was_given(algorithm: str) -> None:
+    # Code of the caller runs while it reads: that of a cost, and that of a clock.
+    names = [f"key {i} " * 20 for i in range(50)]
+    keys: list[str] = []
+    costs: list[object] = []
+
+    def drop() -> None:
+        keys.clear()
+        costs.clear()
+        for i in range(50):  # takes the places of what was let go
+            keys.append(f"other {i} " * 20)
+            costs.append(7_000_000 + i)
+
+    class Dropping:
+        def __index__(self) -> int:
+            drop()
+            return 1
+
+    def clock() -> int:
+        drop()
+        return 5
+
+    for given, limiter in (
+        ([Dropping(), *[1] * 49], tg.Limiter("1/hour", algorithm=algorithm)),
+        (None, tg.Limiter("1/hour", algorithm=algorithm, clock=clock)),
+    ):
+        keys[:] = ["".join(list(name)) for name in names]
+        costs[:] = given or []
+        assert limiter.hit_many(keys, costs if given else None) == [True] * 50  # type: ignore[arg-type]
+        assert [limiter.peek(name).allowed for name in names] == [False] * 50
+
+
+def test_hit_many_says_what_it_takes() -> None:
+    limiter = tg.Limiter("1/hour")
+    for keys, costs, message in (
+        (5, None, r"the keys are 5 of type int; accepted is a list of str or bytes"),
+        ("ab", None, r"the keys are 'ab' of type str; accepted is a list"),
+        (["a"], 5, r"the costs are 5 of type int; accepted is a list of int"),
+    ):
+        with pytest.raises(TypeError, match=message) as raised:
+            limiter.hit_many(keys, costs)  # type: ignore[arg-type]
+        assert isinstance(raised.value, tg.ConfigurationError)
+    assert limiter.peek("a").allowed
+
+
 def test_stats() -> None:
     limiter = tg.Limiter("1/minute")
     limiter.hit("a")
