@@ -14,7 +14,11 @@ namespace tidegate {
 namespace {
 
 constexpr double kFullest = 0.85;
-constexpr double kFresh = 0.68;  // the load of a table just made
+// At this load a table begins to be replaced, evenly, so that it is when it is full: what
+// the move needs of the machine comes as slowly as that. The next one, made for the keys
+// that there are at the beginning, has a load of 0.68 in the end.
+constexpr double kMovedFrom = 0.79;
+constexpr double kFresh = 0.635;
 // Up to this load a move waits for pages. It ends at 0.886 then; from 0.89 on there are
 // keys that find no place.
 constexpr double kFullestWaiting = 0.87;
@@ -28,6 +32,10 @@ constexpr size_t kFewestSlices = 4;
 size_t SlicesFor(double keys, double load) {
   return std::max<size_t>(
       1, static_cast<size_t>(std::ceil(keys / load / static_cast<double>(Table::kSliceCells))));
+}
+
+int64_t GrowAt(const Table& table) {
+  return static_cast<int64_t>(kMovedFrom * static_cast<double>(table.cells()));
 }
 
 // As many slices of `to` as hold what the first `slices` of `from` do.
@@ -62,7 +70,7 @@ MemoryStore::MemoryStore(const MemoryOptions& options, Pages first)
     : hasher_(Hasher::RandomSeed()),
       most_slices_(SlicesFor(static_cast<double>(options.capacity), kFullest)),
       current_(std::move(first)),
-      grow_at_(static_cast<int64_t>(kFullest * static_cast<double>(current_.table().cells()))),
+      grow_at_(GrowAt(current_.table())),
       logs_(std::make_unique<LogTable>(most_slices_ * Table::kSliceBytes)) {}
 
 MemoryStore::~MemoryStore() = default;
@@ -186,10 +194,11 @@ double MemoryStore::KeptShare(size_t slice, int64_t now_ns) const {
 // needs, or of the round that finds out whether a table became too large.
 void MemoryStore::Maintain(int64_t now_ns) {
   gate_.Alone([&] {
+    const bool is_idle = now_ns >= tend_at_ns_.load(std::memory_order_relaxed);
     tend_at_ns_.store(now_ns + kTendEveryNs, std::memory_order_relaxed);
     if (next_.ok()) {
       next_used_ += NewInNext();
-      MoveSlice(now_ns);
+      if (is_idle || IsMoveDue()) MoveSlice(now_ns);
       return;
     }
     const size_t slices = current_.table().slices();
@@ -231,7 +240,7 @@ void MemoryStore::BeginMove(int64_t now_ns) {
   next_ = std::move(pages);
   moved_slices_ = 0;
   next_used_ = 0;
-  // While a move is under way every kMaintainEvery-th new key moves a slice.
+  // While a move is under way every kMaintainEvery-th new key may move a slice.
   grow_at_.store(0, std::memory_order_relaxed);
   MoveSlice(now_ns);
 }
@@ -242,6 +251,16 @@ int64_t MemoryStore::NewInNext() const {
   // Into a smaller table only some keys move; the others may be coming back.
   if (next_.table().slices() < current_.table().slices()) return kMaintainEvery;
   return (kMaintainEvery * static_cast<int64_t>(moved_slices_) + all - 1) / all;
+}
+
+// Whether the next slice is to be moved for the keys that have come.
+bool MemoryStore::IsMoveDue() const {
+  const Table& table = current_.table();
+  if (larger_.ok() || next_.table().slices() <= table.slices()) return true;
+  const double load = static_cast<double>(used_.load(std::memory_order_relaxed)) /
+                      static_cast<double>(table.cells());
+  const double due = (load - kMovedFrom) / (kFullest - kMovedFrom);
+  return static_cast<double>(moved_slices_) < due * static_cast<double>(table.slices());
 }
 
 void MemoryStore::MoveSlice(int64_t now_ns) {
@@ -329,8 +348,7 @@ void MemoryStore::FinishMove() {
   next_ = Pages();
   tended_.store(0, std::memory_order_relaxed);
   kept_seen_.store(0, std::memory_order_relaxed);
-  grow_at_.store(static_cast<int64_t>(kFullest * static_cast<double>(current_.table().cells())),
-                 std::memory_order_relaxed);
+  grow_at_.store(GrowAt(current_.table()), std::memory_order_relaxed);
 }
 
 }  // namespace tidegate

@@ -8,7 +8,7 @@
 // displaces an idle key, or else the one nearest to idle among its neighbours
 // (StoreStats::evicted_live). Nothing is preallocated.
 //
-// Growth. A table that is fuller than 0.85 is replaced by one a quarter larger
+// Growth. A table that is fuller than 0.79 is replaced by one a quarter larger
 // (or smaller, where most of its keys are idle), one slice of 4,096 cells at a
 // time, by the threads that call, so that no call does more than a few hundred
 // microseconds of it. Where a table is so large that its pages take milliseconds to
@@ -88,6 +88,7 @@ class MemoryStore final : public Store {
   void Maintain(int64_t now_ns);
   void BeginMove(int64_t now_ns);
   int64_t NewInNext() const;
+  bool IsMoveDue() const;
   void MoveSlice(int64_t now_ns);
   // Whether a move into the first `slices` of `to` is to wait for their pages.
   bool IsToWait(Pages& to, size_t slices);
