@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         ttl_margin: float | str
         username: str
 
+
 __all__ = ["StorageLike", "StorageOptions", "open_store"]
 
 _ACCEPTED = (
