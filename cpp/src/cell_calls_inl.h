@@ -64,27 +64,6 @@ struct CellCalls {
     }
   }
 
-  // The same for a fixed window.
-  template <typename S>
-  TIDEGATE_INLINE static bool HitRoomyWindow(S& store, const Fingerprint& key, const Limit& limit,
-                                             int64_t cost, int64_t now_ns, int own_number,
-                                             WindowOutcome& out) {
-    const auto pass = store.EnterQuickly(own_number);
-    if (!pass || store.IsTendingDue(now_ns)) [[unlikely]]
-      return false;
-    const Table& table = store.TableOf(key);
-    for (;;) {
-      uint64_t w0 = 0;
-      uint64_t w1 = 0;
-      Cell* const cell = table.FindNear(key, w0, w1);
-      if (cell == nullptr || !StepRoomyWindow(limit, w0, w1, now_ns, cost, out)) [[unlikely]]
-        return false;
-      if (Table::ReplaceWords(cell, w0, w1, out.next_w0, out.next_w1, /*one_word=*/false))
-          [[likely]]
-        return true;
-    }
-  }
-
   template <typename S>
   static Decision Hit(S& store, const Charge& charge, const Moment& moment) {
     const Fingerprint key = store.hasher_.HashInline(charge.key, charge.limit->tag);

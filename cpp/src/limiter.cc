@@ -109,7 +109,7 @@ TIDEGATE_INLINE Decision Limiter::HitIn(S& store, std::string_view key, int64_t 
   int64_t now_ns = 0;
   BucketOutcome outcome;
   if (!HitQuickly(store, key, cost, now_ns, outcome)) [[unlikely]]
-    return IsWindow() ? HitWindowIn(store, key, cost) : HitAtLength(key, cost);
+    return HitAtLength(key, cost);
   // One variable that is returned, so that it is made where the caller wants it: to copy
   // a struct that was just written stalls.
   Decision decision = MakeDecision(limits_.data()->limit, outcome);
@@ -122,7 +122,7 @@ TIDEGATE_INLINE bool Limiter::AllowIn(S& store, std::string_view key, int64_t co
   int64_t now_ns = 0;
   BucketOutcome outcome;
   if (!HitQuickly(store, key, cost, now_ns, outcome)) [[unlikely]]
-    return (IsWindow() ? HitWindowIn(store, key, cost) : HitAtLength(key, cost)).allowed;
+    return HitAtLength(key, cost).allowed;
   return outcome.allowed;
 }
 
@@ -132,26 +132,6 @@ Decision Limiter::Hit(std::string_view key, int64_t cost) {
 
 bool Limiter::Allow(std::string_view key, int64_t cost) {
   return memory_ != nullptr ? AllowIn(*memory_, key, cost) : AllowElsewhere(key, cost);
-}
-
-// Of a fixed window that has room for it, which is as short a way.
-template <typename S>
-__attribute__((noinline)) Decision Limiter::HitWindowIn(S& store, std::string_view key,
-                                                        int64_t cost) {
-  const BoundLimit& bound = *limits_.data();
-  const int number = OwnThreadNumber();
-  if (number <= 0) return HitAtLength(key, cost);
-  const Fingerprint print = CellCalls::FingerprintOf(store, key, bound);
-  const int64_t now_ns = NowNs();
-  WindowOutcome outcome;
-  if (!CellCalls::HitRoomyWindow(store, print, bound.limit, cost, now_ns, number, outcome))
-      [[unlikely]] {
-    return HitAtLength(key, cost);
-  }
-  AddAlone(counts_[static_cast<size_t>(number)].allowed, 1);
-  Decision decision = MakeDecision(bound.limit, outcome);
-  decision.at_ns = now_ns;
-  return decision;
 }
 
 // Apart, as are HitAtLength() and AskClock(), so that the memory store's short way has

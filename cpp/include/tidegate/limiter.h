@@ -106,12 +106,9 @@ class Limiter {
   Decision HitIn(S& store, std::string_view key, int64_t cost);
   template <typename S>
   bool AllowIn(S& store, std::string_view key, int64_t cost);
-  template <typename S>
-  Decision HitWindowIn(S& store, std::string_view key, int64_t cost);
   Decision HitElsewhere(std::string_view key, int64_t cost);
   bool AllowElsewhere(std::string_view key, int64_t cost);
   Decision HitAtLength(std::string_view key, int64_t cost);
-  bool IsWindow() const { return limits_.data()->limit.algorithm() == Algorithm::kFixedWindow; }
   Decision Decide(std::string_view key, int64_t cost, const Moment& moment);
   void AskMany(absl::Span<const Fingerprint> keys, const Moment& moment, Verdict* verdicts);
   Charges PlanFor(std::string_view key, int64_t cost) const;

@@ -80,50 +80,12 @@ void StepBucket(const Limit& limit, uint64_t w0, uint64_t w1, int64_t now_ns, in
                 BucketOutcome& out);
 Decision MakeDecision(const Limit& limit, const BucketOutcome& outcome);
 
-// The step of a hit on a fixed window that has room for it, which is what most hits find;
-// false of all others. Inline too, and in words of its own.
-struct WindowOutcome {
-  int64_t used = 0;
-  int64_t left_ns = 0;
-  uint64_t next_w0 = 0;
-  uint64_t next_w1 = 0;
-};
-bool StepRoomyWindow(const Limit& limit, uint64_t w0, uint64_t w1, int64_t now_ns, int64_t cost,
-                     WindowOutcome& out);
-Decision MakeDecision(const Limit& limit, const WindowOutcome& outcome);
-
 // cost * T as nanoseconds and a fraction; cost <= burst.
 struct Interval {
   int64_t ns;
   int64_t fraction;
 };
 Interval CostInterval(const Limit& limit, int64_t cost);
-
-__attribute__((always_inline)) inline bool StepRoomyWindow(const Limit& limit, uint64_t w0,
-                                                           uint64_t w1, int64_t now_ns,
-                                                           int64_t cost, WindowOutcome& out) {
-  out.left_ns = static_cast<int64_t>(w0) - now_ns;
-  const auto used = static_cast<int64_t>(w1);
-  // It is the window that `now` is in, and its end has not to be looked for.
-  if (out.left_ns <= 0 || out.left_ns > limit.period_ns() || cost > limit.count() - used ||
-      limit.calendar() != Calendar::kNone) [[unlikely]] {
-    return false;
-  }
-  out.used = used + cost;
-  out.next_w0 = w0;
-  out.next_w1 = static_cast<uint64_t>(out.used);
-  return true;
-}
-
-__attribute__((always_inline)) inline Decision MakeDecision(const Limit& limit,
-                                                            const WindowOutcome& outcome) {
-  Decision decision;
-  decision.limit = &limit;
-  decision.allowed = true;
-  decision.used_units = outcome.used;
-  decision.reset_after_ns = outcome.left_ns;
-  return decision;
-}
 
 __attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64_t w0, uint64_t w1,
                                                       int64_t now_ns, int64_t cost,
