@@ -4,7 +4,7 @@
 //   auto store = MemoryStore::Create({.capacity = 1'000'000});
 //
 // Memory. One-word algorithms take 32 bytes a cell, at loads of 0.68 to 0.85:
-// 38 to 47 bytes a key. `capacity` keys fit without loss; of further ones each
+// 38 to 48 bytes a key. `capacity` keys fit without loss; of further ones each
 // displaces an idle key, or else the one nearest to idle among its neighbours
 // (StoreStats::evicted_live). Nothing is preallocated.
 //
