@@ -140,7 +140,6 @@ int IsUntimed(PyObject* observers) {
 
 PyObject* Decided(PyObject* self, PyObject* request, PyObject* key) {
   const JudgeObject& judge = Of(self);
-  PyObject* const call[] = {judge.limiter, key, judge.cost};
   PyObject* const asked[] = {judge.limiter, key, judge.cost};
   PyObject* const decision = PyObject_VectorcallMethod(names->hit, asked, 3, nullptr);
   if (decision == nullptr) return nullptr;
