@@ -12,7 +12,7 @@ from tidegate._frameworks import VERDICTS, binding
 if TYPE_CHECKING:
     from tidegate._guard import Verdict
 
-__all__ = ["TELLS", "remember", "tell_answers"]
+__all__ = ["TELLS", "remember"]
 
 # What a function tells the fields for.
 TELLS = "__tidegate_tells__"
@@ -31,11 +31,11 @@ def remember(scope: MutableMapping[str, Any], verdict: Verdict) -> tuple[Verdict
     scope[VERDICTS] = verdicts
     handlers = scope.get("starlette.exception_handlers")
     if handlers is not None and _Told not in handlers[0]:
-        tell_answers(scope, handlers)
+        _tell_answers(scope, handlers)
     return verdicts
 
 
-def tell_answers(scope: MutableMapping[str, Any], kinds: Any) -> None:
+def _tell_answers(scope: MutableMapping[str, Any], kinds: Any) -> None:
     """Has the fields put into what an application's handlers make of exceptions.
 
     `kinds` are those by exception and those by status. That for what no other handles is not
