@@ -40,15 +40,18 @@ struct CellCalls {
   // The short way, which nearly all calls take: one straight line without a call, so
   // that all it works on stays in registers. Gives up, having charged nothing, where
   // anything is out of the ordinary; the way to a decision is Hit() then. For plain
-  // charges, and threads that have a number to themselves.
-  template <typename S>
+  // charges, and threads that have a number to themselves. `clock` is read while the cells
+  // of the key travel to the cache, so it must be as short as a pass has to be.
+  template <typename S, typename ClockFunction>
   TIDEGATE_INLINE static bool HitQuickly(S& store, const Fingerprint& key, const Limit& limit,
-                                         int64_t cost, int64_t now_ns, int own_number,
+                                         int64_t cost, ClockFunction clock, int own_number,
                                          BucketOutcome& out) {
     const auto pass = store.EnterQuickly(own_number);
     if (!pass) [[unlikely]]
       return false;
     const Table& table = store.TableOf(key);
+    table.PrefetchIfFar(key);
+    const int64_t now_ns = clock();
     for (;;) {
       uint64_t w0 = 0;
       uint64_t w1 = 0;

@@ -96,8 +96,14 @@ TIDEGATE_INLINE bool Limiter::HitQuickly(S& store, std::string_view key, int64_t
   // In this order: while the time-stamp counter is read, which takes as long as all the
   // rest, the processor begins nothing, but finishes what it has begun.
   const Fingerprint print = CellCalls::FingerprintOf(store, key, bound);
-  now_ns = NowNs();
-  if (!CellCalls::HitQuickly(store, print, bound.limit, cost, now_ns, number, outcome)) [[unlikely]]
+  if (clock_ != nullptr) [[unlikely]]
+    now_ns = AskClock();
+  const auto clock = [ this, &now_ns ]() __attribute__((always_inline)) {
+    if (clock_ == nullptr) [[likely]]
+      now_ns = system_.Now() + clock_shift_ns_;
+    return now_ns;
+  };
+  if (!CellCalls::HitQuickly(store, print, bound.limit, cost, clock, number, outcome)) [[unlikely]]
     return false;
   Counts& counts = counts_[static_cast<size_t>(number)];
   AddAlone(outcome.allowed ? counts.allowed : counts.denied, 1);
