@@ -45,8 +45,11 @@ class RateLimitExceeded(TidegateError):
     """
 
     def __init__(self, decision: Decision) -> None:
+        # Of a cost beyond the capacity the wait is infinite.
+        never = decision.retry_after == float("inf")
         super().__init__(
-            f"rate limit {decision.rule} exceeded; retry after {decision.retry_after} s"
+            f"rate limit {decision.rule} exceeded; "
+            + ("it never lets so much through" if never else f"retry after {decision.retry_after} s")
         )
         self.decision = decision
 

@@ -41,9 +41,10 @@ def parse_many(text: str, *, algorithm: str = "token-bucket") -> list[Limit]:
 
 
 def as_limits(limits: LimitLike, algorithm: str) -> list[Limit]:
-    """What Limiter accepts as its limits, as a list."""
+    """What Limiter accepts as its limits, as a list. `algorithm` is that of texts."""
     if isinstance(limits, str):
         return parse_many(limits, algorithm=algorithm)
+    parse("1/second", algorithm=algorithm)  # one that is none is refused beside a Limit too
     if isinstance(limits, Limit):
         return [limits]
     if isinstance(limits, (bytes, dict)) or not hasattr(limits, "__iter__"):

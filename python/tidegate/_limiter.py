@@ -157,6 +157,7 @@ class Limiter(_core.Limiter):
 
     def ping(self) -> None:
         """Raises StorageError where the storage does not answer; returns where it does."""
+        self._now_ns()  # raises where it is closed
         if isinstance(self._storage, _core.RedisStore):
             problem = self._storage.ping()
             if problem is not None:

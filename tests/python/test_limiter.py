@@ -138,6 +138,9 @@ def test_hit_many() -> None:
         assert limiter.stats().allowed == 6
         assert limiter.stats().denied == 4
         assert asyncio.run(limiter.hit_many_async(["e"] * 3)) == [True, True, False]
+    square = numpy.array([["f", "f"], ["g", "f"]])
+    costs = numpy.array([[1, 2], [3, 1]])
+    assert tg.Limiter("2/minute").hit_many(square, costs).tolist() == [True, False, False, True]
     many = tg.Limiter("1/minute")
     keys = [f"user:{i % 50_000}" for i in range(100_000)]
     assert many.hit_many(keys) == [True] * 50_000 + [False] * 50_000
@@ -227,8 +230,16 @@ def test_memory_is_bounded() -> None:
 def test_context_managers_close() -> None:
     with tg.Limiter("1/minute") as limiter:
         assert limiter.hit("k")
-    with pytest.raises(tg.LimiterClosedError, match="closed"):
-        limiter.hit("k")
+    exports = tg.Limiter("1/minute", algorithm="concurrency")
+    exports.close()
+    for call in (
+        lambda: limiter.hit("k"),
+        limiter.stats,
+        limiter.ping,
+        lambda: exports.slot("k", timeout=None),
+    ):
+        with pytest.raises(tg.LimiterClosedError, match="closed"):
+            call()
 
     async def main() -> None:
         async with tg.Limiter("1/minute") as inner:

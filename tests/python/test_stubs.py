@@ -68,6 +68,10 @@ def test_help_tells_what_is_public() -> None:
             assert inspect.getdoc(getattr(public, member)), f"{name}.{member}"
 
 
+def test_what_is_imported_late_is_listed_too() -> None:
+    assert set(tidegate.__all__) <= set(dir(tidegate))
+
+
 def test_signatures_can_be_read() -> None:
     limiter = tidegate.Limiter("1/minute")
     for call in (limiter.hit, limiter.allow, limiter.peek, limiter.refund):
