@@ -45,12 +45,10 @@ class RateLimitExceeded(TidegateError):
     """
 
     def __init__(self, decision: Decision) -> None:
-        # Of a cost beyond the capacity the wait is infinite.
-        never = decision.retry_after == float("inf")
-        super().__init__(
-            f"rate limit {decision.rule} exceeded; "
-            + ("it never lets so much through" if never else f"retry after {decision.retry_after} s")
-        )
+        advice = f"retry after {decision.retry_after} s"
+        if decision.retry_after == float("inf"):  # the cost is beyond the capacity
+            advice = "it never lets so much through"
+        super().__init__(f"rate limit {decision.rule} exceeded; {advice}")
         self.decision = decision
 
     def __reduce__(self) -> tuple[Any, ...]:

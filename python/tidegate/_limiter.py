@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
     from typing import Any, Union
 
+    from typing_extensions import Self, Unpack
+
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
     from tidegate._stats import Stats
-    from tidegate._storage import StorageLike
+    from tidegate._storage import StorageLike, StorageOptions
     from tidegate._waiting import Ticket
 
     Key = Union[str, bytes]
@@ -63,7 +65,7 @@ class Limiter(_core.Limiter):
         algorithm: str = "token-bucket",
         prefix: str = "tg",
         clock: ClockLike = None,
-        **options: Any,
+        **options: Unpack[StorageOptions],
     ) -> None:
         if not isinstance(prefix, str):
             raise ArgumentTypeError(
@@ -254,13 +256,13 @@ class Limiter(_core.Limiter):
         if self._loops is not None:
             self._loops.forget_closed()
 
-    def __enter__(self) -> Limiter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    async def __aenter__(self) -> Limiter:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
