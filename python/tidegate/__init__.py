@@ -21,8 +21,9 @@ from tidegate._errors import (
     TidegateError,
 )
 from tidegate._limit import Limit, parse, parse_many
-from tidegate._limiter import Limiter, Slot
+from tidegate._limiter import Limiter
 from tidegate._replay import replay
+from tidegate._slot import Slot
 
 # What only type checkers need is not imported: `import tidegate` takes milliseconds.
 TYPE_CHECKING = False
