@@ -47,11 +47,11 @@ class Limiter(_core.Limiter):
     """Decides whether calls may pass.
 
     `limit` is a text such as ``"100/minute"``, a Limit, or several of them, which are then
-    one plan: a call passes all of them or is charged by none. `storage` is a URI
-    (``memory://?capacity=1000000``) or the `storage` of another limiter, with which it then
-    shares what equal limits and prefixes count. `clock` is None for the system's, a
-    ManualClock, an object with ``now_ns()``, or a callable that returns int nanoseconds or
-    float seconds.
+    one plan: a call passes all of them or is charged by none. `algorithm` is that of texts; a
+    Limit has its own. `storage` is a URI (``memory://?capacity=1000000``), whose options may
+    also be arguments, or the `storage` of another limiter, with which it then shares what
+    equal limits and prefixes count. `clock` is None for the system's, a ManualClock, an object
+    with ``now_ns()``, or a callable that returns int nanoseconds or float seconds.
 
     A key is a non-empty str or bytes, a cost an int from 1 up. Raises ConfigurationError
     for anything else, here and in each call, before anything is charged. Thread-safe, and
@@ -201,6 +201,7 @@ class Limiter(_core.Limiter):
     async def acquire_async(self, key: Key, cost: int = 1, timeout: float | None = 5.0) -> Decision:
         """As acquire(), without blocking the event loop. A cancelled task leaves the line."""
         import asyncio
+        import contextlib
 
         self._check(key, cost)
         deadline_ns = self._deadline_ns(timeout)
@@ -208,7 +209,7 @@ class Limiter(_core.Limiter):
         woken = asyncio.Event()
 
         def wake() -> None:
-            if not loop.is_closed():  # a closed one has nobody left to wake
+            with contextlib.suppress(RuntimeError):  # a closed loop has nobody left to wake
                 loop.call_soon_threadsafe(woken.set)
 
         ticket = self._room.enter(key, cost, wake)

@@ -266,6 +266,16 @@ def test_clocks_that_python_supplies() -> None:
         assert limiter.hit("k")
 
 
+def test_a_manual_clock_may_be_read_by_code_of_its_own() -> None:
+    class Ticking(tg.ManualClock):
+        def now_ns(self) -> int:
+            self.advance_ns(SECOND)
+            return super().now_ns()
+
+    limiter = tg.Limiter("1/second", clock=Ticking())
+    assert [limiter.allow("k") for _ in range(3)] == [True, True, True]
+
+
 def test_seconds_mean_the_decimal_that_is_written() -> None:
     # As tests do that freeze time: the nearest doubles lie up to 119 ns before the instants.
     now = [0.0]
