@@ -140,9 +140,6 @@ class RateLimit:
     async def __call__(self, request: HTTPConnection, response: Response) -> Decision | None:
         scope = request.scope
         is_websocket = scope["type"] == "websocket"
-        if is_websocket:
-            # What a guard asks of requests; a WebSocket has no name for it.
-            request.method = "GET"  # type: ignore[attr-defined]
         verdict = self._guard.judge(request)
         if isinstance(verdict, CoroutineType):
             verdict = await verdict
