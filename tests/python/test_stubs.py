@@ -81,4 +81,16 @@ def test_signatures_can_be_read() -> None:
     assert list(inspect.signature(tidegate.Limit).parameters) == [
         "limit", "period", "burst", "algorithm", "name",
     ]  # fmt: skip
+
+
+def test_help_on_decisions_is_that_of_the_stubs() -> None:
+    stub = names(STUBS.body)["Decision"]
+    assert isinstance(stub, ast.ClassDef)
+    assert inspect.getdoc(tidegate.Decision) == ast.get_docstring(stub)
+    for name, member in names(stub.body).items():
+        if isinstance(member, ast.FunctionDef) and not name.startswith("_"):
+            assert inspect.getdoc(getattr(tidegate.Decision, name)) == ast.get_docstring(member)
+
+
+def test_help_on_limits_is_that_of_the_stubs() -> None:
     assert inspect.getdoc(tidegate.Limit) == ast.get_docstring(names(STUBS.body)["Limit"])
