@@ -182,7 +182,7 @@ class Limiter(_core.Limiter):
         Callers of one key, threads and tasks alike, are served in the order in which they
         came. `timeout` is in seconds of the limiter's clock, None for no bound. A decision
         that is refused is returned when the time is up, and at once where the wait would be
-        longer than the time left or the cost can never pass.
+        longer than the time left, even if nobody stood before it, or the cost can never pass.
         """
         self._check(key, cost)  # what is no key or cost joins no line
         deadline_ns = self._deadline_ns(timeout)
