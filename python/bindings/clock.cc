@@ -84,6 +84,8 @@ std::shared_ptr<Clock> ClockFrom(const py::object& clock) {
 }
 
 void RegisterClock(py::module_& m) {
+  py::options options;
+  options.disable_function_signatures();  // the one below is read by inspect.signature()
   py::class_<ManualClock, std::shared_ptr<ManualClock>>(m, "ManualClock")
       .def(py::init([](const py::object& start_ns) {
              auto clock = std::make_shared<ManualClock>();
@@ -123,7 +125,7 @@ void RegisterClock(py::module_& m) {
           "set_ns",
           [](ManualClock& clock, const py::object& ns) { clock.SetNs(NsFrom(ns, "the time")); },
           py::arg("ns"))
-      .def("now_ns", &ManualClock::NowNs);
+      .def("now_ns", &ManualClock::NowNs, "now_ns(self)\n--\n\nNanoseconds since the epoch.");
   m.def("system_now_ns", [] { return SystemClock::Get().Now(); });
 }
 

@@ -77,6 +77,7 @@ def test_signatures_can_be_read() -> None:
     for call in (limiter.hit, limiter.allow, limiter.peek, limiter.refund):
         assert list(inspect.signature(call).parameters) == ["key", "cost"]
     assert list(inspect.signature(limiter.hit_many).parameters) == ["keys", "costs"]
+    assert str(inspect.signature(tidegate.ManualClock.now_ns)) == "(self)"
     assert str(inspect.signature(tidegate.Limiter.peek)) == "(self, key, cost=1)"
     assert list(inspect.signature(tidegate.Limit).parameters) == [
         "limit", "period", "burst", "algorithm", "name",
