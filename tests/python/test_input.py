@@ -205,6 +205,18 @@ def test_wrong_options(options: dict[str, object]) -> None:
     assert str(caught.value)
 
 
+def test_limits_of_one_plan_have_names_of_their_own() -> None:
+    second, hour = tg.Limit("10/second", name="api"), tg.Limit("3/hour", name="api")
+    with pytest.raises(
+        tg.ConfigurationError,
+        match="name 'api': 10/second and 3/hour; accepted are names that tell them apart",
+    ):
+        tg.Limiter([second, hour])
+    # Of one text, whatever says that it refused is right.
+    both = [tg.Limit("10/second"), tg.Limit("10/second", algorithm="fixed-window")]
+    assert len(tg.Limiter(both).limits) == 2
+
+
 @pytest.mark.parametrize("limit", [None, 5, [], [5], [None], {}, b"5/minute", object()])
 def test_wrong_limiters(limit: object) -> None:
     with pytest.raises(tg.ConfigurationError, match="accepted"):
