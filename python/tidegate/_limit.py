@@ -60,6 +60,7 @@ def as_limits(limits: LimitLike, algorithm: str) -> list[Limit]:
             result.append(parse(item, algorithm=algorithm))
     if not result:
         raise ConfigurationError("no limit was given; accepted is at least one")
+    check_names(result)
     return result
 
 

@@ -13,7 +13,7 @@ from tidegate._errors import (
     ConfigurationError,
     StorageError,
 )
-from tidegate._limit import as_limits, check_names
+from tidegate._limit import as_limits
 from tidegate._slot import Slot
 from tidegate._storage import open_store
 from tidegate._waiting import WaitingRoom
@@ -77,7 +77,6 @@ class Limiter(_core.Limiter):
         for each in as_limits(limit, algorithm):
             distinct.setdefault((each.algorithm, str(each)), each)
         self._limits = tuple(distinct.values())
-        check_names(self._limits)
         self._storage = open_store(storage, options)
         self._loops = _loops_for(self._storage)
         if (

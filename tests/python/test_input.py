@@ -212,6 +212,8 @@ def test_limits_of_one_plan_have_names_of_their_own() -> None:
         match="name 'api': 10/second and 3/hour; accepted are names that tell them apart",
     ):
         tg.Limiter([second, hour])
+    with pytest.raises(tg.ConfigurationError, match="names that tell them apart"):
+        tg.replay([second, hour], [], [])
     # Of one text, whatever says that it refused is right.
     both = [tg.Limit("10/second"), tg.Limit("10/second", algorithm="fixed-window")]
     assert len(tg.Limiter(both).limits) == 2
