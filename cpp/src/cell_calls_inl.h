@@ -171,38 +171,53 @@ struct CellCalls {
     return store.hasher_.HashInline(key, limit.tag);
   }
 
-  // Keys of one bucket limit, none at a cost beyond its burst. While one is decided on,
-  // the cells of those behind it travel to the cache together.
+  // Keys of one bucket limit, none at a cost beyond its burst. In a table that is larger
+  // than caches, the cells of those that come next travel to the cache together while one
+  // is decided on.
   template <typename S, typename CostOf>
   static void HitBuckets(S& store, const BoundLimit& limit, absl::Span<const Fingerprint> keys,
                          CostOf cost_of, const Moment& moment, Verdict* verdicts) {
     constexpr size_t kBatch = 64;  // in one pass
     constexpr size_t kFetch = 24;  // so far ahead
     constexpr size_t kLocate = 8;
+    const bool one_word = limit.limit.denominator() == 1;
     Cell* located[kBatch];
     for (size_t start = 0; start < keys.size(); start += kBatch) {
       const absl::Span<const Fingerprint> part = keys.subspan(start, kBatch);
       Table::Entry entry;
+      // `update(step)` does what Table::Update() does for key `i` of this part.
+      const auto decide = [&](size_t i, auto update) {
+        BucketOutcome outcome;
+        update(Stepper(limit.limit, cost_of(start + i), moment, outcome));
+        verdicts[start + i] = VerdictOf(outcome.allowed, outcome.behind, moment);
+      };
       {
         [[maybe_unused]] const auto pass = store.Enter();
-        if (start == 0) {
-          for (const Fingerprint& key : keys.subspan(0, kFetch)) store.TableOf(key).Prefetch(key);
-        }
-        for (size_t i = 0; i < part.size() + kLocate; ++i) {
-          if (i < part.size()) {
-            if (start + i + kFetch < keys.size()) {
-              const Fingerprint& ahead = keys[start + i + kFetch];
-              store.TableOf(ahead).Prefetch(ahead);
-            }
-            located[i] = store.TableOf(part[i]).Locate(part[i]);
+        if (!store.TableOf(part[0]).IsFar()) {
+          for (size_t i = 0; i < part.size(); ++i) {
+            decide(i, [&](auto step) {
+              store.TableOf(part[i]).Update(part[i], moment.now_ns, one_word, entry, step);
+            });
           }
-          if (i < kLocate) continue;
-          const size_t at = i - kLocate;
-          BucketOutcome outcome;
-          store.TableOf(part[at]).UpdateAt(
-              located[at], part[at], moment.now_ns, limit.limit.denominator() == 1, entry,
-              Stepper(limit.limit, cost_of(start + at), moment, outcome));
-          verdicts[start + at] = VerdictOf(outcome.allowed, outcome.behind, moment);
+        } else {
+          if (start == 0) {
+            for (const Fingerprint& key : keys.subspan(0, kFetch)) store.TableOf(key).Prefetch(key);
+          }
+          for (size_t next = 0; next < part.size() + kLocate; ++next) {
+            if (next < part.size()) {
+              if (start + next + kFetch < keys.size()) {
+                const Fingerprint& ahead = keys[start + next + kFetch];
+                store.TableOf(ahead).Prefetch(ahead);
+              }
+              located[next] = store.TableOf(part[next]).Locate(part[next]);
+            }
+            if (next < kLocate) continue;
+            const size_t i = next - kLocate;
+            decide(i, [&](auto step) {
+              store.TableOf(part[i]).UpdateAt(located[i], part[i], moment.now_ns, one_word, entry,
+                                              step);
+            });
+          }
         }
       }
       if (entry.changed()) store.Entered(entry, moment.now_ns);

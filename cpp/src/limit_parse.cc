@@ -172,6 +172,14 @@ absl::Status Unreadable(std::string_view text, std::string_view why) {
       "h, d, w, month and year"));
 }
 
+// What the text says may be more than the bounds of Limit could be told of.
+absl::Status TooMany(std::string_view text, std::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("cannot read the limit '", Shown(text), "': its ",
+                                                 absl::string_view(what.data(), what.size()),
+                                                 " is beyond ", Limit::kMaxCount,
+                                                 "; accepted is 1 to ", Limit::kMaxCount));
+}
+
 }  // namespace
 
 absl::StatusOr<Limit> Limit::Parse(std::string_view text, const LimitSpec& defaults) {
@@ -180,6 +188,7 @@ absl::StatusOr<Limit> Limit::Parse(std::string_view text, const LimitSpec& defau
   if (in.AtEnd()) return Unreadable(text, "it is empty");
   const std::optional<int64_t> count = in.Count();
   if (!count) return Unreadable(text, "it does not begin with a count");
+  if (*count > kMaxCount) return TooMany(text, "count");
   spec.count = *count;
   if (!in.Symbol('/') && !in.Per()) {
     return Unreadable(text, "the count is not followed by '/' or 'per'");
@@ -219,6 +228,7 @@ absl::StatusOr<Limit> Limit::Parse(std::string_view text, const LimitSpec& defau
     if (!burst || !in.AtEnd()) {
       return Unreadable(text, "what follows the unit is not 'burst COUNT'");
     }
+    if (*burst > kMaxCount) return TooMany(text, "burst");
     if (defaults.burst && *defaults.burst != *burst) {
       return Unreadable(text, absl::StrCat("it names a burst, and another, ", *defaults.burst,
                                            ", was given beside it"));
@@ -233,7 +243,11 @@ absl::StatusOr<std::vector<Limit>> Limit::ParseMany(std::string_view text,
   std::vector<Limit> limits;
   for (std::string_view rest = text;;) {
     const size_t end = rest.find_first_of(";,|");
-    absl::StatusOr<Limit> limit = Parse(rest.substr(0, end), defaults);
+    const std::string_view part = rest.substr(0, end);
+    if (part.size() < text.size() && Reader(part).AtEnd()) {
+      return Unreadable(text, "one of its limits is empty");
+    }
+    absl::StatusOr<Limit> limit = Parse(part, defaults);
     if (!limit.ok()) return limit.status();
     limits.push_back(*std::move(limit));
     if (end == std::string_view::npos) return limits;

@@ -307,11 +307,18 @@ void Limiter::HitMany(absl::Span<const Fingerprint> keys, bool* allowed) {
     const absl::Span<const Fingerprint> batch = keys.subspan(start, kBatch);
     // One reading for each batch, as above.
     AskMany(batch, {NowNs()}, verdicts);
-    int64_t passed = 0;
+    // Each loop does one thing, so that the compiler makes it one of vectors.
+    bool all_confirmed = true;
     for (size_t i = 0; i < batch.size(); ++i) {
-      if (verdicts[i] == Verdict::kUnconfirmed) [[unlikely]] {
+      all_confirmed &= verdicts[i] != Verdict::kUnconfirmed;
+    }
+    for (size_t i = 0; !all_confirmed && i < batch.size(); ++i) {
+      if (verdicts[i] == Verdict::kUnconfirmed) {
         AskMany(batch.subspan(i, 1), {NowNs(), /*confirmed=*/true}, &verdicts[i]);
       }
+    }
+    int64_t passed = 0;
+    for (size_t i = 0; i < batch.size(); ++i) {
       allowed[start + i] = verdicts[i] == Verdict::kAllowed;
       passed += allowed[start + i];
     }

@@ -46,8 +46,15 @@ bool OnAThread(std::function<void()> work) {
 
 std::atomic<Pages::Runner> run{OnAThread};
 
+void Advise([[maybe_unused]] char* memory, [[maybe_unused]] size_t bytes,
+            [[maybe_unused]] bool huge) {
+#if defined(MADV_HUGEPAGE)
+  madvise(memory, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+#endif
+}
+
 // Touches memory that others may write to meanwhile. Page by page, since the system
-// gives small ones where it has no huge one.
+// gives small ones where it has no huge one, and where others came first.
 void Touch(char* memory, size_t bytes) {
   constexpr size_t kSmallPage = 4096;
   for (size_t at = 0; at < bytes; at += kSmallPage) {
@@ -73,6 +80,7 @@ struct Pages::Errand {
     size_t at = ready.load(std::memory_order_relaxed);
     while (at < end && state.load(std::memory_order_relaxed) == State::kUnderWay) {
       const size_t bytes = std::min(kHugePage, end - at);
+      Advise(begin + at, bytes, /*huge=*/true);
       Touch(begin + at, bytes);
       at += bytes;
       ready.store(at, std::memory_order_release);
@@ -102,9 +110,8 @@ Pages::Pages(size_t slices) {
   const auto address = reinterpret_cast<uintptr_t>(memory);
   const uintptr_t aligned = (address + alignment - 1) / alignment * alignment;
   table_ = Table(static_cast<char*>(memory) + (aligned - address), slices);
-#if defined(MADV_HUGEPAGE)
-  if (alignment > 1) madvise(table_.slice(0), size, MADV_HUGEPAGE);
-#endif
+  // Huge they are for the thread that makes them ready; who comes before it gets small ones.
+  if (alignment > 1) Advise(reinterpret_cast<char*>(table_.slice(0)), size, /*huge=*/false);
 }
 
 Pages& Pages::operator=(Pages&& other) noexcept {

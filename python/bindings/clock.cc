@@ -61,11 +61,18 @@ class PythonClock final : public Clock {
   py::object read_;
 };
 
+// Whether `clock` is a ManualClock that is read as all are, not by a subclass's now_ns().
+bool IsPlainManualClock(const py::object& clock) {
+  constexpr const char* kName = "now_ns";
+  return py::isinstance<ManualClock>(clock) &&
+         py::type::of(clock).attr(kName).is(py::type::of<ManualClock>().attr(kName));
+}
+
 }  // namespace
 
 std::shared_ptr<Clock> ClockFrom(const py::object& clock) {
   if (clock.is_none()) return nullptr;
-  if (py::isinstance<ManualClock>(clock)) return clock.cast<std::shared_ptr<ManualClock>>();
+  if (IsPlainManualClock(clock)) return clock.cast<std::shared_ptr<ManualClock>>();
   const bool named =
       py::hasattr(clock, "now_ns") && PyCallable_Check(clock.attr("now_ns").ptr()) != 0;
   if (!named && PyCallable_Check(clock.ptr()) == 0) {
@@ -77,6 +84,8 @@ std::shared_ptr<Clock> ClockFrom(const py::object& clock) {
 }
 
 void RegisterClock(py::module_& m) {
+  py::options options;
+  options.disable_function_signatures();  // the one below is read by inspect.signature()
   py::class_<ManualClock, std::shared_ptr<ManualClock>>(m, "ManualClock")
       .def(py::init([](const py::object& start_ns) {
              auto clock = std::make_shared<ManualClock>();
@@ -116,7 +125,7 @@ void RegisterClock(py::module_& m) {
           "set_ns",
           [](ManualClock& clock, const py::object& ns) { clock.SetNs(NsFrom(ns, "the time")); },
           py::arg("ns"))
-      .def("now_ns", &ManualClock::NowNs);
+      .def("now_ns", &ManualClock::NowNs, "now_ns(self)\n--\n\nNanoseconds since the epoch.");
   m.def("system_now_ns", [] { return SystemClock::Get().Now(); });
 }
 

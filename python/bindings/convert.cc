@@ -81,38 +81,40 @@ bool KeyView::ReadOther(PyObject* key) {
   return true;
 }
 
-int64_t NsFrom(const py::handle& ns, const char* what) {
-  if (PyBool_Check(ns.ptr()) || !PyIndex_Check(ns.ptr())) {
-    Throw(Error::kArgumentType,
-          std::string(what) + " is " + Shown(ns.ptr()) + "; accepted is an int of nanoseconds");
+py::object IntFrom(PyObject* value, const char* what, const char* accepted) {
+  PyObject* index = nullptr;
+  if (!PyBool_Check(value) && PyIndex_Check(value) != 0) {
+    index = PyNumber_Index(value);
+    // An array, say, is no int unless it is a scalar.
+    if (index == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) == 0) return {};
   }
+  if (index == nullptr) {
+    PyErr_Clear();
+    SetError(Error::kArgumentType,
+             std::string(what) + " is " + Shown(value) + "; accepted is " + accepted);
+  }
+  return py::reinterpret_steal<py::object>(index);
+}
+
+int64_t NsFrom(const py::handle& ns, const char* what) {
+  const py::object index = IntFrom(ns.ptr(), what, "an int of nanoseconds");
+  if (!index) throw py::error_already_set();
   int overflow = 0;
-  const int64_t value = PyLong_AsLongLongAndOverflow(ns.ptr(), &overflow);
-  if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  const int64_t value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
   if (overflow != 0) return overflow < 0 ? std::numeric_limits<int64_t>::min() : kMaxInstantNs;
   return value;
 }
 
 bool ReadCost(PyObject* cost, int64_t* value) {
-  constexpr const char* kAccepted = "; accepted is an int from 1 up";
-  if (PyBool_Check(cost) || !PyIndex_Check(cost)) {
-    SetError(Error::kArgumentType, "the cost is " + Shown(cost) + kAccepted);
-    return false;
-  }
-  PyObject* index = PyNumber_Index(cost);
-  if (index == nullptr) {  // of an array, say, that is no scalar
-    if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) return false;
-    PyErr_Clear();
-    SetError(Error::kArgumentType, "the cost is " + Shown(cost) + kAccepted);
-    return false;
-  }
+  constexpr const char* kAccepted = "an int from 1 up";
+  const py::object index = IntFrom(cost, "the cost", kAccepted);
+  if (!index) return false;
   int overflow = 0;
-  *value = PyLong_AsLongLongAndOverflow(index, &overflow);
-  Py_DECREF(index);
+  *value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
   if (overflow > 0) {
     *value = std::numeric_limits<int64_t>::max();
   } else if (overflow < 0 || *value < 1) {
-    SetError(Error::kConfiguration, "the cost is " + Shown(cost) + kAccepted);
+    SetError(Error::kConfiguration, "the cost is " + Shown(cost) + "; accepted is " + kAccepted);
     return false;
   }
   return true;

@@ -59,6 +59,10 @@ class KeyView {
   py::object encoded_;
 };
 
+// `value`, which is `what`, as an int of Python's. Null with the error indicator set where it
+// is none, or a bool.
+py::object IntFrom(PyObject* value, const char* what, const char* accepted);
+
 // An int of nanoseconds, saturated. Throws where `ns`, which is `what`, is none.
 int64_t NsFrom(const py::handle& ns, const char* what);
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "fast_call.h"
 #include "tidegate/limit.h"
 
 namespace tidegate::python {
@@ -79,14 +80,20 @@ PyObject* GetDegraded(PyObject* self, void*) { return PyBool_FromLong(Of(self).d
 
 PyGetSetDef getters[] = {
     {"allowed", GetAllowed, nullptr, "Whether the call may pass.", nullptr},
-    {"limit", GetLimit, nullptr, "Capacity of the limit that binds.", nullptr},
-    {"remaining", GetRemaining, nullptr, "Whole units left now.", nullptr},
+    {"limit", GetLimit, nullptr,
+     "Capacity of the limit that binds: the one that refused (of several the one with\n"
+     "the longest wait), else the one with the least room left.",
+     nullptr},
+    {"remaining", GetRemaining, nullptr, "Whole units left now, from 0 up.", nullptr},
     {"retry_after", GetRetryAfter, nullptr,
-     "Seconds after which the same call would pass; 0.0 when allowed.", nullptr},
+     "Seconds after which the same call would pass, never early; 0.0 when allowed, inf\n"
+     "when it never can (a cost beyond the capacity).",
+     nullptr},
     {"reset_after", GetResetAfter, nullptr, "Seconds until the limit is as if untouched.", nullptr},
-    {"delay", GetDelay, nullptr, "Seconds a leaky-bucket caller should wait.", nullptr},
-    {"rule", GetRule, nullptr, "Which limit of the plan bound it.", nullptr},
-    {"_index", GetIndex, nullptr, "Which limit of the plan bound it, by number.", nullptr},
+    {"delay", GetDelay, nullptr,
+     "Seconds that a leaky-bucket caller should wait before proceeding; else 0.0.", nullptr},
+    {"rule", GetRule, nullptr, "Name of the limit that binds.", nullptr},
+    {"_index", GetIndex, nullptr, "Which limit of the plan binds, by number.", nullptr},
     {"degraded", GetDegraded, nullptr, "Decided without the shared store.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
@@ -173,7 +180,6 @@ PyObject* Compare(PyObject* self, PyObject* other, int op) {
 void RegisterDecision(pybind11::module_& module) {
   PyTypeObject& type = decision_type;
   as_number.nb_bool = Bool;
-  Py_SET_REFCNT(reinterpret_cast<PyObject*>(&type), 1);
   type.tp_name = "tidegate.Decision";
   type.tp_basicsize = sizeof(DecisionObject);
   type.tp_dealloc = Dealloc;
@@ -185,11 +191,12 @@ void RegisterDecision(pybind11::module_& module) {
 #if defined(Py_TPFLAGS_DISALLOW_INSTANTIATION)
   type.tp_flags |= Py_TPFLAGS_DISALLOW_INSTANTIATION;  // before 3.10 the lack of tp_new says it
 #endif
-  type.tp_doc = "What came out of a hit; true where the call may pass.";
+  type.tp_doc =
+      "What came out of a hit; true where the call may pass.\n\n"
+      "A value that never changes. Attributes are computed when they are read.";
   type.tp_getset = getters;
   type.tp_methods = methods;
-  if (PyType_Ready(&decision_type) < 0) throw pybind11::error_already_set();
-  module.add_object("Decision", reinterpret_cast<PyObject*>(&decision_type));
+  AddType(module, "Decision", type);
   module.def("_decision", &Restored);
 }
 

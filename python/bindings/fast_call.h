@@ -1,5 +1,5 @@
-// Methods of CPython's fast-call convention on classes of pybind11, for calls that are
-// made with each request (docs/adr/0004-fast-call-methods.md).
+// What is called with each request: methods of CPython's fast-call convention on classes of
+// pybind11 (docs/adr/0004-fast-call-methods.md), and types that are written in C.
 #ifndef TIDEGATE_PYTHON_BINDINGS_FAST_CALL_H_
 #define TIDEGATE_PYTHON_BINDINGS_FAST_CALL_H_
 
@@ -20,6 +20,14 @@ inline void AddFastMethods(const pybind11::type& type, PyMethodDef* methods) {
     type.attr(method->ml_name) = pybind11::reinterpret_steal<pybind11::object>(
         PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), method));
   }
+}
+
+// Makes `type`, which lives as long as the process, ready and adds it to the module as `name`.
+inline void AddType(pybind11::module_& m, const char* name, PyTypeObject& type) {
+  auto* const object = reinterpret_cast<PyObject*>(&type);
+  Py_SET_REFCNT(object, 1);
+  if (PyType_Ready(&type) < 0) throw pybind11::error_already_set();
+  m.add_object(name, object);
 }
 
 // A name to ask for with each request, made once and kept for good.

@@ -126,7 +126,8 @@ bool IsArray(const py::object& object) {
 py::object HitMany(Limiter& limiter, const py::object& keys, const py::object& costs) {
   const bool array = IsArray(keys);
   const py::object key_list = array ? keys.attr("ravel")().attr("tolist")() : keys;
-  const py::object cost_list = !costs.is_none() && IsArray(costs) ? costs.attr("tolist")() : costs;
+  const py::object cost_list =
+      !costs.is_none() && IsArray(costs) ? costs.attr("ravel")().attr("tolist")() : costs;
   const std::vector<char> allowed = Allowed(limiter, key_list, cost_list);
   if (array) {
     py::array_t<bool> result(static_cast<py::ssize_t>(allowed.size()));

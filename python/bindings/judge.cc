@@ -205,7 +205,6 @@ PyMethodDef methods[] = {
 void RegisterJudge(py::module_& m) {
   names = new Names;
   PyTypeObject& type = judge_type;
-  Py_SET_REFCNT(reinterpret_cast<PyObject*>(&type), 1);
   type.tp_name = "tidegate._core.Judge";
   type.tp_basicsize = sizeof(JudgeObject);
   type.tp_new = PyType_GenericNew;
@@ -215,8 +214,7 @@ void RegisterJudge(py::module_& m) {
   type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC;
   type.tp_doc = "What judges requests of which nothing is asked but a key.";
   type.tp_methods = methods;
-  if (PyType_Ready(&type) < 0) throw py::error_already_set();
-  m.add_object("Judge", reinterpret_cast<PyObject*>(&type));
+  AddType(m, "Judge", type);
 }
 
 }  // namespace tidegate::python

@@ -25,21 +25,12 @@ std::string_view TextOf(const py::handle& text) {
 }
 
 int64_t WholeNumber(const py::handle& value, const char* what) {
-  if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr())) {
-    Throw(Error::kArgumentType, std::string("the ") + what + " is " + Shown(value.ptr()) +
-                                    "; accepted is an int from 1 up");
-  }
-  int overflow = 0;
-  const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
-  if (!number && PyErr_ExceptionMatches(PyExc_TypeError) != 0) {  // of an array that is no scalar
-    PyErr_Clear();
-    Throw(Error::kArgumentType, std::string("the ") + what + " is " + Shown(value.ptr()) +
-                                    "; accepted is an int from 1 up");
-  }
+  const py::object number = IntFrom(value.ptr(), what, "an int from 1 up");
   if (!number) throw py::error_already_set();
+  int overflow = 0;
   const int64_t result = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
   if (overflow != 0) {
-    Throw(Error::kConfiguration, std::string("the ") + what + " is " + Shown(value.ptr()) +
+    Throw(Error::kConfiguration, std::string(what) + " is " + Shown(value.ptr()) +
                                      "; accepted is 1 to " + std::to_string(Limit::kMaxCount));
   }
   return result;
@@ -74,7 +65,7 @@ int64_t PeriodNs(const py::handle& period) {
 
 LimitSpec Defaults(const py::handle& burst, const py::handle& algorithm, const py::handle& name) {
   LimitSpec spec;
-  if (!burst.is_none()) spec.burst = WholeNumber(burst, "burst");
+  if (!burst.is_none()) spec.burst = WholeNumber(burst, "the burst");
   if (!PyUnicode_Check(algorithm.ptr())) {
     Throw(Error::kArgumentType, "the algorithm is " + Shown(algorithm.ptr()) +
                                     "; accepted is a name such as 'token-bucket'");
@@ -111,7 +102,7 @@ Limit Make(const py::object& limit, const py::object& period, const py::object& 
           "the limit is " + Shown(limit.ptr()) +
               "; accepted is a text such as '100/minute', or a count and a period");
   }
-  spec.count = WholeNumber(limit, "count");
+  spec.count = WholeNumber(limit, "the count");
   if (period.is_none()) {
     Throw(
         Error::kConfiguration,

@@ -289,7 +289,8 @@ void RegisterLimiter(py::module_& m) {
           py::arg("key"), py::arg("cost") = 1)
       .def(
           "_check",
-          [](const PyLimiter&, const py::object& key, const py::object& cost) {
+          [](PyLimiter& self, const py::object& key, const py::object& cost) {
+            Checked(self);
             KeyFrom(key);
             CostFrom(cost);
           },

@@ -129,7 +129,6 @@ void Dealloc(PyObject* self) {
 void RegisterTellingSend(py::module_& m) {
   names = new Names;
   PyTypeObject& type = telling_send_type;
-  Py_SET_REFCNT(reinterpret_cast<PyObject*>(&type), 1);
   type.tp_name = "tidegate._core.TellingSend";
   type.tp_basicsize = sizeof(TellingSendObject);
   type.tp_new = New;
@@ -140,8 +139,7 @@ void RegisterTellingSend(py::module_& m) {
   type.tp_vectorcall_offset = offsetof(TellingSendObject, call);
   type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
   type.tp_doc = "`send`, which adds the fields of a verdict to the message that has headers.";
-  if (PyType_Ready(&type) < 0) throw py::error_already_set();
-  m.add_object("TellingSend", reinterpret_cast<PyObject*>(&type));
+  AddType(m, "TellingSend", type);
 }
 
 }  // namespace tidegate::python

@@ -192,7 +192,6 @@ void RegisterVerdict(py::module_& m) {
              }),
              py::arg("limiter"), py::arg("rules"), py::arg("x_ratelimit"), py::arg("policy"));
   PyTypeObject& type = verdict_type;
-  Py_SET_REFCNT(reinterpret_cast<PyObject*>(&type), 1);
   type.tp_name = "tidegate._core.Verdict";
   type.tp_basicsize = sizeof(VerdictObject);
   type.tp_new = New;
@@ -202,8 +201,7 @@ void RegisterVerdict(py::module_& m) {
   type.tp_methods = methods;
   type.tp_members = members;
   type.tp_getset = getters;
-  if (PyType_Ready(&type) < 0) throw py::error_already_set();
-  m.add_object("Verdict", reinterpret_cast<PyObject*>(&type));
+  AddType(m, "Verdict", type);
 }
 
 }  // namespace tidegate::python

@@ -21,8 +21,9 @@ from tidegate._errors import (
     TidegateError,
 )
 from tidegate._limit import Limit, parse, parse_many
-from tidegate._limiter import Limiter, Slot
+from tidegate._limiter import Limiter
 from tidegate._replay import replay
+from tidegate._slot import Slot
 
 # What only type checkers need is not imported: `import tidegate` takes milliseconds.
 TYPE_CHECKING = False
@@ -70,3 +71,7 @@ def __getattr__(name: str) -> Any:
 
         return Stats
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

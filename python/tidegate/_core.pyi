@@ -315,7 +315,7 @@ class Limiter:
         """Gives `cost` units back to `key`, never beyond what a fresh key has."""
     @overload
     def hit_many(
-        self, keys: Sequence[str] | Sequence[bytes], costs: Iterable[int] | None = None
+        self, keys: Sequence[str | bytes], costs: Iterable[int] | None = None
     ) -> list[bool]: ...
     @overload
     def hit_many(self, keys: Any, costs: Any = None) -> Any:

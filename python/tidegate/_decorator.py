@@ -25,11 +25,13 @@ from tidegate._stack import Stack
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from typing_extensions import Unpack
+
     from tidegate._clock import ClockLike
     from tidegate._frameworks import Call
     from tidegate._injection import Injection
     from tidegate._limit import LimitLike
-    from tidegate._storage import StorageLike
+    from tidegate._storage import StorageLike, StorageOptions
 
 __all__ = ["rate_limit"]
 
@@ -53,7 +55,7 @@ def rate_limit(
     on_refused: Callable[..., Any] | None = None,
     headers: Iterable[str] = FAMILIES,
     retry_jitter: float | Callable[[float], Any] = 0.0,
-    **options: Any,
+    **options: Unpack[StorageOptions],
 ) -> Callable[[View], View]:
     """Limits one route of FastAPI, Starlette, Flask or Django, async or not.
 

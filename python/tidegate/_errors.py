@@ -45,9 +45,10 @@ class RateLimitExceeded(TidegateError):
     """
 
     def __init__(self, decision: Decision) -> None:
-        super().__init__(
-            f"rate limit {decision.rule} exceeded; retry after {decision.retry_after} s"
-        )
+        advice = f"retry after {decision.retry_after} s"
+        if decision.retry_after == float("inf"):  # the cost is beyond the capacity
+            advice = "it never lets so much through"
+        super().__init__(f"rate limit {decision.rule} exceeded; {advice}")
         self.decision = decision
 
     def __reduce__(self) -> tuple[Any, ...]:

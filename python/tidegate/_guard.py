@@ -240,7 +240,8 @@ class Guard(_core.Judge):
 
         `key` is what _asked_key() gave, where that was called already.
         """
-        if self._methods is not None and request.method not in self._methods:
+        # A WebSocket is a GET that has no name for it.
+        if self._methods is not None and getattr(request, "method", "GET") not in self._methods:
             return None
         if self._exempt_when is not None and await self._is_exempt(request, blocking):
             return None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     LimitLike = Union[str, Limit, Iterable[Union[str, Limit]]]
 
-__all__ = ["Limit", "LimitLike", "as_limits", "parse", "parse_many"]
+__all__ = ["Limit", "LimitLike", "as_limits", "check_names", "parse", "parse_many"]
 
 # What pickles and error messages call it.
 Limit.__module__ = "tidegate"
@@ -41,9 +41,10 @@ def parse_many(text: str, *, algorithm: str = "token-bucket") -> list[Limit]:
 
 
 def as_limits(limits: LimitLike, algorithm: str) -> list[Limit]:
-    """What Limiter accepts as its limits, as a list."""
+    """What Limiter accepts as its limits, as a list. `algorithm` is that of texts."""
     if isinstance(limits, str):
         return parse_many(limits, algorithm=algorithm)
+    parse("1/second", algorithm=algorithm)  # one that is none is refused beside a Limit too
     if isinstance(limits, Limit):
         return [limits]
     if isinstance(limits, (bytes, dict)) or not hasattr(limits, "__iter__"):
@@ -59,7 +60,20 @@ def as_limits(limits: LimitLike, algorithm: str) -> list[Limit]:
             result.append(parse(item, algorithm=algorithm))
     if not result:
         raise ConfigurationError("no limit was given; accepted is at least one")
+    check_names(result)
     return result
+
+
+def check_names(limits: Iterable[Limit]) -> None:
+    """Raises ConfigurationError where two of one name differ: decisions tell of them by it."""
+    named: dict[str, Limit] = {}
+    for limit in limits:
+        known = named.setdefault(limit.name, limit)
+        if str(known) != str(limit):
+            raise ConfigurationError(
+                f"two limits have the name {limit.name!r}: {known} and {limit}; accepted are "
+                "names that tell them apart"
+            )
 
 
 def _restore(text: str, algorithm: str, name: str | None) -> Limit:

@@ -11,27 +11,30 @@ from tidegate._core import Decision, Limit
 from tidegate._errors import (
     ArgumentTypeError,
     ConfigurationError,
-    RateLimitExceeded,
     StorageError,
 )
 from tidegate._limit import as_limits
+from tidegate._slot import Slot
 from tidegate._storage import open_store
 from tidegate._waiting import WaitingRoom
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType, TracebackType
+    import asyncio
+    from types import ModuleType
     from typing import Any, Union
+
+    from typing_extensions import Self, Unpack
 
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
     from tidegate._stats import Stats
-    from tidegate._storage import StorageLike
+    from tidegate._storage import StorageLike, StorageOptions
     from tidegate._waiting import Ticket
 
     Key = Union[str, bytes]
 
-__all__ = ["Limiter", "Slot"]
+__all__ = ["Limiter"]
 
 # Longer than any wait that a timer of the platform takes.
 _LONGEST_SLEEP = 3600.0
@@ -44,11 +47,11 @@ class Limiter(_core.Limiter):
     """Decides whether calls may pass.
 
     `limit` is a text such as ``"100/minute"``, a Limit, or several of them, which are then
-    one plan: a call passes all of them or is charged by none. `storage` is a URI
-    (``memory://?capacity=1000000``) or the `storage` of another limiter, with which it then
-    shares what equal limits and prefixes count. `clock` is None for the system's, a
-    ManualClock, an object with ``now_ns()``, or a callable that returns int nanoseconds or
-    float seconds.
+    one plan: a call passes all of them or is charged by none. `algorithm` is that of texts; a
+    Limit has its own. `storage` is a URI (``memory://?capacity=1000000``), whose options may
+    also be arguments, or the `storage` of another limiter, with which it then shares what
+    equal limits and prefixes count. `clock` is None for the system's, a ManualClock, an object
+    with ``now_ns()``, or a callable that returns int nanoseconds or float seconds.
 
     A key is a non-empty str or bytes, a cost an int from 1 up. Raises ConfigurationError
     for anything else, here and in each call, before anything is charged. Thread-safe, and
@@ -63,7 +66,7 @@ class Limiter(_core.Limiter):
         algorithm: str = "token-bucket",
         prefix: str = "tg",
         clock: ClockLike = None,
-        **options: Any,
+        **options: Unpack[StorageOptions],
     ) -> None:
         if not isinstance(prefix, str):
             raise ArgumentTypeError(
@@ -157,6 +160,7 @@ class Limiter(_core.Limiter):
 
     def ping(self) -> None:
         """Raises StorageError where the storage does not answer; returns where it does."""
+        self._now_ns()  # raises where it is closed
         if isinstance(self._storage, _core.RedisStore):
             problem = self._storage.ping()
             if problem is not None:
@@ -178,7 +182,7 @@ class Limiter(_core.Limiter):
         Callers of one key, threads and tasks alike, are served in the order in which they
         came. `timeout` is in seconds of the limiter's clock, None for no bound. A decision
         that is refused is returned when the time is up, and at once where the wait would be
-        longer than the time left or the cost can never pass.
+        longer than the time left, even if nobody stood before it, or the cost can never pass.
         """
         self._check(key, cost)  # what is no key or cost joins no line
         deadline_ns = self._deadline_ns(timeout)
@@ -197,6 +201,7 @@ class Limiter(_core.Limiter):
     async def acquire_async(self, key: Key, cost: int = 1, timeout: float | None = 5.0) -> Decision:
         """As acquire(), without blocking the event loop. A cancelled task leaves the line."""
         import asyncio
+        import contextlib
 
         self._check(key, cost)
         deadline_ns = self._deadline_ns(timeout)
@@ -204,7 +209,7 @@ class Limiter(_core.Limiter):
         woken = asyncio.Event()
 
         def wake() -> None:
-            if not loop.is_closed():  # a closed one has nobody left to wake
+            with contextlib.suppress(RuntimeError):  # a closed loop has nobody left to wake
                 loop.call_soon_threadsafe(woken.set)
 
         ticket = self._room.enter(key, cost, wake)
@@ -253,13 +258,13 @@ class Limiter(_core.Limiter):
         if self._loops is not None:
             self._loops.forget_closed()
 
-    def __enter__(self) -> Limiter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    async def __aenter__(self) -> Limiter:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -308,10 +313,11 @@ class Limiter(_core.Limiter):
         if self._loops is None:
             return self._look(ticket, deadline_ns)
         key, cost = ticket.key, ticket.cost
+        hit = self._hit_or_leave if self._has_leases else self.hit_async
         first = self._room.is_first(ticket)
         forecast = await self.peek_async(key, cost)
         if forecast.allowed and first:
-            decision = await self.hit_async(key, cost)
+            decision = await hit(key, cost)
             if decision.allowed:
                 return decision
             forecast = decision
@@ -322,7 +328,26 @@ class Limiter(_core.Limiter):
             forecast = await self.peek_async(key, self._cost_in_turn(ticket))
             if not forecast.allowed:
                 return forecast
-        return await self.hit_async(key, cost)
+        return await hit(key, cost)
+
+    async def _hit_or_leave(self, key: Key, cost: int) -> Decision:
+        """As hit_async(), but a place is not taken for a task that is cancelled meanwhile."""
+        import asyncio
+
+        hit = asyncio.ensure_future(self.hit_async(key, cost))
+        try:
+            return await asyncio.shield(hit)
+        except asyncio.CancelledError:
+            hit.add_done_callback(lambda done: self._give_back(key, cost, done))
+            raise
+
+    def _give_back(self, key: Key, cost: int, done: asyncio.Future[Decision]) -> None:
+        """Gives back what was had, in the loop's own time: nobody waits for that."""
+        loops = self._loops
+        if loops is None or done.cancelled() or done.exception() or not done.result().allowed:
+            return
+        loops.begin(self, loops.RELEASE, key, cost, done.result())
+        self._room.wake_first(key)
 
     def _cost_in_turn(self, ticket: Ticket) -> int:
         """What must be there for somebody whose time is up not to take it from those who
@@ -358,69 +383,3 @@ def _loops_for(storage: _core.Store) -> ModuleType | None:
     from tidegate import _loops
 
     return _loops
-
-
-class Slot:
-    """A place among the calls in flight; see Limiter.slot(). `decision` is what let it in.
-
-    It may be entered again, also before it was left, by several threads or tasks: each takes
-    a place of its own. A place is given back once, also after the limiter was closed.
-    """
-
-    decision: Decision
-
-    def __init__(self, limiter: Limiter, key: Key, cost: int, timeout: float | None) -> None:
-        self._limiter = limiter
-        self._key = key
-        self._cost = cost
-        self._timeout = timeout
-        self._held: list[Decision] = []
-
-    def __enter__(self) -> Slot:
-        return self._entered(self._limiter.acquire(self._key, self._cost, self._timeout))
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        decision = self._left()
-        if decision is not None:
-            self._limiter._release(self._key, self._cost, decision)
-            self._limiter._room.wake_first(self._key)
-
-    async def __aenter__(self) -> Slot:
-        return self._entered(
-            await self._limiter.acquire_async(self._key, self._cost, self._timeout)
-        )
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        loops = self._limiter._loops
-        if loops is None:
-            self.__exit__(exc_type, exc, traceback)
-            return
-        decision = self._left()
-        if decision is not None:
-            await loops.ask(self._limiter, loops.RELEASE, self._key, self._cost, decision)
-            self._limiter._room.wake_first(self._key)
-
-    def _entered(self, decision: Decision) -> Slot:
-        if not decision.allowed:
-            raise RateLimitExceeded(decision)
-        self.decision = decision
-        self._held.append(decision)
-        return self
-
-    def _left(self) -> Decision | None:
-        """What is to be given back. Of several the one whose lease ends first: that may have
-        run out, and a place that somebody still has must not be given back for it."""
-        try:
-            return self._held.pop(0)
-        except IndexError:
-            return None

@@ -36,6 +36,11 @@ class Plan(_core.Plan):
     """
 
     def __init__(self, limiters: Iterable[Limiter]) -> None:
+        if isinstance(limiters, str) or not hasattr(limiters, "__iter__"):
+            raise ArgumentTypeError(
+                f"the limiters of a plan are {limiters!r} of type {type(limiters).__name__}; "
+                "accepted is a list of Limiters"
+            )
         self._limiters = tuple(limiters)
         for limiter in self._limiters:
             if not isinstance(limiter, Limiter):
@@ -84,7 +89,15 @@ class Plan(_core.Plan):
             await limiter.refund_async(key, cost)
 
     def binding(self, decision: Decision) -> int:
-        """Which of its limiters, by number, has the limit that binds in a decision of it."""
+        """Which of its limiters, by number, has the limit that binds in a decision of it.
+
+        Raises ConfigurationError for what is no decision of this plan.
+        """
+        if not isinstance(decision, _core.Decision):
+            raise ArgumentTypeError(
+                f"the decision is {decision!r} of type {type(decision).__name__}; accepted is a "
+                "Decision of this plan"
+            )
         index = decision._index
         for number, limiter in enumerate(self._limiters):
             if index < len(limiter.limits):

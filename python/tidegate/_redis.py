@@ -15,6 +15,7 @@ from tidegate._unknown import unknown_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any, Callable
 
 __all__ = ["open_redis"]
@@ -59,7 +60,7 @@ _OPTIONS = (
 log = logging.getLogger("tidegate")
 
 
-def open_redis(uri: SplitResult, options: dict[str, Any]) -> _core.Store:
+def open_redis(uri: SplitResult, options: Mapping[str, Any]) -> _core.Store:
     """Opens the store that `uri` names, with options from its query and `options`.
 
     No message shows the URI: it may hold a password.

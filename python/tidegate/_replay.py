@@ -9,6 +9,7 @@ from tidegate._limit import as_limits
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from tidegate._limit import LimitLike
 
@@ -30,11 +31,18 @@ def replay(
     exact and unbounded. Raises ConfigurationError for lengths that differ, keys, costs
     and times that are none, and limits that cannot be read. Pure.
     """
-    if isinstance(keys, (str, bytes)):
-        raise ArgumentTypeError(f"the keys are {keys!r:.80}; accepted is a list of str or bytes")
     return _core.replay(
         as_limits(limit, algorithm),
-        list(keys),
-        list(times_ns),
-        None if costs is None else list(costs),
+        _listed("keys", keys, "str or bytes"),
+        _listed("times", times_ns, "int"),
+        None if costs is None else _listed("costs", costs, "int"),
     )
+
+
+def _listed(what: str, given: Iterable[Any], items: str) -> list[Any]:
+    if isinstance(given, (str, bytes)) or not hasattr(given, "__iter__"):
+        raise ArgumentTypeError(
+            f"the {what} are {repr(given)[:80]} of type {type(given).__name__}; accepted is a "
+            f"list of {items}"
+        )
+    return list(given)

@@ -15,6 +15,8 @@ from tidegate._terms import ChosenLimit, Terms
 from tidegate.keys import peer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
     from tidegate._storage import StorageLike
@@ -60,7 +62,7 @@ def guard_in_scope(
     )
 
 
-def shared_store(storage: StorageLike, options: dict[str, Any]) -> Store:
+def shared_store(storage: StorageLike, options: Mapping[str, Any]) -> Store:
     """One store for all decorators with one URI, so that a `scope` spans them."""
     if not isinstance(storage, str):
         return open_store(storage, options)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tidegate._charge import Charge
-from tidegate._errors import ConfigurationError
 from tidegate._guard import Guard, Judgement, Verdict, finished
+from tidegate._limit import check_names
 from tidegate._observe import observers
 from tidegate._plan import Plan
 from tidegate._terms import Terms
 
 if TYPE_CHECKING:
-    from tidegate._core import Decision, Limit
+    from tidegate._core import Decision
 
 __all__ = ["Stack"]
 
@@ -35,14 +35,7 @@ class Stack:
         self.guards = tuple(guards)
         # What one of them sends, all do.
         self._headers = list(dict.fromkeys(each for guard in guards for each in guard.headers))
-        named: dict[str, Limit] = {}
-        for limit in [each for guard in guards if guard.limiter for each in guard.limiter.limits]:
-            known = named.setdefault(limit.name, limit)
-            if known.capacity != limit.capacity or str(known) != str(limit):
-                raise ConfigurationError(
-                    f"two limits before one route have the name {limit.name!r}: {known} and "
-                    f"{limit}; accepted are names that tell them apart"
-                )
+        check_names(each for guard in guards if guard.limiter for each in guard.limiter.limits)
         self._plans: dict[tuple[Terms, ...], tuple[Terms, list[_Part]]] = {}
 
     @overload

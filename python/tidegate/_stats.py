@@ -8,17 +8,24 @@ __all__ = ["Stats"]
 
 
 class Stats(NamedTuple):
-    """Counters since the limiter was made, and of its store."""
+    """Counters since the limiter and its store were made; all but the first two are the store's,
+    of all limiters that share it."""
 
     allowed: int
+    """Calls that this limiter let through, those that were given back included."""
     denied: int
+    """Calls that it refused. To look, as peek() does, counts as neither."""
     degraded: int
     """Decisions made without the shared store."""
     errors: int
     """Calls that the shared store did not answer, or refused."""
     keys: int
+    """Keys that the store holds for each of its limits, idle ones included; where that is a
+    Redis, those of its fallback, as the next two."""
     evictions: int
+    """Idle keys whose place was taken: nothing was lost."""
     evicted_live: int
+    """Live keys whose place was taken: their counts began anew."""
     script_errors: int = 0
     """Failures of our own scripts: mistakes in tidegate, counted apart from the store's."""
     denied_locally: int = 0

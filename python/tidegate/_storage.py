@@ -8,6 +8,7 @@ from tidegate._unknown import unknown_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any, Callable, TypedDict, Union
 
     StorageLike = Union[str, _core.Store]
@@ -51,7 +52,7 @@ _ACCEPTED = (
 )
 
 
-def open_store(storage: StorageLike, options: dict[str, Any]) -> _core.Store:
+def open_store(storage: StorageLike, options: Mapping[str, Any]) -> _core.Store:
     """Opens the store that `storage` names, with options from its query and `options`."""
     if isinstance(storage, _core.Store):
         if options:
@@ -100,12 +101,12 @@ def open_store(storage: StorageLike, options: dict[str, Any]) -> _core.Store:
     return _memory_store(merged)
 
 
-def _memory_store(options: dict[str, Any]) -> _core.Store:
+def _memory_store(options: Mapping[str, Any]) -> _core.Store:
     capacity = _capacity(options)
     return _core.MemoryStore(_core.MemoryStore.DEFAULT_CAPACITY if capacity is None else capacity)
 
 
-def _capacity(options: dict[str, Any]) -> int | None:
+def _capacity(options: Mapping[str, Any]) -> int | None:
     unknown = sorted(options.keys() - {"capacity"})
     if unknown:
         raise ConfigurationError(

@@ -43,7 +43,9 @@ class WaitingRoom:
         _rooms.add(self)
 
     def forget_all(self) -> None:
-        self._lock = threading.Lock()
+        # Reentrant: a handler of signals or a finalizer may give something back while the
+        # very thread that it interrupts is in here.
+        self._lock = threading.RLock()
         # Dictionaries keep their order and give up any ticket at once.
         self._lines: dict[bytes, dict[Ticket, None]] = {}
 

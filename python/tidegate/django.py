@@ -35,10 +35,11 @@ from tidegate._unknown import unknown_options
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
+    from typing_extensions import Unpack
 
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
-    from tidegate._storage import StorageLike
+    from tidegate._storage import StorageLike, StorageOptions
 
 __all__ = ["RateLimitMiddleware", "SettingsError", "rate_limit"]
 
@@ -173,7 +174,7 @@ def rate_limit(
     on_refused: Callable[..., Any] | None = None,
     headers: Iterable[str] | None = None,
     retry_jitter: float | Callable[[float], Any] | None = None,
-    **options: Any,
+    **options: Unpack[StorageOptions],
 ) -> Callable[[T], T]:
     """As tidegate.rate_limit, for views of Django: functions, async or not, and classes.
 

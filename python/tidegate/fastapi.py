@@ -33,10 +33,12 @@ from tidegate._openapi import describe_refusals
 from tidegate._scopes import check_scope, guard_in_scope, shared_store
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
     from tidegate._limiter import Limiter
-    from tidegate._storage import StorageLike
+    from tidegate._storage import StorageLike, StorageOptions
 
 __all__ = ["RateLimit", "RateLimited"]
 
@@ -106,7 +108,7 @@ class RateLimit:
         on_refused: Callable[..., Any] | None = None,
         headers: Iterable[str] = FAMILIES,
         retry_jitter: float | Callable[[float], Any] = 0.0,
-        **options: Any,
+        **options: Unpack[StorageOptions],
     ) -> None:
         check_scope(scope)
         # The last of those that it was called for, whose function tells the fields.
@@ -138,9 +140,6 @@ class RateLimit:
     async def __call__(self, request: HTTPConnection, response: Response) -> Decision | None:
         scope = request.scope
         is_websocket = scope["type"] == "websocket"
-        if is_websocket:
-            # What a guard asks of requests; a WebSocket has no name for it.
-            request.method = "GET"  # type: ignore[attr-defined]
         verdict = self._guard.judge(request)
         if isinstance(verdict, CoroutineType):
             verdict = await verdict

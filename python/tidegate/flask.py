@@ -36,10 +36,12 @@ from tidegate._storage import open_store
 from tidegate._unknown import unknown_options
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from tidegate._clock import ClockLike
     from tidegate._core import Decision
     from tidegate._limit import LimitLike
-    from tidegate._storage import StorageLike
+    from tidegate._storage import StorageLike, StorageOptions
 
 __all__ = ["RateLimit", "RateLimitExceeded"]
 
@@ -97,7 +99,7 @@ class RateLimit:
         on_refused: Callable[..., Any] | None = None,
         headers: Iterable[str] | None = None,
         retry_jitter: float | Callable[[float], Any] | None = None,
-        **options: Any,
+        **options: Unpack[StorageOptions],
     ) -> None:
         if options and storage is None:
             raise ConfigurationError(

@@ -19,10 +19,12 @@ from tidegate._middleware import limiter_of, methods_of, replacement
 from tidegate.keys import peer
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
     from tidegate._limiter import Limiter
-    from tidegate._storage import StorageLike
+    from tidegate._storage import StorageLike, StorageOptions
 
 __all__ = ["RateLimitMiddleware"]
 
@@ -62,7 +64,7 @@ class RateLimitMiddleware:
         on_refused: Callable[..., Any] | None = None,
         headers: Iterable[str] = FAMILIES,
         retry_jitter: float | Callable[[float], Any] = 0.0,
-        **options: Any,
+        **options: Unpack[StorageOptions],
     ) -> None:
         check_synchronous(key=key, cost=cost, exempt_when=exempt_when, on_refused=on_refused)
         self.app = app

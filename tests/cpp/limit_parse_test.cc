@@ -159,6 +159,10 @@ TEST(LimitParseTest, MessagesNameWhatWasGiven) {
               AllOf(HasSubstr("100/fortnight"), HasSubstr("unit is unknown")));
   EXPECT_THAT(message("0/s"), AllOf(HasSubstr("is 0"), HasSubstr("1 to")));
   EXPECT_THAT(message(std::string_view("\n\0\xff", 3)), HasSubstr("\\x0a\\x00\\xff"));
+  const std::string huge(25, '9');
+  for (const std::string& text : {huge + "/s", "1/s burst " + huge}) {
+    EXPECT_THAT(message(text), AllOf(HasSubstr(text), HasSubstr("accepted is 1 to")));
+  }
   EXPECT_LT(message(std::string(1 << 20, '9')).size(), 600u);
   EXPECT_LT(message("1/" + std::string(1 << 20, 'z')).size(), 600u);
 }
@@ -175,6 +179,10 @@ TEST(LimitParseTest, ManyLimits) {
   EXPECT_EQ(Limit::ParseMany("1/s burst 2;1/m;1/h|1/d,1/w")->size(), 5u);
   for (const std::string_view bad : {"", ";", "1/s;", ";1/s", "1/s;;1/m", "1/s; 1/x"}) {
     EXPECT_FALSE(Limit::ParseMany(bad).ok()) << bad;
+  }
+  for (const std::string bad : {"1/s;", ";1/s", "1/s; ,1/m"}) {
+    EXPECT_THAT(std::string(Limit::ParseMany(bad).status().message()),
+                AllOf(HasSubstr(bad), HasSubstr("one of its limits is empty")));
   }
 }
 

@@ -8,6 +8,8 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <cstdio>
+#include <fstream>
 #include <functional>
 #include <latch>
 #include <string>
@@ -70,8 +72,42 @@ class PagesTest : public ::testing::Test {
     return mincore(memory, 4096, &resident) == 0 && (resident & 1) != 0;
   }
 
+  // Whether the system may give a huge page there.
+  static bool MayBeHuge(void* memory) {
+    std::ifstream maps("/proc/self/smaps");
+    bool here = false;
+    for (std::string line; std::getline(maps, line);) {
+      unsigned long long begin = 0;
+      unsigned long long end = 0;
+      if (std::sscanf(line.c_str(), "%llx-%llx ", &begin, &end) == 2) {
+        const auto at = reinterpret_cast<uintptr_t>(memory);
+        here = begin <= at && at < end;
+      } else if (here && line.starts_with("VmFlags:")) {
+        return line.find(" hg") != std::string::npos;
+      }
+    }
+    ADD_FAILURE() << "no such memory";
+    return false;
+  }
+
   const Pages::Runner threads_ = Pages::SetRunner(Keep);
 };
+
+TEST_F(PagesTest, OnlyWhatTheThreadTouchesIsHuge) {
+#if !defined(__linux__)
+  GTEST_SKIP() << "no list of pages here";
+#endif
+  Pages pages(2 * kHugeSlices);
+  constexpr size_t kSlicesOfAPage = Pages::kHugePage / Table::kSliceBytes;
+  // Who comes before the thread must not wait for 2 MB.
+  pages.table().slice(kSlicesOfAPage)[0].w1.store(7);
+  EXPECT_FALSE(MayBeHuge(pages.table().slice(0)));
+  ASSERT_TRUE(pages.IsWorthWaiting(kSlicesOfAPage));
+  RunWaiting();
+  EXPECT_TRUE(MayBeHuge(pages.table().slice(0)));
+  EXPECT_EQ(pages.table().slice(kSlicesOfAPage)[0].w1.load(), 7U);
+  EXPECT_FALSE(MayBeHuge(pages.table().slice(2 * kHugeSlices - 1)));
+}
 
 TEST_F(PagesTest, SmallTablesHaveNoThread) {
   Pages pages(kHugeSlices - 1);

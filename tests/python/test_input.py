@@ -11,6 +11,13 @@ import pytest
 import tidegate as tg
 
 
+class NoScalar:
+    """As an array of NumPy, which may be an int and mostly is none."""
+
+    def __index__(self) -> int:
+        raise TypeError("only integer scalar arrays can be converted to a scalar index")
+
+
 def limiter() -> tg.Limiter:
     return tg.Limiter("10/minute", clock=tg.ManualClock())
 
@@ -78,6 +85,26 @@ def test_wrong_limits(args: tuple[object, ...], kwargs: dict[str, object], said:
         tg.Limit(*args, **kwargs)  # type: ignore[call-overload]
     assert said in str(caught.value)
     assert "accepted" in str(caught.value) or "only" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"{2**70}/second", f"1/second burst {2**70}", "5/second;", ";5/second", "5/second;;6/minute"],
+)
+def test_what_was_given_is_named(text: str) -> None:
+    with pytest.raises(tg.ConfigurationError, match="accepted is") as caught:
+        tg.parse_many(text)
+    assert f"'{text}'" in str(caught.value)
+
+
+@pytest.mark.parametrize("algorithm", ["magic", None, 7])
+def test_an_algorithm_that_is_none_is_refused_beside_a_limit_too(algorithm: Any) -> None:
+    one = tg.Limit("5/minute")
+    for given in (one, [one], [one, "6/minute"], "6/minute"):
+        with pytest.raises(tg.ConfigurationError, match="accepted"):
+            tg.Limiter(given, algorithm=algorithm)
+        with pytest.raises(tg.ConfigurationError, match="accepted"):
+            tg.replay(given, [], [], algorithm=algorithm)
 
 
 @pytest.mark.parametrize("cost", [0, -1, -(2**70), True, False, "1", 1.0, math.nan, None, [1]])
@@ -178,6 +205,20 @@ def test_wrong_options(options: dict[str, object]) -> None:
     assert str(caught.value)
 
 
+def test_limits_of_one_plan_have_names_of_their_own() -> None:
+    second, hour = tg.Limit("10/second", name="api"), tg.Limit("3/hour", name="api")
+    with pytest.raises(
+        tg.ConfigurationError,
+        match="name 'api': 10/second and 3/hour; accepted are names that tell them apart",
+    ):
+        tg.Limiter([second, hour])
+    with pytest.raises(tg.ConfigurationError, match="names that tell them apart"):
+        tg.replay([second, hour], [], [])
+    # Of one text, whatever says that it refused is right.
+    both = [tg.Limit("10/second"), tg.Limit("10/second", algorithm="fixed-window")]
+    assert len(tg.Limiter(both).limits) == 2
+
+
 @pytest.mark.parametrize("limit", [None, 5, [], [5], [None], {}, b"5/minute", object()])
 def test_wrong_limiters(limit: object) -> None:
     with pytest.raises(tg.ConfigurationError, match="accepted"):
@@ -223,6 +264,8 @@ def test_decisions_are_not_made_by_hand() -> None:
     [
         ("k", [1], None), (["k"], [0.5], None), (["k"], [True], None), (["k"], [None], None),
         (["k"], [1, 2], None), ([""], [1], None), (["k"], [1], [0]), (["k"], [1], [1, 1]),
+        (None, [1], None), (["k"], 1, None), (["k"], "1", None), (["k"], [1], 1), (["k"], [1], "1"),
+        (["k"], [NoScalar()], None),
     ],
 )  # fmt: skip
 def test_what_cannot_be_replayed(keys: Any, times: Any, costs: Any) -> None:

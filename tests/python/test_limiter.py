@@ -138,6 +138,9 @@ def test_hit_many() -> None:
         assert limiter.stats().allowed == 6
         assert limiter.stats().denied == 4
         assert asyncio.run(limiter.hit_many_async(["e"] * 3)) == [True, True, False]
+    square = numpy.array([["f", "f"], ["g", "f"]])
+    costs = numpy.array([[1, 2], [3, 1]])
+    assert tg.Limiter("2/minute").hit_many(square, costs).tolist() == [True, False, False, True]
     many = tg.Limiter("1/minute")
     keys = [f"user:{i % 50_000}" for i in range(100_000)]
     assert many.hit_many(keys) == [True] * 50_000 + [False] * 50_000
@@ -227,8 +230,16 @@ def test_memory_is_bounded() -> None:
 def test_context_managers_close() -> None:
     with tg.Limiter("1/minute") as limiter:
         assert limiter.hit("k")
-    with pytest.raises(tg.LimiterClosedError, match="closed"):
-        limiter.hit("k")
+    exports = tg.Limiter("1/minute", algorithm="concurrency")
+    exports.close()
+    for call in (
+        lambda: limiter.hit("k"),
+        limiter.stats,
+        limiter.ping,
+        lambda: exports.slot("k", timeout=None),
+    ):
+        with pytest.raises(tg.LimiterClosedError, match="closed"):
+            call()
 
     async def main() -> None:
         async with tg.Limiter("1/minute") as inner:
@@ -253,6 +264,16 @@ def test_clocks_that_python_supplies() -> None:
         assert limiter.hit("k").retry_after == 1.0
         now[0] = 6 * SECOND
         assert limiter.hit("k")
+
+
+def test_a_manual_clock_may_be_read_by_code_of_its_own() -> None:
+    class Ticking(tg.ManualClock):
+        def now_ns(self) -> int:
+            self.advance_ns(SECOND)
+            return super().now_ns()
+
+    limiter = tg.Limiter("1/second", clock=Ticking())
+    assert [limiter.allow("k") for _ in range(3)] == [True, True, True]
 
 
 def test_seconds_mean_the_decimal_that_is_written() -> None:

@@ -164,6 +164,9 @@ def test_limiters_that_are_no_plan():
         ([first, elsewhere], "different storages"),
         ([first, tg.Limiter("1/s", storage=first.storage)], "different clocks"),
         ([first, "100/minute"], "accepted are Limiters"),
+        (first, "accepted is a list of Limiters"),
+        (None, "accepted is a list of Limiters"),
+        ("10/minute", "accepted is a list of Limiters"),
     ):
         with pytest.raises(tg.ConfigurationError, match=message):
             tg.Plan(wrong)
@@ -171,3 +174,5 @@ def test_limiters_that_are_no_plan():
     third = tg.Plan([first, second, several]).hit(["a", "b", "c"])
     with pytest.raises(tg.ConfigurationError, match="of another plan"):
         tg.Plan([first]).binding(third)
+    with pytest.raises(tg.ConfigurationError, match="accepted is a Decision"):
+        tg.Plan([first]).binding(None)

@@ -68,13 +68,30 @@ def test_help_tells_what_is_public() -> None:
             assert inspect.getdoc(getattr(public, member)), f"{name}.{member}"
 
 
+def test_what_is_imported_late_is_listed_too() -> None:
+    assert set(tidegate.__all__) <= set(dir(tidegate))
+
+
 def test_signatures_can_be_read() -> None:
     limiter = tidegate.Limiter("1/minute")
     for call in (limiter.hit, limiter.allow, limiter.peek, limiter.refund):
         assert list(inspect.signature(call).parameters) == ["key", "cost"]
     assert list(inspect.signature(limiter.hit_many).parameters) == ["keys", "costs"]
+    assert str(inspect.signature(tidegate.ManualClock.now_ns)) == "(self)"
     assert str(inspect.signature(tidegate.Limiter.peek)) == "(self, key, cost=1)"
     assert list(inspect.signature(tidegate.Limit).parameters) == [
         "limit", "period", "burst", "algorithm", "name",
     ]  # fmt: skip
+
+
+def test_help_on_decisions_is_that_of_the_stubs() -> None:
+    stub = names(STUBS.body)["Decision"]
+    assert isinstance(stub, ast.ClassDef)
+    assert inspect.getdoc(tidegate.Decision) == ast.get_docstring(stub)
+    for name, member in names(stub.body).items():
+        if isinstance(member, ast.FunctionDef) and not name.startswith("_"):
+            assert inspect.getdoc(getattr(tidegate.Decision, name)) == ast.get_docstring(member)
+
+
+def test_help_on_limits_is_that_of_the_stubs() -> None:
     assert inspect.getdoc(tidegate.Limit) == ast.get_docstring(names(STUBS.body)["Limit"])

@@ -149,6 +149,23 @@ def test_what_is_given_back_wakes_the_first(give_back: str) -> None:
     assert served
 
 
+def test_what_interrupts_a_thread_in_the_line_may_give_something_back() -> None:
+    limiter = tg.Limiter("2/second", clock=tg.ManualClock())
+
+    class Interrupting(bytes):
+        """Does what a handler of signals or a finalizer may do at any point."""
+
+        def __hash__(self) -> int:
+            limiter.refund("k")
+            limiter.reset("k")
+            return super().__hash__()
+
+    thread = threading.Thread(target=limiter.acquire, args=(Interrupting(b"k"),), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
 def test_close_wakes_those_who_wait() -> None:
     limiter = emptied(tg.ManualClock())
     raised: list[BaseException] = []
@@ -228,6 +245,9 @@ def test_slots_are_taken_and_given_back() -> None:
         with pytest.raises(tg.RateLimitExceeded) as refused, limiter.slot("k"):
             pass
         assert refused.value.decision.retry_after == 60.0
+        assert "retry after 60.0 s" in str(refused.value)
+    with pytest.raises(tg.RateLimitExceeded, match="never lets so much"):
+        limiter.slot("k", cost=3).__enter__()
     assert limiter.peek("k").remaining == 2
 
 

@@ -11,7 +11,9 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from tidegate import keys, rate_limit
 from tidegate.asgi import RateLimitMiddleware
+from tidegate.django import rate_limit as django_rate_limit
 from tidegate.fastapi import RateLimit
+from tidegate.flask import RateLimit as FlaskRateLimit
 from tidegate.wsgi import RateLimitMiddleware as WSGIRateLimitMiddleware
 
 app = FastAPI(dependencies=[Depends(RateLimit("1000/hour"))])
@@ -48,6 +50,10 @@ def left(decision: Annotated[tg.Decision, Depends(RateLimit("5/minute"))]) -> in
     return assert_type(decision.remaining, int)
 
 
+class Counting(tg.Limiter):
+    calls = 0
+
+
 async def use() -> None:
     assert_type(await report(1, kind="long"), dict[str, int])
     assert_type(text(1), str)
@@ -55,9 +61,21 @@ async def use() -> None:
         assert_type(limiter, tg.Limiter)
         assert_type(await limiter.hit_async("me"), tg.Decision)
         assert_type(limiter.allow(b"me", 2), bool)
+        either: list[str | bytes] = ["me", b"you"]
+        assert_type(limiter.hit_many(either), list[bool])
+    with Counting("5/minute") as counting:
+        counting.calls += 1
 
 
 flask = Flask(__name__)
 flask.wsgi_app = WSGIRateLimitMiddleware(flask.wsgi_app, "5/minute")  # type: ignore[method-assign]
 wrong: Any = text("1")  # type: ignore[arg-type]
+# What no storage has, and a value that its option does not take.
 RateLimitMiddleware(app, "5/minute", timeot=1)  # type: ignore[call-arg]
+WSGIRateLimitMiddleware(flask.wsgi_app, "5/minute", timeot=1)  # type: ignore[call-arg]
+RateLimit("5/minute", timeot=1)  # type: ignore[call-arg]
+FlaskRateLimit(flask, storage="redis://localhost", timeot=1)  # type: ignore[call-arg]
+rate_limit("5/minute", timeot=1)  # type: ignore[call-arg]
+django_rate_limit("5/minute", timeot=1)  # type: ignore[call-arg]
+tg.Limiter("5/minute", capacity=1_000, timeot=1)  # type: ignore[call-arg]
+tg.Limiter("5/minute", storage="redis://localhost", on_error=1)  # type: ignore[arg-type]

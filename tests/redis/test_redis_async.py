@@ -20,6 +20,7 @@ import tidegate
 import uvloop
 from proxy import Proxy
 from redis_server import PATIENT, RedisServer
+from tidegate import _loops
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -130,6 +131,36 @@ def test_ten_thousand_cancelled_tasks_leave_nothing(server: RedisServer, run: Ru
     assert stats.allowed == 10_003
     assert (stats.errors, stats.degraded, stats.script_errors) == (0, 0, 0)
     limiter.close()
+
+
+def test_a_task_that_is_cancelled_has_no_place(
+    server: RedisServer, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = _loops.begin
+    begun: list[int] = []
+
+    def noted(limiter: tidegate.Limiter, op: int, *rest: Any) -> Any:
+        begun.append(op)
+        return begin(limiter, op, *rest)
+
+    monkeypatch.setattr(_loops, "begin", noted)
+
+    async def main() -> None:
+        one = tidegate.Limit(1, "hour", algorithm="concurrency")
+        async with tidegate.Limiter(one, storage=server.uri()) as limiter:
+            assert (await limiter.peek_async("other")).allowed  # the connection is there
+            entering = asyncio.ensure_future(limiter.slot("k").__aenter__())
+            while _loops.HIT not in begun:
+                await asyncio.sleep(0)
+            entering.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await entering
+            # Answers come in the order of the questions, and the release follows the hit's.
+            await limiter.peek_async("other")
+            assert (await limiter.peek_async("k")).remaining == 1
+            assert begun.count(_loops.RELEASE) == 1
+
+    run(main())
 
 
 def test_loops_in_many_threads_share_one_limiter(server: RedisServer) -> None:

@@ -1,16 +1,16 @@
 // Memory for a Table: anonymous, all zero, given back page by page, and made ready
 // ahead of its use where the first touch of it takes long.
 //
-// Tables of kHugeFrom bytes and more ask for huge pages. The first touch of one takes
+// Tables of kHugeFrom bytes and more are made of huge pages. The first touch of one takes
 // 0.2 ms, and 5 to 10 ms in a virtual machine whose host has to find the memory first,
 // which no call should wait for. Who fills such a table in order asks IsWorthWaiting()
-// before each part; the answer has a thread touch the few pages that come next. It
-// lives for those pages only, holds no lock, blocks all signals and runs nothing but
-// that loop.
+// before each part; the answer has a thread ask for the few pages that come next, and
+// touch them. It lives for those pages only, holds no lock, blocks all signals and runs
+// nothing but that loop.
 //
-// Nothing depends on that thread. What it has not come to can be used all the same;
-// where no thread can be had, and in a child of fork(), which has none of its parent's,
-// nobody waits for one.
+// Nothing depends on that thread. What it has not come to can be used all the same, in
+// small pages, which come in microseconds; where no thread can be had, and in a child of
+// fork(), which has none of its parent's, nobody waits for one.
 //
 // Not thread-safe, but for what its own thread does.
 #ifndef TIDEGATE_PAGES_H_

@@ -120,6 +120,8 @@ class Table {
     return slice(SliceOf(key, slices_)) + (key.lo & (kGroups - 1)) * kGroupCells + StartOf(key);
   }
 
+  bool IsFar() const { return slices_ >= kFarFrom; }
+
   // Has the cells there travel to the cache.
   __attribute__((always_inline)) void Prefetch(const Fingerprint& key) const {
     PrefetchIn(key.lo & (kGroups - 1), key);
@@ -129,7 +131,7 @@ class Table {
   // at and where the next group begins: lines that are fetched together take hardly longer
   // than one.
   __attribute__((always_inline)) void PrefetchIfFar(const Fingerprint& key) const {
-    if (slices_ < kFarFrom) [[likely]]
+    if (!IsFar()) [[likely]]
       return;
     const Cell* const group = slice(SliceOf(key, slices_)) + (key.lo & (kGroups - 1)) * kGroupCells;
     for (size_t i = 0; i < kGroupCells; i += 2) __builtin_prefetch(group + i, 1);
