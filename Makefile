@@ -69,6 +69,10 @@ $(VENV)/.demo: $(package_files) $(VENV)/.build | deps-build
 
 # ------------------------------------------------------------------------- tests
 
+# An editable install in the environment comes before PYTHONPATH, and would be what is tested.
+is_from = $(python) -c 'import sys, tidegate._core as core; \
+  sys.exit("$(1)" not in core.__file__ and "not from $(1): " + core.__file__)'
+
 test-cpp: deps-test $(VENV)/.build  ## the C++ tests, and a project that uses the installed library
 	cmake --preset release
 	cmake --build --preset release
@@ -102,10 +106,10 @@ asan-python: deps-test $(VENV)/.test  ## the Python tests with an extension buil
 	  --config-settings=cmake.build-type=Debug \
 	  --config-settings=cmake.define.CMAKE_CXX_FLAGS_DEBUG='-O1 -g1' \
 	  --config-settings=cmake.define.TIDEGATE_SANITIZE=address,undefined
-	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
-	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc PYTHONPATH=build/asan-site \
-	  $(python) -m pytest tests/python tests/conformance tests/property tests/concurrency tests/faults \
-	  tests/redis
+	export LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc PYTHONPATH=$(abspath build/asan-site); \
+	  $(call is_from,build/asan-site) && $(python) -m pytest tests/python tests/conformance \
+	  tests/property tests/concurrency tests/faults tests/redis
 
 # Pipes for eventfd, fences for membarrier, the system's clock for the counter.
 portable: deps-test $(VENV)/.test  ## the C++ tests and those of Redis without what only Linux has
@@ -116,8 +120,10 @@ portable: deps-test $(VENV)/.test  ## the C++ tests and those of Redis without w
 	$(pip) --no-build-isolation --no-deps --target build/portable-site . \
 	  --config-settings=build-dir=build/portable-python \
 	  --config-settings=cmake.define.TIDEGATE_PORTABLE=ON
-	PYTHONPATH=build/portable-site $(python) -m pytest tests/python/test_limiter.py \
-	  tests/redis/test_redis_async.py tests/redis/test_redis_store.py tests/redis/test_redis_faults.py
+	export PYTHONPATH=$(abspath build/portable-site); \
+	  $(call is_from,build/portable-site) && $(python) -m pytest \
+	  tests/python/test_limiter.py tests/redis/test_redis_async.py tests/redis/test_redis_store.py \
+	  tests/redis/test_redis_faults.py
 
 fetch: deps-test $(VENV)/.build  ## build and test with every dependency built from its pinned source
 	cmake --preset fetch $$(scripts/debian-sources.sh build/sources)

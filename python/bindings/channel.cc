@@ -9,6 +9,13 @@
 #include "decision.h"
 
 namespace tidegate::python {
+
+struct Channel::Orphans {
+  std::vector<Call> calls;
+  std::vector<std::pair<Limiter*, PyObject*>> to_kick;
+  Orphans* next = nullptr;
+};
+
 namespace {
 
 namespace py = pybind11;
@@ -30,16 +37,16 @@ void Resolve(const Channel::Call& call, PyObject* done, PyObject* set_result) {
 
 // What channels that are gone held. Its references can only be dropped with the GIL, which
 // who drops a channel may not have. Without a lock, so that no fork() leaves it held.
-struct Orphans {
-  std::vector<PyObject*> references;
-  Orphans* next = nullptr;
-};
-std::atomic<Orphans*> orphans{nullptr};
+std::atomic<Channel::Orphans*> orphans{nullptr};
 
 void DropOrphans() {
-  Orphans* each = orphans.exchange(nullptr, std::memory_order_acq_rel);
+  Channel::Orphans* each = orphans.exchange(nullptr, std::memory_order_acq_rel);
   while (each != nullptr) {
-    for (PyObject* reference : each->references) Py_DECREF(reference);
+    for (const Channel::Call& call : each->calls) {
+      Py_DECREF(call.future);
+      Py_DECREF(call.owner);
+    }
+    for (const auto& [limiter, owner] : each->to_kick) Py_DECREF(owner);
     delete std::exchange(each, each->next);
   }
 }
@@ -51,14 +58,14 @@ int DropOrphansSoon(void*) {
 
 }  // namespace
 
+Channel::Channel() : left_(std::make_unique<Orphans>()) {}
+
+// It asks for no memory.
 Channel::~Channel() {
   if (calls_.empty() && to_kick_.empty()) return;
-  auto* const left = new Orphans();
-  for (const Call& call : calls_) {
-    left->references.push_back(call.future);
-    left->references.push_back(call.owner);
-  }
-  for (const auto& [limiter, owner] : to_kick_) left->references.push_back(owner);
+  Orphans* const left = left_.release();
+  left->calls.swap(calls_);
+  left->to_kick.swap(to_kick_);
   left->next = orphans.load(std::memory_order_relaxed);
   while (!orphans.compare_exchange_weak(left->next, left, std::memory_order_release,
                                         std::memory_order_relaxed)) {

@@ -29,7 +29,10 @@ class Channel {
     Decision decision;
   };
 
-  Channel() = default;
+  // What is left when a channel is gone; see its destructor.
+  struct Orphans;
+
+  Channel();
   // Without the GIL, from any thread: the main thread drops what references are left.
   ~Channel();
   Channel(const Channel&) = delete;
@@ -51,6 +54,7 @@ class Channel {
   std::vector<Call> calls_;
   std::vector<Call> draining_;
   std::vector<std::pair<Limiter*, PyObject*>> to_kick_;  // by the loop's thread alone
+  std::unique_ptr<Orphans> left_;                        // empty; there before it is needed
 };
 
 }  // namespace tidegate::python

@@ -38,6 +38,7 @@ PYBIND11_MODULE(_core, m) {
 // Classes and their free lists are those of one interpreter. To ask pybind11 for them in
 // another one is to wait for ever for the lock that this very thread has. From 3.13 on this
 // is called by the main one, and the module is then made by the other.
+// NOLINTNEXTLINE(bugprone-reserved-identifier)
 extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
   if (IsMainInterpreter()) return TidegateInitModule();
   PyErr_SetString(PyExc_ImportError, kMainOnly);

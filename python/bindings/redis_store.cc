@@ -40,18 +40,19 @@ std::atomic<int> visitors{0};
 class Visit {
  public:
   Visit() {
-    visitors.fetch_add(1);
     if (!IsFinalizing()) gil_.emplace();
-  }
-  ~Visit() {
-    gil_.reset();
-    visitors.fetch_sub(1);
   }
   Visit(const Visit&) = delete;
   Visit& operator=(const Visit&) = delete;
   explicit operator bool() const { return gil_.has_value(); }
 
  private:
+  struct Counted {
+    Counted() { visitors.fetch_add(1); }
+    ~Counted() { visitors.fetch_sub(1); }
+  };
+  // Before the GIL is asked for, and until it was let go of.
+  const Counted counted_;
   std::optional<py::gil_scoped_acquire> gil_;
 };
 

@@ -162,6 +162,13 @@ def test_presets_cover_what_the_makefile_builds() -> None:
     assert set(re.findall(r"--preset ([a-z]+)", _read("Makefile"))) <= named
 
 
+def test_what_tests_start_keeps_their_environment() -> None:
+    """It says where the sanitizers are, and the extension that is to be tested."""
+    lost = re.compile(r"\benv=\{(?!\*\*os\.environ)")
+    tests = [path for path in FILES if path.suffix == ".py" and "tests" in path.parts]
+    assert [path for path in tests if lost.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_downloads_are_pinned() -> None:
     for path in FILES:
         if path.name != "CMakeLists.txt" and path.suffix != ".cmake":

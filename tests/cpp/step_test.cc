@@ -229,6 +229,16 @@ TEST(StepBucketTest, SevenASecondByTheNanosecond) {
   EXPECT_TRUE(key.Hit(kStart + 142'857'143).allowed);
 }
 
+TEST(StepBucketTest, AtInstantZeroWhatIsUsedIsRoundedUpToANanosecond) {
+  const Limit limit = MakeLimit(184'683'593'729, 1);
+  Key key(limit);
+  for (int call = 0; call < 3; ++call) {
+    ExpectLawful(limit, key.state, 0, 1);
+    key.Hit(0);
+  }
+  EXPECT_EQ(key.Ask(1).remaining(), limit.capacity());
+}
+
 TEST(StepBucketTest, BurstLargerOrSmallerThanTheCount) {
   Key large(MakeLimit(LimitSpec{.count = 10, .period_ns = kSecond, .burst = 40}));
   EXPECT_TRUE(large.Hit(kStart, 40).allowed);

@@ -97,10 +97,17 @@ inline void RunThreads(int n, absl::FunctionRef<void(int)> work) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// How much of a stress test to run: the sanitizers take ten times as long.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr int kSanitizerShare = 8;
+#else
+inline constexpr int kSanitizerShare = 1;
+#endif
+
 // Runs `work` in a child of fork() and tells how it went: "ok", "failed" where it
 // returned false, "hung" where it had to be ended, else the signal.
 inline std::string InChild(absl::FunctionRef<bool()> work) {
-  constexpr unsigned kHungAfterSeconds = 20;
+  constexpr unsigned kHungAfterSeconds = 20 * kSanitizerShare;
   const pid_t child = fork();
   if (child == 0) {
     alarm(kHungAfterSeconds);
@@ -121,13 +128,6 @@ inline std::string InChild(absl::FunctionRef<bool()> work) {
 inline constexpr bool kChildrenMayHaveThreads = false;
 #else
 inline constexpr bool kChildrenMayHaveThreads = true;
-#endif
-
-// How much of a stress test to run: the sanitizers take ten times as long.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-inline constexpr int kSanitizerShare = 8;
-#else
-inline constexpr int kSanitizerShare = 1;
 #endif
 
 }  // namespace tidegate::testing

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -63,6 +64,13 @@ class Client:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def environment(path: Path, **variables: str) -> dict[str, str]:
+    """For a process that imports from `path` too, and tidegate from where the tests do."""
+    before = os.environ.get("PYTHONPATH")
+    paths = f"{path}{os.pathsep}{before}" if before else str(path)
+    return {**os.environ, "PYTHONPATH": paths, **variables}
 
 
 @contextlib.contextmanager

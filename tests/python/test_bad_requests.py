@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import tidegate as tg
-from servers import asgi_server, ask, hello, limited
+from servers import asgi_server, ask, environment, hello, limited
 from tidegate import keys
 
 SERVICE = """
@@ -44,7 +44,7 @@ def test_clients_of_a_unix_socket_have_no_address_and_share_one_limit():
         with subprocess.Popen(
             [*command, "--log-level=error"],
             cwd=directory,
-            env={"PYTHONPATH": f"{directory}:{Path(__file__).parent}"},
+            env=environment(Path(__file__).parent),
             stderr=subprocess.PIPE,
             text=True,
         ) as server:

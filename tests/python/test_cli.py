@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -127,7 +128,7 @@ def test_a_terminal_that_knows_no_blocks():
     done = subprocess.run(
         [sys.executable, "-m", "tidegate", "check", "7/s"],
         capture_output=True,
-        env={"PYTHONIOENCODING": "ascii"},
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
         check=True,
     )
     assert b"(# passes, . refused)" in done.stdout

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from servers import Client
+from servers import Client, environment
 
 SERVICES = Path(__file__).parent / "services"
 
@@ -59,7 +59,7 @@ def addresses():
             process = subprocess.Popen(
                 [sys.executable, *named],
                 cwd=SERVICES,
-                env={"PYTHONPATH": str(SERVICES), "PYTHONWARNINGS": "ignore"},
+                env=environment(SERVICES, PYTHONWARNINGS="ignore"),
                 pass_fds=[] if listener.fileno() < 0 else [listener.fileno()],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -135,10 +135,15 @@ __attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64
   }
   out.used_ns = used_ns;
   out.used_fraction = used_fraction;
-  // Within the very first nanosecond a state must not look like a fresh one.
+  // Within the very first nanosecond a state must not look like a fresh one: what is used
+  // of it is rounded up to all of it, as reset_after is.
   const uint64_t instant = now + static_cast<uint64_t>(used_ns);
-  out.next_w0 = instant == 0 ? 1 : instant;
+  out.next_w0 = instant;
   out.next_w1 = static_cast<uint64_t>(used_fraction);
+  if (instant == 0) [[unlikely]] {
+    out.next_w0 = 1;
+    out.next_w1 = 0;
+  }
 }
 
 __attribute__((always_inline)) inline Decision MakeDecision(const Limit& limit,
