@@ -7,9 +7,10 @@ each line; key strings are made on the fly and dropped. Cost by size: random
 keys of tables from 1 k to 10 M keys, all tables alive at once and taken in
 turn; only decisions are timed. Beside it, in the same rounds, what one cache
 miss costs a Python loop here: reading random bytes of a block as large as the
-largest table, and of one that the caches hold. Worst call: the longest single call while a
-table grows, beside what the machine does to anybody: the longest call of an
-empty function, timed in the same loop, and the first touch of a huge page.
+largest table, and of one that the caches hold. Worst call: the longest single
+call while a table grows, beside what the machine does to anybody: the longest
+call of an empty function, timed in the same loop, and the first touch of a
+huge page.
 """
 
 from __future__ import annotations
