@@ -19,9 +19,9 @@ package_files := pyproject.toml README.md CMakeLists.txt $(shell find cmake cpp 
 cpp_sources := $(shell find cpp/src python/bindings -name '*.cc')
 cpp_headers := $(shell find cpp python/bindings -name '*.h')
 cpp_others := $(shell find tests/cpp tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
-python_files := python tests benchmarks examples docs
+python_files := python tests benchmarks examples docs scripts
 
-.PHONY: help demo test test-cpp test-python crash flood bench lint lint-python lint-cpp asan asan-python tsan portable \
+.PHONY: help demo test test-cpp test-python test-servers frameworks crash flood chaos bench lint lint-python lint-cpp asan asan-python tsan portable \
   fetch fuzz campaign docs wheel clean deps-build deps-test deps-fuzz
 .DELETE_ON_ERROR:
 
@@ -51,8 +51,11 @@ $(VENV)/.build: python/requirements.txt | $(python)
 	$(pip) -r python/requirements.txt
 	@touch $@
 
-$(VENV)/.test: tests/requirements.txt $(VENV)/.build
-	$(pip) -r tests/requirements.txt
+# Some Pythons have a list of their own.
+$(VENV)/.test: tests/requirements.txt $(wildcard tests/requirements-3.*.txt) $(VENV)/.build
+	version=$$($(python) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	  list=tests/requirements-$$version.txt; test -e $$list || list=tests/requirements.txt; \
+	  $(pip) -r $$list
 	@touch $@
 
 $(VENV)/.docs: docs/requirements.txt | $(python)
@@ -81,11 +84,30 @@ test-cpp: deps-test $(VENV)/.build  ## the C++ tests, and a project that uses th
 test-python: deps-test $(VENV)/.test $(VENV)/.package  ## the Python tests
 	$(python) -m pytest
 
+test-servers: deps-test $(VENV)/.test $(VENV)/.package  ## the Redis tests on Redis 6.2, 7.0 and 8.2 and on Valkey 8.1
+	$(python) scripts/test-servers.py $(SERVERS)
+
+# Integrations touch private parts of frameworks, see docs/adr/0009-frameworks-private-parts.md. Each
+# end has an environment of its own; what old releases deprecate is no fault of ours.
+FRAMEWORKS ?= lowest newest
+frameworks: deps-build $(VENV)/.build  ## the tests of the web at the lowest and the newest FastAPI, Flask and Django
+	rm -rf build/frameworks/site
+	$(pip) --no-build-isolation --no-deps --target build/frameworks/site .
+	set -e; export PYTHONPATH=$(abspath build/frameworks/site); \
+	for release in $(FRAMEWORKS); do \
+	  rm -rf build/frameworks/$$release; $(PYTHON) -m venv build/frameworks/$$release; \
+	  build/frameworks/$$release/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+	    -r tests/frameworks/$$release.txt; \
+	  build/frameworks/$$release/bin/python -m pytest -o filterwarnings=default \
+	    tests/python/web tests/python/integrations; \
+	done
+
 crash: deps-test $(VENV)/.test $(VENV)/.package  ## kill KILLS workers of one shared memory at random instants
 	$(python) tests/faults/crash_campaign.py --kills $(KILLS)
 
-flood: deps-test $(VENV)/.test $(VENV)/.package  ## FLOOD_KEYS keys through a table for a million; steady clients keep their limits
+flood: deps-test $(VENV)/.test $(VENV)/.package  ## FLOOD_KEYS keys through a table for a million; invented keys against exhausted clients
 	$(python) tests/faults/flood_campaign.py --keys $(FLOOD_KEYS)
+	$(python) tests/faults/forget_campaign.py
 
 asan: deps-test $(VENV)/.build  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake --preset asan
@@ -122,7 +144,7 @@ portable: deps-test $(VENV)/.test  ## the C++ tests and those of Redis without w
 	  --config-settings=cmake.define.TIDEGATE_PORTABLE=ON
 	export PYTHONPATH=$(abspath build/portable-site); \
 	  $(call is_from,build/portable-site) && $(python) -m pytest \
-	  tests/python/test_limiter.py tests/redis/test_redis_async.py tests/redis/test_redis_store.py \
+	  tests/python/limiter/test_limiter.py tests/redis/test_redis_async.py tests/redis/test_redis_store.py \
 	  tests/redis/test_redis_faults.py
 
 fetch: deps-test $(VENV)/.build  ## build and test with every dependency built from its pinned source
@@ -137,6 +159,10 @@ fuzz: deps-fuzz $(VENV)/.build  ## run each libFuzzer target for FUZZ_SECONDS
 	  build/fuzz/tests/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/ \
 	    build/fuzz/tests/fuzz/found/$$target tests/fuzz/corpus/$$target; \
 	done
+
+chaos: deps-test $(VENV)/.test $(VENV)/.package  ## some 150 faults of servers, networks and processes, in at most 20 minutes
+	@mkdir -p build
+	$(python) tests/faults/chaos_campaign.py --minutes 20 --json build/chaos.json
 
 campaign: deps-test $(VENV)/.test $(VENV)/.package  ## what takes minutes: five million calls, outages of 10 s, 1,000 kills
 	TIDEGATE_LONG=1 $(python) -m pytest tests/redis/test_redis_clocks.py tests/redis/test_redis_refusals.py

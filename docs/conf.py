@@ -13,6 +13,7 @@ copyright = author
 release = re.findall(r'^version = "(.+)"', _PYPROJECT.read_text(encoding="utf-8"), re.MULTILINE)[0]
 
 extensions = ["myst_parser"]
+myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 

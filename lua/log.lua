@@ -5,8 +5,8 @@
 --   then the entries, 5 bytes of seconds and 4 of nanoseconds each; big-endian.
 --   Entries are appended and looked up by binary search, so that a call on a
 --   long log moves a few bytes; the front is cut off when it is the larger part.
--- ARGV, 6: period s, ns; count; cost; and for a release the instant of the
---   admission, s, ns (else 0, 0).
+-- ARGV, 6: period s, ns; count; cost; and for a release, and a refund that knows it, the
+--   instant of the admission, s, ns (else 0, 0).
 -- State in the reply, 6: newest s, ns; alive; 1 where instants had to be lowered
 --   because the clock went back; the instant at which enough units end for this
 --   cost, s, ns (0, 0 where it passes or never can). All 0 where fresh.
@@ -108,8 +108,12 @@ function log.write(key, a, now_s, now_n, state, charge)
   redis.call('PEXPIRE', key, life(sub(state.es, state.en, now_s, now_n)))
 end
 
--- Forgets the newest units.
+-- Forgets the units that were admitted at the given instant; without one the newest.
 function log.refund(key, a, now_s, now_n, state)
+  if ARGV[a + 4] ~= '0' or ARGV[a + 5] ~= '0' then
+    log.release(key, a, now_s, now_n, state)
+    return
+  end
   local n = math.min(tonumber(ARGV[a + 3]), state[3])
   if n == 0 then return end
   local last = 3 + 9 * (state.size - n)

@@ -30,6 +30,7 @@ import harness
 import tidegate
 from harness import Subject, Target
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "redis"))
 
 from redis_server import PATIENT, RedisServer

@@ -28,6 +28,7 @@ import tidegate
 from harness import Subject, Target
 from tidegate._core import ShmStore
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "redis"))
 
 from redis_server import RedisServer

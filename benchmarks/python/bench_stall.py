@@ -22,6 +22,7 @@ from typing import Any
 
 from tidegate.asgi import RateLimitMiddleware
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "redis"))
 
 from redis_server import RedisServer

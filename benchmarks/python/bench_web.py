@@ -26,6 +26,7 @@ from typing import Any
 
 import harness
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "redis"))
 from redis_server import PATIENT, RedisServer
 

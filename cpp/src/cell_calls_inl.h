@@ -118,17 +118,22 @@ struct CellCalls {
   }
 
   template <typename S>
-  static void RefundState(S& store, const Charge& charge, const Fingerprint& key,
-                          const Moment& moment) {
+  static int64_t RefundState(S& store, const Charge& charge, const Fingerprint& key,
+                             const Moment& moment) {
+    const Limit& limit = charge.limit->limit;
     [[maybe_unused]] const auto pass = store.Enter();
     const Table& table = store.TableOf(key);
     Table::Slot slot;
     while (table.Find(key, &slot)) {
-      const bool behind = Peek(charge.limit->limit, slot.state, moment.now_ns, 1).behind;
-      if (behind && !moment.confirmed) return;
-      const CellState next = Refund(charge.limit->limit, slot.state, moment.now_ns, charge.cost);
-      if (next == slot.state || Table::Replace(slot, next)) return;
+      const bool behind = Peek(limit, slot.state, moment.now_ns, 1).behind;
+      if (behind && !moment.confirmed) return 0;
+      const CellState next = Refund(limit, slot.state, moment.now_ns, charge.cost);
+      if (next == slot.state) return 0;
+      if (Table::Replace(slot, next)) {
+        return std::min(charge.cost, Refundable(limit, slot.state, moment.now_ns));
+      }
     }
+    return 0;
   }
 
   template <typename S>

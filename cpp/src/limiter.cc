@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "cell_calls_inl.h"
 #include "tidegate/redis_store.h"
 
@@ -15,6 +16,10 @@ absl::StatusOr<std::unique_ptr<Limiter>> Limiter::Create(const std::vector<Limit
                                                          std::string_view scope) {
   if (limits.empty()) {
     return absl::InvalidArgumentError("no limit was given; accepted is at least one");
+  }
+  if (limits.size() > kMostLimits) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(limits.size(), " limits were given; expected at most ", kMostLimits));
   }
   if (store == nullptr) {
     return absl::InvalidArgumentError("no store was given; accepted is one");
@@ -60,6 +65,12 @@ Limiter::Charges Limiter::PlanFor(std::string_view key, int64_t cost) const {
 }
 
 namespace {
+
+// The decision of a peek.
+Decision Uncharged(Decision decision) {
+  decision.SetChargedIn(ChargedIn::kNowhere);
+  return decision;
+}
 
 // For what one thread alone writes.
 TIDEGATE_INLINE void AddAlone(std::atomic<int64_t>& count, int64_t n) {
@@ -179,33 +190,33 @@ bool Limiter::HitWithoutWaiting(std::string_view key, int64_t cost, Decision* de
 }
 
 std::optional<Decision> Limiter::Begin(Op op, std::string_view key, int64_t cost,
-                                       int64_t admitted_ns,
+                                       const Decision* hit,
                                        std::function<void(const Decision&)> done) {
   if (redis_ == nullptr) {
     if (op == Op::kHit) return Hit(key, cost);
     if (op == Op::kPeek) return Peek(key, cost);
-    if (op == Op::kRefund) Refund(key, cost);
-    if (op == Op::kRelease) Release(key, cost, admitted_ns);
+    if (op == Op::kRefund) Refund(key, cost, hit);
+    if (op == Op::kRelease) Release(key, cost, *hit);
     if (op == Op::kReset) Reset(key);
     return Decision();
   }
-  Charges plan = PlanFor(key, cost);
-  if (op == Op::kRelease) {
-    plan.erase(std::remove_if(plan.begin(), plan.end(),
-                              [this](const Charge& charge) { return !Releases(*charge.limit); }),
-               plan.end());
-    if (plan.empty()) return Decision();
-  }
+  const Moment moment{NowNs()};
+  const bool gives_back = op == Op::kRefund || op == Op::kRelease;
+  const Charges plan = gives_back ? ToGiveBack(op, key, cost, hit, moment) : PlanFor(key, cost);
+  if (plan.empty()) return Decision();
   const auto finish = [this, op](const Decision& decision) {
     if (op == Op::kHit) Count(decision, decision.rule);
   };
-  const std::optional<Decision> early =
-      redis_->Begin(op, plan, admitted_ns, {NowNs()}, ClockToConfirm(),
-                    [finish, done = std::move(done)](const Decision& decision) {
+  std::optional<Decision> early =
+      redis_->Begin(op, plan, hit == nullptr ? 0 : hit->at_ns, moment, ClockToConfirm(),
+                    [finish, op, done = std::move(done)](const Decision& decision) {
                       finish(decision);
+                      if (op == Op::kPeek) return done(Uncharged(decision));
                       done(decision);
                     });
-  if (early.has_value()) finish(*early);
+  if (!early.has_value()) return early;
+  finish(*early);
+  if (op == Op::kPeek) early->SetChargedIn(ChargedIn::kNowhere);
   return early;
 }
 
@@ -222,12 +233,47 @@ Decision Limiter::Peek(std::string_view key, int64_t cost) {
   const Moment moment{NowNs()};
   Decision decision = store_->PeekAll(PlanFor(key, cost), moment);
   if (!blocks_) decision.at_ns = moment.now_ns;
-  return decision;
+  return Uncharged(decision);
 }
 
-void Limiter::Refund(std::string_view key, int64_t cost) {
-  for (const Charge& charge : PlanFor(key, cost)) {
+Decision Limiter::PeekFallback(std::string_view key) {
+  const Charge charge{key, limits_.data(), 1};
+  const Moment moment{NowNs()};
+  return Uncharged(redis_ != nullptr ? redis_->PeekFallback(charge, moment)
+                                     : store_->Peek(charge, moment));
+}
+
+Limiter::Charges Limiter::ToGiveBack(Op op, std::string_view key, int64_t cost, const Decision* hit,
+                                     const Moment& moment) {
+  Charges plan;
+  for (size_t i = 0; i < limits_.size(); ++i) {
+    if (op == Op::kRelease && !Releases(limits_[i])) continue;
+    Charge charge{key, &limits_[i], cost};
+    if (hit != nullptr && hit->charged_in(i) != ChargedIn::kStore) {
+      if (redis_ != nullptr && hit->charged_in(i) == ChargedIn::kFallback) {
+        redis_->GiveBackInFallback(charge, hit->at_ns, moment);
+      }
+      continue;
+    }
+    if (redis_ != nullptr && hit == nullptr) charge.cost -= redis_->RefundFallback(charge, moment);
+    if (charge.cost > 0) plan.push_back(charge);
+  }
+  return plan;
+}
+
+void Limiter::Refund(std::string_view key, int64_t cost, const Decision* hit) {
+  if (redis_ != nullptr) {
+    const Moment moment{NowNs()};
+    const Charges plan = ToGiveBack(Op::kRefund, key, cost, hit, moment);
+    redis_->GiveBack(Op::kRefund, plan, hit == nullptr ? 0 : hit->at_ns, moment);
+    return;
+  }
+  for (const Charge& charge : ToGiveBack(Op::kRefund, key, cost, hit, {})) {
     Moment moment{NowNs()};
+    if (hit != nullptr && IsLog(charge.limit->limit.algorithm())) {
+      store_->Release(charge, hit->at_ns, moment);
+      continue;
+    }
     if (!blocks_ && store_->Peek(charge, moment).behind) moment = {NowNs(), /*confirmed=*/true};
     store_->Refund(charge, moment);
   }
@@ -243,13 +289,11 @@ bool Limiter::Releases(const BoundLimit& limit) const {
   return algorithm == Algorithm::kConcurrency || (IsLog(algorithm) && limits_.size() == 1);
 }
 
-void Limiter::Release(std::string_view key, int64_t cost, int64_t admitted_ns) {
+void Limiter::Release(std::string_view key, int64_t cost, const Decision& hit) {
   const Moment moment{NowNs()};
-  for (const Charge& charge : PlanFor(key, cost)) {
-    if (Releases(*charge.limit)) {
-      store_->Release(charge, admitted_ns, moment);
-    }
-  }
+  const Charges plan = ToGiveBack(Op::kRelease, key, cost, &hit, moment);
+  if (redis_ != nullptr) return redis_->GiveBack(Op::kRelease, plan, hit.at_ns, moment);
+  for (const Charge& charge : plan) store_->Release(charge, hit.at_ns, moment);
 }
 
 void Limiter::HitMany(absl::Span<const std::string_view> keys, absl::Span<const int64_t> costs,

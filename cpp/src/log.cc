@@ -110,9 +110,11 @@ Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns, in
   return d;
 }
 
-void RefundLog(InstantRing* ring, int64_t now_ns, int64_t cost) {
+int64_t RefundLog(InstantRing* ring, int64_t now_ns, int64_t cost) {
   const size_t alive = ring->size() - ring->FirstAfter(now_ns);
-  ring->PopBack(std::min<size_t>(alive, static_cast<size_t>(cost)));
+  const size_t units = std::min<size_t>(alive, static_cast<size_t>(cost));
+  ring->PopBack(units);
+  return static_cast<int64_t>(units);
 }
 
 void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,

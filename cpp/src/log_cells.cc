@@ -168,13 +168,15 @@ int64_t LogCells::Free(int64_t end, int64_t most) {
   return freed;
 }
 
-void LogCells::Refund(const Moment& moment, int64_t cost) {
-  int64_t left = std::min(cost, limit_.count());
-  while (left > 0) {
+int64_t LogCells::Refund(const Moment& moment, int64_t cost) {
+  const int64_t most = std::min(cost, limit_.count());
+  int64_t freed = 0;
+  while (freed < most) {
     const InstantRing ring = Read(moment.now_ns).ring;
-    if (ring.empty()) return;
-    left -= Free(ring.newest(), left);
+    if (ring.empty()) break;
+    freed += Free(ring.newest(), most - freed);
   }
+  return freed;
 }
 
 void LogCells::Release(int64_t admitted_ns, const Moment& moment, int64_t cost) {

@@ -42,7 +42,7 @@ class LogCells {
 
   Decision Hit(const Moment& moment, int64_t cost);
   Decision Peek(const Moment& moment, int64_t cost) const;
-  void Refund(const Moment& moment, int64_t cost);
+  int64_t Refund(const Moment& moment, int64_t cost);
   void Release(int64_t admitted_ns, const Moment& moment, int64_t cost);
   void Reset();
 

@@ -119,16 +119,17 @@ Decision MemoryStore::Peek(const Charge& charge, const Moment& moment) {
   return decision;
 }
 
-void MemoryStore::Refund(const Charge& charge, const Moment& moment) {
+int64_t MemoryStore::Refund(const Charge& charge, const Moment& moment) {
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
   if (!IsLog(charge.limit->limit.algorithm())) {
-    CellCalls::RefundState(*this, charge, key, moment);
-    return;
+    return CellCalls::RefundState(*this, charge, key, moment);
   }
+  int64_t units = 0;
   const Gate::Pass pass(gate_);
   logs_->WithExisting(key, [&](InstantRing* ring) {
-    if (ring != nullptr) RefundLog(ring, moment.now_ns, charge.cost);
+    if (ring != nullptr) units = RefundLog(ring, moment.now_ns, charge.cost);
   });
+  return units;
 }
 
 void MemoryStore::Reset(const Charge& charge, const Moment&) {

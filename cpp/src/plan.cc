@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "tidegate/redis_store.h"
 
 namespace tidegate {
@@ -13,39 +14,53 @@ absl::StatusOr<std::unique_ptr<Plan>> Plan::Create(std::vector<Limiter*> limiter
   if (limiters.empty()) {
     return absl::InvalidArgumentError("no limiter was given; accepted is at least one");
   }
+  size_t limits = 0;
   for (const Limiter* limiter : limiters) {
     if (limiter->store_ != limiters[0]->store_) {
       return absl::InvalidArgumentError(
           "the limiters of a plan have different storages, which cannot charge all or none; "
           "accepted are limiters of one: Limiter(..., storage=other.storage)");
     }
+    limits += limiter->limits_.size();
+  }
+  if (limits > Limiter::kMostLimits) {
+    return absl::InvalidArgumentError(absl::StrCat("the limiters of a plan have ", limits,
+                                                   " limits; expected at most ",
+                                                   Limiter::kMostLimits));
   }
   return std::unique_ptr<Plan>(new Plan(std::move(limiters)));
 }
 
 Plan::Charged Plan::For(Keys keys, Costs costs) const {
   Charged charged;
-  uint32_t rule = 0;
   for (size_t i = 0; i < limiters_.size(); ++i) {
     for (const BoundLimit& limit : limiters_[i]->limits_) {
       const auto same = std::find_if(
           charged.charges.begin(), charged.charges.end(),
           [&](const Charge& c) { return c.limit->tag == limit.tag && c.key == keys[i]; });
+      charged.charge_of.push_back(static_cast<uint32_t>(same - charged.charges.begin()));
       if (same == charged.charges.end()) {
         charged.charges.push_back({keys[i], &limit, costs[i]});
-        charged.rules.push_back(rule);
       } else {
         const int64_t room = std::numeric_limits<int64_t>::max() - same->cost;
         same->cost += std::min(room, costs[i]);
       }
-      ++rule;
     }
   }
   return charged;
 }
 
-Decision Plan::Finish(Decision decision, const absl::InlinedVector<uint32_t, 4>& rules) const {
-  decision.rule = rules[decision.rule];
+Decision Plan::Finish(Decision decision, const absl::InlinedVector<uint32_t, 4>& charge_of) const {
+  if (decision.limits_elsewhere != 0 && decision.limits_elsewhere != Decision::kAllLimits) {
+    uint32_t elsewhere = 0;
+    for (size_t i = 0; i < charge_of.size() && i < Decision::kMostTracked; ++i) {
+      elsewhere |= (uint32_t{decision.limits_elsewhere} >> charge_of[i] & 1U) << i;
+    }
+    decision.limits_elsewhere = static_cast<uint16_t>(elsewhere);
+    if (charge_of.size() > Decision::kMostTracked) decision.SetChargedIn(ChargedIn::kNowhere);
+  }
+  decision.rule = static_cast<uint16_t>(
+      std::find(charge_of.begin(), charge_of.end(), decision.rule) - charge_of.begin());
   uint32_t first = 0;
   for (Limiter* limiter : limiters_) {
     const uint32_t after = first + static_cast<uint32_t>(limiter->limits_.size());
@@ -69,7 +84,7 @@ Decision Plan::Hit(Keys keys, Costs costs) {
     decision = first.store_->HitAll(charged.charges, {clock(), /*confirmed=*/true}, clock);
   }
   if (!blocks()) decision.at_ns = moment.now_ns;
-  return Finish(decision, charged.rules);
+  return Finish(decision, charged.charge_of);
 }
 
 std::optional<Decision> Plan::HitWithoutWaiting(Keys keys, Costs costs) {
@@ -79,7 +94,7 @@ std::optional<Decision> Plan::HitWithoutWaiting(Keys keys, Costs costs) {
   if (!first.store_->HitWithoutWaiting(charged.charges, {first.NowNs()}, &decision)) {
     return std::nullopt;
   }
-  return Finish(decision, charged.rules);
+  return Finish(decision, charged.charge_of);
 }
 
 std::optional<Decision> Plan::Begin(Keys keys, Costs costs,
@@ -89,10 +104,10 @@ std::optional<Decision> Plan::Begin(Keys keys, Costs costs,
   const Charged charged = For(keys, costs);
   const auto early =
       first.redis_->Begin(Op::kHit, charged.charges, 0, {first.NowNs()}, first.ClockToConfirm(),
-                          [this, rules = charged.rules, done = std::move(done)](
-                              const Decision& decision) { done(Finish(decision, rules)); });
+                          [this, charge_of = charged.charge_of, done = std::move(done)](
+                              const Decision& decision) { done(Finish(decision, charge_of)); });
   if (!early.has_value()) return std::nullopt;
-  return Finish(*early, charged.rules);
+  return Finish(*early, charged.charge_of);
 }
 
 }  // namespace tidegate

@@ -130,14 +130,11 @@ Decision ShmStore::Peek(const Charge& charge, const Moment& moment) {
   return LogCells(table_, limit, key, [](const Table::Entry&) {}).Peek(moment, charge.cost);
 }
 
-void ShmStore::Refund(const Charge& charge, const Moment& moment) {
+int64_t ShmStore::Refund(const Charge& charge, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
-  if (!IsLog(limit.algorithm())) {
-    CellCalls::RefundState(*this, charge, key, moment);
-  } else {
-    LogCells(table_, limit, key, [](const Table::Entry&) {}).Refund(moment, charge.cost);
-  }
+  if (!IsLog(limit.algorithm())) return CellCalls::RefundState(*this, charge, key, moment);
+  return LogCells(table_, limit, key, [](const Table::Entry&) {}).Refund(moment, charge.cost);
 }
 
 void ShmStore::Reset(const Charge& charge, const Moment&) {

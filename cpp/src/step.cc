@@ -197,6 +197,14 @@ Decision StepSliding(const Limit& limit, const CellState& state, int64_t now_ns,
   return d;
 }
 
+// Whether anything of the state still counts.
+bool IsUsed(const Limit& limit, const CellState& state, int64_t now_ns) {
+  const auto until = static_cast<int64_t>(state.w0);
+  // A bucket's state may lie less than a nanosecond ahead.
+  const bool in_part = IsBucket(limit.algorithm()) && until == now_ns && state.w1 != 0;
+  return until != 0 && (until > now_ns || in_part);
+}
+
 }  // namespace
 
 Interval CostInterval(const Limit& limit, int64_t cost) {
@@ -228,10 +236,7 @@ Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_
 
 CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost) {
   const bool bucket = IsBucket(limit.algorithm());
-  // A bucket's state may lie less than a nanosecond ahead.
-  const bool used = static_cast<int64_t>(state.w0) > now_ns ||
-                    (bucket && static_cast<int64_t>(state.w0) == now_ns && state.w1 != 0);
-  if (state.w0 == 0 || !used) return state;
+  if (!IsUsed(limit, state, now_ns)) return state;
   if (bucket) {
     // More than the burst is the burst: the state is then as good as new.
     const Interval back = CostInterval(limit, std::min(cost, limit.burst()));
@@ -248,6 +253,18 @@ CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns, int
   Counts c = fixed ? ReadFixed(limit, state, now_ns) : ReadSliding(limit, state, now_ns);
   c.current -= std::min(cost, c.current);
   return fixed ? WriteFixed(c) : WriteSliding(limit, c);
+}
+
+int64_t Refundable(const Limit& limit, const CellState& state, int64_t now_ns) {
+  if (!IsUsed(limit, state, now_ns)) return 0;
+  if (limit.algorithm() == Algorithm::kFixedWindow) return ReadFixed(limit, state, now_ns).current;
+  if (limit.algorithm() == Algorithm::kSlidingWindow) {
+    return ReadSliding(limit, state, now_ns).current;
+  }
+  const uint128 used =
+      Wide(static_cast<int64_t>(state.w0) - now_ns) * Wide(limit.denominator()) + uint128(state.w1);
+  const uint128 unit = Wide(limit.numerator());
+  return Narrow(std::min((used + unit - 1) / unit, Wide(limit.burst())));
 }
 
 Decision Peek(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost) {

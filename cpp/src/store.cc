@@ -24,11 +24,29 @@ void PlanVerdict::Add(const Decision& decision, uint32_t index) {
   const bool behind = decision_.behind || decision.behind;
   if (binds) {
     decision_ = decision;
-    decision_.rule = index;
+    decision_.rule = static_cast<uint16_t>(index);
     any_ = true;
   }
   decision_.behind = behind;
   decision_.delay_ns = decision_.allowed ? delay_ns : 0;
+  ++added_;
+  if (decision.limits_elsewhere != 0) [[unlikely]] {
+    ++added_elsewhere_;
+    elsewhere_ = decision.elsewhere;
+    if (index < Decision::kMostTracked) {
+      limits_elsewhere_ = static_cast<uint16_t>(limits_elsewhere_ | 1U << index);
+    }
+  }
+  if (added_elsewhere_ == 0) [[likely]]
+    return;
+  if (added_elsewhere_ == added_) {
+    decision_.SetChargedIn(elsewhere_);
+  } else if (index >= Decision::kMostTracked) {
+    decision_.SetChargedIn(ChargedIn::kNowhere);
+  } else {
+    decision_.elsewhere = elsewhere_;
+    decision_.limits_elsewhere = limits_elsewhere_;
+  }
 }
 
 absl::Status Store::Accepts(const Limit&) const { return absl::OkStatus(); }

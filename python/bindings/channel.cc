@@ -1,12 +1,15 @@
 #include "channel.h"
 
 #include <atomic>
+#include <cerrno>
 #include <memory>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "classes.h"
 #include "decision.h"
+#include "gil.h"
 
 namespace tidegate::python {
 
@@ -71,7 +74,7 @@ Channel::~Channel() {
                                         std::memory_order_relaxed)) {
   }
   // Where the queue is full, the next channel's.
-  if (!IsFinalizing()) (void)Py_AddPendingCall(DropOrphansSoon, nullptr);
+  (void)UnlessEnding([] { (void)Py_AddPendingCall(DropOrphansSoon, nullptr); });
 }
 
 void Channel::Push(const Call& call) {
@@ -94,7 +97,7 @@ void Channel::Drain() {
     draining_.swap(calls_);
   }
   for (const Call& call : draining_) {
-    Resolve(call, done, set_result);
+    RunPython([&] { Resolve(call, done, set_result); });
     Py_DECREF(call.future);
     Py_DECREF(call.owner);
   }
@@ -110,8 +113,8 @@ bool Channel::KickSoon(PyObject* channel, PyObject* loop, Limiter* limiter, PyOb
   if (to_kick_.empty()) {
     const auto method = py::reinterpret_steal<py::object>(PyObject_GetAttr(channel, kick));
     if (!method) return false;
-    const auto handle =
-        py::reinterpret_steal<py::object>(PyObject_CallMethodOneArg(loop, call_soon, method.ptr()));
+    const auto handle = py::reinterpret_steal<py::object>(
+        RunPython([&] { return PyObject_CallMethodOneArg(loop, call_soon, method.ptr()); }));
     if (!handle) return false;
   }
   Py_INCREF(owner);
@@ -132,7 +135,13 @@ void RegisterChannel(py::module_& m) {
   py::class_<Channel, std::shared_ptr<Channel>>(m, "Channel")
       .def(py::init([] {
         DropOrphans();
-        return std::make_shared<Channel>();
+        try {
+          return std::make_shared<Channel>();
+        } catch (const std::system_error& error) {
+          errno = error.code().value();
+          PyErr_SetFromErrno(PyExc_OSError);
+          throw py::error_already_set();
+        }
       }))
       .def("fileno", &Channel::fd)
       .def("drain", &Channel::Drain)

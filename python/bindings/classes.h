@@ -11,7 +11,6 @@
 namespace tidegate::python {
 
 void RegisterChannel(pybind11::module_& m);
-void RegisterJudge(pybind11::module_& m);
 void RegisterLimit(pybind11::module_& m);
 void RegisterClock(pybind11::module_& m);
 void RegisterLimiter(pybind11::module_& m);
@@ -21,15 +20,14 @@ void RegisterPlan(pybind11::module_& m);
 void RegisterRedisStore(pybind11::module_& m);
 void RegisterReplay(pybind11::module_& m);
 void RegisterShmStore(pybind11::module_& m);
-void RegisterTellingSend(pybind11::module_& m);
-void RegisterVerdict(pybind11::module_& m);
+// Those of web/.
+void RegisterHeaderSend(pybind11::module_& m);
+void RegisterPeer(pybind11::module_& m);
+void RegisterRequestDecision(pybind11::module_& m);
 
 // The clock that a caller named: None, a ManualClock, a callable that returns
 // int nanoseconds or float seconds, or an object with now_ns(). Null for None.
 std::shared_ptr<Clock> ClockFrom(const pybind11::object& clock);
-
-// Whether the interpreter ends: nothing of it may be called by threads of the core then.
-bool IsFinalizing();
 
 }  // namespace tidegate::python
 

@@ -6,6 +6,7 @@
 
 #include "classes.h"
 #include "convert.h"
+#include "gil.h"
 
 namespace tidegate::python {
 namespace {
@@ -19,16 +20,21 @@ constexpr const char* kAccepted =
 class PythonClock final : public Clock {
  public:
   explicit PythonClock(py::object read) : read_(std::move(read)) {}
-  // What cannot take the GIL cannot go on at all.
-  // NOLINTNEXTLINE(bugprone-exception-escape)
+  // NOLINTNEXTLINE(bugprone-exception-escape): nothing is thrown by what is called.
   ~PythonClock() override {
-    py::gil_scoped_acquire gil;
-    read_ = py::object();
+    if (!WithGil([this] { read_ = py::object(); })) (void)read_.release();
   }
 
   int64_t NowNs() override {
-    py::gil_scoped_acquire gil;
-    const py::object now = read_();
+    int64_t ns = 0;
+    // A thread of the core can do without: the reading was to confirm another.
+    if (!WithGil([&] { ns = Read(); })) throw PythonRaised();
+    return ns;
+  }
+
+ private:
+  int64_t Read() const {
+    const py::object now = CallPython(read_);
     if (PyFloat_Check(now.ptr())) return NsOf(PyFloat_AS_DOUBLE(now.ptr()), now);
     if (PyBool_Check(now.ptr()) || !PyIndex_Check(now.ptr())) Refuse(now);
     int overflow = 0;
@@ -38,7 +44,6 @@ class PythonClock final : public Clock {
     return std::clamp<int64_t>(ns, 0, kMaxInstantNs);
   }
 
- private:
   // Rounded to the finest decimal that a double of this size tells apart, microseconds in
   // this century: what was meant by 1767225600.1 is not the nearest double, which lies
   // 95 ns before it.

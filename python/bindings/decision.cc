@@ -1,5 +1,6 @@
 #include "decision.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -77,6 +78,12 @@ PyObject* GetDelay(PyObject* self, void*) { return PyFloat_FromDouble(Seconds(Of
 PyObject* GetRule(PyObject* self, void*) { return Text(Of(self).limit->rule()); }
 PyObject* GetIndex(PyObject* self, void*) { return PyLong_FromUnsignedLong(Of(self).rule); }
 PyObject* GetDegraded(PyObject* self, void*) { return PyBool_FromLong(Of(self).degraded); }
+PyObject* GetChargedIn(PyObject* self, void*) {
+  static PyObject* const names[] = {Interned("store"), Interned("fallback"), Interned("nowhere")};
+  PyObject* const name = names[static_cast<size_t>(Of(self).charged_in(0))];
+  Py_INCREF(name);
+  return name;
+}
 
 PyGetSetDef getters[] = {
     {"allowed", GetAllowed, nullptr, "Whether the call may pass.", nullptr},
@@ -95,6 +102,8 @@ PyGetSetDef getters[] = {
     {"rule", GetRule, nullptr, "Name of the limit that binds.", nullptr},
     {"_index", GetIndex, nullptr, "Which limit of the plan binds, by number.", nullptr},
     {"degraded", GetDegraded, nullptr, "Decided without the shared store.", nullptr},
+    {"_charged_in", GetChargedIn, nullptr,
+     "Where the first limit of its plan was charged: store, fallback or nowhere.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
@@ -126,10 +135,11 @@ PyObject* Repr(PyObject* self) {
 PyObject* Reduce(PyObject* self, PyObject*) {
   try {
     const Decision& d = Of(self);
-    return py::make_tuple(py::module_::import("tidegate._core").attr("_decision"),
-                          py::make_tuple(*d.limit, d.allowed, d.degraded, d.rule, d.retry_after_ns,
-                                         d.reset_after_ns, d.delay_ns, d.at_ns, d.used_ns,
-                                         d.used_fraction, d.used_units))
+    return py::make_tuple(
+               py::module_::import("tidegate._core").attr("_decision"),
+               py::make_tuple(*d.limit, d.allowed, d.degraded, d.rule, d.retry_after_ns,
+                              d.reset_after_ns, d.delay_ns, d.at_ns, d.used_ns, d.used_fraction,
+                              d.used_units, static_cast<int>(d.elsewhere), d.limits_elsewhere))
         .release()
         .ptr();
   } catch (py::error_already_set& error) {
@@ -138,9 +148,10 @@ PyObject* Reduce(PyObject* self, PyObject*) {
   }
 }
 
-py::object Restored(const py::object& limit, bool allowed, bool degraded, uint32_t rule,
+py::object Restored(const py::object& limit, bool allowed, bool degraded, uint16_t rule,
                     int64_t retry_after_ns, int64_t reset_after_ns, int64_t delay_ns, int64_t at_ns,
-                    int64_t used_ns, int64_t used_fraction, int64_t used_units) {
+                    int64_t used_ns, int64_t used_fraction, int64_t used_units, int elsewhere,
+                    uint16_t limits_elsewhere) {
   Decision d;
   d.limit = &limit.cast<const Limit&>();
   d.allowed = allowed;
@@ -153,11 +164,32 @@ py::object Restored(const py::object& limit, bool allowed, bool degraded, uint32
   d.used_ns = used_ns;
   d.used_fraction = used_fraction;
   d.used_units = used_units;
+  // From a pickle, which anything may have written.
+  d.elsewhere =
+      static_cast<ChargedIn>(std::clamp(elsewhere, 0, static_cast<int>(ChargedIn::kNowhere)));
+  d.limits_elsewhere = limits_elsewhere;
   return py::reinterpret_steal<py::object>(NewDecision(d, limit.ptr()));
+}
+
+// (number): the decision of a plan as one on its limits from this number on, which says where
+// those were charged.
+PyObject* FromLimit(PyObject* self, PyObject* number) {
+  const size_t first = PyLong_AsSize_t(number);
+  if (first == static_cast<size_t>(-1) && PyErr_Occurred() != nullptr) return nullptr;
+  const Decision& d = Of(self);
+  if (d.limits_elsewhere == 0 || d.limits_elsewhere == Decision::kAllLimits) {
+    Py_INCREF(self);
+    return self;
+  }
+  Decision part = d;
+  part.limits_elsewhere =
+      first < Decision::kMostTracked ? static_cast<uint16_t>(d.limits_elsewhere >> first) : 0;
+  return NewDecision(part, reinterpret_cast<DecisionObject*>(self)->owner);
 }
 
 PyMethodDef methods[] = {
     {"__reduce__", Reduce, METH_NOARGS, "For pickle and copy."},
+    {"_from_limit", FromLimit, METH_O, "The same decision, of the limits from this one on."},
     {nullptr, nullptr, 0, nullptr},
 };
 

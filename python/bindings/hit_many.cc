@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "convert.h"
+#include "gil.h"
 #include "limiter.h"
 #include "tidegate/limiter.h"
 
@@ -26,8 +27,9 @@ class Items {
       Throw(Error::kArgumentType,
             std::string(what) + " are " + Shown(sequence.ptr()) + "; accepted is " + accepted);
     }
-    items_ = py::reinterpret_steal<py::object>(as_tuple ? PySequence_Tuple(sequence.ptr())
-                                                        : PySequence_Fast(sequence.ptr(), what));
+    items_ = py::reinterpret_steal<py::object>(RunPython([&] {
+      return as_tuple ? PySequence_Tuple(sequence.ptr()) : PySequence_Fast(sequence.ptr(), what);
+    }));
     if (!items_) throw py::error_already_set();
   }
   size_t size() const { return static_cast<size_t>(PySequence_Fast_GET_SIZE(items_.ptr())); }

@@ -17,6 +17,7 @@
 #include "convert.h"
 #include "decision.h"
 #include "fast_call.h"
+#include "gil.h"
 #include "limiter.h"
 
 namespace tidegate::python {
@@ -149,9 +150,19 @@ PyObject* FastAllow(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
   });
 }
 
-// (op, key, cost, admitted, loop, channel): begins what an event loop must not wait for.
-// The decision or None where it takes no wait, else a future of the loop. `admitted` is
-// the decision that a release gives back, else None.
+// The decision in `object`, null where that is None. Throws for anything else.
+const Decision* HitFrom(PyObject* object) {
+  if (object == Py_None) return nullptr;
+  const Decision* const hit = GetDecision(object);
+  if (hit == nullptr) {
+    Throw(Error::kArgumentType, "the decision is " + Shown(object) + "; expected a Decision");
+  }
+  return hit;
+}
+
+// (op, key, cost, hit, loop, channel): begins what an event loop must not wait for.
+// The decision or None where it takes no wait, else a future of the loop. `hit` is the
+// decision that a refund or a release gives back, else None.
 PyObject* FastBegin(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject*) {
   return Guarded([&]() -> PyObject* {
     static PyObject* const create_future = PyUnicode_InternFromString("create_future");
@@ -167,10 +178,13 @@ PyObject* FastBegin(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
     if (PyErr_Occurred() != nullptr || !key.Read(args[1]) || !ReadCost(args[2], &cost)) {
       return nullptr;
     }
-    const Decision* admitted = args[3] == Py_None ? nullptr : GetDecision(args[3]);
+    const Decision* hit = HitFrom(args[3]);
+    if (op == Op::kRelease && hit == nullptr) {
+      Throw(Error::kArgumentType, "the decision of a release is None; expected a Decision");
+    }
     auto channel = py::handle(args[5]).cast<std::shared_ptr<Channel>>();
-    auto future =
-        py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(args[4], create_future));
+    auto future = py::reinterpret_steal<py::object>(
+        RunPython([&] { return PyObject_CallMethodNoArgs(args[4], create_future); }));
     if (!future) return nullptr;
     const bool decides = op == Op::kHit || op == Op::kPeek;
     // Given to the channel with the call.
@@ -182,7 +196,7 @@ PyObject* FastBegin(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
     };
     std::optional<Decision> early;
     try {
-      early = limiter->Begin(op, key.view(), cost, admitted == nullptr ? 0 : admitted->at_ns, done);
+      early = limiter->Begin(op, key.view(), cost, hit, done);
     } catch (...) {  // of a clock that is written in Python
       Py_DECREF(kept);
       Py_DECREF(self);
@@ -261,6 +275,12 @@ std::unique_ptr<PyLimiter> Make(const std::vector<Limit>& limits,
 }  // namespace
 
 void RegisterLimiter(py::module_& m) {
+  // What Limiter._begin() begins.
+  m.attr("HIT") = static_cast<int>(Op::kHit);
+  m.attr("PEEK") = static_cast<int>(Op::kPeek);
+  m.attr("REFUND") = static_cast<int>(Op::kRefund);
+  m.attr("RELEASE") = static_cast<int>(Op::kRelease);
+  m.attr("RESET") = static_cast<int>(Op::kReset);
   py::options options;
   options.disable_function_signatures();  // those below are read by inspect.signature()
   py::class_<PyLimiter> limiter(m, "Limiter");
@@ -280,13 +300,24 @@ void RegisterLimiter(py::module_& m) {
           py::arg("key"))
       .def(
           "refund",
-          [](PyLimiter& self, const py::object& key, const py::object& cost) {
+          [](PyLimiter& self, const py::object& key, const py::object& cost,
+             const py::object& decision) {
             Limiter& l = Checked(self);
             const KeyView view = KeyFrom(key);
             const int64_t units = CostFrom(cost);
-            Run(l, [&] { l.Refund(view.view(), units); });
+            const Decision* hit = HitFrom(decision.ptr());
+            Run(l, [&] { l.Refund(view.view(), units, hit); });
           },
-          py::arg("key"), py::arg("cost") = 1)
+          py::arg("key"), py::arg("cost") = 1, py::kw_only(), py::arg("decision") = py::none())
+      .def(
+          "_peek_fallback",
+          [](PyLimiter& self, const py::object& key) {
+            Limiter& l = Checked(self);
+            const KeyView view = KeyFrom(key);
+            const Decision standing = l.PeekFallback(view.view());
+            return std::make_pair(*standing.limit, standing.reset_after_ns);
+          },
+          py::arg("key"))
       .def(
           "_check",
           [](PyLimiter& self, const py::object& key, const py::object& cost) {
@@ -305,7 +336,7 @@ void RegisterLimiter(py::module_& m) {
             if (l == nullptr) throw py::error_already_set();
             const KeyView view = KeyFrom(key);
             const int64_t units = CostFrom(cost);
-            Run(*l, [&] { l->Release(view.view(), units, admitted->at_ns); });
+            Run(*l, [&] { l->Release(view.view(), units, *admitted); });
           },
           py::arg("key"), py::arg("cost"), py::arg("decision"))
       .def("hit_many", &PyHitMany, py::arg("keys"), py::arg("costs") = py::none(),
@@ -317,10 +348,15 @@ void RegisterLimiter(py::module_& m) {
       .def("_stats",
            [](PyLimiter& self) {
              const LimiterStats s = Checked(self).stats();
-             return py::make_tuple(s.allowed, s.denied, s.store.degraded, s.store.errors,
-                                   s.store.keys, s.store.evictions, s.store.evicted_live,
-                                   s.store.script_errors, s.store.denied_locally,
-                                   s.store.breaker_opened, s.store.breaker_open);
+             return py::dict(py::arg("allowed") = s.allowed, py::arg("denied") = s.denied,
+                             py::arg("degraded") = s.store.degraded,
+                             py::arg("errors") = s.store.errors, py::arg("keys") = s.store.keys,
+                             py::arg("evictions") = s.store.evictions,
+                             py::arg("evicted_live") = s.store.evicted_live,
+                             py::arg("script_errors") = s.store.script_errors,
+                             py::arg("denied_locally") = s.store.denied_locally,
+                             py::arg("breaker_opened") = s.store.breaker_opened,
+                             py::arg("breaker_open") = s.store.breaker_open);
            })
       .def("_refused", [](PyLimiter& self) { return Checked(self).refused(); })
       .def("_close", [](PyLimiter& self) { self.open = nullptr; });

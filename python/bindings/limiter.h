@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "gil.h"
 #include "tidegate/limiter.h"
 
 namespace tidegate::python {
@@ -25,8 +26,7 @@ template <typename Call>
 auto Run(const Limiter& limiter, Call call) {
   if (!limiter.blocks()) [[likely]]
     return call();
-  const pybind11::gil_scoped_release release;
-  return call();
+  return WithoutGil(call);
 }
 
 // hit_many(): who was allowed, in order. A list for a sequence, a NumPy bool array for an array.

@@ -2,6 +2,7 @@
 
 #include "classes.h"
 #include "decision.h"
+#include "gil.h"
 
 namespace {
 
@@ -19,6 +20,7 @@ constexpr const char* kMainOnly =
 PYBIND11_MODULE(_core, m) {
   if (!IsMainInterpreter()) throw pybind11::import_error(kMainOnly);
   m.attr("__version__") = TIDEGATE_VERSION;
+  tidegate::python::RegisterGil();
   tidegate::python::RegisterDecision(m);
   tidegate::python::RegisterChannel(m);
   tidegate::python::RegisterLimit(m);
@@ -29,9 +31,9 @@ PYBIND11_MODULE(_core, m) {
   tidegate::python::RegisterRedisStore(m);
   tidegate::python::RegisterReplay(m);
   tidegate::python::RegisterShmStore(m);
-  tidegate::python::RegisterVerdict(m);
-  tidegate::python::RegisterJudge(m);
-  tidegate::python::RegisterTellingSend(m);
+  tidegate::python::RegisterRequestDecision(m);
+  tidegate::python::RegisterHeaderSend(m);
+  tidegate::python::RegisterPeer(m);
 }
 #undef PyInit__core
 

@@ -13,6 +13,7 @@
 #include "classes.h"
 #include "convert.h"
 #include "decision.h"
+#include "gil.h"
 #include "limiter.h"
 
 namespace tidegate::python {
@@ -47,7 +48,7 @@ class PyPlan {
     const Call call(*this, keys, costs);
     auto channel = channel_object.cast<std::shared_ptr<Channel>>();
     Channel& heard = *channel;
-    py::object future = loop.attr("create_future")();
+    py::object future = CallPython(loop.attr("create_future"));
     // Given to the channel with the call. The limits live as long as the plan.
     PyObject* const kept = future.inc_ref().ptr();
     PyObject* const owner = self.inc_ref().ptr();
@@ -120,8 +121,7 @@ class PyPlan {
   };
 
   Decision HitReleased(const Call& call) {
-    const py::gil_scoped_release release;
-    return plan_->Hit(call.keys, call.costs);
+    return WithoutGil([&] { return plan_->Hit(call.keys, call.costs); });
   }
 
   py::object New(const Decision& decision) const {

@@ -1,23 +1,21 @@
 // tidegate._core.RedisStore. What its URI and options mean is told by
-// tidegate/_redis.py, which hands over values of the right types.
+// tidegate/_storage/redis_uri.py, which hands over values of the right types.
 #include "tidegate/redis_store.h"
 
-#include <pthread.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "classes.h"
 #include "convert.h"
-#include "redis/connection.h"
+#include "gil.h"
+#include "redis/client.h"
 
 namespace tidegate::python {
 namespace {
@@ -30,93 +28,46 @@ OnError OnErrorFrom(const std::string& text) {
                                    "; accepted are fallback, open and closed");
 }
 
-// Set by atexit, before the interpreter begins to end: from then on a thread that asks
-// for the GIL may be ended in the middle of C++, which ends the process.
-std::atomic<bool> ending{false};
-// Threads of the core that are in Python, or wait for the GIL.
-std::atomic<int> visitors{0};
-
-// One of them, where it may come in at all.
-class Visit {
- public:
-  Visit() {
-    if (!IsFinalizing()) gil_.emplace();
-  }
-  Visit(const Visit&) = delete;
-  Visit& operator=(const Visit&) = delete;
-  explicit operator bool() const { return gil_.has_value(); }
-
- private:
-  struct Counted {
-    Counted() { visitors.fetch_add(1); }
-    ~Counted() { visitors.fetch_sub(1); }
-  };
-  // Before the GIL is asked for, and until it was let go of.
-  const Counted counted_;
-  std::optional<py::gil_scoped_acquire> gil_;
-};
-
-// Lets nobody in any more, and waits until those who are in have left.
-void End() {
-  ending.store(true);
-  const py::gil_scoped_release release;
-  const absl::Time deadline = absl::Now() + absl::Seconds(2);
-  while (visitors.load() > 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
-}
-
-}  // namespace
-
-bool IsFinalizing() {
-  if (ending.load(std::memory_order_acquire)) return true;
-#if PY_VERSION_HEX >= 0x030d0000
-  return Py_IsFinalizing() != 0;
-#else
-  return _Py_IsFinalizing() != 0;
-#endif
-}
-
-namespace {
-
 // A function that may be let go of by any thread.
 std::shared_ptr<py::object> Keep(const py::object& function) {
   return {new py::object(function), [](py::object* object) {
-            const Visit visit;
-            if (visit) {
-              *object = py::object();
-            } else {
-              object->release();
-            }
+            if (!WithGil([&] { *object = py::object(); })) (void)object->release();
             delete object;
           }};
 }
 
-std::function<void(bool, const std::string&)> HookFrom(const py::object& hook) {
-  return [kept = Keep(hook)](bool open, const std::string& why) {
-    const Visit visit;
-    if (!visit) return;
-    try {
-      (*kept)(open, why);
-    } catch (py::error_already_set& error) {
-      error.discard_as_unraisable("a hook of the breaker");
-    }
+template <typename... Arguments>
+std::function<void(Arguments...)> HookFrom(const py::object& hook, const char* name) {
+  return [kept = Keep(hook), name](Arguments... arguments) {
+    if (IsEnding()) return;
+    (void)WithGil([&] {
+      try {
+        (void)CallPython(*kept, arguments...);
+      } catch (py::error_already_set& error) {
+        error.discard_as_unraisable(name);
+      }
+    });
   };
 }
 
 // What goes wrong is told by its type alone: a message might hold the secret.
 std::function<absl::StatusOr<std::string>()> SourceFrom(const py::object& source) {
-  return [kept = Keep(source)]() -> absl::StatusOr<std::string> {
-    const Visit visit;
-    if (!visit) return absl::UnavailableError("the interpreter ends");
-    try {
-      const py::object password = (*kept)();
-      if (!py::isinstance<py::str>(password) && !py::isinstance<py::bytes>(password)) {
-        return absl::UnavailableError("the password function returned no str");
+  return [kept = Keep(source)] {
+    absl::StatusOr<std::string> given = absl::UnavailableError("the interpreter is ending");
+    (void)WithGil([&] {
+      try {
+        const py::object password = CallPython(*kept);
+        if (!py::isinstance<py::str>(password) && !py::isinstance<py::bytes>(password)) {
+          given = absl::UnavailableError("the password function returned no str");
+        } else {
+          given = password.cast<std::string>();
+        }
+      } catch (py::error_already_set& error) {
+        given = absl::UnavailableError("the password function raised " +
+                                       error.type().attr("__name__").cast<std::string>());
       }
-      return password.cast<std::string>();
-    } catch (py::error_already_set& error) {
-      return absl::UnavailableError("the password function raised " +
-                                    error.type().attr("__name__").cast<std::string>());
-    }
+    });
+    return given;
   };
 }
 
@@ -142,11 +93,8 @@ py::object ObjectFrom(const redisReply& reply) {
 }
 
 py::object Command(RedisStore& store, const std::vector<std::string>& words, double timeout) {
-  absl::StatusOr<redis::Reply> reply = absl::UnknownError("");
-  {
-    const py::gil_scoped_release release;
-    reply = store.Command(words, absl::Seconds(timeout));
-  }
+  const absl::StatusOr<redis::Reply> reply =
+      WithoutGil([&] { return store.Command(words, absl::Seconds(timeout)); });
   ThrowUnlessOk(reply.status());
   if ((*reply)->type == REDIS_REPLY_ERROR) {
     Throw(Error::kStorage, std::string((*reply)->str, (*reply)->len));
@@ -211,27 +159,25 @@ std::shared_ptr<RedisStore> Make(const py::kwargs& given) {
   take_duration("deny_cache_max", &o.deny_cache_max);
   take("max_queue", &o.max_queue);
   take("fallback", &o.fallback);
-  if (given.contains("on_breaker")) o.on_breaker = HookFrom(given["on_breaker"]);
+  if (given.contains("on_breaker")) {
+    o.on_breaker = HookFrom<bool, const std::string&>(given["on_breaker"], "on_breaker");
+  }
+  if (given.contains("on_script_error")) {
+    o.on_script_error = HookFrom<const std::string&>(given["on_script_error"], "on_script_error");
+  }
   return ValueOrThrow(RedisStore::Create(std::move(o)));
 }
 
 }  // namespace
 
 void RegisterRedisStore(py::module_& m) {
-  py::module_::import("atexit").attr("register")(py::cpp_function(&End));
-  // Those who were in are not in the child.
-  pthread_atfork(nullptr, nullptr, [] { visitors.store(0); });
   py::class_<RedisStore, Store, std::shared_ptr<RedisStore>>(m, "RedisStore")
       .def(py::init(&Make))
       .def_property_readonly("client_clock", &RedisStore::client_clock)
       .def("command", &Command, py::arg("words"), py::arg("timeout") = 1.0)
       // None, or what is wrong.
       .def("ping", [](RedisStore& store) -> py::object {
-        absl::Status status;
-        {
-          const py::gil_scoped_release release;
-          status = store.Ping();
-        }
+        const absl::Status status = WithoutGil([&] { return store.Ping(); });
         if (status.ok()) return py::none();
         return py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
             status.message().data(), static_cast<Py_ssize_t>(status.message().size()), "replace"));

@@ -10,18 +10,15 @@
 
 #include "classes.h"
 #include "convert.h"
+#include "gil.h"
 
 namespace tidegate::python {
 
 void RegisterShmStore(py::module_& m) {
   py::class_<ShmStore, Store, std::shared_ptr<ShmStore>>(m, "ShmStore")
       .def(py::init([](const std::string& name, std::optional<int64_t> capacity) {
-             absl::StatusOr<std::shared_ptr<ShmStore>> store;
-             {
-               py::gil_scoped_release released;
-               store = ShmStore::Open(name, {.capacity = capacity});
-             }
-             return ValueOrThrow(std::move(store));
+             return ValueOrThrow(
+                 WithoutGil([&] { return ShmStore::Open(name, {.capacity = capacity}); }));
            }),
            py::arg("name"), py::arg("capacity") = py::none())
       .def_property_readonly_static("DEFAULT_CAPACITY",

@@ -30,7 +30,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from tidegate._decorator import rate_limit
+    from tidegate._integrations.decorator import rate_limit
     from tidegate._plan import Plan
     from tidegate._stats import Stats
 
@@ -59,7 +59,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Not everybody needs these, and they take longer to import than all the rest.
     if name == "rate_limit":
-        from tidegate._decorator import rate_limit
+        from tidegate._integrations.decorator import rate_limit
 
         return rate_limit
     if name == "Plan":

@@ -10,12 +10,16 @@ from collections.abc import Awaitable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Callable, Final, Literal, final, overload
 
-from tidegate._clock import ClockLike
-from tidegate._guard import Guard, Judgement
-from tidegate._guard import Verdict as GuardVerdict
-from tidegate._terms import Terms
+from typing_extensions import Self
 
 __version__: Final[str]
+
+# The operations of Limiter._begin().
+HIT: Final[int]
+PEEK: Final[int]
+REFUND: Final[int]
+RELEASE: Final[int]
+RESET: Final[int]
 
 @final
 class Decision:
@@ -52,6 +56,9 @@ class Decision:
         """Decided without the shared store."""
     @property
     def _index(self) -> int: ...
+    @property
+    def _charged_in(self) -> Literal["store", "fallback", "nowhere"]: ...
+    def _from_limit(self, number: int, /) -> Decision: ...
     def __bool__(self) -> bool: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
@@ -114,12 +121,12 @@ class Limit:
     def __eq__(self, other: object) -> bool: ...
     def __hash__(self) -> int: ...
 
-class Fields:
-    """What Verdict makes the fields of responses by; see fields_for() in _headers.py. Immutable.
+class HeaderFields:
+    """Templates of the rate-limit header fields; see fields_for() in _web/headers.py.
 
-    `limiter` is the one whose clock tells the time. `rules` are limits: name, capacity, and the
-    name as it stands in the fields. `policy` is the value of RateLimit-Policy, None where it
-    and RateLimit are not told.
+    Immutable. `limiter` is the one whose clock tells the time. `rules` are limits: name,
+    capacity, and the name as it stands in the fields. `policy` is the value of
+    RateLimit-Policy, None where it and RateLimit are not sent.
     """
 
     def __init__(
@@ -130,67 +137,59 @@ class Fields:
         policy: bytes | None,
     ) -> None: ...
 
-class Judge:
-    """Judges requests of which nothing has to be asked but a key.
+class HeaderSend:
+    """`send` of an ASGI server, which adds the fields of a decision to the message with headers.
 
-    Guard inherits it, and judges all others by its `_judge_otherwise`.
-    """
-
-    @overload
-    def judge(self, request: Any, /, *, blocking: Literal[True]) -> GuardVerdict | None: ...
-    @overload
-    def judge(self, request: Any, /, *, blocking: bool = False) -> Judgement:
-        """Charges the request; None where it is none of the limiter's business.
-
-        Where something must be awaited, it returns a coroutine of that; never with
-        `blocking`, where awaitables are not accepted.
-        """
-    def _judge_by(
-        self,
-        verdict_type: type[GuardVerdict],
-        terms: Terms,
-        limiter: Limiter,
-        cost: int,
-        observers: Any,
-        reads_peer: bool,
-        /,
-    ) -> None:
-        """Has requests judged in the core, by a limiter that never waits."""
-
-class TellingSend:
-    """`send` of an ASGI server, which adds the fields of a verdict to the message with headers.
-
-    What it does not add them to it hands on as it is, else a copy.
+    Other messages are passed through unchanged; the message with headers is copied first.
     """
 
     def __new__(
-        cls, send: Callable[[Any], Awaitable[None]], verdict: GuardVerdict, /
-    ) -> TellingSend: ...
+        cls, send: Callable[[Any], Awaitable[None]], decision: RequestDecision, /
+    ) -> HeaderSend: ...
     def __call__(self, message: Any, /) -> Awaitable[None]: ...
 
-class Verdict:
-    """A decision on one request, and what its response is to say.
+class RequestDecision:
+    """A decision on one request, and the header fields of its response.
 
-    `guard` is the one whose limit binds, `terms` have the fields, `charges` are the
-    subclass's. `decided_ns` is the instant of the decision by the limiter's clock, None where
-    that is what made it. Of a refusal, `guard.extra_wait(decision)` is asked once how many
-    seconds more it is to tell of.
+    `decided_ns` is when it was made, by the limiter's clock; None for the decision's own time.
+    `extra_s` is added to the wait of a refusal. `limiter`, `limits` and `charges` are kept for
+    the subclass, that of tidegate._web.request_limiter.
 
-    The methods tell of it in a response that is sent now. Instants and spans are whole seconds,
-    rounded up; an instant that has gone by since is told as now.
+    The methods make the fields of a response that is sent now. Instants and spans are whole
+    seconds, rounded up; an instant in the past is sent as now.
     """
 
-    guard: Guard
     decision: Decision
-    _terms: Terms
+    limiter: Any
+    limits: Any
     _charges: Any
 
     def __new__(
-        cls, guard: Guard, terms: Terms, decision: Decision, decided_ns: int | None, charges: Any, /
-    ) -> Verdict: ...
+        cls,
+        fields: HeaderFields,
+        decision: Decision,
+        decided_ns: int | None,
+        extra_s: float,
+        limiter: Any,
+        limits: Any,
+        charges: Any,
+        /,
+    ) -> Self: ...
+    @classmethod
+    def _make(
+        cls,
+        fields: HeaderFields,
+        decision: Decision,
+        decided_ns: int | None,
+        extra_s: float,
+        limiter: Any,
+        limits: Any,
+        charges: Any,
+        /,
+    ) -> Self: ...
     @property
     def wait(self) -> int | None:
-        """Whole seconds that a refusal tells to wait; None of others, and where it is no use."""
+        """Whole seconds to wait after a refusal; None for others, and where no wait helps."""
     def fields(self) -> list[tuple[bytes, bytes]]:
         """The fields as ASGI wants them, with names in lower case."""
     def merged(self, headers: Iterable[tuple[bytes, bytes]], /) -> list[tuple[bytes, bytes]]:
@@ -281,9 +280,9 @@ class Channel:
 class RedisStore(Store):
     """The store that a fleet shares: one round trip to one Redis for each decision.
 
-    Its options are those of the URI, as tidegate._redis reads them. It begins to connect at
-    once; a server that cannot be reached is no error. Raises ConfigurationError for an
-    option that is not accepted. Calls release the GIL while they wait.
+    Its options are those of the URI, as tidegate._storage.redis_uri reads them. It begins to
+    connect at once; a server that cannot be reached is no error. Raises ConfigurationError for
+    an option that is not accepted. Calls release the GIL while they wait.
     """
 
     def __init__(self, **options: Any) -> None: ...
@@ -300,7 +299,7 @@ class Limiter:
     """What tidegate.Limiter inherits; see there for keys, costs and errors."""
 
     def __init__(
-        self, limits: Sequence[Limit], store: Store, clock: ClockLike, scope: str | bytes
+        self, limits: Sequence[Limit], store: Store, clock: object, scope: str | bytes
     ) -> None: ...
     def hit(self, key: str | bytes, cost: int = 1) -> Decision:
         """Charges `cost` to `key` and tells whether it may pass. A refusal charges nothing."""
@@ -311,8 +310,9 @@ class Limiter:
         `reset_after` as they are without it. Charges nothing."""
     def reset(self, key: str | bytes) -> None:
         """Makes `key` as good as new."""
-    def refund(self, key: str | bytes, cost: int = 1) -> None:
-        """Gives `cost` units back to `key`, never beyond what a fresh key has."""
+    def refund(self, key: str | bytes, cost: int = 1, *, decision: Decision | None = None) -> None:
+        """Gives `cost` units back to `key`, never beyond what a fresh key has; with the
+        `decision` of the hit that charged them, exactly where it did."""
     @overload
     def hit_many(
         self, keys: Sequence[str | bytes], costs: Iterable[int] | None = None
@@ -325,17 +325,20 @@ class Limiter:
         keys. `costs` are as many as keys, 1 each where not given. All keys and costs are
         read before the first is charged: one that is not accepted charges nothing.
         """
+    def _peek_fallback(self, key: str | bytes) -> tuple[Limit, int]:
+        """What the fallback grants of the first limit, and nanoseconds until `key` is as if
+        untouched there."""
     def _check(self, key: str | bytes, cost: int) -> None: ...
     def _release(self, key: str | bytes, cost: int, decision: Decision) -> None: ...
     def _now_ns(self) -> int: ...
-    def _stats(self) -> tuple[int, int, int, int, int, int, int, int, int, int, bool]: ...
+    def _stats(self) -> dict[str, Any]: ...
     def _refused(self) -> list[int]: ...
     def _begin(
         self,
         op: int,
         key: str | bytes,
         cost: int,
-        admitted: Decision | None,
+        hit: Decision | None,
         loop: AbstractEventLoop,
         channel: Channel,
         /,
@@ -372,3 +375,7 @@ def replay(
 def system_now_ns() -> int:
     """The system clock as limiters read it: Unix time at the start of the process, carried
     on by the monotonic clock. Nanoseconds."""
+
+def peer_of(request: Any, /) -> str | None:
+    """The address of the connection of an ASGI request, where it is plain: in ASCII and without
+    a colon. None for all others, of which tidegate.keys.peer knows more."""

@@ -15,22 +15,22 @@ from tidegate._errors import (
 )
 from tidegate._limit import as_limits
 from tidegate._slot import Slot
-from tidegate._storage import open_store
-from tidegate._waiting import WaitingRoom
+from tidegate._storage.uri import open_store
+from tidegate._wait_queue import WaitingRoom
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
-    from types import ModuleType
     from typing import Any, Union
 
     from typing_extensions import Self, Unpack
 
+    from tidegate._asyncio import AsyncBridge
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
     from tidegate._stats import Stats
-    from tidegate._storage import StorageLike, StorageOptions
-    from tidegate._waiting import Ticket
+    from tidegate._storage.options import StorageLike, StorageOptions
+    from tidegate._wait_queue import Ticket
 
     Key = Union[str, bytes]
 
@@ -118,7 +118,7 @@ class Limiter(_core.Limiter):
         loops = self._loops
         if loops is None:
             return self.hit(key, cost)
-        answer = loops.begin(self, loops.HIT, key, cost)
+        answer: Any = loops.begin(self, loops.HIT, key, cost)
         return answer if type(answer) is Decision else await answer
 
     async def allow_async(self, key: Key, cost: int = 1) -> bool:
@@ -132,13 +132,15 @@ class Limiter(_core.Limiter):
             self.peek(key, cost) if loops is None else await loops.ask(self, loops.PEEK, key, cost)
         )
 
-    async def refund_async(self, key: Key, cost: int = 1) -> None:
+    async def refund_async(
+        self, key: Key, cost: int = 1, *, decision: Decision | None = None
+    ) -> None:
         """As refund(), without blocking the event loop."""
         loops = self._loops
         if loops is None:
-            self.refund(key, cost)
+            self.refund(key, cost, decision=decision)
         else:
-            await loops.ask(self, loops.REFUND, key, cost)
+            await loops.ask(self, loops.REFUND, key, cost, decision)
             self._room.wake_first(key)
 
     async def reset_async(self, key: Key) -> None:
@@ -166,9 +168,18 @@ class Limiter(_core.Limiter):
             if problem is not None:
                 raise StorageError(f"the storage does not answer: {problem}")
 
-    def refund(self, key: Key, cost: int = 1) -> None:
-        """Gives `cost` units back to `key`, never beyond what a fresh key has."""
-        super().refund(key, cost)
+    def refund(self, key: Key, cost: int = 1, *, decision: Decision | None = None) -> None:
+        """Gives `cost` units back to `key`, never beyond what a fresh key has.
+
+        `decision` is the one of the hit that charged them. With it the units go back exactly
+        where that hit was charged: to Redis, or to the fallback that decided without Redis, or
+        nowhere if the decision was refused, came from a policy (`on_error="open"`) or from
+        peek(). A sliding log or a concurrency limit forgets the very units of that hit.
+        Without it, the units that the fallback counts for `key` are given back there first, and
+        Redis is given back only the rest; without it the newest units of a log are forgotten.
+        What Redis charged is not given back while the circuit breaker is open.
+        """
+        super().refund(key, cost, decision=decision)
         self._room.wake_first(key)
 
     def reset(self, key: Key) -> None:
@@ -249,7 +260,7 @@ class Limiter(_core.Limiter):
         """Counters: decisions of this limiter, keys and evictions of its store."""
         from tidegate._stats import Stats
 
-        return Stats(*self._stats())
+        return Stats(**self._stats())
 
     def close(self) -> None:
         """Ends the limiter: later calls raise LimiterClosedError, waiting ones too."""
@@ -376,10 +387,10 @@ class Limiter(_core.Limiter):
 Limiter._add_fast_methods(Limiter)
 
 
-def _loops_for(storage: _core.Store) -> ModuleType | None:
+def _loops_for(storage: _core.Store) -> type[AsyncBridge] | None:
     """What lets event loops go on while `storage` is asked; None where it never waits."""
     if not isinstance(storage, _core.RedisStore):
         return None
-    from tidegate import _loops
+    from tidegate._asyncio import AsyncBridge
 
-    return _loops
+    return AsyncBridge

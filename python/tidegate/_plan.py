@@ -78,26 +78,39 @@ class Plan(_core.Plan):
         decision: Decision = await loops.ask_plan(self, keys, costs)
         return decision
 
-    def refund(self, keys: Sequence[Key], costs: Sequence[int] | None = None) -> None:
-        """Gives back what hit() with the same arguments charged."""
-        for limiter, key, cost in self._each(keys, costs):
-            limiter.refund(key, cost)
+    def refund(
+        self,
+        keys: Sequence[Key],
+        costs: Sequence[int] | None = None,
+        *,
+        decision: Decision | None = None,
+    ) -> None:
+        """Gives back what hit() with the same arguments charged.
 
-    async def refund_async(self, keys: Sequence[Key], costs: Sequence[int] | None = None) -> None:
+        With the `decision` of that hit, each limiter gives back exactly where it was charged:
+        see Limiter.refund(). In a cluster that was down in part some limits of a plan may have
+        been charged in Redis and others in the fallback.
+        """
+        for limiter, key, cost, part in self._each(keys, costs, decision):
+            limiter.refund(key, cost, decision=part)
+
+    async def refund_async(
+        self,
+        keys: Sequence[Key],
+        costs: Sequence[int] | None = None,
+        *,
+        decision: Decision | None = None,
+    ) -> None:
         """As refund(), without blocking the event loop."""
-        for limiter, key, cost in self._each(keys, costs):
-            await limiter.refund_async(key, cost)
+        for limiter, key, cost, part in self._each(keys, costs, decision):
+            await limiter.refund_async(key, cost, decision=part)
 
     def binding(self, decision: Decision) -> int:
         """Which of its limiters, by number, has the limit that binds in a decision of it.
 
         Raises ConfigurationError for what is no decision of this plan.
         """
-        if not isinstance(decision, _core.Decision):
-            raise ArgumentTypeError(
-                f"the decision is {decision!r} of type {type(decision).__name__}; accepted is a "
-                "Decision of this plan"
-            )
+        _check_decision(decision)
         index = decision._index
         for number, limiter in enumerate(self._limiters):
             if index < len(limiter.limits):
@@ -109,8 +122,11 @@ class Plan(_core.Plan):
         return f"Plan({list(self._limiters)!r})"
 
     def _each(
-        self, keys: Sequence[Key], costs: Sequence[int] | None
-    ) -> list[tuple[Limiter, Key, int]]:
+        self, keys: Sequence[Key], costs: Sequence[int] | None, decision: Decision | None
+    ) -> list[tuple[Limiter, Key, int, Decision | None]]:
+        """Each limiter with its key and cost, and the decision as one on its limits alone."""
+        if decision is not None:
+            _check_decision(decision)
         costs = [1] * len(self._limiters) if costs is None else costs
         for what, given in (("keys", keys), ("costs", costs)):
             if not isinstance(given, (list, tuple)):
@@ -123,7 +139,19 @@ class Plan(_core.Plan):
                 f"{len(keys)} keys and {len(costs)} costs were given for {len(self._limiters)} "
                 "limiters; accepted is one for each limiter"
             )
-        each = list(zip(self._limiters, keys, costs))
-        for limiter, key, cost in each:
+        each = []
+        first = 0
+        for limiter, key, cost in zip(self._limiters, keys, costs):
             limiter._check(key, cost)
+            part = None if decision is None else decision._from_limit(first)
+            each.append((limiter, key, cost, part))
+            first += len(limiter.limits)
         return each
+
+
+def _check_decision(decision: object) -> None:
+    if not isinstance(decision, _core.Decision):
+        raise ArgumentTypeError(
+            f"the decision is {decision!r} of type {type(decision).__name__}; accepted is a "
+            "Decision of this plan"
+        )

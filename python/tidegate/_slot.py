@@ -7,12 +7,25 @@ from tidegate._errors import RateLimitExceeded
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Union
+    from typing import Protocol, Union
 
+    from tidegate._asyncio import AsyncBridge
+    from tidegate._asyncio import Limiter as AsyncLimiter
     from tidegate._core import Decision
-    from tidegate._limiter import Limiter
+    from tidegate._wait_queue import WaitingRoom
 
     Key = Union[str, bytes]
+
+    class Limiter(AsyncLimiter, Protocol):
+        """What a limiter has for this module."""
+
+        _loops: type[AsyncBridge] | None
+        _room: WaitingRoom
+
+        def acquire(self, key: Key, cost: int, timeout: float | None) -> Decision: ...
+        async def acquire_async(self, key: Key, cost: int, timeout: float | None) -> Decision: ...
+        def _release(self, key: Key, cost: int, decision: Decision) -> None: ...
+
 
 __all__ = ["Slot"]
 

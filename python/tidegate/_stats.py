@@ -27,7 +27,7 @@ class Stats(NamedTuple):
     evicted_live: int
     """Live keys whose place was taken: their counts began anew."""
     script_errors: int = 0
-    """Failures of our own scripts: mistakes in tidegate, counted apart from the store's."""
+    """Keys that hold something else, and mistakes in tidegate's scripts: counted apart."""
     denied_locally: int = 0
     """Refusals repeated from the deny cache, without asking the shared store."""
     breaker_opened: int = 0

@@ -12,34 +12,37 @@ Nothing but the interface of ASGI is used: the application may be of any framewo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Iterator, MutableMapping
+from collections.abc import Iterator
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING
 
-from tidegate._core import TellingSend
+from tidegate._core import HeaderSend
 from tidegate._errors import ConfigurationError, StorageError
-from tidegate._guard import Guard, Verdict, log
-from tidegate._headers import FAMILIES, PROBLEM_TYPE
 from tidegate._limit import as_limits
-from tidegate._messages import MessageLimit
-from tidegate._middleware import limiter_of, methods_of, replacement
-from tidegate.keys import peer
+from tidegate._web.asgi_types import ASGIApp, Message, Receive, Scope, Send
+from tidegate._web.execution import AWAITING
+from tidegate._web.headers import PROBLEM_TYPE
+from tidegate._web.hooks import log
+from tidegate._web.options import (
+    ASGIOptions,
+    OptionReader,
+    limiter_of,
+    methods_of,
+    of_requests,
+)
+from tidegate._web.refusal import USUAL
+from tidegate._web.request_limiter import RequestDecision, RequestLimiter
+from tidegate._web.websocket_messages import MessageLimit
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
     from tidegate._limiter import Limiter
-    from tidegate._storage import StorageLike, StorageOptions
 
 __all__ = ["RateLimitMiddleware"]
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+_OPTIONS = OptionReader(ASGIOptions)
 
 
 class RateLimitMiddleware:
@@ -91,69 +94,44 @@ class RateLimitMiddleware:
     Raises ConfigurationError at construction; safe to use from several event loops.
     """
 
+    @_OPTIONS.shown
     def __init__(
         self,
         app: ASGIApp,
         limit: LimitLike | None = None,
-        *,
-        key: Callable[[Scope], Any] | None = None,
-        storage: StorageLike = "memory://",
-        algorithm: str = "token-bucket",
-        prefix: str = "tg",
-        clock: ClockLike = None,
-        limiter: Limiter | None = None,
-        cost: int | Callable[[Scope], Any] = 1,
-        exempt_methods: Iterable[str] = ("OPTIONS",),
-        exempt_when: Callable[[Scope], Any] | None = None,
-        on_no_key: str = "address",
-        on_refused: Callable[..., Any] | None = None,
-        headers: Iterable[str] = FAMILIES,
-        retry_jitter: float | Callable[[float], Any] = 0.0,
-        websockets: bool = True,
-        messages: LimitLike | Limiter | None = None,
-        message_cost: int | Callable[[Any], Any] = 1,
-        on_message_refused: str | Callable[..., Any] = "close",
-        **options: Unpack[StorageOptions],
+        **options: Unpack[ASGIOptions],
     ) -> None:
+        given, storage_options = _OPTIONS.read(options)
         self.app = app
-        self._websockets = websockets
-        self._exempt_methods = methods_of(exempt_methods)
-        if messages is not None and not websockets:
+        self._websockets = given.websockets
+        self._exempt_methods = methods_of(given.exempt_methods)
+        if given.messages is not None and not given.websockets:
             raise ConfigurationError(
                 "messages were given with websockets=False, which lets them pass untouched; "
                 "accepted is one of them"
             )
-        self._guard: Guard | None = None
+        self._request_limiter: RequestLimiter | None = None
         self._messages: MessageLimit | None = None
         # A store that was given open is its owner's.
-        self._owns_store = limiter is None and isinstance(storage, str)
+        self._owns_store = given.limiter is None and isinstance(given.storage, str)
         # What can be read only once must do for opening again.
-        plan = None if limit is None else as_limits(limit, algorithm)
-        families = list(headers) if isinstance(headers, Iterator) else headers
+        plan = None if limit is None else as_limits(limit, given.algorithm)
+        if isinstance(given.headers, Iterator):
+            given.headers = list(given.headers)
 
-        def opened() -> Guard:
-            chosen = limiter_of(limiter, plan, storage, algorithm, prefix, clock, options)
-            if messages is not None:
+        def opened() -> RequestLimiter:
+            chosen = limiter_of(plan, given, storage_options)
+            if given.messages is not None:
                 self._messages = MessageLimit(
-                    messages,
+                    given.messages,
                     chosen,
-                    algorithm=algorithm,
-                    prefix=prefix,
-                    cost=message_cost,
-                    on_refused=on_message_refused,
+                    algorithm=given.algorithm,
+                    prefix=given.prefix,
+                    cost=given.message_cost,
+                    on_refused=given.on_message_refused,
                 )
-            self._guard = Guard(
-                chosen,
-                address=peer,
-                key=key,
-                cost=cost,
-                exempt_when=exempt_when,
-                on_no_key=on_no_key,
-                on_refused=on_refused,
-                headers=families,
-                retry_jitter=retry_jitter,
-            )
-            return self._guard
+            self._request_limiter = RequestLimiter(chosen, **of_requests(given))
+            return self._request_limiter
 
         self._opened = opened
         opened()
@@ -161,7 +139,7 @@ class RateLimitMiddleware:
     @property
     def limiter(self) -> Limiter:
         """Its limiter, opened again where the end of the application's lifespan closed it."""
-        limiter = (self._guard or self._opened()).limiter
+        limiter = (self._request_limiter or self._opened()).limiter
         assert limiter is not None
         return limiter
 
@@ -173,15 +151,14 @@ class RateLimitMiddleware:
         if scope["method"] in self._exempt_methods:
             await self.app(scope, receive, send)
             return
-        verdict = (self._guard or self._opened()).judge(scope)
-        if isinstance(verdict, CoroutineType):
-            verdict = await verdict
-        if verdict is not None:
-            scope["tidegate.decision"] = decision = verdict.decision
+        checked = (self._request_limiter or self._opened()).check(scope)
+        outcome = await checked if isinstance(checked, CoroutineType) else checked
+        if outcome is not None:
+            scope["tidegate.decision"] = decision = outcome.decision
             if not decision.allowed:
-                await self._refuse(verdict, scope, receive, send)
+                await self._refuse(outcome, scope, receive, send)
                 return
-            send = TellingSend(send, verdict)
+            send = HeaderSend(send, outcome)
         await self.app(scope, receive, send)
 
     async def _connection(self, kind: str, scope: Scope, receive: Receive, send: Send) -> None:
@@ -192,20 +169,21 @@ class RateLimitMiddleware:
         if kind != "websocket" or not self._websockets:
             await self.app(scope, receive, send)
             return
-        guard = self._guard or self._opened()
-        verdict = guard.judge(scope)
-        if isinstance(verdict, CoroutineType):
-            verdict = await verdict
-        if verdict is not None:
-            scope["tidegate.decision"] = verdict.decision
-            if not verdict.decision.allowed:
-                await _deny(verdict, scope, receive, send)
+        request_limiter = self._request_limiter or self._opened()
+        checked = request_limiter.check(scope)
+        outcome = await checked if isinstance(checked, CoroutineType) else checked
+        if outcome is not None:
+            scope["tidegate.decision"] = outcome.decision
+            if not outcome.decision.allowed:
+                await _deny(outcome, scope, receive, send)
                 return
-            send = TellingSend(send, verdict)
+            send = HeaderSend(send, outcome)
             if self._messages is not None:
-                key = verdict.charges[0].key
+                key = outcome.charges[0].key
                 assert key is not None
-                receive, send = self._messages.between(scope, key, guard, receive, send)
+                receive, send = self._messages.between(
+                    scope, key, request_limiter.hooks, receive, send
+                )
         await self.app(scope, receive, send)
 
     def _closing(self, send: Send) -> Send:
@@ -217,17 +195,21 @@ class RateLimitMiddleware:
         async def send_and_close(message: Message) -> None:
             if message["type"] in _ENDS and self._owns_store:
                 # With the last request that asks it goes the connection.
-                self._guard = self._messages = None
+                self._request_limiter = self._messages = None
             await send(message)
 
         return send_and_close
 
-    async def _refuse(self, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await replacement(verdict, scope, "an ASGI application", blocking=False)
-        if response is not None:
-            await response(scope, receive, TellingSend(send, verdict))
+    async def _refuse(
+        self, outcome: RequestDecision, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        response = await outcome.service_answer(
+            scope, AWAITING, accepts=callable, expected="an ASGI application"
+        )
+        if response is not USUAL:
+            await response(scope, receive, HeaderSend(send, outcome))
             return
-        body = verdict.problem()
+        body = outcome.problem()
         await send(
             {
                 "type": "http.response.start",
@@ -235,7 +217,7 @@ class RateLimitMiddleware:
                 "headers": [
                     (b"content-type", PROBLEM_TYPE),
                     (b"content-length", b"%d" % len(body)),
-                    *verdict.fields(),
+                    *outcome.fields(),
                 ],
             }
         )
@@ -259,17 +241,17 @@ async def _ask_storage(limiter: Limiter) -> None:
         log.info("rate limiting: the storage answers")
 
 
-async def _deny(verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
+async def _deny(outcome: RequestDecision, scope: Scope, receive: Receive, send: Send) -> None:
     """Refuses a WebSocket: by a 429 where the server can send one, else by closing it."""
     await receive()  # what asks to connect, which must come before an answer
     if "websocket.http.response" not in (scope.get("extensions") or ()):
         await send({"type": "websocket.close", "code": 1013, "reason": "rate limit exceeded"})
         return
-    body = verdict.problem()
+    body = outcome.problem()
     headers = [
         (b"content-type", PROBLEM_TYPE),
         (b"content-length", b"%d" % len(body)),
-        *verdict.fields(),
+        *outcome.fields(),
     ]
     await send({"type": "websocket.http.response.start", "status": 429, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": body})

@@ -10,7 +10,7 @@ def login(request): ...
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union
 
@@ -21,29 +21,32 @@ from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 
-from tidegate import _decorator
-from tidegate._django import ViewDecorator
 from tidegate._errors import ConfigurationError
-from tidegate._frameworks import VERDICTS
-from tidegate._functions import check_synchronous
-from tidegate._guard import Verdict, finished
-from tidegate._headers import PROBLEM_TYPE, extend
-from tidegate._middleware import replacement
-from tidegate._scopes import shared_store
-from tidegate._settings import Settings, key_function
-from tidegate._unknown import unknown_options
+from tidegate._integrations import decorator as decorators
+from tidegate._integrations.django_views import ViewDecorator
+from tidegate._storage.hints import unknown_options
+from tidegate._web.callables import check_synchronous
+from tidegate._web.decisions import DECISIONS
+from tidegate._web.execution import AWAITING, BLOCKING, Execution
+from tidegate._web.headers import PROBLEM_TYPE, extend
+from tidegate._web.options import DjangoViewOptions, OptionReader
+from tidegate._web.refusal import USUAL
+from tidegate._web.request_limiter import RequestDecision
+from tidegate._web.settings import Settings, key_function
+from tidegate._web.shared_counters import shared_store
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
     from typing_extensions import Unpack
 
-    from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
-    from tidegate._storage import StorageLike, StorageOptions
 
 __all__ = ["RateLimitMiddleware", "SettingsError", "rate_limit"]
 
 T = TypeVar("T")
+
+# What is given nowhere is read from the settings, but for the cost of a view.
+_OPTIONS = OptionReader(DjangoViewOptions, {"cost": 1})
 GetResponse = Callable[[Any], Any]
 Response = Union[HttpResponseBase, Awaitable[HttpResponseBase]]
 
@@ -87,10 +90,10 @@ class RateLimitMiddleware:
         problem = _misplaced(f"{type(self).__module__}.{type(self).__qualname__}")
         if problem is not None:
             raise SettingsError(problem)
-        self._guard = None
+        self._request_limiter = None
         if self._settings.limit is not None:
             try:
-                self._guard = self._settings.guard(
+                self._request_limiter = self._settings.limiter(
                     self._settings.limit, "project", cost=self._settings.cost
                 )
             except ConfigurationError as exc:
@@ -113,68 +116,52 @@ class RateLimitMiddleware:
     def __call__(self, request: HttpRequest) -> Response:
         if self._is_async:
             return self._answer_later(request)
-        verdict = finished(self._judge(request, True))
-        if verdict is not None and not verdict.decision.allowed:
-            return finished(self._refuse(request, verdict, True))
-        return self._told(request, self.get_response(request), verdict)
+        outcome = BLOCKING.run(self._check(request, BLOCKING))
+        if outcome is not None and not outcome.decision.allowed:
+            return BLOCKING.run(self._refuse(request, outcome, BLOCKING))
+        return self._with_headers(request, self.get_response(request), outcome)
 
     async def _answer_later(self, request: HttpRequest) -> HttpResponseBase:
-        verdict = await self._judge(request, False)
-        if verdict is not None and not verdict.decision.allowed:
-            return await self._refuse(request, verdict, False)
-        return self._told(request, await self.get_response(request), verdict)
+        outcome = await self._check(request, AWAITING)
+        if outcome is not None and not outcome.decision.allowed:
+            return await self._refuse(request, outcome, AWAITING)
+        return self._with_headers(request, await self.get_response(request), outcome)
 
-    async def _judge(self, request: HttpRequest, blocking: bool) -> Verdict | None:
-        guard = self._guard
-        if guard is None or request.method in self._settings.exempt_methods or not _is_enabled():
+    async def _check(self, request: HttpRequest, execution: Execution) -> RequestDecision | None:
+        limiter = self._request_limiter
+        if limiter is None or request.method in self._settings.exempt_methods or not _is_enabled():
             return None
-        verdict = guard.judge(request, blocking=blocking)
-        if isinstance(verdict, CoroutineType):
-            verdict = await verdict
-        if verdict is not None:
-            request.META["tidegate.decision"] = verdict.decision
-        return verdict
+        checked = limiter.check(request, execution)
+        outcome = await checked if isinstance(checked, CoroutineType) else checked
+        if outcome is not None:
+            request.META["tidegate.decision"] = outcome.decision
+        return outcome
 
     async def _refuse(
-        self, request: HttpRequest, verdict: Verdict, blocking: bool
+        self, request: HttpRequest, outcome: RequestDecision, execution: Execution
     ) -> HttpResponseBase:
-        response: HttpResponseBase | None = await replacement(
-            verdict, request, "an HttpResponse", _is_response, blocking=blocking
+        response = await outcome.service_answer(
+            request, execution, accepts=_is_response, expected="an HttpResponse"
         )
-        if response is None:
+        if response is USUAL:
             response = HttpResponse(
-                verdict.problem(), status=429, content_type=PROBLEM_TYPE.decode()
+                outcome.problem(), status=429, content_type=PROBLEM_TYPE.decode()
             )
-        return self._told(request, response, verdict)
+        return self._with_headers(request, response, outcome)
 
-    def _told(
-        self, request: HttpRequest, response: HttpResponseBase, verdict: Verdict | None
+    def _with_headers(
+        self, request: HttpRequest, response: HttpResponseBase, outcome: RequestDecision | None
     ) -> HttpResponseBase:
-        for nearer in reversed(request.META.pop(VERDICTS, ())):
+        for nearer in reversed(request.META.pop(DECISIONS, ())):
             extend(response.headers, nearer.text_fields())
-        if verdict is not None:
-            extend(response.headers, verdict.text_fields())
+        if outcome is not None:
+            extend(response.headers, outcome.text_fields())
         return response
 
 
+@_OPTIONS.shown
 def rate_limit(
-    limit: LimitLike | Callable[..., Any],
-    *,
-    key: Callable[[HttpRequest], Any] | str | None = None,
-    cost: int | Callable[[HttpRequest], Any] = 1,
-    cost_after: Callable[[HttpRequest, Any], Any] | None = None,
-    exempt_when: Callable[[HttpRequest], Any] | None = None,
-    methods: Iterable[str] | None = None,
-    scope: str | None = None,
-    storage: StorageLike | None = None,
-    algorithm: str | None = None,
-    prefix: str | None = None,
-    clock: ClockLike = None,
-    on_no_key: str | None = None,
-    on_refused: Callable[..., Any] | None = None,
-    headers: Iterable[str] | None = None,
-    retry_jitter: float | Callable[[float], Any] | None = None,
-    **options: Unpack[StorageOptions],
+    limit: LimitLike | Callable[..., Any], **options: Unpack[DjangoViewOptions]
 ) -> Callable[[T], T]:
     """As tidegate.rate_limit, for views of Django: functions, async or not, and classes.
 
@@ -191,36 +178,20 @@ def rate_limit(
     methods; each class counts for itself. Responses that Django
     makes of an exception of the view carry the fields where the middleware is installed.
     """
-    chosen = _settings()
-    if storage is None and options:
+    given, storage_options = _OPTIONS.read(options)
+    configured = _settings()
+    if given.storage is None and storage_options:
         raise ConfigurationError(
-            f"the options {unknown_options(options, ())} were given without a storage; accepted "
-            "are storage options with storage=, or in TIDEGATE['STORAGE_OPTIONS']"
+            f"the options {unknown_options(storage_options, ())} were given without a storage; "
+            "accepted are storage options with storage=, or in TIDEGATE['STORAGE_OPTIONS']"
         )
-    given = {
-        "key": key_function(key),
-        "storage": storage,
-        "algorithm": algorithm,
-        "prefix": prefix,
-        "clock": clock,
-        "on_no_key": on_no_key,
-        "on_refused": on_refused,
-        "headers": headers,
-        "retry_jitter": retry_jitter,
-    }
+    given.key = key_function(given.key)
     merged = {
-        name: getattr(chosen, name) if value is None else value for name, value in given.items()
+        name: getattr(configured, name) if value is None and hasattr(configured, name) else value
+        for name, value in vars(given).items()
     }
-    decorator: Any = _decorator.rate_limit(
-        limit,
-        cost=cost,
-        cost_after=cost_after,
-        exempt_when=_unless_disabled(chosen.exempt_when if exempt_when is None else exempt_when),
-        methods=methods,
-        scope=scope,
-        **merged,
-        **options,
-    )
+    merged["exempt_when"] = _unless_disabled(merged["exempt_when"])
+    decorator: Any = decorators.rate_limit(limit, **merged, **storage_options)
     limited: Any = ViewDecorator(decorator)
     return limited  # type: ignore[no-any-return]
 

@@ -19,33 +19,52 @@ and with an application factory, whose configuration may say the rest:
 
 from __future__ import annotations
 
+import functools
+import inspect
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 import flask
+from werkzeug.exceptions import TooManyRequests
 
+from tidegate import _errors
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._flask import DECISION, Decorator, LimitedApp, RateLimitExceeded, Rule, Telling
-from tidegate._functions import check_synchronous
+from tidegate._integrations.calls import flask_refusal, limited_class
+from tidegate._integrations.order_check import check_view, reference_count, refuse_registered
 from tidegate._limit import as_limits
-from tidegate._middleware import methods_of
-from tidegate._scopes import check_scope
-from tidegate._settings import Settings, key_function
-from tidegate._storage import open_store
-from tidegate._unknown import unknown_options
+from tidegate._storage.hints import unknown_options
+from tidegate._storage.uri import open_store
+from tidegate._web.callables import check_synchronous
+from tidegate._web.combined import combined
+from tidegate._web.decisions import DECISIONS
+from tidegate._web.execution import BLOCKING
+from tidegate._web.headers import PROBLEM_TYPE
+from tidegate._web.options import (
+    FlaskOptions,
+    FlaskViewOptions,
+    OptionReader,
+    of_requests,
+)
+from tidegate._web.refusal import USUAL
+from tidegate._web.request_limiter import Checks, RequestDecision, RequestLimiter
+from tidegate._web.settings import Settings, key_function
+from tidegate._web.shared_counters import check_scope, unique_scope
+from tidegate.wsgi import WSGIApp, with_fields
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from tidegate._clock import ClockLike
     from tidegate._core import Decision
     from tidegate._limit import LimitLike
-    from tidegate._storage import StorageLike, StorageOptions
 
 __all__ = ["RateLimit", "RateLimitExceeded"]
 
 T = TypeVar("T")
+
+# What is given nowhere is read from the configuration, but for the cost of a view.
+_OPTIONS = OptionReader(FlaskOptions, {})
+_VIEW_OPTIONS = OptionReader(FlaskViewOptions, {"cost": 1})
 
 _CONFIGURED = frozenset(
     (
@@ -53,6 +72,32 @@ _CONFIGURED = frozenset(
         "storage_options", "algorithm", "prefix", "on_no_key", "headers", "retry_jitter",
     )
 )  # fmt: skip
+_DECISION = "tidegate.decision"
+_VIEWS = "tidegate.views"
+_MARK = "__tidegate_flask_limit__"
+
+
+class RateLimitExceeded(_errors.RateLimitExceeded, TooManyRequests):
+    """What a refused request raises: a 429 with `decision`, `description` and `retry_after`.
+
+    It is answered by the application's error handler for it, for 429 or for HTTPException,
+    and by a problem+json body where there is none. `retry_after` is in whole seconds, None
+    where no wait would help.
+    """
+
+    def __init__(self, outcome: RequestDecision) -> None:
+        wait = outcome.wait
+        advice = "" if wait is None else f" Try again in {wait} s."
+        super().__init__(outcome.decision)
+        self.description = f"The limit {outcome.decision.rule} refused this request.{advice}"
+        self.retry_after: Any = wait
+        self._problem = outcome.problem()
+
+    def get_headers(self, *args: Any, **kwargs: Any) -> list[tuple[str, str]]:
+        return [("Content-Type", PROBLEM_TYPE.decode())]
+
+    def get_body(self, *args: Any, **kwargs: Any) -> str:
+        return self._problem.decode()
 
 
 class RateLimit:
@@ -73,7 +118,7 @@ class RateLimit:
     TIDEGATE_ENABLED false, which may change at any time, nothing is limited.
 
     All limits that a request meets are one plan: one that is refused is charged by none. It
-    is judged in a `before_request` function that init_app() registers, so that those which
+    is decided in a `before_request` function that init_app() registers, so that those which
     were registered earlier have run. A refusal raises RateLimitExceeded, for error handlers. All
     responses carry the fields, errors too.
 
@@ -81,53 +126,30 @@ class RateLimit:
     ConfigurationError at construction and in init_app(). Thread-safe once they have run.
     """
 
+    @_OPTIONS.shown
     def __init__(
         self,
         app: flask.Flask | None = None,
         limit: LimitLike | Callable[..., Any] | None = None,
-        *,
-        endpoint_limit: LimitLike | Callable[..., Any] | None = None,
-        key: Callable[[flask.Request], Any] | str | None = None,
-        cost: int | Callable[[flask.Request], Any] | None = None,
-        exempt_when: Callable[[flask.Request], Any] | None = None,
-        exempt_methods: Iterable[str] | None = None,
-        storage: StorageLike | None = None,
-        algorithm: str | None = None,
-        prefix: str | None = None,
-        clock: ClockLike = None,
-        on_no_key: str | None = None,
-        on_refused: Callable[..., Any] | None = None,
-        headers: Iterable[str] | None = None,
-        retry_jitter: float | Callable[[float], Any] | None = None,
-        **options: Unpack[StorageOptions],
+        **options: Unpack[FlaskOptions],
     ) -> None:
-        if options and storage is None:
+        given, storage_options = _OPTIONS.read(options)
+        if storage_options and given.storage is None:
+            unknown = unknown_options(storage_options, _CONFIGURED)
             raise ConfigurationError(
-                f"the options {unknown_options(options, _CONFIGURED)} were given without a "
-                "storage; accepted are storage options with storage=, or TIDEGATE_STORAGE_OPTIONS"
+                f"the options {unknown} were given without a storage; accepted are storage options "
+                "with storage=, or TIDEGATE_STORAGE_OPTIONS"
             )
         self._given: dict[str, Any] = {
+            **vars(given),
             "limit": limit,
-            "endpoint_limit": endpoint_limit,
-            "key": key,
-            "cost": cost,
-            "exempt_when": exempt_when,
-            "exempt_methods": exempt_methods,
-            "storage": storage,
-            "algorithm": algorithm,
-            "prefix": prefix,
-            "clock": clock,
-            "on_no_key": on_no_key,
-            "on_refused": on_refused,
-            "headers": headers,
-            "retry_jitter": retry_jitter,
-            "storage_options": options or None,
+            "storage_options": storage_options or None,
         }
         # Read here too, so that mistakes are told where they are made.
         self._settings_with({}, open_store=lambda storage, options: open_store("memory://", {}))
         self._exempt: list[Any] = []
-        self.of_blueprints: list[tuple[flask.Blueprint, Rule]] = []
-        self._rules: weakref.WeakSet[Rule] = weakref.WeakSet()
+        self.of_blueprints: list[tuple[flask.Blueprint, _Rule]] = []
+        self._rules: weakref.WeakSet[_Rule] = weakref.WeakSet()
         self._apps: weakref.WeakSet[flask.Flask] = weakref.WeakSet()
         if app is not None:
             self.init_app(app)
@@ -150,28 +172,17 @@ class RateLimit:
             for name, value in app.config.items()
             if name.startswith("TIDEGATE_") and value is not None
         }
-        limited = LimitedApp(app, self, self._settings_with(configured, open_store))
+        limited = _LimitedApp(app, self, self._settings_with(configured, open_store))
         for rule in self._rules:
-            limited.guard_of(rule)
+            limited.limiter_of(rule)
         known[self] = limited
         self._apps.add(app)
-        app.before_request(limited.judge)
-        app.wsgi_app = Telling(app.wsgi_app)  # type: ignore[method-assign]
+        app.before_request(limited.check)
+        app.wsgi_app = _AddHeaders(app.wsgi_app)  # type: ignore[method-assign]
 
+    @_VIEW_OPTIONS.shown
     def limit(
-        self,
-        limit: LimitLike | Callable[..., Any],
-        *,
-        key: Callable[[flask.Request], Any] | str | None = None,
-        cost: int | Callable[[flask.Request], Any] = 1,
-        cost_after: Callable[[flask.Request, Any], Any] | None = None,
-        exempt_when: Callable[[flask.Request], Any] | None = None,
-        methods: Iterable[str] | None = None,
-        scope: str | None = None,
-        algorithm: str | None = None,
-        on_no_key: str | None = None,
-        on_refused: Callable[..., Any] | None = None,
-        retry_jitter: float | Callable[[float], Any] | None = None,
+        self, limit: LimitLike | Callable[..., Any], **options: Unpack[FlaskViewOptions]
     ) -> Callable[[T], T]:
         """A decorator that limits a view, or a function that limits a blueprint.
 
@@ -187,31 +198,27 @@ class RateLimit:
         options are those of tidegate.rate_limit, and what is None is the extension's; a limit
         for one endpoint or blueprint takes the place of `endpoint_limit`.
         """
+        given, _ = _VIEW_OPTIONS.read(options)
         if not callable(limit):
-            as_limits(limit, algorithm or self._given["algorithm"] or "token-bucket")
-        check_scope(scope)
+            as_limits(limit, given.algorithm or self._given["algorithm"] or "token-bucket")
+        check_scope(given.scope)
+        given.key = key_function(given.key)
+        chosen = of_requests(given)
         check_synchronous(
             limit=limit,
-            key=key,
-            cost=cost,
-            cost_after=cost_after,
-            exempt_when=exempt_when,
-            on_refused=on_refused,
+            key=given.key,
+            cost=given.cost,
+            cost_after=given.cost_after,
+            exempt_when=given.exempt_when,
+            on_refused=given.on_refused,
         )
-        charged = None if methods is None else methods_of(methods, "methods")
-        if charged is not None and "GET" in charged:
-            charged |= {"HEAD"}
-        chosen = {
-            "key": key_function(key),
-            "exempt_when": exempt_when,
-            "algorithm": algorithm,
-            "on_no_key": on_no_key,
-            "on_refused": on_refused,
-            "retry_jitter": retry_jitter,
-        }
-        options = {name: value for name, value in chosen.items() if value is not None}
-        options.update(cost=cost, cost_after=cost_after, methods=charged)
-        decorator: Any = Decorator(self, limit, scope, options)
+        # What is None is the extension's.
+        own = {name: value for name, value in chosen.items() if value is not None}
+        if given.algorithm is not None:
+            own["algorithm"] = given.algorithm
+        for name in ("cost_after", "methods"):
+            own.setdefault(name, None)
+        decorator: Any = _Decorator(self, limit, given.scope, own)
         return decorator  # type: ignore[no-any-return]
 
     def shared_limit(
@@ -237,7 +244,7 @@ class RateLimit:
     @property
     def decision(self) -> Decision | None:
         """The decision on the current request; None where there is none."""
-        found: Decision | None = flask.request.environ.get(DECISION)
+        found: Decision | None = flask.request.environ.get(_DECISION)
         return found
 
     def _settings_with(self, configured: dict[str, Any], open_store: Any) -> Settings:
@@ -258,9 +265,9 @@ class RateLimit:
         )
         return settings
 
-    def add_rule(self, rule: Rule) -> None:
+    def add_rule(self, rule: _Rule) -> None:
         for app in self._apps:
-            app.extensions["tidegate"][self].guard_of(rule)
+            app.extensions["tidegate"][self].limiter_of(rule)
         self._rules.add(rule)
 
     def is_exempt(self, view: Any, blueprints: list[Any]) -> bool:
@@ -269,3 +276,261 @@ class RateLimit:
             found += [view, getattr(view, "view_class", None)]
             view = getattr(view, "__wrapped__", None)
         return any(one is target for one in found for target in self._exempt)
+
+
+class _Rule:
+    """A limit that stands on a view or a blueprint, in whatever application."""
+
+    def __init__(self, limit: Any, scope: str, options: dict[str, Any]) -> None:
+        self.limit = limit
+        self.scope = scope
+        self.options = options
+
+    def is_for(self, method: str) -> bool:
+        methods = self.options["methods"]
+        return methods is None or method in methods
+
+
+class _Decorator:
+    """What RateLimit.limit() returns; of the shape that reference_count() goes by."""
+
+    def __init__(
+        self, extension: RateLimit, limit: Any, scope: str | None, options: dict[str, Any]
+    ) -> None:
+        self._extension = extension
+        self._limit = limit
+        self._scope = scope
+        self._options = options
+
+    def __call__(self, target: Any) -> Any:
+        references = reference_count(target)
+        if isinstance(target, flask.Blueprint):
+            if self._options["cost_after"] is not None:
+                raise ConfigurationError(
+                    f"cost_after was given for {target!r}; accepted is one for views"
+                )
+            rule = self._rule(f"blueprint:{target.name}")
+            self._extension.of_blueprints.append((target, rule))
+            return target
+        if inspect.isclass(target):
+            rule = self._rule(unique_scope(target))
+            return limited_class(target, lambda: functools.partial(self._limited, rule))
+        check_view(target)
+        refuse_registered(target, references)
+        return self._limited(self._rule(unique_scope(target)), target)
+
+    def _limited(self, rule: _Rule, view: Any) -> Any:
+        below: _LimitedView | None = getattr(view, _MARK, None)
+        if below is None or below.is_of() is not view or below.extension is not self._extension:
+            return _LimitedView(self._extension, view, (rule,)).function
+        return _LimitedView(self._extension, below.view, (rule, *below.rules)).function
+
+    def _rule(self, own: str) -> _Rule:
+        rule = _Rule(self._limit, self._scope or own, self._options)
+        self._extension.add_rule(rule)
+        return rule
+
+
+class _LimitedView:
+    """A view with limits of its own, which count in whatever application it is called in."""
+
+    def __init__(self, extension: RateLimit, view: Any, rules: tuple[_Rule, ...]) -> None:
+        self.extension = extension
+        self.view = view
+        self.rules = rules
+        self._settles = any(rule.options["cost_after"] is not None for rule in rules)
+        self.function = self._wrapped()
+
+    def _wrapped(self) -> Any:
+        view = self.view
+
+        @functools.wraps(view)
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            answer, outcome = self._enter()
+            if answer is not None:
+                return answer
+            result = view(*args, **kwargs)
+            self._leave(outcome, result)
+            return result
+
+        @functools.wraps(view)
+        async def limited_async(*args: Any, **kwargs: Any) -> Any:
+            answer, outcome = self._enter()
+            if answer is not None:
+                return answer
+            result = await view(*args, **kwargs)
+            self._leave(outcome, result)
+            return result
+
+        chosen: Any = limited_async if inspect.iscoroutinefunction(view) else limited
+        setattr(chosen, _MARK, self)
+        # Decorators above copy what a function has, and are not what was limited here.
+        self.is_of = weakref.ref(chosen)
+        return chosen
+
+    def _enter(self) -> tuple[Any, RequestDecision | None]:
+        app = flask.current_app
+        known: dict[RateLimit, _LimitedApp] = app.extensions.get("tidegate", {})
+        try:
+            limited = known[self.extension]
+        except KeyError:
+            raise ConfigurationError(
+                f"{self.view!r} is limited by an extension that {app.name} does not have; "
+                "accepted is a call of its init_app() with the application"
+            ) from None
+        return limited.enter(self, flask.request._get_current_object())  # type: ignore[attr-defined]
+
+    def _leave(self, outcome: RequestDecision | None, result: Any) -> None:
+        if self._settles and outcome is not None:
+            request = flask.request._get_current_object()  # type: ignore[attr-defined]
+            BLOCKING.run(outcome.settle(request, result, BLOCKING))
+
+
+class _AddHeaders:
+    """The WSGI application of Flask, with the fields of all decisions on its responses.
+
+    It is here that they cost least, and that no response goes without.
+    """
+
+    def __init__(self, app: WSGIApp) -> None:
+        self._app = app
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if DECISIONS in environ:  # another extension tells
+            return self._app(environ, start_response)
+        # Before the call, for what is in between may copy the environ.
+        outcomes: list[RequestDecision] = []
+        environ[DECISIONS] = outcomes
+        return self._app(environ, with_fields(start_response, outcomes))
+
+
+class _LimitedApp:
+    """The limits of one application."""
+
+    def __init__(self, app: flask.Flask, extension: RateLimit, settings: Settings) -> None:
+        self._app = weakref.ref(app)
+        self._config = app.config
+        self._extension = extension
+        self._settings = settings
+        self._everywhere = (
+            None
+            if settings.limit is None
+            else settings.limiter(settings.limit, "app", cost=settings.cost)
+        )
+        if settings.endpoint_limit is not None:
+            settings.limiter(settings.endpoint_limit, "endpoint:")
+        self._limiters: weakref.WeakKeyDictionary[_Rule, RequestLimiter] = (
+            weakref.WeakKeyDictionary()
+        )
+        # By endpoint and method, of which there are no more than the application has routes.
+        self._plans: dict[tuple[str | None, str], tuple[Checks | None, list[_LimitedView]]] = {}
+
+    def limiter_of(self, rule: _Rule) -> RequestLimiter:
+        """The limiter of `rule` in this application."""
+        limiter = self._limiters.get(rule)
+        if limiter is None:
+            limiter = self._settings.limiter(rule.limit, rule.scope, **rule.options)
+            self._limiters[rule] = limiter
+        return limiter
+
+    def check(self) -> Any:
+        """Refuses the request that begins, or lets it pass by returning None."""
+        request = flask.request._get_current_object()  # type: ignore[attr-defined]
+        if not self._applies_to(request):
+            return None
+        endpoint = request.endpoint
+        # Methods of requests that no route is for are whatever strangers say.
+        which = (endpoint, "" if endpoint is None else request.method)
+        plan = self._plans.get(which)
+        if plan is None:
+            plan = self._plans[which] = self._plan(request)
+        limits, views = plan
+        return None if limits is None else self._charge(limits, views, request)
+
+    def enter(
+        self, view: _LimitedView, request: flask.Request
+    ) -> tuple[Any, RequestDecision | None]:
+        """What to answer instead of calling `view`, or the outcome that lets it be called.
+
+        What another decorator hides, or what another view calls, was not checked before.
+        """
+        checked = request.environ.get(_VIEWS, {})
+        if view not in checked:
+            if not self._applies_to(request):
+                return None, None
+            answer = self._charge(combined([*map(self.limiter_of, view.rules)]), [view], request)
+            if answer is not None:
+                return answer, None
+        return None, request.environ[_VIEWS][view]
+
+    def _applies_to(self, request: flask.Request) -> bool:
+        return bool(
+            self._config["TIDEGATE_ENABLED"] and request.method not in self._settings.exempt_methods
+        )
+
+    def _charge(self, limits: Checks, views: Sequence[_LimitedView], request: flask.Request) -> Any:
+        environ = request.environ
+        outcome = limits.check(request, BLOCKING)
+        if outcome is None or outcome.decision.allowed:
+            if views:
+                environ.setdefault(_VIEWS, {}).update(dict.fromkeys(views, outcome))
+            if outcome is not None:
+                environ[_DECISION] = outcome.decision
+                environ.setdefault(DECISIONS, []).append(outcome)
+            return None
+        environ[_DECISION] = outcome.decision
+        outcomes = environ.setdefault(DECISIONS, [])
+        for earlier in outcomes:
+            BLOCKING.run(earlier.undo(BLOCKING))
+        outcomes[:] = [outcome]
+        return self._refused(request, outcome)
+
+    def _refused(self, request: flask.Request, outcome: RequestDecision) -> Any:
+        answer = BLOCKING.run(
+            outcome.service_answer(
+                request, BLOCKING, accepts=_is_answer, expected="what a view returns"
+            )
+        )
+        if answer is USUAL:
+            raise RateLimitExceeded(outcome)
+        return flask_refusal(answer)
+
+    def _plan(self, request: flask.Request) -> tuple[Checks | None, list[_LimitedView]]:
+        """What checks the requests for an endpoint, and the limited views that it is about."""
+        app = self._app()
+        assert app is not None
+        endpoint = request.endpoint
+        view = None if endpoint is None else app.view_functions.get(endpoint)
+        views = self._limited_views(view, request.method)
+        rules = [rule for one in views for rule in one.rules]
+        blueprints = [app.blueprints[name] for name in request.blueprints if name in app.blueprints]
+        limiters = []
+        is_static = endpoint is not None and endpoint.rpartition(".")[2] == "static"
+        if not is_static and not self._extension.is_exempt(view, blueprints):
+            if self._everywhere is not None:
+                limiters.append(self._everywhere)
+            of_blueprints = [
+                rule for known, rule in self._extension.of_blueprints if known in blueprints
+            ]
+            limiters += map(self.limiter_of, of_blueprints)
+            limit = self._settings.endpoint_limit
+            if limit is not None and not any(
+                rule.is_for(request.method) for rule in [*of_blueprints, *rules]
+            ):
+                limiters.append(self._settings.limiter(limit, f"endpoint:{endpoint or ''}"))
+        limiters += map(self.limiter_of, rules)
+        return (combined(limiters) if limiters else None), views
+
+    def _limited_views(self, view: Any, method: str) -> list[_LimitedView]:
+        found = [getattr(view, _MARK, None)]
+        view_class = getattr(view, "view_class", None)
+        if view_class is not None:
+            handler = getattr(view_class, method.lower(), None)
+            if handler is None and method == "HEAD":
+                handler = getattr(view_class, "get", None)
+            found.append(getattr(handler, _MARK, None))
+        return [one for one in found if one is not None and one.extension is self._extension]
+
+
+def _is_answer(answer: Any) -> bool:
+    return answer is not None

@@ -20,7 +20,9 @@ import sys
 from collections.abc import Awaitable, Container, Iterable, Mapping
 from typing import Any, Callable, Union
 
-from tidegate._addresses import (
+from tidegate._core import peer_of
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._web.addresses import (
     address_of,
     forwarded_nodes,
     grouped,
@@ -28,8 +30,7 @@ from tidegate._addresses import (
     networks_of,
     peer_network,
 )
-from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._requests import connection_of, fields_of, source_of
+from tidegate._web.request_access import connection_of, fields_of, source_of
 
 __all__ = [
     "KeyFunction",
@@ -139,6 +140,9 @@ def client_ip(
 
 def peer(request: Any) -> str | None:
     """The address of the connection as a key, IPv6 by networks of 64 bits; None without one."""
+    address = peer_of(request)
+    if address is not None:
+        return address
     address = connection_of(request)
     if address is None or ":" not in address:
         return address

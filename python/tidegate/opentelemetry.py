@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Callable
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
 
 from tidegate import _core
-from tidegate._observe import Watch
-from tidegate._readings import DECISION_SECONDS, METRICS, Metric, Sources
+from tidegate._metrics import DECISION_SECONDS, METRICS, Metric, Sources
+from tidegate._web.observers import Watch
 
 if TYPE_CHECKING:
     from tidegate._limiter import Limiter

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Callable, Union
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._limiter import Limiter
-from tidegate._observe import Refusal, Watch
+from tidegate._web.observers import Refusal, Watch
 
 if TYPE_CHECKING:
     from tidegate._clock import ClockLike
@@ -309,7 +309,7 @@ def _text_of(key: Key) -> str:
     """`key` as a text of bounded length."""
     if isinstance(key, bytes):
         key = key.decode("utf-8", "backslashreplace")
-    # What stands in for a key that a request did not have, see Guard.
+    # What stands in for a key that a request did not have, see RequestLimiter.
     key = key[1:] or "unknown" if key[:1] == "\0" else key
     if len(key) <= _LONGEST:
         return key

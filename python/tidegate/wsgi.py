@@ -12,21 +12,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate._functions import check_synchronous
-from tidegate._guard import Guard, Verdict, finished
-from tidegate._headers import FAMILIES, PROBLEM_TYPE
-from tidegate._middleware import limiter_of, methods_of, replacement
-from tidegate.keys import peer
+from tidegate._web.callables import check_synchronous
+from tidegate._web.execution import BLOCKING
+from tidegate._web.headers import PROBLEM_TYPE
+from tidegate._web.options import (
+    MiddlewareOptions,
+    OptionReader,
+    limiter_of,
+    methods_of,
+    of_requests,
+)
+from tidegate._web.refusal import USUAL
+from tidegate._web.request_limiter import RequestDecision, RequestLimiter
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
-    from tidegate._limiter import Limiter
-    from tidegate._storage import StorageLike, StorageOptions
 
 __all__ = ["RateLimitMiddleware"]
+
+_OPTIONS = OptionReader(MiddlewareOptions)
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
@@ -46,78 +52,67 @@ class RateLimitMiddleware:
     and in workers that were forked after it was made.
     """
 
+    @_OPTIONS.shown
     def __init__(
         self,
         app: WSGIApp,
         limit: LimitLike | None = None,
-        *,
-        key: Callable[[Environ], Any] | None = None,
-        storage: StorageLike = "memory://",
-        algorithm: str = "token-bucket",
-        prefix: str = "tg",
-        clock: ClockLike = None,
-        limiter: Limiter | None = None,
-        cost: int | Callable[[Environ], Any] = 1,
-        exempt_methods: Iterable[str] = ("OPTIONS",),
-        exempt_when: Callable[[Environ], Any] | None = None,
-        on_no_key: str = "address",
-        on_refused: Callable[..., Any] | None = None,
-        headers: Iterable[str] = FAMILIES,
-        retry_jitter: float | Callable[[float], Any] = 0.0,
-        **options: Unpack[StorageOptions],
+        **options: Unpack[MiddlewareOptions],
     ) -> None:
-        check_synchronous(key=key, cost=cost, exempt_when=exempt_when, on_refused=on_refused)
-        self.app = app
-        self.limiter = limiter_of(limiter, limit, storage, algorithm, prefix, clock, options)
-        self._exempt_methods = methods_of(exempt_methods)
-        self._guard = Guard(
-            self.limiter,
-            address=peer,
-            key=key,
-            cost=cost,
-            exempt_when=exempt_when,
-            on_no_key=on_no_key,
-            on_refused=on_refused,
-            headers=headers,
-            retry_jitter=retry_jitter,
+        given, storage_options = _OPTIONS.read(options)
+        check_synchronous(
+            key=given.key,
+            cost=given.cost,
+            exempt_when=given.exempt_when,
+            on_refused=given.on_refused,
         )
+        self.app = app
+        self.limiter = limiter_of(limit, given, storage_options)
+        self._exempt_methods = methods_of(given.exempt_methods)
+        self._request_limiter = RequestLimiter(self.limiter, **of_requests(given))
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] in self._exempt_methods:
             return self.app(environ, start_response)
-        verdict = self._guard.judge(environ, blocking=True)
-        if verdict is None:
+        outcome = self._request_limiter.check(environ, BLOCKING)
+        if outcome is None:
             return self.app(environ, start_response)
-        environ["tidegate.decision"] = verdict.decision
-        if not verdict.decision.allowed:
-            return self._refuse(verdict, environ, start_response)
-        return self.app(environ, with_fields(start_response, (verdict,)))
+        environ["tidegate.decision"] = outcome.decision
+        if not outcome.decision.allowed:
+            return self._refuse(outcome, environ, start_response)
+        return self.app(environ, with_fields(start_response, (outcome,)))
 
     def _refuse(
-        self, verdict: Verdict, environ: Environ, start_response: StartResponse
+        self, outcome: RequestDecision, environ: Environ, start_response: StartResponse
     ) -> Iterable[bytes]:
-        response = finished(replacement(verdict, environ, "a WSGI application", blocking=True))
-        if response is not None:
+        response = BLOCKING.run(
+            outcome.service_answer(
+                environ, BLOCKING, accepts=callable, expected="a WSGI application"
+            )
+        )
+        if response is not USUAL:
             application: WSGIApp = response
-            return application(environ, with_fields(start_response, (verdict,)))
-        body = verdict.problem()
+            return application(environ, with_fields(start_response, (outcome,)))
+        body = outcome.problem()
         start_response(
             "429 Too Many Requests",
             [
                 ("Content-Type", PROBLEM_TYPE.decode()),
                 ("Content-Length", str(len(body))),
-                *verdict.text_fields(),
+                *outcome.text_fields(),
             ],
         )
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
 
-def with_fields(start_response: StartResponse, verdicts: Sequence[Verdict]) -> StartResponse:
-    """`start_response`, with the fields of the verdicts added to the headers, the last first."""
+def with_fields(
+    start_response: StartResponse, outcomes: Sequence[RequestDecision]
+) -> StartResponse:
+    """`start_response`, with the fields of the outcomes added to the headers, the last first."""
 
     def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
-        for verdict in reversed(verdicts):
-            headers = verdict.merged_text(headers)
+        for outcome in reversed(outcomes):
+            headers = outcome.merged_text(headers)
         return start_response(status, headers, *exc_info)
 
     return start

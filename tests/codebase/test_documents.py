@@ -27,7 +27,7 @@ def _blocks(document: Path) -> list[tuple[int, str]]:
     ]
 
 
-# Those in docs/migrate are programs of their own, which tests/python/test_migrate.py runs.
+# Those in docs/migrate are programs of their own, which tests/python/migrate/test_migrate.py runs.
 SCRIPTS = [d for d in DOCUMENTS if _blocks(d) and d.parent.name != "migrate"]
 
 

@@ -13,6 +13,7 @@
 namespace tidegate {
 namespace {
 
+using testing::Eventually;
 using testing::InChild;
 using testing::kChildrenMayHaveThreads;
 using testing::kSanitizerShare;
@@ -89,11 +90,11 @@ TEST(GateTest, IsClosedThoughAnotherIsBusy) {
                   }
                 });
               }
-              while (numbered < kThreads + 72) std::this_thread::yield();
+              const bool all = Eventually([&] { return numbered == kThreads + 72; });
               for (int i = 0; i < 100; ++i) gate.Alone([] {});
               stop = true;
               for (std::thread& thread : threads) thread.join();
-              return true;
+              return all;
             }),
             "ok");
 }
@@ -126,7 +127,7 @@ TEST(ThreadNumberTest, DiffersAmongThreadsThatLive) {
     numbers[static_cast<size_t>(i)] = ThreadNumber();
     EXPECT_EQ(ThreadNumber(), numbers[static_cast<size_t>(i)]);
     ++numbered;
-    while (numbered < kN) std::this_thread::yield();
+    EXPECT_TRUE(Eventually([&] { return numbered == kN; }));
   });
   EXPECT_EQ(std::set<int>(numbers.begin(), numbers.end()).size(), size_t{kN});
   for (const int number : numbers) {
@@ -143,7 +144,7 @@ TEST(ThreadNumberTest, IsReturnedAndSharedWhereThereIsNone) {
     RunThreads(kN, [&](int i) {
       numbers[static_cast<size_t>(i)] = ThreadNumber();
       ++numbered;
-      while (numbered < kN) std::this_thread::yield();
+      EXPECT_TRUE(Eventually([&] { return numbered == kN; }));
     });
     // All but 0, and but what the thread that runs the tests may hold.
     const std::set<int> taken(numbers.begin(), numbers.end());

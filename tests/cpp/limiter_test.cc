@@ -285,9 +285,74 @@ TEST(LimiterSlotTest, AReleaseMakesRoomAtOnce) {
   EXPECT_TRUE(first.allowed);
   f.clock->AdvanceNs(kSecond);
   EXPECT_FALSE(f.limiter->Hit("key").allowed);
-  f.limiter->Release("key", 1, first.at_ns);
+  f.limiter->Release("key", 1, first);
   EXPECT_TRUE(f.limiter->Hit("key").allowed);
   EXPECT_FALSE(f.limiter->Hit("key").allowed);
+}
+
+TEST_P(EachAlgorithm, ADecisionThatChargedNothingGivesNothingBack) {
+  Fixture f({MakeLimit(5, kHour, GetParam()), MakeLimit(9, kHour, GetParam())});
+  const Decision hit = f.limiter->Hit("key", 4);
+  const Decision refused = f.limiter->Hit("key", 4);
+  const Decision peek = f.limiter->Peek("key");
+  Decision open = hit;
+  open.SetChargedIn(ChargedIn::kNowhere);
+  Decision local = hit;
+  local.SetChargedIn(ChargedIn::kFallback);
+  for (const Decision& each : {refused, peek, open, local}) {
+    EXPECT_EQ(each.charged_in(0), each.charged_in(20));
+    EXPECT_NE(each.charged_in(0), ChargedIn::kStore);
+    f.limiter->Refund("key", 4, &each);
+    EXPECT_EQ(f.limiter->Peek("key").remaining(), 1);
+  }
+  f.limiter->Refund("key", 3, &hit);
+  EXPECT_EQ(f.limiter->Peek("key").remaining(), 4);
+}
+
+TEST(LimiterPlanTest, ARefundOfAHitTakesItsOwnUnitsOutOfALog) {
+  Fixture f({MakeLimit(3, 10 * kSecond, Algorithm::kSlidingLog), MakeLimit(30, kHour)});
+  const Decision first = f.limiter->Hit("key");
+  f.clock->AdvanceNs(6 * kSecond);
+  EXPECT_TRUE(f.limiter->Hit("key", 2).allowed);
+  f.limiter->Refund("key", 1, &first);
+  EXPECT_TRUE(f.limiter->Hit("key").allowed);
+  EXPECT_EQ(f.limiter->Hit("key").retry_after_ns, 10 * kSecond);
+  f.clock->AdvanceNs(4 * kSecond);
+  f.limiter->Refund("key", 1, &first);
+  EXPECT_EQ(f.limiter->Hit("key").retry_after_ns, 6 * kSecond);
+}
+
+TEST(PlanVerdictTest, KnowsWhichLimitsWereChargedElsewhere) {
+  const Limit limit = MakeLimit(10, kHour);
+  Decision passed;
+  passed.allowed = true;
+  passed.limit = &limit;
+  Decision local = passed;
+  local.SetChargedIn(ChargedIn::kFallback);
+  const auto charged = [&](const std::vector<bool>& locally) {
+    PlanVerdict verdict;
+    for (size_t i = 0; i < locally.size(); ++i) {
+      verdict.Add(locally[i] ? local : passed, static_cast<uint32_t>(i));
+    }
+    std::vector<ChargedIn> places;
+    for (size_t i = 0; i < locally.size(); ++i) places.push_back(verdict.get().charged_in(i));
+    return places;
+  };
+  constexpr ChargedIn kStore = ChargedIn::kStore;
+  constexpr ChargedIn kFallback = ChargedIn::kFallback;
+  using Places = std::vector<ChargedIn>;
+  EXPECT_EQ(charged({false, false}), Places({kStore, kStore}));
+  EXPECT_EQ(charged({true, true}), Places({kFallback, kFallback}));
+  EXPECT_EQ(charged({true, false, true}), Places({kFallback, kStore, kFallback}));
+  EXPECT_EQ(charged({false, true}), Places({kStore, kFallback}));
+  std::vector<bool> many(20, true);
+  EXPECT_EQ(charged(many), Places(20, kFallback));
+  many[19] = false;
+  EXPECT_EQ(charged(many), Places(20, ChargedIn::kNowhere));
+  many.assign(20, false);
+  EXPECT_EQ(charged(many), Places(20, kStore));
+  many[3] = true;
+  EXPECT_EQ(charged(many), Places(20, ChargedIn::kNowhere));
 }
 
 TEST(LimiterSlotTest, NeverMoreHoldersThanTheLimit) {
@@ -304,7 +369,7 @@ TEST(LimiterSlotTest, NeverMoreHoldersThanTheLimit) {
       while (seen < now && !most.compare_exchange_weak(seen, now)) {
       }
       --inside;
-      f.limiter->Release("key", 1, d.at_ns);
+      f.limiter->Release("key", 1, d);
     }
   });
   EXPECT_LE(most.load(), 5);
@@ -329,8 +394,8 @@ class Meddled final : public Store {
   Decision Peek(const Charge& charge, const Moment& moment) override {
     return store_->Peek(charge, moment);
   }
-  void Refund(const Charge& charge, const Moment& moment) override {
-    store_->Refund(charge, moment);
+  int64_t Refund(const Charge& charge, const Moment& moment) override {
+    return store_->Refund(charge, moment);
   }
   void Reset(const Charge& charge, const Moment& moment) override { store_->Reset(charge, moment); }
   void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override {

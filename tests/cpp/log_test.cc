@@ -205,10 +205,10 @@ TEST_P(LogTest, ARefundForgetsTheNewest) {
   InstantRing ring;
   StepLog(limit, &ring, kStart, 2);
   StepLog(limit, &ring, kStart + 10 * kMs, 2);
-  RefundLog(&ring, kStart + 20 * kMs, 3);
+  EXPECT_EQ(RefundLog(&ring, kStart + 20 * kMs, 3), 3);
   EXPECT_EQ(Elements(ring), std::vector<int64_t>{kStart + kSecond});
   // Units that are over are not given back a second time.
-  RefundLog(&ring, kStart + 2 * kSecond, 1);
+  EXPECT_EQ(RefundLog(&ring, kStart + 2 * kSecond, 1), 0);
   EXPECT_EQ(PeekLog(limit, ring, kStart + 2 * kSecond, 1).remaining(), 5);
 }
 

@@ -44,8 +44,8 @@ class Caller {
   Decision Peek(std::string_view key, int64_t now_ns, int64_t cost = 1) {
     return store_->Peek({key, &limit_, cost}, {now_ns, /*confirmed=*/true});
   }
-  void Refund(std::string_view key, const Moment& moment, int64_t cost = 1) {
-    store_->Refund({key, &limit_, cost}, moment);
+  int64_t Refund(std::string_view key, const Moment& moment, int64_t cost = 1) {
+    return store_->Refund({key, &limit_, cost}, moment);
   }
   void Reset(std::string_view key) { store_->Reset({key, &limit_, 1}, {kStart}); }
   void HitMany(const std::vector<Charge>& charges, const Moment& moment,
@@ -398,6 +398,20 @@ TEST(MemoryStoreShrinkTest, KeysThatWakeUpDuringItAreNotLost) {
   }
   ASSERT_GE(caller.stats().evictions, kMoveHasBegun);
   ExpectNothingLost(caller, kKeys, now);
+}
+
+TEST_P(EachAlgorithm, RefundsTogetherTakeBackWhatWasChargedAndNoMore) {
+  constexpr int64_t kCharged = 1'000;
+  const auto store = MakeStore();
+  Caller caller(store, MakeLimit(2 * kCharged, kHour, GetParam()));
+  EXPECT_EQ(caller.Refund("key", {kStart, true}, 5), 0);
+  ASSERT_TRUE(caller.Hit("key", kStart, kCharged).allowed);
+  std::atomic<int64_t> units{0};
+  RunThreads(8, [&](int number) {
+    for (int i = 0; i < 100; ++i) units += caller.Refund("key", {kStart, true}, 1 + number % 3);
+  });
+  EXPECT_EQ(units, kCharged);
+  EXPECT_EQ(caller.Peek("key", kStart).remaining(), 2 * kCharged);
 }
 
 class UnconfirmedTest : public ::testing::TestWithParam<Algorithm> {};

@@ -8,7 +8,11 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <sys/prctl.h>
+#endif
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <string>
@@ -17,12 +21,14 @@
 
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/time/clock.h"
+#include "redis/client.h"
 #include "testing.h"
 #include "tidegate/limiter.h"
 
 namespace tidegate {
 namespace {
 
+using testing::Eventually;
 using testing::MakeLimit;
 
 constexpr int64_t kYear = 365 * 86400 * testing::kSecond;
@@ -52,6 +58,9 @@ class Server {
         "--appendonly", "no",     "--daemonize",     "no",     nullptr};
     pid_ = fork();
     if (pid_ == 0) {
+#if defined(__linux__)
+      prctl(PR_SET_PDEATHSIG, SIGKILL);  // the server ends even if this process is killed
+#endif
       const int null = open("/dev/null", O_WRONLY);
       dup2(null, 1);
       dup2(null, 2);
@@ -81,9 +90,7 @@ class RedisStoreTest : public ::testing::Test {
     options.on_breaker = [this](bool, const std::string&) { ++changes_; };
     auto store = RedisStore::Create(options);
     EXPECT_TRUE(store.ok()) << store.status();
-    const absl::Time give_up = absl::Now() + absl::Seconds(60);
-    while (!(*store)->Ping().ok() && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(10));
-    EXPECT_TRUE((*store)->Ping().ok());
+    EXPECT_TRUE(Eventually([&] { return (*store)->Ping().ok(); }));
     return *std::move(store);
   }
 
@@ -106,7 +113,7 @@ int64_t HitWithoutWaiting(Limiter& limiter, int n) {
     left.DecrementCount();
   };
   for (int i = 0; i < n; ++i) {
-    if (const auto early = limiter.Begin(Op::kHit, "k", 1, 0, done)) done(*early);
+    if (const auto early = limiter.Begin(Op::kHit, "k", 1, nullptr, done)) done(*early);
   }
   limiter.Kick();
   left.Wait();
@@ -151,14 +158,31 @@ TEST_F(RedisStoreTest, AServerThatDiesUnderLoadIsFoundAgain) {
   for (int round = 0; round < 3; ++round) {
     const int64_t opened = store->stats().breaker_opened;
     server_.Kill();
-    while (store->stats().breaker_opened == opened) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_TRUE(Eventually([&] { return store->stats().breaker_opened > opened; }));
     server_.Start();
-    while (limiter->Hit("k").degraded) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_TRUE(Eventually([&] { return !limiter->Hit("k").degraded; }));
   }
   stop = true;
   for (std::thread& thread : threads) thread.join();
   EXPECT_GE(changes_, 6);
   EXPECT_EQ(store->stats().script_errors, 0);
+}
+
+TEST_F(RedisStoreTest, ScriptErrorsAreWrittenToStderrMoreAndMoreRarelyWithoutAHook) {
+  const auto store = Store(absl::Seconds(60));
+  const auto limiter = Limit(store, 10);
+  EXPECT_FALSE(limiter->Hit("k").degraded);
+  const auto reply = store->Command(
+      {"EVAL", "return redis.call('SET', redis.call('KEYS', 'test:*')[1], 'foreign')", "0"},
+      absl::Seconds(60));
+  ASSERT_TRUE(reply.ok() && (*reply)->type == REDIS_REPLY_STATUS);
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 7; ++i) EXPECT_TRUE(limiter->Hit("k").degraded);
+  const std::string written = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(written.begin(), written.end(), '\n'), 3) << written;
+  EXPECT_EQ(written.substr(0, 10), "tidegate: ");
+  EXPECT_EQ(store->stats().script_errors, 7);
+  EXPECT_EQ(changes_, 0);
 }
 
 TEST_F(RedisStoreTest, ItGoesWithCallsUnderWay) {
@@ -169,14 +193,13 @@ TEST_F(RedisStoreTest, ItGoesWithCallsUnderWay) {
       const auto store = Store(absl::Seconds(60));
       const auto limiter = Limit(store, 1'000'000);
       for (int i = 0; i < 50; ++i) {
-        early +=
-            limiter->Begin(Op::kHit, "k", 1, 0, [told](const Decision&) { ++*told; }).has_value();
+        early += limiter->Begin(Op::kHit, "k", 1, nullptr, [told](const Decision&) { ++*told; })
+                     .has_value();
       }
       limiter->Kick();
       // The limits must live until all is told (redis_store.h).
-      while (*told + early < 50) absl::SleepFor(absl::Milliseconds(1));
+      ASSERT_TRUE(Eventually([&] { return *told + early == 50; }));
     }
-    EXPECT_EQ(*told + early, 50);
   }
 }
 

@@ -97,6 +97,17 @@ TEST_P(ShmStoreTest, TwoMappingsShareOneLimit) {
   EXPECT_EQ(one->Peek("k").remaining(), 10);
 }
 
+TEST_P(ShmStoreTest, ARefundTellsHowManyUnitsItTookBack) {
+  const auto store = Open();
+  const BoundLimit limit = store->Bind(MakeLimit(10, 3600 * kSecond, GetParam()), "test");
+  const Moment now{kStart, /*confirmed=*/true};
+  EXPECT_EQ(store->Refund({"k", &limit, 3}, now), 0);
+  EXPECT_TRUE(store->Hit({"k", &limit, 7}, now).allowed);
+  EXPECT_EQ(store->Refund({"k", &limit, 3}, now), 3);
+  EXPECT_EQ(store->Refund({"k", &limit, 30}, now), 4);
+  EXPECT_EQ(store->Peek({"k", &limit, 1}, now).remaining(), 10);
+}
+
 TEST_P(ShmStoreTest, ThreadsAdmitExactlyN) {
   auto clock = std::make_shared<ManualClock>(kStart);
   auto limiter = MakeLimiter(MakeLimit(100, 3600 * kSecond, GetParam()), clock);

@@ -194,6 +194,27 @@ TEST_P(StepTest, ARefundGivesBackExactly) {
   }
 }
 
+TEST_P(StepTest, WhatIsRefundableIsWhatARefundGivesBack) {
+  for (const int64_t period : {int64_t{7}, kSecond + 7}) {
+    Key key(MakeLimit(10, period, GetParam()));
+    EXPECT_EQ(Refundable(key.limit, key.state, kStart), 0);
+    key.Hit(kStart, 7);
+    EXPECT_EQ(Refundable(key.limit, key.state, kStart), 7) << period;
+    key.GiveBack(kStart, 4);
+    EXPECT_EQ(Refundable(key.limit, key.state, kStart), 3) << period;
+    // A part of a unit is one unit; what has run out is none.
+    if (IsBucket(GetParam()) && period > kSecond) {
+      EXPECT_EQ(Refundable(key.limit, key.state, kStart + 1), 3);
+    }
+    EXPECT_EQ(Refundable(key.limit, key.state, kStart + 2 * period), 0) << period;
+    // However far a clock that ran ahead has moved it.
+    key.Hit(kStart + 1'000 * period, 10);
+    const int64_t most = Refundable(key.limit, key.state, kStart);
+    EXPECT_LE(most, 10) << period;
+    EXPECT_GE(most, 1) << period;
+  }
+}
+
 TEST_P(StepTest, AClockThatGoesBackNeitherMintsNorLocksOut) {
   for (const int64_t back : {kSecond, 3'600 * kSecond, kStart}) {
     Key key(MakeLimit(10, 60 * kSecond, GetParam()));

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <latch>
@@ -103,6 +104,18 @@ inline constexpr int kSanitizerShare = 8;
 #else
 inline constexpr int kSanitizerShare = 1;
 #endif
+
+// Waits until `condition` holds, for what other threads and processes do. False where it still
+// does not after a minute (more under the sanitizers).
+[[nodiscard]] inline bool Eventually(absl::FunctionRef<bool()> condition) {
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::minutes(1) * kSanitizerShare;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  return true;
+}
 
 // Runs `work` in a child of fork() and tells how it went: "ok", "failed" where it
 // returned false, "hung" where it had to be ended, else the signal.

@@ -16,26 +16,20 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from polling import eventually
 from shm_workers import Worker
 from tidegate import Limiter
 
 _WORKERS = 3
 _KEYS = 8
-_DEADLINE_S = 60.0
 ALGORITHMS = ("token-bucket", "sliding-window", "sliding-log")
-
-
-def _until(condition: Callable[[], bool], what: str) -> None:
-    """Waits for what other processes do; not for time to pass."""
-    deadline = time.monotonic() + _DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"blocked: {what}"
-        os.sched_yield()
 
 
 def run_round(directory: Path, storage: str, kills: int, number: int, dice: random.Random) -> None:
@@ -60,13 +54,13 @@ def run_round(directory: Path, storage: str, kills: int, number: int, dice: rand
         for _ in range(kills):
             victim = workers.pop(dice.randrange(len(workers)))
             goal = victim.answered + dice.randrange(1, 200)
-            _until(lambda: victim.answered >= goal, "the victim itself")  # noqa: B023
+            eventually(lambda: victim.answered >= goal, 60, interval=0)  # noqa: B023
             victim.process.kill()
             victim.process.wait()
             dead.append(victim)
             for other in workers:
                 before = other.answered
-                _until(lambda: other.answered > before + _KEYS, "a survivor")  # noqa: B023
+                eventually(lambda: other.answered > before + _KEYS, 60, interval=0)  # noqa: B023
             workers.append(new_worker())
             workers[-1].expect("ready")
             workers[-1].go()

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
+import processes
+
 _BOARD_BYTES = 4096
 _WORD = struct.Struct("<q")
 
@@ -69,7 +71,7 @@ class Worker:
             self._board = mmap.mmap(file.fileno(), _BOARD_BYTES)
         arguments = [str(self._path), storage, limit, algorithm, str(keys), str(hits), prefix]
         arguments.append(str(int(fresh)))
-        self.process = subprocess.Popen(
+        self.process = processes.start(
             [sys.executable, "-c", _LOOP, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -102,7 +104,7 @@ class Worker:
         return self._word(1 + key)
 
     def end(self) -> None:
-        self.process.kill()
+        processes.stop(self.process)
         self.process.communicate()
         self._path.unlink()
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import oracle as naive
 import pytest
 import tidegate as tg
+from polling import eventually
 
 pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
 
@@ -79,24 +80,26 @@ def work(limiter: tg.Limiter, dice: random.Random, refunds: bool) -> list[Call]:
 
 
 def recorded(limiter: tg.Limiter, seed: int, refunds: bool) -> list[Call]:
-    pipes = []
+    children = []
     ready = mmap.mmap(-1, PROCESSES)
     for number in range(PROCESSES):
         reading, writing = os.pipe()
-        if os.fork() == 0:
-            dice = random.Random(1000 * seed + number)
-            ready[number] = 1
-            while any(not flag for flag in ready[:]):
-                os.sched_yield()
-            os.write(writing, pickle.dumps(work(limiter, dice, refunds)))
-            os._exit(0)
+        child = os.fork()
+        if child == 0:
+            try:
+                dice = random.Random(1000 * seed + number)
+                ready[number] = 1
+                eventually(lambda: all(ready[:]), interval=0)
+                os.write(writing, pickle.dumps(work(limiter, dice, refunds)))
+            finally:
+                os._exit(0)
         os.close(writing)
-        pipes.append(reading)
+        children.append((child, reading))
     calls: list[Call] = []
-    for reading in pipes:
+    for child, reading in children:
         with os.fdopen(reading, "rb") as file:
             calls += pickle.loads(file.read())
-        os.wait()
+        os.waitpid(child, 0)
     return calls
 
 

@@ -93,6 +93,7 @@ def run(path: Path, group: Group, environment: dict[str, str]) -> str:
 
 
 def _serve(path: Path, requests: list[Any]) -> list[list[int]]:
+    sys.path.append(str(Path(__file__).resolve().parents[1]))  # what the tests share
     from servers import asgi_server, wsgi_server
 
     spec = importlib.util.spec_from_file_location("program", path)

@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
+import processes
 import tidegate as tg
 from tidegate.asgi import RateLimitMiddleware
 
 Address = tuple[str, int]
+TESTS = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,9 @@ class Client:
 
 
 def environment(path: Path, **variables: str) -> dict[str, str]:
-    """For a process that imports from `path` too, and tidegate from where the tests do."""
-    before = os.environ.get("PYTHONPATH")
-    paths = f"{path}{os.pathsep}{before}" if before else str(path)
-    return {**os.environ, "PYTHONPATH": paths, **variables}
+    """For a process that imports from `path`, and the rest from where the tests do."""
+    paths = [str(path), str(TESTS), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **variables}
 
 
 @contextlib.contextmanager
@@ -171,14 +172,16 @@ def uvicorn_server(app: str, folder: Path) -> Iterator[Address]:
 
 @contextlib.contextmanager
 def _serving(listener: socket.socket, arguments: list[str]) -> Iterator[None]:
-    with subprocess.Popen(
-        [sys.executable, *arguments], pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL
-    ) as server:
-        try:
-            yield
-        finally:
-            server.terminate()
-            listener.close()
+    with (
+        listener,
+        processes.running(
+            [sys.executable, *arguments],
+            grace=30,
+            pass_fds=[listener.fileno()],
+            stderr=subprocess.DEVNULL,
+        ),
+    ):
+        yield
 
 
 async def asgi_call(
@@ -257,3 +260,12 @@ def limited(limit: Any = "2/minute", app: Any = hello, **options: Any) -> RateLi
 def statuses(app: Any, times: int, **options: Any) -> list[int]:
     """What each of several calls is answered with."""
     return [ask(app, **options).status for _ in range(times)]
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """An application that sends back the messages of a WebSocket until it is closed."""
+    await receive()
+    await send({"type": "websocket.accept"})
+    while (message := await receive())["type"] == "websocket.receive":
+        payload = {name: message.get(name) for name in ("text", "bytes")}
+        await send({"type": "websocket.send", **payload})

@@ -8,6 +8,8 @@ import sys
 from types import TracebackType
 from typing import Any
 
+import processes
+
 # Answers each line with one, in JSON: the state of hits, or what else was asked for.
 _LOOP = """
 import json, sys
@@ -38,7 +40,7 @@ class HostProcess:
     """A limiter on Redis with a shared memory for its fallback."""
 
     def __init__(self, limit: str, uri: str, fallback: str, deny_cache_max: float = 0) -> None:
-        self.process = subprocess.Popen(
+        self.process = processes.start(
             [sys.executable, "-c", _LOOP, limit, uri, fallback, str(deny_cache_max)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -64,8 +66,7 @@ class HostProcess:
         return [opened for opened, _ in self.ask("changes")]
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        processes.stop(self.process)
 
     def __enter__(self) -> HostProcess:
         return self

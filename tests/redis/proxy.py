@@ -8,6 +8,8 @@ import struct
 import threading
 import time
 
+from polling import eventually
+
 
 class Proxy:
     """Stands between a client and `port`. `mode` may be changed at any time.
@@ -16,12 +18,19 @@ class Proxy:
     (half of each reply, then nothing), garbage (rubbish instead of each reply), reset (an RST
     instead of each reply), close (an end instead of each reply), half-close (the same, and
     requests go on), huge-bulk, huge-array (a header that promises two thousand millions),
-    endless (such a bulk, of which all comes that is taken).
+    endless (such a bulk, of which all comes that is taken), shift (instead of each reply the one
+    before it on that connection, for as long as it lives; at first +PONG).
+
+    What is assigned to `extra` is sent once, before the next reply and together with it. The
+    server sees connections from `source`.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, source: str = "") -> None:
         self.target = port
+        self.source = source
         self.mode = "pass"
+        self.extra = b""
+        self.held: dict[socket.socket, bytes] = {}  # the replies that are to be sent next
         self.requests = 0  # chunks that came from clients
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.listener.getsockname()[1]
@@ -51,7 +60,9 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self.listener.accept()
-                server = socket.create_connection(("127.0.0.1", self.target))
+                server = socket.create_connection(
+                    ("127.0.0.1", self.target), source_address=(self.source, 0)
+                )
                 self.sockets += [client, server]
                 for source, sink, replies in ((client, server, False), (server, client, True)):
                     thread = threading.Thread(
@@ -81,8 +92,7 @@ class Proxy:
                 time.sleep(0.0002)
         elif self.mode == "stall":
             client.sendall(data[: len(data) // 2])
-            while self.mode == "stall":
-                time.sleep(0.01)
+            eventually(lambda: self.mode != "stall", 300)
             raise OSError
         elif self.mode == "garbage":
             client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -98,8 +108,7 @@ class Proxy:
             raise OSError
         elif self.mode == "half-close":
             client.shutdown(socket.SHUT_WR)
-            while self.mode == "half-close":
-                time.sleep(0.01)
+            eventually(lambda: self.mode != "half-close", 300)
             raise OSError
         elif self.mode == "huge-bulk":
             client.sendall(b"$2000000000\r\n")
@@ -109,5 +118,9 @@ class Proxy:
             client.sendall(b"$2000000000\r\n")
             while self.mode == "endless":
                 client.sendall(b"x" * (1 << 20))
+        elif self.mode == "shift" or client in self.held:
+            client.sendall(self.held.get(client, b"+PONG\r\n"))
+            self.held[client] = data
         else:
-            client.sendall(data)
+            extra, self.extra = self.extra, b""
+            client.sendall(extra + data)

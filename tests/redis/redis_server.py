@@ -4,16 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
+
+import processes
+from polling import eventually
 
 # Long beyond any call that succeeds: a loaded machine must not fail a test.
 PATIENT = "timeout=20&connect_timeout=20"
 # Another Redis, or a Valkey, may be tried: its program.
 PROGRAM = os.environ.get("TIDEGATE_REDIS_SERVER", "redis-server")
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def cluster_port() -> int:
+    """Returns a port for a node: the port 10,000 above it, for the cluster bus, is free as well.
+
+    Redis before 7.0 cannot be told to use another port for the bus. The range lies below the ports
+    that the system assigns to connections, so nobody takes one of the two in between.
+    """
+    for port in random.sample(range(10_000, 20_000), 100):
+        with contextlib.suppress(OSError), socket.socket() as node, socket.socket() as bus:
+            node.bind(("127.0.0.1", port))
+            bus.bind(("127.0.0.1", port + 10_000))
+            return port
+    raise RuntimeError("Expected a free port from 10000 to 19999, found none in 100 attempts")
 
 
 def speaks_tls() -> bool:
@@ -26,32 +50,35 @@ class RedisServer:
     """A redis-server of our own. `start` after `kill` keeps the port and loses the data."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = cluster_port() if "--cluster-enabled" in arguments else free_port()
         self.path = directory / f"redis-{self.port}.sock"
         self.arguments = arguments
         self.password: str | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
+        self.process = processes.start(
             [
                 PROGRAM,
                 *("--port", str(self.port), "--bind", "127.0.0.1"),
                 *("--unixsocket", str(self.path), "--save", "", "--appendonly", "no"),
+                *("--cluster-config-file", f"nodes-{self.port}.conf"),
                 *("--daemonize", "no", "--dir", str(self.path.parent), *self.arguments),
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline and self.process.poll() is None:
-            with contextlib.suppress(OSError), self.connect():
-                return
-            time.sleep(0.01)
-        self.kill()
-        raise RuntimeError(f"{PROGRAM} does not start")
+        try:
+            eventually(self._accepts, 20, despite=OSError)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _accepts(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"{PROGRAM} has ended"
+        self.connect().close()
+        return True
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=20)
@@ -62,8 +89,7 @@ class RedisServer:
 
     def kill(self) -> None:
         if self.process is not None:
-            self.process.kill()
-            self.process.wait()
+            processes.stop(self.process)
             self.process = None
 
     def command(self, *words: str | bytes) -> bytes:

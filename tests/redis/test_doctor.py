@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
+from polling import eventually
 from redis_server import PATIENT, PROGRAM, RedisServer
-from tidegate._cli import main
+from tidegate._cli.main import main
 
 Doctor = Callable[..., "tuple[int, dict[str, Any]]"]
 Start = Callable[..., RedisServer]
@@ -197,13 +197,7 @@ def test_a_replica(start: Start, doctor: Doctor) -> None:
 
 
 def test_a_node_of_a_cluster(start: Start, doctor: Doctor) -> None:
-    with socket.socket() as bus:
-        bus.bind(("127.0.0.1", 0))
-        port = str(bus.getsockname()[1])
-    node = start(
-        *("--cluster-enabled", "yes", "--cluster-config-file", f"nodes-{port}.conf"),
-        *("--cluster-port", port),
-    )
+    node = start("--cluster-enabled", "yes")
     code, report = doctor(node.uri())
     assert code == 2
     assert report["topology"] == "cluster"
@@ -216,18 +210,11 @@ def test_a_sentinel(server_directory: Path, doctor: Doctor) -> None:
         port = free.getsockname()[1]
     settings = server_directory / f"sentinel-{port}.conf"
     settings.write_text(f"port {port}\nbind 127.0.0.1\n")
-    with subprocess.Popen(
-        [PROGRAM, str(settings), "--sentinel"], stdout=subprocess.DEVNULL
-    ) as sentinel:
-        try:
-            deadline = time.monotonic() + 20
-            while time.monotonic() < deadline:
-                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                    break
-                time.sleep(0.01)
-            code, report = doctor(f"redis://127.0.0.1:{port}?{PATIENT}")
-        finally:
-            sentinel.kill()
+    with processes.running([PROGRAM, str(settings), "--sentinel"], stdout=subprocess.DEVNULL):
+        eventually(
+            lambda: socket.create_connection(("127.0.0.1", port)).close() is None, despite=OSError
+        )
+        code, report = doctor(f"redis://127.0.0.1:{port}?{PATIENT}")
     assert code == 2
     assert report["topology"] == "sentinel"
     assert "holds no keys" in said(report, "problem", "topology")

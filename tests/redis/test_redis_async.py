@@ -15,12 +15,14 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+import processes
 import pytest
 import tidegate
 import uvloop
+from polling import eventually, eventually_async
 from proxy import Proxy
 from redis_server import PATIENT, RedisServer
-from tidegate import _loops
+from tidegate import _asyncio
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -36,13 +38,6 @@ def proxy(server: RedisServer) -> Iterator[Proxy]:
 def run(request: pytest.FixtureRequest) -> Run:
     """Runs a coroutine on a new loop of each kind."""
     return request.param  # type: ignore[no-any-return]
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return holds()
 
 
 def scripts_run(server: RedisServer) -> int:
@@ -136,7 +131,7 @@ def test_ten_thousand_cancelled_tasks_leave_nothing(server: RedisServer, run: Ru
 def test_a_task_that_is_cancelled_has_no_place(
     server: RedisServer, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = _loops.begin
+    begin = _asyncio.begin
     begun: dict[int, asyncio.Event] = {}
 
     def noted(limiter: tidegate.Limiter, op: int, *rest: Any) -> Any:
@@ -145,21 +140,21 @@ def test_a_task_that_is_cancelled_has_no_place(
             begun[op].set()
         return begin(limiter, op, *rest)
 
-    monkeypatch.setattr(_loops, "begin", noted)
+    monkeypatch.setattr(_asyncio.AsyncBridge, "begin", noted)
 
     async def main() -> None:
-        begun.update({op: asyncio.Event() for op in (_loops.HIT, _loops.RELEASE)})
+        begun.update({op: asyncio.Event() for op in (_asyncio.HIT, _asyncio.RELEASE)})
         one = tidegate.Limit(1, "hour", algorithm="concurrency")
         async with tidegate.Limiter(one, storage=server.uri()) as limiter:
             assert (await limiter.peek_async("other")).allowed  # the connection is there
             entering = asyncio.ensure_future(limiter.slot("k").__aenter__())
-            await asyncio.wait_for(begun[_loops.HIT].wait(), 10)
+            await asyncio.wait_for(begun[_asyncio.HIT].wait(), 10)
             entering.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await entering
             # The release is begun when the hit is answered, and what is asked after it is
             # answered after it.
-            await asyncio.wait_for(begun[_loops.RELEASE].wait(), 10)
+            await asyncio.wait_for(begun[_asyncio.RELEASE].wait(), 10)
             assert (await limiter.peek_async("k")).remaining == 1
 
     run(main())
@@ -200,7 +195,7 @@ def test_a_loop_that_ends_with_calls_in_flight(
 ) -> None:
     uri = f"redis://127.0.0.1:{proxy.port}?timeout=0.3&connect_timeout=20&breaker_open=0.05"
     limiter = tidegate.Limiter("100/hour", storage=uri)
-    assert eventually(lambda: not limiter.hit("warm").degraded)
+    eventually(lambda: not limiter.hit("warm").degraded)
     for _ in range(3):
         proxy.mode = "hole"
         loop = new_loop()
@@ -259,20 +254,23 @@ def test_a_closed_loop_is_not_kept(
         gc.collect()
         return not any(reference() is not None for reference in kept)
 
-    assert eventually(all_gone)
+    eventually(all_gone)
 
 
 def test_what_nobody_sent_in_time_is_not_sent(server: RedisServer) -> None:
     limiter = tidegate.Limiter("100/hour", storage=server.uri("timeout=0.05&connect_timeout=20"))
-    assert eventually(lambda: not limiter.hit("warm").degraded)
+    eventually(lambda: not limiter.hit("warm").degraded)
+
+    async def peek() -> tuple[tidegate.Decision, ...]:
+        decision = await limiter.peek_async("k")
+        return () if decision.degraded else (decision,)
 
     async def main() -> tuple[tidegate.Decision, tidegate.Decision]:
         late = asyncio.ensure_future(limiter.hit_async("k"))
         await asyncio.sleep(0)
         time.sleep(0.2)  # the loop is kept from sending
         first = await late
-        while (second := await limiter.peek_async("k")).degraded:
-            pass
+        (second,) = await eventually_async(peek)
         return first, second
 
     asyncio.run(limiter.peek_async("k"))
@@ -289,8 +287,11 @@ def test_the_loop_goes_on_while_redis_is_a_black_hole(proxy: Proxy, run: Run) ->
 
     async def main() -> tuple[int, float]:
         async with tidegate.Limiter("100000/hour", storage=uri) as limiter:
-            while (await limiter.hit_async("k")).degraded:
-                pass
+
+            async def is_connected() -> bool:
+                return not (await limiter.hit_async("k")).degraded
+
+            await eventually_async(is_connected)
             proxy.mode = "hole"
             gaps: list[float] = []
 
@@ -362,14 +363,15 @@ def test_fork_before_and_after_the_first_use_in_a_loop(server: RedisServer) -> N
 @pytest.mark.parametrize("how", ["return", "exception", "sys.exit", "running", "open breaker"])
 def test_exit_with_calls_in_flight(server: RedisServer, proxy: Proxy, how: str) -> None:
     program = textwrap.dedent(f"""
-        import asyncio, logging, sys, threading, tidegate
+        import asyncio, logging, sys, threading, time, tidegate
         logging.disable()
         how = {how!r}
         breaker = "&breaker_failures=1" if how == "open breaker" else "&breaker_open=0.2"
         uri = "redis://127.0.0.1:{proxy.port}?timeout=0.05&connect_timeout=20" + breaker
         limiter = tidegate.Limiter("1000000/hour", storage=uri)
+        deadline = time.monotonic() + 30
         while limiter.hit("k").degraded and how != "open breaker":
-            pass
+            assert time.monotonic() < deadline
 
         async def main():
             tasks = [asyncio.ensure_future(limiter.hit_async("k")) for _ in range(500)]
@@ -394,18 +396,18 @@ def test_exit_with_calls_in_flight(server: RedisServer, proxy: Proxy, how: str) 
             pass
     """)
     for mode in ("pass", "hole"):
-        done = subprocess.Popen(
+        with processes.running(
             [sys.executable, "-X", "dev", "-c", program],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-        )
-        if mode == "hole":
-            time.sleep(0.3)
-            proxy.mode = mode
-            time.sleep(0.3)
-            proxy.mode = "pass"
-            proxy.drop()
-        out, err = done.communicate(timeout=60)
+        ) as done:
+            if mode == "hole":
+                time.sleep(0.3)
+                proxy.mode = mode
+                time.sleep(0.3)
+                proxy.mode = "pass"
+                proxy.drop()
+            out, err = done.communicate(timeout=60)
         assert (done.returncode, out, err) == (0, b"", b"")
 
 

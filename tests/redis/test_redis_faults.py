@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import tidegate
+from polling import eventually
 from proxy import Proxy
 from redis_server import PATIENT, RedisServer
 
@@ -35,13 +36,13 @@ def timed_hit(limiter: tidegate.Limiter, key: str = "k") -> tidegate.Decision:
 
 def eventually_shared(limiter: tidegate.Limiter) -> tidegate.Decision:
     """The first decision that Redis itself makes again."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+
+    def decided_by_redis() -> tuple[tidegate.Decision, ...]:
         decision = limiter.hit("recovery")
-        if not decision.degraded:
-            return decision
-        time.sleep(0.02)
-    raise AssertionError("never recovered")
+        return () if decision.degraded else (decision,)
+
+    (decision,) = eventually(decided_by_redis)
+    return decision
 
 
 MODES = [

@@ -6,13 +6,13 @@ import contextlib
 import itertools
 import logging
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import tidegate as tg
 import uvicorn
+from polling import eventually
 from redis_server import PATIENT, RedisServer
 from servers import Client, hello, uvicorn_at
 from starlette.applications import Starlette
@@ -41,13 +41,6 @@ class Counted:
 @pytest.fixture
 def redis(server: RedisServer) -> Counted:
     return Counted(server)
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return holds()
 
 
 @pytest.fixture
@@ -90,10 +83,10 @@ def test_it_is_connected_before_the_first_request_and_closed_after_the_last(
 ) -> None:
     middleware = RateLimitMiddleware(app, limit="2/hour", storage=redis.uri)
     with caplog.at_level(logging.INFO, "tidegate"), served(middleware, lifespan) as client:
-        assert eventually(lambda: redis.connections() == 1)
+        eventually(lambda: redis.connections() == 1)
         assert [client("/").status for _ in range(3)] == [200, 200, 429]
         assert redis.connections() == 1
-    assert eventually(lambda: redis.connections() == 0)
+    eventually(lambda: redis.connections() == 0)
     assert caplog.messages.count(ANSWERS) == 1
     assert events == ["begins", "ends"]
 
@@ -106,7 +99,7 @@ def test_it_may_be_started_anew(redis: Counted, app: Starlette, events: list[str
             answers.append(client.get("/").status_code)
     assert answers == [200, 200, 429]
     assert events == ["begins", "ends"] * 3
-    assert eventually(lambda: redis.connections() == 0)
+    eventually(lambda: redis.connections() == 0)
     # And asked without being started.
     assert TestClient(middleware).get("/").status_code == 429
 
@@ -138,9 +131,9 @@ def test_two_of_them(redis: Counted, app: Starlette, events: list[str]) -> None:
     inner = RateLimitMiddleware(app, limit="1/hour", storage=redis.uri, prefix="inner")
     outer = RateLimitMiddleware(inner, limit="3/hour", storage=redis.uri, prefix="outer")
     with served(outer, "on") as client:
-        assert eventually(lambda: redis.connections() == 2)
+        eventually(lambda: redis.connections() == 2)
         assert [client("/").status for _ in range(2)] == [200, 429]
-    assert eventually(lambda: redis.connections() == 0)
+    eventually(lambda: redis.connections() == 0)
     assert events == ["begins", "ends"]
 
 
@@ -179,5 +172,5 @@ def test_a_failing_start_lets_go_too(redis: Counted) -> None:
     middleware = RateLimitMiddleware(Starlette(lifespan=failing), limit="1/hour", storage=redis.uri)
     with pytest.raises(RuntimeError, match="no database"), TestClient(middleware):
         pass
-    assert eventually(lambda: redis.connections() == 0)
+    eventually(lambda: redis.connections() == 0)
     assert middleware.limiter.hit("k").allowed

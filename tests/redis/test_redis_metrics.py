@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import tidegate as tg
 from metrics import exposed, of
@@ -31,9 +29,7 @@ def test_what_is_told_of_a_redis_that_is_gone(
         def told(name: str, **labels: str) -> float | None:
             return of(exposed(generate_latest(registry).decode()), name, **labels)
 
-        deadline = time.monotonic() + 20
-        while limiter.peek("warm").degraded:
-            assert time.monotonic() < deadline
+        limiter.ping()
         assert ask(app).status == 200
         degraded = told("tidegate_degraded_total", store="redis") or 0
         assert told("tidegate_breaker_open", store="redis") == 0
@@ -59,9 +55,7 @@ def test_refusals_from_the_deny_cache_are_told(server: RedisServer) -> None:
     uri = f"redis://127.0.0.1:{server.port}/0?timeout=1"
     with tg.Limiter(["3/hour", "9/hour"], storage=uri) as limiter:
         registry.register(RateLimitCollector({"jobs": limiter}))
-        deadline = time.monotonic() + 20
-        while limiter.peek("warm").degraded:
-            assert time.monotonic() < deadline
+        limiter.ping()
         for _ in range(10):
             limiter.hit("k")
         samples = exposed(generate_latest(registry).decode())

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 
+import processes
 import pytest
 import tidegate
 from redis_server import RedisServer
@@ -54,7 +55,7 @@ def test_processes_of_threads_admit_exactly(
 ) -> None:
     command = [sys.executable, "-c", WORKER, server.uri(), limit, algorithm]
     workers = [
-        subprocess.Popen(
+        processes.start(
             [*command, str(THREADS), str(CALLS)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -69,7 +70,7 @@ def test_processes_of_threads_admit_exactly(
         told = [worker.communicate("go\n", timeout=60)[0].split() for worker in workers]
     finally:
         for worker in workers:
-            worker.kill()
+            processes.stop(worker)
             worker.communicate()
     assert all(failures == ["0", "0", "0"] for _, *failures in told)
     assert sum(int(admitted) for admitted, *_ in told) == 777

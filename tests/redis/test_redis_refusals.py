@@ -7,11 +7,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import tidegate
+from polling import eventually
 from redis_server import PATIENT, RedisServer
 
 DEADLINE = 0.05
@@ -27,13 +28,6 @@ def timed_hit(limiter: tidegate.Limiter, key: str = "k") -> tidegate.Decision:
     decision = limiter.hit(key)
     assert time.monotonic() - begin < DEADLINE + SCHEDULING
     return decision
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def scripts_sent(server: RedisServer) -> int:

@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
+import functools
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Callable
 
+import polling
+import processes
 import pytest
 import tidegate
 from redis_server import PATIENT, PROGRAM, RedisServer
 
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
-def eventually(what: Callable[[], bool], seconds: float = 30) -> None:
-    """For servers that agree with each other in their own time."""
-    deadline = time.monotonic() + seconds
-    while True:
-        # A server that changes its role ends the connections that it has.
-        with contextlib.suppress(OSError):
-            if what():
-                return
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.05)
+# A server that changes its role ends the connections that it has.
+eventually = functools.partial(polling.eventually, despite=OSError, interval=0.05)
 
 
 class Load:
@@ -93,7 +78,7 @@ class Watched:
                 "sentinel down-after-milliseconds limits 500\n"
                 "sentinel failover-timeout limits 3000\n"
             )
-            sentinel.process = subprocess.Popen(
+            sentinel.process = processes.start(
                 [PROGRAM, str(config), "--sentinel"],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -156,11 +141,9 @@ class ClusterServers:
     def __init__(self, directory: Path) -> None:
         self.nodes = []
         for _ in range(6):
-            port = free_port()
             node = RedisServer(
                 directory,
-                *("--cluster-enabled", "yes", "--cluster-port", str(port)),
-                *("--cluster-config-file", f"nodes-{port}.conf"),
+                *("--cluster-enabled", "yes"),
                 *("--cluster-node-timeout", "700", "--cluster-require-full-coverage", "no"),
                 *("--repl-diskless-sync-delay", "0"),
             )
@@ -264,6 +247,49 @@ def test_a_plan_across_slots(cluster: ClusterServers) -> None:
         assert users.peek("loop").remaining == 20 - allowed
         assert tenants.peek("loop-tenant").remaining == 5 - allowed
         assert everybody.peek("loop-all").remaining == 50 - allowed
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_plan_that_one_node_did_not_answer_is_given_back_by_the_others(
+    cluster: ClusterServers, is_async: bool
+) -> None:
+    uri = cluster.uri("timeout=1&connect_timeout=20&breaker_failures=1000")
+    prefix = f"part-{is_async}"
+    with (
+        tidegate.Limiter("20/hour", storage=uri, prefix=prefix) as users,
+        tidegate.Limiter(["9/hour", "5/hour"], storage=users.storage, prefix=prefix) as tenants,
+    ):
+        plan = tidegate.Plan([users, tenants, users])
+
+        def node_of(key: str) -> RedisServer:
+            pattern = f"{prefix}:*{{{key}}}"
+            return next(n for n in cluster.masters() if n.command("KEYS", pattern) != b"*0\r\n")
+
+        names = [f"k{number}" for number in range(9)]
+        eventually(lambda: not any(tenants.hit(name).degraded for name in names))
+        nodes = {name: node_of(name) for name in names}
+        tenant = names[0]
+        user, other = [name for name in names if nodes[name] is not nodes[tenant]][:2]
+        for name in names:
+            tenants.reset(name)
+        assert not tenants.hit(tenant).degraded
+        nodes[tenant].command("CLIENT", "PAUSE", "2500", "ALL")
+        keys, costs = [user, tenant, other], [3, 2, 1]
+        decision = asyncio.run(plan.hit_async(keys, costs)) if is_async else plan.hit(keys, costs)
+        assert decision.allowed
+        assert decision.degraded
+        eventually(lambda: not tenants.peek(tenant).degraded)
+        late = 4 - tenants.peek(tenant).remaining  # it may have been charged when it woke
+        assert late in (0, 2)
+        assert [users.peek(key).remaining for key in (user, other)] == [17, 19]
+        if is_async:
+            asyncio.run(plan.refund_async(keys, costs, decision=decision))
+        else:
+            plan.refund(keys, costs, decision=decision)
+        assert tenants.peek(tenant).remaining == 4 - late
+        assert [users.peek(key).remaining for key in (user, other)] == [20, 20]
+        # The fallback, which decided in the node's place, has back what it charged.
+        assert tenants._peek_fallback(tenant)[1] == 0
 
 
 def test_a_slot_that_moves(cluster: ClusterServers) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import tidegate as tg
 from redis_server import PATIENT, RedisServer
-from tidegate._guard import Guard
+from tidegate._web.execution import BLOCKING
+from tidegate._web.request_limiter import RequestLimiter
 from tidegate.keys import peer
 
 
@@ -61,7 +62,7 @@ def test_async_middleware_of_django_does_not_block_its_loop(server: RedisServer)
     with override_settings(TIDEGATE={"LIMIT": "5/hour", "STORAGE": server.uri()}, MIDDLEWARE=[]):
         middleware = RateLimitMiddleware(page)
         blocking = []
-        guard = middleware._guard
+        guard = middleware._request_limiter
         assert guard is not None
         assert isinstance(guard.limiter, tg.Limiter)
         guard.limiter.hit = lambda *_: blocking.append(True)  # type: ignore[method-assign]
@@ -72,16 +73,16 @@ def test_async_middleware_of_django_does_not_block_its_loop(server: RedisServer)
 def test_fields_go_by_the_clock_of_the_host(server: RedisServer) -> None:
     """Whatever the server's clock shows: here the host's reading of the decision is an hour on."""
     with tg.Limiter("2/minute", storage=server.uri(PATIENT), algorithm="fixed-window") as limiter:
-        guard = Guard(limiter, address=peer, headers=("x-ratelimit",))
+        guard = RequestLimiter(limiter, address=peer, headers=("x-ratelimit",))
         ahead_ns = limiter._now_ns() + 3600 * 10**9
         limiter._now_ns = lambda: ahead_ns  # type: ignore[method-assign]
         request = {"client": ("192.0.2.1", 1)}
 
         async def judged() -> Any:
-            verdict = guard.judge(request)
+            verdict = guard.check(request)
             return await verdict if asyncio.iscoroutine(verdict) else verdict
 
-        for verdict in (guard.judge(request, blocking=True), asyncio.run(judged())):
+        for verdict in (guard.check(request, BLOCKING), asyncio.run(judged())):
             assert verdict is not None
             reset = int(dict(verdict.fields())[b"x-ratelimit-reset"])
             assert 0 <= reset - ahead_ns / 1e9 <= 61
@@ -96,8 +97,8 @@ def test_a_limiter_that_asks_in_its_own_way_is_asked_so(server: RedisServer) -> 
             return await super().hit_async(key, cost)
 
     async def told(limiter: Counting) -> Any:
-        guard = Guard(limiter, address=peer, headers=())
-        verdict: Any = guard.judge({"client": ("192.0.2.1", 1)})
+        guard = RequestLimiter(limiter, address=peer, headers=())
+        verdict: Any = guard.check({"client": ("192.0.2.1", 1)})
         return (await verdict).decision.remaining
 
     with Counting("5/hour", storage=server.uri(PATIENT)) as limiter:

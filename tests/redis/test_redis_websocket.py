@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 from proxy import Proxy
 from redis_server import PATIENT, RedisServer
-from servers import uvicorn_at
-from test_websocket_messages import echo
+from servers import echo, uvicorn_at
 from tidegate.asgi import RateLimitMiddleware
 from websockets.sync.client import connect
 

@@ -9,6 +9,13 @@
 
 namespace tidegate {
 
+// Where a hit was charged, which is where it can be given back.
+enum class ChargedIn : uint8_t {
+  kStore,
+  kFallback,  // the store that decides while a shared store does not answer
+  kNowhere,
+};
+
 // A plain value. `limit` points into the limiter that made the decision and is
 // valid as long as that limiter lives. All durations are nanoseconds from the
 // instant of the decision, rounded up.
@@ -16,11 +23,14 @@ struct Decision {
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
   bool allowed = false;
-  bool degraded = false;  // decided without the shared store
   // The state lies further ahead than the clock allows: the clock was read late
   // or went back. See step.h.
   bool behind = false;
-  uint32_t rule = 0;             // index of the binding limit in its plan
+  bool degraded = false;  // decided without the shared store
+  // See charged_in().
+  ChargedIn elsewhere = ChargedIn::kStore;
+  uint16_t rule = 0;  // index of the binding limit in its plan
+  uint16_t limits_elsewhere = 0;
   const Limit* limit = nullptr;  // the binding limit
   int64_t retry_after_ns = 0;    // 0 when allowed; kNever when it never can
   int64_t reset_after_ns = 0;    // until the limit is as if untouched
@@ -28,6 +38,23 @@ struct Decision {
   int64_t at_ns = 0;             // the instant it was made
 
   explicit operator bool() const { return allowed; }
+
+  // Where the limit number `i` of the plan was charged. One bit for each of the first limits
+  // says that it was charged `elsewhere` instead of in the store; kAllLimits says so of any
+  // number of limits. A cluster that is down in part charges some limits of a plan and not
+  // others; a plan of more than kMostTracked limits counts as charged nowhere then.
+  static constexpr size_t kMostTracked = 16;
+  static constexpr uint16_t kAllLimits = 0xffff;
+  ChargedIn charged_in(size_t i) const {
+    if (!allowed) return ChargedIn::kNowhere;
+    const bool in_store =
+        limits_elsewhere != kAllLimits && (i >= kMostTracked || (limits_elsewhere >> i & 1) == 0);
+    return in_store ? ChargedIn::kStore : elsewhere;
+  }
+  void SetChargedIn(ChargedIn where) {
+    elsewhere = where;
+    limits_elsewhere = where == ChargedIn::kStore ? 0 : kAllLimits;
+  }
 
   // Whole units left now. Computed when asked, since a bucket's answer takes a
   // division and most callers only ask whether they may pass.

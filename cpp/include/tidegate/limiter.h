@@ -36,6 +36,7 @@ class RedisStore;
 
 class Limiter {
  public:
+  static constexpr size_t kMostLimits = 65'535;
   // At least one limit; equal ones count once. `clock` is SystemClock where it is
   // null. Limiters of one store and one scope share what they count for equal limits.
   static absl::StatusOr<std::unique_ptr<Limiter>> Create(const std::vector<Limit>& limits,
@@ -51,11 +52,18 @@ class Limiter {
   // As Hit(), but tells only whether it may pass: the fastest way to ask.
   bool Allow(std::string_view key, int64_t cost = 1);
   Decision Peek(std::string_view key, int64_t cost = 1);
-  void Refund(std::string_view key, int64_t cost = 1);
+  // As Peek() of the first limit alone, in the fallback of a shared store. Decision::limit is
+  // the part of it that the fallback grants.
+  Decision PeekFallback(std::string_view key);
+  // Gives `cost` units back, never beyond what a fresh key has. With `hit`, the decision of the
+  // Hit that charged them, they go back where that charged them (Decision::charged_in()) and
+  // nowhere else: of logs its very units. Without it, units that the fallback of a shared store
+  // counts for the key are taken back there, and only the rest in the shared store.
+  void Refund(std::string_view key, int64_t cost = 1, const Decision* hit = nullptr);
   void Reset(std::string_view key);
-  // Ends the leases that a Hit at `admitted_ns` (Decision::at_ns) took. Where the only limit
-  // is a sliding log, takes back what that Hit charged.
-  void Release(std::string_view key, int64_t cost, int64_t admitted_ns);
+  // Ends the leases that `hit` took. Where the only limit is a sliding log, takes back what it
+  // charged.
+  void Release(std::string_view key, int64_t cost, const Decision& hit);
   // Each key as by Hit(). `costs` is empty (one each) or as long as `keys`.
   void HitMany(absl::Span<const std::string_view> keys, absl::Span<const int64_t> costs,
                bool* allowed);
@@ -78,8 +86,8 @@ class Limiter {
   bool HitWithoutWaiting(std::string_view key, int64_t cost, Decision* decision);
   // Asks without waiting: the answer where it takes no round trip, else `done` is told
   // later, once, by another thread; this must live until then. Of a store that never
-  // waits the answer comes at once. `admitted_ns` as in Release().
-  std::optional<Decision> Begin(Op op, std::string_view key, int64_t cost, int64_t admitted_ns,
+  // waits the answer comes at once. `hit` is what a refund or a release gives back, see there.
+  std::optional<Decision> Begin(Op op, std::string_view key, int64_t cost, const Decision* hit,
                                 std::function<void(const Decision&)> done);
   // Sends what was begun: once for many, so that they go out together.
   void Kick();
@@ -112,6 +120,10 @@ class Limiter {
   Decision Decide(std::string_view key, int64_t cost, const Moment& moment);
   void AskMany(absl::Span<const Fingerprint> keys, const Moment& moment, Verdict* verdicts);
   Charges PlanFor(std::string_view key, int64_t cost) const;
+  // Gives back what the fallback of the store is to give back of `hit`, which may be null;
+  // returns what is left to the store itself.
+  Charges ToGiveBack(Op op, std::string_view key, int64_t cost, const Decision* hit,
+                     const Moment& moment);
   bool Releases(const BoundLimit& limit) const;
   void Count(int64_t allowed, int64_t denied);
   // A decision that the limit number `rule` of this limiter bound.

@@ -55,8 +55,8 @@ bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns);
 Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost);
 // As Peek() in step.h.
 Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns, int64_t cost);
-// Forgets the newest `cost` units.
-void RefundLog(InstantRing* ring, int64_t now_ns, int64_t cost);
+// Forgets the newest `cost` units; returns how many there were.
+int64_t RefundLog(InstantRing* ring, int64_t now_ns, int64_t cost);
 // Ends the lease of `cost` units admitted at `admitted_ns`; nothing where it has
 // run out already.
 void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,

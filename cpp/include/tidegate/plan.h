@@ -42,17 +42,17 @@ class Plan {
   bool blocks() const { return limiters_[0]->blocks(); }
 
  private:
-  // The charges, and for each of them which limit of all it is of.
+  // The charges, and for each limit of all limiters the number of its charge.
   struct Charged {
     absl::InlinedVector<Charge, 4> charges;
-    absl::InlinedVector<uint32_t, 4> rules;
+    absl::InlinedVector<uint32_t, 4> charge_of;
   };
 
   explicit Plan(std::vector<Limiter*> limiters) : limiters_(std::move(limiters)) {}
 
   Charged For(Keys keys, Costs costs) const;
-  // Counts the decision and numbers its limit among those of all.
-  Decision Finish(Decision decision, const absl::InlinedVector<uint32_t, 4>& rules) const;
+  // Counts the decision, and numbers limits among those of all limiters in it.
+  Decision Finish(Decision decision, const absl::InlinedVector<uint32_t, 4>& charge_of) const;
 
   const std::vector<Limiter*> limiters_;
 };

@@ -15,6 +15,7 @@
 #define TIDEGATE_REDIS_STORE_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -112,6 +113,9 @@ struct RedisOptions {
   // and why; of what another process found at the next call. Written to stderr where
   // it is null.
   std::function<void(bool open, const std::string& why)> on_breaker;
+  // Called with a message at the first, second, fourth, eighth, ... script error (see
+  // StoreStats), from any thread. Written to stderr where it is null.
+  std::function<void(const std::string& message)> on_script_error;
 };
 
 class RedisStore final : public Store, public std::enable_shared_from_this<RedisStore> {
@@ -124,8 +128,11 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   BoundLimit Bind(const Limit& limit, std::string_view scope) const override;
   Decision Hit(const Charge& charge, const Moment& moment) override;
   Decision Peek(const Charge& charge, const Moment& moment) override;
-  void Refund(const Charge& charge, const Moment& moment) override;
+  // Where it is not known what charged the units: what the fallback counts of them is taken back
+  // there, and only the rest in Redis. Returns the cost.
+  int64_t Refund(const Charge& charge, const Moment& moment) override;
   void Reset(const Charge& charge, const Moment& moment) override;
+  // In Redis alone, as GiveBack().
   void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
   Decision HitAll(absl::Span<const Charge> plan, const Moment& moment,
                   absl::FunctionRef<int64_t()> clock) override;
@@ -136,13 +143,23 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   StoreStats stats() const override;
   bool blocks() const override { return true; }
 
+  // Refunds or releases a plan, of one slot, in Redis alone: nothing where the breaker is open.
+  // With the instant of their hit a refund takes back the very units of a log.
+  void GiveBack(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment);
+  // Gives back in the fallback what it charged at `admitted_ns`.
+  void GiveBackInFallback(Charge charge, int64_t admitted_ns, const Moment& moment);
+  // Gives back what the fallback counts for the key, at most the cost; returns how many units.
+  int64_t RefundFallback(Charge charge, const Moment& moment);
+  // How the fallback counts for the key, by its own share of the limit.
+  Decision PeekFallback(Charge charge, const Moment& moment);
+
   using Clock = std::function<int64_t()>;
   using Done = std::function<void(const Decision&)>;
   // Asks without waiting. The answer where it takes no round trip; else `done` is told
   // later, once, by another thread. The limits of `plan` and this must live until then.
-  // `admitted_ns` as in Release(). What decides nothing (refunds, releases, resets) is
-  // told an empty decision. A state that lies too far ahead is asked for again at a
-  // confirmed reading of `clock`, where there is one.
+  // Refunds and releases are of Redis alone, and `admitted_ns` is as in GiveBack(). What
+  // decides nothing (refunds, releases, resets) is told an empty decision. A state that lies
+  // too far ahead is asked for again at a confirmed reading of `clock`, where there is one.
   std::optional<Decision> Begin(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                                 const Moment& moment, Clock clock, Done done);
   // Sends what was begun: once for many, so that they go out together.
@@ -164,6 +181,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // What a request was made with, for what its reply is worth.
   struct Asked {
     int64_t at_ns;  // by SystemClock, or with client_clock the moment's
+    uint64_t renewals = 0;
+    uint64_t foreign_replies = 0;
     uint64_t versions[kMostDenied] =
         {};  // of the deny cache, where the plan is no longer than this
   };
@@ -175,9 +194,12 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   uint16_t SlotOf(const Charge& charge) const;
   redis::Request RequestFor(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                             const Moment& moment) const;
-  // What is wrong with a reply, before it is read: NotFound where the server does not
-  // have the script.
-  absl::Status FailureIn(const absl::StatusOr<redis::Reply>& reply);
+  // What is wrong with a reply, before it is read: a status of client.h or of error_reply.h,
+  // so NotFound where the server does not have the script.
+  static absl::Status FailureIn(const absl::StatusOr<redis::Reply>& reply);
+  // Gives up the connection if `failure` says that it is of no use. Only the first of the
+  // calls made since the last renewal does: the others speak of a connection that is gone.
+  void RenewAfter(const absl::Status& failure, uint64_t renewals);
   // The decision that an answer comes to, or that stands in for it.
   Decision Judge(Op op, absl::Span<const Charge> plan, const Moment& moment, const Asked& asked,
                  const absl::StatusOr<redis::Answer>& answer);
@@ -188,8 +210,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   bool Recall(const Charge& charge, int64_t now_ns, Decision* decision) const;
   // What is done before Redis is asked; true where it need not be, and `decision` is the
   // answer.
-  bool Before(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment,
-              Decision* decision);
+  bool Before(Op op, absl::Span<const Charge> plan, const Moment& moment, Decision* decision);
   // The same of what the breaker says, which is not quiet.
   bool DecideUnquiet(Op op, absl::Span<const Charge> plan, const Moment& moment,
                      Decision* decision);
@@ -197,7 +218,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // What Begin() does once it is known that Redis is to be asked, and what answers with
   // no round trip where the keys of a plan lie in several slots.
   void Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment,
-               absl::Time deadline, Clock clock, Done done);
+               std::chrono::steady_clock::time_point deadline, Clock clock, Done done);
   bool Spans(absl::Span<const Charge> plan) const;
   std::optional<Decision> BeginSpread(absl::Span<const Charge> plan, const Moment& moment,
                                       Clock clock, Done done);
@@ -209,6 +230,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   Decision FromFallback(Op op, absl::Span<const Charge> plan, const Moment& moment);
   Decision AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment);
   Moment FallbackMoment(const Moment& moment, int64_t host_ns) const;
+  // What the fallback counts for a charge.
+  static Charge InFallback(Charge charge);
   void Record(const absl::Status& status);
   // Tells this store's users of the breaker's change, if there is one, and why.
   void TellOfChange(absl::string_view failure);
@@ -224,7 +247,9 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   const std::unique_ptr<redis::Breaker> breaker_;
   const std::shared_ptr<redis::Client> client_;
 
-  std::atomic<int64_t> closed_ns_{0};  // when the breaker was last seen to close
+  std::atomic<uint64_t> renewals_{0};         // connections given up because of a reply
+  std::atomic<uint64_t> foreign_replies_{0};  // replies that belong to another command
+  std::atomic<int64_t> closed_ns_{0};         // when the breaker was last seen to close
   std::atomic<int64_t> degraded_{0};
   std::atomic<int64_t> errors_{0};
   std::atomic<int64_t> script_errors_{0};

@@ -57,6 +57,9 @@ Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_
 
 // Gives `cost` units back, never beyond what a fresh state has.
 CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost);
+// The most units that Refund() can give back. Where a bucket holds a part of a unit, that
+// counts as one.
+int64_t Refundable(const Limit& limit, const CellState& state, int64_t now_ns);
 
 // The decision a hit of `cost` would get, with `remaining` and `reset_after` as
 // they are without it.

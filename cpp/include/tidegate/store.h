@@ -55,7 +55,7 @@ inline bool IsDecision(Op op) { return op == Op::kHit || op == Op::kPeek; }
 struct StoreStats {
   int64_t degraded = 0;        // decisions made without the shared store
   int64_t errors = 0;          // calls that a shared store did not answer
-  int64_t script_errors = 0;   // mistakes in our own scripts
+  int64_t script_errors = 0;   // keys with a foreign value, and mistakes in our own scripts
   int64_t denied_locally = 0;  // refusals that took no round trip to the shared store
   int64_t breaker_opened = 0;  // how often the breaker did
   bool breaker_open = false;
@@ -76,7 +76,9 @@ class Store {
   // One limit. Hit charges; Peek tells what Hit would and changes nothing.
   virtual Decision Hit(const Charge& charge, const Moment& moment) = 0;
   virtual Decision Peek(const Charge& charge, const Moment& moment) = 0;
-  virtual void Refund(const Charge& charge, const Moment& moment) = 0;
+  // Returns how many units the store took back, as far as it knows: fewer than the cost where
+  // fewer were charged. Of a bucket that holds a part of a unit this counts as one.
+  virtual int64_t Refund(const Charge& charge, const Moment& moment) = 0;
   virtual void Reset(const Charge& charge, const Moment& moment) = 0;
   // Ends the lease that a Hit at `admitted_ns` took; for concurrency limits.
   virtual void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) = 0;
@@ -124,6 +126,11 @@ class PlanVerdict {
  private:
   Decision decision_;
   bool any_ = false;
+  // How many were added, and which of them were charged elsewhere than in the store.
+  uint32_t added_ = 0;
+  uint32_t added_elsewhere_ = 0;
+  uint16_t limits_elsewhere_ = 0;
+  ChargedIn elsewhere_ = ChargedIn::kStore;
 };
 
 }  // namespace tidegate

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "monotonic.h"
 #include "tidegate/redis_store.h"
 
 namespace tidegate::redis {
@@ -19,18 +19,31 @@ struct FreeReply {
   void operator()(redisReply* reply) const { freeReplyObject(reply); }
 };
 
-// Who asks without waiting. All calls come from the connection's thread, without a lock,
-// but for Done() where nothing could be sent: that comes from the sender's.
+// A request that nobody waits for. All calls come from the client's I/O thread, without a
+// lock, but for Done() where the request could not be left at all: that comes from the
+// thread that called Send().
 class Caller {
  public:
+  explicit Caller(Instant deadline) : deadline_(deadline) {}
   virtual ~Caller() = default;
+  Caller(const Caller&) = delete;
+  Caller& operator=(const Caller&) = delete;
+
+  // Counts from when the request could leave: moved by what it waited in this process while
+  // there was a connection.
+  Instant deadline() const { return deadline_; }
+  void set_deadline(Instant deadline) { deadline_ = deadline; }
+
   // Takes over what `other` asks, where one request can be for both; `other` is then
   // null.
   virtual void Join(std::unique_ptr<Caller>* /*other*/) {}
-  // What to send, and how many replies it has; Done() is told the last.
+  // What to send, and how many replies it has; Done() gets the last.
   virtual std::string Request() = 0;
   virtual int replies() const { return 1; }
   virtual void Done(absl::StatusOr<Reply> reply) = 0;
+
+ private:
+  Instant deadline_;
 };
 
 // Thread-safe. After fork() the first call in the child connects anew. `slot` is that of
@@ -41,16 +54,18 @@ class Client {
 
   // Sends `request`, one command, and waits for its reply, which may be an error reply.
   // Fails with
-  //   Unavailable        not sent: no connection
-  //   ResourceExhausted  not sent: the queue is full
-  //   DeadlineExceeded   no reply by `deadline`; it may have been executed
-  //   Aborted            the connection broke; it may have been executed
+  //   Unavailable         not sent: the server refused the connection or did not make one
+  //   Cancelled           not sent: no connection in time, or this process could not make
+  //                       one. Says nothing of the server.
+  //   ResourceExhausted   not sent: the queue is full. Says nothing of the server.
+  //   DeadlineExceeded    no reply by `deadline`; it may have been executed
+  //   Aborted             the connection broke; it may have been executed
   virtual absl::StatusOr<Reply> Call(uint16_t slot, const std::string& request,
-                                     absl::Time deadline) = 0;
+                                     Instant deadline) = 0;
 
-  // The same without waiting: `caller` is told, also of what failed at once. What is
-  // sent lies ready until Kick(), so that many go out together.
-  virtual void Send(uint16_t slot, absl::Time deadline, std::unique_ptr<Caller> caller) = 0;
+  // The same without waiting: `caller` gets the reply or the failure. It leaves within a
+  // few milliseconds, or at Kick(), so that many go out together.
+  virtual void Send(uint16_t slot, std::unique_ptr<Caller> caller) = 0;
   virtual void Kick() = 0;
 
   // Ends what connections there are, so that the next call finds new ones.

@@ -1,18 +1,25 @@
 #include "redis/cluster.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <chrono>
+#include <initializer_list>
+#include <iterator>
+#include <limits>
+#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "redis/connection.h"
+#include "redis/io_thread.h"
 #include "redis/scripts.h"
-#include "tidegate/clock.h"
 
 namespace tidegate::redis {
 namespace {
 
-constexpr int kMostSteps = 6;
-constexpr int64_t kLearnEveryNs = 100'000'000;
+constexpr int kMaxSteps = 6;  // of one request from node to node
+constexpr std::chrono::milliseconds kFetchInterval{100};
 
 // CRC-16/XMODEM, as the cluster specification of Redis wants it.
 constexpr std::array<uint16_t, 256> kCrc16 = [] {
@@ -34,26 +41,6 @@ const std::string& Asking() {
 
 }  // namespace
 
-struct Cluster::Node {
-  Node(const RedisOptions& options, std::string at_host, int at_port)
-      : host(std::move(at_host)), port(at_port), own(options) {
-    own.host = host;
-    own.port = port;
-    connection = std::make_unique<Connection>(own);
-  }
-
-  const std::string host;
-  const int port;
-  RedisOptions own;
-  std::unique_ptr<Connection> connection;
-  Node* next = nullptr;
-};
-
-struct Cluster::Step {
-  Node* node = nullptr;  // null: that was it
-  bool asking = false;
-};
-
 uint16_t Cluster::SlotOf(std::string_view key) {
   const size_t open = key.find('{');
   if (open != std::string_view::npos) {
@@ -70,124 +57,235 @@ uint16_t Cluster::SlotOf(std::string_view key) {
   return crc % kSlots;
 }
 
-// Asks a node for the map. Nobody waits for it, so the cluster may be gone.
-class Cluster::Learner final : public Caller {
+// The nodes as this process knows them. Thread-safe.
+class Cluster::Nodes final : public std::enable_shared_from_this<Nodes> {
  public:
-  Learner(std::weak_ptr<Cluster> cluster, const Node* node)
-      : cluster_(std::move(cluster)), node_(node) {}
+  explicit Nodes(const RedisOptions& options) : options_(options) { map_->owners.fill(kUnknown); }
+
+  void Start() {
+    for (const RedisAddress& seed : options_.nodes) FetchMap(NodeAt(seed.host, seed.port));
+  }
+  void Stop();
+
+  absl::StatusOr<Reply> Call(uint16_t slot, const std::string& request, Instant deadline);
+  void Send(uint16_t slot, std::unique_ptr<Caller> caller);
+  void Flush() { io_->Flush(); }
+  void Renew(const std::string& why);
+
+ private:
+  struct Node;
+  using NodePtr = std::shared_ptr<Node>;
+  class MapFetch;
+  class Routed;
+
+  // Where a request goes next.
+  struct Step {
+    NodePtr node;  // null: it is answered
+    bool asking = false;
+  };
+
+  // Never changed once it is in place, but replaced as a whole.
+  struct SlotMap {
+    std::vector<NodePtr> nodes;
+    std::array<uint16_t, kSlots> owners;  // by their place in `nodes`, or kUnknown
+  };
+  static constexpr uint16_t kUnknown = std::numeric_limits<uint16_t>::max();
+
+  // Replaces the map by a changed copy; nothing once this has stopped.
+  template <typename Change>
+  void Edit(Change change);
+  static uint16_t IndexIn(SlotMap& map, const NodePtr& node);
+  NodePtr FindOrMake(std::initializer_list<const std::vector<NodePtr>*> known,
+                     std::string_view host, int port);
+  // The node of that address, connected to where it is new. Null once this has stopped.
+  NodePtr NodeAt(std::string_view host, int port);
+  NodePtr OwnerOf(uint16_t slot);
+  // Another one than `node`, where there is one: each call another.
+  NodePtr AnyBut(const Node& node);
+  // What to do after `reply` of `node`.
+  Step After(uint16_t slot, const NodePtr& node, const absl::StatusOr<Reply>& reply);
+  // Asks `node` for the whole map, unless that was done a moment ago.
+  void FetchMap(const NodePtr& node);
+  void ApplyMap(const Node& from, const redisReply& slots);
+
+  const RedisOptions options_;
+  const std::shared_ptr<IoThread> io_ = std::make_shared<IoThread>();
+  std::mutex mu_;                                               // guards all below
+  std::shared_ptr<SlotMap> map_ = std::make_shared<SlotMap>();  // null once this has stopped
+  bool known_ = false;                                          // a whole map was fetched
+  Instant fetched_;
+  size_t turn_ = 0;
+};
+
+struct Cluster::Nodes::Node {
+  Node(RedisOptions options, const std::shared_ptr<IoThread>& io)
+      : host(options.host),
+        port(options.port),
+        connection(std::make_shared<Connection>(std::move(options), io)) {}
+  ~Node() { connection->Stop(); }
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  const std::string host;
+  const int port;
+  const std::shared_ptr<Connection> connection;
+};
+
+// Asks a node for the map. Nobody waits for it.
+class Cluster::Nodes::MapFetch final : public Caller {
+ public:
+  MapFetch(Instant deadline, std::weak_ptr<Nodes> nodes, NodePtr node)
+      : Caller(deadline), nodes_(std::move(nodes)), node_(std::move(node)) {}
   std::string Request() override { return Format({"CLUSTER", "SLOTS"}); }
   void Done(absl::StatusOr<Reply> reply) override {
-    const std::shared_ptr<Cluster> cluster = cluster_.lock();
-    if (cluster != nullptr && reply.ok() && (*reply)->type == REDIS_REPLY_ARRAY) {
-      cluster->Adopt(*node_, **reply);
+    const std::shared_ptr<Nodes> nodes = nodes_.lock();
+    if (nodes != nullptr && reply.ok() && (*reply)->type == REDIS_REPLY_ARRAY) {
+      nodes->ApplyMap(*node_, **reply);
     }
   }
 
  private:
-  const std::weak_ptr<Cluster> cluster_;
-  const Node* const node_;  // the cluster's
+  const std::weak_ptr<Nodes> nodes_;
+  const NodePtr node_;
 };
 
 // A request on its way through the cluster.
-class Cluster::Routed final : public Caller {
+class Cluster::Nodes::Routed final : public Caller {
  public:
-  Routed(std::weak_ptr<Cluster> cluster, uint16_t slot, absl::Time deadline,
+  Routed(std::weak_ptr<Nodes> nodes, uint16_t slot, Step step, int steps,
          std::unique_ptr<Caller> caller)
-      : cluster_(std::move(cluster)),
+      : Caller(caller->deadline()),
+        nodes_(std::move(nodes)),
         slot_(slot),
-        deadline_(deadline),
+        step_(std::move(step)),
+        steps_(steps),
         caller_(std::move(caller)) {}
 
-  static void SendTo(Step step, std::unique_ptr<Routed> routed) {
-    routed->node_ = step.node;
-    routed->asking_ = step.asking;
-    const absl::Time deadline = routed->deadline_;
-    step.node->connection->Send(0, deadline, std::move(routed));
+  static void Send(std::unique_ptr<Routed> routed) {
+    const NodePtr node = routed->step_.node;
+    node->connection->Send(std::move(routed));
   }
 
   void Join(std::unique_ptr<Caller>* other) override {
     auto* const routed = dynamic_cast<Routed*>(other->get());
-    if (routed == nullptr || routed->slot_ != slot_ || asking_ || routed->asking_) return;
+    if (routed == nullptr || routed->slot_ != slot_ || step_.asking || routed->step_.asking) return;
     caller_->Join(&routed->caller_);
     if (routed->caller_ == nullptr) other->reset();
   }
   std::string Request() override {
-    return asking_ ? Asking() + caller_->Request() : caller_->Request();
+    return step_.asking ? Asking() + caller_->Request() : caller_->Request();
   }
-  int replies() const override { return asking_ ? 2 : 1; }
+  int replies() const override { return step_.asking ? 2 : 1; }
 
   void Done(absl::StatusOr<Reply> reply) override {
-    const std::shared_ptr<Cluster> cluster = cluster_.lock();
-    const Step step =
-        cluster != nullptr && ++steps_ < kMostSteps ? cluster->After(slot_, node_, reply) : Step();
-    if (step.node == nullptr) {
+    const std::shared_ptr<Nodes> nodes = nodes_.lock();
+    Step next;
+    if (nodes != nullptr && steps_ < kMaxSteps) next = nodes->After(slot_, step_.node, reply);
+    caller_->set_deadline(deadline());
+    if (next.node == nullptr) {
       caller_->Done(std::move(reply));
       return;
     }
-    auto again = std::make_unique<Routed>(cluster_, slot_, deadline_, std::move(caller_));
-    again->steps_ = steps_;
-    SendTo(step, std::move(again));
-    step.node->connection->Kick();
+    Send(std::make_unique<Routed>(nodes_, slot_, std::move(next), steps_ + 1, std::move(caller_)));
+    nodes->Flush();
   }
 
  private:
-  const std::weak_ptr<Cluster> cluster_;
+  const std::weak_ptr<Nodes> nodes_;
   const uint16_t slot_;
-  const absl::Time deadline_;
+  const Step step_;
+  const int steps_;
   std::unique_ptr<Caller> caller_;
-  Node* node_ = nullptr;
-  bool asking_ = false;
-  int steps_ = 0;
 };
 
-std::shared_ptr<Cluster> Cluster::Create(const RedisOptions& options) {
-  std::shared_ptr<Cluster> cluster(new Cluster(options));
-  for (const RedisAddress& seed : options.nodes) {
-    cluster->Learn(cluster->NodeAt(seed.host, seed.port));
-  }
-  return cluster;
+template <typename Change>
+void Cluster::Nodes::Edit(Change change) {
+  // Outlives the lock, with the nodes that only the old map knew.
+  std::shared_ptr<SlotMap> map;
+  const std::lock_guard<std::mutex> lock(mu_);
+  if (map_ == nullptr) return;
+  map = std::make_shared<SlotMap>(*map_);
+  change(*map);
+  map_.swap(map);
 }
 
-Cluster::~Cluster() {
-  for (Node* node = nodes_.load(); node != nullptr;) delete std::exchange(node, node->next);
+void Cluster::Nodes::Stop() {
+  std::shared_ptr<SlotMap> map;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    map_.swap(map);
+  }
+  map.reset();
+  io_->Stop();
 }
 
-Cluster::Node* Cluster::NodeAt(const std::string& host, int port) {
-  for (Node* node = nodes_.load(std::memory_order_acquire); node != nullptr; node = node->next) {
-    if (node->port == port && node->host == host) return node;
-  }
-  // Two threads may add the same one; both are of use.
-  auto* const made = new Node(options_, host, port);
-  made->next = nodes_.load(std::memory_order_relaxed);
-  while (!nodes_.compare_exchange_weak(made->next, made, std::memory_order_acq_rel)) {
-  }
-  return made;
+uint16_t Cluster::Nodes::IndexIn(SlotMap& map, const NodePtr& node) {
+  const auto found = std::find(map.nodes.begin(), map.nodes.end(), node);
+  const auto index = static_cast<uint16_t>(found - map.nodes.begin());
+  if (found == map.nodes.end()) map.nodes.push_back(node);
+  return index;
 }
 
-Cluster::Node* Cluster::OwnerOf(uint16_t slot) const {
-  Node* const owner = owners_[slot].load(std::memory_order_acquire);
-  return owner != nullptr ? owner : nodes_.load(std::memory_order_acquire);
+Cluster::Nodes::NodePtr Cluster::Nodes::FindOrMake(
+    std::initializer_list<const std::vector<NodePtr>*> known, std::string_view host, int port) {
+  for (const std::vector<NodePtr>* nodes : known) {
+    for (const NodePtr& node : *nodes) {
+      if (node->port == port && node->host == host) return node;
+    }
+  }
+  RedisOptions own = options_;
+  own.host = std::string(host);
+  own.port = port;
+  const auto node = std::make_shared<Node>(std::move(own), io_);
+  node->connection->Start();
+  return node;
 }
 
-Cluster::Node* Cluster::AnyBut(const Node* node) {
-  std::vector<Node*> others;
-  for (Node* n = nodes_.load(std::memory_order_acquire); n != nullptr; n = n->next) {
-    if (n != node) others.push_back(n);
+Cluster::Nodes::NodePtr Cluster::Nodes::NodeAt(std::string_view host, int port) {
+  NodePtr node;
+  Edit([&](SlotMap& map) {
+    node = FindOrMake({&map.nodes}, host, port);
+    (void)IndexIn(map, node);
+  });
+  return node;
+}
+
+Cluster::Nodes::NodePtr Cluster::Nodes::OwnerOf(uint16_t slot) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  if (map_ == nullptr || map_->nodes.empty()) return nullptr;
+  const uint16_t owner = map_->owners[slot];
+  return owner == kUnknown ? map_->nodes.front() : map_->nodes[owner];
+}
+
+Cluster::Nodes::NodePtr Cluster::Nodes::AnyBut(const Node& node) {
+  const auto is_other = [&node](const auto& at) {
+    return at.port != node.port || at.host != node.host;
+  };
+  std::vector<RedisAddress> others;
+  size_t turn = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    if (map_ == nullptr) return nullptr;
+    for (const NodePtr& other : map_->nodes) {
+      if (is_other(*other)) others.push_back({other->host, other->port});
+    }
+    turn = turn_++;
   }
+  // All of them may have gone, and the configured ones have come back.
+  std::copy_if(options_.nodes.begin(), options_.nodes.end(), std::back_inserter(others), is_other);
   if (others.empty()) return nullptr;
-  return others[turn_.fetch_add(1, std::memory_order_relaxed) % others.size()];
+  const RedisAddress& other = others[turn % others.size()];
+  return NodeAt(other.host, other.port);
 }
 
-Cluster::Step Cluster::After(uint16_t slot, Node* node, const absl::StatusOr<Reply>& reply) {
-  if (absl::IsUnavailable(reply.status())) {
-    // It was not sent. Another node may know who has the slot by now.
-    Node* const other = AnyBut(node);
-    if (other != nullptr) Learn(other);
-    return {other, false};
-  }
+Cluster::Nodes::Step Cluster::Nodes::After(uint16_t slot, const NodePtr& node,
+                                           const absl::StatusOr<Reply>& reply) {
   if (!reply.ok()) {
-    if (Node* const other = AnyBut(node); other != nullptr) Learn(other);
-    return {};
+    const NodePtr other = AnyBut(*node);
+    if (other == nullptr) return {};
+    FetchMap(other);
+    // What was not sent may go elsewhere: another node may know who has the slot by now.
+    return {absl::IsUnavailable(reply.status()) ? other : nullptr, false};
   }
   if ((*reply)->type != REDIS_REPLY_ERROR) return {};
   const std::string_view message((*reply)->str, (*reply)->len);
@@ -201,80 +299,114 @@ Cluster::Step Cluster::After(uint16_t slot, Node* node, const absl::StatusOr<Rep
   int port = 0;
   std::from_chars(address.data() + colon + 1, address.data() + address.size(), port);
   if (port < 1 || port > 65535) return {};
-  Node* const owner = NodeAt(host.empty() ? node->host : std::string(host), port);
-  if (moved) {
-    owners_[slot].store(owner, std::memory_order_release);
-    Learn(owner);
+  const NodePtr owner = NodeAt(host.empty() ? std::string_view(node->host) : host, port);
+  if (moved && owner != nullptr) {
+    Edit([&](SlotMap& map) { map.owners[slot] = IndexIn(map, owner); });
+    FetchMap(owner);
   }
   return {owner, !moved};
 }
 
-void Cluster::Learn(Node* node) {
-  const int64_t now = SystemClock::Get().Now();
-  int64_t before = learnt_ns_.load(std::memory_order_relaxed);
-  const bool known = owners_[0].load(std::memory_order_relaxed) != nullptr;
-  if (known && (now - before < kLearnEveryNs || !learnt_ns_.compare_exchange_strong(before, now))) {
-    return;
+void Cluster::Nodes::FetchMap(const NodePtr& node) {
+  if (node == nullptr) return;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    const Instant now = MonotonicNow();
+    if (known_ && now - fetched_ < kFetchInterval) return;
+    fetched_ = now;
   }
-  node->connection->Send(0, absl::Now() + options_.connect_timeout + options_.timeout,
-                         std::make_unique<Learner>(weak_from_this(), node));
-  node->connection->Kick();
+  const Instant deadline = MonotonicIn(options_.connect_timeout + options_.timeout);
+  node->connection->Send(std::make_unique<MapFetch>(deadline, weak_from_this(), node));
+  io_->Flush();
 }
 
 // [[first, last, [host, port, ...], replicas...], ...]
-void Cluster::Adopt(const Node& from, const redisReply& slots) {
-  const auto is = [](const redisReply* reply, int type) { return reply->type == type; };
-  for (size_t i = 0; i < slots.elements; ++i) {
-    const redisReply& range = *slots.element[i];
-    if (!is(&range, REDIS_REPLY_ARRAY) || range.elements < 3 ||
-        !is(range.element[0], REDIS_REPLY_INTEGER) || !is(range.element[1], REDIS_REPLY_INTEGER)) {
-      continue;
+void Cluster::Nodes::ApplyMap(const Node& from, const redisReply& slots) {
+  Edit([&](SlotMap& map) {
+    SlotMap fresh;
+    fresh.owners.fill(kUnknown);
+    for (size_t i = 0; i < slots.elements; ++i) {
+      const redisReply& range = *slots.element[i];
+      if (range.type != REDIS_REPLY_ARRAY || range.elements < 3 ||
+          range.element[0]->type != REDIS_REPLY_INTEGER ||
+          range.element[1]->type != REDIS_REPLY_INTEGER) {
+        continue;
+      }
+      const redisReply& master = *range.element[2];
+      if (master.type != REDIS_REPLY_ARRAY || master.elements < 2 ||
+          master.element[1]->type != REDIS_REPLY_INTEGER) {
+        continue;
+      }
+      const redisReply& name = *master.element[0];
+      const auto port = master.element[1]->integer;
+      if (port < 1 || port > 65535) continue;
+      const std::string_view host = name.type == REDIS_REPLY_STRING && name.len > 0
+                                        ? std::string_view(name.str, name.len)
+                                        : std::string_view(from.host);
+      const NodePtr node = FindOrMake({&fresh.nodes, &map.nodes}, host, static_cast<int>(port));
+      const uint16_t index = IndexIn(fresh, node);
+      for (auto slot = std::max<long long>(range.element[0]->integer, 0);
+           slot <= range.element[1]->integer && slot < static_cast<long long>(kSlots); ++slot) {
+        fresh.owners[static_cast<size_t>(slot)] = index;
+      }
     }
-    const redisReply& master = *range.element[2];
-    if (!is(&master, REDIS_REPLY_ARRAY) || master.elements < 2 ||
-        !is(master.element[1], REDIS_REPLY_INTEGER)) {
-      continue;
-    }
-    const bool named = is(master.element[0], REDIS_REPLY_STRING) && master.element[0]->len > 0;
-    const auto port = master.element[1]->integer;
-    if (port < 1 || port > 65535) continue;
-    Node* const node =
-        NodeAt(named ? std::string(master.element[0]->str, master.element[0]->len) : from.host,
-               static_cast<int>(port));
-    for (auto slot = std::max<long long>(range.element[0]->integer, 0);
-         slot <= range.element[1]->integer && slot < static_cast<long long>(kSlots); ++slot) {
-      owners_[static_cast<size_t>(slot)].store(node, std::memory_order_release);
-    }
-  }
+    if (fresh.nodes.empty()) return;
+    known_ = true;
+    map = std::move(fresh);
+  });
 }
 
-absl::StatusOr<Reply> Cluster::Call(uint16_t slot, const std::string& request,
-                                    absl::Time deadline) {
+absl::StatusOr<Reply> Cluster::Nodes::Call(uint16_t slot, const std::string& request,
+                                           Instant deadline) {
   Step step{OwnerOf(slot), false};
+  if (step.node == nullptr) return absl::CancelledError("the client was closed");
   for (int steps = 1;; ++steps) {
-    absl::StatusOr<Reply> reply =
-        step.asking ? step.node->connection->Exchange(Asking() + request, 2, deadline)
-                    : step.node->connection->Exchange(request, 1, deadline);
-    step = steps < kMostSteps ? After(slot, step.node, reply) : Step();
+    absl::StatusOr<Reply> reply = step.asking
+                                      ? step.node->connection->Call(Asking() + request, 2, deadline)
+                                      : step.node->connection->Call(request, 1, deadline);
+    if (steps < kMaxSteps) {
+      step = After(slot, step.node, reply);
+    } else {
+      step = {};
+    }
     if (step.node == nullptr) return reply;
   }
 }
 
-void Cluster::Send(uint16_t slot, absl::Time deadline, std::unique_ptr<Caller> caller) {
-  Routed::SendTo({OwnerOf(slot), false},
-                 std::make_unique<Routed>(weak_from_this(), slot, deadline, std::move(caller)));
+void Cluster::Nodes::Send(uint16_t slot, std::unique_ptr<Caller> caller) {
+  Step step{OwnerOf(slot), false};
+  if (step.node == nullptr) {
+    caller->Done(absl::CancelledError("the client was closed"));
+    return;
+  }
+  Routed::Send(
+      std::make_unique<Routed>(weak_from_this(), slot, std::move(step), 1, std::move(caller)));
 }
 
-void Cluster::Kick() {
-  for (Node* node = nodes_.load(std::memory_order_acquire); node != nullptr; node = node->next) {
-    node->connection->Kick();
+void Cluster::Nodes::Renew(const std::string& why) {
+  std::vector<NodePtr> nodes;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    if (map_ != nullptr) nodes = map_->nodes;
   }
+  for (const NodePtr& node : nodes) node->connection->Renew(why);
 }
 
-void Cluster::Renew(const std::string& why) {
-  for (Node* node = nodes_.load(std::memory_order_acquire); node != nullptr; node = node->next) {
-    node->connection->Renew(why);
-  }
+Cluster::Cluster(const RedisOptions& options)
+    : nodes_([&options] { return std::make_shared<Nodes>(options); }) {}
+
+Cluster::~Cluster() = default;
+
+absl::StatusOr<Reply> Cluster::Call(uint16_t slot, const std::string& request, Instant deadline) {
+  return nodes_.Get().Call(slot, request, deadline);
 }
+
+void Cluster::Send(uint16_t slot, std::unique_ptr<Caller> caller) {
+  nodes_.Get().Send(slot, std::move(caller));
+}
+
+void Cluster::Kick() { nodes_.Get().Flush(); }
+
+void Cluster::Renew(const std::string& why) { nodes_.Get().Renew(why); }
 
 }  // namespace tidegate::redis

@@ -19,26 +19,28 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "redis/error_reply.h"
 #include "redis/scripts.h"
 #include "redis/sentinel.h"
 
 namespace tidegate::redis {
 namespace {
 
-absl::Status Failed(const char* what, int error) {
+std::string Message(const char* what, int error) {
   char text[128] = "";
 #if defined(__GLIBC__)
-  return absl::UnavailableError(absl::StrCat(what, ": ", strerror_r(error, text, sizeof text)));
+  return absl::StrCat(what, ": ", strerror_r(error, text, sizeof text));
 #else
   (void)strerror_r(error, text, sizeof text);
-  return absl::UnavailableError(absl::StrCat(what, ": ", text));
+  return absl::StrCat(what, ": ", text);
 #endif
 }
 
 absl::StatusOr<std::unique_ptr<Stream>> Connect(int family, const sockaddr* address, socklen_t size,
-                                                absl::Time deadline) {
+                                                Instant deadline) {
   const int fd = socket(family, SOCK_STREAM, 0);
-  if (fd < 0) return Failed("cannot make a socket", errno);
+  // The process's own want, of descriptors perhaps.
+  if (fd < 0) return absl::CancelledError(Message("cannot make a socket", errno));
   (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
   (void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
   const int one = 1;
@@ -57,10 +59,10 @@ absl::StatusOr<std::unique_ptr<Stream>> Connect(int family, const sockaddr* addr
   }
   if (error == 0) return std::make_unique<Stream>(fd);
   close(fd);
-  return Failed("cannot connect", error);
+  return absl::UnavailableError(Message("cannot connect", error));
 }
 
-absl::StatusOr<std::unique_ptr<Stream>> ConnectUnix(const std::string& path, absl::Time deadline) {
+absl::StatusOr<std::unique_ptr<Stream>> ConnectUnix(const std::string& path, Instant deadline) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
@@ -71,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Stream>> ConnectUnix(const std::string& path, abs
 }
 
 absl::StatusOr<std::unique_ptr<Stream>> ConnectTcp(const std::string& host, int port,
-                                                   absl::Time deadline) {
+                                                   Instant deadline) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_family = AF_UNSPEC;
@@ -89,7 +91,7 @@ absl::StatusOr<std::unique_ptr<Stream>> ConnectTcp(const std::string& host, int 
 }
 
 // Whoever the sentinels say it is: after a failover that may be a replica still.
-absl::StatusOr<std::unique_ptr<Stream>> DialMaster(RedisOptions options, absl::Time deadline) {
+absl::StatusOr<std::unique_ptr<Stream>> DialMaster(RedisOptions options, Instant deadline) {
   const absl::StatusOr<RedisAddress> master = FindMaster(options, deadline);
   if (!master.ok()) return master.status();
   options.topology = Topology::kStandalone;
@@ -113,7 +115,7 @@ absl::StatusOr<std::unique_ptr<Stream>> DialMaster(RedisOptions options, absl::T
 
 absl::StatusOr<std::vector<Reply>> Exchange(Stream& stream,
                                             const std::vector<std::vector<std::string>>& commands,
-                                            absl::Time deadline) {
+                                            Instant deadline) {
   std::string request;
   for (const auto& command : commands) request += Format(command);
   for (size_t done = 0; done < request.size();) {
@@ -129,12 +131,27 @@ absl::StatusOr<std::vector<Reply>> Exchange(Stream& stream,
     if (Poll(stream.fd(), POLLIN, deadline) == 0) {
       return absl::UnavailableError("no answer in time");
     }
-    if (const char* broken = stream.Read(&replies)) return absl::UnavailableError(broken);
+    if (const char* broken = stream.Read(&replies)) {
+      // The server may have said why.
+      const bool told = !replies.empty() && replies.back()->type == REDIS_REPLY_ERROR;
+      return absl::UnavailableError(told ? replies.back()->str : broken);
+    }
   }
   return replies;
 }
 
-absl::StatusOr<std::unique_ptr<Stream>> Dial(const RedisOptions& options, absl::Time deadline) {
+absl::StatusOr<RedisOptions> WithPassword(const RedisOptions& options) {
+  RedisOptions with = options;
+  if (options.password_source) {
+    absl::StatusOr<std::string> password = options.password_source();
+    if (!password.ok()) return absl::CancelledError(password.status().message());
+    with.password = *std::move(password);
+    with.password_source = nullptr;
+  }
+  return with;
+}
+
+absl::StatusOr<std::unique_ptr<Stream>> Dial(const RedisOptions& options, Instant deadline) {
   if (options.topology == Topology::kSentinel) return DialMaster(options, deadline);
   absl::StatusOr<std::unique_ptr<Stream>> stream =
       options.unix_path.empty() ? ConnectTcp(options.host, options.port, deadline)
@@ -143,17 +160,11 @@ absl::StatusOr<std::unique_ptr<Stream>> Dial(const RedisOptions& options, absl::
   if (options.tls.has_value()) {
     if (absl::Status s = (*stream)->StartTls(options, options.host, deadline); !s.ok()) return s;
   }
-  std::string password = options.password;
-  if (options.password_source) {
-    absl::StatusOr<std::string> given = options.password_source();
-    if (!given.ok()) return given.status();
-    password = *std::move(given);
-  }
   std::vector<std::vector<std::string>> commands;
-  if (!password.empty() || !options.username.empty()) {
+  if (!options.password.empty() || !options.username.empty()) {
     commands.push_back({"AUTH"});
     if (!options.username.empty()) commands.back().push_back(options.username);
-    commands.back().push_back(password);
+    commands.back().push_back(options.password);
   }
   if (options.database != 0) commands.push_back({"SELECT", std::to_string(options.database)});
   if (!options.client_name.empty()) {
@@ -163,6 +174,10 @@ absl::StatusOr<std::unique_ptr<Stream>> Dial(const RedisOptions& options, absl::
   if (!replies.ok()) return replies.status();
   for (size_t i = 0; i < commands.size(); ++i) {
     const redisReply& reply = *(*replies)[i];
+    if (reply.type == REDIS_REPLY_ERROR && RefusesConnection({reply.str, reply.len})) {
+      return absl::UnavailableError(
+          absl::StrCat("the connection was refused: ", std::string(reply.str, reply.len)));
+    }
     // A name is a courtesy, which an ACL may forbid.
     if (reply.type == REDIS_REPLY_ERROR && commands[i][0] != "CLIENT") {
       return absl::UnavailableError(

@@ -7,20 +7,24 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "monotonic.h"
 #include "redis/stream.h"
 #include "tidegate/redis_store.h"
 
 namespace tidegate::redis {
 
+// `options` with the password that password_source gives now. Cancelled where it
+// gives none.
+absl::StatusOr<RedisOptions> WithPassword(const RedisOptions& options);
+
 // Resolves the name, connects, agrees on TLS, authenticates, selects the database and
 // names the connection, which is ready for commands then. Messages hold no secret.
-absl::StatusOr<std::unique_ptr<Stream>> Dial(const RedisOptions& options, absl::Time deadline);
+absl::StatusOr<std::unique_ptr<Stream>> Dial(const RedisOptions& options, Instant deadline);
 
 // Sends commands and waits for as many replies, errors among them.
 absl::StatusOr<std::vector<Reply>> Exchange(Stream& stream,
                                             const std::vector<std::vector<std::string>>& commands,
-                                            absl::Time deadline);
+                                            Instant deadline);
 
 }  // namespace tidegate::redis
 

@@ -5,6 +5,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/synchronization/blocking_counter.h"
+#include "monotonic.h"
 #include "redis/client.h"
 #include "redis/scripts.h"
 #include "tidegate/redis_store.h"
@@ -24,7 +25,6 @@ class RedisStore::Sent final : public redis::Caller {
     Moment moment;
     Clock clock;
     Asked asked;
-    absl::Time deadline;
     RedisStore::Done done;
 
     redis::Request Request() const { return store.RequestFor(op, plan, admitted_ns, moment); }
@@ -43,16 +43,18 @@ class RedisStore::Sent final : public redis::Caller {
     }
   };
 
-  explicit Sent(std::unique_ptr<Call> call)
-      : store_(call->store),
+  Sent(Instant deadline, std::unique_ptr<Call> call)
+      : Caller(deadline),
+        store_(call->store),
         slot_(store_.SlotOf(call->plan[0])),
         form_(redis::Scripts::FormOf(call->Request())) {
     calls_.push_back(std::move(call));
   }
 
   // In another form than the leanest, or by its text.
-  Sent(std::vector<std::unique_ptr<Call>> calls, redis::Form form, bool by_text)
-      : store_(calls[0]->store),
+  Sent(Instant deadline, std::vector<std::unique_ptr<Call>> calls, redis::Form form, bool by_text)
+      : Caller(deadline),
+        store_(calls[0]->store),
         slot_(store_.SlotOf(calls[0]->plan[0])),
         form_(form),
         by_text_(by_text),
@@ -61,8 +63,7 @@ class RedisStore::Sent final : public redis::Caller {
   static void Send(std::unique_ptr<Sent> sent) {
     redis::Client& client = *sent->store_.client_;
     const uint16_t slot = sent->slot_;
-    const absl::Time deadline = sent->calls_[0]->deadline;
-    client.Send(slot, deadline, std::move(sent));
+    client.Send(slot, std::move(sent));
   }
 
   void Join(std::unique_ptr<redis::Caller>* other) override {
@@ -91,7 +92,7 @@ class RedisStore::Sent final : public redis::Caller {
     const absl::Status failure = store_.FailureIn(reply);
     if (absl::IsNotFound(failure) && !by_text_) {
       RedisStore& store = store_;
-      Send(std::make_unique<Sent>(std::move(calls_), form_, /*by_text=*/true));
+      Send(std::make_unique<Sent>(deadline(), std::move(calls_), form_, /*by_text=*/true));
       store.Kick();
       return;
     }
@@ -125,7 +126,8 @@ class RedisStore::Sent final : public redis::Caller {
       } else {
         std::vector<std::unique_ptr<Call>> one;
         one.push_back(std::move(calls_[i]));
-        Send(std::make_unique<Sent>(std::move(one), redis::Form::kFull, /*by_text=*/false));
+        Send(std::make_unique<Sent>(deadline(), std::move(one), redis::Form::kFull,
+                                    /*by_text=*/false));
         again = true;
       }
     }
@@ -140,7 +142,7 @@ class RedisStore::Sent final : public redis::Caller {
 };
 
 void RedisStore::Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
-                         const Moment& moment, absl::Time deadline, Clock clock, Done done) {
+                         const Moment& moment, Instant deadline, Clock clock, Done done) {
   auto call = std::make_unique<Sent::Call>(Sent::Call{*this,
                                                       op,
                                                       {},
@@ -149,14 +151,13 @@ void RedisStore::Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_
                                                       moment,
                                                       std::move(clock),
                                                       Ask(plan, moment),
-                                                      deadline,
                                                       std::move(done)});
   // Mostly they are one, which is kept once. All are there before any is pointed at.
   const auto same = [&](const Charge& charge) { return charge.key.data() == plan[0].key.data(); };
   const bool one = std::all_of(plan.begin(), plan.end(), same);
   for (const Charge& charge : one ? plan.first(1) : plan) call->keys.emplace_back(charge.key);
   for (size_t i = 0; i < plan.size(); ++i) call->plan[i].key = call->keys[one ? 0 : i];
-  Sent::Send(std::make_unique<Sent>(std::move(call)));
+  Sent::Send(std::make_unique<Sent>(deadline, std::move(call)));
 }
 
 std::optional<Decision> RedisStore::Begin(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
@@ -165,11 +166,10 @@ std::optional<Decision> RedisStore::Begin(Op op, absl::Span<const Charge> plan, 
     return BeginSpread(plan, moment, std::move(clock), std::move(done));
   }
   Decision early;
-  if (op == Op::kHit ? HitWithoutWaiting(plan, moment, &early)
-                     : Before(op, plan, admitted_ns, moment, &early)) {
+  if (op == Op::kHit ? HitWithoutWaiting(plan, moment, &early) : Before(op, plan, moment, &early)) {
     return early;
   }
-  Enqueue(op, plan, admitted_ns, moment, absl::Now() + options_.timeout, std::move(clock),
+  Enqueue(op, plan, admitted_ns, moment, MonotonicIn(options_.timeout), std::move(clock),
           std::move(done));
   return std::nullopt;
 }

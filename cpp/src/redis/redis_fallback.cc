@@ -35,6 +35,8 @@ void RedisStore::TellOfChange(absl::string_view failure) {
 }
 
 void RedisStore::Record(const absl::Status& status) {
+  // A call that never left says nothing of the server.
+  if (absl::IsCancelled(status) || absl::IsResourceExhausted(status)) return;
   const int64_t now = HostNowNs();
   if (status.ok()) {
     breaker_->Succeeded(now);
@@ -42,12 +44,16 @@ void RedisStore::Record(const absl::Status& status) {
     return;
   }
   if (absl::IsInternal(status)) {
-    // Told at the first, and ever more rarely after that. No failure of the server's: one
-    // key that holds something else must not close Redis to all others.
+    // Not a failure of the server: one key that holds something else must not close Redis
+    // to all others.
     const int64_t n = script_errors_.fetch_add(1, std::memory_order_relaxed) + 1;
-    if ((n & (n - 1)) == 0) {
-      std::fprintf(stderr, "tidegate: a script failed, which is a mistake in tidegate: %s\n",
-                   std::string(status.message()).c_str());
+    if ((n & (n - 1)) != 0) return;
+    const std::string message = absl::StrCat("a rate limit script failed on Redis (script error ",
+                                             n, "): ", status.message());
+    if (options_.on_script_error) {
+      options_.on_script_error(message);
+    } else {
+      std::fprintf(stderr, "tidegate: %s\n", message.c_str());
     }
     return;
   }
@@ -71,6 +77,31 @@ void RedisStore::Refuse(Decision* d, int64_t retry_after_ns) {
   d->used_ns = d->limit->depth_ns();
   d->used_fraction = d->limit->depth_fraction();
   d->used_units = d->limit->count();
+}
+
+Charge RedisStore::InFallback(Charge charge) {
+  if (charge.limit->share != nullptr) charge.limit = charge.limit->share.get();
+  return charge;
+}
+
+int64_t RedisStore::RefundFallback(Charge charge, const Moment& moment) {
+  if (options_.on_error != OnError::kFallback) return 0;
+  return fallback_->Refund(InFallback(charge), FallbackMoment(moment, HostNowNs()));
+}
+
+void RedisStore::GiveBackInFallback(Charge charge, int64_t admitted_ns, const Moment& moment) {
+  if (options_.on_error != OnError::kFallback) return;
+  charge = InFallback(charge);
+  const Moment local = FallbackMoment(moment, HostNowNs());
+  if (IsLog(charge.limit->limit.algorithm())) {
+    fallback_->Release(charge, admitted_ns, local);
+  } else {
+    fallback_->Refund(charge, local);
+  }
+}
+
+Decision RedisStore::PeekFallback(Charge charge, const Moment& moment) {
+  return fallback_->Peek(InFallback(charge), FallbackMoment(moment, HostNowNs()));
 }
 
 Decision RedisStore::AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment) {
@@ -119,6 +150,8 @@ Decision RedisStore::Degraded(Op op, absl::Span<const Charge> plan, const Moment
                                                        : FromPolicy(plan, host_ns);
   d.behind = false;
   d.degraded = true;
+  d.SetChargedIn(options_.on_error == OnError::kFallback ? ChargedIn::kFallback
+                                                         : ChargedIn::kNowhere);
   d.at_ns = moment.now_ns;
   return d;
 }

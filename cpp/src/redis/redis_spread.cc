@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "monotonic.h"
 #include "redis/client.h"
 #include "redis/deny_cache.h"
 #include "redis/scripts.h"
@@ -15,7 +16,7 @@ namespace tidegate {
 // What is sent though nobody waits for it any more.
 class RedisStore::Parting final : public redis::Caller {
  public:
-  explicit Parting(std::string request) : request_(std::move(request)) {}
+  Parting(Instant deadline, std::string request) : Caller(deadline), request_(std::move(request)) {}
   std::string Request() override { return request_; }
   void Done(absl::StatusOr<redis::Reply>) override {}
 
@@ -35,7 +36,7 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
         done_(std::move(done)),
         decisions_(plan.size()),
         begun_ns_(SystemClock::Get().Now()),
-        deadline_(absl::Now() + store.options_.timeout) {
+        deadline_(MonotonicIn(store.options_.timeout)) {
     keys_.reserve(plan.size());
     for (Charge& charge : plan_) charge.key = keys_.emplace_back(charge.key);
   }
@@ -74,12 +75,14 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
         UndoFallback(*op, plan_[i], d);
         continue;
       }
-      if (absl::Now() >= deadline_) {
+      if (MonotonicNow() >= deadline_) {
         // In full, since there is nobody to send it again.
         const redis::Request request = store_.RequestFor(*op, {&plan_[i], 1}, d.at_ns, moment_);
-        store_.client_->Send(store_.SlotOf(plan_[i]), absl::Now() + store_.options_.timeout,
-                             std::make_unique<Parting>(store_.scripts_->Command(
-                                 request, redis::Form::kFull, /*by_text=*/true)));
+        store_.client_->Send(
+            store_.SlotOf(plan_[i]),
+            std::make_unique<Parting>(
+                MonotonicIn(store_.options_.timeout),
+                store_.scripts_->Command(request, redis::Form::kFull, /*by_text=*/true)));
         store_.denied_->Forget(store_.KeyOf(plan_[i]));
         continue;
       }
@@ -110,7 +113,7 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
   const RedisStore::Done done_;
   std::vector<Decision> decisions_;
   const int64_t begun_ns_;
-  const absl::Time deadline_;
+  const Instant deadline_;
   Moment moment_{};
   std::atomic<size_t> left_{0};
   PlanVerdict verdict_;

@@ -6,15 +6,16 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "monotonic.h"
 #include "redis/board.h"
 #include "redis/breaker.h"
 #include "redis/cluster.h"
-#include "redis/connection.h"
 #include "redis/deny_cache.h"
+#include "redis/error_reply.h"
 #include "redis/scripts.h"
+#include "redis/single_server.h"
 #include "tidegate/clock.h"
 #include "tidegate/memory_store.h"
 
@@ -71,18 +72,6 @@ absl::StatusOr<Limit> ShareOf(const Limit& whole, double share) {
   return Limit::Create(std::move(spec));
 }
 
-// An error that our own script raised, or one that tells that it is not ours.
-bool IsScriptError(const std::string& message) {
-  // What an ACL forbids is the server's refusal, though it names the script.
-  if (absl::StrContains(message, "can't run this command") || absl::StartsWith(message, "NOPERM") ||
-      absl::StrContains(message, "ACL failure in script")) {
-    return false;
-  }
-  return absl::StrContains(message, "TIDEGATE") || absl::StrContains(message, "user_script") ||
-         absl::StartsWith(message, "ERR Error running script") ||
-         absl::StartsWith(message, "ERR Error compiling script");
-}
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<RedisStore>> RedisStore::Create(RedisOptions options) {
@@ -106,8 +95,8 @@ RedisStore::RedisStore(RedisOptions options)
       breaker_(std::make_unique<redis::Breaker>(*board_->breaker, options_.breaker_failures,
                                                 options_.breaker_open, options_.timeout)),
       client_(options_.topology == Topology::kCluster
-                  ? std::shared_ptr<redis::Client>(redis::Cluster::Create(options_))
-                  : std::make_shared<redis::Connection>(options_)) {}
+                  ? std::shared_ptr<redis::Client>(std::make_shared<redis::Cluster>(options_))
+                  : std::make_shared<redis::SingleServer>(options_)) {}
 
 RedisStore::~RedisStore() = default;
 
@@ -152,6 +141,8 @@ redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int6
 RedisStore::Asked RedisStore::Ask(absl::Span<const Charge> plan, const Moment& moment) const {
   Asked asked;
   asked.at_ns = options_.client_clock ? moment.now_ns : HostNowNs();
+  asked.renewals = renewals_.load(std::memory_order_relaxed);
+  asked.foreign_replies = foreign_replies_.load(std::memory_order_relaxed);
   if (!denied_->on()) return asked;
   const size_t n = std::min(plan.size(), kMostDenied);
   for (size_t i = 0; i < n; ++i) asked.versions[i] = denied_->Version(KeyOf(plan[i]));
@@ -206,41 +197,40 @@ bool RedisStore::HitWithoutWaiting(absl::Span<const Charge> plan, const Moment& 
   return Denied(plan, options_.client_clock ? moment.now_ns : HostNowNs(), decision);
 }
 
-// Asks whether Redis answers, at nobody's cost.
+// Finds out whether Redis serves again, at nobody's cost.
 class RedisStore::Probe final : public redis::Caller {
  public:
-  explicit Probe(std::weak_ptr<RedisStore> store) : store_(std::move(store)) {}
-  std::string Request() override { return redis::Format({"PING"}); }
+  Probe(Instant deadline, const std::shared_ptr<RedisStore>& store, const Charge& charge)
+      : Caller(deadline),
+        store_(store),
+        renewals_(store->renewals_.load(std::memory_order_relaxed)),
+        command_(redis::Scripts::ProbeCommand(charge)) {}
+  std::string Request() override { return command_; }
   void Done(absl::StatusOr<redis::Reply> reply) override {
     // Nobody waits for it, so the store may be gone.
     const std::shared_ptr<RedisStore> store = store_.lock();
     if (store == nullptr) return;
-    // Who may not PING hears so from a server that answers.
-    if (reply.ok() && (*reply)->type == REDIS_REPLY_ERROR &&
-        !absl::StartsWith((*reply)->str, "NOPERM")) {
-      store->Record(absl::UnavailableError((*reply)->str));
-    } else {
-      store->Record(reply.status());
-    }
+    absl::Status status = FailureIn(reply);
+    if (status.ok()) status = redis::Scripts::ParseProbe(**reply);
+    // No caller's key or script is to blame for the error of a probe.
+    if (absl::IsInternal(status)) status = absl::UnknownError(status.message());
+    store->RenewAfter(status, renewals_);
+    store->Record(status);
   }
 
  private:
   const std::weak_ptr<RedisStore> store_;
+  const uint64_t renewals_;
+  const std::string command_;
 };
 
-bool RedisStore::Before(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
-                        const Moment& moment, Decision* decision) {
+bool RedisStore::Before(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                        Decision* decision) {
   if (!IsDecision(op)) {
     for (const Charge& charge : plan) denied_->Forget(KeyOf(charge));
-    // The fallback may have charged what is given back now.
-    if (options_.on_error == OnError::kFallback && degraded_.load(std::memory_order_relaxed) != 0) {
+    if (op == Op::kReset && options_.on_error == OnError::kFallback) {
       const Moment local = FallbackMoment(moment, HostNowNs());
-      for (Charge charge : plan) {
-        if (charge.limit->share != nullptr) charge.limit = charge.limit->share.get();
-        if (op == Op::kRefund) fallback_->Refund(charge, local);
-        if (op == Op::kRelease) fallback_->Release(charge, admitted_ns, local);
-        if (op == Op::kReset) fallback_->Reset(charge, local);
-      }
+      for (const Charge& charge : plan) fallback_->Reset(InFallback(charge), local);
     }
   }
   return !breaker_->IsQuiet() && DecideUnquiet(op, plan, moment, decision);
@@ -251,7 +241,8 @@ bool RedisStore::DecideUnquiet(Op op, absl::Span<const Charge> plan, const Momen
   TellOfChange("another caller found it out");
   const int64_t now_ns = HostNowNs();
   if (breaker_->ProbeIsDue(now_ns)) {
-    client_->Send(0, absl::Now() + options_.timeout, std::make_unique<Probe>(weak_from_this()));
+    client_->Send(SlotOf(plan[0]), std::make_unique<Probe>(MonotonicIn(options_.timeout),
+                                                           shared_from_this(), plan[0]));
     client_->Kick();
   }
   if (breaker_->IsClosed()) return false;
@@ -262,21 +253,30 @@ bool RedisStore::DecideUnquiet(Op op, absl::Span<const Charge> plan, const Momen
 absl::Status RedisStore::FailureIn(const absl::StatusOr<redis::Reply>& reply) {
   if (!reply.ok()) return reply.status();
   if ((*reply)->type != REDIS_REPLY_ERROR) return absl::OkStatus();
-  const std::string message((*reply)->str, (*reply)->len);
-  if (absl::StartsWith(message, "NOSCRIPT")) return absl::NotFoundError(message);
-  // A replica: after a failover the name may lead to another server.
-  if (absl::StartsWith(message, "READONLY")) client_->Renew(message);
-  return IsScriptError(message) ? absl::InternalError(message) : absl::UnavailableError(message);
+  return redis::ErrorStatus({(*reply)->str, (*reply)->len});
+}
+
+void RedisStore::RenewAfter(const absl::Status& failure, uint64_t renewals) {
+  if (!redis::NeedsNewConnection(failure)) return;
+  if (absl::IsDataLoss(failure)) foreign_replies_.fetch_add(1, std::memory_order_release);
+  if (renewals_.compare_exchange_strong(renewals, renewals + 1)) {
+    client_->Renew(std::string(failure.message()));
+  }
 }
 
 Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& moment,
                            const Asked& asked, const absl::StatusOr<redis::Answer>& answer) {
   absl::Status failure = answer.status();
+  RenewAfter(failure, asked.renewals);
   if (!IsDecision(op)) {
     // What was refused while this was under way is out of date now.
     for (const Charge& charge : plan) denied_->Forget(KeyOf(charge));
     Record(failure);
     return {};
+  }
+  if (failure.ok() && asked.foreign_replies != foreign_replies_.load(std::memory_order_acquire))
+      [[unlikely]] {
+    failure = absl::AbortedError("the reply came behind one that belongs to another command");
   }
   if (failure.ok()) {
     PlanVerdict verdict;
@@ -309,9 +309,9 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
 
 Decision RedisStore::Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                          const Moment& moment) {
-  if (Decision early; Before(op, plan, admitted_ns, moment, &early)) return early;
+  if (Decision early; Before(op, plan, moment, &early)) return early;
   const Asked asked = Ask(plan, moment);
-  const absl::Time deadline = absl::Now() + options_.timeout;
+  const Instant deadline = MonotonicIn(options_.timeout);
   const redis::Request request = RequestFor(op, plan, admitted_ns, moment);
   const uint16_t slot = SlotOf(plan[0]);
   redis::Form form = redis::Scripts::FormOf(request);
@@ -356,11 +356,18 @@ Decision RedisStore::HitAll(absl::Span<const Charge> plan, const Moment& moment,
 Decision RedisStore::PeekAll(absl::Span<const Charge> plan, const Moment& moment) {
   return Run(Op::kPeek, plan, 0, moment);
 }
-void RedisStore::Refund(const Charge& charge, const Moment& moment) {
-  (void)Run(Op::kRefund, {&charge, 1}, 0, moment);
+int64_t RedisStore::Refund(const Charge& charge, const Moment& moment) {
+  Charge rest = charge;
+  rest.cost -= RefundFallback(charge, moment);
+  if (rest.cost > 0) GiveBack(Op::kRefund, {&rest, 1}, 0, moment);
+  return charge.cost;
 }
 void RedisStore::Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) {
-  (void)Run(Op::kRelease, {&charge, 1}, admitted_ns, moment);
+  GiveBack(Op::kRelease, {&charge, 1}, admitted_ns, moment);
+}
+void RedisStore::GiveBack(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                          const Moment& moment) {
+  if (!plan.empty()) (void)Run(op, plan, admitted_ns, moment);
 }
 void RedisStore::Reset(const Charge& charge, const Moment& moment) {
   (void)Run(Op::kReset, {&charge, 1}, 0, moment);
@@ -369,7 +376,7 @@ void RedisStore::Reset(const Charge& charge, const Moment& moment) {
 absl::Status RedisStore::Ping() {
   const auto reply =
       client_->Call(0, redis::Format({"PING"}),
-                    absl::Now() + std::max(options_.timeout, options_.connect_timeout));
+                    MonotonicIn(std::max(options_.timeout, options_.connect_timeout)));
   if (!reply.ok()) return reply.status();
   if ((*reply)->type == REDIS_REPLY_ERROR) return absl::UnavailableError((*reply)->str);
   return absl::OkStatus();
@@ -377,7 +384,7 @@ absl::Status RedisStore::Ping() {
 
 absl::StatusOr<redis::Reply> RedisStore::Command(const std::vector<std::string>& words,
                                                  absl::Duration timeout) {
-  return client_->Call(0, redis::Format(words), absl::Now() + timeout);
+  return client_->Call(0, redis::Format(words), MonotonicIn(timeout));
 }
 
 StoreStats RedisStore::stats() const {

@@ -11,6 +11,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "redis/lua.inc"
+#include "redis/openssl_use.h"
 #include "tidegate/step.h"
 
 namespace tidegate::redis {
@@ -49,9 +50,22 @@ size_t PartOf(const Limit& limit) {
 
 size_t StateSize(const Limit& limit) { return IsLog(limit.algorithm()) ? 6 : 4; }
 
+// Replies may be out of step with requests.
+absl::Status ForeignReply() {
+  return absl::DataLossError("the reply does not belong to the command");
+}
+
+// The reply is that of the script, but the key it read holds something else.
+absl::Status ForeignValue() { return absl::InternalError("the value of a key is out of range"); }
+
+bool IsInteger(const redisReply& reply) { return reply.type == REDIS_REPLY_INTEGER; }
+
+// All zeros when the process is exiting.
 std::string Digest(const EVP_MD* kind, std::string_view text) {
   unsigned char bytes[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
+  const OpenSslUse use;
+  if (!use) return std::string(EVP_MAX_MD_SIZE, '\0');
   if (EVP_Digest(text.data(), text.size(), bytes, &size, kind, nullptr) != 1) std::abort();
   return {reinterpret_cast<const char*>(bytes), size};
 }
@@ -270,20 +284,20 @@ std::string Scripts::HitsCommand(const Request& request, absl::Span<const std::s
 }
 
 absl::StatusOr<std::vector<Answer>> Scripts::ParseHits(const redisReply& reply, size_t hits) {
-  const auto foreign = [] { return absl::InternalError("the reply is not one of our script"); };
-  if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 1 + 2 * hits) return foreign();
-  constexpr int64_t kLast = kMaxInstantNs / kMicrosecond * 2;
+  if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 1 + 2 * hits) return ForeignReply();
+  constexpr int64_t kLast = kMaxInstantNs / kMicrosecond;
   for (size_t i = 0; i < reply.elements; ++i) {
-    const redisReply& element = *reply.element[i];
-    if (element.type != REDIS_REPLY_INTEGER || element.integer < -1 || element.integer > kLast) {
-      return foreign();
-    }
+    if (!IsInteger(*reply.element[i])) return ForeignReply();
   }
   const auto number = [&](size_t i) { return static_cast<int64_t>(reply.element[i]->integer); };
-  if (number(0) < 0 || number(0) > kMaxInstantNs / kMicrosecond) return foreign();
+  if (number(0) < 0 || number(0) > kLast) return ForeignReply();
+  for (size_t i = 1; i < reply.elements; i += 2) {
+    if (number(i) != 0 && number(i) != 1) return ForeignReply();
+  }
   std::vector<Answer> answers(hits);
   for (size_t i = 0; i < hits; ++i) {
     const int64_t tat = number(2 + 2 * i);
+    if (tat < -1 || tat > 2 * kLast) return ForeignValue();
     answers[i].now_ns = number(0) * kMicrosecond;
     answers[i].allowed = number(1 + 2 * i) == 1;
     if (tat < 0) continue;
@@ -294,7 +308,10 @@ absl::StatusOr<std::vector<Answer>> Scripts::ParseHits(const redisReply& reply, 
 }
 
 absl::StatusOr<Answer> Scripts::Parse(const redisReply& reply, const Request& request, Form form) {
-  if (request.op == "reset") return Answer();
+  if (request.op == "reset") {
+    if (!IsInteger(reply)) return ForeignReply();
+    return Answer();
+  }
   if (form == Form::kFull) return ParseFull(reply, request.plan);
   const auto each = ParseHits(reply, request.plan.size());
   if (!each.ok()) return each.status();
@@ -311,19 +328,20 @@ absl::StatusOr<Answer> Scripts::Parse(const redisReply& reply, const Request& re
 absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, absl::Span<const Charge> plan) {
   size_t expected = 3;
   for (const Charge& charge : plan) expected += StateSize(charge.limit->limit);
-  const auto foreign = [] { return absl::InternalError("the reply is not one of our script"); };
-  if (reply.type != REDIS_REPLY_ARRAY || reply.elements != expected) return foreign();
+  if (reply.type != REDIS_REPLY_ARRAY || reply.elements != expected) return ForeignReply();
   for (size_t i = 0; i < expected; ++i) {
-    const redisReply& element = *reply.element[i];
-    if (element.type != REDIS_REPLY_INTEGER || element.integer < 0 ||
-        element.integer >= int64_t{1} << 53) {
-      return foreign();
-    }
+    if (!IsInteger(*reply.element[i])) return ForeignReply();
   }
   const auto number = [&](size_t i) { return static_cast<int64_t>(reply.element[i]->integer); };
+  if ((number(0) != 0 && number(0) != 1) || number(1) < 0 || number(1) > kMaxInstantNs / kSecond ||
+      number(2) < 0 || number(2) >= kSecond) {
+    return ForeignReply();
+  }
+  for (size_t i = 3; i < expected; ++i) {
+    if (number(i) < 0 || number(i) >= int64_t{1} << 53) return ForeignValue();
+  }
   // Seconds beyond this do not fit 64 bits of nanoseconds.
   constexpr int64_t kLastSecond = 9'223'372'035;
-  if (number(1) > kMaxInstantNs / kSecond || number(2) >= kSecond) return foreign();
   Answer answer;
   answer.allowed = number(0) == 1;
   answer.now_ns = number(1) * kSecond + number(2);
@@ -334,7 +352,7 @@ absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, absl::Span<co
     for (size_t i = 0; i < size; ++i) state[i] = number(at + i);
     if (state[0] > kLastSecond || state[1] >= kSecond || state[4] > kLastSecond ||
         state[5] >= kSecond) {
-      return foreign();
+      return ForeignValue();
     }
     at += size;
   }
@@ -369,6 +387,15 @@ Decision Scripts::StepLater(const Charge& charge, const CellState& state, int64_
   CellState ignored;
   return IsLog(limit.algorithm()) ? FullLogLater(charge, state, now_ns)
                                   : Step(limit, state, now_ns, charge.cost, &ignored);
+}
+
+std::string Scripts::ProbeCommand(const Charge& charge) {
+  return Format({"EVAL", std::string(lua::probe), "1",
+                 absl::StrCat(RedisKey(*charge.limit, charge.key), ":probe")});
+}
+
+absl::Status Scripts::ParseProbe(const redisReply& reply) {
+  return IsInteger(reply) ? absl::OkStatus() : ForeignReply();
 }
 
 std::string KeyPrefix(const Limit& limit, std::string_view scope) {

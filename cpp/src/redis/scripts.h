@@ -34,7 +34,7 @@ struct Request {
   int64_t now_ns = 0;       // unless server_time
   bool confirmed = true;    // see Moment
   int64_t margin_ms = 0;    // added to the life of keys
-  int64_t admitted_ns = 0;  // release only
+  int64_t admitted_ns = 0;  // release, and refund where it is known
 };
 
 // Which script does it.
@@ -61,11 +61,16 @@ class Scripts {
   std::string HitsCommand(const Request& request, absl::Span<const std::string_view> keys,
                           bool by_text) const;
 
-  // Internal where the reply is not one of our script. An answer without states is to be
-  // asked for in full: nothing was done.
+  // DataLoss where the reply is not of the shape that the command's replies have: it belongs to
+  // another command. Internal where it is, but the value of a key is out of range. An answer
+  // without states is to be asked for in full: nothing was done.
   static absl::StatusOr<Answer> Parse(const redisReply& reply, const Request& request, Form form);
   // An answer for each of `hits`.
   static absl::StatusOr<std::vector<Answer>> ParseHits(const redisReply& reply, size_t hits);
+
+  // Finds out whether calls for such charges would succeed, at no charge; lua/probe.lua.
+  static std::string ProbeCommand(const Charge& charge);
+  static absl::Status ParseProbe(const redisReply& reply);
 
   // The decision on one limit of a plan. `charged`: the plan passed and was no
   // peek.

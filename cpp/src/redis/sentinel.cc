@@ -8,7 +8,7 @@
 
 namespace tidegate::redis {
 
-absl::StatusOr<RedisAddress> FindMaster(const RedisOptions& options, absl::Time deadline) {
+absl::StatusOr<RedisAddress> FindMaster(const RedisOptions& options, Instant deadline) {
   std::string why = "none was named";
   size_t left = options.nodes.size();
   for (const RedisAddress& sentinel : options.nodes) {
@@ -20,8 +20,8 @@ absl::StatusOr<RedisAddress> FindMaster(const RedisOptions& options, absl::Time 
     own.tls = options.tls;
     own.client_name = options.client_name;
     // One that does not answer must leave time for the others.
-    const absl::Time now = absl::Now();
-    const absl::Time until = now + (deadline - now) / static_cast<int64_t>(left--);
+    const Instant now = MonotonicNow();
+    const Instant until = now + (deadline - now) / static_cast<int64_t>(left--);
     auto stream = Dial(own, until);
     if (!stream.ok()) {
       why = absl::StrCat(sentinel.host, ":", sentinel.port, ": ", stream.status().message());

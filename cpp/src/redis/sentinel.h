@@ -3,13 +3,13 @@
 #define TIDEGATE_SRC_REDIS_SENTINEL_H_
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "monotonic.h"
 #include "tidegate/redis_store.h"
 
 namespace tidegate::redis {
 
 // Asks the sentinels in options.nodes one after the other.
-absl::StatusOr<RedisAddress> FindMaster(const RedisOptions& options, absl::Time deadline);
+absl::StatusOr<RedisAddress> FindMaster(const RedisOptions& options, Instant deadline);
 
 }  // namespace tidegate::redis
 

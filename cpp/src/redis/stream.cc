@@ -11,10 +11,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "redis/openssl_use.h"
 
 namespace tidegate::redis {
 namespace {
@@ -61,6 +63,8 @@ BIO* NewBio(int* fd) {
   BIO_set_init(bio, 1);
   return bio;
 }
+
+constexpr const char* kExiting = "TLS: the process is exiting";
 
 absl::Status TlsFailed(const std::string& what) {
   const unsigned long error = ERR_get_error();
@@ -140,27 +144,49 @@ bool IsAddress(const std::string& host) {
 
 }  // namespace
 
-int Poll(int fd, short events, absl::Time deadline, int wake_fd) {
-  pollfd waits[2] = {{fd, events, 0}, {wake_fd, POLLIN, 0}};
+int Poll(pollfd* polls, size_t count, Instant deadline) {
   for (;;) {
-    const absl::Duration left = deadline - absl::Now();
-    if (left <= absl::ZeroDuration()) return 0;
-    const int64_t ms = std::min<int64_t>(
-        absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1))), 1'000'000);
-    const int n = poll(waits, wake_fd < 0 ? 1 : 2, static_cast<int>(ms));
-    if (n > 0) return waits[0].revents;
-    if (n < 0 && errno != EINTR) return POLLERR;
+    const Instant now = MonotonicNow();
+    int64_t ms = 0;
+    if (deadline > now) {
+      constexpr int64_t kMaxMs = 1'000'000;
+      ms = std::min(std::chrono::ceil<std::chrono::milliseconds>(deadline - now).count(), kMaxMs);
+    }
+    const int n = poll(polls, static_cast<nfds_t>(count), static_cast<int>(ms));
+    if (n > 0 || (n == 0 && deadline <= MonotonicNow())) return n;
+    if (n < 0 && errno != EINTR) return n;
   }
 }
 
-void Stream::FreeSsl::operator()(SSL* ssl) const { SSL_free(ssl); }
+int Poll(int fd, short events, Instant deadline) {
+  pollfd wait{fd, events, 0};
+  const int n = Poll(&wait, 1, deadline);
+  return n < 0 ? POLLERR : n == 0 ? 0 : wait.revents;
+}
+
+void Stream::FreeSsl::operator()(SSL* ssl) const {
+  if (const OpenSslUse use; use) SSL_free(ssl);
+}
 
 Stream::Stream(int fd) : fd_(fd), reader_(NewReader()) {}
 
 Stream::~Stream() { close(fd_); }
 
 absl::Status Stream::StartTls(const RedisOptions& options, const std::string& host,
-                              absl::Time deadline) {
+                              Instant deadline) {
+  if (absl::Status s = PrepareTls(options, host); !s.ok()) return s;
+  for (;;) {
+    int wanted = 0;
+    if (absl::Status s = Handshake(host, &wanted); !s.ok() || wanted == 0) return s;
+    if (Poll(fd_, static_cast<short>(wanted), deadline) == 0) {
+      return absl::UnavailableError("TLS: no answer in time");
+    }
+  }
+}
+
+absl::Status Stream::PrepareTls(const RedisOptions& options, const std::string& host) {
+  const OpenSslUse use;
+  if (!use) return absl::UnavailableError(kExiting);
   const RedisTls& tls = *options.tls;
   absl::StatusOr<Context> context = MakeContext(tls);
   if (!context.ok()) return context.status();
@@ -175,24 +201,26 @@ absl::Status Stream::StartTls(const RedisOptions& options, const std::string& ho
                                     : X509_VERIFY_PARAM_set1_host(param, host.c_str(), 0);
     if (set != 1) return TlsFailed(absl::StrCat("TLS: no certificate can be for ", host));
   }
-  for (;;) {
-    const int n = SSL_connect(ssl_.get());
-    if (n == 1) return absl::OkStatus();
-    const int error = SSL_get_error(ssl_.get(), n);
-    if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) {
-      const long verdict = SSL_get_verify_result(ssl_.get());
-      if (verdict != X509_V_OK) {
-        ERR_clear_error();
-        return absl::UnavailableError(
-            absl::StrCat("TLS: the certificate of ", host,
-                         " is refused: ", X509_verify_cert_error_string(verdict)));
-      }
-      return TlsFailed("TLS: the server ended the handshake");
-    }
-    if (Poll(fd_, error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT, deadline) == 0) {
-      return absl::UnavailableError("TLS: no answer in time");
-    }
+  return absl::OkStatus();
+}
+
+absl::Status Stream::Handshake(const std::string& host, int* wanted) {
+  const OpenSslUse use;
+  if (!use) return absl::UnavailableError(kExiting);
+  const int n = SSL_connect(ssl_.get());
+  if (n == 1) return absl::OkStatus();
+  const int error = SSL_get_error(ssl_.get(), n);
+  if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) {
+    *wanted = error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT;
+    return absl::OkStatus();
   }
+  const long verdict = SSL_get_verify_result(ssl_.get());
+  if (verdict != X509_V_OK) {
+    ERR_clear_error();
+    return absl::UnavailableError(absl::StrCat(
+        "TLS: the certificate of ", host, " is refused: ", X509_verify_cert_error_string(verdict)));
+  }
+  return TlsFailed("TLS: the server ended the handshake");
 }
 
 ssize_t Stream::Write(const char* bytes, size_t size) {
@@ -201,6 +229,8 @@ ssize_t Stream::Write(const char* bytes, size_t size) {
     return n >= 0 ? n : errno == EAGAIN || errno == EINTR ? 0 : -1;
   }
   const std::lock_guard<std::mutex> lock(tls_mu_);
+  const OpenSslUse use;
+  if (!use) return -1;
   size_t written = 0;
   ERR_clear_error();
   const int n = SSL_write_ex(ssl_.get(), bytes, size, &written);
@@ -217,6 +247,8 @@ ssize_t Stream::Receive(char* buffer, size_t size, bool* closed) {
     return n > 0 ? n : n < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1;
   }
   const std::lock_guard<std::mutex> lock(tls_mu_);
+  const OpenSslUse use;
+  if (!use) return -1;
   size_t got = 0;
   ERR_clear_error();
   const int n = SSL_read_ex(ssl_.get(), buffer, size, &got);

@@ -5,6 +5,7 @@
 
 #include <hiredis/hiredis.h>
 #include <openssl/types.h>
+#include <poll.h>
 #include <sys/types.h>
 
 #include <cstddef>
@@ -14,15 +15,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
-#include "redis/connection.h"
+#include "monotonic.h"
+#include "redis/client.h"
 #include "tidegate/redis_store.h"
 
 namespace tidegate::redis {
 
-// Waits for `events`; the events that came, 0 when the time is up or `wake_fd` is
-// readable.
-int Poll(int fd, short events, absl::Time deadline, int wake_fd = -1);
+// poll(2) until `deadline`; looks once where that has passed. Signals do not end it.
+int Poll(pollfd* polls, size_t count, Instant deadline);
+// The same for one descriptor: the events that came, or 0.
+int Poll(int fd, short events, Instant deadline);
 
 class Stream {
  public:
@@ -35,7 +37,7 @@ class Stream {
 
   // Agrees on TLS with the server, which must be `host` by its certificate unless the
   // options say otherwise.
-  absl::Status StartTls(const RedisOptions& options, const std::string& host, absl::Time deadline);
+  absl::Status StartTls(const RedisOptions& options, const std::string& host, Instant deadline);
 
   // How much was written: 0 where nothing can be now, -1 where the stream is broken.
   ssize_t Write(const char* bytes, size_t size);
@@ -55,6 +57,9 @@ class Stream {
     void operator()(redisReader* reader) const { redisReaderFree(reader); }
   };
 
+  absl::Status PrepareTls(const RedisOptions& options, const std::string& host);
+  // One step. `wanted` is what to poll for before the next, untouched after the last.
+  absl::Status Handshake(const std::string& host, int* wanted);
   // As read(2), but 0 where nothing is there now, and -1 at the end too.
   ssize_t Receive(char* buffer, size_t size, bool* closed);
 

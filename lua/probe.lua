@@ -1,0 +1,7 @@
+-- What finds out whether the server serves again: a script that writes. A server that is full,
+-- a replica or short of replicas still answers PING.
+--
+-- KEYS[1]: a key of the caller's slot that holds no limit; it expires at once.
+-- Reply: 1.
+redis.call('SET', KEYS[1], '', 'PX', 1)
+return 1

@@ -1,0 +1,109 @@
+// The only file of the bindings that releases or takes the GIL, so that the interpreter may end
+// while threads are in the core, or in Python on the core's behalf.
+//
+// CPython up to 3.13 ends a thread that asks for the GIL of an interpreter that is ending: by
+// pthread_exit(), which unwinds the stack by force. Unwinding a noexcept frame aborts the process,
+// and destructors change reference counts without the GIL. From 3.14 on such a thread waits until
+// the process ends. Here it waits with every version, in the very call that asked for the GIL.
+#ifndef TIDEGATE_PYTHON_BINDINGS_GIL_H_
+#define TIDEGATE_PYTHON_BINDINGS_GIL_H_
+
+#include <pybind11/pybind11.h>
+
+#include <exception>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+
+#if defined(__GLIBCXX__)
+#include <cxxabi.h>
+#endif
+
+namespace tidegate::python {
+
+// Whether the interpreter is ending: from the moment that its atexit handlers come to ours, which
+// run in the reverse order of their registration.
+bool IsEnding();
+
+// Calls `call` without the GIL, which the caller has, and returns or throws what `call` does.
+// Returns never where the interpreter has ended meanwhile, unless this is the thread that ends it.
+template <typename Call>
+auto WithoutGil(Call call);
+
+// Calls `call` with the GIL, on any thread, also inside WithoutGil(). Returns false, and calls
+// nothing, where this is a thread of the core and the interpreter is ending.
+// Throws PythonRaised for an exception of Python's where the GIL is not held on return.
+bool WithGil(absl::FunctionRef<void()> call);
+
+// A Python exception that no thread without the GIL can carry. Inside WithoutGil() it is set in
+// the thread's state, and WithoutGil() throws it; threads of the core drop it.
+class PythonRaised final : public std::exception {
+ public:
+  const char* what() const noexcept override { return "a Python function raised an exception"; }
+};
+
+// Calls `call`, which needs no GIL, on any thread. The interpreter does not end meanwhile.
+// Returns false, and calls nothing, where it is ending already.
+bool UnlessEnding(absl::FunctionRef<void()> call);
+
+// Calls `call` of the C API, with the GIL. `call` may run Python code, and that may be where the
+// thread learns that the interpreter has ended. `call` must own no reference: it is unwound.
+template <typename Call>
+auto RunPython(Call call);
+
+// callable(*arguments), as RunPython() calls it. Throws py::error_already_set.
+template <typename... Arguments>
+pybind11::object CallPython(const pybind11::handle& callable, const Arguments&... arguments);
+
+// Has the module learn of the interpreter's end.
+void RegisterGil();
+
+// ------------------------------------------------------------- details from here on
+
+namespace internal {
+
+// Waits until the process ends.
+[[noreturn]] void Park();
+void CallWithoutGil(absl::FunctionRef<void()> call);
+
+}  // namespace internal
+
+template <typename Call>
+auto WithoutGil(Call call) {
+  using Result = std::invoke_result_t<Call&>;
+  if constexpr (std::is_void_v<Result>) {
+    internal::CallWithoutGil(call);
+  } else {
+    std::optional<Result> result;
+    internal::CallWithoutGil([&] { result.emplace(call()); });
+    return *std::move(result);
+  }
+}
+
+template <typename Call>
+auto RunPython(Call call) {
+#if defined(__GLIBCXX__)
+  try {
+    return call();
+  } catch (abi::__forced_unwind&) {
+    internal::Park();
+  }
+#else
+  return call();
+#endif
+}
+
+template <typename... Arguments>
+pybind11::object CallPython(const pybind11::handle& callable, const Arguments&... arguments) {
+  const pybind11::tuple packed = pybind11::make_tuple(arguments...);
+  PyObject* const result =
+      RunPython([&] { return PyObject_CallObject(callable.ptr(), packed.ptr()); });
+  if (result == nullptr) throw pybind11::error_already_set();
+  return pybind11::reinterpret_steal<pybind11::object>(result);
+}
+
+}  // namespace tidegate::python
+
+#endif  // TIDEGATE_PYTHON_BINDINGS_GIL_H_

@@ -1,0 +1,17 @@
+// tidegate._core.RequestDecision.
+#ifndef TIDEGATE_PYTHON_BINDINGS_WEB_REQUEST_DECISION_H_
+#define TIDEGATE_PYTHON_BINDINGS_WEB_REQUEST_DECISION_H_
+
+#include <pybind11/pybind11.h>
+
+namespace tidegate::python {
+
+bool IsRequestDecision(PyObject* object);
+
+// A list of `headers`, pairs of bytes, and of the fields that they leave open. nullptr with the
+// error indicator set where that fails. `decision` must be a RequestDecision.
+PyObject* MergedHeaders(PyObject* decision, PyObject* headers);
+
+}  // namespace tidegate::python
+
+#endif  // TIDEGATE_PYTHON_BINDINGS_WEB_REQUEST_DECISION_H_

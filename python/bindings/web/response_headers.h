@@ -1,0 +1,266 @@
+// The rate-limit header fields of a response. They are made for each response, from templates
+// that python/tidegate/_web/headers.py gives.
+#ifndef TIDEGATE_PYTHON_BINDINGS_WEB_RESPONSE_HEADERS_H_
+#define TIDEGATE_PYTHON_BINDINGS_WEB_RESPONSE_HEADERS_H_
+
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tidegate/decision.h"
+#include "tidegate/limiter.h"
+
+namespace tidegate::python {
+
+namespace py = pybind11;
+
+constexpr int64_t kSecondNs = 1'000'000'000;
+// The largest Integer of RFC 9651, section 3.3.1. Who has more left is told of this much.
+constexpr int64_t kMostInteger = 999'999'999'999'999;
+// Bytes of a limit's name as it stands in the fields; Limit has names of at most 200.
+constexpr size_t kMostItem = 512;
+
+enum Name : uint8_t { kLimit, kRemaining, kReset, kPolicy, kRateLimit, kRetryAfter, kNames };
+constexpr std::array<std::string_view, kNames> kTitles = {
+    "X-RateLimit-Limit", "X-RateLimit-Remaining",
+    "X-RateLimit-Reset", "RateLimit-Policy",
+    "RateLimit",         "Retry-After"};
+
+inline char Lower(char c) { return 'A' <= c && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+// As ASGI wants them: bytes, names in lower case.
+struct Raw {
+  static PyObject* Make(std::string_view text) {
+    return PyBytes_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
+  }
+  static std::string_view View(PyObject* object) {
+    if (!PyBytes_Check(object)) return {};
+    return {PyBytes_AS_STRING(object), static_cast<size_t>(PyBytes_GET_SIZE(object))};
+  }
+  static std::string Named(std::string_view title) {
+    std::string name(title);
+    for (char& c : name) c = Lower(c);
+    return name;
+  }
+};
+
+// As WSGI wants them: text, names as they are usually written.
+struct Text {
+  static PyObject* Make(std::string_view text) {
+    return PyUnicode_DecodeASCII(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr);
+  }
+  static std::string_view View(PyObject* object) {
+    if (!PyUnicode_Check(object) || !PyUnicode_IS_ASCII(object)) return {};
+    return {static_cast<const char*>(PyUnicode_DATA(object)),
+            static_cast<size_t>(PyUnicode_GET_LENGTH(object))};
+  }
+  static std::string Named(std::string_view title) { return std::string(title); }
+};
+
+// The numbers in the header fields of one response.
+struct HeaderValues {
+  int64_t remaining;
+  int64_t reset_s;                // instant
+  int64_t window_s;               // span
+  std::optional<int64_t> wait_s;  // of refusals that waiting can cure
+};
+
+inline int64_t CeilSeconds(int64_t ns) { return ns / kSecondNs + (ns % kSecondNs > 0 ? 1 : 0); }
+
+inline int64_t Later(int64_t ns, int64_t span_ns) {
+  int64_t sum = 0;
+  return __builtin_add_overflow(ns, span_ns, &sum) ? std::numeric_limits<int64_t>::max() : sum;
+}
+
+// What a refusal tells to wait, in whole seconds; none where waiting does not help.
+inline std::optional<int64_t> WaitOf(const Decision& d, double extra_s) {
+  if (d.allowed || d.retry_after_ns == Decision::kNever) return std::nullopt;
+  return CeilSeconds(Later(d.retry_after_ns, static_cast<int64_t>(std::ceil(extra_s * 1e9))));
+}
+
+inline HeaderValues HeaderValuesOf(const Decision& d, int64_t decided_ns, int64_t now_ns,
+                                   double extra_s) {
+  // An instant that has gone by since is told as now.
+  const int64_t reset_ns = std::max(Later(decided_ns, d.reset_after_ns), now_ns);
+  HeaderValues values{d.remaining(), CeilSeconds(reset_ns), CeilSeconds(reset_ns - now_ns),
+                      WaitOf(d, extra_s)};
+  // A refused client need not be told of a later instant than that at which it may try
+  // again: Retry-After must not precede the effective window.
+  if (values.wait_s.has_value()) values.window_s = *values.wait_s;
+  return values;
+}
+
+inline py::object Stolen(PyObject* object) {
+  if (object == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(object);
+}
+
+using Rules = std::vector<std::tuple<std::string, int64_t, std::string>>;
+
+// The fields of one kind of header list.
+template <typename Kind>
+class Template {
+ public:
+  Template(const Rules& rules, bool x_ratelimit, const std::optional<std::string>& policy)
+      : x_ratelimit_(x_ratelimit) {
+    for (size_t i = 0; i < kNames; ++i) names_[i] = Stolen(Kind::Make(Kind::Named(kTitles[i])));
+    if (policy.has_value()) {
+      policy_ = py::make_tuple(names_[kPolicy], Stolen(Kind::Make(*policy)));
+    }
+    for (const auto& [name, capacity, item] : rules) {
+      if (item.size() > kMostItem - 16) throw py::value_error("the name is too long");
+      rules_.push_back(
+          {name, py::make_tuple(names_[kLimit], Stolen(Kind::Make(std::to_string(capacity)))),
+           item + ";r="});
+    }
+  }
+
+  // Appends to `list`, one of pairs, what tells of `decision` and is not set there: of what is a
+  // list in itself a second field extends the first.
+  void Extend(const py::object& list, const Decision& decision, const HeaderValues& values) const {
+    Append(list, decision, values, ~(Present(list.ptr()) & kOnce));
+  }
+
+  // Appends it in place of what is set there.
+  void Put(const py::object& list, const Decision& decision, const HeaderValues& values) const {
+    const unsigned wanted = (x_ratelimit_ ? kXRateLimit : 0) | (policy_ ? kIetf : 0) |
+                            (values.wait_s.has_value() ? 1U << kRetryAfter : 0);
+    if ((Present(list.ptr()) & wanted) != 0) {
+      for (Py_ssize_t i = PyList_GET_SIZE(list.ptr()); i-- > 0;) {
+        if (i >= PyList_GET_SIZE(list.ptr()) || (NameAt(list.ptr(), i) & wanted) == 0) continue;
+        if (PySequence_DelItem(list.ptr(), i) != 0) throw py::error_already_set();
+      }
+    }
+    Append(list, decision, values, ~0U);
+  }
+
+ private:
+  struct Rule {
+    std::string name;
+    py::object limit;  // the whole field
+    std::string item;
+  };
+
+  // Sets of names, by a bit for each.
+  static constexpr unsigned kXRateLimit = 1U << kLimit | 1U << kRemaining | 1U << kReset;
+  static constexpr unsigned kIetf = 1U << kPolicy | 1U << kRateLimit;
+  static constexpr unsigned kOnce = kXRateLimit | 1U << kRetryAfter;
+
+  // The names in `headers`.
+  static unsigned Present(PyObject* headers) {
+    unsigned present = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(headers); ++i) present |= NameAt(headers, i);
+    return present;
+  }
+
+  static unsigned NameAt(PyObject* headers, Py_ssize_t i) {
+    PyObject* const pair = PyList_GET_ITEM(headers, i);
+    if (PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) > 0) [[likely]] {
+      return NameOf(Kind::View(PyTuple_GET_ITEM(pair, 0)));
+    }
+    // Whose code may do anything to the list.
+    const auto kept = py::reinterpret_borrow<py::object>(pair);
+    const py::object items = Stolen(PySequence_Tuple(pair));
+    if (PyTuple_GET_SIZE(items.ptr()) == 0) throw py::value_error("a header is an empty pair");
+    return NameOf(Kind::View(PyTuple_GET_ITEM(items.ptr(), 0)));
+  }
+
+  static unsigned NameOf(std::string_view header) {
+    for (size_t i = 0; i < kNames; ++i) {
+      const std::string_view title = kTitles[i];
+      if (header.size() == title.size() &&
+          std::equal(header.begin(), header.end(), title.begin(),
+                     [](char a, char b) { return Lower(a) == Lower(b); })) {
+        return 1U << i;
+      }
+    }
+    return 0;
+  }
+
+  void Append(const py::object& list, const Decision& decision, const HeaderValues& values,
+              unsigned wanted) const {
+    const Rule& rule = RuleOf(decision);
+    const auto wants = [wanted](Name name) { return (wanted & 1U << name) != 0; };
+    if (x_ratelimit_) {
+      if (wants(kLimit)) Append(list, rule.limit);
+      if (wants(kRemaining)) Append(list, kRemaining, {}, values.remaining);
+      if (wants(kReset)) Append(list, kReset, {}, values.reset_s);
+    }
+    if (policy_) {
+      Append(list, policy_);
+      Append(list, kRateLimit, rule.item, std::min(values.remaining, kMostInteger),
+             ";t=", std::min(values.window_s, kMostInteger));
+    }
+    if (values.wait_s.has_value() && wants(kRetryAfter)) {
+      Append(list, kRetryAfter, {}, *values.wait_s);
+    }
+  }
+
+  static void Append(const py::object& list, const py::object& field) {
+    if (PyList_Append(list.ptr(), field.ptr()) != 0) throw py::error_already_set();
+  }
+
+  // `start` and `middle` are no longer than kMostItem together.
+  void Append(const py::object& list, Name name, std::string_view start, int64_t number,
+              std::string_view middle = {}, std::optional<int64_t> last = {}) const {
+    std::array<char, kMostItem + 64> room;
+    char* const end = room.data() + room.size();
+    char* at = std::copy(start.begin(), start.end(), room.data());
+    at = std::to_chars(at, end, number).ptr;
+    at = std::copy(middle.begin(), middle.end(), at);
+    if (last.has_value()) at = std::to_chars(at, end, *last).ptr;
+    const py::object value =
+        Stolen(Kind::Make({room.data(), static_cast<size_t>(at - room.data())}));
+    Append(list, Stolen(PyTuple_Pack(2, names_[name].ptr(), value.ptr())));
+  }
+
+  const Rule& RuleOf(const Decision& decision) const {
+    for (const Rule& rule : rules_) {
+      if (rules_.size() == 1 || rule.name == decision.limit->rule()) return rule;
+    }
+    throw py::key_error(decision.limit->rule());
+  }
+
+  const bool x_ratelimit_;
+  std::array<py::object, kNames> names_;
+  py::object policy_;  // null where it is not told
+  std::vector<Rule> rules_;
+};
+
+struct HeaderFields {
+  HeaderFields(std::shared_ptr<Limiter> clock, const Rules& rules, bool x_ratelimit,
+               const std::optional<std::string>& policy)
+      : limiter(std::move(clock)),
+        raw(rules, x_ratelimit, policy),
+        text(rules, x_ratelimit, policy) {}
+
+  template <typename Kind>
+  const Template<Kind>& of() const {
+    if constexpr (std::is_same_v<Kind, Raw>) {
+      return raw;
+    } else {
+      return text;
+    }
+  }
+
+  const std::shared_ptr<Limiter> limiter;  // whose clock tells the time
+  const Template<Raw> raw;
+  const Template<Text> text;
+};
+
+}  // namespace tidegate::python
+
+#endif  // TIDEGATE_PYTHON_BINDINGS_WEB_RESPONSE_HEADERS_H_

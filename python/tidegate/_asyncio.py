@@ -1,0 +1,174 @@
+"""Which channel an event loop hears on of what the core does for it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import math
+import os
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Callable, Protocol
+from weakref import WeakKeyDictionary
+
+from tidegate import _core
+from tidegate._core import HIT, PEEK, REFUND, RELEASE, RESET
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tidegate._core import Decision
+
+    class Limiter(Protocol):
+        """What a limiter has for this module."""
+
+        def _begin(
+            self,
+            op: int,
+            key: str | bytes,
+            cost: int,
+            hit: Decision | None,
+            loop: asyncio.AbstractEventLoop,
+            channel: _core.Channel,
+            /,
+        ) -> Decision | asyncio.Future[Any] | None: ...
+        def hit(self, key: str | bytes, cost: int = 1) -> Decision: ...
+        def peek(self, key: str | bytes, cost: int = 1) -> Decision: ...
+        def refund(
+            self, key: str | bytes, cost: int = 1, *, decision: Decision | None = None
+        ) -> None: ...
+        def reset(self, key: str | bytes) -> None: ...
+        def _release(self, key: str | bytes, cost: int, decision: Decision) -> None: ...
+
+    Plan = _core.Plan
+
+__all__ = ["AsyncBridge"]
+
+log = logging.getLogger("tidegate")
+
+_channels: WeakKeyDictionary[asyncio.AbstractEventLoop, _core.Channel] = WeakKeyDictionary()
+# The last loop that asked, with its channel: most processes have one. Replaced as a whole, so
+# that threads may share it.
+_NONE: tuple[Callable[[], object], _core.Channel | None] = (lambda: None, None)
+_last = _NONE
+
+
+def _forget_last(reference: object) -> None:
+    global _last
+    if _last[0] is reference:
+        _last = _NONE
+
+
+def _forget_all() -> None:
+    global _last
+    _channels.clear()
+    _last = _NONE
+
+
+# A child of fork() has none of its parent's loops running, and must not hear for them.
+os.register_at_fork(after_in_child=_forget_all)
+
+
+def forget_closed() -> None:
+    """Lets go of loops that were closed with calls in flight.
+
+    Futures that such a loop never heard of keep it, and its channel keeps them.
+    """
+    global _last
+    for reference in _channels.keyrefs():
+        loop = reference()
+        if loop is not None and loop.is_closed():
+            _channels.pop(loop, None)
+            _last = _NONE
+
+
+def begin(
+    limiter: Limiter, op: int, key: str | bytes, cost: int, hit: Decision | None = None
+) -> Decision | asyncio.Future[Any] | None:
+    """Begins `op` on the running loop: what it comes to, or a future of that.
+
+    That is a decision, or None of what decides nothing. `hit` is the decision that a refund or a
+    release gives back. A call whose task is cancelled goes
+    on in the core, and what it comes to is dropped.
+    """
+    loop = asyncio.get_running_loop()
+    asked, channel = _last
+    if asked() is not loop or channel is None:
+        channel = _channel_of(loop)
+        if channel is None:
+            return loop.run_in_executor(None, _blocking(limiter, op, key, cost, hit))
+    return limiter._begin(op, key, cost, hit, loop, channel)
+
+
+def _channel_of(loop: asyncio.AbstractEventLoop) -> _core.Channel | None:
+    """The channel of `loop`; None while the process has no descriptor left for one."""
+    global _last
+    channel = _channels.get(loop)
+    if channel is None:
+        forget_closed()
+        try:
+            channel = _core.Channel()
+            loop.add_reader(channel.fileno(), channel.drain)
+        except OSError as error:
+            _log_without_channel(error)
+            return None
+        _channels[loop] = channel
+    _last = (weakref.ref(loop, _forget_last), channel)
+    return channel
+
+
+_logged_at = -math.inf
+
+
+def _log_without_channel(error: OSError) -> None:
+    """Logs at most once a minute: every call of the loop comes here until it has a channel."""
+    global _logged_at
+    now = time.monotonic()
+    if now - _logged_at >= 60:
+        _logged_at = now
+        log.error("an event loop's calls go through threads until it gets a descriptor: %s", error)
+
+
+def _blocking(
+    limiter: Limiter, op: int, key: str | bytes, cost: int, hit: Decision | None
+) -> Callable[[], Any]:
+    """`op` as a call that waits, for a thread."""
+    if op == RELEASE:
+        assert hit is not None
+        return functools.partial(limiter._release, key, cost, hit)
+    if op == RESET:
+        return functools.partial(limiter.reset, key)
+    if op == REFUND:
+        return functools.partial(limiter.refund, key, cost, decision=hit)
+    return functools.partial(limiter.hit if op == HIT else limiter.peek, key, cost)
+
+
+async def ask(
+    limiter: Limiter, op: int, key: str | bytes, cost: int, hit: Decision | None = None
+) -> Any:
+    """As begin(), and waits for it."""
+    answer = begin(limiter, op, key, cost, hit)
+    return answer if answer is None or type(answer) is _core.Decision else await answer
+
+
+async def ask_plan(
+    plan: Plan, keys: Sequence[str | bytes], costs: Sequence[int] | None
+) -> Decision:
+    """As ask() a hit of a plan."""
+    loop = asyncio.get_running_loop()
+    channel = _channel_of(loop)
+    if channel is None:
+        return await loop.run_in_executor(None, plan.hit, keys, costs)
+    answer = plan._begin(keys, costs, loop, channel)
+    return answer if type(answer) is _core.Decision else await answer
+
+
+class AsyncBridge:
+    """The calls that let event loops go on while a store is asked."""
+
+    HIT, PEEK, REFUND, RELEASE, RESET = HIT, PEEK, REFUND, RELEASE, RESET
+    begin = staticmethod(begin)
+    ask = staticmethod(ask)
+    ask_plan = staticmethod(ask_plan)
+    forget_closed = staticmethod(forget_closed)

@@ -1,0 +1,54 @@
+"""``tidegate doctor``: whether a Redis can hold limits, and how well."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidegate._errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["register"]
+
+_EXIT_CODES = """\
+exit codes:
+  0  fine
+  1  usable, with warnings
+  2  cannot be used: nobody answers, the login or a command is refused, it is a replica ...
+"""
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the subcommand ``doctor`` to those of the command line."""
+    import argparse
+
+    doctor = commands.add_parser(
+        "doctor",
+        help="say whether a Redis can hold limits, and how well",
+        description="Says in plain words whether a Redis can hold limits, and how well. It makes "
+        "a few keys of its own under the prefix, and removes them.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    doctor.add_argument("storage", metavar="URI", help="such as redis://user:password@host:6379/0")
+    doctor.add_argument("--prefix", default="tg", help="that of the limiters (default: tg)")
+    doctor.add_argument(
+        "--samples", type=int, default=200, help="calls to measure (default: %(default)s)"
+    )
+    doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    doctor.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if not 1 <= arguments.samples <= 100_000:
+        raise ConfigurationError(f"--samples {arguments.samples}; accepted are 1 to 100000")
+    from tidegate._cli.doctor_checks import examine
+
+    report = examine(arguments.storage, prefix=arguments.prefix, samples=arguments.samples)
+    if arguments.json:
+        print(report.as_json())
+    else:
+        for line in report.lines():
+            print(line)
+    return report.code

@@ -1,0 +1,381 @@
+"""What ``tidegate doctor`` asks of a Redis, and what it makes of the answers."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from tidegate import _core
+from tidegate._cli import doctor_server_info
+from tidegate._cli.doctor_report import UNUSABLE, Report, in_words
+from tidegate._errors import ConfigurationError, StorageError
+from tidegate._limit import parse_many
+from tidegate._limiter import Limiter
+from tidegate._storage.options import read_number
+from tidegate._storage.uri import open_store, without_password
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+__all__ = ["examine"]
+
+_DEFAULT_TIMEOUT = 0.05
+# Long enough to measure a server that is too slow for its clients.
+_PATIENCE = 5.0
+# What is about calls that fail; here a failure is what is looked for.
+_ABOUT_FAILURES = {
+    "timeout",
+    "breaker_failures",
+    "breaker_open",
+    "deny_cache_max",
+    "fallback",
+    "fallback_share",
+    "on_error",
+}
+# As TOLERANCE in lua/arithmetic.lua, in seconds.
+_CLOCK_TOLERANCE = 0.1
+# So slow that what is charged is seen; their keys vanish by themselves within the hour,
+# should nobody be left to remove them.
+_PLAN = tuple(
+    ("100/hour", algorithm)
+    for algorithm in (
+        "token-bucket",
+        "leaky-bucket",
+        "fixed-window",
+        "sliding-window",
+        "sliding-log",
+        "concurrency",
+    )
+)
+_FAST = (("1000000/second", "token-bucket"),)
+
+
+def examine(storage: str, *, prefix: str = "tg", samples: int = 200) -> Report:
+    """Looks at the Redis that `storage` names.
+
+    Raises ConfigurationError for a URI that is not accepted; whatever is wrong with the
+    server is a finding.
+    """
+    examination = _Examination(storage, prefix, samples)
+    examination.run()
+    return examination.report
+
+
+class _Refused(NamedTuple):
+    """The error that stands in for a reply."""
+
+    why: str
+
+
+class _Examination:
+    def __init__(self, storage: str, prefix: str, samples: int) -> None:
+        if not storage.lower().startswith(("redis", "valkey")) or "://" not in storage:
+            raise ConfigurationError(
+                f"the storage is {without_password(storage)!r}; accepted is the URI of a Redis, "
+                "such as redis://HOST:PORT/DB"
+            )
+        uri = urlsplit(storage)
+        options = parse_qsl(uri.query, keep_blank_values=True)
+        given = dict(options)
+        self.timeout = (
+            read_number("timeout", given["timeout"], 0.0, 3600.0)
+            if "timeout" in given
+            else _DEFAULT_TIMEOUT
+        )
+        patient = urlencode([(n, v) for n, v in options if n not in _ABOUT_FAILURES])
+        self.failures: list[str] = []
+        # Not geturl(), which takes the slashes from an empty host.
+        fragment = f"#{uri.fragment}" if uri.fragment else ""
+        self.store = open_store(
+            f"{storage.partition('#')[0].partition('?')[0]}?{patient}{fragment}",
+            {
+                "timeout": _PATIENCE,
+                "breaker_failures": 1,
+                "deny_cache_max": 0,
+                "on_error": "closed",
+                "on_breaker": self._failed,
+                "on_script_error": self.failures.append,
+            },
+        )
+        assert isinstance(self.store, _core.RedisStore)
+        self.redis = self.store
+        self.scheme = uri.scheme
+        self.prefix = prefix
+        self.samples = samples
+        # No two doctors at once get in each other's way.
+        self.key = f"tidegate-doctor-{os.urandom(8).hex()}"
+        secrets = [unquote(uri.password)] if uri.password else []
+        secrets += [v for n, v in options if n.endswith("password") and v]
+        self.report = Report(without_password(storage), secrets)
+
+    def _failed(self, opened: bool, why: str) -> None:
+        if opened:
+            self.failures.append(why)
+
+    def run(self) -> None:
+        if not self._answers():
+            return
+        info = self._info()
+        doctor_server_info.server(self.report, info)
+        self._topology(info)
+        usable = self._permissions()
+        self._clock()
+        self._latency("ping", "PING", lambda: self._ask("PING"))
+        if usable and self.report.code != UNUSABLE and self._decides():
+            self._check_latency()
+        doctor_server_info.memory(self.report, info)
+        doctor_server_info.persistence(self.report, info, self._setting)
+
+    def _ask(self, *words: str) -> Any:
+        try:
+            return self.redis.command(words, _PATIENCE)
+        except StorageError as exc:
+            return _Refused(str(exc))
+
+    def _answers(self) -> bool:
+        problem = self.redis.ping()
+        if problem is None:
+            self.report.add("ok", "connection", "the server answers")
+            return True
+        if problem.startswith(("NOPERM", "LOADING", "MASTERDOWN", "BUSY")):
+            # Somebody is there, and tells more.
+            self.report.add("problem", "connection", f"the server refuses PING: {problem}")
+            return True
+        self.report.add("problem", "connection", in_words(problem))
+        return False
+
+    def _info(self) -> dict[str, str]:
+        reply = self._ask("INFO")
+        if not isinstance(reply, str):
+            why = reply.why if isinstance(reply, _Refused) else "the reply is no text"
+            self.report.add(
+                "note",
+                "server",
+                f"INFO is refused ({why}): version, topology, memory and persistence stay unknown",
+            )
+            return {}
+        pairs = (line.split(":", 1) for line in reply.splitlines() if ":" in line)
+        return {name: value.strip() for name, value in pairs}
+
+    def _topology(self, info: dict[str, str]) -> None:
+        if not info:
+            return
+        mode = info.get("redis_mode", info.get("server_mode", "standalone"))
+        role = info.get("role", "master")
+        topology = "replica" if mode == "standalone" and role == "slave" else mode
+        self.report.figures["topology"] = topology
+        if mode == "sentinel":
+            self.report.add(
+                "problem",
+                "topology",
+                "this is a sentinel, which holds no keys; give the address of the server that it "
+                "watches, or a redis+sentinel:// URI",
+            )
+        elif mode == "cluster":
+            self._cluster()
+        elif role == "slave":
+            master = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
+            self.report.add(
+                "problem",
+                "topology",
+                f"this is a replica of {master}, which only that may write; give the master",
+            )
+        else:
+            replicas = int(info.get("connected_slaves", "0"))
+            followed = {0: "no replica", 1: "1 replica"}.get(replicas, f"{replicas} replicas")
+            what = "a standalone server"
+            if "+sentinel" in self.scheme:
+                self.report.figures["topology"] = "sentinel"
+                what = "the master that the sentinels name,"
+            self.report.add("ok", "topology", f"{what} with {followed}")
+            if replicas:
+                self.report.add(
+                    "note",
+                    "topology",
+                    "replication is asynchronous: a failover forgets what was charged in the "
+                    "last moments before it",
+                )
+
+    def _cluster(self) -> None:
+        reply = self._ask("CLUSTER", "INFO")
+        state = ""
+        if isinstance(reply, str):
+            state = dict(line.split(":", 1) for line in reply.splitlines() if ":" in line).get(
+                "cluster_state", ""
+            )
+        if state == "fail":
+            self.report.add("problem", "topology", "the cluster is down: cluster_state is fail")
+        elif "+cluster" in self.scheme:
+            self.report.add("ok", "topology", "a cluster that is up")
+        else:
+            self.report.add(
+                "problem",
+                "topology",
+                f"this is a node of a cluster, and {self.scheme}:// asks no other node; give a "
+                "redis+cluster:// URI",
+            )
+
+    def _permissions(self) -> bool:
+        """Every command that is sent or that a script calls, on a key that is not in use."""
+        key = f"{self.prefix}:doctor:{{{self.key}}}"
+        tries: dict[str, tuple[str, ...]] = {
+            "PING": ("PING",),
+            **({} if self.redis.client_clock else {"TIME": ("TIME",)}),
+            "EVAL": ("EVAL", "return 1", "1", key),
+            "EVALSHA": ("EVALSHA", "0" * 40, "1", key),
+            "SET": ("SET", key, "0", "PX", "2000"),
+            "GET": ("GET", key),
+            "APPEND": ("APPEND", key, "0"),
+            "GETRANGE": ("GETRANGE", key, "0", "1"),
+            "SETRANGE": ("SETRANGE", key, "0", "0"),
+            "STRLEN": ("STRLEN", key),
+            "PEXPIRE": ("PEXPIRE", key, "2000"),
+            "DEL": ("DEL", key),
+        }
+        # That a script is not there, or a key elsewhere in a cluster, is no refusal.
+        answers = ("NOSCRIPT", "MOVED", "ASK") if "+cluster" in self.scheme else ("NOSCRIPT",)
+        allowed: dict[str, bool] = {}
+        why: dict[str, str] = {}
+        for name, words in tries.items():
+            reply = self._ask(*words)
+            allowed[name] = not isinstance(reply, _Refused) or reply.why.startswith(answers)
+            if isinstance(reply, _Refused) and not allowed[name]:
+                why.setdefault(reply.why.replace(f"'{name.lower()}'", "'...'"), name)
+        if isinstance(self._ask("SCRIPT", "EXISTS", "0" * 40), _Refused):
+            self.report.add("ok", "commands", "SCRIPT is refused, and not needed")
+        self.report.figures["commands"] = allowed
+        refused = [name for name, fine in allowed.items() if not fine]
+        if not refused:
+            self.report.add("ok", "commands", f"allowed: {', '.join(tries)}")
+            return True
+        reasons = "; ".join(f"{name}: {in_words(text)}" for text, name in why.items())
+        self.report.add("problem", "commands", f"refused: {', '.join(refused)} ({reasons})")
+        whom = self._ask("ACL", "WHOAMI")
+        if any("NOPERM" in text for text in why):
+            self.report.add(
+                "note",
+                "commands",
+                f"what {whom if isinstance(whom, str) else 'USER'} needs: ACL SETUSER USER "
+                f"~{self.prefix}:* {' '.join('+' + name.lower() for name in tries)}",
+            )
+        if refused == ["TIME"]:
+            self.report.add(
+                "note",
+                "commands",
+                "without TIME, clock=client goes by the clocks of the limiters' hosts",
+            )
+        return False
+
+    def _clock(self) -> None:
+        offsets = []
+        for _ in range(5):
+            before = time.time()
+            reply = self._ask("TIME")
+            after = time.time()
+            if isinstance(reply, _Refused):
+                self.report.add("note", "clock", "TIME is refused: its offset stays unknown")
+                return
+            server = int(reply[0]) + int(reply[1]) / 1e6
+            offsets.append((after - before, server - (before + after) / 2))
+        trip, offset = min(offsets)
+        self.report.figures["clock_offset_ms"] = round(offset * 1e3, 3)
+        far = abs(offset) - trip / 2 > _CLOCK_TOLERANCE
+        text = f"the server's is {abs(offset) * 1e3:.1f} ms {'ahead' if offset > 0 else 'behind'}"
+        if far and self.redis.client_clock:
+            self.report.add(
+                "warning",
+                "clock",
+                f"{text}, and clock=client tolerates {_CLOCK_TOLERANCE * 1e3:.0f} ms between "
+                "hosts: see that NTP runs on all of them",
+            )
+        elif far:
+            self.report.add("note", "clock", f"{text}; decisions go by the server's alone")
+        else:
+            self.report.add("ok", "clock", text)
+
+    def _latency(self, name: str, what: str, call: Callable[[], object]) -> dict[str, float]:
+        times = []
+        for _ in range(self.samples):
+            start = time.perf_counter()
+            answer = call()
+            if isinstance(answer, _Refused):
+                return {}
+            times.append((time.perf_counter() - start) * 1e3)
+        times.sort()
+        figures = {
+            "p50": _rank(times, 0.5),
+            "p90": _rank(times, 0.9),
+            "p99": _rank(times, 0.99),
+            "max": times[-1],
+        }
+        self.report.figures[f"{name}_latency_ms"] = {k: round(v, 4) for k, v in figures.items()}
+        shown = ", ".join(f"{k} {v:.2f}" for k, v in figures.items())
+        self.report.add("ok", "latency", f"{what}, ms: {shown}")
+        return figures
+
+    def _decides(self) -> bool:
+        """A real hit, of one limit and of a plan of all algorithms, that is given back."""
+        for limits in (_PLAN[:1], _PLAN):
+            limiter = self._limiter(limits)
+            try:
+                room = limiter.peek(self.key).remaining
+                hit = limiter.hit(self.key)
+                left = limiter.peek(self.key).remaining
+                limiter.reset(self.key)
+                again = limiter.peek(self.key).remaining
+            finally:
+                limiter.reset(self.key)
+            if self.failures or limiter.stats().degraded:
+                why = self.failures[-1] if self.failures else "the reply came too late"
+                self.report.add("problem", "check", f"a real check fails: {in_words(why)}")
+                return False
+            if not hit or left >= room or again <= left:
+                self.report.add(
+                    "problem",
+                    "check",
+                    f"a key of {room} units had {left} left after a hit and {again} after a "
+                    "reset: somebody else writes these keys",
+                )
+                return False
+        self.report.add(
+            "ok",
+            "check",
+            f"a real peek, hit and reset, also of a plan of {len(_PLAN)} limits",
+        )
+        return True
+
+    def _limiter(self, limits: tuple[tuple[str, str], ...]) -> Limiter:
+        plan = [limit for text, name in limits for limit in parse_many(text, algorithm=name)]
+        return Limiter(plan, storage=self.store, prefix=self.prefix)
+
+    def _check_latency(self) -> None:
+        limiter = self._limiter(_FAST)
+        try:
+            figures = self._latency("check", "a check", lambda: limiter.hit(self.key))
+        finally:
+            limiter.reset(self.key)
+        limit_ms = self.timeout * 1e3
+        text = f"the timeout of a call is {limit_ms:g} ms, "
+        if figures["p50"] >= limit_ms:
+            self.report.add(
+                "problem", "latency", text + "and most checks take longer: raise it, or come closer"
+            )
+        elif figures["p99"] >= limit_ms / 2:
+            self.report.add(
+                "warning",
+                "latency",
+                text + "which leaves little room above the slowest checks: those that take longer "
+                "are decided without Redis",
+            )
+
+    def _setting(self, name: str) -> str | None:
+        reply = self._ask("CONFIG", "GET", name)
+        return reply[1] if isinstance(reply, list) and len(reply) == 2 else None
+
+
+def _rank(ordered: list[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]

@@ -1,0 +1,100 @@
+"""The command ``tidegate``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from tidegate._core import __version__
+from tidegate._errors import ConfigurationError
+from tidegate._limit import parse_many
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one subcommand and returns the exit code: 2 for what cannot be understood, 1 where
+    nobody reads on."""
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+        print(end="", flush=True)  # here, where a pipe that nobody reads is met
+    except BrokenPipeError:
+        # What is left must not be written again when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except ConfigurationError as exc:
+        print(f"tidegate: {exc}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tidegate", description="Rate limiting for services.")
+    parser.add_argument("--version", action="version", version=f"tidegate {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    demo = commands.add_parser("demo", help="watch a FastAPI service refuse the right requests")
+    demo.add_argument("--fast", action="store_true", help="move the service's clock, do not wait")
+    demo.add_argument("--lines", type=_count, help="how much of the log to replay (default: all)")
+    demo.set_defaults(run=_demo)
+
+    version = commands.add_parser("version", help="print the version")
+    version.set_defaults(run=_version)
+
+    check = commands.add_parser("check", help="say what a limit means and what it does to a burst")
+    check.add_argument("limit", metavar="LIMIT", help="such as '100/minute' or '10/s; 1000/hour'")
+    check.add_argument("--algorithm", default="token-bucket", help="default: %(default)s")
+    check.set_defaults(run=_check)
+
+    from tidegate._cli import doctor, shm
+
+    doctor.register(commands)
+    shm.register(commands)
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
+    return int(text)
+
+
+def _version(arguments: argparse.Namespace) -> int:
+    print(__version__)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from tidegate._cli.explain import burst_chart, in_words
+
+    limits = parse_many(arguments.limit, algorithm=arguments.algorithm)
+    for limit in limits:
+        print(f"{limit}  ({limit.algorithm})\n")
+        for line in in_words(limit):
+            print(f"  {line}")
+        print()
+    for line in burst_chart(limits, plain=not _prints("█░")):
+        print(f"  {line}".rstrip())
+    return 0
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from tidegate._cli.demo.run import run
+
+    return run(fast=arguments.fast, lines=arguments.lines)
+
+
+def _prints(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,269 @@
+"""How @rate_limit reads requests and answers them, in each framework that it knows.
+
+Nothing here is imported from a framework before a function is decorated.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import TYPE_CHECKING, Any, Callable, Protocol
+
+from tidegate._errors import ArgumentTypeError, TidegateError
+from tidegate._web.decisions import DECISIONS, binding
+from tidegate._web.headers import PROBLEM_TYPE, extend
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tidegate._integrations.fastapi_injection import Injection
+    from tidegate._web.request_limiter import RequestDecision
+
+__all__ = [
+    "Call",
+    "StarletteCall",
+    "adapt_call",
+    "flask_refusal",
+    "limited_class",
+    "with_headers_of",
+]
+
+# The methods of a class that answer requests, as Starlette's HTTPEndpoint names them.
+_HANDLERS = ("get", "head", "post", "put", "patch", "delete", "options")
+
+
+class Call(Protocol):
+    """One call of a decorated function."""
+
+    request: Any
+
+    def prior_grants(self) -> Sequence[RequestDecision]:
+        """The outcomes that let the request pass before, each once: a refusal gives them back."""
+
+    def ensure_can_answer(self, function: Any, outcome: RequestDecision) -> None:
+        """Raises a refusal where what `function` returns is not the answer to the request."""
+
+    def refusal(self, outcome: RequestDecision) -> Any:
+        """A response with the usual body."""
+
+    def custom_refusal(self, answer: Any) -> Any:
+        """What the service answers a refusal with, as a 429 where it tells of no status."""
+
+    def with_headers(self, result: Any, outcome: RequestDecision) -> Any:
+        """`result` as it is to be returned, with the fields on its way to the response."""
+
+    def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:
+        """`exc` as it is to be raised, with the fields where the framework can carry them."""
+
+
+def adapt_call(injection: Injection | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """The call that a decorated function got, whose own arguments are left in `kwargs`."""
+    django = sys.modules.get("django.http") if args else None
+    if django is not None:
+        # Methods have it after `self`. That of Django REST framework is round Django's, for which
+        # it answers.
+        for arg in args[:2]:
+            if isinstance(getattr(arg, "_request", arg), django.HttpRequest):
+                return _DjangoCall(django, arg)
+    if injection is not None:
+        if kwargs.get(injection.request) is not None:
+            return StarletteCall(injection, kwargs)
+        # Starlette's own routes give the request by position, methods after `self`.
+        connection = sys.modules["starlette.requests"].HTTPConnection
+        request = next((arg for arg in args[:2] if isinstance(arg, connection)), None)
+        if request is not None:
+            if request.scope["type"] == "websocket":
+                raise TidegateError(
+                    "a WebSocket route is under @rate_limit; accepted are HTTP routes, and for "
+                    "WebSockets tidegate.asgi.RateLimitMiddleware or a dependency"
+                )
+            return StarletteCall(injection, kwargs, request)
+    flask = sys.modules.get("flask")
+    if flask is not None and flask.has_request_context():
+        return _FlaskCall(flask)
+    raise TidegateError(
+        "a function under @rate_limit was called without a request: FastAPI, Starlette, Flask or "
+        "Django must call it (and be imported before it is decorated)"
+    )
+
+
+def limited_class(view: type[Any], decorator: Callable[[], Callable[..., Any]]) -> type[Any]:
+    """A class of views with what answers requests under a decorator, which is one for all.
+
+    Of Flask its views, of Starlette the methods of its endpoints.
+    """
+    flask_view = getattr(sys.modules.get("flask.views"), "View", None)
+    if flask_view is not None and issubclass(view, flask_view):
+        # Not one of its `decorators`, which a class that inherits it may replace.
+        setattr(view, "dispatch_request", decorator()(view.dispatch_request))  # noqa: B010
+        return view
+    endpoint = getattr(sys.modules.get("starlette.endpoints"), "HTTPEndpoint", None)
+    if endpoint is not None and issubclass(view, endpoint):
+        limit = decorator()
+        for name in _HANDLERS:
+            if hasattr(view, name):
+                setattr(view, name, limit(getattr(view, name)))
+        return view
+    raise ArgumentTypeError(
+        f"{view!r} is a class; accepted by @rate_limit are functions that answer requests, "
+        "classes of flask.views.View and of starlette.endpoints.HTTPEndpoint"
+    )
+
+
+def flask_refusal(answer: Any) -> Any:
+    """What a view of Flask could return, as a 429 where it tells of no status."""
+    if isinstance(answer, (str, bytes, bytearray, dict, list)):
+        return answer, 429
+    if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], (dict, list)):
+        return answer[0], 429, answer[1]
+    return answer
+
+
+def with_headers_of(exc: Any, outcome: RequestDecision) -> Exception:
+    """Starlette's HTTPException `exc`, with the fields.
+
+    A copy: some services raise one object for every request.
+    """
+    told: Any = BaseException.__new__(type(exc), *exc.args)
+    told.__dict__.update(exc.__dict__)
+    fields = {name.decode(): value.decode() for name, value in outcome.fields()}
+    kept = {
+        name: value for name, value in (exc.headers or {}).items() if name.lower() not in fields
+    }
+    told.headers = {**kept, **fields}
+    result: Exception = told.with_traceback(exc.__traceback__)
+    return result
+
+
+class StarletteCall:
+    __slots__ = ("_response", "request")
+
+    def __init__(self, injection: Injection, kwargs: dict[str, Any], request: Any = None) -> None:
+        self.request: Any = kwargs.get(injection.request) if request is None else request
+        self._response = kwargs.get(injection.response)
+        for name in injection.added:
+            kwargs.pop(name, None)
+
+    def prior_grants(self) -> Sequence[RequestDecision]:
+        found: tuple[RequestDecision, ...] = self.request.scope.pop(DECISIONS, ())
+        return found
+
+    def ensure_can_answer(self, function: Any, outcome: RequestDecision) -> None:
+        # What a dependency of FastAPI returns is a value for the route.
+        if "fastapi" in sys.modules and not _leads_to(self.request.scope.get("endpoint"), function):
+            from tidegate._integrations.fastapi_errors import refusal_error
+
+            raise refusal_error(self.request, outcome)
+
+    def refusal(self, outcome: RequestDecision) -> Any:
+        from starlette.responses import Response
+
+        return Response(outcome.problem(), 429, media_type=PROBLEM_TYPE.decode())
+
+    def custom_refusal(self, answer: Any) -> Any:
+        if self._response is not None:
+            # Of responses, FastAPI takes their own.
+            self._response.status_code = 429
+        return answer
+
+    def with_headers(self, result: Any, outcome: RequestDecision) -> Any:
+        # FastAPI copies the headers of the injected response only where the result is none.
+        raw = getattr(result, "raw_headers", None)
+        if not isinstance(raw, list) and self._response is not None:
+            raw = self._response.raw_headers
+        if isinstance(raw, list):
+            # Those of dependencies.
+            before = self.request.scope.get(DECISIONS)
+            if before is not None:
+                self.request.scope[DECISIONS] = (*before, outcome)
+                outcome = binding((*before, outcome))
+            outcome.put(raw)
+        return result
+
+    def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:
+        from starlette.exceptions import HTTPException
+
+        from tidegate._integrations.starlette_exceptions import remember
+
+        told = binding(remember(self.request.scope, outcome))
+        return with_headers_of(exc, told) if isinstance(exc, HTTPException) else exc
+
+
+class _FlaskCall:
+    __slots__ = ("_flask", "request")
+
+    def __init__(self, flask: Any) -> None:
+        self._flask = flask
+        self.request = flask.request._get_current_object()
+
+    def prior_grants(self) -> Sequence[RequestDecision]:
+        return ()
+
+    def ensure_can_answer(self, function: Any, outcome: RequestDecision) -> None:
+        pass
+
+    def refusal(self, outcome: RequestDecision) -> Any:
+        return self._flask.Response(
+            outcome.problem(), status=429, content_type=PROBLEM_TYPE.decode()
+        )
+
+    def custom_refusal(self, answer: Any) -> Any:
+        return flask_refusal(answer)
+
+    def with_headers(self, result: Any, outcome: RequestDecision) -> Any:
+        self._tell(outcome)
+        return result
+
+    def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:
+        self._tell(outcome)
+        return exc
+
+    def _tell(self, outcome: RequestDecision) -> None:
+        def tell(response: Any) -> Any:
+            for name, value in outcome.text_fields():
+                response.headers[name] = value
+            return response
+
+        self._flask.after_this_request(tell)
+
+
+class _DjangoCall:
+    __slots__ = ("_django", "request")
+
+    def __init__(self, django: Any, request: Any) -> None:
+        self._django = django
+        self.request = request
+
+    def prior_grants(self) -> Sequence[RequestDecision]:
+        return ()
+
+    def ensure_can_answer(self, function: Any, outcome: RequestDecision) -> None:
+        pass
+
+    def refusal(self, outcome: RequestDecision) -> Any:
+        return self._django.HttpResponse(
+            outcome.problem(), status=429, content_type=PROBLEM_TYPE.decode()
+        )
+
+    def custom_refusal(self, answer: Any) -> Any:
+        return answer
+
+    def with_headers(self, result: Any, outcome: RequestDecision) -> Any:
+        if isinstance(result, self._django.response.HttpResponseBase):
+            extend(result.headers, outcome.text_fields())
+        return result
+
+    def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:
+        # For tidegate.django's middleware, which sees what Django makes of it.
+        self.request.META.setdefault(DECISIONS, []).append(outcome)
+        return exc
+
+
+def _leads_to(endpoint: Any, function: Any) -> bool:
+    """Whether a call of `endpoint` ends in `function`, as far as can be told."""
+    while endpoint is not None:
+        endpoint = getattr(endpoint, "__func__", getattr(endpoint, "func", endpoint))
+        if inspect.isclass(endpoint) or function in (endpoint, type(endpoint).__call__):
+            return True
+        endpoint = getattr(endpoint, "__wrapped__", None)
+    return False

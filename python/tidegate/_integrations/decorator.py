@@ -1,0 +1,309 @@
+"""@rate_limit, for one route."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import sys
+import weakref
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
+
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._integrations.calls import StarletteCall, adapt_call, limited_class
+from tidegate._integrations.fastapi_injection import inject, injection_for
+from tidegate._integrations.fastapi_openapi import MARK, describe_refusals
+from tidegate._integrations.order_check import (
+    check_view,
+    reference_count,
+    refuse_registered,
+    registration,
+)
+from tidegate._web.callables import is_async
+from tidegate._web.combined import combined
+from tidegate._web.execution import AWAITING, BLOCKING
+from tidegate._web.options import OptionReader, RouteOptions, of_requests
+from tidegate._web.refusal import USUAL
+from tidegate._web.request_limiter import RequestDecision, RequestLimiter
+from tidegate._web.shared_counters import check_scope, limiter_in_scope, shared_store, unique_scope
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Unpack
+
+    from tidegate._integrations.calls import Call
+    from tidegate._integrations.fastapi_injection import Injection
+    from tidegate._limit import LimitLike
+    from tidegate._web.execution import Execution
+
+__all__ = ["rate_limit"]
+
+_OPTIONS = OptionReader(RouteOptions)
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+
+@_OPTIONS.shown
+def rate_limit(
+    limit: LimitLike | Callable[..., Any], **options: Unpack[RouteOptions]
+) -> Callable[[View], View]:
+    """Limits one route of FastAPI, Starlette, Flask or Django, async or not.
+
+        @app.get("/posts")
+        @rate_limit("5/minute")
+        async def posts(): ...
+
+    The decorator stands below the one that registers the route: above it, it would guard
+    what nobody calls, and raises ConfigurationError. The route needs no `request`
+    parameter and keeps its signature, and its OpenAPI schema gains the 429 alone. Refusals are
+    answered with 429 before the route runs; all responses carry the fields of the limit, those
+    that are made from what the route returns, and what handlers answer to exceptions that it
+    raises. It may stand on Flask's `View` and Starlette's `HTTPEndpoint` classes, and on their
+    methods.
+
+    Several may stand on one route, each with a limit, key and cost of its own, and are one
+    plan then: a request that one of them refuses is charged by none. They stand directly
+    above each other.
+
+    `key`, `cost` and `exempt_when` may be functions of the request (the framework's own),
+    `on_refused` is one of the request and the decision and returns what the route could
+    return, a 429 unless it says otherwise; async functions are for async routes. `limit` may be
+    a function of the request too, that returns what is accepted as a limit, or None for none;
+    where it fails, that is logged and the request passes. `methods` are those of requests that
+    are charged (GET stands for HEAD too), all by default. `on_no_key`, `headers` and
+    `retry_jitter` are those of tidegate.asgi.RateLimitMiddleware, the rest is that of
+    tidegate.Limiter.
+
+    `cost_after` is a function of the request and of what the route returned, and tells what
+    the request did cost: the difference to `cost`, which was charged before, is charged, as far
+    as there is room, or given back, as far as it still counts. What it fails to tell, or a
+    route that raises, leaves what was charged. The fields of the response do not tell of it
+    yet.
+
+    Each route counts for itself, whatever it is called; those with one `scope` and equal
+    limits count together. Decorators with one storage URI share one store.
+    """
+    _check_limit(limit)
+    given, storage_options = _OPTIONS.read(options)
+    check_scope(given.scope)
+    for_requests = of_requests(given)
+    store = shared_store(given.storage, storage_options)
+
+    def make_limiter(view: Any) -> RequestLimiter:
+        return limiter_in_scope(
+            limit,
+            scope=given.scope or unique_scope(view),
+            store=store,
+            algorithm=given.algorithm,
+            prefix=given.prefix,
+            clock=given.clock,
+            **for_requests,
+        )
+
+    names = ("key", "cost", "cost_after", "exempt_when", "on_refused")
+    functions = {"limit": limit, **{name: for_requests[name] for name in names}}
+    decorator = _Decorator if not callable(limit) else _DecoratorOfChosenLimit
+    return cast("Callable[[View], View]", decorator(make_limiter, functions))
+
+
+class _Decorator:
+    def __init__(
+        self, make_limiter: Callable[[Any], RequestLimiter], functions: dict[str, Any]
+    ) -> None:
+        self._make_limiter = make_limiter
+        self._functions = functions
+        self._of_django: Callable[[Any], Any] | None = None
+
+    def __call__(self, view: Any) -> Any:
+        references = reference_count(view)
+        if "django.views" in sys.modules:
+            from tidegate._integrations.django_views import ViewDecorator, is_of_django
+
+            if is_of_django(view):
+                if self._of_django is None:
+                    self._of_django = ViewDecorator(self)
+                return self._of_django(view)
+        if inspect.isclass(view):
+            return limited_class(view, lambda: self.make_decorator(view))
+        return self.make_decorator(view)(view, references)
+
+    def make_decorator(self, owner: Any) -> Callable[..., Any]:
+        """A decorator that limits all functions that it is given by one request limiter."""
+        limiter: RequestLimiter | None = None
+
+        def limited(view: Any, references: int = 0) -> Callable[..., Any]:
+            nonlocal limiter
+            self._check(view, references)
+            inner: _Limited | None = getattr(view, MARK, None)
+            if limiter is None:
+                limiter = self._make_limiter(owner)
+            if inner is None:
+                return _wrapped(view, [limiter])
+            return _wrapped(inner.view, [limiter, *inner.limiters])
+
+        return limited
+
+    def _check(self, view: Any, references: int) -> None:
+        _check_view(view)
+        refuse_registered(view, references)
+        if is_async(view) or is_async(inspect.unwrap(view)):
+            return
+        for name, function in self._functions.items():
+            if is_async(function):
+                raise ConfigurationError(
+                    f"{name} is the async function {function!r} and {view!r} is not async; "
+                    "accepted is a function that is not async, or an async route"
+                )
+
+
+class _DecoratorOfChosenLimit(_Decorator):
+    """What `@rate_limit` without parentheses makes of a view, were that a limit's function.
+
+    It must not be registered as a view: who asks for what a view has is told.
+    """
+
+    @property
+    def __signature__(self) -> Any:
+        raise self._mistaken()
+
+    @property
+    def __name__(self) -> str:
+        raise self._mistaken()
+
+    @property
+    def methods(self) -> Any:
+        raise self._mistaken()
+
+    def _mistaken(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"@rate_limit was given {self._functions['limit']!r} and no view; accepted is a "
+            'limit: @rate_limit("5/minute"), or a function of the request that returns one'
+        )
+
+
+class _Limited:
+    """What is left on a function that is limited."""
+
+    def __init__(
+        self,
+        function: Any,
+        view: Any,
+        limiters: Sequence[RequestLimiter],
+        injection: Injection | None,
+    ) -> None:
+        # Decorators above copy what a function has; theirs are not limited by us.
+        self.is_of = weakref.ref(function)
+        self.view = view
+        self.limiters = limiters
+        # What FastAPI is to hand over.
+        self.injection = injection
+
+
+def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Callable[..., Any]:
+    injection = injection_for(view)
+    check = combined(limiters).check
+    settles = any(one.hooks.cost_after is not None for one in limiters)
+
+    @functools.wraps(view)
+    def limited(*args: Any, **kwargs: Any) -> Any:
+        call = adapt_call(injection, args, kwargs)
+        outcome = check(call.request, BLOCKING)
+        if outcome is None:
+            return view(*args, **kwargs)
+        if not outcome.decision.allowed:
+            return BLOCKING.run(_refuse(call, outcome, chosen, BLOCKING))
+        try:
+            result = view(*args, **kwargs)
+        except Exception as exc:
+            annotated = call.annotate(exc, outcome)
+            if annotated is exc:
+                raise
+            raise annotated from exc
+        if settles:
+            BLOCKING.run(outcome.settle(call.request, result, BLOCKING))
+        return call.with_headers(result, outcome)
+
+    called = view if inspect.iscoroutinefunction(view) else _awaiting(view)
+
+    @functools.wraps(view)
+    async def limited_async(*args: Any, **kwargs: Any) -> Any:
+        if injection is not None and kwargs.get(injection.request) is not None:
+            call: Call = StarletteCall(injection, kwargs)  # FastAPI's call, in one step
+        else:
+            call = adapt_call(injection, args, kwargs)
+        checked = check(call.request)
+        outcome = await checked if isinstance(checked, CoroutineType) else checked
+        if outcome is None:
+            return await called(*args, **kwargs)
+        if not outcome.decision.allowed:
+            return await _refuse(call, outcome, chosen, AWAITING)
+        try:
+            result = await called(*args, **kwargs)
+        except Exception as exc:
+            annotated = call.annotate(exc, outcome)
+            if annotated is exc:
+                raise
+            raise annotated from exc
+        if settles:
+            await outcome.settle(call.request, result, AWAITING)
+        return call.with_headers(result, outcome)
+
+    # FastAPI awaits what is async underneath, and so what wraps it.
+    awaited = is_async(view) or (injection is not None and is_async(inspect.unwrap(view)))
+    chosen: Any = limited_async if awaited else limited
+    setattr(chosen, MARK, _Limited(chosen, view, limiters, injection))
+    if injection is not None:
+        inject(chosen, injection)
+        describe_refusals()
+    return cast("Callable[..., Any]", chosen)
+
+
+def _awaiting(view: Callable[..., Any]) -> Callable[..., Any]:
+    """`view`, which may return an awaitable or not, as a coroutine function."""
+
+    async def called(*args: Any, **kwargs: Any) -> Any:
+        return await AWAITING.resolve(view(*args, **kwargs))
+
+    return called
+
+
+async def _refuse(call: Call, outcome: RequestDecision, function: Any, execution: Execution) -> Any:
+    """What the decorated `function` returns for a refused request."""
+    for granted in call.prior_grants():
+        await granted.undo(execution)
+    call.ensure_can_answer(function, outcome)
+    answer = await outcome.service_answer(
+        call.request, execution, accepts=lambda answer: True, expected="what the route could return"
+    )
+    answer = call.refusal(outcome) if answer is USUAL else call.custom_refusal(answer)
+    return call.with_headers(answer, outcome)
+
+
+def _check_limit(limit: Any) -> None:
+    """Tells a function that chooses a limit from a view that was decorated with no limit."""
+    if not inspect.isclass(limit):
+        if not inspect.isroutine(limit) or getattr(limit, "__name__", None) == "<lambda>":
+            return
+        with contextlib.suppress(ValueError):  # it has no signature
+            parameters = inspect.signature(limit).parameters.values()
+            required = [each for each in parameters if each.default is each.empty]
+            # What is registered already is a view.
+            if len(required) == 1 and registration(limit, sys.maxsize) is None:
+                return
+    raise ArgumentTypeError(
+        f'@rate_limit was given {limit!r}; accepted is a limit: @rate_limit("5/minute"), or a '
+        "function of the request that returns one"
+    )
+
+
+def _check_view(view: Any) -> None:
+    check_view(view)
+    inner: _Limited | None = getattr(view, MARK, None)
+    if inner is not None and inner.is_of() is not view:
+        raise ConfigurationError(
+            f"{view!r} is under @rate_limit already, with another decorator in between: they "
+            "are no plan then, and one would charge what the other refuses; accepted are "
+            "@rate_limit decorators directly above each other"
+        )

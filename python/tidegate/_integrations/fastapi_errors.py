@@ -1,0 +1,63 @@
+"""The exception that a refusal raises in FastAPI, and its handler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import Response, WebSocketException
+from fastapi.exception_handlers import http_exception_handler
+from starlette.exceptions import HTTPException
+from starlette.websockets import WebSocket
+
+from tidegate._integrations.starlette_exceptions import TELLS
+from tidegate._web.headers import PROBLEM_TYPE
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+
+    from tidegate._web.request_limiter import RequestDecision
+
+__all__ = ["RateLimited", "refusal_error"]
+
+# The extension of servers that can answer a WebSocket by a response, which Starlette uses
+# from 0.37 on.
+_DENIAL = "websocket.http.response"
+_SENDS_DENIALS = hasattr(WebSocket, "send_denial_response")
+
+
+class RateLimited(HTTPException):
+    """What a refused dependency raises: a 429 with `decision`.
+
+    It is answered with a problem+json body, unless the application has a handler for it,
+    for 429 or for HTTPException.
+    """
+
+    def __init__(self, outcome: RequestDecision) -> None:
+        fields = {name.decode(): value.decode() for name, value in outcome.fields()}
+        super().__init__(429, "Too Many Requests", fields)
+        self.decision = outcome.decision
+        self.problem = outcome.problem()
+
+
+RateLimited.__module__ = "tidegate.fastapi"  # where it is public
+
+
+def refusal_error(
+    request: HTTPConnection, outcome: RequestDecision
+) -> HTTPException | WebSocketException:
+    """The exception to raise for a refusal, which the usual handlers answer."""
+    scope = request.scope
+    if scope["type"] == "websocket":
+        offers_denial = _DENIAL in (scope.get("extensions") or ())
+        if not (_SENDS_DENIALS and offers_denial):
+            return WebSocketException(1013, "rate limit exceeded")
+    handlers, _ = request.scope.get("starlette.exception_handlers", ({}, {}))
+    general = handlers.get(HTTPException)
+    # FastAPI's own handler for HTTPException would make another body of it.
+    if getattr(general, TELLS, general) in (None, http_exception_handler):
+        handlers.setdefault(RateLimited, _answer)
+    return RateLimited(outcome)
+
+
+async def _answer(request: HTTPConnection, exc: RateLimited) -> Response:
+    return Response(exc.problem, 429, exc.headers, PROBLEM_TYPE.decode())

@@ -1,0 +1,174 @@
+"""How FastAPI is brought to hand over the request and a response to what asks for neither.
+
+It gives a function what its signature asks for. What is limited keeps its own, so it is
+FastAPI's reading of signatures that is told of two parameters more.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import typing
+from typing import Any, Callable
+
+from tidegate._errors import ConfigurationError
+from tidegate._integrations.fastapi_openapi import MARK, mark_of
+
+__all__ = ["Injection", "inject", "injection_for"]
+
+
+class Injection:
+    """The parameters through which FastAPI hands over the request and a response.
+
+    A parameter of type Request or Response asks for no input, so it does not show in the
+    OpenAPI schema. The function's own are used where it has them, since FastAPI fills only
+    one of each.
+    """
+
+    def __init__(self, view: Callable[..., Any]) -> None:
+        from starlette.requests import Request
+        from starlette.responses import Response
+        from starlette.websockets import WebSocket
+
+        signature, self.has_text = _signature(view)
+        self.request = "tidegate_request"
+        self.response = "tidegate_response"
+        self._added = {self.request: Request, self.response: Response}
+        for parameter in signature.parameters.values():
+            kind = parameter.annotation
+            if typing.get_origin(kind) is getattr(typing, "Annotated", None):
+                kind = typing.get_args(kind)[0]
+            if not isinstance(kind, type):
+                continue
+            if issubclass(kind, WebSocket):
+                raise ConfigurationError(
+                    f"{view!r} is a WebSocket route; accepted by @rate_limit are HTTP routes"
+                )
+            if issubclass(kind, Request):
+                self.request = parameter.name
+                self._added.pop("tidegate_request", None)
+            elif issubclass(kind, Response):
+                self.response = parameter.name
+                self._added.pop("tidegate_response", None)
+        self.added = tuple(self._added)
+
+    def signature(self, call: Callable[..., Any]) -> inspect.Signature:
+        """The signature of `call`, which ends in a call of the function, with those added."""
+        signature, _ = _signature(call)
+        parameters = list(signature.parameters.values())
+        end = len(parameters)
+        if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
+            end -= 1
+        parameters[end:end] = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind)
+            for name, kind in self._added.items()
+            if name not in signature.parameters
+        ]
+        return signature.replace(parameters=parameters)
+
+
+def injection_for(view: Callable[..., Any]) -> Injection | None:
+    """How FastAPI is to call `view`; None where no FastAPI can be about to."""
+    if "starlette.requests" not in sys.modules:
+        # Where Flask or Django is what was imported, do not pay for another framework.
+        if "flask" in sys.modules or "django.http" in sys.modules:
+            return None
+        try:
+            import starlette.requests  # noqa: F401
+        except ImportError:
+            return None
+    return Injection(view)
+
+
+def inject(function: Any, injection: Injection) -> None:
+    """Has FastAPI hand over to `function` what it needs, where there is a FastAPI."""
+    try:
+        # The service may import it only later.
+        import fastapi.dependencies.utils as utils
+    except ImportError:
+        return
+    read = getattr(utils, "get_typed_signature", None)
+    if read is None:
+        # A version that is not known yet must do with what the function says of itself.
+        function.__signature__ = injection.signature(function)
+        return
+    if not hasattr(read, MARK):
+        utils.get_typed_signature = _reading(read)
+    if injection.has_text and not _unwraps(utils):
+        function.__signature__, _ = _signature(function)
+
+
+def _unwraps(utils: Any) -> bool:
+    """Whether FastAPI evaluates annotations among the globals of what a function wraps.
+
+    Older versions take the function's own, which here are this package's.
+    """
+    read = getattr(utils, "get_typed_return_annotation", None)
+    return "unwrap" in getattr(getattr(read, "__code__", None), "co_names", ())
+
+
+def _reading(read: Callable[..., Any]) -> Callable[..., Any]:
+    """FastAPI's reading of signatures, with the parameters that what is limited needs."""
+
+    @functools.wraps(read)
+    def reading(call: Any) -> Any:
+        injection: Injection | None = getattr(mark_of(call), "injection", None)
+        return read(call if injection is None else _Asking(call, injection))
+
+    setattr(reading, MARK, None)
+    return reading
+
+
+class _Asking:
+    """What says in the place of `call` which parameters it has."""
+
+    def __init__(self, call: Callable[..., Any], injection: Injection) -> None:
+        self.__signature__ = injection.signature(call)
+        # For its globals.
+        self.__wrapped__ = inspect.unwrap(call)
+
+    def __call__(self) -> None:
+        """Never called."""
+
+
+def _signature(call: Callable[..., Any]) -> tuple[inspect.Signature, bool]:
+    """The signature of `call` with its annotations evaluated where they can be, and whether
+    any of them was text."""
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        signature = inspect.signature(call, annotation_format=annotationlib.Format.FORWARDREF)
+    else:
+        signature = inspect.signature(call)
+    parameters = list(signature.parameters.values())
+    annotations = [parameter.annotation for parameter in parameters]
+    if not any(isinstance(kind, str) for kind in [*annotations, signature.return_annotation]):
+        return signature, False
+    namespace = _globals_of(call)
+
+    def evaluated(kind: Any) -> Any:
+        # One by one: a name that only type checkers have must not hide the others.
+        if not isinstance(kind, str):
+            return kind
+        try:
+            value = eval(kind, namespace)
+        except Exception:
+            return kind
+        return type(None) if value is None else value  # as typing evaluates it
+
+    evaluated_signature = signature.replace(
+        parameters=[p.replace(annotation=evaluated(p.annotation)) for p in parameters],
+        return_annotation=evaluated(signature.return_annotation),
+    )
+    return evaluated_signature, True
+
+
+def _globals_of(call: Any) -> dict[str, Any]:
+    while isinstance(call, functools.partial):
+        call = call.func
+    function = inspect.unwrap(call)
+    if not hasattr(function, "__globals__"):
+        function = inspect.unwrap(type(function).__call__)
+    found: dict[str, Any] = getattr(function, "__globals__", {})
+    return found

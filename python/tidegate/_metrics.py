@@ -1,0 +1,253 @@
+"""The counters of limiters and their stores, as metrics are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+
+from tidegate import _core
+from tidegate._errors import ArgumentTypeError, ConfigurationError, LimiterClosedError
+from tidegate._limiter import Limiter
+from tidegate._web.registry import registered_limiters
+
+if TYPE_CHECKING:
+    from tidegate._stats import Stats
+
+__all__ = [
+    "DECISION_SECONDS",
+    "METRICS",
+    "LimiterReading",
+    "Metric",
+    "Readings",
+    "Sources",
+    "StoreReading",
+]
+
+# The bounds of histograms: from what a decision in memory takes to beyond the deadline of
+# any store.
+DECISION_SECONDS = [
+    *(1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4),
+    *(1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25),
+]
+
+
+class LimiterReading(NamedTuple):
+    """What the limiters of one name have decided."""
+
+    name: str
+    allowed: int
+    denied: int
+    refused: dict[str, int]
+    """Refusals by the name of the limit that refused."""
+
+
+class StoreReading(NamedTuple):
+    """What one store tells. Of several of a kind the names are numbered."""
+
+    name: str
+    stats: Stats
+
+
+class Readings(NamedTuple):
+    limiters: list[LimiterReading]
+    stores: list[StoreReading]
+
+
+class Sources:
+    """The limiters that are read: those given with their names, else all that guard requests.
+
+    What is given is a Limiter, or has one as its `limiter`, as middleware and dependencies
+    do. Raises ConfigurationError for anything else. Thread-safe.
+    """
+
+    def __init__(self, limiters: Mapping[str, Any] | None = None) -> None:
+        self._names: dict[Limiter, str] | None = None
+        if limiters is None:
+            return
+        if not isinstance(limiters, Mapping):
+            raise ArgumentTypeError(
+                f"the limiters are a {type(limiters).__name__}; accepted is a dict of names and "
+                "limiters, or None for all that guard requests"
+            )
+        self._names = {}
+        for name, given in limiters.items():
+            if not isinstance(name, str) or not name:
+                raise ConfigurationError(
+                    f"a limiter is called {name!r}; accepted is a non-empty str"
+                )
+            limiter = given if isinstance(given, Limiter) else getattr(given, "limiter", None)
+            if not isinstance(limiter, Limiter):
+                raise ArgumentTypeError(
+                    f"the limiter {name!r} is of type {type(given).__name__}; accepted are a "
+                    "tidegate.Limiter, a middleware, or a dependency"
+                )
+            self._names[limiter] = name
+
+    def name_of(self, limiter: Limiter) -> str | None:
+        """The name it goes by; None where it is not read."""
+        return limiter._prefix if self._names is None else self._names.get(limiter)
+
+    def read(self) -> Readings:
+        """The counters as they are now. Closed limiters are left out."""
+        named = (
+            [(limiter._prefix, limiter) for limiter in registered_limiters()]
+            if self._names is None
+            else [(name, limiter) for limiter, name in self._names.items()]
+        )
+        named.sort(key=lambda each: (each[0], repr(each[1])))
+        limiters: dict[str, LimiterReading] = {}
+        stores: dict[_core.Store, StoreReading] = {}
+        kinds: dict[str, int] = {}
+        for name, limiter in named:
+            try:
+                stats, refused = limiter.stats(), limiter._refused()
+            except LimiterClosedError:
+                continue
+            limiters[name] = _added(limiters.get(name), name, limiter, stats, refused)
+            if limiter.storage not in stores:
+                kind = _KINDS.get(type(limiter.storage), "store")
+                kinds[kind] = number = kinds.get(kind, 0) + 1
+                label = kind if number == 1 else f"{kind}-{number}"
+                stores[limiter.storage] = StoreReading(label, stats)
+        return Readings(list(limiters.values()), list(stores.values()))
+
+
+_KINDS: dict[type, str] = {
+    _core.MemoryStore: "memory",
+    _core.ShmStore: "shm",
+    _core.RedisStore: "redis",
+}
+
+
+def _added(
+    before: LimiterReading | None, name: str, limiter: Limiter, stats: Stats, refused: list[int]
+) -> LimiterReading:
+    by_rule = {} if before is None else dict(before.refused)
+    for limit, count in zip(limiter.limits, refused):
+        by_rule[limit.name] = by_rule.get(limit.name, 0) + count
+    allowed, denied = (0, 0) if before is None else (before.allowed, before.denied)
+    return LimiterReading(name, allowed + stats.allowed, denied + stats.denied, by_rule)
+
+
+Sample = tuple[tuple[str, ...], int]
+
+
+class Metric(NamedTuple):
+    """One metric: what it is called after ``tidegate_`` and ``tidegate.``, and its samples."""
+
+    name: str
+    dotted: str
+    unit: str
+    is_counter: bool
+    text: str
+    labels: tuple[str, ...]
+    samples: Callable[[Readings], Iterable[Sample]]
+
+
+def _decisions(readings: Readings) -> Iterator[Sample]:
+    for each in readings.limiters:
+        yield (each.name, "allowed"), each.allowed
+        yield (each.name, "refused"), each.denied
+
+
+def _refused(readings: Readings) -> Iterator[Sample]:
+    for each in readings.limiters:
+        for rule, count in each.refused.items():
+            yield (each.name, rule), count
+
+
+def _of_store(
+    name: str, dotted: str, unit: str, text: str, field: str, *, is_counter: bool = True
+) -> Metric:
+    def samples(readings: Readings) -> Iterator[Sample]:
+        for each in readings.stores:
+            yield (each.name,), int(getattr(each.stats, field))
+
+    return Metric(name, dotted, unit, is_counter, text, ("store",), samples)
+
+
+METRICS = (
+    Metric(
+        "decisions",
+        "decisions",
+        "{decision}",
+        True,
+        "Decisions, by what came out.",
+        ("limiter", "outcome"),
+        _decisions,
+    ),
+    Metric(
+        "refused",
+        "refused",
+        "{decision}",
+        True,
+        "Refusals, by the limit that refused.",
+        ("limiter", "rule"),
+        _refused,
+    ),
+    _of_store(
+        "degraded",
+        "degraded",
+        "{decision}",
+        "Decisions made without the shared store.",
+        "degraded",
+    ),
+    _of_store(
+        "errors",
+        "store.errors",
+        "{call}",
+        "Calls that the shared store did not answer, or refused.",
+        "errors",
+    ),
+    _of_store(
+        "script_errors",
+        "store.script_errors",
+        "{call}",
+        "Keys that hold something else, and mistakes in tidegate's scripts: report those.",
+        "script_errors",
+    ),
+    _of_store(
+        "refused_locally",
+        "store.refused_locally",
+        "{decision}",
+        "Refusals repeated without asking the shared store.",
+        "denied_locally",
+    ),
+    _of_store(
+        "breaker_opened",
+        "breaker.opened",
+        "{event}",
+        "How often the circuit breaker opened.",
+        "breaker_opened",
+    ),
+    _of_store(
+        "breaker_open",
+        "breaker.open",
+        "1",
+        "Whether the circuit breaker is open (1) or not (0).",
+        "breaker_open",
+        is_counter=False,
+    ),
+    _of_store(
+        "store_keys",
+        "store.keys",
+        "{key}",
+        "Keys that the store holds, idle ones included.",
+        "keys",
+        is_counter=False,
+    ),
+    _of_store(
+        "evictions",
+        "store.evictions",
+        "{key}",
+        "Idle keys reclaimed; nothing was lost.",
+        "evictions",
+    ),
+    _of_store(
+        "evictions_live",
+        "store.evictions_live",
+        "{key}",
+        "Live keys given up, since the capacity is too small: their counts began anew.",
+        "evicted_live",
+    ),
+)

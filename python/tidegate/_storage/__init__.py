@@ -1,0 +1,1 @@
+"""From a storage URI and its options to a store."""

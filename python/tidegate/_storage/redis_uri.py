@@ -1,0 +1,229 @@
+"""From the URI of a Redis to a store."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from tidegate import _core
+from tidegate._errors import ConfigurationError
+from tidegate._storage.hints import unknown_options
+from tidegate._storage.options import (
+    COUNTS,
+    REDIS_OPTIONS,
+    SECONDS,
+    TEXTS,
+    TLS_FILES,
+    read_count,
+    read_number,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, Callable
+
+    OpenStore = Callable[[Any, Mapping[str, Any]], _core.Store]
+
+__all__ = ["open_redis"]
+
+# What stands before "://": the kind of server, "s" for TLS, and how it is found.
+_SCHEME = re.compile(r"(?:redis|valkey)(s?)(?:\+(unix|sentinel|cluster))?")
+_ACCEPTED = (
+    "accepted are redis:// and rediss:// (TLS), redis+unix://, redis+sentinel://, "
+    "redis+cluster://, the last two with rediss too, and all of them with valkey"
+)
+
+log = logging.getLogger("tidegate")
+
+
+def open_redis(uri: SplitResult, options: Mapping[str, Any], open_store: OpenStore) -> _core.Store:
+    """Opens the store that `uri` names, with options from its query and `options`.
+
+    `open_store` opens the fallback.
+
+    No message shows the URI: it may hold a password.
+    """
+    scheme = _SCHEME.fullmatch(uri.scheme)
+    if scheme is None or (scheme[1] and scheme[2] == "unix"):
+        raise ConfigurationError(f"the storage has the scheme {uri.scheme}://; {_ACCEPTED}")
+    if uri.fragment:
+        raise ConfigurationError("the storage URI has a fragment; accepted is one without")
+    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
+    for name, value in [*parse_qsl(uri.query, keep_blank_values=True), *options.items()]:
+        if name in given:
+            raise ConfigurationError(f"the storage option {name} was given twice")
+        given[name] = value
+    unknown = sorted(given.keys() - set(REDIS_OPTIONS))
+    if unknown:
+        raise ConfigurationError(
+            f"unknown option {unknown_options(unknown, REDIS_OPTIONS)}; accepted with this storage "
+            f"are {', '.join(sorted(REDIS_OPTIONS))}"
+        )
+    for name, most in SECONDS.items():
+        if name in given:
+            values[name] = read_number(name, given[name], 0.0, most)
+    if "fallback_share" in given:
+        values["fallback_share"] = read_number("fallback_share", given["fallback_share"], 0.0, 1.0)
+    for name in COUNTS:
+        if name in given:
+            values[name] = read_count(name, given[name])
+    if "fallback" in given:
+        values["fallback"] = _fallback(given["fallback"], open_store)
+    hook = given.get("on_breaker")
+    if hook is not None and not callable(hook):
+        raise ConfigurationError(
+            f"the storage option on_breaker is {hook!r}; accepted is a function of (open, reason)"
+        )
+    values["on_breaker"] = functools.partial(_breaker_changed, hook)
+    hook = given.get("on_script_error")
+    if hook is not None and not callable(hook):
+        raise ConfigurationError(
+            f"the storage option on_script_error is {hook!r}; expected a function of (message)"
+        )
+    values["on_script_error"] = functools.partial(_script_failed, hook)
+    for name in TEXTS:
+        if name in given:
+            if not isinstance(given[name], str):
+                raise ConfigurationError(
+                    f"the storage option {name} is of type {type(given[name]).__name__}; "
+                    "accepted is a str"
+                )
+            values[name] = given[name]
+    password = given.get("password")
+    if callable(password):
+        values["password_source"] = password
+    elif isinstance(password, str):
+        values["password"] = password
+    elif password is not None:
+        raise ConfigurationError(
+            f"the storage option password is of type {type(password).__name__}; accepted is a str, "
+            "or a function that returns one"
+        )
+    tls = _tls(given)
+    if scheme[1]:
+        values["tls"] = tls
+    elif tls:
+        raise ConfigurationError(
+            "a storage without TLS was given options of TLS; accepted are they with rediss://"
+        )
+    clock = given.get("clock", "server")
+    if clock not in ("server", "client"):
+        raise ConfigurationError(
+            f"the storage option clock is {clock!r}; accepted are 'server' and 'client'"
+        )
+    values["client_clock"] = clock == "client"
+    user, _, hosts = uri.netloc.rpartition("@")
+    name, _, secret = user.partition(":")
+    if name:
+        values.setdefault("username", unquote(name))
+    if secret and "password_source" not in values:
+        values.setdefault("password", unquote(secret))
+    path = uri.path.strip("/")
+    if scheme[2] == "unix":
+        if not path:
+            raise ConfigurationError(
+                "the storage URI names no socket; accepted is redis+unix:///PATH?db=N"
+            )
+        values["unix_path"] = unquote(uri.path)
+        path = ""
+    elif scheme[2] is None:
+        ((values["host"], values["port"]),) = _addresses(hosts, 6379, one=True)
+    else:
+        values["topology"] = scheme[2]
+        values["nodes"] = _addresses(hosts, 26379 if scheme[2] == "sentinel" else 6379)
+    if scheme[2] == "sentinel":
+        values["service"], _, path = path.partition("/")
+        if not values["service"]:
+            raise ConfigurationError(
+                "the storage URI names no service; accepted is "
+                "redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB"
+            )
+    values["database"] = _database(path, given.get("db"))
+    if scheme[2] == "cluster" and values["database"] != 0:
+        raise ConfigurationError(
+            f"the database is {values['database']}; a cluster has 0 and no other"
+        )
+    return _core.RedisStore(**values)
+
+
+def _addresses(hosts: str, default_port: int, one: bool = False) -> list[tuple[str, int]]:
+    found = []
+    for address in [hosts] if one else hosts.split(","):
+        try:
+            uri = urlsplit(f"//{address}")
+            port = uri.port
+        except ValueError:
+            raise ConfigurationError(
+                "a port of the storage URI is no port; accepted is 1 to 65535"
+            ) from None
+        found.append((uri.hostname or "127.0.0.1", default_port if port is None else port))
+    return found
+
+
+def _database(path: str, option: object) -> int:
+    if path and option is not None:
+        raise ConfigurationError("the database was given twice, as path and as db")
+    given = path or option
+    if given is None or given == "":
+        return 0
+    if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 10:
+        given = int(given)
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < 2**31:
+        raise ConfigurationError("the database of the storage is no number; accepted is 0 up")
+    return given
+
+
+def _tls(given: dict[str, Any]) -> dict[str, Any]:
+    tls: dict[str, Any] = {}
+    for name, field in TLS_FILES.items():
+        if name in given:
+            path = given[name]
+            if not isinstance(path, (str, os.PathLike)) or not os.path.exists(path):
+                raise ConfigurationError(
+                    f"the storage option {name} is {path!r}; accepted is the path of what exists"
+                )
+            tls[field] = os.fspath(path)
+    if "ssl_cert_reqs" in given:
+        if given["ssl_cert_reqs"] not in ("required", "none"):
+            raise ConfigurationError(
+                f"the storage option ssl_cert_reqs is {given['ssl_cert_reqs']!r}; accepted are "
+                "'required' and 'none'"
+            )
+        tls["verify"] = given["ssl_cert_reqs"] == "required"
+    if "ssl_check_hostname" in given:
+        word = str(given["ssl_check_hostname"]).lower()
+        if word not in ("true", "false", "1", "0"):
+            raise ConfigurationError(
+                f"the storage option ssl_check_hostname is {given['ssl_check_hostname']!r}; "
+                "accepted are true and false"
+            )
+        tls["check_hostname"] = word in ("true", "1")
+    return tls
+
+
+def _breaker_changed(hook: Callable[[bool, str], object] | None, opened: bool, why: str) -> None:
+    """Hears once of each change, on a thread of the core's or of a caller's."""
+    log.log(logging.WARNING if opened else logging.INFO, "%s", why)
+    if hook is not None:
+        hook(opened, why)
+
+
+def _script_failed(hook: Callable[[str], object] | None, message: str) -> None:
+    """Is called for some script errors, on a thread of the core or of a caller."""
+    log.error("%s", message)
+    if hook is not None:
+        hook(message)
+
+
+def _fallback(storage: Any, open_store: OpenStore) -> _core.Store:
+    store = open_store(storage, {})
+    if isinstance(store, _core.RedisStore):
+        raise ConfigurationError(
+            "the fallback of a Redis is a Redis; accepted is a memory:// or shm:// storage"
+        )
+    return store

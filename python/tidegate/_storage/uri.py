@@ -1,0 +1,104 @@
+"""From a storage URI to a store."""
+
+from __future__ import annotations
+
+from tidegate import _core
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from tidegate._storage.options import StorageLike
+
+__all__ = ["open_store", "without_password"]
+
+_ACCEPTED = (
+    "accepted are 'memory://' and 'shm://NAME' or 'shm:///PATH', each with an optional "
+    "capacity=KEYS, 'redis://HOST:PORT/DB', 'rediss://', 'redis+unix:///PATH', "
+    "'redis+sentinel://HOST:PORT,HOST:PORT/SERVICE' and 'redis+cluster://HOST:PORT,HOST:PORT'"
+)
+
+
+def open_store(storage: StorageLike, options: Mapping[str, Any]) -> _core.Store:
+    """Opens the store that `storage` names, with options from its query and `options`."""
+    if isinstance(storage, _core.Store):
+        if options:
+            raise ConfigurationError(
+                f"the options {', '.join(sorted(options))} were given with a store that is "
+                "open already; accepted are options with a URI"
+            )
+        return storage
+    if not isinstance(storage, str):
+        raise ArgumentTypeError(
+            f"the storage is {storage!r} of type {type(storage).__name__}; {_ACCEPTED}"
+        )
+    # Its import takes longer than all of tidegate, and most storages need none of it.
+    if storage == "memory://":
+        return _memory_store(options)
+    from urllib.parse import parse_qsl, unquote, urlsplit
+
+    try:
+        uri = urlsplit(storage)
+    except ValueError:
+        raise ConfigurationError(f"the storage is no URI; {_ACCEPTED}") from None
+    if uri.scheme.startswith(("redis", "valkey")) and "://" in storage:
+        from tidegate._storage import redis_uri
+
+        return redis_uri.open_redis(uri, options, open_store)
+    scheme = uri.scheme
+    if scheme not in ("memory", "shm") or not storage.lower().startswith(f"{scheme}://"):
+        raise ConfigurationError(f"the storage is {without_password(storage)!r}; {_ACCEPTED}")
+    if scheme == "memory" and (uri.netloc or uri.path.strip("/") or uri.fragment):
+        raise ConfigurationError(
+            f"the storage is {without_password(storage)!r}: a memory store has no host, path or "
+            f"fragment; {_ACCEPTED}"
+        )
+    if scheme == "shm" and (bool(uri.netloc) == bool(uri.path.strip("/")) or uri.fragment):
+        raise ConfigurationError(
+            f"the storage is {without_password(storage)!r}: a shared memory has either a name or "
+            f"an absolute path, and no fragment; {_ACCEPTED}"
+        )
+    merged: dict[str, Any] = {}
+    for name, value in [*parse_qsl(uri.query, keep_blank_values=True), *options.items()]:
+        if name in merged:
+            raise ConfigurationError(f"the storage option {name} was given twice")
+        merged[name] = value
+    if scheme == "shm":
+        return _core.ShmStore(unquote(uri.netloc or uri.path), _capacity(merged))
+    return _memory_store(merged)
+
+
+def _memory_store(options: Mapping[str, Any]) -> _core.Store:
+    capacity = _capacity(options)
+    return _core.MemoryStore(_core.MemoryStore.DEFAULT_CAPACITY if capacity is None else capacity)
+
+
+def _capacity(options: Mapping[str, Any]) -> int | None:
+    unknown = sorted(options.keys() - {"capacity"})
+    if unknown:
+        from tidegate._storage.hints import unknown_options
+
+        raise ConfigurationError(
+            f"unknown option {unknown_options(unknown, ['capacity'])}; accepted with memory:// and "
+            "shm:// is capacity=KEYS"
+        )
+    given = options.get("capacity")
+    return None if given is None else _whole_number("capacity", given)
+
+
+def _whole_number(name: str, value: object) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62:
+        return value
+    raise ConfigurationError(f"the storage option {name} is {value!r}; accepted is a whole number")
+
+
+def without_password(uri: str) -> str:
+    """`uri` fit for a message: whatever could be a secret is left out."""
+    scheme, separator, rest = uri.partition("://")
+    rest = rest.partition("?")[0]
+    user, at, host = rest.rpartition("@")
+    return f"{scheme}{separator}{'***@' if at else ''}{host if at else user + host}"

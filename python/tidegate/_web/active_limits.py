@@ -1,0 +1,63 @@
+"""The limits that a request meets, with the templates of their headers and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tidegate._errors import ConfigurationError
+from tidegate._limiter import Limiter
+from tidegate._web.headers import Problems, fields_for
+from tidegate._web.registry import register
+
+__all__ = ["ActiveLimits"]
+
+
+class ActiveLimits:
+    """Limiters that one request may meet together, and what responses say of them.
+
+    Raises ConfigurationError for limits that are none on a rate, and for unknown families of
+    headers. Immutable.
+    """
+
+    __slots__ = ("_offline_limiter", "_per_limit", "fields", "limiter", "problems")
+
+    def __init__(self, limiters: Sequence[Limiter], headers: Iterable[str]) -> None:
+        # Equal names are of equal limits, or of those that their owner tells as one.
+        limits = list({each.name: each for one in limiters for each in one.limits}.values())
+        for limit in limits:
+            if limit.algorithm == "concurrency":
+                raise ConfigurationError(
+                    f"the limit {limit} counts what is in flight; accepted are limits on a rate "
+                    "(hold a Limiter.slot() in the route for this one)"
+                )
+        self.limiter = limiters[0]
+        self.fields = fields_for(self.limiter, limits, headers)
+        self.problems = Problems(limits)
+        self._per_limit: tuple[Limiter, ...] | None = None
+        self._offline_limiter: Limiter | None = None
+        register(limiters)
+
+    @property
+    def per_limit(self) -> tuple[Limiter, ...]:
+        """A limiter for each limit of the first limiter, which count in the same place."""
+        if self._per_limit is None:
+            whole = self.limiter
+            self._per_limit = (
+                (whole,)
+                if len(whole.limits) == 1
+                else tuple(
+                    Limiter(each, storage=whole.storage, prefix=whole._prefix, clock=whole._clock)
+                    for each in whole.limits
+                )
+            )
+        return self._per_limit
+
+    @property
+    def offline_limiter(self) -> Limiter:
+        """A limiter of the same limits in local memory, for refusals that need no count."""
+        if self._offline_limiter is None:
+            limiter = self.limiter
+            storage = "memory://?capacity=4096"
+            clock = limiter._clock
+            self._offline_limiter = Limiter(limiter.limits, storage=storage, clock=clock)
+        return self._offline_limiter

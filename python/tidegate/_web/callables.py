@@ -1,0 +1,47 @@
+"""Checks of the service's own functions, before the first request."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+
+__all__ = ["check_function", "check_synchronous", "is_async"]
+
+
+def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
+    """Raises ArgumentTypeError where `function` cannot be called with what it is to be given."""
+    wanted = f"a function of {' and '.join(takes)}"
+    if not callable(function):
+        ours = ", such as those of tidegate.keys" if name == "key" else ""
+        raise ArgumentTypeError(
+            f"{name} is {function!r} of type {type(function).__name__}; "
+            f"accepted is {wanted}{ours}, or None"
+        )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of functions in C
+        return
+    try:
+        signature.bind(*takes)
+    except TypeError:
+        raise ArgumentTypeError(
+            f"{name} is {function!r}, which takes {signature}; accepted is {wanted}"
+        ) from None
+
+
+def is_async(function: Any) -> bool:
+    """Whether calling it makes a coroutine, as far as can be told: also of objects."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(type(function), "__call__", None)  # noqa: B004
+    )
+
+
+def check_synchronous(**functions: Any) -> None:
+    """Raises ConfigurationError for functions that must be awaited."""
+    for name, function in functions.items():
+        if is_async(function):
+            raise ConfigurationError(
+                f"{name} is the async function {function!r}; accepted is one that is not async"
+            )

@@ -1,0 +1,174 @@
+"""The charge of one request limiter for a request, and how it is given back or corrected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Union
+
+from tidegate._web.observers import Refusal, observers
+
+if TYPE_CHECKING:
+    from tidegate._core import Decision, Limit
+    from tidegate._limiter import Limiter
+    from tidegate._web.active_limits import ActiveLimits
+    from tidegate._web.execution import Execution
+    from tidegate._web.hooks import Hooks
+
+__all__ = ["Charge", "Key", "outstanding"]
+
+Key = Union[str, bytes]
+
+# Another caller may come in between a look and the charge; not so often that it pays to go on.
+_MOST_LOOKS = 4
+
+_BUCKETS = ("token-bucket", "leaky-bucket")
+
+
+class Charge:
+    """Units to charge to a key of `limits`; the request is refused where the key is None.
+
+    `admitted` is the decision that let the request pass, with this charge's limits first.
+    """
+
+    __slots__ = ("_since", "admitted", "cost", "hooks", "key", "limits")
+
+    def __init__(
+        self,
+        hooks: Hooks,
+        limits: ActiveLimits,
+        key: Key | None,
+        cost: int,
+        admitted: Decision | None = None,
+    ) -> None:
+        self.hooks = hooks
+        self.limits = limits
+        self.key = key
+        self.cost = cost
+        self.admitted = admitted
+        self._since: tuple[_Charged, ...] = ()
+
+    def notify_refusal(self, request: Any, decision: Decision) -> None:
+        """Passes the refusal of `request` to the observers."""
+        if observers.refusals:
+            name = self.limits.limiter._prefix
+            refusal = Refusal(name, self.key, decision, cost=self.cost, request=request)
+            observers.notify(refusal, self.hooks)
+
+    async def undo(self, execution: Execution) -> None:
+        """Gives it back, before anything else could come of the request."""
+        assert self.key is not None
+        await execution.refund(self.limits.limiter, self.key, self.cost, self.admitted)
+
+    async def remember(self, decided_ns: int, execution: Execution, *, is_alone: bool) -> None:
+        """Notes what give_back() has to know. The request passed by a decision on this charge
+        alone or on several."""
+        assert self.key is not None
+        assert self.admitted is not None
+        for number, limiter in enumerate(self.limits.per_limit):
+            charged = _Charged(limiter, self.admitted._from_limit(number))
+            # A decision describes the limit that binds, which is this one if there is no other.
+            is_only = is_alone and limiter is self.limits.limiter
+            reset_after = await charged.reset_after_ns(
+                self.key, execution, self.admitted if is_only else None
+            )
+            # Where that is unknown, nothing is given back.
+            charged.until_ns = decided_ns + (reset_after or 0)
+            self._since += (charged,)
+
+    async def give_back(self, cost: int, execution: Execution) -> None:
+        """Gives back `cost` units of it, or as many of them as still count."""
+        assert self.key is not None
+        now_ns = self.limits.limiter._now_ns()
+        for charged in self._since:
+            limit, left_ns = charged.limit, charged.until_ns - now_ns
+            units = cost if limit.algorithm == "sliding-log" else outstanding(limit, left_ns, cost)
+            if units < cost and left_ns > 0 and limit.algorithm in _BUCKETS:
+                reset_after = await charged.reset_after_ns(self.key, execution)
+                # Where nobody came since then, all of it can: none is more than untouched.
+                if reset_after is not None and (
+                    reset_after < left_ns + limit.period_ns / limit.count / 2
+                ):
+                    units = cost
+            if units > 0:
+                await execution.refund(charged.limiter, self.key, units, charged.admitted)
+
+    async def settle(self, request: Any, response: Any, execution: Execution) -> None:
+        """Corrects the charge to the cost that `cost_after` computes from the response."""
+        hooks = self.hooks
+        if hooks.cost_after is None:
+            return
+        try:
+            cost = await execution.resolve(hooks.cost_after(request, response))
+        except Exception as exc:
+            hooks.log_throttled("cost_after raised; what was charged stays", exc=exc)
+            return
+        if not isinstance(cost, int) or isinstance(cost, bool) or cost < 0:
+            hooks.log_throttled(
+                "cost_after gave %.50r, accepted is an int from 0 up; what was charged stays", cost
+            )
+            return
+        if cost < self.cost:
+            await self.give_back(self.cost - cost, execution)
+        elif cost > self.cost:
+            await self.charge_more(cost - self.cost, execution)
+
+    async def charge_more(self, cost: int, execution: Execution) -> None:
+        """Charges `cost` units beyond it, or as many of them as are left."""
+        assert self.key is not None
+        limiter = self.limits.limiter
+        for _ in range(_MOST_LOOKS):
+            # Asked first, since a refusal would count as one of a request.
+            found = await execution.peek(limiter, self.key, cost)
+            cost = cost if found.allowed else min(cost - 1, found.remaining)
+            if cost <= 0:
+                return
+            found = await execution.hit(limiter, self.key, cost)
+            if found.allowed:
+                return
+            cost = min(cost - 1, found.remaining)
+
+
+class _Charged:
+    """One limit of a charge, in the store that charged it.
+
+    `limit` is what that store counts by: of a fallback, its share. `until_ns` is the instant at
+    which the limit, as the charge left it, is as if untouched.
+    """
+
+    __slots__ = ("admitted", "limit", "limiter", "until_ns")
+
+    def __init__(self, limiter: Limiter, admitted: Decision) -> None:
+        self.limiter = limiter
+        self.admitted = admitted
+        self.limit = limiter.limits[0]
+        self.until_ns = 0
+
+    async def reset_after_ns(
+        self, key: Key, execution: Execution, known: Decision | None = None
+    ) -> int | None:
+        """Nanoseconds until `key` is as if untouched there; None where that cannot be known.
+
+        `known` is a decision that says so for the store.
+        """
+        if self.admitted._charged_in == "fallback":
+            self.limit, reset_after_ns = self.limiter._peek_fallback(key)
+            return reset_after_ns
+        if self.admitted._charged_in == "nowhere":
+            return None
+        found = await execution.peek(self.limiter, key) if known is None else known
+        return None if found.degraded else round(found.reset_after * 1e9)
+
+
+def outstanding(limit: Limit, left_ns: int, units: int) -> int:
+    """How many of `units` that were charged can be given back without minting any.
+
+    `left_ns` is how long the limit, as the charge left it, takes from now on to be as if
+    untouched. What has run out is no longer part of its state, and to give that back would
+    let through what others may have charged since.
+    """
+    if limit.algorithm == "sliding-window":
+        left_ns -= limit.period_ns
+    if left_ns <= 0:
+        return 0
+    if limit.algorithm in _BUCKETS:
+        return min(units, left_ns * limit.count // limit.period_ns)
+    return units

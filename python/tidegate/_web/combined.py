@@ -1,0 +1,125 @@
+"""Several request limiters before one route, which pass all or charge none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from tidegate._limit import check_names
+from tidegate._plan import Plan
+from tidegate._web.active_limits import ActiveLimits
+from tidegate._web.execution import AWAITING, Awaiting, Blocking, Execution
+from tidegate._web.observers import observers
+from tidegate._web.request_limiter import Checked, Checks, RequestDecision, RequestLimiter
+
+if TYPE_CHECKING:
+    from tidegate._core import Decision
+    from tidegate._web.charge import Charge
+
+__all__ = ["CombinedLimiter", "combined"]
+
+# Combinations of limits that are remembered; a service has few, unless it chooses them anew
+# for each request.
+_MAX_KNOWN = 256
+
+
+class CombinedLimiter:
+    """Decides on requests by several limiters: all of them pass, or none is charged.
+
+    Limits of one storage are one plan. Those of several are charged one storage after the
+    other, and given back what they charged where a later one refuses. Raises
+    ConfigurationError for limits of one name that are not equal. Thread-safe.
+    """
+
+    def __init__(self, limiters: Sequence[RequestLimiter]) -> None:
+        self.limiters = tuple(limiters)
+        # What one of them sends, all do.
+        self._headers = list(dict.fromkeys(each for one in limiters for each in one.headers))
+        check_names(each for one in limiters if one.limiter for each in one.limiter.limits)
+        self._plans: dict[tuple[ActiveLimits, ...], tuple[ActiveLimits, list[_StoreGroup]]] = {}
+
+    @overload
+    def check(self, request: Any, execution: Blocking) -> RequestDecision | None: ...
+    @overload
+    def check(self, request: Any, execution: Awaiting = ...) -> Checked: ...
+    def check(self, request: Any, execution: Execution = AWAITING) -> Checked:
+        """As RequestLimiter.check()."""
+        checked: Any = execution.run(self._check(request, execution))
+        result: Checked = checked
+        return result
+
+    async def _check(self, request: Any, execution: Execution) -> RequestDecision | None:
+        charges: list[tuple[RequestLimiter, Charge]] = []
+        for limiter in self.limiters:
+            charge = await limiter.charge(request, execution)
+            if charge is None:
+                continue
+            if charge.key is None:
+                return limiter.refuse_without_key(request, charge)
+            charges.append((limiter, charge))
+        if not charges:
+            return None
+        limits, groups = self._groups_of([charge.limits for _, charge in charges])
+        now_ns = limits.limiter._now_ns()
+        passed: list[Charge] = []
+        binding: tuple[Decision, RequestLimiter] | None = None
+        for group in groups:
+            mine = [charges[number] for number in group.numbers]
+            keys = [charge.key or "" for _, charge in mine]
+            costs = [charge.cost for _, charge in mine]
+            began = time.perf_counter() if observers.times else None
+            decision = await execution.hit_plan(group.plan, keys, costs)
+            limiter, bound = mine[group.plan.binding(decision)]
+            if began is not None:
+                took = time.perf_counter() - began
+                observers.notify_time(bound.limits.limiter, took, limiter.hooks)
+            if not decision.allowed:
+                bound.notify_refusal(request, decision)
+                for charge in passed:
+                    await charge.undo(execution)
+                return limiter.decide(limits, decision, now_ns, ())
+            first = 0
+            for _, charge in mine:
+                charge.admitted = decision._from_limit(first)
+                first += len(charge.limits.limiter.limits)
+                if charge.hooks.cost_after is not None:
+                    await charge.remember(now_ns, execution, is_alone=False)
+                passed.append(charge)
+            if binding is None or decision.remaining < binding[0].remaining:
+                binding = decision, limiter
+        assert binding is not None
+        return binding[1].decide(limits, binding[0], now_ns, tuple(passed))
+
+    def _groups_of(self, limits: Sequence[ActiveLimits]) -> tuple[ActiveLimits, list[_StoreGroup]]:
+        known = tuple(limits)
+        found = self._plans.get(known)
+        if found is None:
+            limiters = [each.limiter for each in known]
+            together: dict[tuple[int, int], list[int]] = {}
+            for number, limiter in enumerate(limiters):
+                shared = (id(limiter.storage), id(limiter._clock))
+                together.setdefault(shared, []).append(number)
+            groups = [
+                _StoreGroup(numbers, Plan([limiters[number] for number in numbers]))
+                for numbers in together.values()
+            ]
+            if len(self._plans) >= _MAX_KNOWN:
+                self._plans.clear()
+            found = self._plans[known] = ActiveLimits(limiters, self._headers), groups
+        return found
+
+
+class _StoreGroup:
+    """The limits of one storage, and which of the charges are theirs."""
+
+    __slots__ = ("numbers", "plan")
+
+    def __init__(self, numbers: list[int], plan: Plan) -> None:
+        self.numbers = numbers
+        self.plan = plan
+
+
+def combined(limiters: Sequence[RequestLimiter]) -> Checks:
+    """What checks requests by all of `limiters`, of which there is at least one."""
+    return limiters[0] if len(limiters) == 1 else CombinedLimiter(limiters)

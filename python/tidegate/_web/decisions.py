@@ -1,0 +1,22 @@
+"""The decisions on one request whose headers its response is to carry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidegate._web.request_limiter import RequestDecision
+
+__all__ = ["DECISIONS", "binding"]
+
+# The key under which a scope of Starlette, a WSGI environ and META of Django hold the decisions
+# whose headers are still to be sent, oldest first.
+DECISIONS = "tidegate.verdicts"
+
+
+def binding(decisions: Sequence[RequestDecision]) -> RequestDecision:
+    """Of several decisions that all let the request pass, the one with the least remaining."""
+    if len(decisions) == 1:
+        return decisions[0]
+    return min(decisions, key=lambda one: one.decision.remaining)

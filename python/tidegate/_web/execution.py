@@ -1,0 +1,105 @@
+"""Two ways to run the calls of a request: blocking, and awaiting on an event loop.
+
+What a request needs is written once, as coroutines over an Execution. Under BLOCKING they never
+suspend, and run() returns their result.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, Union
+
+from tidegate._errors import ArgumentTypeError
+
+if TYPE_CHECKING:
+    from tidegate._core import Decision
+    from tidegate._limiter import Limiter
+    from tidegate._plan import Plan
+
+__all__ = ["AWAITING", "BLOCKING", "Awaiting", "Blocking", "Execution"]
+
+Key = Union[str, bytes]
+T = TypeVar("T")
+
+
+class Blocking:
+    """For code that is not async: stores are waited for, awaitables are not accepted."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine over this execution."""
+        try:
+            coroutine.send(None)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        coroutine.close()
+        raise RuntimeError("a coroutine that must not suspend did")
+
+    async def resolve(self, value: Any) -> Any:
+        """`value`, which a function of the service returned."""
+        if inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise ArgumentTypeError("an async function was given for a route that is not async")
+        return value
+
+    def start_hit(self, limiter: Limiter, key: Key, cost: int) -> Decision | Awaitable[Decision]:
+        """A hit: its decision, or an awaitable of it."""
+        return limiter.hit(key, cost)
+
+    async def hit(self, limiter: Limiter, key: Key, cost: int) -> Decision:
+        return limiter.hit(key, cost)
+
+    async def hit_plan(self, plan: Plan, keys: Sequence[Key], costs: Sequence[int]) -> Decision:
+        return plan.hit(keys, costs)
+
+    async def peek(self, limiter: Limiter, key: Key, cost: int = 1) -> Decision:
+        return limiter.peek(key, cost)
+
+    async def refund(
+        self, limiter: Limiter, key: Key, cost: int, admitted: Decision | None
+    ) -> None:
+        """Gives units back where the hit of `admitted` charged them."""
+        limiter.refund(key, cost, decision=admitted)
+
+
+class Awaiting:
+    """For async code: neither stores nor functions of the service block the event loop."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """The coroutine itself, for the caller to await."""
+        return coroutine
+
+    async def resolve(self, value: Any) -> Any:
+        """`value`, or its result where it is awaitable."""
+        return await value if inspect.isawaitable(value) else value
+
+    def start_hit(self, limiter: Limiter, key: Key, cost: int) -> Decision | Awaitable[Decision]:
+        """A hit: its decision where nothing need be awaited, else an awaitable of it."""
+        loops = limiter._loops
+        if loops is None:
+            return limiter.hit(key, cost)
+        started: Any = loops.begin(limiter, loops.HIT, key, cost)
+        answer: Decision | Awaitable[Decision] = started
+        return answer
+
+    async def hit(self, limiter: Limiter, key: Key, cost: int) -> Decision:
+        return await limiter.hit_async(key, cost)
+
+    async def hit_plan(self, plan: Plan, keys: Sequence[Key], costs: Sequence[int]) -> Decision:
+        return await plan.hit_async(keys, costs)
+
+    async def peek(self, limiter: Limiter, key: Key, cost: int = 1) -> Decision:
+        return await limiter.peek_async(key, cost)
+
+    async def refund(
+        self, limiter: Limiter, key: Key, cost: int, admitted: Decision | None
+    ) -> None:
+        """Gives units back where the hit of `admitted` charged them."""
+        await limiter.refund_async(key, cost, decision=admitted)
+
+
+Execution = Union[Blocking, Awaiting]
+BLOCKING = Blocking()
+AWAITING = Awaiting()

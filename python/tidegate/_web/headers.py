@@ -1,0 +1,157 @@
+"""What a response says of its limits: the header fields, and the body of a refusal.
+
+Nothing here does I/O or reads a clock, so that every web framework can share it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tidegate._core import Decision, HeaderFields, Limit
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+
+if TYPE_CHECKING:
+    from tidegate._limiter import Limiter
+
+__all__ = [
+    "FAMILIES",
+    "PROBLEM_TYPE",
+    "FieldList",
+    "Problems",
+    "check_families",
+    "extend",
+    "fields_for",
+    "retry_seconds",
+]
+
+FieldList = list[tuple[bytes, bytes]]
+
+FAMILIES = ("x-ratelimit", "ietf")
+
+PROBLEM_TYPE = b"application/problem+json"
+
+# HeaderFields with one value: where something nearer to the route has set one already, it is
+# the more specific. The IETF fields are lists, which a second line extends.
+_ONCE = frozenset(
+    ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After")
+)
+
+_SECOND_NS = 10**9
+
+# The largest Integer of RFC 9651, section 3.3.1.
+_MOST_INTEGER = 10**15 - 1
+
+
+def fields_for(
+    limiter: Limiter, limits: Sequence[Limit], families: Iterable[str] = FAMILIES
+) -> HeaderFields:
+    """What makes the rate-limit fields of the responses that one plan governs.
+
+    `families` are ``"x-ratelimit"`` (X-RateLimit-Limit, -Remaining, -Reset) and ``"ietf"``
+    (RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers, as RFC 9651
+    lists). Retry-After is on every refusal that waiting can cure. `limiter` has the clock.
+    Raises ConfigurationError for other families.
+    """
+    chosen = check_families(families)
+    return HeaderFields(
+        limiter,
+        [(limit.name, limit.capacity, _sf_string(limit.name)) for limit in limits],
+        "x-ratelimit" in chosen,
+        b", ".join(map(_policy, limits)) if "ietf" in chosen else None,
+    )
+
+
+class Problems:
+    """The bodies of refusals: RFC 9457 problem details of type quota-exceeded. Thread-safe."""
+
+    def __init__(self, limits: Sequence[Limit]) -> None:
+        self._curable = {
+            limit.name: _problem(limit, "Try again in %d s.", "%d") for limit in limits
+        }
+        self._incurable = {
+            limit.name: _problem(limit, "It never lets through as much as this at once.", "null")
+            for limit in limits
+        }
+        # What was told last: of a flood, all refusals of one second say the same. Replaced as a
+        # whole, so that threads may share it.
+        self._last: tuple[tuple[str, int | None], bytes] = (("", None), b"")
+
+    def encode(self, decision: Decision, wait: int | None) -> bytes:
+        """The body that goes with `decision`, a refusal that `wait` seconds cure; None: nothing."""
+        told = decision.rule, wait
+        last = self._last
+        if last[0] == told:
+            return last[1]
+        body = (
+            self._incurable[decision.rule] % ()
+            if wait is None
+            else self._curable[decision.rule] % (wait, wait)
+        )
+        self._last = told, body
+        return body
+
+
+def retry_seconds(refusal: Decision) -> int | None:
+    """The whole seconds after which it would pass; None where no wait would help."""
+    wait = refusal.retry_after
+    return None if wait == math.inf else math.ceil(wait)
+
+
+def extend(headers: Any, fields: Iterable[tuple[str, str]]) -> None:
+    """Adds to `headers`, a mapping that knows no case and no repetition, what they leave open."""
+    for name, value in fields:
+        if name not in headers:
+            headers[name] = value
+        elif name not in _ONCE:
+            headers[name] = f"{headers[name]}, {value}"
+
+
+def check_families(families: Iterable[str]) -> tuple[str, ...]:
+    """Raises ConfigurationError for families of fields that there are none of."""
+    accepted = f"accepted are {', '.join(map(repr, FAMILIES))}, or several of them, or ()"
+    if isinstance(families, str):
+        families = (families,)
+    if isinstance(families, bytes) or not isinstance(families, Iterable):
+        raise ArgumentTypeError(
+            f"the headers are {families!r} of type {type(families).__name__}; {accepted}"
+        )
+    chosen = tuple(families)
+    for family in chosen:
+        if family not in FAMILIES:
+            raise ConfigurationError(f"the headers include {family!r}; {accepted}")
+    return chosen
+
+
+def _policy(limit: Limit) -> bytes:
+    """One member of RateLimit-Policy.
+
+    Quota and window are those that the limit states. A window that is no whole number of
+    seconds is rounded up, since a client that paces itself by it must not be too fast.
+    """
+    unit = b';qu="concurrent-requests"' if limit.algorithm == "concurrency" else b""
+    window = -(-limit.period_ns // _SECOND_NS)
+    quota = min(limit.count, _MOST_INTEGER)
+    return _sf_string(limit.name) + b";q=%d" % quota + unit + b";w=%d" % window
+
+
+def _sf_string(text: str) -> bytes:
+    """`text`, which is printable ASCII, as a String of RFC 9651 section 4.1.6."""
+    return b'"' + text.encode("ascii").replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
+
+
+def _problem(limit: Limit, advice: str, retry_after: str) -> bytes:
+    """A template of the body, for the seconds to be put into."""
+    name = limit.name.replace("%", "%%")
+    members = {
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "status": 429,
+        "detail": f"The limit {name} refused this request. {advice}",
+        "violated-policies": [name],
+        "error": "rate_limit_exceeded",
+    }
+    text = json.dumps(members, separators=(",", ":"))
+    return f'{text[:-1]},"retry_after":{retry_after}}}'.encode("ascii")

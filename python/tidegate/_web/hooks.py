@@ -1,0 +1,96 @@
+"""What a service adds to decisions, and the log of what fails in its functions."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import time
+from typing import TYPE_CHECKING, Any, Callable
+
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._web.callables import check_function
+
+if TYPE_CHECKING:
+    from tidegate._core import Decision
+
+__all__ = ["Hooks", "log"]
+
+log = logging.getLogger("tidegate")
+
+_MAX_JITTER_SECONDS = 86400.0
+
+# Between two log lines of one kind: a broken key function must not flood the log as well.
+_QUIET_SECONDS = 10.0
+
+
+class Hooks:
+    """The functions of a service that are called once a request is decided.
+
+    `cost_after` computes the actual cost from the response, `on_refused` replaces the usual
+    refusal, `retry_jitter` is added to the wait of a refused client. Raises ConfigurationError
+    for values that are not accepted. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        *,
+        cost_after: Callable[[Any, Any], Any] | None = None,
+        on_refused: Callable[..., Any] | None = None,
+        retry_jitter: float | Callable[[float], Any] = 0.0,
+    ) -> None:
+        for name, function, takes in (
+            ("cost_after", cost_after, ("the request", "the response")),
+            ("on_refused", on_refused, ("the request", "the decision")),
+        ):
+            if function is not None:
+                check_function(name, function, takes)
+        _check_jitter(retry_jitter)
+        self.cost_after = cost_after
+        self.on_refused = on_refused
+        self._retry_jitter = retry_jitter
+        self._quiet_until: dict[str, float] = {}
+
+    def extra_wait(self, refusal: Decision) -> float:
+        """Seconds that a refused client is asked to wait beyond what it must."""
+        jitter = self._retry_jitter
+        if not callable(jitter):
+            return jitter * random.random() if jitter else 0.0
+        if refusal.retry_after == math.inf:
+            return 0.0
+        try:
+            extra = float(jitter(refusal.retry_after))
+        except Exception as exc:
+            self.log_throttled("retry_jitter raised; none is added", exc=exc)
+            return 0.0
+        if 0.0 <= extra <= _MAX_JITTER_SECONDS:
+            return extra
+        self.log_throttled("retry_jitter gave %r, accepted are 0 to 86400 s; none is added", extra)
+        return 0.0
+
+    def log_throttled(
+        self, problem: str, *details: object, exc: BaseException | None = None
+    ) -> None:
+        """Logs a fault of the service's own code, at most one of a kind in ten seconds.
+
+        `problem` is a format string for `details` and identifies the kind; it must be a
+        constant, since each kind is remembered.
+        """
+        now = time.monotonic()
+        if now < self._quiet_until.get(problem, 0.0):
+            return
+        self._quiet_until[problem] = now + _QUIET_SECONDS
+        log.error(f"rate limiting: {problem}", *details, exc_info=exc)
+
+
+def _check_jitter(jitter: object) -> None:
+    """Raises ConfigurationError for what is no retry_jitter."""
+    accepted = "accepted are 0 to 86400 seconds, or a function of the wait that returns them"
+    if callable(jitter):
+        return
+    if isinstance(jitter, bool) or not isinstance(jitter, (int, float)):
+        raise ArgumentTypeError(
+            f"retry_jitter is {jitter!r} of type {type(jitter).__name__}; {accepted}"
+        )
+    if not 0 <= jitter <= _MAX_JITTER_SECONDS:
+        raise ConfigurationError(f"retry_jitter is {jitter!r}; {accepted}")

@@ -1,0 +1,266 @@
+"""The options of middleware, decorators and dependencies: types, defaults and signatures.
+
+Each public signature takes the options of one TypedDict as keywords. An option for all of them is
+added to CommonOptions and DEFAULTS, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Callable, TypedDict, TypeVar, Union
+
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._limiter import Limiter
+from tidegate._storage.options import StorageLike, StorageOptions
+from tidegate._web.headers import FAMILIES
+
+if TYPE_CHECKING:
+    from tidegate._clock import ClockLike
+    from tidegate._limit import LimitLike
+
+__all__ = [
+    "DEFAULTS",
+    "ASGIOptions",
+    "DependencyOptions",
+    "DjangoViewOptions",
+    "FlaskOptions",
+    "FlaskViewOptions",
+    "MiddlewareOptions",
+    "OptionReader",
+    "RouteOptions",
+    "charged_methods",
+    "limiter_of",
+    "methods_of",
+    "of_requests",
+]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Jitter = Union[float, Callable[[float], Any]]
+
+
+class CommonOptions(TypedDict, total=False):
+    """The options of every signature."""
+
+    exempt_when: Callable[[Any], Any] | None
+    on_refused: Callable[..., Any] | None
+
+
+class RequestOptions(CommonOptions, StorageOptions, total=False):
+    """The options of what is not configured elsewhere."""
+
+    key: Callable[[Any], Any] | None
+    cost: int | Callable[[Any], Any]
+    storage: StorageLike
+    algorithm: str
+    prefix: str
+    clock: ClockLike
+    on_no_key: str
+    headers: Iterable[str]
+    retry_jitter: Jitter
+
+
+class MiddlewareOptions(RequestOptions, total=False):
+    """The options of the WSGI middleware."""
+
+    limiter: Limiter | None
+    exempt_methods: Iterable[str]
+
+
+class ASGIOptions(MiddlewareOptions, total=False):
+    """The options of the ASGI middleware."""
+
+    websockets: bool
+    messages: LimitLike | Limiter | None
+    message_cost: int | Callable[[Any], Any]
+    on_message_refused: str | Callable[..., Any]
+
+
+class SharedOptions(TypedDict, total=False):
+    """The options of what stands on routes."""
+
+    methods: Iterable[str] | None
+    scope: str | None
+
+
+class DependencyOptions(RequestOptions, SharedOptions, total=False):
+    """The options of tidegate.fastapi.RateLimit."""
+
+
+class RouteOptions(DependencyOptions, total=False):
+    """The options of tidegate.rate_limit."""
+
+    cost_after: Callable[[Any, Any], Any] | None
+
+
+class ConfiguredOptions(CommonOptions, total=False):
+    """The options for which None stands for the framework's configuration."""
+
+    key: Callable[[Any], Any] | str | None
+    algorithm: str | None
+    on_no_key: str | None
+    retry_jitter: Jitter | None
+
+
+class ConfiguredStorage(StorageOptions, total=False):
+    """The options of shared state for which None stands for the framework's configuration."""
+
+    storage: StorageLike | None
+    prefix: str | None
+    clock: ClockLike
+    headers: Iterable[str] | None
+
+
+class FlaskOptions(ConfiguredOptions, ConfiguredStorage, total=False):
+    """The options of tidegate.flask.RateLimit."""
+
+    endpoint_limit: LimitLike | Callable[..., Any] | None
+    cost: int | Callable[[Any], Any] | None
+    exempt_methods: Iterable[str] | None
+
+
+class FlaskViewOptions(ConfiguredOptions, SharedOptions, total=False):
+    """The options of tidegate.flask.RateLimit.limit()."""
+
+    cost: int | Callable[[Any], Any]
+    cost_after: Callable[[Any, Any], Any] | None
+
+
+class DjangoViewOptions(FlaskViewOptions, ConfiguredStorage, total=False):
+    """The options of tidegate.django.rate_limit."""
+
+
+# The values of options that are given nowhere; None for those that are not listed.
+DEFAULTS: dict[str, Any] = {
+    "enabled": True,
+    "algorithm": "token-bucket",
+    "prefix": "tg",
+    "clock": None,
+    "storage_options": {},
+    "storage": "memory://",
+    "limit": None,
+    "endpoint_limit": None,
+    "key": None,
+    "cost": 1,
+    "exempt_when": None,
+    "exempt_methods": ("OPTIONS",),
+    "on_no_key": "address",
+    "on_refused": None,
+    "headers": FAMILIES,
+    "retry_jitter": 0.0,
+    "websockets": True,
+    "message_cost": 1,
+    "on_message_refused": "close",
+}
+
+
+class OptionReader:
+    """Reads the keywords of a signature whose options are those of a TypedDict.
+
+    `defaults` are used in place of DEFAULTS. Where the TypedDict has the options of storages, all
+    other keywords are left to these, which know what users of other limiters may mean.
+    """
+
+    def __init__(self, kind: Any, defaults: Mapping[str, Any] = DEFAULTS) -> None:
+        of_storages = StorageOptions.__annotations__
+        self._types = {
+            name: getattr(annotation, "__forward_arg__", annotation)
+            for name, annotation in kind.__annotations__.items()
+            if name not in of_storages
+        }
+        self._defaults = {name: defaults.get(name) for name in self._types}
+        self._takes_storage_options = of_storages.keys() <= kind.__annotations__.keys()
+
+    def read(self, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The options, as attributes, with defaults; and the keywords for the storage."""
+        rest = {name: value for name, value in options.items() if name not in self._types}
+        if rest and not self._takes_storage_options:
+            raise TypeError(f"got an unexpected keyword argument {min(rest)!r}")
+        given = {name: options.get(name, default) for name, default in self._defaults.items()}
+        return SimpleNamespace(**given), rest
+
+    def shown(self, function: Function) -> Function:
+        """`function`, whose signature names the options in place of its ``**options``."""
+        signature = inspect.signature(function)
+        parameters = list(signature.parameters.values())
+        rest = parameters.pop()
+        assert rest.kind is rest.VAR_KEYWORD
+        parameters += [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=self._types[name]
+            )
+            for name, default in self._defaults.items()
+        ]
+        if self._takes_storage_options:
+            parameters.append(rest.replace(name="storage_options", annotation="StorageOptions"))
+        shown: Any = function
+        shown.__signature__ = signature.replace(parameters=parameters)
+        return function
+
+
+def limiter_of(
+    limit: LimitLike | None, options: Any, storage_options: Mapping[str, Any]
+) -> Limiter:
+    """The limiter among the options of a middleware, or one of `limit`."""
+    chosen = {name: getattr(options, name) for name in _OF_LIMITERS}
+    limiter = options.limiter
+    if limiter is None:
+        if limit is None:
+            raise ConfigurationError("no limit was given; accepted is limit= or limiter=")
+        return Limiter(limit, **chosen, **storage_options)
+    if not isinstance(limiter, Limiter):
+        raise ArgumentTypeError(
+            f"the limiter is {limiter!r} of type {type(limiter).__name__}; "
+            "accepted is a tidegate.Limiter"
+        )
+    defaults = {name: DEFAULTS[name] for name in _OF_LIMITERS}
+    if limit is not None or chosen != defaults or storage_options:
+        raise ConfigurationError(
+            "a limiter was given with options of its own; accepted is limiter= without "
+            "limit=, storage=, algorithm=, prefix=, clock= and storage options"
+        )
+    return limiter
+
+
+def of_requests(options: Any) -> dict[str, Any]:
+    """Those of `options` that a RequestLimiter takes."""
+    found = {name: getattr(options, name) for name in _OF_REQUESTS if hasattr(options, name)}
+    if hasattr(options, "methods"):
+        found["methods"] = charged_methods(options.methods)
+    return found
+
+
+_OF_LIMITERS = ("storage", "algorithm", "prefix", "clock")
+_OF_REQUESTS = (
+    "key",
+    "cost",
+    "cost_after",
+    "exempt_when",
+    "on_no_key",
+    "on_refused",
+    "headers",
+    "retry_jitter",
+)
+
+
+def methods_of(methods: Iterable[str], name: str = "exempt_methods") -> frozenset[str]:
+    """`methods` in upper case; `name` is what they were given as."""
+    if isinstance(methods, (str, bytes)) or not isinstance(methods, Iterable):
+        raise ArgumentTypeError(
+            f"{name} is {methods!r}; accepted is a list of methods such as ['OPTIONS']"
+        )
+    result = []
+    for method in methods:
+        if not isinstance(method, str) or not method.isalpha():
+            raise ConfigurationError(f"{name} has {method!r}; accepted are names such as 'OPTIONS'")
+        result.append(method.upper())
+    return frozenset(result)
+
+
+def charged_methods(methods: Iterable[str] | None) -> frozenset[str] | None:
+    """Those that `methods` says are charged, where GET stands for HEAD too; None: all."""
+    if methods is None:
+        return None
+    charged = methods_of(methods, "methods")
+    return charged | {"HEAD"} if "GET" in charged else charged

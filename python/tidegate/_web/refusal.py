@@ -1,0 +1,47 @@
+"""The answer to a refused request: the service's own where it has one, else a usual body."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable
+
+if TYPE_CHECKING:
+    from tidegate._core import Decision
+    from tidegate._web.execution import Execution
+    from tidegate._web.hooks import Hooks
+
+__all__ = ["USUAL", "service_answer"]
+
+USUAL: Any = object()
+"""Stands for the usual answer, where the service has no other."""
+
+
+async def service_answer(
+    hooks: Hooks,
+    function: Callable[..., Any] | None,
+    request: Any,
+    decision: Decision,
+    execution: Execution,
+    *,
+    accepts: Callable[[Any], bool],
+    expected: str,
+    name: str = "on_refused",
+    usual: str = "the usual body is sent",
+) -> Any:
+    """What `function`, the option `name` of the service, answers a refusal with, or USUAL.
+
+    It is USUAL where there is no function, and where the function raises or returns a value that
+    `accepts` rejects, which is logged: `expected` says what is accepted, `usual` what is done.
+    """
+    if function is None:
+        return USUAL
+    try:
+        answer = await execution.resolve(function(request, decision))
+    except Exception as exc:
+        hooks.log_throttled(f"{name} raised; {usual}", exc=exc)
+        return USUAL
+    if not accepts(answer):
+        hooks.log_throttled(
+            f"{name} gave a %s, accepted is {expected}; {usual}", type(answer).__name__
+        )
+        return USUAL
+    return answer

@@ -1,0 +1,401 @@
+"""From a request to a decision, for all middleware, decorators and dependencies.
+
+A RequestLimiter knows no framework. A request is whatever the framework calls one; the
+functions that read it are given.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Awaitable, Iterable, Iterator
+from types import CoroutineType
+from typing import Any, Callable, Protocol, Union, overload
+
+from tidegate import _core
+from tidegate._core import Decision, Limit, peer_of
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._limiter import Limiter
+from tidegate._web.active_limits import ActiveLimits
+from tidegate._web.callables import check_function
+from tidegate._web.charge import Charge, Key
+from tidegate._web.dynamic_limit import DynamicLimit
+from tidegate._web.execution import AWAITING, Awaiting, Blocking, Execution
+from tidegate._web.hooks import Hooks
+from tidegate._web.observers import observers
+from tidegate._web.refusal import service_answer
+from tidegate.keys import peer
+
+__all__ = [
+    "NO_KEY_POLICIES",
+    "Checked",
+    "Checks",
+    "RequestDecision",
+    "RequestLimiter",
+    "check_cost",
+]
+
+# A decision where nothing had to be awaited, else a coroutine of it; None: not limited.
+Checked = Union["RequestDecision", "CoroutineType[Any, Any, RequestDecision | None]", None]
+
+NO_KEY_POLICIES = ("address", "open", "closed")
+
+# Before the keys that stand in for one that the key function did not give. A key function
+# may well return what a stranger sent, but no header, path or address holds a NUL.
+_STAND_IN = "\0"
+
+# No limit lets as much through at once.
+_NEVER = 2**62
+
+_NOT_ASKED = object()
+
+
+class RequestDecision(_core.RequestDecision):
+    """A decision on one request, and what its response is to say."""
+
+    __slots__ = ()
+
+    limiter: RequestLimiter
+    limits: ActiveLimits
+
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        """What was charged, where it passed."""
+        charges: Any = self._charges
+        if not isinstance(charges, tuple):
+            # Most requests never need them, so only the key is kept at first.
+            charges = self._charges = (self.limiter._charge_of(charges, self.decision),)
+        result: tuple[Charge, ...] = charges
+        return result
+
+    def problem(self) -> bytes:
+        """The body of a refusal."""
+        return self.limits.problems.encode(self.decision, self.wait)
+
+    async def service_answer(
+        self,
+        request: Any,
+        execution: Execution,
+        *,
+        accepts: Callable[[Any], bool],
+        expected: str,
+        usual: str = "the usual body is sent",
+    ) -> Any:
+        """The service's own answer to a refusal, or USUAL; see service_answer() of refusal.py."""
+        hooks = self.limiter.hooks
+        return await service_answer(
+            hooks,
+            hooks.on_refused,
+            request,
+            self.decision,
+            execution,
+            accepts=accepts,
+            expected=expected,
+            usual=usual,
+        )
+
+    async def undo(self, execution: Execution) -> None:
+        """Gives back what was charged."""
+        for charge in self.charges:
+            await charge.undo(execution)
+
+    async def settle(self, request: Any, response: Any, execution: Execution) -> None:
+        """Charges what the response says that the request has cost."""
+        for charge in self.charges:
+            await charge.settle(request, response, execution)
+
+
+# Bound once, since it is called for each request.
+_decision = RequestDecision._make
+
+
+class Checks(Protocol):
+    """The interface of what decides on requests: one limiter, or several combined."""
+
+    @overload
+    def check(self, request: Any, execution: Blocking) -> RequestDecision | None: ...
+    @overload
+    def check(self, request: Any, execution: Awaiting = ...) -> Checked: ...
+
+
+class RequestLimiter:
+    """Decides on requests by one limiter, or by the one that a function of them chooses.
+
+    `address` reads the client's address from a request, None where it has none. `key`,
+    `cost`, `cost_after` and `exempt_when` may be functions of the request that return their
+    value or an awaitable of it. Nothing that they raise or return wrongly gets out of
+    check(): it is logged, and the request is decided by the policy `on_no_key`, by a cost of
+    1, or as not exempt; without a limit it passes. `methods` are those of requests that
+    are charged at all, all where it is None. Raises ConfigurationError at construction for
+    what is not accepted. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        limit: Limiter | DynamicLimit,
+        *,
+        address: Callable[[Any], str | None] = peer,
+        key: Callable[[Any], Any] | None = None,
+        cost: int | Callable[[Any], Any] = 1,
+        cost_after: Callable[[Any, Any], Any] | None = None,
+        exempt_when: Callable[[Any], Any] | None = None,
+        methods: frozenset[str] | None = None,
+        on_no_key: str = "address",
+        on_refused: Callable[..., Any] | None = None,
+        headers: Iterable[str],
+        retry_jitter: float | Callable[[float], Any] = 0.0,
+    ) -> None:
+        self.hooks = Hooks(cost_after=cost_after, on_refused=on_refused, retry_jitter=retry_jitter)
+        for name, function in (("key", key), ("exempt_when", exempt_when)):
+            if function is not None:
+                check_function(name, function, ("the request",))
+        if on_no_key not in NO_KEY_POLICIES:
+            raise ConfigurationError(
+                f"on_no_key is {on_no_key!r}; accepted are {', '.join(map(repr, NO_KEY_POLICIES))}"
+            )
+        if callable(cost):
+            check_function("cost", cost, ("the request",))
+        else:
+            check_cost(limit.limits if isinstance(limit, Limiter) else (), cost)
+        self.headers = headers = list(headers) if isinstance(headers, Iterator) else headers
+        self.limiter = limit if isinstance(limit, Limiter) else None
+        self.dynamic_limit = limit if isinstance(limit, DynamicLimit) else None
+        limits = ActiveLimits([limit], headers) if isinstance(limit, Limiter) else None
+        self._limits: Any = limits
+        self._address = address
+        self._key = key
+        self.cost: Any = cost
+        self._exempt_when = exempt_when
+        self._methods = methods
+        self._on_no_key = on_no_key
+        self._reads_peer = key is None and address is peer
+        # Whether a request is asked for its key alone.
+        self._is_simple = (
+            limits is not None
+            and isinstance(cost, int)
+            and methods is None
+            and exempt_when is None
+            and cost_after is None
+            # Subclasses that override hit_async take the slow path.
+            and type(limits.limiter).hit_async is Limiter.hit_async
+        )
+        self._never_waits = limits is not None and limits.limiter._loops is None
+
+    @overload
+    def check(self, request: Any, execution: Blocking) -> RequestDecision | None: ...
+    @overload
+    def check(self, request: Any, execution: Awaiting = ...) -> Checked: ...
+    def check(self, request: Any, execution: Execution = AWAITING) -> Checked:
+        """Charges the request; None where it is not limited.
+
+        Where something must be awaited, it returns a coroutine of that; never under BLOCKING.
+        """
+        key: Any = _NOT_ASKED
+        if self._is_simple and not observers.times:
+            key = peer_of(request) if self._reads_peer else None
+            if key is None:
+                key = self._asked_key(request)
+            if type(key) is str:
+                limits = self._limits
+                limiter = limits.limiter
+                if self._never_waits:
+                    decision = limiter.hit(key, self.cost)
+                    if decision.allowed:
+                        return _decision(limits.fields, decision, None, 0.0, self, limits, key)
+                    return self._finish(request, key, decision, None)
+                # A server's decision is by the server's clock.
+                decided_ns = limiter._now_ns()
+                started = execution.start_hit(limiter, key, self.cost)
+                if type(started) is Decision:
+                    return self._finish(request, key, started, decided_ns)
+                later: Any = self._finish_later(request, key, started, decided_ns)
+                waiting: Checked = later
+                return waiting
+        checked: Any = execution.run(self._check_slow(request, execution, key))
+        result: Checked = checked
+        return result
+
+    def _finish(
+        self, request: Any, key: str, decision: Decision, decided_ns: int | None
+    ) -> RequestDecision:
+        if decision.allowed:
+            limits = self._limits
+            return _decision(limits.fields, decision, decided_ns, 0.0, self, limits, key)
+        return self._refused(request, self._charge_of(key), decision, decided_ns)
+
+    async def _finish_later(
+        self, request: Any, key: str, started: Any, decided_ns: int
+    ) -> RequestDecision:
+        return self._finish(request, key, await started, decided_ns)
+
+    async def _check_slow(
+        self, request: Any, execution: Execution, key: Any
+    ) -> RequestDecision | None:
+        charge = await self.charge(request, execution, key)
+        if charge is None:
+            return None
+        if charge.key is None:
+            return self.refuse_without_key(request, charge)
+        limiter = charge.limits.limiter
+        # Before the decision, for charge.remember() must not take it for a later one.
+        decided_ns = limiter._now_ns()
+        began = time.perf_counter() if observers.times else None
+        decision = await execution.hit(limiter, charge.key, charge.cost)
+        if began is not None:
+            observers.notify_time(limiter, time.perf_counter() - began, self.hooks)
+        if not decision.allowed:
+            return self._refused(request, charge, decision, decided_ns)
+        charge.admitted = decision
+        if self.hooks.cost_after is not None:
+            await charge.remember(decided_ns, execution, is_alone=True)
+        return self.decide(charge.limits, decision, decided_ns, (charge,))
+
+    def _charge_of(self, key: Key, admitted: Decision | None = None) -> Charge:
+        """The charge of a request that is asked for its key alone."""
+        assert isinstance(self.cost, int)
+        return Charge(self.hooks, self._limits, key, self.cost, admitted)
+
+    def _refused(
+        self, request: Any, charge: Charge, decision: Decision, decided_ns: int | None
+    ) -> RequestDecision:
+        charge.notify_refusal(request, decision)
+        return self.decide(charge.limits, decision, decided_ns, ())
+
+    def decide(
+        self,
+        limits: ActiveLimits,
+        decision: Decision,
+        decided_ns: int | None,
+        charges: tuple[Charge, ...],
+    ) -> RequestDecision:
+        """A decision of this limiter. `decided_ns` is by the limiter's clock; None: the
+        decision's own time."""
+        extra = 0.0 if decision.allowed else self.hooks.extra_wait(decision)
+        return _decision(limits.fields, decision, decided_ns, extra, self, limits, charges)
+
+    async def charge(
+        self, request: Any, execution: Execution, key: Any = _NOT_ASKED
+    ) -> Charge | None:
+        """What is to be charged for the request; None where nothing is.
+
+        `key` is what _asked_key() gave, where that was called already.
+        """
+        # A WebSocket is a GET that has no name for it.
+        if self._methods is not None and getattr(request, "method", "GET") not in self._methods:
+            return None
+        if self._exempt_when is not None and await self._is_exempt(request, execution):
+            return None
+        limits = self._limits or await self._limits_of(request, execution)
+        if limits is None:
+            return None
+        if key is _NOT_ASKED:
+            key = self._asked_key(request)
+        if inspect.isawaitable(key):
+            key = await self._awaited_key(request, key, execution)
+        if key is None and self._on_no_key == "open":
+            return None
+        cost = self.cost
+        if not isinstance(cost, int):
+            cost = await self._cost_of(request, execution)
+        return Charge(self.hooks, limits, key, cost)
+
+    def refuse_without_key(self, request: Any, charge: Charge) -> RequestDecision:
+        """The decision on a request that is refused for having no key."""
+        decision = charge.limits.offline_limiter.peek(_STAND_IN, _NEVER)
+        return self._refused(request, charge, decision, None)
+
+    async def _limits_of(self, request: Any, execution: Execution) -> ActiveLimits | None:
+        assert self.dynamic_limit is not None
+        try:
+            limit = await execution.resolve(self.dynamic_limit.ask(request))
+            return None if limit is None else self.dynamic_limit.active(limit)
+        except Exception as exc:
+            self.hooks.log_throttled("the limit's function failed; the request passes", exc=exc)
+            return None
+
+    async def _is_exempt(self, request: Any, execution: Execution) -> bool:
+        assert self._exempt_when is not None
+        try:
+            return bool(await execution.resolve(self._exempt_when(request)))
+        except Exception as exc:
+            self.hooks.log_throttled("exempt_when raised; the request is not exempt", exc=exc)
+            return False
+
+    def _asked_key(self, request: Any) -> Key | Awaitable[Any] | None:
+        """The key of the request, None where the policy is to charge nobody; or what the key
+        function gave to be awaited."""
+        if self._key is None:
+            return self._address(request) or self._without_key(request, "the client has no address")
+        try:
+            key = self._key(request)
+        except Exception as exc:
+            return self._without_key(request, "the key function raised", exc=exc)
+        if (type(key) is str and key) or inspect.isawaitable(key):
+            return key
+        return self._checked_key(request, key)
+
+    async def _awaited_key(
+        self, request: Any, awaitable: Awaitable[Any], execution: Execution
+    ) -> Key | None:
+        try:
+            key = await execution.resolve(awaitable)
+        except Exception as exc:
+            return self._without_key(request, "the key function raised", exc=exc)
+        return self._checked_key(request, key)
+
+    def _checked_key(self, request: Any, key: Any) -> Key | None:
+        if isinstance(key, (str, bytes)) and key:
+            return key
+        if key is None or key in ("", b""):
+            return self._without_key(request, "the key function gave no key")
+        return self._without_key(
+            request, "the key function gave a %s, accepted is a str or bytes", type(key).__name__
+        )
+
+    def _without_key(
+        self,
+        request: Any,
+        problem: str,
+        *details: object,
+        exc: BaseException | None = None,
+    ) -> str | None:
+        """What to charge instead; None where the policy is to charge nobody."""
+        address = None
+        if self._on_no_key == "open":
+            outcome = "the request is let through"
+        elif self._on_no_key == "closed":
+            outcome = "the request is refused"
+        else:
+            address = self._address(request)
+            outcome = "the client's address is charged" if address else "all such share one limit"
+        self.hooks.log_throttled(f"{problem}; {outcome}", *details, exc=exc)
+        return None if self._on_no_key != "address" else _STAND_IN + (address or "")
+
+    async def _cost_of(self, request: Any, execution: Execution) -> int:
+        assert callable(self.cost)
+        try:
+            cost = await execution.resolve(self.cost(request))
+        except Exception as exc:
+            self.hooks.log_throttled("the cost function raised; 1 is charged", exc=exc)
+            return 1
+        if isinstance(cost, int) and not isinstance(cost, bool) and cost >= 1:
+            return cost
+        self.hooks.log_throttled(
+            "the cost function gave %.50r, accepted is an int from 1 up; 1 is charged", cost
+        )
+        return 1
+
+
+def check_cost(limits: Iterable[Limit], cost: object) -> None:
+    """Raises ConfigurationError for a cost that is none, or that `limits` never let through."""
+    accepted = "accepted is an int from 1 up, or a function of the request that returns one"
+    if isinstance(cost, bool) or not isinstance(cost, int):
+        raise ArgumentTypeError(f"the cost is {cost!r} of type {type(cost).__name__}; {accepted}")
+    if cost < 1:
+        raise ConfigurationError(f"the cost is {cost}; {accepted}")
+    for limit in limits:
+        if cost > limit.capacity:
+            raise ConfigurationError(
+                f"the cost is {cost}, which {limit} never lets through; accepted is 1 to "
+                f"{limit.capacity}"
+            )

@@ -1,0 +1,179 @@
+"""Options that a service may give in its code or in its framework's configuration."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable
+
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._limit import as_limits
+from tidegate._limiter import Limiter
+from tidegate._web.headers import check_families
+from tidegate._web.options import DEFAULTS, methods_of
+from tidegate._web.request_limiter import RequestLimiter
+from tidegate._web.shared_counters import limiter_in_scope
+from tidegate.keys import first_of, peer, user
+
+__all__ = ["Settings", "key_function"]
+
+# In the order in which they are read: later ones depend on earlier ones.
+_ORDER = (
+    "enabled",
+    "algorithm",
+    "prefix",
+    "clock",
+    "storage_options",
+    "storage",
+    "limit",
+    "endpoint_limit",
+    "key",
+    "cost",
+    "exempt_when",
+    "exempt_methods",
+    "on_no_key",
+    "on_refused",
+    "headers",
+    "retry_jitter",
+)
+_FUNCTIONS = ("limit", "endpoint_limit", "key", "cost", "exempt_when", "on_refused", "retry_jitter")
+_NAMED_KEYS = ("ip", "user", "user_or_ip")
+
+
+class Settings:
+    """What a service has chosen, in attributes of the names of the options.
+
+    `given` is what code has given, where it is not None, and comes before `configured`.
+    `name` is a format for how an option is written in the configuration, for errors to tell;
+    `accepted` are the options that it may have. `open_store` is called with the storage and
+    its options. Raises ConfigurationError that names the option.
+    """
+
+    enabled: bool
+    algorithm: str
+    prefix: str
+    clock: Any
+    storage_options: dict[str, Any]
+    storage: Any
+    limit: Any
+    endpoint_limit: Any
+    key: Any
+    cost: Any
+    exempt_when: Any
+    exempt_methods: frozenset[str]
+    on_no_key: str
+    on_refused: Any
+    headers: Any
+    retry_jitter: Any
+
+    def __init__(
+        self,
+        given: Mapping[str, Any],
+        configured: Mapping[str, Any],
+        *,
+        name: str,
+        accepted: frozenset[str],
+        open_store: Callable[[Any, dict[str, Any]], Any],
+    ) -> None:
+        known = {option: name.format(option.upper()) for option in _ORDER if option in accepted}
+        for option in configured:
+            if option not in known:
+                raise ConfigurationError(
+                    f"{name.format(str(option).upper())} is no setting; accepted are "
+                    f"{', '.join(known.values())}"
+                )
+        self._open_store = open_store
+        for option in _ORDER:
+            default = DEFAULTS[option]
+            value = given.get(option)
+            if value is not None or option not in configured:
+                setattr(self, option, self._read(option, default if value is None else value))
+                continue
+            try:
+                setattr(self, option, self._read(option, configured[option]))
+            except ConfigurationError as exc:
+                kind = ArgumentTypeError if isinstance(exc, TypeError) else ConfigurationError
+                raise kind(f"{known[option]}: {exc}") from exc
+
+    def limiter(self, limit: Any, scope: str, **options: Any) -> RequestLimiter:
+        """A request limiter whose limit counts in `scope`, with these settings as defaults."""
+        chosen = {
+            option: getattr(self, option)
+            for option in (
+                "algorithm",
+                "key",
+                "exempt_when",
+                "on_no_key",
+                "on_refused",
+                "retry_jitter",
+            )
+        }
+        return limiter_in_scope(
+            limit,
+            scope=scope,
+            store=self.storage,
+            prefix=self.prefix,
+            clock=self.clock,
+            headers=self.headers,
+            **{**chosen, **options},
+        )
+
+    def _read(self, option: str, value: Any) -> Any:
+        # No limit has a colon in it.
+        if isinstance(value, str) and ":" in value and option in _FUNCTIONS:
+            value = _imported(value)
+        if option == "enabled" and not isinstance(value, bool):
+            raise ArgumentTypeError(f"enabled is {value!r}; accepted are True and False")
+        if option in ("algorithm", "prefix") and not isinstance(value, str):
+            raise ArgumentTypeError(f"the {option} is {value!r}; accepted is a str")
+        if option == "algorithm":
+            as_limits("1/second", value)
+        if option == "storage_options" and not isinstance(value, dict):
+            raise ArgumentTypeError(f"the storage options are {value!r}; accepted is a dict")
+        if option == "storage":
+            return self._open_store(value, self.storage_options)
+        if option.endswith("limit"):
+            return value if value is None or callable(value) else as_limits(value, self.algorithm)
+        if option == "key":
+            return key_function(value)
+        if option == "exempt_methods":
+            return methods_of(value)
+        if option == "headers":
+            if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+                value = tuple(value)
+            check_families(value)
+        if option in ("cost", "exempt_when", "on_no_key", "on_refused", "retry_jitter"):
+            # A request limiter of no limit knows what is accepted.
+            nothing = Limiter("1000000000/second", storage=self.storage)
+            RequestLimiter(nothing, address=peer, headers=(), **{option: value})
+        return value
+
+
+def key_function(key: Any) -> Any:
+    """The key function that `key` is, or names."""
+    if isinstance(key, str) and ":" in key:
+        key = _imported(key)
+    if key is None or callable(key):
+        return key
+    if key == "ip":
+        return peer
+    if key == "user":
+        return user()
+    if key == "user_or_ip":
+        return first_of(user(), peer)
+    raise ConfigurationError(
+        f"the key is {key!r}; accepted is a function of the request, "
+        f"{', '.join(map(repr, _NAMED_KEYS))}, or 'package.module:function'"
+    )
+
+
+def _imported(name: str) -> Any:
+    try:
+        found = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise ConfigurationError(
+            f"{name!r} cannot be imported ({exc}); accepted is 'package.module:function'"
+        ) from exc
+    if not callable(found):
+        raise ArgumentTypeError(f"{name!r} is {found!r}; accepted is a function")
+    return found

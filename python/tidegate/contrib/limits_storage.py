@@ -1,0 +1,334 @@
+"""Storages for the `limits` package, and so for Flask-Limiter and slowapi.
+
+Importing this module registers ``tidegate+memory://``, ``tidegate+shm://NAME``,
+``tidegate+redis://HOST`` and their ``async+`` forms with `limits`: what follows
+``tidegate+`` is a storage URI of tidegate. Fixed windows are aligned to the epoch, moving
+windows are sliding logs (beyond a million, sliding windows, which is logged), sliding windows
+are decided in integers; none lets more through than its limit, and a refused call is charged
+to none. The numbers that `limits` reports are
+tidegate's own, except that the reset of a sliding window is never said to be further away
+than one window, which is the longest that `limits` can express.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import time
+from typing import Any
+
+from limits import RateLimitItem
+from limits.aio.storage import MovingWindowSupport as AsyncMovingWindowSupport
+from limits.aio.storage import SlidingWindowCounterSupport as AsyncSlidingWindowCounterSupport
+from limits.aio.storage import Storage as AsyncStorage
+from limits.limits import GRANULARITIES
+from limits.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
+
+from tidegate._core import Decision, Limit
+from tidegate._errors import ConfigurationError, TidegateError
+from tidegate._limiter import Limiter
+
+__all__ = ["AsyncTidegateStorage", "TidegateStorage"]
+
+log = logging.getLogger("tidegate")
+
+_SCHEMES = [
+    f"tidegate+{scheme}"
+    for scheme in (
+        *("memory", "shm"),
+        *("redis", "rediss", "redis+unix", "redis+cluster", "redis+sentinel"),
+        *("valkey", "valkeys", "valkey+unix", "valkey+cluster", "valkey+sentinel"),
+    )
+]
+
+# Limiters are cheap to make again: what they count is in the store.
+_MAX_LIMITERS = 1024
+
+# The longest sliding log there is.
+_MAX_LOG = 1_000_000
+
+
+class _Limiters:
+    """The limiters of one storage, by what `limits` says when it calls."""
+
+    def __init__(self, uri: str | None, options: dict[str, Any]) -> None:
+        scheme, _, rest = (uri or "tidegate+memory://").partition("tidegate+")
+        if scheme not in ("", "async+") or not rest:
+            raise ConfigurationError(
+                "the storage URI does not begin with 'tidegate+' or 'async+tidegate+', "
+                "which is what is accepted"
+            )
+        self._uri = rest
+        self._clock = options.pop("clock", None)
+        self._prefix = options.pop("prefix", "tg")
+        self._options = options
+        self._open()
+
+    def _open(self) -> None:
+        limit = Limit(1, 1.0, algorithm="fixed-window")
+        self.probe = Limiter(
+            limit, storage=self._uri, prefix=self._prefix, clock=self._clock, **self._options
+        )
+        self.of = functools.lru_cache(maxsize=_MAX_LIMITERS)(self._make)
+
+    def _make(self, algorithm: str, count: int, period: int) -> Limiter:
+        if algorithm == "sliding-log" and count > _MAX_LOG:
+            log.warning(
+                "rate limiting: a moving window of %d is beyond %d, and decided as a "
+                "sliding-window-counter",
+                *(count, _MAX_LOG),
+            )
+            algorithm = "sliding-window"
+        return Limiter(
+            Limit(count, float(period), algorithm=algorithm),
+            storage=self.probe.storage,
+            prefix=self._prefix,
+            clock=self._clock,
+        )
+
+    def forget(self) -> None:
+        """Makes every key as good as new, where nobody else uses the store."""
+        if self._uri.partition(":")[0] != "memory":
+            raise NotImplementedError(
+                "a store that other processes share is not cleared as a whole; clear(key) is"
+            )
+        self._open()
+
+
+def _read(key: str) -> tuple[int, int]:
+    """Amount and seconds of the limit whose `key_for` made `key`."""
+    parts = key.rsplit("/", 3)
+    if len(parts) == 4 and parts[3] in GRANULARITIES:
+        item: type[RateLimitItem] = GRANULARITIES[parts[3]]
+        try:
+            return int(parts[1]), int(parts[2]) * item.GRANULARITY.seconds
+        except ValueError:
+            pass
+    raise ConfigurationError(
+        f"the key ends in {key[-40:]!r}; accepted are keys of RateLimitItem.key_for(), which end "
+        "in /AMOUNT/MULTIPLES/GRANULARITY"
+    )
+
+
+def _used(decision: Decision) -> int:
+    return decision.limit - decision.remaining
+
+
+def _moving(decision: Decision, next_unit: Decision, expiry: int) -> tuple[float, int]:
+    return time.time() + next_unit.retry_after - expiry, _used(decision)
+
+
+def _sliding(decision: Decision, next_unit: Decision, expiry: int) -> tuple[int, float, int, float]:
+    # `limits` reduces the time to live modulo the window.
+    ttl = min(next_unit.retry_after, math.nextafter(expiry, 0.0))
+    return 0, 0.0, _used(decision), ttl
+
+
+class TidegateStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
+    """A storage of tidegate for the synchronous strategies of `limits`.
+
+    `uri` is ``tidegate+`` and a storage URI of tidegate; `options` are those of the storage,
+    `prefix` and `clock` those of tidegate.Limiter. Raises ConfigurationError for what is not
+    accepted, StorageError where the store cannot be opened. Thread-safe.
+    """
+
+    STORAGE_SCHEME = list(_SCHEMES)  # noqa: RUF012
+
+    def __init__(
+        self, uri: str | None = None, wrap_exceptions: bool = False, **options: Any
+    ) -> None:
+        super().__init__(uri, wrap_exceptions=wrap_exceptions)
+        self._limiters = _Limiters(uri, options)
+
+    @property
+    def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:
+        return TidegateError
+
+    def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+        """The count of the window with `amount` in it; beyond the limit, nothing is charged."""
+        count, _ = _read(key)
+        if count < 1:
+            return amount
+        limiter = self._limiters.of("fixed-window", count, expiry)
+        if amount < 1:
+            return _used(limiter.peek(key))
+        decision = limiter.hit(key, amount)
+        return _used(decision) + (0 if decision.allowed else amount)
+
+    def get(self, key: str) -> int:
+        count, period = _read(key)
+        return _used(self._limiters.of("fixed-window", count, period).peek(key)) if count > 0 else 0
+
+    def get_expiry(self, key: str) -> float:
+        count, period = _read(key)
+        if count < 1:
+            return time.time()
+        decision = self._limiters.of("fixed-window", count, period).peek(key)
+        return time.time() + decision.reset_after
+
+    def check(self) -> bool:
+        return not self._limiters.probe.peek("check").degraded
+
+    def reset(self) -> int | None:
+        """Clears a memory store. Raises NotImplementedError for one that others share."""
+        self._limiters.forget()
+        return None
+
+    def clear(self, key: str) -> None:
+        count, period = _read(key)
+        if count > 0:
+            for algorithm in ("fixed-window", "sliding-log"):
+                self._limiters.of(algorithm, count, period).reset(key)
+
+    def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        return self._acquire("sliding-log", key, limit, expiry, amount)
+
+    def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
+        if limit < 1:
+            return time.time(), 0
+        return _moving(*self._look("sliding-log", key, limit, expiry), expiry)
+
+    def acquire_sliding_window_entry(
+        self, key: str, limit: int, expiry: int, amount: int = 1
+    ) -> bool:
+        return self._acquire("sliding-window", key, limit, expiry, amount)
+
+    def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
+        count, _ = _read(key)
+        if count < 1:
+            return 0, 0.0, 0, 0.0
+        return _sliding(*self._look("sliding-window", key, count, expiry), expiry)
+
+    def clear_sliding_window(self, key: str, expiry: int) -> None:
+        count, _ = _read(key)
+        if count > 0:
+            self._limiters.of("sliding-window", count, expiry).reset(key)
+
+    def _acquire(self, algorithm: str, key: str, limit: int, expiry: int, amount: int) -> bool:
+        if limit < 1:
+            return False
+        return amount < 1 or self._limiters.of(algorithm, limit, expiry).allow(key, amount)
+
+    def _look(self, algorithm: str, key: str, limit: int, expiry: int) -> tuple[Decision, Decision]:
+        """What is used, and when one unit more than is free now will be."""
+        limiter = self._limiters.of(algorithm, limit, expiry)
+        decision = limiter.peek(key)
+        if decision.remaining in (0, limit):
+            return decision, decision
+        return decision, limiter.peek(key, decision.remaining + 1)
+
+
+class AsyncTidegateStorage(
+    AsyncStorage, AsyncMovingWindowSupport, AsyncSlidingWindowCounterSupport
+):
+    """As TidegateStorage, for the strategies of `limits.aio`. Never blocks the event loop."""
+
+    STORAGE_SCHEME = ["async+" + scheme for scheme in _SCHEMES]  # noqa: RUF012
+
+    def __init__(
+        self, uri: str | None = None, wrap_exceptions: bool = False, **options: Any
+    ) -> None:
+        super().__init__(uri, wrap_exceptions=wrap_exceptions)
+        self._limiters = _Limiters(uri, options)
+
+    @property
+    def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:
+        return TidegateError
+
+    async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+        """The count of the window with `amount` in it; beyond the limit, nothing is charged."""
+        count, _ = _read(key)
+        if count < 1:
+            return amount
+        limiter = self._limiters.of("fixed-window", count, expiry)
+        if amount < 1:
+            return _used(await _peek(limiter, key))
+        decision = await limiter.hit_async(key, amount)
+        return _used(decision) + (0 if decision.allowed else amount)
+
+    async def get(self, key: str) -> int:
+        count, period = _read(key)
+        if count < 1:
+            return 0
+        return _used(await _peek(self._limiters.of("fixed-window", count, period), key))
+
+    async def get_expiry(self, key: str) -> float:
+        count, period = _read(key)
+        if count < 1:
+            return time.time()
+        decision = await _peek(self._limiters.of("fixed-window", count, period), key)
+        return time.time() + decision.reset_after
+
+    async def check(self) -> bool:
+        return not (await _peek(self._limiters.probe, "check")).degraded
+
+    async def reset(self) -> int | None:
+        """Clears a memory store. Raises NotImplementedError for one that others share."""
+        self._limiters.forget()
+        return None
+
+    async def clear(self, key: str) -> None:
+        count, period = _read(key)
+        if count > 0:
+            for algorithm in ("fixed-window", "sliding-log"):
+                await _reset(self._limiters.of(algorithm, count, period), key)
+
+    async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        return await self._acquire("sliding-log", key, limit, expiry, amount)
+
+    async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
+        if limit < 1:
+            return time.time(), 0
+        return _moving(*await self._look("sliding-log", key, limit, expiry), expiry)
+
+    async def acquire_sliding_window_entry(
+        self, key: str, limit: int, expiry: int, amount: int = 1
+    ) -> bool:
+        return await self._acquire("sliding-window", key, limit, expiry, amount)
+
+    async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
+        count, _ = _read(key)
+        if count < 1:
+            return 0, 0.0, 0, 0.0
+        return _sliding(*await self._look("sliding-window", key, count, expiry), expiry)
+
+    async def clear_sliding_window(self, key: str, expiry: int) -> None:
+        count, _ = _read(key)
+        if count > 0:
+            await _reset(self._limiters.of("sliding-window", count, expiry), key)
+
+    async def _acquire(
+        self, algorithm: str, key: str, limit: int, expiry: int, amount: int
+    ) -> bool:
+        if limit < 1:
+            return False
+        if amount < 1:
+            return True
+        return bool(await self._limiters.of(algorithm, limit, expiry).hit_async(key, amount))
+
+    async def _look(
+        self, algorithm: str, key: str, limit: int, expiry: int
+    ) -> tuple[Decision, Decision]:
+        limiter = self._limiters.of(algorithm, limit, expiry)
+        decision = await _peek(limiter, key)
+        if decision.remaining in (0, limit):
+            return decision, decision
+        return decision, await _peek(limiter, key, decision.remaining + 1)
+
+
+async def _peek(limiter: Limiter, key: str, cost: int = 1) -> Decision:
+    # A limiter whose store does no I/O need not have the async form.
+    peek_async = getattr(limiter, "peek_async", None)
+    if peek_async is None:
+        return limiter.peek(key, cost)
+    decision: Decision = await peek_async(key, cost)
+    return decision
+
+
+async def _reset(limiter: Limiter, key: str) -> None:
+    reset_async = getattr(limiter, "reset_async", None)
+    if reset_async is None:
+        limiter.reset(key)
+    else:
+        await reset_async(key)

@@ -1,0 +1,185 @@
+"""The rooms of the Python package: which modules are where, and which may import which."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "python" / "tidegate"
+
+# By room: its modules (a folder stands for all that it holds), and the rooms that these may
+# import beside their own. docs/design.md has the same table.
+ROOMS: dict[str, tuple[str, str]] = {
+    "core": ("_core, _errors", ""),
+    "storage": ("_storage/", "core"),
+    "limiter": (
+        "_asyncio, _clock, _limit, _limiter, _plan, _replay, _slot, _stats, _wait_queue",
+        "core, storage",
+    ),
+    "web": ("_web/, asgi, wsgi, keys, refusals", "core, storage, limiter"),
+    "integrations": ("_integrations/, fastapi, flask, django", "core, storage, limiter, web"),
+    "metrics": ("_metrics, prometheus, opentelemetry", "core, limiter, web"),
+    "contrib": ("contrib/, limits", "core, limiter"),
+    "package": ("__init__", "core, limiter, integrations"),
+    "command line": ("_cli/, __main__", "core, storage, limiter, web"),
+}
+
+FRAMEWORKS = {"django", "fastapi", "flask", "starlette", "werkzeug"}
+# Documented by its framework in spite of its name.
+DOCUMENTED = {"_get_current_object"}
+
+
+def _modules() -> dict[str, Path]:
+    """All modules by name below the package, stubs in place of what is compiled."""
+    found = {}
+    for path in sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")]):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if parts[-1] == "__init__" and len(parts) > 1:
+            parts = parts[:-1]
+        found[".".join(parts)] = path
+    return found
+
+
+MODULES = _modules()
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """What a module imports of the package: at its top, late, and for type checkers alone."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            package, _, rest = name.partition(".")
+            if package == "tidegate" and rest:
+                parent = rest.rpartition(".")[0] or "__init__"
+                yield rest if rest in MODULES else parent
+
+
+IMPORTS = {name: set(_imported(tree)) - {name} for name, tree in TREES.items()}
+
+
+def _room(module: str) -> str:
+    for room, (members, _) in ROOMS.items():
+        for member in members.split(", "):
+            folder = member.rstrip("/")
+            if module == folder or (folder != member and module.startswith(f"{folder}.")):
+                return room
+    raise AssertionError(f"{module} is in no room")
+
+
+def _cycle(start: str) -> list[str] | None:
+    """A way from a module back to itself, None where there is none."""
+    waiting = [[start]]
+    seen = set()
+    while waiting:
+        way = waiting.pop()
+        for module in sorted(IMPORTS[way[-1]]):
+            if module == start:
+                return [*way, start]
+            if module not in seen:
+                seen.add(module)
+                waiting.append([*way, module])
+    return None
+
+
+def test_modules_are_found() -> None:
+    assert {"_core", "_limiter", "_web.request_limiter", "_cli.demo.service"} <= set(MODULES)
+    assert "_storage.uri" in IMPORTS["_limiter"]
+    assert "_asyncio" in IMPORTS["_limiter"], "late imports are read"
+    assert "_plan" in IMPORTS["__init__"], "imports for type checkers are read"
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    assert [way for module in MODULES if (way := _cycle(module))] == []
+
+
+def test_rooms_import_only_the_rooms_below_them() -> None:
+    wrong = [
+        f"{name} ({_room(name)}) imports {module} ({_room(module)})"
+        for name, modules in IMPORTS.items()
+        for module in sorted(modules)
+        if _room(module) not in {_room(name), *ROOMS[_room(name)][1].split(", ")}
+    ]
+    assert wrong == []
+
+
+def test_the_table_of_rooms_is_that_of_the_design_document() -> None:
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([a-z ]+) \| (`.+) \| .+ \| (.+) \|$", text, re.MULTILINE)
+    documented = {
+        room: (members.replace("`", ""), "" if below == "nothing" else below)
+        for room, members, below in rows
+    }
+    assert documented == ROOMS
+
+
+def test_at_most_twelve_private_modules_lie_outside_of_the_rooms_folders() -> None:
+    private = [path.name for path in PACKAGE.glob("_[a-z]*.py*") if path.is_file()]
+    assert "_limiter.py" in private
+    assert len(private) <= 12
+
+
+def test_importing_tidegate_loads_only_the_limiter_and_storages() -> None:
+    look = "import sys, tidegate; print(*(name for name in sys.modules if 'tidegate' in name))"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[2] or "__init__" for name in done.stdout.split()}
+    assert {_room(name) for name in loaded} == {"core", "storage", "limiter", "package"}
+    assert "_asyncio" not in loaded
+
+
+def test_modules_that_the_extension_names_exist() -> None:
+    sources = (ROOT / "python" / "bindings").rglob("*.cc")
+    named = {
+        name
+        for source in sources
+        for name in re.findall(r'import\("tidegate\.(\w+)"\)', source.read_text(encoding="utf-8"))
+    }
+    assert named
+    assert named <= set(MODULES)
+
+
+def _root(node: ast.expr) -> str | None:
+    while isinstance(node, (ast.Attribute, ast.Call)):
+        node = node.value if isinstance(node, ast.Attribute) else node.func
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def test_only_integrations_touch_private_parts_of_frameworks() -> None:
+    touched = []
+    for name, tree in TREES.items():
+        if name.startswith("_integrations."):
+            continue
+        of_frameworks = {
+            alias.asname or alias.name.partition(".")[0]
+            for node in ast.walk(tree)
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for alias in node.names
+            if (getattr(node, "module", None) or alias.name).partition(".")[0] in FRAMEWORKS
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute):
+                owner, attribute = node.value, node.attr
+            elif (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in ("getattr", "setattr")
+                and isinstance(node.args[1], ast.Constant)
+            ):
+                owner, attribute = node.args[0], str(node.args[1].value)
+            else:
+                continue
+            is_private = attribute.startswith("_") and not attribute.startswith("__")
+            if is_private and attribute not in DOCUMENTED and _root(owner) in of_frameworks:
+                touched.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
+    assert touched == []

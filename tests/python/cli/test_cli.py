@@ -1,0 +1,169 @@
+"""The command, and what `check` says of limits."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import processes
+import pytest
+import tidegate as tg
+from tidegate._cli.explain import burst_chart, in_words, span
+from tidegate._cli.main import main
+
+ALGORITHMS = (
+    "token-bucket",
+    "leaky-bucket",
+    "fixed-window",
+    "sliding-window",
+    "sliding-log",
+    "concurrency",
+)
+
+
+def test_version(capsys):
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out == f"{tg.__version__}\n"
+
+
+def test_as_a_module():
+    command = [sys.executable, "-m", "tidegate", "version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{tg.__version__}\n"
+
+
+def test_nobody_has_to_read_to_the_end():
+    command = [sys.executable, "-m", "tidegate", "check", "10/second; 100/hour"]
+    with processes.running(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        process.wait()
+    assert process.returncode == 1
+
+
+def test_check(capsys):
+    assert main(["check", "10/second burst 40"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:6] == [
+        "10/second burst 40  (token-bucket)",
+        "",
+        "  10 calls per second on average, and up to 40 at once after a rest.",
+        "  One more passes every 100 ms; what was used up is whole again after 4 s.",
+        "",
+        "  A client asks 60 times at once, and goes on at twice the rate (█ passes, ░ refused):",
+    ]
+    assert re.fullmatch(r"   at once  █{27}░{13}  40 pass 20 refused", lines[7])
+    assert re.fullmatch(r"  to 0\.5 s  ███░░░░ +5 pass  5 refused", lines[8])
+    assert len(lines) == 20
+
+
+def test_check_of_several_limits(capsys):
+    assert main(["check", "5/2 seconds; 100/hour"]) == 0
+    out = capsys.readouterr().out
+    assert "5/2 seconds  (token-bucket)" in out
+    assert "100/hour  (token-bucket)" in out
+    assert out.count("A client asks") == 1
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_check_of_every_algorithm(algorithm, capsys):
+    assert main(["check", "6/minute", "--algorithm", algorithm]) == 0
+    out = capsys.readouterr().out
+    assert f"6/minute  ({algorithm})" in out
+    assert "6 pass 3 refused" in out
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "text", ["1/ns", "1000/us", "7/3 s", "1000000/h", "3/month", "1/year", "9/50 years"]
+)
+def test_every_limit_can_be_shown(text, algorithm):
+    limit = tg.parse(text, algorithm=algorithm)
+    assert len(in_words(limit)) == 2
+    lines = burst_chart([limit], plain=True)
+    assert len(lines) == 15
+    assert all(line.isascii() for line in lines)
+    assert max(map(len, lines[1:])) <= 100
+
+
+def test_the_chart_counts_what_single_calls_would():
+    limit = tg.Limit("7/10 seconds", algorithm="sliding-window")
+    rows = [
+        re.search(r"([\d,]+) pass +([\d,]+) refused$", line) for line in burst_chart([limit])[2:]
+    ]
+    clock = tg.ManualClock(0)
+    limiter = tg.Limiter(limit, clock=clock)
+    asked = 0
+    for number, row in enumerate(rows):
+        results = []
+        if number == 0:
+            results = [limiter.allow("client") for _ in range(11)]
+        for instant in range(1, 21) if number else ():
+            now_ns = (number - 1) * 10**9 + instant * 10**9 // 20
+            clock.set_ns(now_ns)
+            due = 14 * now_ns // 10**10
+            results += [limiter.allow("client") for _ in range(due - asked)]
+            asked = due
+        assert (int(row[1]), int(row[2])) == (sum(results), len(results) - sum(results))
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (1, "1 ns"),
+        (1500, "1.5 us"),
+        (600e6, "600 ms"),
+        (1e9 / 7, "143 ms"),
+        (12e9, "12 s"),
+        (90e9, "1.5 min"),
+        (36e11, "1 h"),
+        (86400e9 * 36500, "36,500 d"),
+    ],
+)
+def test_spans(ns, text):
+    assert span(ns) == text
+
+
+def test_a_terminal_that_knows_no_blocks():
+    done = subprocess.run(
+        [sys.executable, "-m", "tidegate", "check", "7/s"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        check=True,
+    )
+    assert b"(# passes, . refused)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["check", "lots"], "tidegate: cannot read the limit 'lots'"),
+        (["check", "5/minute", "--algorithm", "magic"], "unknown algorithm 'magic'"),
+        (["check", ""], "tidegate: "),
+        (["check", "\udcff/s"], "tidegate: "),
+    ],
+)
+def test_what_is_no_limit(arguments, message, capsys):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("arguments", [[], ["check"], ["sail"], ["demo", "--lines", "0"]])
+def test_what_is_no_command(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: tidegate" in capsys.readouterr().err
+
+
+def test_the_demo_names_the_extra_that_is_missing(monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["demo"]) == 1
+    assert capsys.readouterr().err == (
+        "tidegate: the demo needs fastapi and uvicorn: pip install 'tidegate[demo]'\n"
+    )

@@ -1,0 +1,35 @@
+"""`tidegate shm`, over a memory of the test's own."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import tidegate
+from tidegate._cli.main import main
+from tidegate._core import ShmStore
+
+
+def test_a_memory_is_listed_shown_and_removed(capsys: pytest.CaptureFixture[str]) -> None:
+    name = f"cli-{os.getpid()}"
+    limiter = tidegate.Limiter("100/hour", storage=f"shm://{name}?capacity=1000")
+    try:
+        limiter.hit("user:42", cost=50)
+        assert main(["shm", "list"]) == 0
+        (row,) = [line for line in capsys.readouterr().out.splitlines() if name in line]
+        assert row.split()[1:3] == ["1,000", "1"]
+
+        assert main(["shm", "show", name]) == 0
+        shown = capsys.readouterr().out
+        assert ShmStore.path_of(name) in shown
+        assert "  live               1\n" in shown
+
+        assert main(["shm", "top", name, "--rounds", "1", "--interval", "0"]) == 0
+        busiest = capsys.readouterr().out.splitlines()[-1]
+        assert 1700 < float(busiest.split()[1]) <= 1800
+    finally:
+        assert main(["shm", "remove", name]) == 0
+    assert not os.path.exists(ShmStore.path_of(name))
+    capsys.readouterr()
+    assert main(["shm", "show", name]) == 2
+    assert "accepted" in capsys.readouterr().err

@@ -1,0 +1,467 @@
+"""Django: the middleware and the decorator, in its test clients and under real servers."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import tidegate as tg
+
+pytest.importorskip("django")
+
+import django
+from django.conf import settings
+
+if not settings.configured:
+    settings.configure()
+
+from asgiref.sync import async_to_sync, iscoroutinefunction
+from django.core import checks
+from django.core.asgi import get_asgi_application
+from django.core.exceptions import ImproperlyConfigured, PermissionDenied
+from django.http import Http404, HttpResponse, StreamingHttpResponse
+from django.test import AsyncClient, override_settings
+from django.test import Client as DjangoClient
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views import View
+from tidegate._integrations import django_views
+from tidegate.django import RateLimitMiddleware, SettingsError, rate_limit
+
+of_django = rate_limit
+NOW = 1_700_000_000 * 10**9
+MIDDLEWARE = "tidegate.django.RateLimitMiddleware"
+AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
+
+
+@pytest.fixture
+def clock():
+    return tg.ManualClock(NOW)
+
+
+@contextlib.contextmanager
+def project(clock, urls=(), middleware=(MIDDLEWARE,), **tidegate):
+    """A project of these views, whose counts are its own."""
+    tidegate.setdefault("STORAGE", tg.Limiter("1/second").storage)
+    tidegate.setdefault("CLOCK", clock)
+    with override_settings(
+        ALLOWED_HOSTS=["*"],
+        ROOT_URLCONF=(path("page/<str:rest>", page), *urls),
+        MIDDLEWARE=list(middleware),
+        DEBUG_PROPAGATE_EXCEPTIONS=False,
+        TIDEGATE=tidegate,
+    ):
+        yield
+
+
+def page(request, rest=""):
+    return HttpResponse("page")
+
+
+async def page_later(request):
+    return HttpResponse("page")
+
+
+class Both:
+    """Django's two test clients under one interface."""
+
+    def __init__(self, kind):
+        self.is_async = kind == "async"
+
+    def __call__(self, path, method="get", **options):
+        # A client keeps the middleware that it has loaded.
+        client = AsyncClient if self.is_async else DjangoClient
+        send = getattr(client(raise_request_exception=False), method)
+        return async_to_sync(send)(path, **options) if self.is_async else send(path, **options)
+
+    def statuses(self, *paths, **options):
+        return [self(path, **options).status_code for path in paths]
+
+
+@pytest.fixture(params=["sync", "async"])
+def ask(request):
+    return Both(request.param)
+
+
+def test_a_project_has_one_count_for_each_client(clock, ask):
+    with project(clock, LIMIT="2/minute"):
+        first = ask("/page/1")
+        assert first.status_code == 200
+        assert first.headers["X-RateLimit-Limit"] == "2"
+        assert first.headers["RateLimit"] == '"2/minute";r=1;t=30'
+        assert ask.statuses("/nowhere", "/page/2", "/page/3") == [404, 429, 429]
+        refusal = ask("/page/4")
+        assert refusal.headers["Content-Type"] == "application/problem+json"
+        assert refusal.headers["Retry-After"] == "30"
+        assert refusal.json()["violated-policies"] == ["2/minute"]
+        assert ask.statuses(*["/page/1"] * 3, method="options") == [200, 200, 200]
+        assert ask("/page/1", "head").content == b""
+        clock.advance(30)
+        assert ask.statuses("/page/1", "/page/1") == [200, 429]
+
+
+def test_errors_and_streams_carry_the_fields(clock, ask):
+    def fault(request):
+        raise ZeroDivisionError
+
+    def forbidden(request):
+        raise PermissionDenied
+
+    def stream(request):
+        return StreamingHttpResponse(iter([b"a", b"b"]))
+
+    urls = [path("fault", fault), path("forbidden", forbidden), path("stream", stream)]
+    with project(clock, urls, LIMIT="9/minute"), quiet():
+        for where, status in (("/fault", 500), ("/forbidden", 403), ("/nowhere", 404)):
+            answer = ask(where)
+            assert (answer.status_code, answer.headers["X-RateLimit-Limit"]) == (status, "9")
+        if not ask.is_async:
+            answer = ask("/stream")
+            assert b"".join(answer.streaming_content) == b"ab"
+            assert answer.headers["X-RateLimit-Remaining"] == "5"
+
+
+@contextlib.contextmanager
+def quiet():
+    """Without Django's own log of errors."""
+    logger = logging.getLogger("django.request")
+    was, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was
+
+
+def test_a_limit_of_a_view(clock, ask):
+    with project(clock, LIMIT="9/minute"):
+        urls = [
+            path("plain", rate_limit("1/minute")(page)),
+            path("later", rate_limit("1/minute")(page_later)),
+        ]
+    with project(clock, urls, LIMIT="9/minute"):
+        first = ask("/plain")
+        assert first.headers["X-RateLimit-Limit"] == "1"
+        assert first.headers["RateLimit-Policy"] == '"1/minute";q=1;w=60, "9/minute";q=9;w=60'
+        refusal = ask("/plain")
+        assert refusal.status_code == 429
+        assert refusal.headers["Retry-After"] == "60"
+        assert refusal.json()["violated-policies"] == ["1/minute"]
+        assert ask.statuses("/later", "/later") == [200, 429]
+
+
+def test_exceptions_of_a_limited_view_carry_its_fields_through_the_middleware(clock, ask):
+    with project(clock):
+
+        @rate_limit("3/minute")
+        def missing(request):
+            raise Http404
+
+    for middleware, expected in (([MIDDLEWARE], "2"), ([], None)):
+        with project(clock, [path("missing", missing)], middleware), quiet():
+            answer = ask("/missing")
+            assert answer.status_code == 404
+            assert answer.headers.get("X-RateLimit-Remaining") == expected
+
+
+@pytest.mark.parametrize("is_general", [False, True])
+def test_classes_of_views(clock, ask, is_general):
+    # A service of several frameworks has the one that is for all.
+    rate_limit = functools.partial(tg.rate_limit, clock=clock) if is_general else of_django
+    with project(clock):
+        shared = rate_limit("1/minute")
+
+        @method_decorator(shared, name="dispatch")
+        class Dispatched(View):
+            def get(self, request):
+                return HttpResponse("got")
+
+        @method_decorator(shared, name="dispatch")
+        class Another(View):
+            def get(self, request):
+                return HttpResponse("got")
+
+        @method_decorator([noticed, rate_limit("1/minute"), noticed], name="get")
+        class Later(View):
+            async def get(self, request):
+                return HttpResponse("got")
+
+            async def post(self, request):
+                return HttpResponse("posted")
+
+        @method_decorator(rate_limit("1/minute", key=key_later), name="dispatch")
+        class LaterDispatched(View):
+            async def get(self, request):
+                return HttpResponse("got")
+
+        @rate_limit("1/minute")
+        class Decorated(View):
+            def get(self, request):
+                return HttpResponse("got")
+
+        @rate_limit("1/minute", key=key_later)
+        class LaterDecorated(View):
+            async def get(self, request):
+                return HttpResponse("got")
+
+        class Method(View):
+            @rate_limit("1/minute")
+            def get(self, request):
+                return HttpResponse("got")
+
+    views = [Dispatched, Another, LaterDispatched, Decorated, LaterDecorated, Method]
+    # Before 5.2 method_decorator() does not mark what it makes of async methods.
+    marked = [Later] if django.VERSION >= (5, 2) else []
+    urls = [path(view.__name__, view.as_view()) for view in [*views, *marked]]
+    with project(clock, urls):
+        for view in views:
+            first, second = (ask(f"/{view.__name__}") for _ in range(2))
+            assert (view, first.status_code, second.status_code) == (view, 200, 429)
+            assert first.headers["X-RateLimit-Limit"] == "1"
+            assert second.headers["Retry-After"] == "60"
+        for _ in marked:
+            assert ask.statuses("/Later", "/Later") == [200, 429]
+            assert ask.statuses("/Later", "/Later", method="post") == [200, 200]
+
+
+def test_methods_are_limited_where_djangos_method_decorator_is_another(clock, ask, monkeypatch):
+    monkeypatch.setattr(django_views, "_knows_methods", False)
+    monkeypatch.setattr(django_views, "_DUMMY", "of another name")
+    monkeypatch.setattr(django_views, "_is_bound", lambda view: False)
+
+    class Page(View):
+        @method_decorator(rate_limit("1/minute", clock=clock))
+        def get(self, request):
+            return HttpResponse("got")
+
+    with project(clock, [path("methods", Page.as_view())]):
+        assert ask.statuses("/methods", "/methods") == [200, 429]
+
+
+def test_djangos_method_decorator_is_the_one_that_is_known():
+    assert django_views._knows_methods
+
+
+async def key_later(request):
+    return "everybody"
+
+
+def noticed(view):
+    """A decorator as others write them."""
+    from functools import wraps
+
+    if iscoroutinefunction(view):
+
+        @wraps(view)
+        async def inner(*args, **kwargs):
+            return await view(*args, **kwargs)
+    else:
+
+        @wraps(view)
+        def inner(*args, **kwargs):
+            return view(*args, **kwargs)
+
+    return inner
+
+
+def test_stacked_methods_scopes_and_costs(clock, ask):
+    with project(clock):
+        view = rate_limit("9/minute", scope="both")(
+            rate_limit("2/minute", methods=["POST"], cost_after=lambda request, answer: 2)(page)
+        )
+        other = rate_limit("9/minute", scope="both")(page)
+    with project(clock, [path("view", view), path("other", other)]):
+        assert ask.statuses(*["/view"] * 3) == [200] * 3
+        assert ask.statuses(*["/view"] * 2, method="post") == [200, 429]
+        assert ask("/other").headers["X-RateLimit-Remaining"] == "4"
+
+
+def test_by_user(clock, ask):
+    def authenticates(get_response):
+        def answer(request):
+            name = request.headers.get("x-user")
+            request.user = SimpleNamespace(pk=name, is_authenticated=name is not None)
+            return get_response(request)
+
+        return answer
+
+    module = SimpleNamespace(authenticates=authenticates)
+    sys.modules["tests_django_middleware"] = module
+    middleware = ["tests_django_middleware.authenticates", MIDDLEWARE]
+    with project(clock, middleware=middleware, LIMIT="1/minute", KEY="user_or_ip"):
+        for user, status in (("a", 200), ("b", 200), ("a", 429)):
+            assert ask("/page/1", headers={"x-user": user}).status_code == status
+        assert ask.statuses("/page/1", "/page/1") == [200, 429]
+
+
+def test_on_refused_and_exemptions(clock, ask, caplog):
+    options = {
+        "LIMIT": "1/minute",
+        "EXEMPT_WHEN": lambda request: "free" in request.path,
+        "COST": lambda request: 1,
+    }
+    with project(clock, ON_REFUSED=lambda *_: HttpResponse("slow", status=503), **options):
+        assert ask.statuses("/page/1", "/page/1", "/page/free") == [200, 503, 200]
+        assert ask("/page/1").headers["Retry-After"] == "60"
+    with project(clock, ON_REFUSED=lambda *_: "slow", **options):
+        assert ask.statuses("/page/1", "/page/1") == [200, 429]
+        assert "on_refused gave a str, accepted is an HttpResponse" in caplog.text
+
+
+def test_disabled(clock, ask):
+    with project(clock):
+        view = rate_limit("1/minute", exempt_when=lambda request: "free" in request.GET)(page)
+    urls = [path("view", view)]
+    with project(clock, urls, LIMIT="1/minute", ENABLED=False):
+        assert ask.statuses(*["/view"] * 3) == [200] * 3
+    with project(clock, urls):
+        assert ask.statuses("/view", "/view", "/view?free") == [200, 429, 200]
+
+
+def test_async_functions(clock):
+    later = Both("async")
+    with project(clock, LIMIT="1/minute", KEY=key_later):
+        assert later.statuses("/page/1", "/page/2") == [200, 429]
+        # The test client without a loop loads the middleware for WSGI.
+        with pytest.raises(ImproperlyConfigured, match="KEY is the async function"):
+            Both("sync")("/page/1")
+
+
+def test_the_decision_is_left_for_the_view(clock, ask):
+    def left(request):
+        return HttpResponse(str(request.META["tidegate.decision"].remaining))
+
+    with project(clock, [path("left", left)], LIMIT="5/minute"):
+        assert ask("/left").content == b"4"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LIMIT", "five a minute"),
+        ("LIMIT", "1/minute, concurrency"),
+        ("KEY", "address"),
+        ("KEY", "no.such:module"),
+        ("COST", 0),
+        ("EXEMPT_WHEN", "always"),
+        ("EXEMPT_METHODS", "OPTIONS"),
+        ("STORAGE", "mongodb://localhost"),
+        ("ALGORITHM", "bucket"),
+        ("ON_NO_KEY", "ignore"),
+        ("HEADERS", ["draft"]),
+        ("ENABLED", "yes"),
+        ("LIMITS", "5/minute"),
+    ],
+)
+def test_wrong_settings_raise_when_the_project_is_loaded(clock, name, value):
+    with project(clock, **{name: value}):
+        with pytest.raises(ImproperlyConfigured, match=name) as caught:
+            get_asgi_application()
+        assert isinstance(caught.value, tg.ConfigurationError)
+        assert "accepted" in str(caught.value)
+        assert [found.id for found in checks.run_checks(tags=["tidegate"])] == ["tidegate.E001"]
+
+
+@pytest.mark.parametrize("value", ["5/minute", {"limit": "5/minute"}, {5: "5/minute"}])
+def test_settings_are_a_dict_of_upper_case(value):
+    with override_settings(TIDEGATE=value, MIDDLEWARE=[MIDDLEWARE]):
+        with pytest.raises(SettingsError, match="accepted"):
+            RateLimitMiddleware(page)
+        with pytest.raises(SettingsError, match="accepted"):
+            rate_limit("5/minute")
+
+
+def test_the_middleware_that_authenticates_comes_before(clock):
+    def found(middleware, **tidegate):
+        with project(clock, middleware=middleware, **tidegate):
+            return [problem.id for problem in checks.run_checks(tags=["tidegate"])]
+
+    by_user = {"LIMIT": "1/minute", "KEY": "user_or_ip"}
+    assert found([AUTHENTICATION, MIDDLEWARE], **by_user) == []
+    assert found([MIDDLEWARE, AUTHENTICATION], LIMIT="1/minute") == []
+    assert found([MIDDLEWARE, AUTHENTICATION], **by_user) == ["tidegate.E002"]
+    assert found([AUTHENTICATION], **by_user) == ["tidegate.W003"]
+    assert found([MIDDLEWARE], **by_user) == ["tidegate.W004"]
+    with (
+        project(clock, middleware=[MIDDLEWARE, AUTHENTICATION], **by_user),
+        pytest.raises(SettingsError, match="below it"),
+    ):
+        RateLimitMiddleware(page)
+
+
+def test_wrong_decorators(clock):
+    with project(clock):
+        for options in ({"key": "address"}, {"key": key_later}, {"capacity": 5}, {"cost": 0}):
+            with pytest.raises(tg.ConfigurationError, match="accepted"):
+                rate_limit("5/minute", **options)(page)
+        with pytest.raises(tg.ArgumentTypeError, match=r"django\.views\.View"):
+            rate_limit("5/minute")(Both)
+
+
+PROJECT = """
+SECRET_KEY = "for a test"
+INSTALLED_APPS = ["tidegate.django"]
+TIDEGATE = {"LIMIT": "five a minute"}
+MIDDLEWARE = ["tidegate.django.RateLimitMiddleware"]
+"""
+
+
+def test_a_project_is_checked_before_it_runs(tmp_path):
+    (tmp_path / "project.py").write_text(PROJECT)
+    command = [sys.executable, "-m", "django", "check", f"--pythonpath={tmp_path}"]
+    checked = subprocess.run(
+        [*command, "--settings=project"], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 1
+    assert "(tidegate.E001) TIDEGATE['LIMIT']:" in checked.stderr
+    assert "accepted" in checked.stderr
+
+
+def test_jitter(clock, ask):
+    with project(clock, LIMIT="2/minute", RETRY_JITTER=lambda exact: 5):
+        views = [rate_limit("1/minute"), rate_limit("1/minute", retry_jitter=lambda exact: 7)]
+    urls = [path(f"v{at}", view(page)) for at, view in enumerate(views)]
+    with project(clock, urls, RETRY_JITTER=lambda exact: 5):
+        for at, wait in enumerate(("65", "67")):
+            answers = [ask(f"/v{at}") for _ in range(2)]
+            assert answers[1].headers["Retry-After"] == wait
+    with project(clock, LIMIT="1/minute", RETRY_JITTER=lambda exact: 5):
+        assert [ask("/page/a").headers.get("Retry-After") for _ in range(2)] == [None, "65"]
+
+
+class RestRequest:
+    """A request as Django REST framework makes of Django's."""
+
+    def __init__(self, request):
+        self._request = request
+
+    def __getattr__(self, name):
+        return getattr(self._request, name)
+
+
+@pytest.mark.parametrize("is_general", [False, True])
+def test_requests_of_rest_framework(clock, ask, is_general):
+    rate_limit = functools.partial(tg.rate_limit, clock=clock) if is_general else of_django
+    with project(clock):
+
+        class Report(View):
+            def dispatch(self, request, *args, **kwargs):
+                return super().dispatch(RestRequest(request), *args, **kwargs)
+
+            @rate_limit("1/minute", key=lambda request: request._request.path)
+            def get(self, request):
+                return HttpResponse("got")
+
+            @method_decorator(rate_limit("1/minute"))
+            def post(self, request):
+                return HttpResponse("posted")
+
+    with project(clock, [path("report", Report.as_view())]):
+        for method in ("get", "post"):
+            answers = [ask("/report", method) for _ in range(2)]
+            assert [each.status_code for each in answers] == [200, 429]
+            assert answers[0].headers["X-RateLimit-Remaining"] == "0"

@@ -1,0 +1,55 @@
+"""Limits hold where a release of a framework has other private parts; docs/adr/0009."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+import fastapi.dependencies
+import pytest
+from fastapi import FastAPI, Request, Response
+from fastapi.testclient import TestClient
+from tidegate import rate_limit
+from tidegate._integrations.fastapi_responses import add_headers_to_responses
+from tidegate.fastapi import RateLimit, RateLimited
+
+
+def test_without_fastapis_reading_of_signatures_a_decorated_route_is_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def page(number: int) -> dict[str, int]:
+        return {"number": number}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fastapi.dependencies, "utils", SimpleNamespace())
+        limited = rate_limit("1/minute")(page)
+    assert "tidegate_request" in inspect.signature(limited).parameters
+    app = FastAPI()
+    app.get("/{number}")(limited)
+    first, second = (TestClient(app).get("/7") for _ in range(2))
+    assert (first.json(), second.status_code) == ({"number": 7}, 429)
+    assert [each["name"] for each in app.openapi()["paths"]["/{number}"]["get"]["parameters"]] == [
+        "number"
+    ]
+
+
+def test_without_what_starlette_leaves_in_the_scope_a_dependency_refuses() -> None:
+    scope = {"type": "http", "method": "GET", "client": ("192.0.2.1", 1), "headers": []}
+    limit = RateLimit("1/minute")
+
+    async def ask() -> Any:
+        return await limit(Request(dict(scope)), Response())
+
+    assert asyncio.run(ask()).allowed
+    with pytest.raises(RateLimited) as refused:
+        asyncio.run(ask())
+    assert refused.value.status_code == 429
+    assert refused.value.headers is not None
+    assert refused.value.headers["retry-after"] == "60"
+
+
+def test_a_route_without_a_function_to_wrap_is_left_alone() -> None:
+    add_headers_to_responses(None)
+    add_headers_to_responses(SimpleNamespace(dependant=SimpleNamespace()))

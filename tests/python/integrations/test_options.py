@@ -1,0 +1,67 @@
+"""Every public signature shows its options, and reads them from the one table of options."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+from django.conf import settings
+
+if not settings.configured:
+    settings.configure()
+
+import tidegate.asgi
+import tidegate.django
+import tidegate.fastapi
+import tidegate.flask
+import tidegate.wsgi
+from tidegate._storage.options import StorageOptions
+from tidegate._web.options import DEFAULTS, CommonOptions, MiddlewareOptions, OptionReader
+
+SIGNATURES: list[Any] = [
+    tidegate.asgi.RateLimitMiddleware,
+    tidegate.wsgi.RateLimitMiddleware,
+    tidegate.rate_limit,
+    tidegate.fastapi.RateLimit,
+    tidegate.flask.RateLimit,
+    tidegate.flask.RateLimit.limit,
+    tidegate.django.rate_limit,
+]
+
+
+def keywords(function: Any) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize("function", SIGNATURES)
+def test_signatures_name_the_options_of_all_and_their_own(function: Any) -> None:
+    shown = keywords(function)
+    assert set(CommonOptions.__annotations__) <= set(shown)
+    assert {"key", "cost", "on_no_key", "retry_jitter"} <= set(shown)
+    assert not set(StorageOptions.__annotations__) & set(shown)
+    assert "ForwardRef" not in str(inspect.signature(function))
+
+
+def test_signatures_show_defaults() -> None:
+    assert keywords(tidegate.asgi.RateLimitMiddleware)["storage"] == "memory://"
+    assert keywords(tidegate.rate_limit)["cost"] == 1
+    assert keywords(tidegate.fastapi.RateLimit)["headers"] == DEFAULTS["headers"]
+    # None is what the configuration says.
+    assert keywords(tidegate.flask.RateLimit)["storage"] is None
+    assert keywords(tidegate.django.rate_limit)["algorithm"] is None
+    assert keywords(tidegate.django.rate_limit)["cost"] == 1
+    assert "on_message_refused" not in keywords(tidegate.wsgi.RateLimitMiddleware)
+    assert "cost_after" not in keywords(tidegate.fastapi.RateLimit)
+
+
+def test_options_are_read_with_defaults_and_the_rest_is_the_storages() -> None:
+    given, rest = OptionReader(MiddlewareOptions).read({"cost": 2, "capacity": 10, "typo": 1})
+    assert (given.cost, given.key, given.exempt_methods) == (2, None, ("OPTIONS",))
+    assert rest == {"capacity": 10, "typo": 1}
+
+
+def test_an_unknown_option_of_a_view_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'storage'"):
+        tidegate.flask.RateLimit().limit("5/minute", storage="memory://")

@@ -1,0 +1,98 @@
+"""The stubs, which document the extension, name all that it has and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+import tidegate
+from tidegate import _core
+
+STUBS = ast.parse((Path(tidegate.__file__).parent / "_core.pyi").read_text())
+INHERITED = set(dir(object)) | {"__module__", "__dict__", "__weakref__", "__doc__"}
+
+
+def names(body: list[ast.stmt]) -> dict[str, ast.stmt]:
+    found: dict[str, ast.stmt] = {}
+    for node in body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            found[node.name] = node
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found[node.target.id] = node
+    return found
+
+
+def test_every_name_is_there() -> None:
+    stubbed = names(STUBS.body)
+    public = {name for name in dir(_core) if not name.startswith("_")} | {"__version__"}
+    assert set(stubbed) == public
+
+
+def test_every_member_is_there() -> None:
+    for name, node in names(STUBS.body).items():
+        if not isinstance(node, ast.ClassDef):
+            continue
+        real = {
+            member
+            for member in vars(getattr(_core, name))
+            if not member.startswith("_pybind11") and member not in INHERITED
+        }
+        stubbed = set(names(node.body)) - INHERITED
+        assert stubbed == real - {"__reduce__"}, name
+
+
+def test_all_that_is_public_is_documented() -> None:
+    for name, node in names(STUBS.body).items():
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            assert ast.get_docstring(node), name
+        if isinstance(node, ast.ClassDef):
+            overloaded = [n.name for n in node.body if isinstance(n, ast.FunctionDef)]
+            for member in node.body:
+                if not isinstance(member, ast.FunctionDef) or member.name.startswith("_"):
+                    continue
+                if overloaded.count(member.name) > 1:
+                    continue
+                assert ast.get_docstring(member), f"{name}.{member.name}"
+
+
+def test_help_tells_what_is_public() -> None:
+    for name in tidegate.__all__:
+        public = getattr(tidegate, name)
+        assert name == "__version__" or inspect.getdoc(public), name
+        if not inspect.isclass(public) or issubclass(public, Exception):
+            continue
+        for member in dir(public):
+            if member.startswith("_"):
+                continue
+            assert inspect.getdoc(getattr(public, member)), f"{name}.{member}"
+
+
+def test_what_is_imported_late_is_listed_too() -> None:
+    assert set(tidegate.__all__) <= set(dir(tidegate))
+
+
+def test_signatures_can_be_read() -> None:
+    limiter = tidegate.Limiter("1/minute")
+    for call in (limiter.hit, limiter.allow, limiter.peek):
+        assert list(inspect.signature(call).parameters) == ["key", "cost"]
+    assert list(inspect.signature(limiter.refund).parameters) == ["key", "cost", "decision"]
+    assert list(inspect.signature(limiter.hit_many).parameters) == ["keys", "costs"]
+    assert str(inspect.signature(tidegate.ManualClock.now_ns)) == "(self)"
+    assert str(inspect.signature(tidegate.Limiter.peek)) == "(self, key, cost=1)"
+    assert list(inspect.signature(tidegate.Limit).parameters) == [
+        "limit", "period", "burst", "algorithm", "name",
+    ]  # fmt: skip
+
+
+def test_help_on_decisions_is_that_of_the_stubs() -> None:
+    stub = names(STUBS.body)["Decision"]
+    assert isinstance(stub, ast.ClassDef)
+    assert inspect.getdoc(tidegate.Decision) == ast.get_docstring(stub)
+    for name, member in names(stub.body).items():
+        if isinstance(member, ast.FunctionDef) and not name.startswith("_"):
+            assert inspect.getdoc(getattr(tidegate.Decision, name)) == ast.get_docstring(member)
+
+
+def test_help_on_limits_is_that_of_the_stubs() -> None:
+    assert inspect.getdoc(tidegate.Limit) == ast.get_docstring(names(STUBS.body)["Limit"])

@@ -1,0 +1,171 @@
+"""Keys, costs and exemptions, and what becomes of functions that fail to tell them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import weakref
+
+import pytest
+import tidegate as tg
+from servers import ask, limited, statuses
+from tidegate._web.execution import BLOCKING
+from tidegate._web.request_limiter import RequestLimiter
+
+
+def path_key(scope):
+    return scope["path"]
+
+
+async def path_key_async(scope):
+    await asyncio.sleep(0)
+    return scope["path"].encode()
+
+
+@pytest.mark.parametrize("key", [path_key, path_key_async, lambda scope: path_key_async(scope)])
+def test_a_key_function(key):
+    app = limited("1/minute", key=key)
+    assert [ask(app, path).status for path in ("/a", "/a", "/b")] == [200, 429, 200]
+
+
+def broken_key(scope):
+    raise LookupError("no such user")
+
+
+NO_KEYS = {
+    "raised": broken_key,
+    "gave no key": lambda scope: None,
+    "gave a int": lambda scope: 42,
+}
+
+
+@pytest.mark.parametrize("why", NO_KEYS)
+def test_without_a_key_the_address_is_charged(why, caplog):
+    app = limited("1/minute", key=NO_KEYS[why])
+    assert statuses(app, 2) == [200, 429]
+    assert statuses(app, 1, client=("203.0.113.10", 1)) == [200]
+    (record,) = caplog.records  # one for three of a kind
+    assert why in record.getMessage()
+    assert record.name == "tidegate"
+    assert record.levelno == logging.ERROR
+    assert (record.exc_info is not None) == (why == "raised")
+
+
+@pytest.mark.parametrize("empty", ["", b""])
+def test_an_empty_key_is_none(empty, caplog):
+    app = limited("1/minute", key=lambda scope: empty)
+    assert statuses(app, 2) == [200, 429]
+    assert "gave no key" in caplog.text
+
+
+def test_a_stand_in_is_nobodys_key():
+    app = limited("1/minute", key=lambda scope: scope["path"][1:] or None)
+    assert [ask(app, path).status for path in ("/", "/203.0.113.9", "/")] == [200, 200, 429]
+
+
+@pytest.mark.parametrize("why", NO_KEYS)
+def test_without_a_key_open(why, caplog):
+    app = limited("1/minute", key=NO_KEYS[why], on_no_key="open")
+    answers = [ask(app) for _ in range(3)]
+    assert {answer.status for answer in answers} == {200}
+    assert "ratelimit" not in answers[0]
+    assert "let through" in caplog.text
+
+
+@pytest.mark.parametrize("why", NO_KEYS)
+def test_without_a_key_closed(why, caplog):
+    app = limited("1/minute", key=NO_KEYS[why], on_no_key="closed")
+    answer = ask(app)
+    assert answer.status == 429
+    assert "retry-after" not in answer
+    assert answer.json()["retry_after"] is None
+    assert "is refused" in caplog.text
+    assert app.limiter.stats().keys == 0
+
+
+def test_clients_without_an_address_share_one_limit(caplog):
+    app = limited("1/minute")
+    assert statuses(app, 2, client=None) == [200, 429]
+    assert statuses(app, 1) == [200]
+    assert "the client has no address; all such share one limit" in caplog.text
+
+
+def test_a_fault_that_lasts_does_not_flood_the_log(caplog, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr("tidegate._web.hooks.time.monotonic", lambda: now)
+    app = limited("100/minute", key=broken_key)
+    statuses(app, 20)
+    assert len(caplog.records) == 1
+    now += 10
+    statuses(app, 20)
+    assert len(caplog.records) == 2
+
+
+def test_a_cost_and_a_function_of_it():
+    assert statuses(limited("5/minute", cost=3), 2) == [200, 429]
+
+    async def cost(scope):
+        return len(scope["path"])
+
+    app = limited("5/minute", cost=cost)
+    assert [ask(app, path).status for path in ("/ab", "/abc", "/a", "/")] == [200, 429, 200, 429]
+
+
+def test_more_than_the_limit_ever_lets_through():
+    answer = ask(limited("5/minute", cost=lambda scope: 6))
+    assert answer.status == 429
+    assert "retry-after" not in answer
+    assert answer["x-ratelimit-remaining"] == "5"
+
+
+@pytest.mark.parametrize("cost", [0, -1, 2.5, True, "2", None, 10**400, LookupError])
+def test_a_wrong_cost_charges_one_and_is_logged(cost, caplog):
+    def wrong(scope):
+        if cost is LookupError:
+            raise LookupError
+        return cost
+
+    app = limited("5/minute", cost=wrong)
+    answer = ask(app)
+    if cost == 10**400:
+        assert answer.status == 429
+        return
+    assert answer["x-ratelimit-remaining"] == "4"
+    assert "1 is charged" in caplog.text
+
+
+def test_exemptions(caplog):
+    app = limited("1/minute", exempt_when=lambda scope: scope["path"] == "/health")
+    answers = [ask(app, "/health") for _ in range(3)]
+    assert {answer.status for answer in answers} == {200}
+    assert "ratelimit" not in answers[0]
+    assert statuses(app, 2) == [200, 429]
+
+    app = limited("1/minute", exempt_when=broken_key)
+    assert statuses(app, 2) == [200, 429]
+    assert "the request is not exempt" in caplog.text
+
+
+def test_what_leads_back_to_its_limiter_is_collected():
+    limiter = tg.Limiter("1/hour")
+    limiter.guard = RequestLimiter(limiter, address=lambda request: "a", headers=("ietf",))
+    guard = weakref.ref(limiter.guard)
+    assert limiter.guard.check({}).fields()
+    del limiter
+    gc.collect()
+    assert guard() is None
+
+
+def test_body_and_fields_agree_on_long_waits():
+    limiter = tg.Limiter(
+        "1/3650 days", algorithm="fixed-window", clock=tg.ManualClock(1_700_000_000 * 10**9)
+    )
+    guard = RequestLimiter(limiter, address=lambda request: "a", headers=("ietf",))
+    guard.check({})
+    verdict = guard.check({})
+    fields = dict(verdict.fields())
+    assert int(fields[b"retry-after"]) == verdict.wait
+    assert json.loads(verdict.problem())["retry_after"] == verdict.wait
+    assert guard.check({}, BLOCKING).wait == verdict.wait

@@ -1,0 +1,395 @@
+"""The fields and bodies that tell of a limit, without any web framework."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+
+import http_sf
+import pytest
+import tidegate as tg
+from hypothesis import given
+from hypothesis import strategies as st
+from tidegate._core import HeaderFields
+from tidegate._web.headers import FAMILIES, Problems, fields_for, retry_seconds
+from tidegate._web.request_limiter import RequestDecision
+
+SECOND = 10**9
+# 2023-11-14 22:13:20 UTC, and a bit.
+NOW = 1_700_000_000 * SECOND + 250_000_000
+
+
+def verdict_at(sent, limits, decision, families=FAMILIES, extra=0.0, decided=None):
+    """What responses are told of that are sent then."""
+    limits = [limits] if isinstance(limits, tg.Limit) else limits
+    limiter = tg.Limiter(limits, clock=tg.ManualClock(sent))
+    active = SimpleNamespace(fields=fields_for(limiter, limits, families))
+    return RequestDecision(active.fields, decision, decided, extra, None, active, ())
+
+
+def decide(limits, *costs, at=NOW, algorithm="token-bucket"):
+    """The decision on the last of several calls at one instant, and the plan's limits."""
+    limiter = tg.Limiter(limits, clock=tg.ManualClock(at), algorithm=algorithm)
+    decisions = [limiter.hit("key", cost) for cost in costs]
+    return decisions[-1], limiter.limits
+
+
+def told(
+    limits, *costs, at=NOW, sent=None, algorithm="token-bucket", families=("x-ratelimit", "ietf")
+):
+    decision, plan = decide(limits, *costs, at=at, algorithm=algorithm)
+    fields = verdict_at(at if sent is None else sent, plan, decision, families).fields()
+    return {name.decode(): value.decode() for name, value in fields}
+
+
+def parsed(value):
+    """The members of a List with their parameters, by a reader of RFC 9651.
+
+    Only the tests need one: what is written are Strings and Integers, which take a line each,
+    and the base install depends on nothing.
+    """
+    members = http_sf.parse(value.encode("ascii"), tltype="list")
+    assert all(type(name) is str for name, _ in members), value
+    return members
+
+
+def test_an_allowed_response():
+    assert told("100/minute", *[1] * 50) == {
+        "x-ratelimit-limit": "100",
+        "x-ratelimit-remaining": "50",
+        "x-ratelimit-reset": "1700000031",  # 30 s from .25 on, rounded up
+        "ratelimit-policy": '"100/minute";q=100;w=60',
+        "ratelimit": '"100/minute";r=50;t=30',
+    }
+
+
+def test_a_refusal():
+    assert told("2/minute", 1, 1, 1) == {
+        "x-ratelimit-limit": "2",
+        "x-ratelimit-remaining": "0",
+        "x-ratelimit-reset": "1700000061",
+        "ratelimit-policy": '"2/minute";q=2;w=60',
+        "ratelimit": '"2/minute";r=0;t=30',
+        "retry-after": "30",
+    }
+
+
+def test_spans_are_rounded_up():
+    fields = told("10/second", *[1] * 11)
+    assert fields["retry-after"] == "1"
+    assert fields["ratelimit"] == '"10/second";r=0;t=1'
+
+
+def test_an_untouched_limit_is_whole_now():
+    fields = told("5/minute", 6)
+    assert fields["x-ratelimit-remaining"] == "5"
+    assert fields["x-ratelimit-reset"] == "1700000001"
+
+
+def test_what_no_wait_can_cure_has_no_retry_after():
+    fields = told("5/minute", 6)
+    assert "retry-after" not in fields
+    assert fields["ratelimit"] == '"5/minute";r=5;t=0'
+
+
+def test_the_end_of_an_aligned_window_is_told_to_the_second():
+    fields = told("5/minute", 1, algorithm="fixed-window")
+    assert fields["x-ratelimit-reset"] == str(-(-NOW // (60 * SECOND)) * 60)
+
+
+def test_the_reset_of_a_slow_response_is_not_in_the_past():
+    fields = told("1/second", 1, sent=NOW + 10 * SECOND)
+    assert fields["x-ratelimit-reset"] == str(1_700_000_011)
+    assert fields["ratelimit"] == '"1/second";r=0;t=0'
+
+
+def test_the_window_of_a_slow_response_counts_from_its_sending():
+    fields = told("1/minute", 1, sent=NOW + 10 * SECOND)
+    assert fields["ratelimit"] == '"1/minute";r=0;t=50'
+
+
+def test_a_plan_tells_all_policies_and_the_limit_that_binds():
+    fields = told(["3/second", "4/hour"], 1, 1, 1)
+    assert fields["ratelimit-policy"] == '"3/second";q=3;w=1, "4/hour";q=4;w=3600'
+    assert fields["ratelimit"] == '"3/second";r=0;t=1'
+    assert fields["x-ratelimit-limit"] == "3"
+
+
+def test_a_burst_is_the_limit_and_the_rate_is_the_policy():
+    fields = told("10/second burst 40", 1)
+    assert fields["x-ratelimit-limit"] == "40"
+    assert fields["ratelimit-policy"] == '"10/second burst 40";q=10;w=1'
+
+
+def test_a_window_that_is_no_whole_second_is_told_longer():
+    assert told("10/100 ms", 1)["ratelimit-policy"].endswith(";q=10;w=1")
+
+
+@pytest.mark.parametrize(
+    "name", ['a "quoted" name', "back\\slash", "100% {of} %d %s", "a;b=c, d", " "]
+)
+def test_names_are_data(name):
+    limit = tg.Limit("1/minute", name=name)
+    fields = told(limit, 1, 1)
+    assert parsed(fields["ratelimit-policy"]) == [(name, {"q": 1, "w": 60})]
+    assert parsed(fields["ratelimit"]) == [(name, {"r": 0, "t": 60})]
+    decision, limits = decide(limit, 1, 1)
+    assert json.loads(Problems(limits).encode(decision, retry_seconds(decision)))[
+        "violated-policies"
+    ] == [name]
+    decision, limits = decide(limit, 2)
+    assert json.loads(Problems(limits).encode(decision, retry_seconds(decision)))[
+        "violated-policies"
+    ] == [name]
+
+
+PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=40)
+
+
+@given(
+    plan=st.lists(
+        st.tuples(PRINTABLE, st.integers(1, 10**9), st.integers(1, 10**6)),
+        min_size=1,
+        max_size=6,
+        unique_by=lambda limit: limit[0],
+    ),
+    costs=st.lists(st.integers(1, 10), min_size=1, max_size=5),
+)
+def test_what_is_written_is_read_back_whatever_the_limits_are_called(plan, costs):
+    # Two of one algorithm, count and period would be one limit.
+    limits = [
+        tg.Limit(count, period + n, name=name) for n, (name, count, period) in enumerate(plan)
+    ]
+    decision, limits = decide(limits, *costs)
+    fields = dict(verdict_at(NOW, limits, decision).fields())
+    policies = parsed(fields[b"ratelimit-policy"].decode())
+    stated = [(each.name, {"q": each.count, "w": each.period_ns // SECOND}) for each in limits]
+    assert policies == stated
+    ((name, parameters),) = parsed(fields[b"ratelimit"].decode())
+    assert name == decision.rule
+    assert parameters["r"] == decision.remaining
+    assert parameters.keys() == {"r", "t"}
+    # And written by the library, it is the same.
+    assert http_sf.ser(policies).encode() == fields[b"ratelimit-policy"]
+
+
+@pytest.mark.parametrize("name", ["line\nbreak", "r\rn", "tab\t", "naïve", "\x7f", "\0", ""])
+def test_names_that_no_header_holds_are_no_names(name):
+    with pytest.raises(tg.ConfigurationError, match="name"):
+        tg.Limit("1/minute", name=name)
+
+
+@pytest.mark.parametrize(
+    ("families", "names"),
+    [
+        (("x-ratelimit",), {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"}),
+        ("ietf", {"ratelimit", "ratelimit-policy"}),
+        ((), set()),
+    ],
+)
+def test_families_are_a_choice_and_retry_after_is_not(families, names):
+    assert told("1/minute", 1, families=families).keys() == names
+    assert told("1/minute", 1, 1, families=families).keys() == names | {"retry-after"}
+
+
+@pytest.mark.parametrize("families", [("x-rate-limit",), "IETF", (b"ietf",), (None,)])
+def test_unknown_families_are_refused(families):
+    with pytest.raises(tg.ConfigurationError, match="accepted are 'x-ratelimit', 'ietf'"):
+        fields_for(tg.Limiter("1/minute"), [tg.Limit("1/minute")], families)
+
+
+@pytest.mark.parametrize("families", [None, 3, b"ietf"])
+def test_families_of_a_wrong_type_are_refused(families):
+    with pytest.raises(TypeError, match="accepted are"):
+        fields_for(tg.Limiter("1/minute"), [tg.Limit("1/minute")], families)
+
+
+def test_the_body_of_a_refusal():
+    decision, limits = decide("2/minute", 1, 1, 1)
+    assert json.loads(Problems(limits).encode(decision, retry_seconds(decision))) == {
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "status": 429,
+        "detail": "The limit 2/minute refused this request. Try again in 30 s.",
+        "violated-policies": ["2/minute"],
+        "error": "rate_limit_exceeded",
+        "retry_after": 30,
+    }
+
+
+def test_the_body_of_a_refusal_that_no_wait_can_cure():
+    decision, limits = decide("2/minute", 3)
+    body = json.loads(Problems(limits).encode(decision, retry_seconds(decision)))
+    assert body["retry_after"] is None
+    assert body["detail"].endswith("It never lets through as much as this at once.")
+
+
+INNER = [
+    (b"content-type", b"text/plain"),
+    (b"x-ratelimit-limit", b"5"),
+    (b"ratelimit", b'"a";r=1'),
+    (b"retry-after", b"3"),
+]
+
+
+def as_text(headers):
+    return [(name.decode().title(), value.decode()) for name, value in headers]
+
+
+def test_what_is_nearer_to_the_route_has_said_it_already():
+    decision, limits = decide("2/minute", 1, 1, 1)
+    verdict = verdict_at(NOW, limits, decision)
+    nearer = (b"x-ratelimit-limit", b"retry-after")
+    left_open = [field for field in verdict.fields() if field[0] not in nearer]
+    assert len(left_open) == 4
+    assert verdict.merged(INNER) == INNER + left_open
+    # ASGI allows any iterable of any pairs.
+    as_lists = [list(pair) for pair in INNER]
+    assert verdict.merged(iter(as_lists)) == as_lists + left_open
+    text = verdict.merged_text(as_text(INNER))
+    assert text[: len(INNER)] == as_text(INNER)
+    assert [(n.lower().encode(), v.encode()) for n, v in text[len(INNER) :]] == left_open
+
+
+def test_the_names_are_written_as_each_interface_wants_them():
+    decision, limits = decide("2/minute", 1, 1, 1)
+    verdict = verdict_at(NOW, limits, decision)
+    text = verdict.text_fields()
+    assert [name for name, _ in text] == [
+        "X-RateLimit-Limit",
+        "X-RateLimit-Remaining",
+        "X-RateLimit-Reset",
+        "RateLimit-Policy",
+        "RateLimit",
+        "Retry-After",
+    ]
+    raw = [(name.lower().encode(), value.encode()) for name, value in text]
+    assert verdict.fields() == raw
+
+
+def test_merging_leaves_what_was_given_alone():
+    decision, limits = decide("2/minute", 1)
+    given_headers = [(b"content-type", b"text/plain")]
+    verdict_at(NOW, limits, decision).merged(given_headers)
+    assert given_headers == [(b"content-type", b"text/plain")]
+
+
+def test_putting_replaces_what_is_set_and_told():
+    decision, limits = decide("2/minute", 1)
+    headers = [(b"RateLimit", b"old"), *INNER, (b"x-ratelimit-reset", b"1"), (b"x", b"")]
+    same = headers
+    verdict = verdict_at(NOW, limits, decision)
+    verdict.put(headers)
+    assert headers is same
+    # Nothing is told of when to come again, and so what was said of that stays.
+    kept = [(b"content-type", b"text/plain"), (b"retry-after", b"3"), (b"x", b"")]
+    assert headers == kept + verdict.fields()
+    verdict.put(headers)
+    assert headers == kept + verdict.fields()
+    only = verdict_at(NOW, limits, decision, ["ietf"])
+    headers = [*INNER]
+    only.put(headers)
+    assert headers == [*INNER[:2], INNER[3], *only.fields()]
+
+
+@pytest.mark.parametrize("odd", [None, 5, "text/plain", b"\xff", ""])
+def test_names_that_are_none_are_left_alone(odd):
+    decision, limits = decide("2/minute", 1)
+    verdict = verdict_at(NOW, limits, decision)
+    assert verdict.merged([(odd, odd)]) == [(odd, odd), *verdict.fields()]
+    headers = [(odd, odd)]
+    verdict.put(headers)
+    assert headers == [(odd, odd), *verdict.fields()]
+    text = verdict.merged_text([(odd, odd), ("x-ratelimit-limit\xe9", "")])
+    assert text[2:] == verdict.text_fields()
+
+
+@pytest.mark.parametrize("headers", [5, [5], [()], None])
+def test_headers_that_are_no_pairs_are_an_error(headers):
+    decision, limits = decide("2/minute", 1)
+    verdict = verdict_at(NOW, limits, decision)
+    for method in (verdict.merged, verdict.merged_text, verdict.put):
+        with pytest.raises((TypeError, ValueError)):
+            method(headers)
+    with pytest.raises(TypeError):
+        verdict.put(((b"a", b"b"),))
+
+
+def test_verdicts_are_made_of_what_they_need():
+    decision, limits = decide("2/minute", 3)
+    limiter = tg.Limiter(limits)
+    fields = fields_for(limiter, limits)
+    kept = RequestDecision(fields, decision, None, 0.0, "limiter", "limits", ())
+    assert (kept.limiter, kept.limits, kept.charges) == ("limiter", "limits", ())
+    for wrong in (
+        (),
+        (fields, decision, None, 0.0, None, None),
+        (fields, None, None, 0.0, None, None, ()),
+        (fields, decision, "now", 0.0, None, None, ()),
+        (fields, decision, None, "long", None, None, ()),
+        (None, decision, None, 0.0, None, None, ()),
+        (HeaderFields.__new__(HeaderFields), decision, None, 0.0, None, None, ()),
+    ):
+        with pytest.raises(TypeError):
+            RequestDecision(*wrong)
+
+
+def test_extra_seconds_are_for_refusals_that_waiting_cures():
+    decision, limits = decide("2/minute", 1, 1, 1)
+    fields = dict(verdict_at(NOW, limits, decision, extra=2.5).fields())
+    assert fields[b"retry-after"] == b"33"
+    assert fields[b"ratelimit"] == b'"2/minute";r=0;t=33'
+    incurable, limits = decide("2/minute", 3)
+    assert b"retry-after" not in dict(verdict_at(NOW, limits, incurable, extra=2.5).fields())
+
+
+def test_the_longest_names_and_numbers_fit():
+    limit = tg.Limit(2**53 - 1, 100 * 365 * 86400, name='"' * 200)
+    fields = told(limit, 2**53)
+    assert fields["x-ratelimit-remaining"] == str(2**53 - 1)
+    # An Integer has 15 digits at the most.
+    assert parsed(fields["ratelimit"]) == [('"' * 200, {"r": 10**15 - 1, "t": 0})]
+    policy = {"q": 10**15 - 1, "w": 100 * 365 * 86400}
+    assert parsed(fields["ratelimit-policy"]) == [('"' * 200, policy)]
+
+
+def test_the_instant_of_the_decision_may_be_told_by_another_clock():
+    decision, limits = decide("1/minute", 1)
+    hour = 3600 * SECOND
+    fields = dict(verdict_at(NOW + hour, limits, decision, decided=NOW + hour).fields())
+    assert fields[b"x-ratelimit-reset"] == str(-(-(NOW + hour) // SECOND) + 60).encode()
+    assert fields[b"ratelimit"] == b'"1/minute";r=0;t=60'
+
+
+@given(
+    algorithm=st.sampled_from(
+        ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log"]
+    ),
+    count=st.integers(1, 20),
+    period=st.integers(1, 400 * SECOND),
+    at=st.integers(0, 2 * 10**18),
+    costs=st.lists(st.integers(1, 25), min_size=1, max_size=30),
+    late=st.integers(0, 500 * SECOND),
+)
+def test_laws(algorithm, count, period, at, costs, late):
+    limit = tg.Limit(count, period / 1e9, algorithm=algorithm)
+    limiter = tg.Limiter(limit, clock=tg.ManualClock(at))
+    for cost in costs:
+        decision = limiter.hit("key", cost)
+    for name, value in verdict_at(at + late, limit, decision).fields():
+        if name in (b"ratelimit", b"ratelimit-policy"):
+            ((_, parameters),) = parsed(value.decode())
+            assert all(type(number) is int and number >= 0 for number in parameters.values())
+        else:
+            assert value.decode().isdigit()
+    fields = dict(verdict_at(at + late, limit, decision).fields())
+    reset = int(fields[b"x-ratelimit-reset"])
+    assert reset * SECOND >= at + late
+    assert reset * SECOND >= at + math.floor(decision.reset_after * 1e9)
+    waits = not decision.allowed and decision.retry_after != math.inf
+    assert (b"retry-after" in fields) == waits
+    if waits:
+        wait = int(fields[b"retry-after"])
+        assert decision.retry_after <= wait < decision.retry_after + 1
+        assert parsed(fields[b"ratelimit"].decode())[0][1]["t"] <= wait

@@ -1,0 +1,220 @@
+"""What is judged and told in the core does what its Python would: the two meet here."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import weakref
+from types import MappingProxyType, SimpleNamespace
+
+import pytest
+import tidegate as tg
+from hypothesis import given
+from hypothesis import strategies as st
+from tidegate import _core
+from tidegate._web.execution import BLOCKING
+from tidegate._web.observers import observers
+from tidegate._web.request_limiter import RequestDecision, RequestLimiter
+from tidegate.keys import peer
+
+
+def guard(limit="2/minute", **options):
+    limiter = tg.Limiter(limit, clock=tg.ManualClock())
+    return RequestLimiter(limiter, address=peer, headers=("x-ratelimit",), **options)
+
+
+def scope(**items):
+    return {"type": "http", "method": "GET", "client": ("192.0.2.1", 1), "headers": [], **items}
+
+
+HOSTS = st.sampled_from(
+    ["192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1", "fe80::1%eth0", "testclient", "", "é", 7, None]
+)
+CLIENTS = st.one_of(
+    st.none(), st.tuples(HOSTS, st.integers()), st.lists(HOSTS, min_size=1), st.just(())
+)
+KINDS = st.sampled_from(["http", "websocket", "lifespan", None, 7])
+
+
+class Dict(dict):
+    """What is a dict and not exactly one."""
+
+
+@given(CLIENTS, KINDS, HOSTS, st.sampled_from(["scope", "environ", "META", "dict", "Dict"]))
+def test_the_peer_is_that_of_keys(client, kind, remote, place):
+    source = {"type": kind, "client": client, "REMOTE_ADDR": remote}
+    request = {"dict": source, "Dict": Dict(source)}.get(place) or SimpleNamespace(
+        **{place: source}, method="GET"
+    )
+    judge = guard()
+    judge.hooks.log_throttled = lambda *problem, **details: None  # of those without an address
+    (charge,) = judge.check(request).charges
+    assert charge.key == (peer(request) or "\0")
+    assert judge.limiter.peek(charge.key).remaining == 1
+
+
+def test_a_scope_that_is_none_is_not_read():
+    # A request of another framework may have a `scope` of its own.
+    for strange in ("text", {"client": ("192.0.2.9", 1)}, {"type": "other", "client": ("::1", 1)}):
+        request = SimpleNamespace(scope=strange, environ={"REMOTE_ADDR": "192.0.2.1"})
+        (charge,) = guard().check(request).charges
+        assert charge.key == "192.0.2.1" == peer(request)
+
+
+def test_keys_in_bytes_and_of_classes_of_their_own():
+    class Text(str):
+        __slots__ = ()
+
+    for key in (b"me", Text("me")):
+        judge = guard(key=lambda request, key=key: key)
+        verdicts = [judge.check(scope(), BLOCKING) for _ in range(3)]
+        assert [verdict.decision.allowed for verdict in verdicts] == [True, True, False]
+
+
+def test_a_refusal():
+    judge = guard()
+    verdicts = [judge.check(scope()) for _ in range(3)]
+    assert [type(verdict) for verdict in verdicts] == [RequestDecision] * 3
+    refused = verdicts[2]
+    assert not refused.decision.allowed
+    assert refused.limiter is judge
+    assert refused.charges == ()
+    assert refused.wait == 30
+
+
+def test_a_limiter_that_asks_in_another_way_is_asked():
+    class Mine(tg.Limiter):
+        def hit(self, key, cost=1):
+            return super().hit("shared", cost)
+
+    limiter = Mine("1/minute", clock=tg.ManualClock())
+    judge = RequestLimiter(limiter, address=peer, headers=())
+    assert judge.check(scope()).decision.allowed
+    assert not judge.check(scope(client=("192.0.2.2", 1))).decision.allowed
+
+
+def test_what_the_limiter_raises_passes():
+    judge = guard()
+    judge.limiter.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        judge.check(scope())
+
+
+def test_timers_are_told():
+    took = []
+
+    def timer(limiter, seconds):
+        took.append((limiter, seconds))
+
+    judge = guard()
+    observers.change((), (timer,), add=True)
+    try:
+        verdict = judge.check(scope(), BLOCKING)
+    finally:
+        observers.change((), (timer,), add=False)
+    assert verdict.decision.allowed
+    ((limiter, seconds),) = took
+    assert limiter is judge.limiter
+    assert seconds > 0
+    assert judge.check(scope()).decision.remaining == 0
+    assert len(took) == 1
+
+
+def test_a_timer_that_is_closed_between_two_looks_fails_no_request(monkeypatch):
+    reads = iter([(print,), ()])
+    monkeypatch.setattr(type(observers), "times", property(lambda self: next(reads, ())))
+
+    async def ask():
+        checked = guard().check(scope())
+        return await checked if inspect.iscoroutine(checked) else checked
+
+    assert asyncio.run(ask()).decision.allowed
+
+
+def telling(sent=None, limit="2/minute"):
+    return _core.HeaderSend(print if sent is None else sent.append, guard(limit).check(scope()))
+
+
+FIELDS = [
+    (b"x-ratelimit-limit", b"2"),
+    (b"x-ratelimit-remaining", b"1"),
+    (b"x-ratelimit-reset", b"30"),
+]
+
+
+@pytest.mark.parametrize(
+    "kind", ["http.response.start", "websocket.accept", "websocket.http.response.start"]
+)
+@pytest.mark.parametrize("of", [dict, MappingProxyType])
+def test_the_message_with_headers_is_copied(kind, of):
+    given_headers = ((b"x-a", b"1"),)
+    message = of({"type": kind, "status": 200, "headers": given_headers})
+    sent = []
+    assert telling(sent)(message) is None  # what append() returns
+    assert sent == [{"type": kind, "status": 200, "headers": [(b"x-a", b"1"), *FIELDS]}]
+    assert message["headers"] is given_headers
+
+
+def test_a_message_without_headers_gets_them():
+    sent = []
+    telling(sent)({"type": "http.response.start"})
+    assert sent == [{"type": "http.response.start", "headers": FIELDS}]
+
+
+@pytest.mark.parametrize("kind", ["http.response.body", "http.response.start ", "", 7, None])
+def test_other_messages_are_handed_on(kind):
+    sent = []
+    message = {"type": kind, "headers": []}
+    telling(sent)(message)
+    assert sent[0] is message
+    assert message == {"type": kind, "headers": []}
+
+
+def test_mistakes_of_messages_are_raised():
+    send = telling()
+    with pytest.raises(KeyError, match="type"):
+        send({})
+    with pytest.raises(TypeError):
+        send(None)
+    with pytest.raises(TypeError):
+        send({"type": "http.response.start", "headers": 7})
+    for args, names in (((), {}), (({}, {}), {}), (({},), {"more": 1})):
+        with pytest.raises(TypeError, match="takes one message"):
+            send(*args, **names)
+    for wrong in ((), (print,), (print, None), (print, None, None)):
+        with pytest.raises(TypeError, match="expected the `send`"):
+            _core.HeaderSend(*wrong)
+
+
+def test_what_send_raises_passes():
+    def send(message):
+        raise OSError("gone")
+
+    told = _core.HeaderSend(send, guard().check(scope()))
+    for kind in ("http.response.start", "http.response.body"):
+        with pytest.raises(OSError, match="gone"):
+            told({"type": kind})
+
+
+def test_what_leads_back_to_a_send_is_collected():
+    class Holder:
+        def send(self, message):
+            """Nothing."""
+
+    holder = Holder()
+    holder.told = _core.HeaderSend(holder.send, guard().check(scope()))
+    gone = weakref.ref(holder)
+    del holder
+    gc.collect()
+    assert gone() is None
+
+
+def test_what_leads_back_to_a_guard_is_collected():
+    users = {}
+    judge = users["guard"] = guard(key=lambda request: users and "me")
+    judge.check(scope())
+    gone = weakref.ref(judge)
+    users = judge = None
+    gc.collect()
+    assert gone() is None
