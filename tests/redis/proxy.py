@@ -21,8 +21,8 @@ class Proxy:
     endless (such a bulk, of which all comes that is taken), shift (instead of each reply the one
     before it on that connection, for as long as it lives; at first +PONG).
 
-    What is assigned to `extra` is sent once, before the next reply and together with it. The
-    server sees connections from `source`.
+    What is assigned to `extra` is sent once, before the next reply and together with it. With
+    `loses_one` the next reply is lost. The server sees connections from `source`.
     """
 
     def __init__(self, port: int, source: str = "") -> None:
@@ -30,6 +30,7 @@ class Proxy:
         self.source = source
         self.mode = "pass"
         self.extra = b""
+        self.loses_one = False
         self.held: dict[socket.socket, bytes] = {}  # the replies that are to be sent next
         self.requests = 0  # chunks that came from clients
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -86,7 +87,9 @@ class Proxy:
                 each.shutdown(socket.SHUT_RDWR)
 
     def _reply(self, client: socket.socket, data: bytes) -> None:
-        if self.mode == "drip":
+        if self.loses_one:
+            self.loses_one = False
+        elif self.mode == "drip":
             for byte in data:
                 client.sendall(bytes([byte]))
                 time.sleep(0.0002)

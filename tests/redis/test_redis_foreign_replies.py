@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import tidegate
+from polling import eventually
 from proxy import Proxy
 from redis_server import PATIENT, RedisServer
 
@@ -104,6 +105,20 @@ def test_a_server_that_answers_other_commands_opens_the_breaker(proxy: Proxy) ->
         assert (stats.errors, stats.script_errors, stats.breaker_open) == (5, 0, True)
     (reason,) = reasons
     assert "does not belong to the command" in reason
+
+
+def test_after_one_lost_reply_a_probe_brings_a_new_connection(proxy: Proxy) -> None:
+    """Probes follow each other faster than a silent server is noticed."""
+    with tidegate.Limiter(
+        "100/hour",
+        storage=f"redis://127.0.0.1:{proxy.port}?timeout=1&breaker_failures=1&breaker_open=0.5",
+    ) as limiter:
+        assert limiter.hit("k").remaining == 99
+        proxy.loses_one = True
+        assert limiter.hit("k").degraded
+        assert limiter.stats().breaker_open
+        eventually(lambda: not limiter.peek("k").degraded)
+        assert limiter.peek("k").remaining == 98
 
 
 def test_a_reset_is_not_confirmed_by_a_foreign_reply(proxy: Proxy) -> None:

@@ -200,6 +200,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // Gives up the connection if `failure` says that it is of no use. Only the first of the
   // calls made since the last renewal does: the others speak of a connection that is gone.
   void RenewAfter(const absl::Status& failure, uint64_t renewals);
+  void Renew(uint64_t renewals, const std::string& why);
   // The decision that an answer comes to, or that stands in for it.
   Decision Judge(Op op, absl::Span<const Charge> plan, const Moment& moment, const Asked& asked,
                  const absl::StatusOr<redis::Answer>& answer);
@@ -249,6 +250,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
 
   std::atomic<uint64_t> renewals_{0};         // connections given up because of a reply
   std::atomic<uint64_t> foreign_replies_{0};  // replies that belong to another command
+  std::atomic<int64_t> probes_{0};            // sent
   std::atomic<int64_t> closed_ns_{0};         // when the breaker was last seen to close
   std::atomic<int64_t> degraded_{0};
   std::atomic<int64_t> errors_{0};

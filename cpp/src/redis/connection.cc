@@ -173,10 +173,10 @@ absl::Status Connection::NotConnected() const {
 // -------------------------------------------------------------- calls that wait
 
 absl::Status Connection::CheckQueue() const {
-  if (queue_.size() + waiting_.size() < options_.max_queue) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(queue_.size() + waiting_.size(),
-                                                   " calls wait for Redis; expected at most ",
-                                                   options_.max_queue, " (max_queue)"));
+  const size_t calls = queue_.size() + waiting_.size() + leaving_;
+  if (calls < options_.max_queue) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      calls, " calls wait for Redis; expected at most ", options_.max_queue, " (max_queue)"));
 }
 
 absl::StatusOr<Reply> Connection::Call(const std::string& request, int replies, Instant deadline) {
@@ -379,6 +379,7 @@ void Connection::Send(std::unique_ptr<Caller> caller) {
 void Connection::SendWaiting(Lock& lock) {
   std::deque<InFlightPtr> waiting;
   waiting.swap(waiting_);
+  leaving_ = waiting.size();
   const std::shared_ptr<Stream> stream = stream_;
   lock.Release();
   std::vector<InFlightPtr> joined;
@@ -389,6 +390,7 @@ void Connection::SendWaiting(Lock& lock) {
   std::string requests;
   for (const InFlightPtr& in_flight : joined) requests += in_flight->caller->Request();
   lock.Acquire();
+  leaving_ = 0;
   if (stream != stream_) {
     // They have not left: they go out with the next connection, or fail there.
     waiting_.insert(waiting_.begin(), joined.begin(), joined.end());

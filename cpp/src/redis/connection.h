@@ -185,6 +185,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   bool served_ = false;                 // by io_
   std::deque<InFlightPtr> waiting_;     // to be sent
+  size_t leaving_ = 0;                  // taken from waiting_, not yet in queue_
   std::deque<InFlightPtr> async_;       // those of queue_ with a caller, by deadline
   std::vector<InFlightPtr> completed_;  // to be delivered
 };

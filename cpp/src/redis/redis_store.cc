@@ -204,23 +204,31 @@ class RedisStore::Probe final : public redis::Caller {
       : Caller(deadline),
         store_(store),
         renewals_(store->renewals_.load(std::memory_order_relaxed)),
-        command_(redis::Scripts::ProbeCommand(charge)) {}
+        number_(store->probes_.fetch_add(1, std::memory_order_relaxed) + 1),
+        command_(redis::Scripts::ProbeCommand(charge, number_)) {}
   std::string Request() override { return command_; }
   void Done(absl::StatusOr<redis::Reply> reply) override {
     // Nobody waits for it, so the store may be gone.
     const std::shared_ptr<RedisStore> store = store_.lock();
     if (store == nullptr) return;
     absl::Status status = FailureIn(reply);
-    if (status.ok()) status = redis::Scripts::ParseProbe(**reply);
+    if (status.ok()) status = redis::Scripts::ParseProbe(**reply, number_);
     // No caller's key or script is to blame for the error of a probe.
     if (absl::IsInternal(status)) status = absl::UnknownError(status.message());
-    store->RenewAfter(status, renewals_);
+    if (absl::IsDeadlineExceeded(status)) {
+      // Where one reply was lost, each request waits for the reply to the next: the server is
+      // well, and only a new connection shows it.
+      store->Renew(renewals_, "a probe had no answer in time");
+    } else {
+      store->RenewAfter(status, renewals_);
+    }
     store->Record(status);
   }
 
  private:
   const std::weak_ptr<RedisStore> store_;
   const uint64_t renewals_;
+  const int64_t number_;
   const std::string command_;
 };
 
@@ -259,9 +267,11 @@ absl::Status RedisStore::FailureIn(const absl::StatusOr<redis::Reply>& reply) {
 void RedisStore::RenewAfter(const absl::Status& failure, uint64_t renewals) {
   if (!redis::NeedsNewConnection(failure)) return;
   if (absl::IsDataLoss(failure)) foreign_replies_.fetch_add(1, std::memory_order_release);
-  if (renewals_.compare_exchange_strong(renewals, renewals + 1)) {
-    client_->Renew(std::string(failure.message()));
-  }
+  Renew(renewals, std::string(failure.message()));
+}
+
+void RedisStore::Renew(uint64_t renewals, const std::string& why) {
+  if (renewals_.compare_exchange_strong(renewals, renewals + 1)) client_->Renew(why);
 }
 
 Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& moment,

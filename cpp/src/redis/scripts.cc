@@ -389,13 +389,14 @@ Decision Scripts::StepLater(const Charge& charge, const CellState& state, int64_
                                   : Step(limit, state, now_ns, charge.cost, &ignored);
 }
 
-std::string Scripts::ProbeCommand(const Charge& charge) {
+std::string Scripts::ProbeCommand(const Charge& charge, int64_t number) {
   return Format({"EVAL", std::string(lua::probe), "1",
-                 absl::StrCat(RedisKey(*charge.limit, charge.key), ":probe")});
+                 absl::StrCat(RedisKey(*charge.limit, charge.key), ":probe"),
+                 absl::StrCat(number)});
 }
 
-absl::Status Scripts::ParseProbe(const redisReply& reply) {
-  return IsInteger(reply) ? absl::OkStatus() : ForeignReply();
+absl::Status Scripts::ParseProbe(const redisReply& reply, int64_t number) {
+  return IsInteger(reply) && reply.integer == number ? absl::OkStatus() : ForeignReply();
 }
 
 std::string KeyPrefix(const Limit& limit, std::string_view scope) {

@@ -69,8 +69,9 @@ class Scripts {
   static absl::StatusOr<std::vector<Answer>> ParseHits(const redisReply& reply, size_t hits);
 
   // Finds out whether calls for such charges would succeed, at no charge; lua/probe.lua.
-  static std::string ProbeCommand(const Charge& charge);
-  static absl::Status ParseProbe(const redisReply& reply);
+  // `number` tells the probe's reply from those to other probes.
+  static std::string ProbeCommand(const Charge& charge, int64_t number);
+  static absl::Status ParseProbe(const redisReply& reply, int64_t number);
 
   // The decision on one limit of a plan. `charged`: the plan passed and was no
   // peek.
