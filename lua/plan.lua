@@ -8,6 +8,8 @@
 -- ARGV[4] 1 where a state that lies further ahead than the clock allows may be
 --   moved back (see cpp/include/tidegate/step.h).
 -- ARGV[5] milliseconds that keys live on after their state has lost its meaning.
+-- ARGV[6] one letter for each limit: s where it is in shadow, so that it refuses nothing and is
+--   charged where it has room; else e. Empty: none is in shadow.
 -- Then for each limit its algorithm (bucket, fixed, sliding, log) and the
 --   arguments that the head of that file lists.
 -- Reply, all integers: 1 where all limits pass, else 0 (of refund and release
@@ -25,16 +27,18 @@ else
 end
 local confirmed = ARGV[4] == '1'
 margin_ms = tonumber(ARGV[5])
+local shadows = ARGV[6]
 
 local reply = {1, now_s, now_n}
 local plan = {}
-local a = 6
+local a = 7
 local size = 3
 for i = 1, #KEYS do
   local algorithm = algorithms[ARGV[a]]
   local state = algorithm.read(KEYS[i], a + 1, now_s, now_n)
   plan[i] = {algorithm, a + 1, state}
-  if not state.allowed or (state.behind and not confirmed) then reply[1] = 0 end
+  local refuses = not state.allowed and string.sub(shadows, i, i) ~= 's'
+  if refuses or (state.behind and not confirmed) then reply[1] = 0 end
   for j = 1, #state do
     size = size + 1
     reply[size] = state[j]
@@ -46,8 +50,10 @@ if op == 'hit' then
   local charge = reply[1] == 1
   for i = 1, #KEYS do
     local state = plan[i][3]
-    if charge or (state.behind and confirmed) then
-      plan[i][1].write(KEYS[i], plan[i][2], now_s, now_n, state, charge)
+    -- A charged plan may hold limits in shadow that have no room.
+    local charged = charge and state.allowed
+    if charged or (state.behind and confirmed) then
+      plan[i][1].write(KEYS[i], plan[i][2], now_s, now_n, state, charged)
     end
   end
 elseif op ~= 'peek' then

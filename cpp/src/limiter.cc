@@ -6,7 +6,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "cell_calls_inl.h"
-#include "tidegate/redis_store.h"
 
 namespace tidegate {
 
@@ -15,24 +14,28 @@ absl::StatusOr<std::unique_ptr<Limiter>> Limiter::Create(const std::vector<Limit
                                                          std::shared_ptr<Clock> clock,
                                                          std::string_view scope) {
   if (limits.empty()) {
-    return absl::InvalidArgumentError("no limit was given; accepted is at least one");
+    return absl::InvalidArgumentError("no limit was given; expected at least one");
   }
   if (limits.size() > kMostLimits) {
     return absl::InvalidArgumentError(
         absl::StrCat(limits.size(), " limits were given; expected at most ", kMostLimits));
   }
   if (store == nullptr) {
-    return absl::InvalidArgumentError("no store was given; accepted is one");
+    return absl::InvalidArgumentError("no store was given; expected one");
   }
   std::vector<BoundLimit> bound;
   bound.reserve(limits.size());
   for (const Limit& limit : limits) {
     if (absl::Status status = store->Accepts(limit); !status.ok()) return status;
     // An equal limit of the same scope counts in the same cell: once is enough.
-    const bool known = std::any_of(bound.begin(), bound.end(), [&](const BoundLimit& b) {
+    const auto known = std::find_if(bound.begin(), bound.end(), [&](const BoundLimit& b) {
       return b.limit.algorithm() == limit.algorithm() && b.limit.ToString() == limit.ToString();
     });
-    if (!known) bound.push_back(store->Bind(limit, scope));
+    if (known == bound.end()) {
+      bound.push_back(store->Bind(limit, scope));
+    } else if (known->limit.shadow() && !limit.shadow()) {
+      *known = store->Bind(limit, scope);
+    }
   }
   return std::unique_ptr<Limiter>(
       new Limiter(std::move(bound), std::move(store), std::move(clock)));
@@ -42,20 +45,23 @@ Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
                  std::shared_ptr<Clock> clock)
     : limits_(std::move(limits)),
       store_(std::move(store)),
-      memory_(limits_.size() == 1 ? dynamic_cast<MemoryStore*>(store_.get()) : nullptr),
-      shm_(limits_.size() == 1 ? dynamic_cast<ShmStore*>(store_.get()) : nullptr),
-      redis_(dynamic_cast<RedisStore*>(store_.get())),
+      has_shadow_(std::any_of(limits_.begin(), limits_.end(),
+                              [](const BoundLimit& bound) { return bound.limit.shadow(); })),
+      memory_(IsSingle() ? dynamic_cast<MemoryStore*>(store_.get()) : nullptr),
+      shm_(IsSingle() ? dynamic_cast<ShmStore*>(store_.get()) : nullptr),
       blocks_(store_->blocks()),
-      sets_back_(!blocks_ || dynamic_cast<ManualClock*>(clock.get()) != nullptr),
+      sets_back_(!store_->spans_hosts() || (clock != nullptr && clock->is_common())),
       takes_fingerprints_((memory_ != nullptr || shm_ != nullptr) &&
                           IsBucket(limits_[0].limit.algorithm())),
       clock_(std::move(clock)),
       clock_shift_ns_(store_->clock_shift_ns()),
-      refused_(limits_.size() > 1 ? limits_.size() : 0) {}
+      refused_(IsSingle() ? 0 : limits_.size()) {}
 
-Decision Limiter::Decide(std::string_view key, int64_t cost, const Moment& moment) {
-  if (limits_.size() == 1) return store_->Hit({key, limits_.data(), cost}, moment);
-  return store_->HitAll(PlanFor(key, cost), moment, [this] { return NowNs(); });
+Decision Limiter::Decide(std::string_view key, int64_t cost, const Moment& moment,
+                         Outcomes* outcomes) {
+  if (IsSingle()) return store_->Hit({key, limits_.data(), cost}, moment);
+  return store_->HitAll(
+      PlanFor(key, cost), moment, [this] { return NowNs(); }, outcomes);
 }
 
 Limiter::Charges Limiter::PlanFor(std::string_view key, int64_t cost) const {
@@ -94,6 +100,12 @@ void Limiter::Count(int64_t allowed, int64_t denied) {
 void Limiter::Count(const Decision& decision, uint32_t rule) {
   Count(decision.allowed ? 1 : 0, decision.allowed ? 0 : 1);
   if (!decision.allowed) CountRefusalBy(rule);
+}
+
+void Limiter::CountShadow(absl::Span<const Decision> outcomes) {
+  for (size_t i = 0; has_shadow_ && i < std::min(outcomes.size(), limits_.size()); ++i) {
+    if (limits_[i].limit.shadow() && !outcomes[i].allowed) CountRefusalBy(static_cast<uint32_t>(i));
+  }
 }
 
 // The short way of a limiter of one limit; false where it leads to no decision.
@@ -169,30 +181,35 @@ __attribute__((noinline)) int64_t Limiter::AskClock() { return clock_->NowNs(); 
 
 __attribute__((noinline)) Decision Limiter::HitAtLength(std::string_view key, int64_t cost) {
   const Moment moment{NowNs()};
-  Decision decision = Decide(key, cost, moment);
+  Outcomes outcomes;
+  Outcomes* const wanted = has_shadow_ ? &outcomes : nullptr;
+  Decision decision = Decide(key, cost, moment, wanted);
   if (decision.behind && sets_back_) [[unlikely]] {
-    decision = Decide(key, cost, {NowNs(), /*confirmed=*/true});
+    decision = Decide(key, cost, {NowNs(), /*confirmed=*/true}, wanted);
   }
   if (!blocks_) decision.at_ns = moment.now_ns;
   Count(decision, decision.rule);
+  CountShadow(outcomes);
   return decision;
 }
 
 bool Limiter::HitWithoutWaiting(std::string_view key, int64_t cost, Decision* decision) {
-  // A store that goes by another's clock asks for no reading of this one.
-  const Moment moment{redis_ != nullptr && !redis_->client_clock() ? 0 : NowNs()};
+  const Moment moment{store_->reads_clock() ? NowNs() : 0};
   const Charge charge{key, limits_.data(), cost};
-  const bool decided = limits_.size() == 1
-                           ? store_->HitWithoutWaiting({&charge, 1}, moment, decision)
-                           : store_->HitWithoutWaiting(PlanFor(key, cost), moment, decision);
-  if (decided) Count(*decision, decision->rule);
-  return decided;
+  if (IsSingle()) {
+    if (!store_->HitWithoutWaiting({&charge, 1}, moment, decision, nullptr)) return false;
+  } else {
+    Outcomes outcomes;
+    if (!store_->HitWithoutWaiting(PlanFor(key, cost), moment, decision, &outcomes)) return false;
+    CountShadow(outcomes);
+  }
+  Count(*decision, decision->rule);
+  return true;
 }
 
-std::optional<Decision> Limiter::Begin(Op op, std::string_view key, int64_t cost,
-                                       const Decision* hit,
-                                       std::function<void(const Decision&)> done) {
-  if (redis_ == nullptr) {
+std::optional<Decision> Limiter::Submit(Op op, std::string_view key, int64_t cost,
+                                        const Decision* hit, Store::Done done) {
+  if (!blocks_) {
     if (op == Op::kHit) return Hit(key, cost);
     if (op == Op::kPeek) return Peek(key, cost);
     if (op == Op::kRefund) Refund(key, cost, hit);
@@ -204,43 +221,44 @@ std::optional<Decision> Limiter::Begin(Op op, std::string_view key, int64_t cost
   const bool gives_back = op == Op::kRefund || op == Op::kRelease;
   const Charges plan = gives_back ? ToGiveBack(op, key, cost, hit, moment) : PlanFor(key, cost);
   if (plan.empty()) return Decision();
-  const auto finish = [this, op](const Decision& decision) {
-    if (op == Op::kHit) Count(decision, decision.rule);
+  // Lives until `finish` was called.
+  const auto outcomes =
+      has_shadow_ && op == Op::kHit ? std::make_shared<Outcomes>() : std::shared_ptr<Outcomes>();
+  const auto finish = [this, op, outcomes](const Decision& decision) {
+    if (op != Op::kHit) return;
+    Count(decision, decision.rule);
+    if (outcomes != nullptr) CountShadow(*outcomes);
   };
-  std::optional<Decision> early =
-      redis_->Begin(op, plan, hit == nullptr ? 0 : hit->at_ns, moment, ClockToConfirm(),
-                    [finish, op, done = std::move(done)](const Decision& decision) {
-                      finish(decision);
-                      if (op == Op::kPeek) return done(Uncharged(decision));
-                      done(decision);
-                    });
+  std::optional<Decision> early = store_->Submit(
+      op, plan, hit == nullptr ? Store::kNoInstant : hit->at_ns, moment, ClockToConfirm(),
+      outcomes.get(), [finish, op, done = std::move(done)](const Decision& decision) {
+        finish(decision);
+        if (op == Op::kPeek) return done(Uncharged(decision));
+        done(decision);
+      });
   if (!early.has_value()) return early;
   finish(*early);
   if (op == Op::kPeek) early->SetChargedIn(ChargedIn::kNowhere);
   return early;
 }
 
-std::function<int64_t()> Limiter::ClockToConfirm() {
-  if (redis_ == nullptr || !redis_->client_clock() || !sets_back_) return nullptr;
+Store::Clock Limiter::ClockToConfirm() {
+  if (!store_->reads_clock() || !sets_back_) return nullptr;
   return [this] { return NowNs(); };
 }
 
-void Limiter::Kick() {
-  if (redis_ != nullptr) redis_->Kick();
-}
+void Limiter::Flush() { store_->Flush(); }
 
 Decision Limiter::Peek(std::string_view key, int64_t cost) {
   const Moment moment{NowNs()};
-  Decision decision = store_->PeekAll(PlanFor(key, cost), moment);
+  Decision decision = store_->PeekAll(PlanFor(key, cost), moment, nullptr);
   if (!blocks_) decision.at_ns = moment.now_ns;
   return Uncharged(decision);
 }
 
 Decision Limiter::PeekFallback(std::string_view key) {
   const Charge charge{key, limits_.data(), 1};
-  const Moment moment{NowNs()};
-  return Uncharged(redis_ != nullptr ? redis_->PeekFallback(charge, moment)
-                                     : store_->Peek(charge, moment));
+  return Uncharged(store_->PeekFallback(charge, {NowNs()}));
 }
 
 Limiter::Charges Limiter::ToGiveBack(Op op, std::string_view key, int64_t cost, const Decision* hit,
@@ -250,33 +268,25 @@ Limiter::Charges Limiter::ToGiveBack(Op op, std::string_view key, int64_t cost, 
     if (op == Op::kRelease && !Releases(limits_[i])) continue;
     Charge charge{key, &limits_[i], cost};
     if (hit != nullptr && hit->charged_in(i) != ChargedIn::kStore) {
-      if (redis_ != nullptr && hit->charged_in(i) == ChargedIn::kFallback) {
-        redis_->GiveBackInFallback(charge, hit->at_ns, moment);
+      if (hit->charged_in(i) == ChargedIn::kFallback) {
+        store_->GiveBackInFallback(charge, hit->at_ns, moment);
       }
       continue;
     }
-    if (redis_ != nullptr && hit == nullptr) charge.cost -= redis_->RefundFallback(charge, moment);
+    if (hit == nullptr) charge.cost -= store_->RefundFallback(charge, moment);
     if (charge.cost > 0) plan.push_back(charge);
   }
   return plan;
 }
 
 void Limiter::Refund(std::string_view key, int64_t cost, const Decision* hit) {
-  if (redis_ != nullptr) {
-    const Moment moment{NowNs()};
-    const Charges plan = ToGiveBack(Op::kRefund, key, cost, hit, moment);
-    redis_->GiveBack(Op::kRefund, plan, hit == nullptr ? 0 : hit->at_ns, moment);
-    return;
+  Moment moment{NowNs()};
+  const Charges plan = ToGiveBack(Op::kRefund, key, cost, hit, moment);
+  const auto is_behind = [&](const Charge& charge) { return store_->Peek(charge, moment).behind; };
+  if (!blocks_ && std::any_of(plan.begin(), plan.end(), is_behind)) {
+    moment = {NowNs(), /*confirmed=*/true};
   }
-  for (const Charge& charge : ToGiveBack(Op::kRefund, key, cost, hit, {})) {
-    Moment moment{NowNs()};
-    if (hit != nullptr && IsLog(charge.limit->limit.algorithm())) {
-      store_->Release(charge, hit->at_ns, moment);
-      continue;
-    }
-    if (!blocks_ && store_->Peek(charge, moment).behind) moment = {NowNs(), /*confirmed=*/true};
-    store_->Refund(charge, moment);
-  }
+  store_->GiveBack(Op::kRefund, plan, hit == nullptr ? Store::kNoInstant : hit->at_ns, moment);
 }
 
 void Limiter::Reset(std::string_view key) {
@@ -292,14 +302,13 @@ bool Limiter::Releases(const BoundLimit& limit) const {
 void Limiter::Release(std::string_view key, int64_t cost, const Decision& hit) {
   const Moment moment{NowNs()};
   const Charges plan = ToGiveBack(Op::kRelease, key, cost, &hit, moment);
-  if (redis_ != nullptr) return redis_->GiveBack(Op::kRelease, plan, hit.at_ns, moment);
-  for (const Charge& charge : plan) store_->Release(charge, hit.at_ns, moment);
+  store_->GiveBack(Op::kRelease, plan, hit.at_ns, moment);
 }
 
 void Limiter::HitMany(absl::Span<const std::string_view> keys, absl::Span<const int64_t> costs,
                       bool* allowed) {
   const auto cost_of = [&](size_t i) { return costs.empty() ? 1 : costs[i]; };
-  if (limits_.size() > 1) {
+  if (!IsSingle()) {
     for (size_t i = 0; i < keys.size(); ++i) {
       allowed[i] = Hit(keys[i], cost_of(i)).allowed;
     }
@@ -376,15 +385,24 @@ LimiterStats Limiter::stats() const {
     stats.allowed += counts.allowed.load(std::memory_order_relaxed);
     stats.denied += counts.denied.load(std::memory_order_relaxed);
   }
+  for (const int64_t refused : refused_in_shadow()) stats.denied_in_shadow += refused;
   stats.store = store_->stats();
   return stats;
 }
 
-std::vector<int64_t> Limiter::refused() const {
-  if (refused_.empty()) return {stats().denied};
-  std::vector<int64_t> refused;
-  for (const auto& count : refused_) refused.push_back(count.load(std::memory_order_relaxed));
+std::vector<int64_t> Limiter::Refused(bool shadow) const {
+  std::vector<int64_t> refused(limits_.size());
+  for (size_t i = 0; i < refused_.size(); ++i) {
+    if (limits_[i].limit.shadow() == shadow) refused[i] = refused_[i].load();
+  }
   return refused;
 }
+
+std::vector<int64_t> Limiter::refused() const {
+  if (IsSingle()) return {stats().denied};
+  return Refused(/*shadow=*/false);
+}
+
+std::vector<int64_t> Limiter::refused_in_shadow() const { return Refused(/*shadow=*/true); }
 
 }  // namespace tidegate

@@ -6,20 +6,19 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "tidegate/redis_store.h"
 
 namespace tidegate {
 
 absl::StatusOr<std::unique_ptr<Plan>> Plan::Create(std::vector<Limiter*> limiters) {
   if (limiters.empty()) {
-    return absl::InvalidArgumentError("no limiter was given; accepted is at least one");
+    return absl::InvalidArgumentError("no limiter was given; expected at least one");
   }
   size_t limits = 0;
   for (const Limiter* limiter : limiters) {
     if (limiter->store_ != limiters[0]->store_) {
       return absl::InvalidArgumentError(
           "the limiters of a plan have different storages, which cannot charge all or none; "
-          "accepted are limiters of one: Limiter(..., storage=other.storage)");
+          "expected limiters of one: Limiter(..., storage=other.storage)");
     }
     limits += limiter->limits_.size();
   }
@@ -30,6 +29,11 @@ absl::StatusOr<std::unique_ptr<Plan>> Plan::Create(std::vector<Limiter*> limiter
   }
   return std::unique_ptr<Plan>(new Plan(std::move(limiters)));
 }
+
+Plan::Plan(std::vector<Limiter*> limiters)
+    : limiters_(std::move(limiters)),
+      has_shadow_(std::any_of(limiters_.begin(), limiters_.end(),
+                              [](const Limiter* limiter) { return limiter->has_shadow_; })) {}
 
 Plan::Charged Plan::For(Keys keys, Costs costs) const {
   Charged charged;
@@ -44,13 +48,14 @@ Plan::Charged Plan::For(Keys keys, Costs costs) const {
       } else {
         const int64_t room = std::numeric_limits<int64_t>::max() - same->cost;
         same->cost += std::min(room, costs[i]);
+        if (same->limit->limit.shadow()) same->limit = &limit;
       }
     }
   }
   return charged;
 }
 
-Decision Plan::Finish(Decision decision, const absl::InlinedVector<uint32_t, 4>& charge_of) const {
+Decision Plan::Finish(Decision decision, const ChargeNumbers& charge_of, Outcomes* outcomes) const {
   if (decision.limits_elsewhere != 0 && decision.limits_elsewhere != Decision::kAllLimits) {
     uint32_t elsewhere = 0;
     for (size_t i = 0; i < charge_of.size() && i < Decision::kMostTracked; ++i) {
@@ -61,53 +66,71 @@ Decision Plan::Finish(Decision decision, const absl::InlinedVector<uint32_t, 4>&
   }
   decision.rule = static_cast<uint16_t>(
       std::find(charge_of.begin(), charge_of.end(), decision.rule) - charge_of.begin());
+  if (outcomes != nullptr) {
+    Outcomes by_limit;
+    for (const uint32_t number : charge_of) {
+      by_limit.push_back((*outcomes)[number]);
+      by_limit.back().rule = static_cast<uint16_t>(by_limit.size() - 1);
+    }
+    *outcomes = std::move(by_limit);
+  }
   uint32_t first = 0;
   for (Limiter* limiter : limiters_) {
     const uint32_t after = first + static_cast<uint32_t>(limiter->limits_.size());
     const bool binds = first <= decision.rule && decision.rule < after;
     if (decision.allowed || binds) limiter->Count(decision, decision.rule - first);
+    if (outcomes != nullptr) limiter->CountShadow(absl::MakeConstSpan(*outcomes).subspan(first));
     first = after;
   }
   return decision;
 }
 
-Decision Plan::Hit(Keys keys, Costs costs) {
+Decision Plan::Hit(Keys keys, Costs costs, Outcomes* outcomes) {
+  Outcomes own;
+  outcomes = Wanted(outcomes, &own);
   if (blocks()) {
-    if (const auto early = HitWithoutWaiting(keys, costs)) return *early;
+    if (const auto early = HitWithoutWaiting(keys, costs, outcomes)) return *early;
   }
   Limiter& first = *limiters_[0];
   const Charged charged = For(keys, costs);
   const auto clock = [&first] { return first.NowNs(); };
   const Moment moment{clock()};
-  Decision decision = first.store_->HitAll(charged.charges, moment, clock);
+  Decision decision = first.store_->HitAll(charged.charges, moment, clock, outcomes);
   if (decision.behind && first.sets_back_) [[unlikely]] {
-    decision = first.store_->HitAll(charged.charges, {clock(), /*confirmed=*/true}, clock);
+    decision =
+        first.store_->HitAll(charged.charges, {clock(), /*confirmed=*/true}, clock, outcomes);
   }
   if (!blocks()) decision.at_ns = moment.now_ns;
-  return Finish(decision, charged.charge_of);
+  return Finish(decision, charged.charge_of, outcomes);
 }
 
-std::optional<Decision> Plan::HitWithoutWaiting(Keys keys, Costs costs) {
+std::optional<Decision> Plan::HitWithoutWaiting(Keys keys, Costs costs, Outcomes* outcomes) {
   Limiter& first = *limiters_[0];
+  Outcomes own;
+  outcomes = Wanted(outcomes, &own);
   const Charged charged = For(keys, costs);
   Decision decision;
-  if (!first.store_->HitWithoutWaiting(charged.charges, {first.NowNs()}, &decision)) {
+  if (!first.store_->HitWithoutWaiting(charged.charges, {first.NowNs()}, &decision, outcomes)) {
     return std::nullopt;
   }
-  return Finish(decision, charged.charge_of);
+  return Finish(decision, charged.charge_of, outcomes);
 }
 
-std::optional<Decision> Plan::Begin(Keys keys, Costs costs,
-                                    std::function<void(const Decision&)> done) {
+std::optional<Decision> Plan::Submit(Keys keys, Costs costs, Outcomes* outcomes, Store::Done done) {
+  if (!blocks()) return Hit(keys, costs, outcomes);
   Limiter& first = *limiters_[0];
-  if (first.redis_ == nullptr) return Hit(keys, costs);
   const Charged charged = For(keys, costs);
-  const auto early =
-      first.redis_->Begin(Op::kHit, charged.charges, 0, {first.NowNs()}, first.ClockToConfirm(),
-                          [this, charge_of = charged.charge_of, done = std::move(done)](
-                              const Decision& decision) { done(Finish(decision, charge_of)); });
+  // Lives until `finish` was called.
+  const auto own = has_shadow_ ? std::make_shared<Outcomes>() : std::shared_ptr<Outcomes>();
+  Outcomes* const wanted = Wanted(outcomes, own.get());
+  const auto finish = [this, charge_of = charged.charge_of, own, wanted](const Decision& decision) {
+    return Finish(decision, charge_of, wanted);
+  };
+  const auto early = first.store_->Submit(
+      Op::kHit, charged.charges, Store::kNoInstant, {first.NowNs()}, first.ClockToConfirm(), wanted,
+      [finish, done = std::move(done)](const Decision& decision) { done(finish(decision)); });
   if (!early.has_value()) return std::nullopt;
-  return Finish(*early, charged.charge_of);
+  return finish(*early);
 }
 
 }  // namespace tidegate

@@ -1,6 +1,7 @@
 #include "tidegate/store.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
@@ -15,27 +16,35 @@ BoundLimit BindWith(const Hasher& hasher, const Limit& limit, std::string_view s
 }
 
 void PlanVerdict::Add(const Decision& decision, uint32_t index) {
-  const bool binds =
-      !any_ ||
-      (decision_.allowed ? !decision.allowed || decision.remaining() < decision_.remaining()
-                         : !decision.allowed && decision.retry_after_ns > decision_.retry_after_ns);
-  const int64_t delay_ns =
-      any_ ? std::max(decision_.delay_ns, decision.delay_ns) : decision.delay_ns;
   const bool behind = decision_.behind || decision.behind;
-  if (binds) {
-    decision_ = decision;
-    decision_.rule = static_cast<uint16_t>(index);
-    any_ = true;
-  }
-  decision_.behind = behind;
-  decision_.delay_ns = decision_.allowed ? delay_ns : 0;
-  ++added_;
-  if (decision.limits_elsewhere != 0) [[unlikely]] {
-    ++added_elsewhere_;
-    elsewhere_ = decision.elsewhere;
-    if (index < Decision::kMostTracked) {
-      limits_elsewhere_ = static_cast<uint16_t>(limits_elsewhere_ | 1U << index);
+  if (decision.limit->shadow()) [[unlikely]] {
+    if (!any_) {
+      decision_ = decision;
+      decision_.rule = static_cast<uint16_t>(index);
+      decision_.allowed = true;
+      decision_.retry_after_ns = decision_.delay_ns = 0;
     }
+  } else {
+    const bool binds =
+        !any_enforced_ ||
+        (decision_.allowed
+             ? !decision.allowed || decision.remaining() < decision_.remaining()
+             : !decision.allowed && decision.retry_after_ns > decision_.retry_after_ns);
+    const int64_t delay_ns =
+        any_enforced_ ? std::max(decision_.delay_ns, decision.delay_ns) : decision.delay_ns;
+    if (binds) {
+      decision_ = decision;
+      decision_.rule = static_cast<uint16_t>(index);
+      any_enforced_ = true;
+    }
+    decision_.delay_ns = decision_.allowed ? delay_ns : 0;
+  }
+  any_ = true;
+  decision_.behind = behind;
+  ++added_;
+  const bool refused_in_shadow = !decision.allowed && decision.limit->shadow();
+  if (decision.limits_elsewhere != 0 || refused_in_shadow) [[unlikely]] {
+    AddElsewhere(refused_in_shadow ? ChargedIn::kNowhere : decision.elsewhere, index);
   }
   if (added_elsewhere_ == 0) [[likely]]
     return;
@@ -49,19 +58,59 @@ void PlanVerdict::Add(const Decision& decision, uint32_t index) {
   }
 }
 
+void PlanVerdict::AddElsewhere(ChargedIn where, uint32_t index) {
+  // One place for all is noted. Where there are two, what is in the fallback is not given back.
+  elsewhere_ = added_elsewhere_ == 0 || elsewhere_ == where ? where : ChargedIn::kNowhere;
+  ++added_elsewhere_;
+  if (index < Decision::kMostTracked) {
+    limits_elsewhere_ = static_cast<uint16_t>(limits_elsewhere_ | 1U << index);
+  }
+}
+
 absl::Status Store::Accepts(const Limit&) const { return absl::OkStatus(); }
 
-Decision Store::PeekAll(absl::Span<const Charge> plan, const Moment& moment) {
+Decision Store::PeekAll(absl::Span<const Charge> plan, const Moment& moment, Outcomes* outcomes) {
+  if (outcomes != nullptr) outcomes->clear();
   PlanVerdict verdict;
   for (size_t i = 0; i < plan.size(); ++i) {
-    verdict.Add(Peek(plan[i], moment), static_cast<uint32_t>(i));
+    const Decision decision = Peek(plan[i], moment);
+    verdict.Add(decision, static_cast<uint32_t>(i));
+    if (outcomes != nullptr) outcomes->push_back(decision);
   }
   return verdict.get();
 }
 
+void Store::GiveBack(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                     const Moment& moment) {
+  for (const Charge& charge : plan) {
+    if (op == Op::kRelease || (admitted_ns != kNoInstant && IsLog(charge.limit->limit.algorithm()))) {
+      Release(charge, admitted_ns, moment);
+    } else {
+      Refund(charge, moment);
+    }
+  }
+}
+
+std::optional<Decision> Store::Submit(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                                      const Moment& moment, Clock clock, Outcomes* outcomes, Done) {
+  const auto now = [&] { return clock ? clock() : moment.now_ns; };
+  switch (op) {
+    case Op::kHit:
+      return HitAll(plan, moment, now, outcomes);
+    case Op::kPeek:
+      return PeekAll(plan, moment, outcomes);
+    case Op::kReset:
+      for (const Charge& charge : plan) Reset(charge, moment);
+      break;
+    default:
+      GiveBack(op, plan, admitted_ns, moment);
+  }
+  return Decision();
+}
+
 Decision Store::HitAll(absl::Span<const Charge> plan, const Moment& moment,
-                       absl::FunctionRef<int64_t()> clock) {
-  const Decision forecast = PeekAll(plan, moment);
+                       absl::FunctionRef<int64_t()> clock, Outcomes* outcomes) {
+  const Decision forecast = PeekAll(plan, moment, outcomes);
   if (forecast.behind && !moment.confirmed) return forecast;
   if (!forecast.allowed) {
     if (!forecast.behind) return forecast;
@@ -73,23 +122,30 @@ Decision Store::HitAll(absl::Span<const Charge> plan, const Moment& moment,
     return forecast;
   }
   PlanVerdict verdict;
-  absl::InlinedVector<Decision, 4> charged;
+  Outcomes hits;
   for (size_t i = 0; i < plan.size(); ++i) {
-    const Decision decision = Hit(plan[i], moment);
+    Decision decision = Hit(plan[i], moment);
+    const bool charged = decision.allowed && (!decision.behind || moment.confirmed);
+    const bool in_shadow = plan[i].limit->limit.shadow();
+    if (in_shadow) decision.behind = false;  // else the whole plan would be asked again
     verdict.Add(decision, static_cast<uint32_t>(i));
-    if (decision.allowed && (!decision.behind || moment.confirmed)) {
-      charged.push_back(decision);
+    if (charged || in_shadow) {
+      decision.allowed = charged;
+      decision.at_ns = moment.now_ns;
+      hits.push_back(decision);
       continue;
     }
+    if (outcomes != nullptr) (*outcomes)[i] = decision;
     const Moment later{clock()};
-    for (size_t j = 0; j < charged.size(); ++j) {
-      charged[j].at_ns = moment.now_ns;
-      const auto op = Undoing(plan[j], charged[j], later.now_ns);
-      if (op == Op::kRelease) Release(plan[j], charged[j].at_ns, later);
+    for (size_t j = 0; j < hits.size(); ++j) {
+      if (!hits[j].allowed) continue;
+      const auto op = Undoing(plan[j], hits[j], later.now_ns);
+      if (op == Op::kRelease) Release(plan[j], hits[j].at_ns, later);
       if (op == Op::kRefund) Refund(plan[j], later);
     }
-    break;
+    return verdict.get();
   }
+  if (outcomes != nullptr) *outcomes = std::move(hits);
   return verdict.get();
 }
 

@@ -27,7 +27,8 @@ namespace py = pybind11;
 void Resolve(const Channel::Call& call, PyObject* done, PyObject* set_result) {
   PyObject* over = PyObject_CallMethodNoArgs(call.future, done);
   if (over == Py_False) {
-    PyObject* made = call.decides ? NewDecision(call.decision, call.owner) : nullptr;
+    PyObject* made = call.decides ? NewDecision(call.decision, call.owner, call.outcomes.get())
+                                  : nullptr;
     PyObject* value = call.decides ? made : Py_None;
     PyObject* none =
         value == nullptr ? nullptr : PyObject_CallMethodOneArg(call.future, set_result, value);
@@ -126,7 +127,7 @@ void Channel::KickAll() {
   std::vector<std::pair<Limiter*, PyObject*>> now;
   now.swap(to_kick_);
   for (const auto& [limiter, owner] : now) {
-    limiter->Kick();
+    limiter->Flush();
     Py_DECREF(owner);
   }
 }

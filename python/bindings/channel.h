@@ -27,6 +27,7 @@ class Channel {
     PyObject* owner;
     bool decides;
     Decision decision;
+    std::shared_ptr<const Outcomes> outcomes;  // null where they were not asked for
   };
 
   // What is left when a channel is gone; see its destructor.
@@ -43,7 +44,7 @@ class Channel {
   void Push(const Call& call);
   // With the GIL, in the loop's thread.
   void Drain();
-  // Has Kick() called of `limiter`, which `owner` keeps, when the loop is done with what
+  // Has Flush() called of `limiter`, which `owner` keeps, when the loop is done with what
   // it is at. False with a Python error set where the loop is closed.
   bool KickSoon(PyObject* channel, PyObject* loop, Limiter* limiter, PyObject* owner);
   void KickAll();

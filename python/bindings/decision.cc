@@ -15,6 +15,7 @@ namespace py = pybind11;
 struct DecisionObject {
   PyObject_HEAD Decision decision;
   PyObject* owner;
+  PyObject* outcomes;  // a tuple, or null
 };
 
 PyTypeObject decision_type{};  // filled in by RegisterDecision()
@@ -32,6 +33,7 @@ int free_count = 0;
 void Dealloc(PyObject* self) {
   auto* object = reinterpret_cast<DecisionObject*>(self);
   Py_DECREF(object->owner);
+  Py_XDECREF(object->outcomes);
 #if !defined(Py_GIL_DISABLED)
   if (free_count < kMostFree) {
     free_decisions[free_count++] = object;
@@ -85,6 +87,13 @@ PyObject* GetChargedIn(PyObject* self, void*) {
   return name;
 }
 
+PyObject* GetOutcomes(PyObject* self, void*) {
+  PyObject* const outcomes = reinterpret_cast<DecisionObject*>(self)->outcomes;
+  if (outcomes == nullptr) return PyTuple_New(0);
+  Py_INCREF(outcomes);
+  return outcomes;
+}
+
 PyGetSetDef getters[] = {
     {"allowed", GetAllowed, nullptr, "Whether the call may pass.", nullptr},
     {"limit", GetLimit, nullptr,
@@ -100,6 +109,11 @@ PyGetSetDef getters[] = {
     {"delay", GetDelay, nullptr,
      "Seconds that a leaky-bucket caller should wait before proceeding; else 0.0.", nullptr},
     {"rule", GetRule, nullptr, "Name of the limit that binds.", nullptr},
+    {"outcomes", GetOutcomes, nullptr,
+     "The decision of each limit, where they were asked for (see Plan.hit()); else empty. Of a\n"
+     "refused plan, a limit that would have passed says so: nothing was charged. A pickled\n"
+     "decision loses them.",
+     nullptr},
     {"_index", GetIndex, nullptr, "Which limit of the plan binds, by number.", nullptr},
     {"degraded", GetDegraded, nullptr, "Decided without the shared store.", nullptr},
     {"_charged_in", GetChargedIn, nullptr,
@@ -232,11 +246,22 @@ void RegisterDecision(pybind11::module_& module) {
   module.def("_decision", &Restored);
 }
 
-PyObject* NewDecision(const Decision& decision, PyObject* owner) {
+PyObject* NewDecision(const Decision& decision, PyObject* owner, const Outcomes* outcomes) {
   Decision* room = nullptr;
   PyObject* object = NewDecisionIn(owner, &room);
-  if (object != nullptr) *room = decision;
-  return object;
+  if (object == nullptr) return nullptr;
+  *room = decision;
+  if (outcomes == nullptr) return object;
+  PyObject* const tuple = PyTuple_New(static_cast<Py_ssize_t>(outcomes->size()));
+  reinterpret_cast<DecisionObject*>(object)->outcomes = tuple;
+  for (size_t i = 0; tuple != nullptr && i < outcomes->size(); ++i) {
+    PyObject* const each = NewDecision((*outcomes)[i], owner);
+    if (each == nullptr) break;
+    PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), each);
+  }
+  if (PyErr_Occurred() == nullptr) return object;
+  Py_DECREF(object);
+  return nullptr;
 }
 
 PyObject* NewDecisionIn(PyObject* owner, Decision** room) {
@@ -257,6 +282,7 @@ PyObject* NewDecisionIn(PyObject* owner, Decision** room) {
   *room = &object->decision;
   Py_INCREF(owner);
   object->owner = owner;
+  object->outcomes = nullptr;
   return reinterpret_cast<PyObject*>(object);
 }
 

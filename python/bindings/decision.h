@@ -6,7 +6,7 @@
 
 #include <pybind11/pybind11.h>
 
-#include "tidegate/decision.h"
+#include "tidegate/store.h"
 
 namespace tidegate::python {
 
@@ -14,8 +14,9 @@ namespace tidegate::python {
 void RegisterDecision(pybind11::module_& module);
 
 // A new reference, or nullptr with MemoryError set. `owner` keeps
-// decision.limit alive.
-PyObject* NewDecision(const Decision& decision, PyObject* owner);
+// decision.limit alive, and those of `outcomes`, which may be null.
+PyObject* NewDecision(const Decision& decision, PyObject* owner,
+                      const Outcomes* outcomes = nullptr);
 
 // The same, with room for a decision that the caller constructs in place at
 // `*room`, which saves a copy.

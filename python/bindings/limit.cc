@@ -19,7 +19,7 @@ std::string_view TextOf(const py::handle& text) {
   if (data == nullptr) {
     PyErr_Clear();
     Throw(Error::kConfiguration,
-          Shown(text.ptr()) + " has lone surrogates; accepted is text that UTF-8 can carry");
+          Shown(text.ptr()) + " has lone surrogates; expected text that UTF-8 can carry");
   }
   return {data, static_cast<size_t>(size)};
 }
@@ -31,7 +31,7 @@ int64_t WholeNumber(const py::handle& value, const char* what) {
   const int64_t result = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
   if (overflow != 0) {
     Throw(Error::kConfiguration, std::string(what) + " is " + Shown(value.ptr()) +
-                                     "; accepted is 1 to " + std::to_string(Limit::kMaxCount));
+                                     "; expected 1 to " + std::to_string(Limit::kMaxCount));
   }
   return result;
 }
@@ -49,7 +49,7 @@ int64_t PeriodNs(const py::handle& period) {
              !(PyFloat_Check(period.ptr()) || PyIndex_Check(period.ptr()))) {
     Throw(Error::kArgumentType,
           "the period is " + Shown(period.ptr()) +
-              "; accepted are seconds as int or float, a timedelta, or a unit such as 'minute'");
+              "; expected seconds as int or float, a timedelta, or a unit such as 'minute'");
   } else {
     const double value = PyFloat_AsDouble(period.ptr());
     if (value == -1.0 && PyErr_Occurred() != nullptr) PyErr_Clear();
@@ -60,7 +60,7 @@ int64_t PeriodNs(const py::handle& period) {
     }
   }
   Throw(Error::kConfiguration,
-        "the period is " + Shown(period.ptr()) + "; accepted is 1 nanosecond to 100 years");
+        "the period is " + Shown(period.ptr()) + "; expected 1 nanosecond to 100 years");
 }
 
 LimitSpec Defaults(const py::handle& burst, const py::handle& algorithm, const py::handle& name) {
@@ -68,12 +68,12 @@ LimitSpec Defaults(const py::handle& burst, const py::handle& algorithm, const p
   if (!burst.is_none()) spec.burst = WholeNumber(burst, "the burst");
   if (!PyUnicode_Check(algorithm.ptr())) {
     Throw(Error::kArgumentType, "the algorithm is " + Shown(algorithm.ptr()) +
-                                    "; accepted is a name such as 'token-bucket'");
+                                    "; expected a name such as 'token-bucket'");
   }
   spec.algorithm = ValueOrThrow(ParseAlgorithm(TextOf(algorithm)));
   if (name.is_none()) return spec;
   if (!PyUnicode_Check(name.ptr())) {
-    Throw(Error::kArgumentType, "the name is " + Shown(name.ptr()) + "; accepted is a str");
+    Throw(Error::kArgumentType, "the name is " + Shown(name.ptr()) + "; expected a str");
   }
   spec.name = std::string(TextOf(name));
   const auto printable = [](char c) { return c >= 0x20 && c < 0x7f; };
@@ -81,33 +81,37 @@ LimitSpec Defaults(const py::handle& burst, const py::handle& algorithm, const p
       !std::all_of(spec.name.begin(), spec.name.end(), printable)) {
     // Names stand in header fields, which carry nothing else.
     Throw(Error::kConfiguration, "the name is " + Shown(name.ptr()) +
-                                     "; accepted are 1 to 200 printable ASCII characters");
+                                     "; expected 1 to 200 printable ASCII characters");
   }
   return spec;
 }
 
 Limit Make(const py::object& limit, const py::object& period, const py::object& burst,
-           const py::object& algorithm, const py::object& name) {
+           const py::object& algorithm, const py::object& name, const py::object& shadow) {
   LimitSpec spec = Defaults(burst, algorithm, name);
+  if (!PyBool_Check(shadow.ptr())) {
+    Throw(Error::kArgumentType, "shadow is " + Shown(shadow.ptr()) + "; expected True or False");
+  }
+  spec.shadow = shadow.ptr() == Py_True;
   if (PyUnicode_Check(limit.ptr())) {
     if (!period.is_none()) {
       Throw(Error::kConfiguration, "the limit " + Shown(limit.ptr()) +
                                        " was given with the period " + Shown(period.ptr()) +
-                                       "; accepted is a text alone, or a count and a period");
+                                       "; expected a text alone, or a count and a period");
     }
     return ValueOrThrow(Limit::Parse(TextOf(limit), spec));
   }
   if (PyBool_Check(limit.ptr()) || !PyIndex_Check(limit.ptr())) {
     Throw(Error::kArgumentType,
           "the limit is " + Shown(limit.ptr()) +
-              "; accepted is a text such as '100/minute', or a count and a period");
+              "; expected a text such as '100/minute', or a count and a period");
   }
   spec.count = WholeNumber(limit, "the count");
   if (period.is_none()) {
     Throw(
         Error::kConfiguration,
         "the limit is the count " + Shown(limit.ptr()) +
-            " without a period; accepted is a text such as '100/minute', or a count and a period");
+            " without a period; expected a text such as '100/minute', or a count and a period");
   }
   if (PyUnicode_Check(period.ptr())) {
     const std::string text = std::to_string(spec.count) + "/" + std::string(TextOf(period));
@@ -125,6 +129,8 @@ ns, us, ms, s, m, h, d, w, month and year. A period is given in seconds or as a 
 `burst` (token-bucket and leaky-bucket only) is `count` where it is not given. Algorithms
 are token-bucket (alias gcra), leaky-bucket, fixed-window, sliding-window, sliding-log and
 concurrency. `name` is what a Decision calls it: 1 to 200 printable ASCII characters.
+A limit in `shadow` is counted but not enforced: it refuses nothing, and what it would have
+refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``.
 
 Immutable; equal and hashed by value. Raises ConfigurationError for what is not accepted.)";
 
@@ -137,9 +143,9 @@ void RegisterLimit(py::module_& m) {
   py::class_<Limit, std::shared_ptr<Limit>>(m, "Limit", kAboutLimits)
       .def(py::init(&Make), py::arg("limit"), py::arg("period") = py::none(), py::kw_only(),
            py::arg("burst") = py::none(), py::arg("algorithm") = token_bucket,
-           py::arg("name") = py::none(),
+           py::arg("name") = py::none(), py::arg("shadow") = false,
            "__init__(self, limit, period=None, *, burst=None, algorithm='token-bucket', "
-           "name=None)\n--\n\nSee the class.")
+           "name=None, shadow=False)\n--\n\nSee the class.")
       .def_property_readonly("count", &Limit::count, "Units in a period.")
       .def_property_readonly(
           "period", [](const Limit& l) { return static_cast<double>(l.period_ns()) / 1e9; },
@@ -154,6 +160,7 @@ void RegisterLimit(py::module_& m) {
           "The canonical name of its algorithm.")
       .def_property_readonly(
           "name", [](const Limit& l) { return l.rule(); }, "The name given, else its text.")
+      .def_property_readonly("shadow", &Limit::shadow, "Whether it is counted but not enforced.")
       .def("__str__", &Limit::ToString)
       .def("__repr__",
            [](const Limit& l) {
@@ -164,6 +171,7 @@ void RegisterLimit(py::module_& m) {
              if (l.rule() != l.ToString()) {
                text += ", name=" + py::repr(py::str(l.rule())).cast<std::string>();
              }
+             if (l.shadow()) text += ", shadow=True";
              return text + ")";
            })
       .def("__eq__",
@@ -175,21 +183,21 @@ void RegisterLimit(py::module_& m) {
       .def("__hash__",
            [](const Limit& l) {
              return py::hash(
-                 py::make_tuple(l.ToString(), l.rule(), static_cast<int>(l.algorithm())));
+                 py::make_tuple(l.ToString(), l.rule(), static_cast<int>(l.algorithm()), l.shadow()));
            })
       .def("__reduce__", [](const py::object& self) {
         const auto& l = self.cast<const Limit&>();
         py::object name = py::none();
         if (l.rule() != l.ToString()) name = py::str(l.rule());
         return py::make_tuple(py::module_::import("tidegate._limit").attr("_restore"),
-                              py::make_tuple(l.ToString(), AlgorithmName(l.algorithm()), name));
+                              py::make_tuple(l.ToString(), AlgorithmName(l.algorithm()), name, l.shadow()));
       });
   m.def(
       "parse_many",
       [](const py::object& text, const py::object& algorithm) {
         if (!PyUnicode_Check(text.ptr())) {
           Throw(Error::kArgumentType, "the limits are " + Shown(text.ptr()) +
-                                          "; accepted is a text such as '5/second; 100/hour'");
+                                          "; expected a text such as '5/second; 100/hour'");
         }
         return ValueOrThrow(
             Limit::ParseMany(TextOf(text), Defaults(py::none(), algorithm, py::none())));

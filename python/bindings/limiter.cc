@@ -192,11 +192,11 @@ PyObject* FastBegin(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
     Py_INCREF(self);
     Channel& heard = *channel;
     const auto done = [channel = std::move(channel), kept, self, decides](const Decision& d) {
-      channel->Push({kept, self, decides, d});
+      channel->Push({kept, self, decides, d, nullptr});
     };
     std::optional<Decision> early;
     try {
-      early = limiter->Begin(op, key.view(), cost, hit, done);
+      early = limiter->Submit(op, key.view(), cost, hit, done);
     } catch (...) {  // of a clock that is written in Python
       Py_DECREF(kept);
       Py_DECREF(self);
@@ -349,6 +349,7 @@ void RegisterLimiter(py::module_& m) {
            [](PyLimiter& self) {
              const LimiterStats s = Checked(self).stats();
              return py::dict(py::arg("allowed") = s.allowed, py::arg("denied") = s.denied,
+                             py::arg("denied_in_shadow") = s.denied_in_shadow,
                              py::arg("degraded") = s.store.degraded,
                              py::arg("errors") = s.store.errors, py::arg("keys") = s.store.keys,
                              py::arg("evictions") = s.store.evictions,
@@ -359,6 +360,8 @@ void RegisterLimiter(py::module_& m) {
                              py::arg("breaker_open") = s.store.breaker_open);
            })
       .def("_refused", [](PyLimiter& self) { return Checked(self).refused(); })
+      .def("_refused_in_shadow",
+           [](PyLimiter& self) { return Checked(self).refused_in_shadow(); })
       .def("_close", [](PyLimiter& self) { self.open = nullptr; });
   limiter.def_static(
       "_add_fast_methods",

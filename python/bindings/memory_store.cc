@@ -5,11 +5,21 @@
 
 #include "classes.h"
 #include "convert.h"
+#include "gil.h"
 
 namespace tidegate::python {
 
 void RegisterMemoryStore(py::module_& m) {
-  py::class_<Store, std::shared_ptr<Store>>(m, "Store");
+  py::class_<Store, std::shared_ptr<Store>>(m, "Store")
+      .def_property_readonly("kind", &Store::kind)
+      .def_property_readonly("blocks", &Store::blocks)
+      .def_property_readonly("reads_clock", &Store::reads_clock)
+      .def("ping", [](Store& store) -> py::object {
+        const absl::Status status = WithoutGil([&] { return store.Ping(); });
+        if (status.ok()) return py::none();
+        return py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
+            status.message().data(), static_cast<Py_ssize_t>(status.message().size()), "replace"));
+      });
   py::class_<MemoryStore, Store, std::shared_ptr<MemoryStore>>(m, "MemoryStore")
       .def(py::init([](int64_t capacity) {
              return ValueOrThrow(MemoryStore::Create({.capacity = capacity}));

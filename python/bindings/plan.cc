@@ -26,7 +26,7 @@ class PyPlan {
     for (const py::handle limiter : limiters) {
       if (!IsLimiter(limiter.ptr())) {
         Throw(Error::kArgumentType,
-              "the plan has " + Shown(limiter.ptr()) + "; accepted are Limiters");
+              "the plan has " + Shown(limiter.ptr()) + "; expected Limiters");
       }
       Limiter* core = LimiterOf(limiter.ptr());
       if (core == nullptr) throw py::error_already_set();
@@ -36,15 +36,17 @@ class PyPlan {
     plan_ = ValueOrThrow(Plan::Create(std::move(cores)));
   }
 
-  py::object Hit(const py::object& keys, const py::object& costs) {
+  py::object Hit(const py::object& keys, const py::object& costs, bool outcomes) {
     const Call call(*this, keys, costs);
-    const Decision decision =
-        plan_->blocks() ? HitReleased(call) : plan_->Hit(call.keys, call.costs);
-    return New(decision);
+    Outcomes each;
+    Outcomes* const wanted = outcomes ? &each : nullptr;
+    const auto hit = [&] { return plan_->Hit(call.keys, call.costs, wanted); };
+    const Decision decision = plan_->blocks() ? WithoutGil(hit) : hit();
+    return New(decision, wanted);
   }
 
   py::object Begin(const py::object& self, const py::object& keys, const py::object& costs,
-                   const py::object& loop, const py::object& channel_object) {
+                   bool outcomes, const py::object& loop, const py::object& channel_object) {
     const Call call(*this, keys, costs);
     auto channel = channel_object.cast<std::shared_ptr<Channel>>();
     Channel& heard = *channel;
@@ -56,12 +58,13 @@ class PyPlan {
       future.dec_ref();
       self.dec_ref();
     };
+    const auto each = outcomes ? std::make_shared<Outcomes>() : nullptr;
     std::optional<Decision> early;
     try {
-      early = plan_->Begin(call.keys, call.costs,
-                           [channel = std::move(channel), kept, owner](const Decision& d) {
-                             channel->Push({kept, owner, /*decides=*/true, d});
-                           });
+      early = plan_->Submit(call.keys, call.costs, each.get(),
+                            [channel = std::move(channel), kept, owner, each](const Decision& d) {
+                              channel->Push({kept, owner, /*decides=*/true, d, each});
+                            });
     } catch (...) {  // of a clock that is written in Python
       give_back();
       throw;
@@ -74,7 +77,7 @@ class PyPlan {
       return future;
     }
     give_back();
-    return New(*early);
+    return New(*early, each.get());
   }
 
  private:
@@ -105,13 +108,13 @@ class PyPlan {
     static py::tuple Items(const py::object& list, const char* what) {
       if (PyList_Check(list.ptr()) || PyTuple_Check(list.ptr())) return py::tuple(list);
       Throw(Error::kArgumentType, "the " + std::string(what) + " are " + Shown(list.ptr()) +
-                                      "; accepted is a list with one for each limiter");
+                                      "; expected a list with one for each limiter");
     }
     static void Expect(size_t size, size_t given, const char* what) {
       if (given == size) return;
       Throw(Error::kConfiguration, std::to_string(given) + " " + what + " were given for " +
                                        std::to_string(size) +
-                                       " limiters; accepted is one for each limiter");
+                                       " limiters; expected one for each limiter");
     }
 
     const py::tuple objects;
@@ -120,12 +123,8 @@ class PyPlan {
     std::vector<int64_t> costs;
   };
 
-  Decision HitReleased(const Call& call) {
-    return WithoutGil([&] { return plan_->Hit(call.keys, call.costs); });
-  }
-
-  py::object New(const Decision& decision) const {
-    return py::reinterpret_steal<py::object>(NewDecision(decision, owners_.ptr()));
+  py::object New(const Decision& decision, const Outcomes* outcomes) const {
+    return py::reinterpret_steal<py::object>(NewDecision(decision, owners_.ptr(), outcomes));
   }
 
   const py::tuple owners_;
@@ -138,14 +137,16 @@ class PyPlan {
 void RegisterPlan(py::module_& m) {
   py::class_<PyPlan>(m, "Plan")
       .def(py::init<const py::tuple&>(), py::arg("limiters"))
-      .def("hit", &PyPlan::Hit, py::arg("keys"), py::arg("costs") = py::none())
+      .def("hit", &PyPlan::Hit, py::arg("keys"), py::arg("costs") = py::none(),
+           py::arg("outcomes") = false)
       .def(
           "_begin",
           [](const py::object& self, const py::object& keys, const py::object& costs,
-             const py::object& loop, const py::object& channel) {
-            return self.cast<PyPlan&>().Begin(self, keys, costs, loop, channel);
+             bool outcomes, const py::object& loop, const py::object& channel) {
+            return self.cast<PyPlan&>().Begin(self, keys, costs, outcomes, loop, channel);
           },
-          py::arg("keys"), py::arg("costs"), py::arg("loop"), py::arg("channel"));
+          py::arg("keys"), py::arg("costs"), py::arg("outcomes"), py::arg("loop"),
+          py::arg("channel"));
 }
 
 }  // namespace tidegate::python

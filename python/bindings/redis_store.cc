@@ -1,5 +1,5 @@
-// tidegate._core.RedisStore. What its URI and options mean is told by
-// tidegate/_storage/redis_uri.py, which hands over values of the right types.
+// tidegate._core.RedisStore. tidegate/_storage/redis_uri.py reads the URI
+// and the options, and hands over values of the right types.
 #include "tidegate/redis_store.h"
 
 #include <pybind11/pybind11.h>
@@ -9,13 +9,13 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "classes.h"
 #include "convert.h"
 #include "gil.h"
-#include "redis/client.h"
 
 namespace tidegate::python {
 namespace {
@@ -72,34 +72,25 @@ std::function<absl::StatusOr<std::string>()> SourceFrom(const py::object& source
 }
 
 // As redis-py has it: str, int, None, lists; bytes that are no UTF-8 stay bytes.
-py::object ObjectFrom(const redisReply& reply) {
-  switch (reply.type) {
-    case REDIS_REPLY_INTEGER:
-      return py::int_(reply.integer);
-    case REDIS_REPLY_NIL:
-      return py::none();
-    case REDIS_REPLY_ARRAY: {
-      py::list list;
-      for (size_t i = 0; i < reply.elements; ++i) list.append(ObjectFrom(*reply.element[i]));
-      return list;
-    }
-    default:
-      break;
+struct ToObject {
+  py::object operator()(std::monostate) const { return py::none(); }
+  py::object operator()(int64_t number) const { return py::int_(number); }
+  py::object operator()(const std::string& text) const {
+    PyObject* object = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()),
+                                            "surrogateescape");
+    if (object == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(object);
   }
-  PyObject* text =
-      PyUnicode_DecodeUTF8(reply.str, static_cast<Py_ssize_t>(reply.len), "surrogateescape");
-  if (text == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(text);
-}
+  py::object operator()(const std::vector<RedisValue>& values) const {
+    py::list list;
+    for (const RedisValue& each : values) list.append(std::visit(*this, each.value));
+    return list;
+  }
+};
 
 py::object Command(RedisStore& store, const std::vector<std::string>& words, double timeout) {
-  const absl::StatusOr<redis::Reply> reply =
-      WithoutGil([&] { return store.Command(words, absl::Seconds(timeout)); });
-  ThrowUnlessOk(reply.status());
-  if ((*reply)->type == REDIS_REPLY_ERROR) {
-    Throw(Error::kStorage, std::string((*reply)->str, (*reply)->len));
-  }
-  return ObjectFrom(**reply);
+  const auto reply = WithoutGil([&] { return store.Command(words, absl::Seconds(timeout)); });
+  return std::visit(ToObject(), ValueOrThrow(reply).value);
 }
 
 std::shared_ptr<RedisStore> Make(const py::kwargs& given) {
@@ -173,15 +164,7 @@ std::shared_ptr<RedisStore> Make(const py::kwargs& given) {
 void RegisterRedisStore(py::module_& m) {
   py::class_<RedisStore, Store, std::shared_ptr<RedisStore>>(m, "RedisStore")
       .def(py::init(&Make))
-      .def_property_readonly("client_clock", &RedisStore::client_clock)
-      .def("command", &Command, py::arg("words"), py::arg("timeout") = 1.0)
-      // None, or what is wrong.
-      .def("ping", [](RedisStore& store) -> py::object {
-        const absl::Status status = WithoutGil([&] { return store.Ping(); });
-        if (status.ok()) return py::none();
-        return py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
-            status.message().data(), static_cast<Py_ssize_t>(status.message().size()), "replace"));
-      });
+      .def("command", &Command, py::arg("words"), py::arg("timeout") = 1.0);
 }
 
 }  // namespace tidegate::python

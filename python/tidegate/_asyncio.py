@@ -153,14 +153,14 @@ async def ask(
 
 
 async def ask_plan(
-    plan: Plan, keys: Sequence[str | bytes], costs: Sequence[int] | None
+    plan: Plan, keys: Sequence[str | bytes], costs: Sequence[int] | None, outcomes: bool
 ) -> Decision:
     """As ask() a hit of a plan."""
     loop = asyncio.get_running_loop()
     channel = _channel_of(loop)
     if channel is None:
-        return await loop.run_in_executor(None, plan.hit, keys, costs)
-    answer = plan._begin(keys, costs, loop, channel)
+        return await loop.run_in_executor(None, plan.hit, keys, costs, outcomes)
+    answer = plan._begin(keys, costs, outcomes, loop, channel)
     return answer if type(answer) is _core.Decision else await answer
 
 

@@ -55,6 +55,11 @@ class Decision:
     def degraded(self) -> bool:
         """Decided without the shared store."""
     @property
+    def outcomes(self) -> tuple[Decision, ...]:
+        """The decision of each limit, where they were asked for (see Plan.hit()); else empty. Of a
+        refused plan, a limit that would have passed says so: nothing was charged. A pickled
+        decision loses them."""
+    @property
     def _index(self) -> int: ...
     @property
     def _charged_in(self) -> Literal["store", "fallback", "nowhere"]: ...
@@ -73,6 +78,8 @@ class Limit:
     `burst` (token-bucket and leaky-bucket only) is `count` where it is not given. Algorithms
     are token-bucket (alias gcra), leaky-bucket, fixed-window, sliding-window, sliding-log and
     concurrency. `name` is what a Decision calls it: 1 to 200 printable ASCII characters.
+    A limit in `shadow` is counted but not enforced: it refuses nothing, and what it would have
+    refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``.
 
     Immutable; equal and hashed by value. Raises ConfigurationError for what is not accepted.
     """
@@ -86,6 +93,7 @@ class Limit:
         burst: int | None = None,
         algorithm: str = "token-bucket",
         name: str | None = None,
+        shadow: bool = False,
     ) -> None: ...
     @overload
     def __init__(
@@ -96,6 +104,7 @@ class Limit:
         burst: int | None = None,
         algorithm: str = "token-bucket",
         name: str | None = None,
+        shadow: bool = False,
     ) -> None: ...
     @property
     def count(self) -> int:
@@ -112,6 +121,9 @@ class Limit:
     @property
     def capacity(self) -> int:
         """The most that can pass at once: `burst` of a bucket, else `count`."""
+    @property
+    def shadow(self) -> bool:
+        """Whether it is counted but not enforced."""
     @property
     def algorithm(self) -> str:
         """The canonical name of its algorithm."""
@@ -223,6 +235,18 @@ class ManualClock:
 class Store:
     """Where limiters keep what they count. Limiters of one store and prefix share it."""
 
+    @property
+    def kind(self) -> str:
+        """What metrics call it: memory, shm or redis."""
+    @property
+    def blocks(self) -> bool:
+        """Whether calls wait for something outside the process."""
+    @property
+    def reads_clock(self) -> bool:
+        """Whether the limiter's clock decides; else the store has one of its own."""
+    def ping(self) -> str | None:
+        """One round trip to what the store waits for; None, or what is wrong."""
+
 class MemoryStore(Store):
     """A store in the process's own memory.
 
@@ -286,14 +310,9 @@ class RedisStore(Store):
     """
 
     def __init__(self, **options: Any) -> None: ...
-    @property
-    def client_clock(self) -> bool:
-        """Whether decisions go by the limiter's clock instead of the server's."""
     def command(self, words: Sequence[str | bytes], timeout: float = 1.0) -> Any:
         """Any command, as str, int, None and lists. Raises StorageError for an error reply and
         where none comes."""
-    def ping(self) -> str | None:
-        """One round trip, whatever the breaker says; None, or what is wrong."""
 
 class Limiter:
     """What tidegate.Limiter inherits; see there for keys, costs and errors."""
@@ -333,6 +352,7 @@ class Limiter:
     def _now_ns(self) -> int: ...
     def _stats(self) -> dict[str, Any]: ...
     def _refused(self) -> list[int]: ...
+    def _refused_in_shadow(self) -> list[int]: ...
     def _begin(
         self,
         op: int,
@@ -351,12 +371,18 @@ class Plan:
     """What tidegate.Plan inherits; see there."""
 
     def __init__(self, limiters: tuple[Limiter, ...]) -> None: ...
-    def hit(self, keys: Sequence[str | bytes], costs: Sequence[int] | None = None) -> Decision:
+    def hit(
+        self,
+        keys: Sequence[str | bytes],
+        costs: Sequence[int] | None = None,
+        outcomes: bool = False,
+    ) -> Decision:
         """Charges every limiter its cost under its key, or none of them."""
     def _begin(
         self,
         keys: Sequence[str | bytes],
         costs: Sequence[int] | None,
+        outcomes: bool,
         loop: AbstractEventLoop,
         channel: Channel,
     ) -> Decision | Future[Decision]: ...

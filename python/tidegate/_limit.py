@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     LimitLike = Union[str, Limit, Iterable[Union[str, Limit]]]
 
-__all__ = ["Limit", "LimitLike", "as_limits", "check_names", "parse", "parse_many"]
+__all__ = ["Limit", "LimitLike", "as_limits", "check_names", "distinct", "parse", "parse_many"]
 
 # What pickles and error messages call it.
 Limit.__module__ = "tidegate"
@@ -27,7 +27,7 @@ def parse(text: str, *, algorithm: str = "token-bucket") -> Limit:
     if not isinstance(text, str):
         raise ArgumentTypeError(
             f"the limit is {text!r} of type {type(text).__name__}; "
-            "accepted is a text such as '100/minute'"
+            "expected a text such as '100/minute'"
         )
     return Limit(text, algorithm=algorithm)
 
@@ -49,7 +49,7 @@ def as_limits(limits: LimitLike, algorithm: str) -> list[Limit]:
         return [limits]
     if isinstance(limits, (bytes, dict)) or not hasattr(limits, "__iter__"):
         raise ArgumentTypeError(
-            f"the limit is {limits!r} of type {type(limits).__name__}; accepted is a Limit, "
+            f"the limit is {limits!r} of type {type(limits).__name__}; expected a Limit, "
             "a text such as '100/minute', or a list of them"
         )
     result: list[Limit] = []
@@ -59,7 +59,7 @@ def as_limits(limits: LimitLike, algorithm: str) -> list[Limit]:
         else:
             result.append(parse(item, algorithm=algorithm))
     if not result:
-        raise ConfigurationError("no limit was given; accepted is at least one")
+        raise ConfigurationError("no limit was given; expected at least one")
     check_names(result)
     return result
 
@@ -71,10 +71,23 @@ def check_names(limits: Iterable[Limit]) -> None:
         known = named.setdefault(limit.name, limit)
         if str(known) != str(limit):
             raise ConfigurationError(
-                f"two limits have the name {limit.name!r}: {known} and {limit}; accepted are "
+                f"two limits have the name {limit.name!r}: {known} and {limit}; expected "
                 "names that tell them apart"
             )
 
 
-def _restore(text: str, algorithm: str, name: str | None) -> Limit:
-    return Limit(text, algorithm=algorithm, name=name)
+def distinct(limits: Iterable[Limit]) -> tuple[Limit, ...]:
+    """`limits` without those that are equal to an earlier one, as Limiter::Create() of the core.
+
+    Of an enforced one and one in shadow the enforced one stays.
+    """
+    kept: dict[tuple[str, str], Limit] = {}
+    for limit in limits:
+        identity = (limit.algorithm, str(limit))
+        if identity not in kept or (kept[identity].shadow and not limit.shadow):
+            kept[identity] = limit
+    return tuple(kept.values())
+
+
+def _restore(text: str, algorithm: str, name: str | None, shadow: bool = False) -> Limit:
+    return Limit(text, algorithm=algorithm, name=name, shadow=shadow)

@@ -13,7 +13,7 @@ from tidegate._errors import (
     ConfigurationError,
     StorageError,
 )
-from tidegate._limit import as_limits
+from tidegate._limit import as_limits, distinct
 from tidegate._slot import Slot
 from tidegate._storage.uri import open_store
 from tidegate._wait_queue import WaitingRoom
@@ -70,22 +70,14 @@ class Limiter(_core.Limiter):
     ) -> None:
         if not isinstance(prefix, str):
             raise ArgumentTypeError(
-                f"the prefix is {prefix!r} of type {type(prefix).__name__}; accepted is a str"
+                f"the prefix is {prefix!r} of type {type(prefix).__name__}; expected a str"
             )
-        # Equal ones count once, see Limiter::Create() of the core.
-        distinct: dict[tuple[str, str], Limit] = {}
-        for each in as_limits(limit, algorithm):
-            distinct.setdefault((each.algorithm, str(each)), each)
-        self._limits = tuple(distinct.values())
+        self._limits = distinct(as_limits(limit, algorithm))
         self._storage = open_store(storage, options)
         self._loops = _loops_for(self._storage)
-        if (
-            isinstance(self._storage, _core.RedisStore)
-            and clock is not None
-            and not self._storage.client_clock
-        ):
+        if clock is not None and not self._storage.reads_clock:
             raise ConfigurationError(
-                "a clock was given with a storage that goes by its server's time; accepted is "
+                "a clock was given with a storage that goes by its server's time; expected "
                 "clock=client in the storage's URI"
             )
         self._clock = clock
@@ -163,10 +155,9 @@ class Limiter(_core.Limiter):
     def ping(self) -> None:
         """Raises StorageError where the storage does not answer; returns where it does."""
         self._now_ns()  # raises where it is closed
-        if isinstance(self._storage, _core.RedisStore):
-            problem = self._storage.ping()
-            if problem is not None:
-                raise StorageError(f"the storage does not answer: {problem}")
+        problem = self._storage.ping()
+        if problem is not None:
+            raise StorageError(f"the storage does not answer: {problem}")
 
     def refund(self, key: Key, cost: int = 1, *, decision: Decision | None = None) -> None:
         """Gives `cost` units back to `key`, never beyond what a fresh key has.
@@ -249,7 +240,7 @@ class Limiter(_core.Limiter):
         """
         if not self._has_leases:
             raise ConfigurationError(
-                f"a slot was asked of {', '.join(map(str, self._limits))}; accepted is a limiter "
+                f"a slot was asked of {', '.join(map(str, self._limits))}; expected a limiter "
                 "with a limit of algorithm='concurrency'"
             )
         self._check(key, cost)
@@ -289,12 +280,12 @@ class Limiter(_core.Limiter):
             return None
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
             raise ArgumentTypeError(
-                f"the timeout is {timeout!r} of type {type(timeout).__name__}; accepted are "
+                f"the timeout is {timeout!r} of type {type(timeout).__name__}; expected "
                 "seconds as int or float, or None"
             )
         if not timeout >= 0:
             raise ConfigurationError(
-                f"the timeout is {timeout!r}; accepted are 0 and more seconds, or None"
+                f"the timeout is {timeout!r}; expected 0 or more seconds, or None"
             )
         if timeout > 1e9:
             return None
@@ -389,7 +380,7 @@ Limiter._add_fast_methods(Limiter)
 
 def _loops_for(storage: _core.Store) -> type[AsyncBridge] | None:
     """What lets event loops go on while `storage` is asked; None where it never waits."""
-    if not isinstance(storage, _core.RedisStore):
+    if not storage.blocks:
         return None
     from tidegate._asyncio import AsyncBridge
 

@@ -105,18 +105,11 @@ class Sources:
                 continue
             limiters[name] = _added(limiters.get(name), name, limiter, stats, refused)
             if limiter.storage not in stores:
-                kind = _KINDS.get(type(limiter.storage), "store")
+                kind = limiter.storage.kind
                 kinds[kind] = number = kinds.get(kind, 0) + 1
                 label = kind if number == 1 else f"{kind}-{number}"
                 stores[limiter.storage] = StoreReading(label, stats)
         return Readings(list(limiters.values()), list(stores.values()))
-
-
-_KINDS: dict[type, str] = {
-    _core.MemoryStore: "memory",
-    _core.ShmStore: "shm",
-    _core.RedisStore: "redis",
-}
 
 
 def _added(

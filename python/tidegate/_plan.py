@@ -39,18 +39,18 @@ class Plan(_core.Plan):
         if isinstance(limiters, str) or not hasattr(limiters, "__iter__"):
             raise ArgumentTypeError(
                 f"the limiters of a plan are {limiters!r} of type {type(limiters).__name__}; "
-                "accepted is a list of Limiters"
+                "expected a list of Limiters"
             )
         self._limiters = tuple(limiters)
         for limiter in self._limiters:
             if not isinstance(limiter, Limiter):
                 raise ArgumentTypeError(
-                    f"the plan has {limiter!r} of type {type(limiter).__name__}; accepted are "
+                    f"the plan has {limiter!r} of type {type(limiter).__name__}; expected "
                     "Limiters"
                 )
             if limiter._clock is not self._limiters[0]._clock:
                 raise ConfigurationError(
-                    "the limiters of a plan have different clocks; accepted is one for all"
+                    "the limiters of a plan have different clocks; expected one for all"
                 )
         super().__init__(self._limiters)
         self._loops = self._limiters[0]._loops if self._limiters else None
@@ -60,22 +60,34 @@ class Plan(_core.Plan):
         """Its limiters, in the order of the keys."""
         return self._limiters
 
-    def hit(self, keys: Sequence[Key], costs: Sequence[int] | None = None) -> Decision:
+    def hit(
+        self,
+        keys: Sequence[Key],
+        costs: Sequence[int] | None = None,
+        outcomes: bool = False,
+    ) -> Decision:
         """Charges every limiter its cost under its key, or none of them.
 
         `keys` and `costs` are lists with one for each limiter; without `costs` each is 1. The
         decision is that of the limit that binds, see binding(). A request that passes counts
         as allowed for all limiters, one that is refused counts as denied for the one that
-        refused. Raises ConfigurationError for anything else, before anything is charged.
+        refused. With `outcomes`, the decision's ``outcomes`` are the decisions of all limits, in
+        the order of the limiters and of their limits. Raises ConfigurationError for anything
+        else, before anything is charged.
         """
-        return super().hit(keys, costs)
+        return super().hit(keys, costs, outcomes)
 
-    async def hit_async(self, keys: Sequence[Key], costs: Sequence[int] | None = None) -> Decision:
+    async def hit_async(
+        self,
+        keys: Sequence[Key],
+        costs: Sequence[int] | None = None,
+        outcomes: bool = False,
+    ) -> Decision:
         """As hit(), without blocking the event loop."""
         loops = self._loops
         if loops is None:
-            return self.hit(keys, costs)
-        decision: Decision = await loops.ask_plan(self, keys, costs)
+            return self.hit(keys, costs, outcomes)
+        decision: Decision = await loops.ask_plan(self, keys, costs, outcomes)
         return decision
 
     def refund(
@@ -116,7 +128,7 @@ class Plan(_core.Plan):
             if index < len(limiter.limits):
                 return number
             index -= len(limiter.limits)
-        raise ConfigurationError("the decision is of another plan; accepted is one of this")
+        raise ConfigurationError("the decision is of another plan; expected one of this plan")
 
     def __repr__(self) -> str:
         return f"Plan({list(self._limiters)!r})"
@@ -131,13 +143,13 @@ class Plan(_core.Plan):
         for what, given in (("keys", keys), ("costs", costs)):
             if not isinstance(given, (list, tuple)):
                 raise ArgumentTypeError(
-                    f"the {what} are {given!r} of type {type(given).__name__}; accepted is a list "
+                    f"the {what} are {given!r} of type {type(given).__name__}; expected a list "
                     "with one for each limiter"
                 )
         if not len(keys) == len(costs) == len(self._limiters):
             raise ConfigurationError(
                 f"{len(keys)} keys and {len(costs)} costs were given for {len(self._limiters)} "
-                "limiters; accepted is one for each limiter"
+                "limiters; expected one for each limiter"
             )
         each = []
         first = 0
@@ -152,6 +164,6 @@ class Plan(_core.Plan):
 def _check_decision(decision: object) -> None:
     if not isinstance(decision, _core.Decision):
         raise ArgumentTypeError(
-            f"the decision is {decision!r} of type {type(decision).__name__}; accepted is a "
+            f"the decision is {decision!r} of type {type(decision).__name__}; expected a "
             "Decision of this plan"
         )

@@ -8,8 +8,8 @@ __all__ = ["Stats"]
 
 
 class Stats(NamedTuple):
-    """Counters since the limiter and its store were made; all but the first two are the store's,
-    of all limiters that share it."""
+    """Counters since the limiter and its store were made; all but `allowed`, `denied`
+    and `denied_in_shadow` are the store's, of all limiters that share it."""
 
     allowed: int
     """Calls that this limiter let through, those that were given back included."""
@@ -34,3 +34,5 @@ class Stats(NamedTuple):
     """How often the circuit breaker opened."""
     breaker_open: bool = False
     """Whether it is open now."""
+    denied_in_shadow: int = 0
+    """Calls that this limiter's limits in shadow would have refused, each counted for each."""

@@ -380,6 +380,7 @@ TEST(LimiterSlotTest, NeverMoreHoldersThanTheLimit) {
 // may do at that moment.
 class Meddled final : public Store {
  public:
+  std::string_view kind() const override { return "meddled"; }
   explicit Meddled(std::shared_ptr<Store> store) : store_(std::move(store)) {}
   // Called with the number of the charge, from 0.
   std::function<void(int)> before_hit;

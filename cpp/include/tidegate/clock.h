@@ -16,6 +16,9 @@ class Clock {
   virtual ~Clock() = default;
   // Nanoseconds since the epoch, within [0, kMaxInstantNs].
   virtual int64_t NowNs() = 0;
+  // Whether all who share a store read this very clock, wherever they are, as tests and replay
+  // have it.
+  virtual bool is_common() const { return false; }
 };
 
 // Unix time at the process's start, carried on by the monotonic clock: it never
@@ -97,6 +100,7 @@ class ManualClock final : public Clock {
  public:
   explicit ManualClock(int64_t start_ns = 0) { SetNs(start_ns); }
   int64_t NowNs() override { return now_ns_.load(std::memory_order_acquire); }
+  bool is_common() const override { return true; }
   // Both clamp to [0, kMaxInstantNs].
   void AdvanceNs(int64_t ns);
   void SetNs(int64_t ns);

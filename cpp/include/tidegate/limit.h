@@ -52,6 +52,7 @@ struct LimitSpec {
   Calendar calendar = Calendar::kNone;  // month and year, in units of
   int64_t calendar_units = 1;           // so many months or years
   std::string name;                     // empty: the canonical text
+  bool shadow = false;                  // counts, and refuses nothing
 };
 
 class Limit {
@@ -87,6 +88,9 @@ class Limit {
   // What a Decision reports as its rule: the name given, else ToString().
   const std::string& rule() const { return rule_; }
 
+  // Whether it is counted but not enforced: how to try a limit on real traffic.
+  bool shadow() const { return spec_.shadow; }
+
   // The canonical text: Parse(ToString()) gives an equal limit (of the same
   // algorithm). "100/minute", "5/2 seconds", "10/second burst 40".
   const std::string& ToString() const { return text_; }
@@ -102,7 +106,8 @@ class Limit {
   int64_t depth_fraction() const { return depth_fraction_; }
 
   friend bool operator==(const Limit& a, const Limit& b) {
-    return a.spec_.algorithm == b.spec_.algorithm && a.text_ == b.text_ && a.rule_ == b.rule_;
+    return a.spec_.algorithm == b.spec_.algorithm && a.text_ == b.text_ && a.rule_ == b.rule_ &&
+           a.spec_.shadow == b.spec_.shadow;
   }
 
  private:

@@ -29,15 +29,14 @@ namespace tidegate {
 struct LimiterStats {
   int64_t allowed = 0;
   int64_t denied = 0;
+  int64_t denied_in_shadow = 0;  // refusals of limits in shadow, each of which passed
   StoreStats store;
 };
-
-class RedisStore;
 
 class Limiter {
  public:
   static constexpr size_t kMostLimits = 65'535;
-  // At least one limit; equal ones count once. `clock` is SystemClock where it is
+  // At least one limit; equal ones count once, enforced where one of them is. `clock` is SystemClock where it is
   // null. Limiters of one store and one scope share what they count for equal limits.
   static absl::StatusOr<std::unique_ptr<Limiter>> Create(const std::vector<Limit>& limits,
                                                          std::shared_ptr<Store> store,
@@ -79,18 +78,20 @@ class Limiter {
   LimiterStats stats() const;
   // How often each of limits() was the one that refused, in their order.
   std::vector<int64_t> refused() const;
+  // How often each of limits() that is in shadow would have refused; 0 for the others.
+  std::vector<int64_t> refused_in_shadow() const;
   // Whether calls may wait for I/O.
   bool blocks() const { return blocks_; }
   // Hit() of such a limiter, where the answer takes no wait: true, and `decision`, which
   // may be room without a value, is the answer.
   bool HitWithoutWaiting(std::string_view key, int64_t cost, Decision* decision);
-  // Asks without waiting: the answer where it takes no round trip, else `done` is told
+  // Asks without waiting: the answer where it takes no round trip, else `done` is called
   // later, once, by another thread; this must live until then. Of a store that never
   // waits the answer comes at once. `hit` is what a refund or a release gives back, see there.
-  std::optional<Decision> Begin(Op op, std::string_view key, int64_t cost, const Decision* hit,
-                                std::function<void(const Decision&)> done);
-  // Sends what was begun: once for many, so that they go out together.
-  void Kick();
+  std::optional<Decision> Submit(Op op, std::string_view key, int64_t cost, const Decision* hit,
+                                 Store::Done done);
+  // Sends what was submitted: once for many, so that they go out together.
+  void Flush();
 
  private:
   friend class Plan;
@@ -105,6 +106,8 @@ class Limiter {
   Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
           std::shared_ptr<Clock> clock);
 
+  // One limit, which is enforced.
+  bool IsSingle() const { return limits_.size() == 1 && !has_shadow_; }
   int64_t AskClock();
   // What is short in Hit() and Allow(), and what is not.
   template <typename S>
@@ -117,7 +120,7 @@ class Limiter {
   Decision HitElsewhere(std::string_view key, int64_t cost);
   bool AllowElsewhere(std::string_view key, int64_t cost);
   Decision HitAtLength(std::string_view key, int64_t cost);
-  Decision Decide(std::string_view key, int64_t cost, const Moment& moment);
+  Decision Decide(std::string_view key, int64_t cost, const Moment& moment, Outcomes* outcomes);
   void AskMany(absl::Span<const Fingerprint> keys, const Moment& moment, Verdict* verdicts);
   Charges PlanFor(std::string_view key, int64_t cost) const;
   // Gives back what the fallback of the store is to give back of `hit`, which may be null;
@@ -128,20 +131,24 @@ class Limiter {
   void Count(int64_t allowed, int64_t denied);
   // A decision that the limit number `rule` of this limiter bound.
   void Count(const Decision& decision, uint32_t rule);
+  // What limits in shadow would have refused; `outcomes` begins with those of limits().
+  void CountShadow(absl::Span<const Decision> outcomes);
   void CountRefusalBy(uint32_t rule) {
     if (!refused_.empty()) refused_[rule].fetch_add(1, std::memory_order_relaxed);
   }
-  // What RedisStore::Begin() is given to confirm a reading by; empty where that is of no
-  // use, since the server tells the time.
-  std::function<int64_t()> ClockToConfirm();
+  // How often each limit refused, of those that are in shadow or of the others.
+  std::vector<int64_t> Refused(bool shadow) const;
+  // What Store::Submit() is given to confirm a reading by; empty where that is of no use,
+  // since the store has a clock of its own.
+  Store::Clock ClockToConfirm();
 
   const std::vector<BoundLimit> limits_;
   const std::shared_ptr<Store> store_;
-  // The store where it is one of these and there is one limit: the hottest calls go
-  // to it directly.
+  const bool has_shadow_;
+  // The store where it is one of these and there is one limit, which is enforced: the hottest
+  // calls go to it directly.
   MemoryStore* const memory_;
   ShmStore* const shm_;
-  RedisStore* const redis_;
   const bool blocks_;
   // Whether a state that lies too far ahead is moved back (step.h). Not one that hosts
   // share by clocks of their own: each that is behind would undo what another admitted.
@@ -152,7 +159,7 @@ class Limiter {
   SystemClock& system_ = SystemClock::Get();
   const int64_t clock_shift_ns_;
   std::array<Counts, kThreads> counts_;
-  // By limit, where there are several.
+  // By limit, where there are several or one is in shadow.
   std::vector<std::atomic<int64_t>> refused_;
 };
 

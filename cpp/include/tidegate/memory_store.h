@@ -46,6 +46,7 @@ class MemoryStore final : public Store {
   static absl::StatusOr<std::shared_ptr<MemoryStore>> Create(const MemoryOptions& options = {});
   ~MemoryStore() override;
 
+  std::string_view kind() const override { return "memory"; }
   BoundLimit Bind(const Limit& limit, std::string_view scope) const override;
   Decision Hit(const Charge& charge, const Moment& moment) override;
   Decision Peek(const Charge& charge, const Moment& moment) override;

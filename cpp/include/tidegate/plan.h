@@ -9,7 +9,6 @@
 #ifndef TIDEGATE_PLAN_H_
 #define TIDEGATE_PLAN_H_
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -34,27 +33,37 @@ class Plan {
 
   // A key and a cost for each limiter. Where a limit meets one key twice, it is charged
   // both costs. Decision::rule counts through the limits of all limiters. An allowed
-  // request counts for each limiter, a refused one for that whose limit refused.
-  Decision Hit(Keys keys, Costs costs);
-  // As Limiter::HitWithoutWaiting() and Limiter::Begin().
-  std::optional<Decision> HitWithoutWaiting(Keys keys, Costs costs);
-  std::optional<Decision> Begin(Keys keys, Costs costs, std::function<void(const Decision&)> done);
+  // request counts for each limiter, a refused one for that whose limit refused. Where it is
+  // not null, `outcomes` gets the decision of each limit of all limiters.
+  Decision Hit(Keys keys, Costs costs, Outcomes* outcomes = nullptr);
+  // As Limiter::HitWithoutWaiting() and Limiter::Submit(); `outcomes` must live until `done` was
+  // called.
+  std::optional<Decision> HitWithoutWaiting(Keys keys, Costs costs, Outcomes* outcomes = nullptr);
+  std::optional<Decision> Submit(Keys keys, Costs costs, Outcomes* outcomes, Store::Done done);
   bool blocks() const { return limiters_[0]->blocks(); }
 
  private:
+  using ChargeNumbers = absl::InlinedVector<uint32_t, 4>;
+
   // The charges, and for each limit of all limiters the number of its charge.
   struct Charged {
     absl::InlinedVector<Charge, 4> charges;
-    absl::InlinedVector<uint32_t, 4> charge_of;
+    ChargeNumbers charge_of;
   };
 
-  explicit Plan(std::vector<Limiter*> limiters) : limiters_(std::move(limiters)) {}
+  explicit Plan(std::vector<Limiter*> limiters);
 
   Charged For(Keys keys, Costs costs) const;
-  // Counts the decision, and numbers limits among those of all limiters in it.
-  Decision Finish(Decision decision, const absl::InlinedVector<uint32_t, 4>& charge_of) const;
+  // Counts the decision, and numbers limits among those of all limiters in it. `outcomes` are
+  // those of the charges, and become those of the limits.
+  Decision Finish(Decision decision, const ChargeNumbers& charge_of, Outcomes* outcomes) const;
+  // Where limits in shadow are to be counted, `own`, else what the caller gave.
+  Outcomes* Wanted(Outcomes* given, Outcomes* own) const {
+    return given == nullptr && has_shadow_ ? own : given;
+  }
 
   const std::vector<Limiter*> limiters_;
+  const bool has_shadow_;
 };
 
 }  // namespace tidegate

@@ -22,6 +22,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,6 +36,11 @@
 struct redisReply;
 
 namespace tidegate {
+
+// What Redis replied to a command: nothing, an integer, a string, or a list of these.
+struct RedisValue {
+  std::variant<std::monostate, int64_t, std::string, std::vector<RedisValue>> value;
+};
 
 namespace redis {
 struct BoardView;
@@ -124,6 +130,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   static absl::StatusOr<std::shared_ptr<RedisStore>> Create(RedisOptions options);
   ~RedisStore() override;
 
+  std::string_view kind() const override { return "redis"; }
   absl::Status Accepts(const Limit& limit) const override;
   BoundLimit Bind(const Limit& limit, std::string_view scope) const override;
   Decision Hit(const Charge& charge, const Moment& moment) override;
@@ -135,42 +142,38 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // In Redis alone, as GiveBack().
   void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
   Decision HitAll(absl::Span<const Charge> plan, const Moment& moment,
-                  absl::FunctionRef<int64_t()> clock) override;
-  Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment) override;
-  bool HitWithoutWaiting(absl::Span<const Charge> plan, const Moment& moment,
-                         Decision* decision) override;
+                  absl::FunctionRef<int64_t()> clock, Outcomes* outcomes) override;
+  Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment,
+                   Outcomes* outcomes) override;
+  // A plan of one slot, in Redis alone: nothing where the breaker is open.
+  void GiveBack(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                const Moment& moment) override;
   void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
   StoreStats stats() const override;
+
   bool blocks() const override { return true; }
+  bool HitWithoutWaiting(absl::Span<const Charge> plan, const Moment& moment, Decision* decision,
+                         Outcomes* outcomes) override;
+  // Refunds and releases are of Redis alone. A state that lies too far ahead is asked for again
+  // at a confirmed reading of `clock`, where there is one.
+  std::optional<Decision> Submit(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                                 const Moment& moment, Clock clock, Outcomes* outcomes,
+                                 Done done) override;
+  void Flush() override;
+  // Whatever the breaker says.
+  absl::Status Ping() override;
 
-  // Refunds or releases a plan, of one slot, in Redis alone: nothing where the breaker is open.
-  // With the instant of their hit a refund takes back the very units of a log.
-  void GiveBack(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment);
-  // Gives back in the fallback what it charged at `admitted_ns`.
-  void GiveBackInFallback(Charge charge, int64_t admitted_ns, const Moment& moment);
-  // Gives back what the fallback counts for the key, at most the cost; returns how many units.
-  int64_t RefundFallback(Charge charge, const Moment& moment);
-  // How the fallback counts for the key, by its own share of the limit.
-  Decision PeekFallback(Charge charge, const Moment& moment);
+  // Whether RedisOptions::client_clock was asked for.
+  bool reads_clock() const override { return options_.client_clock; }
+  bool spans_hosts() const override { return true; }
 
-  using Clock = std::function<int64_t()>;
-  using Done = std::function<void(const Decision&)>;
-  // Asks without waiting. The answer where it takes no round trip; else `done` is told
-  // later, once, by another thread. The limits of `plan` and this must live until then.
-  // Refunds and releases are of Redis alone, and `admitted_ns` is as in GiveBack(). What
-  // decides nothing (refunds, releases, resets) is told an empty decision. A state that lies
-  // too far ahead is asked for again at a confirmed reading of `clock`, where there is one.
-  std::optional<Decision> Begin(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
-                                const Moment& moment, Clock clock, Done done);
-  // Sends what was begun: once for many, so that they go out together.
-  void Kick();
+  Decision PeekFallback(const Charge& charge, const Moment& moment) override;
+  void GiveBackInFallback(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
+  int64_t RefundFallback(const Charge& charge, const Moment& moment) override;
 
-  bool client_clock() const { return options_.client_clock; }
-  // One round trip, whatever the breaker says; the error says what is wrong.
-  absl::Status Ping();
-  // Any command, for who looks after a server; waits up to `timeout`.
-  absl::StatusOr<redis::Reply> Command(const std::vector<std::string>& words,
-                                       absl::Duration timeout);
+  // Any command, for tools that look after a server; waits up to `timeout`. An error reply is a
+  // status whose message is the reply.
+  absl::StatusOr<RedisValue> Command(const std::vector<std::string>& words, absl::Duration timeout);
 
  private:
   class Sent;
@@ -203,33 +206,43 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   void Renew(uint64_t renewals, const std::string& why);
   // The decision that an answer comes to, or that stands in for it.
   Decision Judge(Op op, absl::Span<const Charge> plan, const Moment& moment, const Asked& asked,
-                 const absl::StatusOr<redis::Answer>& answer);
+                 const absl::StatusOr<redis::Answer>& answer, Outcomes* outcomes);
   // What a refused plan leaves in the deny cache, and what that says later.
   void Remember(absl::Span<const Charge> plan, const Asked& asked, const redis::Answer& answer,
                 int64_t retry_after_ns);
-  bool Denied(absl::Span<const Charge> plan, int64_t now_ns, Decision* decision);
+  bool Denied(absl::Span<const Charge> plan, int64_t now_ns, Decision* decision,
+              Outcomes* outcomes);
   bool Recall(const Charge& charge, int64_t now_ns, Decision* decision) const;
   // What is done before Redis is asked; true where it need not be, and `decision` is the
   // answer.
-  bool Before(Op op, absl::Span<const Charge> plan, const Moment& moment, Decision* decision);
+  bool Before(Op op, absl::Span<const Charge> plan, const Moment& moment, Decision* decision,
+              Outcomes* outcomes);
   // The same of what the breaker says, which is not quiet.
-  bool DecideUnquiet(Op op, absl::Span<const Charge> plan, const Moment& moment,
-                     Decision* decision);
-  Decision Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment);
-  // What Begin() does once it is known that Redis is to be asked, and what answers with
+  bool DecideUnquiet(Op op, absl::Span<const Charge> plan, const Moment& moment, Decision* decision,
+                     Outcomes* outcomes);
+  Decision Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment,
+               Outcomes* outcomes);
+  // What Submit() does once it is known that Redis is to be asked, and what answers with
   // no round trip where the keys of a plan lie in several slots.
   void Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment,
-               std::chrono::steady_clock::time_point deadline, Clock clock, Done done);
+               std::chrono::steady_clock::time_point deadline, Clock clock, Outcomes* outcomes,
+               Done done);
   bool Spans(absl::Span<const Charge> plan) const;
-  std::optional<Decision> BeginSpread(absl::Span<const Charge> plan, const Moment& moment,
-                                      Clock clock, Done done);
+  std::optional<Decision> SubmitSpread(absl::Span<const Charge> plan, const Moment& moment,
+                                       Clock clock, Outcomes* outcomes, Done done);
   // `host_ns` is HostNowNs().
-  Decision Degraded(Op op, absl::Span<const Charge> plan, const Moment& moment, int64_t host_ns);
+  Decision Degraded(Op op, absl::Span<const Charge> plan, const Moment& moment, int64_t host_ns,
+                    Outcomes* outcomes);
   // Makes `d` a refusal of a limit that is used up.
   static void Refuse(Decision* d, int64_t retry_after_ns);
-  Decision FromPolicy(absl::Span<const Charge> plan, int64_t host_ns) const;
-  Decision FromFallback(Op op, absl::Span<const Charge> plan, const Moment& moment);
-  Decision AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment);
+  Decision FromPolicy(const Charge& charge, int64_t host_ns) const;
+  // `decision` is of the fallback's share of `whole`: as one on the whole, with the room that
+  // the share leaves.
+  static void OnWhole(const Limit& whole, Decision* decision);
+  Decision FromFallback(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                        Outcomes* outcomes);
+  Decision AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                       Outcomes* outcomes);
   Moment FallbackMoment(const Moment& moment, int64_t host_ns) const;
   // What the fallback counts for a charge.
   static Charge InFallback(Charge charge);

@@ -93,6 +93,7 @@ class ShmStore final : public Store {
   ShmStore& operator=(const ShmStore&) = delete;
 
   absl::Status Accepts(const Limit& limit) const override;
+  std::string_view kind() const override { return "shm"; }
   BoundLimit Bind(const Limit& limit, std::string_view scope) const override;
   Decision Hit(const Charge& charge, const Moment& moment) override;
   Decision Peek(const Charge& charge, const Moment& moment) override;

@@ -25,11 +25,12 @@ class RedisStore::Sent final : public redis::Caller {
     Moment moment;
     Clock clock;
     Asked asked;
+    Outcomes* outcomes;
     RedisStore::Done done;
 
     redis::Request Request() const { return store.RequestFor(op, plan, admitted_ns, moment); }
     void Answer(const absl::StatusOr<redis::Answer>& answer) const {
-      const Decision decision = store.Judge(op, plan, moment, asked, answer);
+      const Decision decision = store.Judge(op, plan, moment, asked, answer, outcomes);
       if (!decision.behind || !clock) return done(decision);
       Moment confirmed{0, /*confirmed=*/true};
       try {
@@ -37,9 +38,10 @@ class RedisStore::Sent final : public redis::Caller {
       } catch (...) {  // Then it confirms nothing.
         return done(decision);
       }
-      const auto early = store.Begin(op, plan, admitted_ns, confirmed, nullptr, done);
+      const auto early = 
+          store.Submit(op, plan, admitted_ns, confirmed, nullptr, outcomes, done);
       if (early.has_value()) return done(*early);
-      store.Kick();
+      store.Flush();
     }
   };
 
@@ -93,7 +95,7 @@ class RedisStore::Sent final : public redis::Caller {
     if (absl::IsNotFound(failure) && !by_text_) {
       RedisStore& store = store_;
       Send(std::make_unique<Sent>(deadline(), std::move(calls_), form_, /*by_text=*/true));
-      store.Kick();
+      store.Flush();
       return;
     }
     if (!failure.ok()) {
@@ -131,7 +133,7 @@ class RedisStore::Sent final : public redis::Caller {
         again = true;
       }
     }
-    if (again) store_.Kick();
+    if (again) store_.Flush();
   }
 
   RedisStore& store_;
@@ -142,7 +144,8 @@ class RedisStore::Sent final : public redis::Caller {
 };
 
 void RedisStore::Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
-                         const Moment& moment, Instant deadline, Clock clock, Done done) {
+                         const Moment& moment, Instant deadline, Clock clock, Outcomes* outcomes,
+                         Done done) {
   auto call = std::make_unique<Sent::Call>(Sent::Call{*this,
                                                       op,
                                                       {},
@@ -151,6 +154,7 @@ void RedisStore::Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_
                                                       moment,
                                                       std::move(clock),
                                                       Ask(plan, moment),
+                                                      outcomes,
                                                       std::move(done)});
   // Mostly they are one, which is kept once. All are there before any is pointed at.
   const auto same = [&](const Charge& charge) { return charge.key.data() == plan[0].key.data(); };
@@ -160,16 +164,18 @@ void RedisStore::Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_
   Sent::Send(std::make_unique<Sent>(deadline, std::move(call)));
 }
 
-std::optional<Decision> RedisStore::Begin(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
-                                          const Moment& moment, Clock clock, Done done) {
+std::optional<Decision> RedisStore::Submit(Op op, absl::Span<const Charge> plan,
+                                           int64_t admitted_ns, const Moment& moment, Clock clock,
+                                           Outcomes* outcomes, Done done) {
   if (op == Op::kHit && Spans(plan)) {
-    return BeginSpread(plan, moment, std::move(clock), std::move(done));
+    return SubmitSpread(plan, moment, std::move(clock), outcomes, std::move(done));
   }
   Decision early;
-  if (op == Op::kHit ? HitWithoutWaiting(plan, moment, &early) : Before(op, plan, moment, &early)) {
+  if (op == Op::kHit ? HitWithoutWaiting(plan, moment, &early, outcomes)
+                     : Before(op, plan, moment, &early, outcomes)) {
     return early;
   }
-  Enqueue(op, plan, admitted_ns, moment, MonotonicIn(options_.timeout), std::move(clock),
+  Enqueue(op, plan, admitted_ns, moment, MonotonicIn(options_.timeout), std::move(clock), outcomes,
           std::move(done));
   return std::nullopt;
 }
@@ -184,13 +190,14 @@ void RedisStore::HitMany(absl::Span<const Charge> charges, const Moment& moment,
                                                : Verdict::kRefused;
       left.DecrementCount();
     };
-    const auto early = Begin(Op::kHit, charges.subspan(i, 1), 0, moment, nullptr, done);
+    const auto early = 
+        Submit(Op::kHit, charges.subspan(i, 1), kNoInstant, moment, nullptr, nullptr, done);
     if (early.has_value()) done(*early);
   }
-  Kick();
+  Flush();
   left.Wait();
 }
 
-void RedisStore::Kick() { client_->Kick(); }
+void RedisStore::Flush() { client_->Kick(); }
 
 }  // namespace tidegate

@@ -84,14 +84,15 @@ Charge RedisStore::InFallback(Charge charge) {
   return charge;
 }
 
-int64_t RedisStore::RefundFallback(Charge charge, const Moment& moment) {
+int64_t RedisStore::RefundFallback(const Charge& charge, const Moment& moment) {
   if (options_.on_error != OnError::kFallback) return 0;
   return fallback_->Refund(InFallback(charge), FallbackMoment(moment, HostNowNs()));
 }
 
-void RedisStore::GiveBackInFallback(Charge charge, int64_t admitted_ns, const Moment& moment) {
+void RedisStore::GiveBackInFallback(const Charge& whole, int64_t admitted_ns,
+                                    const Moment& moment) {
   if (options_.on_error != OnError::kFallback) return;
-  charge = InFallback(charge);
+  const Charge charge = InFallback(whole);
   const Moment local = FallbackMoment(moment, HostNowNs());
   if (IsLog(charge.limit->limit.algorithm())) {
     fallback_->Release(charge, admitted_ns, local);
@@ -100,20 +101,21 @@ void RedisStore::GiveBackInFallback(Charge charge, int64_t admitted_ns, const Mo
   }
 }
 
-Decision RedisStore::PeekFallback(Charge charge, const Moment& moment) {
+Decision RedisStore::PeekFallback(const Charge& charge, const Moment& moment) {
   return fallback_->Peek(InFallback(charge), FallbackMoment(moment, HostNowNs()));
 }
 
-Decision RedisStore::AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment) {
-  if (op == Op::kPeek) return fallback_->PeekAll(plan, moment);
-  if (plan.size() == 1) return fallback_->Hit(plan[0], moment);
-  return fallback_->HitAll(plan, moment,
-                           [&] { return FallbackMoment(moment, HostNowNs()).now_ns; });
+Decision RedisStore::AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                                 Outcomes* outcomes) {
+  if (op == Op::kPeek) return fallback_->PeekAll(plan, moment, outcomes);
+  if (plan.size() == 1 && outcomes == nullptr) return fallback_->Hit(plan[0], moment);
+  return fallback_->HitAll(
+      plan, moment, [&] { return FallbackMoment(moment, HostNowNs()).now_ns; }, outcomes);
 }
 
-Decision RedisStore::FromPolicy(absl::Span<const Charge> plan, int64_t host_ns) const {
+Decision RedisStore::FromPolicy(const Charge& charge, int64_t host_ns) const {
   Decision d;
-  d.limit = &plan[0].limit->limit;
+  d.limit = &charge.limit->limit;
   d.allowed = options_.on_error == OnError::kOpen;
   if (!d.allowed) {
     // When Redis may be asked again.
@@ -122,37 +124,58 @@ Decision RedisStore::FromPolicy(absl::Span<const Charge> plan, int64_t host_ns) 
   return d;
 }
 
-Decision RedisStore::FromFallback(Op op, absl::Span<const Charge> plan, const Moment& moment) {
-  if (plan[0].limit->share == nullptr) return AskFallback(op, plan, moment);
-  absl::InlinedVector<Charge, 4> shares(plan.begin(), plan.end());
-  for (Charge& charge : shares) charge.limit = charge.limit->share.get();
-  Decision d = AskFallback(op, shares, moment);
-  // Told as one on the whole limit, with the room that the share leaves.
-  const Limit& whole = plan[d.rule].limit->limit;
-  const int64_t remaining = d.remaining();
-  d.limit = &whole;
+void RedisStore::OnWhole(const Limit& whole, Decision* d) {
+  const int64_t remaining = d->remaining();
+  d->limit = &whole;
   if (IsBucket(whole.algorithm())) {
     const Interval used = CostInterval(whole, whole.burst() - remaining);
-    d.used_ns = used.ns;
-    d.used_fraction = used.fraction;
+    d->used_ns = used.ns;
+    d->used_fraction = used.fraction;
   } else {
-    d.used_units = whole.count() - remaining;
+    d->used_units = whole.count() - remaining;
+  }
+}
+
+Decision RedisStore::FromFallback(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                                  Outcomes* outcomes) {
+  if (plan[0].limit->share == nullptr) return AskFallback(op, plan, moment, outcomes);
+  absl::InlinedVector<Charge, 4> shares(plan.begin(), plan.end());
+  for (Charge& charge : shares) charge.limit = charge.limit->share.get();
+  Decision d = AskFallback(op, shares, moment, outcomes);
+  OnWhole(plan[d.rule].limit->limit, &d);
+  for (size_t i = 0; outcomes != nullptr && i < outcomes->size(); ++i) {
+    OnWhole(plan[i].limit->limit, &(*outcomes)[i]);
   }
   return d;
 }
 
 // Nowhere copied: to copy a struct that was just written stalls.
 Decision RedisStore::Degraded(Op op, absl::Span<const Charge> plan, const Moment& asked,
-                              int64_t host_ns) {
+                              int64_t host_ns, Outcomes* outcomes) {
   degraded_.fetch_add(1, std::memory_order_relaxed);
   const Moment moment = FallbackMoment(asked, host_ns);
-  Decision d = options_.on_error == OnError::kFallback ? FromFallback(op, plan, moment)
-                                                       : FromPolicy(plan, host_ns);
-  d.behind = false;
-  d.degraded = true;
-  d.SetChargedIn(options_.on_error == OnError::kFallback ? ChargedIn::kFallback
-                                                         : ChargedIn::kNowhere);
-  d.at_ns = moment.now_ns;
+  const bool falls_back = options_.on_error == OnError::kFallback;
+  const auto mark = [&](Decision* d) {
+    d->behind = false;
+    d->degraded = true;
+    d->SetChargedIn(falls_back ? ChargedIn::kFallback : ChargedIn::kNowhere);
+    d->at_ns = moment.now_ns;
+  };
+  Decision d;
+  if (falls_back) {
+    d = FromFallback(op, plan, moment, outcomes);
+  } else {
+    PlanVerdict verdict;
+    if (outcomes != nullptr) outcomes->clear();
+    for (size_t i = 0; i < plan.size(); ++i) {
+      const Decision each = FromPolicy(plan[i], host_ns);
+      verdict.Add(each, static_cast<uint32_t>(i));
+      if (outcomes != nullptr) outcomes->push_back(each);
+    }
+    d = verdict.get();
+  }
+  mark(&d);
+  for (size_t i = 0; outcomes != nullptr && i < outcomes->size(); ++i) mark(&(*outcomes)[i]);
   return d;
 }
 

@@ -29,12 +29,14 @@ class RedisStore::Parting final : public redis::Caller {
 // answer is told: unless the deadline has passed by then, after which it goes on alone.
 class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
  public:
-  Spread(RedisStore& store, absl::Span<const Charge> plan, Clock clock, Done done)
+  Spread(RedisStore& store, absl::Span<const Charge> plan, Clock clock, Outcomes* outcomes,
+         Done done)
       : store_(store),
         plan_(plan.begin(), plan.end()),
         clock_(std::move(clock)),
+        wanted_(outcomes),
         done_(std::move(done)),
-        decisions_(plan.size()),
+        outcomes_(plan.size()),
         begun_ns_(SystemClock::Get().Now()),
         deadline_(MonotonicIn(store.options_.timeout)) {
     keys_.reserve(plan.size());
@@ -45,11 +47,11 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
     moment_ = moment;
     left_ = plan_.size();
     for (size_t i = 0; i < plan_.size(); ++i) {
-      const auto hear = [self = shared_from_this(), i](const Decision& d) {
-        self->decisions_[i] = d;
+      const auto hear = [self = shared_from_this()](const Decision&) {
         if (--self->left_ == 0) self->Conclude();
       };
-      const auto early = store_.Begin(Op::kHit, {&plan_[i], 1}, 0, moment, clock_, hear);
+      const auto early = store_.Submit(Op::kHit, {&plan_[i], 1}, kNoInstant, moment, clock_,
+                                       &outcomes_[i], hear);
       if (early.has_value()) hear(*early);
     }
   }
@@ -58,16 +60,20 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
   void Conclude() {
     bool degraded = false;
     for (size_t i = 0; i < plan_.size(); ++i) {
-      verdict_.Add(decisions_[i], static_cast<uint32_t>(i));
-      degraded |= decisions_[i].degraded;
+      verdict_.Add(outcomes_[i][0], static_cast<uint32_t>(i));
+      degraded |= outcomes_[i][0].degraded;
     }
     decision_ = verdict_.get();
     decision_.degraded = degraded;
+    if (wanted_ != nullptr) {
+      wanted_->clear();
+      for (const Outcomes& outcome : outcomes_) wanted_->push_back(outcome[0]);
+    }
     if (decision_.allowed && !decision_.behind) return done_(decision_);
     left_ = 1;  // held until all are on their way
     const int64_t passed_ns = SystemClock::Get().Now() - begun_ns_;
     for (size_t i = 0; i < plan_.size(); ++i) {
-      const Decision& d = decisions_[i];
+      const Decision& d = outcomes_[i][0];
       if (!d.allowed || d.behind) continue;
       const auto op = Undoing(plan_[i], d, d.at_ns + passed_ns);
       if (!op.has_value()) continue;
@@ -87,10 +93,10 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
         continue;
       }
       ++left_;
-      store_.Enqueue(*op, {&plan_[i], 1}, d.at_ns, moment_, deadline_, nullptr,
+      store_.Enqueue(*op, {&plan_[i], 1}, d.at_ns, moment_, deadline_, nullptr, nullptr,
                      [self = shared_from_this()](const Decision&) { self->Tell(); });
     }
-    store_.Kick();
+    store_.Flush();
     Tell();
   }
 
@@ -110,8 +116,9 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
   std::vector<std::string> keys_;
   std::vector<Charge> plan_;
   const Clock clock_;
+  Outcomes* const wanted_;
   const RedisStore::Done done_;
-  std::vector<Decision> decisions_;
+  std::vector<Outcomes> outcomes_;  // one of each charge
   const int64_t begun_ns_;
   const Instant deadline_;
   Moment moment_{};
@@ -127,20 +134,22 @@ bool RedisStore::Spans(absl::Span<const Charge> plan) const {
   });
 }
 
-std::optional<Decision> RedisStore::BeginSpread(absl::Span<const Charge> plan, const Moment& moment,
-                                                Clock clock, Done done) {
-  if (Decision early; HitWithoutWaiting(plan, moment, &early)) return early;
+std::optional<Decision> RedisStore::SubmitSpread(absl::Span<const Charge> plan,
+                                                 const Moment& moment, Clock clock,
+                                                 Outcomes* outcomes, Done done) {
+  if (Decision early; HitWithoutWaiting(plan, moment, &early, outcomes)) return early;
   // Where a charge is known to be refused, none is sent: a flood must not take from the
   // other limits what is given back a moment later.
   PlanVerdict known;
-  for (size_t i = 0; denied_->on() && i < plan.size(); ++i) {
+  // Of the others nothing is known then, so that this is no way for a caller who wants them all.
+  for (size_t i = 0; outcomes == nullptr && denied_->on() && i < plan.size(); ++i) {
     const int64_t now_ns = options_.client_clock ? moment.now_ns : HostNowNs();
-    if (Decision refusal; Denied(plan.subspan(i, 1), now_ns, &refusal)) {
+    if (Decision refusal; Denied(plan.subspan(i, 1), now_ns, &refusal, nullptr)) {
       known.Add(refusal, static_cast<uint32_t>(i));
     }
   }
   if (known.get().limit != nullptr) return known.get();
-  std::make_shared<Spread>(*this, plan, std::move(clock), std::move(done))->Begin(moment);
+  std::make_shared<Spread>(*this, plan, std::move(clock), outcomes, std::move(done))->Begin(moment);
   return std::nullopt;
 }
 

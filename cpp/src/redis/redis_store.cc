@@ -56,6 +56,22 @@ absl::Status Check(const RedisOptions& o) {
   return absl::OkStatus();
 }
 
+RedisValue ValueOf(const redisReply& reply) {
+  switch (reply.type) {
+    case REDIS_REPLY_INTEGER:
+      return {int64_t{reply.integer}};
+    case REDIS_REPLY_NIL:
+      return {};
+    case REDIS_REPLY_ARRAY: {
+      std::vector<RedisValue> values;
+      for (size_t i = 0; i < reply.elements; ++i) values.push_back(ValueOf(*reply.element[i]));
+      return {std::move(values)};
+    }
+    default:
+      return {std::string(reply.str, reply.len)};
+  }
+}
+
 // The part of a limit that the fallback counts for.
 absl::StatusOr<Limit> ShareOf(const Limit& whole, double share) {
   const auto part = [&](int64_t n) {
@@ -69,6 +85,7 @@ absl::StatusOr<Limit> ShareOf(const Limit& whole, double share) {
   spec.calendar = whole.calendar();
   spec.calendar_units = whole.calendar_units();
   spec.name = whole.rule();
+  spec.shadow = whole.shadow();
   return Limit::Create(std::move(spec));
 }
 
@@ -134,7 +151,7 @@ redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int6
   request.confirmed = !options_.client_clock || moment.confirmed;
   request.margin_ms = absl::ToInt64Milliseconds(options_.ttl_margin) +
                       (options_.client_clock ? kClockToleranceNs / 1'000'000 : 0);
-  request.admitted_ns = admitted_ns;
+  request.admitted_ns = std::max<int64_t>(admitted_ns, 0);
   return request;
 }
 
@@ -173,14 +190,19 @@ bool RedisStore::Recall(const Charge& charge, int64_t now_ns, Decision* decision
   return !decision->behind;
 }
 
-bool RedisStore::Denied(absl::Span<const Charge> plan, int64_t now_ns, Decision* decision) {
+bool RedisStore::Denied(absl::Span<const Charge> plan, int64_t now_ns, Decision* decision,
+                        Outcomes* outcomes) {
+  if (outcomes != nullptr) outcomes->clear();
   if (plan.size() == 1) {
     if (!Recall(plan[0], now_ns, decision)) return false;
+    if (plan[0].limit->limit.shadow()) return false;
+    if (outcomes != nullptr) outcomes->push_back(*decision);
   } else {
     PlanVerdict verdict;
     for (size_t i = 0; i < plan.size(); ++i) {
       if (!Recall(plan[i], now_ns, decision)) return false;
       verdict.Add(*decision, static_cast<uint32_t>(i));
+      if (outcomes != nullptr) outcomes->push_back(*decision);
     }
     *decision = verdict.get();
   }
@@ -190,11 +212,11 @@ bool RedisStore::Denied(absl::Span<const Charge> plan, int64_t now_ns, Decision*
 }
 
 bool RedisStore::HitWithoutWaiting(absl::Span<const Charge> plan, const Moment& moment,
-                                   Decision* decision) {
+                                   Decision* decision, Outcomes* outcomes) {
   if (!breaker_->IsQuiet()) [[unlikely]]
-    return DecideUnquiet(Op::kHit, plan, moment, decision);
+    return DecideUnquiet(Op::kHit, plan, moment, decision, outcomes);
   if (!denied_->on()) return false;
-  return Denied(plan, options_.client_clock ? moment.now_ns : HostNowNs(), decision);
+  return Denied(plan, options_.client_clock ? moment.now_ns : HostNowNs(), decision, outcomes);
 }
 
 // Finds out whether Redis serves again, at nobody's cost.
@@ -233,7 +255,7 @@ class RedisStore::Probe final : public redis::Caller {
 };
 
 bool RedisStore::Before(Op op, absl::Span<const Charge> plan, const Moment& moment,
-                        Decision* decision) {
+                        Decision* decision, Outcomes* outcomes) {
   if (!IsDecision(op)) {
     for (const Charge& charge : plan) denied_->Forget(KeyOf(charge));
     if (op == Op::kReset && options_.on_error == OnError::kFallback) {
@@ -241,11 +263,11 @@ bool RedisStore::Before(Op op, absl::Span<const Charge> plan, const Moment& mome
       for (const Charge& charge : plan) fallback_->Reset(InFallback(charge), local);
     }
   }
-  return !breaker_->IsQuiet() && DecideUnquiet(op, plan, moment, decision);
+  return !breaker_->IsQuiet() && DecideUnquiet(op, plan, moment, decision, outcomes);
 }
 
 bool RedisStore::DecideUnquiet(Op op, absl::Span<const Charge> plan, const Moment& moment,
-                               Decision* decision) {
+                               Decision* decision, Outcomes* outcomes) {
   TellOfChange("another caller found it out");
   const int64_t now_ns = HostNowNs();
   if (breaker_->ProbeIsDue(now_ns)) {
@@ -254,7 +276,8 @@ bool RedisStore::DecideUnquiet(Op op, absl::Span<const Charge> plan, const Momen
     client_->Kick();
   }
   if (breaker_->IsClosed()) return false;
-  new (decision) Decision(IsDecision(op) ? Degraded(op, plan, moment, now_ns) : Decision());
+  new (decision) Decision(IsDecision(op) ? Degraded(op, plan, moment, now_ns, outcomes)
+                                        : Decision());
   return true;
 }
 
@@ -275,7 +298,8 @@ void RedisStore::Renew(uint64_t renewals, const std::string& why) {
 }
 
 Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& moment,
-                           const Asked& asked, const absl::StatusOr<redis::Answer>& answer) {
+                           const Asked& asked, const absl::StatusOr<redis::Answer>& answer,
+                           Outcomes* outcomes) {
   absl::Status failure = answer.status();
   RenewAfter(failure, asked.renewals);
   if (!IsDecision(op)) {
@@ -290,9 +314,15 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
   }
   if (failure.ok()) {
     PlanVerdict verdict;
+    if (outcomes != nullptr) outcomes->clear();
     for (size_t i = 0; i < plan.size(); ++i) {
-      verdict.Add(redis::Scripts::Decide(plan[i], *answer, i, op == Op::kPeek),
-                  static_cast<uint32_t>(i));
+      const Decision each = redis::Scripts::Decide(plan[i], *answer, i, op == Op::kPeek);
+      verdict.Add(each, static_cast<uint32_t>(i));
+      if (outcomes == nullptr) continue;
+      // What would have passed was not charged where another limit refused.
+      const bool uncharged = each.allowed && !answer->allowed;
+      outcomes->push_back(uncharged ? redis::Scripts::Decide(plan[i], *answer, i, /*peek=*/true)
+                                    : each);
     }
     Decision d = verdict.get();
     // The states that were found are not those that stand there now.
@@ -314,12 +344,12 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
     failure = absl::InternalError("the script decided otherwise than the step");
   }
   Record(failure);
-  return Degraded(op, plan, moment, HostNowNs());
+  return Degraded(op, plan, moment, HostNowNs(), outcomes);
 }
 
 Decision RedisStore::Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
-                         const Moment& moment) {
-  if (Decision early; Before(op, plan, moment, &early)) return early;
+                         const Moment& moment, Outcomes* outcomes) {
+  if (Decision early; Before(op, plan, moment, &early, outcomes)) return early;
   const Asked asked = Ask(plan, moment);
   const Instant deadline = MonotonicIn(options_.timeout);
   const redis::Request request = RequestFor(op, plan, admitted_ns, moment);
@@ -333,10 +363,10 @@ Decision RedisStore::Run(Op op, absl::Span<const Charge> plan, int64_t admitted_
       by_text = true;
       continue;
     }
-    if (!failure.ok()) return Judge(op, plan, moment, asked, failure);
+    if (!failure.ok()) return Judge(op, plan, moment, asked, failure, outcomes);
     const auto answer = redis::Scripts::Parse(**reply, request, form);
     if (form == redis::Form::kFull || !answer.ok() || !answer->states.empty()) {
-      return Judge(op, plan, moment, asked, answer);
+      return Judge(op, plan, moment, asked, answer, outcomes);
     }
     form = redis::Form::kFull;
     by_text = false;
@@ -344,32 +374,33 @@ Decision RedisStore::Run(Op op, absl::Span<const Charge> plan, int64_t admitted_
 }
 
 Decision RedisStore::Hit(const Charge& charge, const Moment& moment) {
-  return Run(Op::kHit, {&charge, 1}, 0, moment);
+  return Run(Op::kHit, {&charge, 1}, kNoInstant, moment, nullptr);
 }
 Decision RedisStore::Peek(const Charge& charge, const Moment& moment) {
-  return Run(Op::kPeek, {&charge, 1}, 0, moment);
+  return Run(Op::kPeek, {&charge, 1}, kNoInstant, moment, nullptr);
 }
 Decision RedisStore::HitAll(absl::Span<const Charge> plan, const Moment& moment,
-                            absl::FunctionRef<int64_t()>) {
-  if (!Spans(plan)) return Run(Op::kHit, plan, 0, moment);
+                            absl::FunctionRef<int64_t()>, Outcomes* outcomes) {
+  if (!Spans(plan)) return Run(Op::kHit, plan, kNoInstant, moment, outcomes);
   absl::Notification over;
   Decision decision;
-  const auto early = BeginSpread(plan, moment, nullptr, [&](const Decision& d) {
+  const auto early = SubmitSpread(plan, moment, nullptr, outcomes, [&](const Decision& d) {
     decision = d;
     over.Notify();
   });
   if (early.has_value()) return *early;
-  Kick();
+  Flush();
   over.WaitForNotification();
   return decision;
 }
-Decision RedisStore::PeekAll(absl::Span<const Charge> plan, const Moment& moment) {
-  return Run(Op::kPeek, plan, 0, moment);
+Decision RedisStore::PeekAll(absl::Span<const Charge> plan, const Moment& moment,
+                             Outcomes* outcomes) {
+  return Run(Op::kPeek, plan, kNoInstant, moment, outcomes);
 }
 int64_t RedisStore::Refund(const Charge& charge, const Moment& moment) {
   Charge rest = charge;
   rest.cost -= RefundFallback(charge, moment);
-  if (rest.cost > 0) GiveBack(Op::kRefund, {&rest, 1}, 0, moment);
+  if (rest.cost > 0) GiveBack(Op::kRefund, {&rest, 1}, kNoInstant, moment);
   return charge.cost;
 }
 void RedisStore::Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) {
@@ -377,10 +408,10 @@ void RedisStore::Release(const Charge& charge, int64_t admitted_ns, const Moment
 }
 void RedisStore::GiveBack(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                           const Moment& moment) {
-  if (!plan.empty()) (void)Run(op, plan, admitted_ns, moment);
+  if (!plan.empty()) (void)Run(op, plan, admitted_ns, moment, nullptr);
 }
 void RedisStore::Reset(const Charge& charge, const Moment& moment) {
-  (void)Run(Op::kReset, {&charge, 1}, 0, moment);
+  (void)Run(Op::kReset, {&charge, 1}, kNoInstant, moment, nullptr);
 }
 
 absl::Status RedisStore::Ping() {
@@ -392,9 +423,14 @@ absl::Status RedisStore::Ping() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<redis::Reply> RedisStore::Command(const std::vector<std::string>& words,
-                                                 absl::Duration timeout) {
-  return client_->Call(0, redis::Format(words), MonotonicIn(timeout));
+absl::StatusOr<RedisValue> RedisStore::Command(const std::vector<std::string>& words,
+                                               absl::Duration timeout) {
+  const auto reply = client_->Call(0, redis::Format(words), MonotonicIn(timeout));
+  if (!reply.ok()) return reply.status();
+  if ((*reply)->type == REDIS_REPLY_ERROR) {
+    return absl::UnavailableError(absl::string_view((*reply)->str, (*reply)->len));
+  }
+  return ValueOf(**reply);
 }
 
 StoreStats RedisStore::stats() const {

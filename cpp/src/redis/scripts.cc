@@ -114,6 +114,15 @@ class Words {
   int64_t count_ = 0;
 };
 
+// One letter for each limit, 's' where it is in shadow; empty where none is.
+std::string ShadowsOf(absl::Span<const Charge> plan) {
+  const auto in_shadow = [](const Charge& charge) { return charge.limit->limit.shadow(); };
+  if (std::none_of(plan.begin(), plan.end(), in_shadow)) return "";
+  std::string shadows;
+  for (const Charge& charge : plan) shadows += in_shadow(charge) ? 's' : 'e';
+  return shadows;
+}
+
 void AppendLimit(Words* words, const Request& request, const Charge& charge) {
   const Limit& limit = charge.limit->limit;
   const size_t part = PartOf(limit);
@@ -250,6 +259,7 @@ std::string Scripts::Command(const Request& request, Form form, bool by_text) co
   }
   words.Add(request.confirmed ? 1 : 0);
   words.Add(request.margin_ms);
+  words.Add(ShadowsOf(request.plan));
   for (const Charge& charge : request.plan) AppendLimit(&words, request, charge);
   return words.Finish();
 }
@@ -258,7 +268,9 @@ Form Scripts::FormOf(const Request& request) {
   if (request.op != "hit" || !request.server_time) return Form::kFull;
   for (const Charge& charge : request.plan) {
     const Limit& limit = charge.limit->limit;
-    if (!IsBucket(limit.algorithm()) || charge.cost > limit.burst()) return Form::kFull;
+    if (!IsBucket(limit.algorithm()) || charge.cost > limit.burst() || limit.shadow()) {
+      return Form::kFull;
+    }
     const Interval cost = CostInterval(limit, charge.cost);
     if (limit.depth_fraction() != 0 || limit.depth_ns() % kMicrosecond != 0 || cost.fraction != 0 ||
         cost.ns % kMicrosecond != 0) {

@@ -224,7 +224,7 @@ class _Examination:
         key = f"{self.prefix}:doctor:{{{self.key}}}"
         tries: dict[str, tuple[str, ...]] = {
             "PING": ("PING",),
-            **({} if self.redis.client_clock else {"TIME": ("TIME",)}),
+            **({} if self.redis.reads_clock else {"TIME": ("TIME",)}),
             "EVAL": ("EVAL", "return 1", "1", key),
             "EVALSHA": ("EVALSHA", "0" * 40, "1", key),
             "SET": ("SET", key, "0", "PX", "2000"),
@@ -285,7 +285,7 @@ class _Examination:
         self.report.figures["clock_offset_ms"] = round(offset * 1e3, 3)
         far = abs(offset) - trip / 2 > _CLOCK_TOLERANCE
         text = f"the server's is {abs(offset) * 1e3:.1f} ms {'ahead' if offset > 0 else 'behind'}"
-        if far and self.redis.client_clock:
+        if far and self.redis.reads_clock:
             self.report.add(
                 "warning",
                 "clock",

@@ -222,8 +222,9 @@ def _script_failed(hook: Callable[[str], object] | None, message: str) -> None:
 
 def _fallback(storage: Any, open_store: OpenStore) -> _core.Store:
     store = open_store(storage, {})
-    if isinstance(store, _core.RedisStore):
+    if store.blocks:
         raise ConfigurationError(
-            "the fallback of a Redis is a Redis; accepted is a memory:// or shm:// storage"
+            f"the fallback of a Redis is a {store.kind} storage; expected a memory:// or shm:// "
+            "storage"
         )
     return store

@@ -187,7 +187,7 @@ def test_limiters_that_are_no_plan():
     first, second = limiters("10/minute", "100/minute")
     elsewhere = tg.Limiter("10/minute", clock=first._clock)
     for wrong, message in (
-        ([], "accepted is at least one"),
+        ([], "expected at least one"),
         ([first, elsewhere], "different storages"),
         ([first, tg.Limiter("1/s", storage=first.storage)], "different clocks"),
         ([first, "100/minute"], "accepted are Limiters"),
