@@ -88,7 +88,7 @@ std::string Canonical(const LimitSpec& spec, int64_t burst) {
 
 absl::Status Bad(std::string_view what, int64_t given, std::string_view accepted) {
   return absl::InvalidArgumentError(
-      absl::StrCat(Absl(what), " is ", given, "; accepted is ", Absl(accepted)));
+      absl::StrCat(Absl(what), " is ", given, "; expected ", Absl(accepted)));
 }
 
 absl::Status CheckCount(const LimitSpec& spec) {
@@ -116,7 +116,7 @@ absl::StatusOr<Algorithm> ParseAlgorithm(std::string_view name) {
     absl::StrAppend(&accepted, accepted.empty() ? "" : ", ", Absl(e.name));
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("unknown algorithm ", Quote(name), "; accepted are ", accepted));
+      absl::StrCat("unknown algorithm ", Quote(name), "; expected ", accepted));
 }
 
 absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
@@ -159,7 +159,7 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
     if (depth / limit.denominator_ > absl::uint128(kMaxPeriodNs)) {
       return absl::InvalidArgumentError(
           absl::StrCat("a burst of ", limit.burst_, " at ", Canonical(spec, spec.count),
-                       " takes more than 100 years to refill; accepted is a smaller burst "
+                       " takes more than 100 years to refill; expected a smaller burst "
                        "or a higher rate"));
     }
     limit.depth_ns_ = static_cast<int64_t>(depth / limit.denominator_);

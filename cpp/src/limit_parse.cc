@@ -167,7 +167,7 @@ std::string Shown(std::string_view text) {
 absl::Status Unreadable(std::string_view text, std::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat(
       "cannot read the limit '", Shown(text), "': ", absl::string_view(why.data(), why.size()),
-      "; accepted is COUNT/[N] UNIT [burst COUNT], such as '100/minute', "
+      "; expected COUNT/[N] UNIT [burst COUNT], such as '100/minute', "
       "'5 per 2 seconds' or '10/second burst 40'; units are ns, us, ms, s, m, "
       "h, d, w, month and year"));
 }
@@ -177,7 +177,7 @@ absl::Status TooMany(std::string_view text, std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("cannot read the limit '", Shown(text), "': its ",
                                                  absl::string_view(what.data(), what.size()),
                                                  " is beyond ", Limit::kMaxCount,
-                                                 "; accepted is 1 to ", Limit::kMaxCount));
+                                                 "; expected 1 to ", Limit::kMaxCount));
 }
 
 }  // namespace

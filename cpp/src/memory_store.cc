@@ -55,7 +55,7 @@ bool IsKept(const Cell& cell, int64_t now_ns) {
 absl::StatusOr<std::shared_ptr<MemoryStore>> MemoryStore::Create(const MemoryOptions& options) {
   if (options.capacity < 1 || options.capacity > MemoryOptions::kMaxCapacity) {
     return absl::InvalidArgumentError(absl::StrCat("the capacity of a memory store is ",
-                                                   options.capacity, " keys; accepted is 1 to ",
+                                                   options.capacity, " keys; expected 1 to ",
                                                    MemoryOptions::kMaxCapacity));
   }
   const auto most = SlicesFor(static_cast<double>(options.capacity), kFullest);

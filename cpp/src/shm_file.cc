@@ -233,7 +233,7 @@ absl::Status Verify(const std::string& path, int fd, const ShmOptions& options, 
   if (options.capacity.has_value() && *options.capacity != header->capacity) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the shared memory ", path, " was made for ", header->capacity, " keys, not for ",
-        *options.capacity, "; accepted is that capacity, none, or another name"));
+        *options.capacity, "; expected that capacity, none, or another name"));
   }
   return absl::OkStatus();
 }

@@ -36,14 +36,14 @@ absl::StatusOr<std::string> ShmStore::PathOf(std::string_view name) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the name of a shared memory is '",
         absl::CHexEscape(std::string(name.substr(0, kLongestName))),
-        "'; accepted is an absolute path, or 1 to ", kLongestName, " of A-Z a-z 0-9 . _ -"));
+        "'; expected an absolute path, or 1 to ", kLongestName, " of A-Z a-z 0-9 . _ -"));
   }
 #if defined(TIDEGATE_LINUX)
   return absl::StrCat("/dev/shm/tidegate-", geteuid(), "-", std::string(name));
 #else
   return absl::InvalidArgumentError(
       absl::StrCat("the name of a shared memory is '", std::string(name),
-                   "', and this system has no /dev/shm; accepted is an absolute path"));
+                   "', and this system has no /dev/shm; expected an absolute path"));
 #endif
 }
 
@@ -52,7 +52,7 @@ absl::StatusOr<std::shared_ptr<ShmStore>> ShmStore::Open(std::string_view name,
   const int64_t capacity = options.capacity.value_or(ShmOptions::kDefaultCapacity);
   if (capacity < 1 || capacity > ShmOptions::kMaxCapacity) {
     return absl::InvalidArgumentError(absl::StrCat("the capacity of a shared memory is ", capacity,
-                                                   " keys; accepted is 1 to ",
+                                                   " keys; expected 1 to ",
                                                    ShmOptions::kMaxCapacity));
   }
   absl::StatusOr<std::string> path = PathOf(name);
@@ -99,7 +99,7 @@ absl::Status ShmStore::Accepts(const Limit& limit) const {
   return absl::InvalidArgumentError(
       absl::StrCat("the limit ", limit.ToString(), " of algorithm ",
                    std::string(AlgorithmName(limit.algorithm())), " remembers ", limit.count(),
-                   " admissions a key; accepted in this shared memory are ", most,
+                   " admissions a key; expected in this shared memory ", most,
                    ", or an algorithm that counts, such as sliding-window"));
 }
 

@@ -12,7 +12,7 @@ namespace tidegate::python {
 namespace {
 
 constexpr const char* kAccepted =
-    "; accepted is None, a ManualClock, an object with now_ns(), or a callable that returns int "
+    "; expected None, a ManualClock, an object with now_ns(), or a callable that returns int "
     "nanoseconds or float seconds since the epoch";
 
 // Calls Python for each reading. What the callable raises comes out of the call
@@ -60,7 +60,7 @@ class PythonClock final : public Clock {
   [[noreturn]] static void Refuse(const py::object& now) {
     Throw(Error::kArgumentType,
           "the clock returned " + Shown(now.ptr()) +
-              "; accepted are int nanoseconds or float seconds since the epoch");
+              "; expected int nanoseconds or float seconds since the epoch");
   }
 
   py::object read_;
@@ -105,7 +105,7 @@ void RegisterClock(py::module_& m) {
             if (PyBool_Check(seconds.ptr()) ||
                 !(PyFloat_Check(seconds.ptr()) || PyIndex_Check(seconds.ptr()))) {
               Throw(Error::kArgumentType, "the seconds to advance are " + Shown(seconds.ptr()) +
-                                              "; accepted is an int or a float");
+                                              "; expected an int or a float");
             }
             value = PyFloat_AsDouble(seconds.ptr()) * 1e9;
             if (PyErr_Occurred() != nullptr) {  // of an int that no double can carry
@@ -114,7 +114,7 @@ void RegisterClock(py::module_& m) {
             }
             if (std::isnan(value) || (PyFloat_Check(seconds.ptr()) && std::isinf(value))) {
               Throw(Error::kConfiguration, "the seconds to advance are " + Shown(seconds.ptr()) +
-                                               "; accepted is a finite number");
+                                               "; expected a finite number");
             }
             const double most = static_cast<double>(kMaxInstantNs);
             clock.AdvanceNs(std::llround(std::clamp(value, -most, most)));

@@ -69,12 +69,12 @@ bool KeyView::ReadOther(PyObject* key) {
     view_ = {PyBytes_AS_STRING(key), static_cast<size_t>(PyBytes_GET_SIZE(key))};
   } else {
     SetError(Error::kArgumentType,
-             "the key is " + Shown(key) + "; accepted is a non-empty str or bytes");
+             "the key is " + Shown(key) + "; expected a non-empty str or bytes");
     return false;
   }
   if (view_.empty()) {
     SetError(Error::kConfiguration,
-             "the key is empty; accepted is a non-empty str or bytes (all callers "
+             "the key is empty; expected a non-empty str or bytes (all callers "
              "without a key would share one limit)");
     return false;
   }
@@ -91,7 +91,7 @@ py::object IntFrom(PyObject* value, const char* what, const char* accepted) {
   if (index == nullptr) {
     PyErr_Clear();
     SetError(Error::kArgumentType,
-             std::string(what) + " is " + Shown(value) + "; accepted is " + accepted);
+             std::string(what) + " is " + Shown(value) + "; expected " + accepted);
   }
   return py::reinterpret_steal<py::object>(index);
 }
@@ -114,7 +114,7 @@ bool ReadCost(PyObject* cost, int64_t* value) {
   if (overflow > 0) {
     *value = std::numeric_limits<int64_t>::max();
   } else if (overflow < 0 || *value < 1) {
-    SetError(Error::kConfiguration, "the cost is " + Shown(cost) + "; accepted is " + kAccepted);
+    SetError(Error::kConfiguration, "the cost is " + Shown(cost) + "; expected " + kAccepted);
     return false;
   }
   return true;

@@ -25,7 +25,7 @@ class Items {
   Items(const py::object& sequence, const char* what, const char* accepted, bool as_tuple) {
     if (PySequence_Check(sequence.ptr()) == 0 && Py_TYPE(sequence.ptr())->tp_iter == nullptr) {
       Throw(Error::kArgumentType,
-            std::string(what) + " are " + Shown(sequence.ptr()) + "; accepted is " + accepted);
+            std::string(what) + " are " + Shown(sequence.ptr()) + "; expected " + accepted);
     }
     items_ = py::reinterpret_steal<py::object>(RunPython([&] {
       return as_tuple ? PySequence_Tuple(sequence.ptr()) : PySequence_Fast(sequence.ptr(), what);
@@ -79,7 +79,7 @@ std::vector<int64_t> AmountsOf(const py::object& costs, size_t keys) {
   if (given.size() != keys) {
     Throw(Error::kConfiguration, std::to_string(keys) + " keys were given with " +
                                      std::to_string(given.size()) +
-                                     " costs; accepted is a cost for each key");
+                                     " costs; expected a cost for each key");
   }
   amounts.resize(keys);
   for (size_t i = 0; i < keys; ++i) {
@@ -91,7 +91,7 @@ std::vector<int64_t> AmountsOf(const py::object& costs, size_t keys) {
 std::vector<char> Allowed(Limiter& limiter, const py::object& keys, const py::object& costs) {
   if (PyUnicode_Check(keys.ptr()) || PyBytes_Check(keys.ptr())) {
     Throw(Error::kArgumentType,
-          "the keys are " + Shown(keys.ptr()) + "; accepted is " + kAcceptedKeys);
+          "the keys are " + Shown(keys.ptr()) + "; expected " + kAcceptedKeys);
   }
   const bool by_fingerprints = costs.is_none() && limiter.TakesFingerprints();
   // Nothing else runs while fingerprints are made, which are all that is kept of keys.

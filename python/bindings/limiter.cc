@@ -89,7 +89,7 @@ struct KeyAndCost {
                                                                            : -1;
       if (at < 0 || given[at] != nullptr) {
         PyErr_Format(PyExc_TypeError,
-                     at < 0 ? "unexpected argument %R; accepted are key and cost"
+                     at < 0 ? "unexpected argument %R; expected key and cost"
                             : "the argument %R was given twice",
                      name);
         return false;

@@ -9,7 +9,7 @@ namespace {
 bool IsMainInterpreter() { return PyInterpreterState_Get() == PyInterpreterState_Main(); }
 
 constexpr const char* kMainOnly =
-    "tidegate cannot be imported in a sub-interpreter; accepted is the main one (under mod_wsgi: "
+    "tidegate cannot be imported in a sub-interpreter; expected the main one (under mod_wsgi: "
     "WSGIApplicationGroup %{GLOBAL})";
 
 }  // namespace

@@ -25,7 +25,7 @@ OnError OnErrorFrom(const std::string& text) {
   if (text == "open") return OnError::kOpen;
   if (text == "closed") return OnError::kClosed;
   Throw(Error::kConfiguration, "the storage option on_error is " + Shown(py::str(text).ptr()) +
-                                   "; accepted are fallback, open and closed");
+                                   "; expected fallback, open and closed");
 }
 
 // A function that may be let go of by any thread.

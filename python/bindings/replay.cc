@@ -17,13 +17,13 @@ py::list PyReplay(const std::vector<Limit>& limits, const py::list& keys, const 
   if (times_ns.size() != events.size()) {
     Throw(Error::kConfiguration, std::to_string(events.size()) + " keys were given with " +
                                      std::to_string(times_ns.size()) +
-                                     " times; accepted is a time for each key");
+                                     " times; expected a time for each key");
   }
   const py::list cost_list = costs.is_none() ? py::list() : py::list(costs);
   if (!costs.is_none() && cost_list.size() != events.size()) {
     Throw(Error::kConfiguration, std::to_string(events.size()) + " keys were given with " +
                                      std::to_string(cost_list.size()) +
-                                     " costs; accepted is a cost for each key");
+                                     " costs; expected a cost for each key");
   }
   for (size_t i = 0; i < events.size(); ++i) {
     if (!views[i].Read(keys[i].ptr())) throw py::error_already_set();

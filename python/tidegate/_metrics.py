@@ -66,19 +66,17 @@ class Sources:
             return
         if not isinstance(limiters, Mapping):
             raise ArgumentTypeError(
-                f"the limiters are a {type(limiters).__name__}; accepted is a dict of names and "
+                f"the limiters are a {type(limiters).__name__}; expected a dict of names and "
                 "limiters, or None for all that guard requests"
             )
         self._names = {}
         for name, given in limiters.items():
             if not isinstance(name, str) or not name:
-                raise ConfigurationError(
-                    f"a limiter is called {name!r}; accepted is a non-empty str"
-                )
+                raise ConfigurationError(f"a limiter is called {name!r}; expected a non-empty str")
             limiter = given if isinstance(given, Limiter) else getattr(given, "limiter", None)
             if not isinstance(limiter, Limiter):
                 raise ArgumentTypeError(
-                    f"the limiter {name!r} is of type {type(given).__name__}; accepted are a "
+                    f"the limiter {name!r} is of type {type(given).__name__}; expected a "
                     "tidegate.Limiter, a middleware, or a dependency"
                 )
             self._names[limiter] = name

@@ -45,8 +45,7 @@ class Plan(_core.Plan):
         for limiter in self._limiters:
             if not isinstance(limiter, Limiter):
                 raise ArgumentTypeError(
-                    f"the plan has {limiter!r} of type {type(limiter).__name__}; expected "
-                    "Limiters"
+                    f"the plan has {limiter!r} of type {type(limiter).__name__}; expected Limiters"
                 )
             if limiter._clock is not self._limiters[0]._clock:
                 raise ConfigurationError(

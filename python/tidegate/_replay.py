@@ -42,7 +42,7 @@ def replay(
 def _listed(what: str, given: Iterable[Any], items: str) -> list[Any]:
     if isinstance(given, (str, bytes)) or not hasattr(given, "__iter__"):
         raise ArgumentTypeError(
-            f"the {what} are {repr(given)[:80]} of type {type(given).__name__}; accepted is a "
+            f"the {what} are {repr(given)[:80]} of type {type(given).__name__}; expected a "
             f"list of {items}"
         )
     return list(given)

@@ -108,7 +108,7 @@ class RateLimitMiddleware:
         if given.messages is not None and not given.websockets:
             raise ConfigurationError(
                 "messages were given with websockets=False, which lets them pass untouched; "
-                "accepted is one of them"
+                "expected one of them"
             )
         self._request_limiter: RequestLimiter | None = None
         self._messages: MessageLimit | None = None

@@ -183,7 +183,7 @@ def rate_limit(
     if given.storage is None and storage_options:
         raise ConfigurationError(
             f"the options {unknown_options(storage_options, ())} were given without a storage; "
-            "accepted are storage options with storage=, or in TIDEGATE['STORAGE_OPTIONS']"
+            "expected storage options with storage=, or in TIDEGATE['STORAGE_OPTIONS']"
         )
     given.key = key_function(given.key)
     merged = {
@@ -223,11 +223,11 @@ def _settings() -> Settings:
     configured = getattr(settings, "TIDEGATE", {})
     if not isinstance(configured, dict):
         raise SettingsError(
-            f"TIDEGATE is {configured!r}; accepted is a dict such as {{'LIMIT': '100/minute'}}"
+            f"TIDEGATE is {configured!r}; expected a dict such as {{'LIMIT': '100/minute'}}"
         )
     for name in configured:
         if not isinstance(name, str) or not name.isupper():
-            raise SettingsError(f"TIDEGATE has {name!r}; accepted are names such as 'LIMIT'")
+            raise SettingsError(f"TIDEGATE has {name!r}; expected names such as 'LIMIT'")
     try:
         return Settings(
             {},
@@ -250,8 +250,8 @@ def _misplaced(name: str) -> str | None:
     if order.index(name) > order.index(_AUTHENTICATION):
         return None
     return (
-        f"TIDEGATE['KEY'] asks for the user, whom {_AUTHENTICATION} tells; accepted in MIDDLEWARE "
-        f"is {name} below it"
+        f"TIDEGATE['KEY'] asks for the user, whom {_AUTHENTICATION} finds; expected {name} "
+        f"below it in MIDDLEWARE"
     )
 
 

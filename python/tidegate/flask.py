@@ -137,7 +137,7 @@ class RateLimit:
         if storage_options and given.storage is None:
             unknown = unknown_options(storage_options, _CONFIGURED)
             raise ConfigurationError(
-                f"the options {unknown} were given without a storage; accepted are storage options "
+                f"the options {unknown} were given without a storage; expected storage options "
                 "with storage=, or TIDEGATE_STORAGE_OPTIONS"
             )
         self._given: dict[str, Any] = {
@@ -158,12 +158,12 @@ class RateLimit:
         """Limits `app`, one of several that this object may limit."""
         if not isinstance(app, flask.Flask):
             raise ArgumentTypeError(
-                f"the application is {app!r} of type {type(app).__name__}; accepted is a Flask"
+                f"the application is {app!r} of type {type(app).__name__}; expected a Flask"
             )
         known = app.extensions.setdefault("tidegate", {})
         if self in known:
             raise ConfigurationError(
-                f"init_app() was called with {app!r} before; accepted is to call it once for each "
+                f"init_app() was called with {app!r} before; expected to call it once for each "
                 "application"
             )
         app.config.setdefault("TIDEGATE_ENABLED", True)
@@ -235,8 +235,7 @@ class RateLimit:
         """
         if not callable(target) and not isinstance(target, flask.Blueprint):
             raise ArgumentTypeError(
-                f"exempt() was given {target!r}; accepted is a view, a class of views or a "
-                "blueprint"
+                f"exempt() was given {target!r}; expected a view, a class of views or a blueprint"
             )
         self._exempt.append(target)
         return target
@@ -307,7 +306,7 @@ class _Decorator:
         if isinstance(target, flask.Blueprint):
             if self._options["cost_after"] is not None:
                 raise ConfigurationError(
-                    f"cost_after was given for {target!r}; accepted is one for views"
+                    f"cost_after was given for {target!r}; expected one for views"
                 )
             rule = self._rule(f"blueprint:{target.name}")
             self._extension.of_blueprints.append((target, rule))
@@ -376,7 +375,7 @@ class _LimitedView:
         except KeyError:
             raise ConfigurationError(
                 f"{self.view!r} is limited by an extension that {app.name} does not have; "
-                "accepted is a call of its init_app() with the application"
+                "expected a call of its init_app() with the application"
             ) from None
         return limited.enter(self, flask.request._get_current_object())  # type: ignore[attr-defined]
 

@@ -89,11 +89,11 @@ def client_ip(
     networks, trusts_unix = networks_of(trusted_proxies)
     name = _field_name(header)
     if hops is not None and (isinstance(hops, bool) or not isinstance(hops, int) or hops < 0):
-        raise ConfigurationError(f"hops is {hops!r}; accepted is a number of proxies, or None")
+        raise ConfigurationError(f"hops is {hops!r}; expected a number of proxies, or None")
     if isinstance(ipv6_prefix, bool) or not isinstance(ipv6_prefix, int):
-        raise ArgumentTypeError(f"ipv6_prefix is {ipv6_prefix!r}; accepted is an int, 1 to 128")
+        raise ArgumentTypeError(f"ipv6_prefix is {ipv6_prefix!r}; expected an int, 1 to 128")
     if not 1 <= ipv6_prefix <= 128:
-        raise ConfigurationError(f"ipv6_prefix is {ipv6_prefix}; accepted is 1 to 128")
+        raise ConfigurationError(f"ipv6_prefix is {ipv6_prefix}; expected 1 to 128")
     read = forwarded_nodes if name == "forwarded" else listed_nodes
     anyone = hops is not None and not networks and not trusts_unix
 
@@ -170,7 +170,7 @@ def cookie(name: str, known: Known) -> KeyFunction:
     """The cookie `name`, where `known` accepts its value; see api_key()."""
     check = _known(known)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigurationError(f"the cookie is {name!r}; accepted is the name of one")
+        raise ConfigurationError(f"the cookie is {name!r}; expected the name of one")
 
     def key(request: Any) -> Any:
         values = [
@@ -196,7 +196,7 @@ def header(name: str, *, trusted_proxies: Iterable[str]) -> KeyFunction:
     networks, trusts_unix = networks_of(trusted_proxies)
     if not networks and not trusts_unix:
         raise ConfigurationError(
-            "trusted_proxies is empty, so that the header would never be believed; accepted are "
+            "trusted_proxies is empty, so that the header would never be believed; expected "
             "addresses and networks such as '10.0.0.0/8', and 'unix'"
         )
 
@@ -268,17 +268,17 @@ def jwt_claim(
     except ImportError:
         raise ConfigurationError("jwt_claim needs PyJWT; install tidegate[jwt]") from None
     if not isinstance(claim, str) or not claim:
-        raise ConfigurationError(f"the claim is {claim!r}; accepted is a name such as 'sub'")
+        raise ConfigurationError(f"the claim is {claim!r}; expected a name such as 'sub'")
     if key is None or (isinstance(key, (str, bytes)) and not key):
         raise ConfigurationError(
-            "jwt_claim has no key to verify tokens with; accepted is a secret, a public key, or "
+            "jwt_claim has no key to verify tokens with; expected a secret, a public key, or "
             "a function of the token that returns one"
         )
     accepted = [] if isinstance(algorithms, (str, bytes)) else list(algorithms)
     known = jwt.get_algorithm_by_name
     if not accepted:
         raise ConfigurationError(
-            f"the algorithms are {algorithms!r}; accepted is a list such as ['HS256']"
+            f"the algorithms are {algorithms!r}; expected a list such as ['HS256']"
         )
     for algorithm in accepted:
         try:
@@ -287,7 +287,7 @@ def jwt_claim(
             known(algorithm)
         except Exception:
             raise ConfigurationError(
-                f"the algorithms have {algorithm!r}; accepted are those of PyJWT but 'none'"
+                f"the algorithms have {algorithm!r}; expected those of PyJWT but 'none'"
             ) from None
     name = _field_name(header)
     audiences = audience if audience is None or isinstance(audience, str) else list(audience)
@@ -319,12 +319,12 @@ def jwt_claim(
 def first_of(*functions: KeyFunction) -> KeyFunction:
     """The first key that one of `functions` gives, in their order; None where none does."""
     if not functions:
-        raise ConfigurationError("first_of() was given nothing; accepted are key functions")
+        raise ConfigurationError("first_of() was given nothing; expected key functions")
     for function in functions:
         if not callable(function):
             raise ArgumentTypeError(
                 f"first_of() was given {function!r} of type {type(function).__name__}; "
-                "accepted are key functions"
+                "expected key functions"
             )
 
     def key(request: Any) -> Any:
@@ -354,7 +354,7 @@ async def _first_later(
 
 def _field_name(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigurationError(f"the header is {name!r}; accepted is a name such as 'x-api-key'")
+        raise ConfigurationError(f"the header is {name!r}; expected a name such as 'x-api-key'")
     return name.lower()
 
 
@@ -377,7 +377,7 @@ def _known(known: Known) -> Callable[[str], Any]:
     if isinstance(known, (str, bytes)) or not hasattr(known, "__contains__"):
         # Never the value itself: it may be a secret.
         raise ArgumentTypeError(
-            f"known is of type {type(known).__name__}; accepted is a container of those that "
+            f"known is of type {type(known).__name__}; expected a container of those that "
             "exist, or a function that says whether one does"
         )
     return known.__contains__

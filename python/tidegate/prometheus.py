@@ -135,10 +135,10 @@ class Mirror:
     ) -> None:
         if isinstance(every, bool) or not isinstance(every, (int, float)):
             raise ArgumentTypeError(
-                f"every is {every!r} of type {type(every).__name__}; accepted are seconds"
+                f"every is {every!r} of type {type(every).__name__}; expected seconds"
             )
         if not 0.01 <= every <= 3600.0:
-            raise ConfigurationError(f"every is {every!r}; accepted are 0.01 to 3600 seconds")
+            raise ConfigurationError(f"every is {every!r}; expected 0.01 to 3600 seconds")
         self._sources = Sources(limiters)
         self._every = every
         self._registry = registry

@@ -54,8 +54,8 @@ def watch(*observers: Callable[[Refusal], object]) -> Watch:
     for observer in observers:
         if not callable(observer):
             raise ArgumentTypeError(
-                f"watch() was given {observer!r} of type {type(observer).__name__}; accepted "
-                "are functions of a Refusal"
+                f"watch() was given {observer!r} of type {type(observer).__name__}; expected "
+                "functions of a Refusal"
             )
     return Watch(observers)
 
@@ -116,11 +116,11 @@ class TopKeys(_Counting):
     def __init__(self, capacity: int = 1000) -> None:
         if isinstance(capacity, bool) or not isinstance(capacity, int):
             raise ArgumentTypeError(
-                f"the capacity is {capacity!r} of type {type(capacity).__name__}; accepted is an "
+                f"the capacity is {capacity!r} of type {type(capacity).__name__}; expected an "
                 "int from 1 up"
             )
         if capacity < 1:
-            raise ConfigurationError(f"the capacity is {capacity}; accepted is an int from 1 up")
+            raise ConfigurationError(f"the capacity is {capacity}; expected an int from 1 up")
         self.capacity = capacity
         super().__init__()
 
@@ -229,23 +229,23 @@ class RefusalLog(_Counting):
     ) -> None:
         if isinstance(sample, bool) or not isinstance(sample, (int, float)):
             raise ArgumentTypeError(
-                f"sample is {sample!r} of type {type(sample).__name__}; accepted is a share such "
+                f"sample is {sample!r} of type {type(sample).__name__}; expected a share such "
                 "as 0.1"
             )
         if not 0.0 < sample <= 1.0:
-            raise ConfigurationError(f"sample is {sample!r}; accepted are shares above 0 up to 1")
+            raise ConfigurationError(f"sample is {sample!r}; expected shares above 0 up to 1")
         if not callable(keys) and keys not in KEY_POLICIES:
             raise ConfigurationError(
-                f"keys is {keys!r}; accepted are {', '.join(map(repr, KEY_POLICIES))}, and a "
+                f"keys is {keys!r}; expected {', '.join(map(repr, KEY_POLICIES))}, and a "
                 "function of the key"
             )
         # Never the value itself.
         if secret is not None and (not isinstance(secret, bytes) or not 16 <= len(secret) <= 64):
             raise ConfigurationError(
-                f"the secret is a {type(secret).__name__}; accepted are 16 to 64 bytes, or None"
+                f"the secret is a {type(secret).__name__}; expected 16 to 64 bytes, or None"
             )
         if isinstance(per_second, bool) or not isinstance(per_second, int) or per_second < 1:
-            raise ConfigurationError(f"per_second is {per_second!r}; accepted is an int from 1 up")
+            raise ConfigurationError(f"per_second is {per_second!r}; expected an int from 1 up")
         self._limiter = Limiter(f"{per_second}/second", storage="memory://?capacity=1", clock=clock)
         self._sample = sample
         self._random = random.Random()

@@ -184,7 +184,7 @@ def test_a_container_with_a_small_shm(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_name_raises_at_construction(uri: str) -> None:
-    with pytest.raises(tg.ConfigurationError, match="accepted"):
+    with pytest.raises(tg.ConfigurationError, match="expected"):
         tg.Limiter("1/s", storage=uri)
 
 

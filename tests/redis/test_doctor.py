@@ -275,5 +275,5 @@ def test_what_cannot_be_understood(
     assert main(["doctor", uri, *arguments]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "accepted" in printed.err
+    assert "expected" in printed.err
     assert SECRET not in printed.err

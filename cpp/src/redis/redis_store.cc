@@ -25,33 +25,33 @@ namespace {
 absl::Status Check(const RedisOptions& o) {
   if (o.port < 1 || o.port > 65535) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the port of Redis is ", o.port, "; accepted is 1 to 65535"));
+        absl::StrCat("the port of Redis is ", o.port, "; expected 1 to 65535"));
   }
   if (o.database < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the database of Redis is ", o.database, "; accepted is 0 and more"));
+        absl::StrCat("the database of Redis is ", o.database, "; expected 0 and more"));
   }
   if (!(o.fallback_share > 0 && o.fallback_share <= 1)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the fallback_share is ", o.fallback_share, "; accepted is above 0, up to 1"));
+        absl::StrCat("the fallback_share is ", o.fallback_share, "; expected above 0, up to 1"));
   }
   if (o.timeout <= absl::ZeroDuration() || o.connect_timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("a timeout of 0 or less was given; accepted is more");
+    return absl::InvalidArgumentError("a timeout of 0 or less was given; expected more");
   }
   if (o.deny_cache_max < absl::ZeroDuration() || o.deny_cache_max > absl::Hours(1)) {
     return absl::InvalidArgumentError(absl::StrCat("the deny_cache_max is ",
                                                    absl::ToDoubleSeconds(o.deny_cache_max),
-                                                   " s; accepted is 0 to 3600"));
+                                                   " s; expected 0 to 3600"));
   }
   if (o.breaker_failures < 1 || o.breaker_open <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat("breaker_failures is ", o.breaker_failures, " and breaker_open ",
                      absl::ToDoubleSeconds(o.breaker_open),
-                     " s; accepted are 1 failure and more, and more than 0 s"));
+                     " s; expected 1 failure and more, and more than 0 s"));
   }
   if (o.ttl_margin < absl::ZeroDuration() || o.ttl_margin > absl::Hours(24 * 366)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "the ttl_margin is ", absl::ToDoubleSeconds(o.ttl_margin), " s; accepted is 0 to a year"));
+        "the ttl_margin is ", absl::ToDoubleSeconds(o.ttl_margin), " s; expected 0 to a year"));
   }
   return absl::OkStatus();
 }

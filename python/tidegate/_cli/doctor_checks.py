@@ -75,7 +75,7 @@ class _Examination:
     def __init__(self, storage: str, prefix: str, samples: int) -> None:
         if not storage.lower().startswith(("redis", "valkey")) or "://" not in storage:
             raise ConfigurationError(
-                f"the storage is {without_password(storage)!r}; accepted is the URI of a Redis, "
+                f"the storage is {without_password(storage)!r}; expected the URI of a Redis, "
                 "such as redis://HOST:PORT/DB"
             )
         uri = urlsplit(storage)

@@ -48,7 +48,7 @@ def _existing(name: str) -> ShmStore:
     # Opening would make it.
     if not os.path.lexists(ShmStore.path_of(name)):
         raise ConfigurationError(
-            f"there is no shared memory {name!r}; accepted is one that `tidegate shm list` names, "
+            f"there is no shared memory {name!r}; expected one that `tidegate shm list` names, "
             "or an absolute path"
         )
     return ShmStore(name)
@@ -109,7 +109,7 @@ def _show(arguments: argparse.Namespace) -> int:
 def _top(arguments: argparse.Namespace) -> int:
     if arguments.keys < 1 or arguments.interval < 0:
         raise ConfigurationError(
-            f"--keys {arguments.keys} --interval {arguments.interval}; accepted are 1 key "
+            f"--keys {arguments.keys} --interval {arguments.interval}; expected 1 key "
             "and more, 0 seconds and more"
         )
 

@@ -74,7 +74,7 @@ def adapt_call(injection: Injection | None, args: tuple[Any, ...], kwargs: dict[
         if request is not None:
             if request.scope["type"] == "websocket":
                 raise TidegateError(
-                    "a WebSocket route is under @rate_limit; accepted are HTTP routes, and for "
+                    "a WebSocket route is under @rate_limit; expected HTTP routes, and for "
                     "WebSockets tidegate.asgi.RateLimitMiddleware or a dependency"
                 )
             return StarletteCall(injection, kwargs, request)
@@ -105,7 +105,7 @@ def limited_class(view: type[Any], decorator: Callable[[], Callable[..., Any]]) 
                 setattr(view, name, limit(getattr(view, name)))
         return view
     raise ArgumentTypeError(
-        f"{view!r} is a class; accepted by @rate_limit are functions that answer requests, "
+        f"{view!r} is a class; expected functions that answer requests, "
         "classes of flask.views.View and of starlette.endpoints.HTTPEndpoint"
     )
 

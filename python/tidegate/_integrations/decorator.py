@@ -154,7 +154,7 @@ class _Decorator:
             if is_async(function):
                 raise ConfigurationError(
                     f"{name} is the async function {function!r} and {view!r} is not async; "
-                    "accepted is a function that is not async, or an async route"
+                    "expected a function that is not async, or an async route"
                 )
 
 
@@ -178,7 +178,7 @@ class _DecoratorOfChosenLimit(_Decorator):
 
     def _mistaken(self) -> ConfigurationError:
         return ConfigurationError(
-            f"@rate_limit was given {self._functions['limit']!r} and no view; accepted is a "
+            f"@rate_limit was given {self._functions['limit']!r} and no view; expected a "
             'limit: @rate_limit("5/minute"), or a function of the request that returns one'
         )
 
@@ -293,7 +293,7 @@ def _check_limit(limit: Any) -> None:
             if len(required) == 1 and registration(limit, sys.maxsize) is None:
                 return
     raise ArgumentTypeError(
-        f'@rate_limit was given {limit!r}; accepted is a limit: @rate_limit("5/minute"), or a '
+        f'@rate_limit was given {limit!r}; expected a limit: @rate_limit("5/minute"), or a '
         "function of the request that returns one"
     )
 
@@ -304,6 +304,6 @@ def _check_view(view: Any) -> None:
     if inner is not None and inner.is_of() is not view:
         raise ConfigurationError(
             f"{view!r} is under @rate_limit already, with another decorator in between: they "
-            "are no plan then, and one would charge what the other refuses; accepted are "
+            "are no plan then, and one would charge what the other refuses; expected "
             "@rate_limit decorators directly above each other"
         )

@@ -54,7 +54,7 @@ class ViewDecorator:
     def _limited_class(self, view: Any) -> Any:
         if not issubclass(view, View):
             raise ArgumentTypeError(
-                f"{view!r} is a class; accepted are functions, and classes of django.views.View"
+                f"{view!r} is a class; expected functions, and classes of django.views.View"
             )
         dispatch = view.dispatch
         view.dispatch = self._limiting_method(view, "dispatch")(

@@ -42,9 +42,7 @@ class Injection:
             if not isinstance(kind, type):
                 continue
             if issubclass(kind, WebSocket):
-                raise ConfigurationError(
-                    f"{view!r} is a WebSocket route; accepted by @rate_limit are HTTP routes"
-                )
+                raise ConfigurationError(f"{view!r} is a WebSocket route; expected HTTP routes")
             if issubclass(kind, Request):
                 self.request = parameter.name
                 self._added.pop("tidegate_request", None)

@@ -114,14 +114,14 @@ def refuse_registered(view: Any, references: int) -> None:
     if registered is not None:
         raise ConfigurationError(
             f"{view.__qualname__} is registered with a {registered} already, which calls it "
-            "without @rate_limit; accepted is @rate_limit below the decorator that "
+            "without @rate_limit; expected @rate_limit below the decorator that "
             "registers the route"
         )
 
 
 def check_view(view: Any) -> None:
     """Raises ConfigurationError for what is no function that can be limited."""
-    accepted = "accepted by @rate_limit is a function that answers requests"
+    accepted = "expected a function that answers requests"
     if isinstance(view, (staticmethod, classmethod)) or not callable(view):
         raise ArgumentTypeError(f"{view!r} is a {type(view).__name__}; {accepted}")
     if inspect.isgeneratorfunction(view) or inspect.isasyncgenfunction(view):

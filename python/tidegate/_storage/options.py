@@ -94,7 +94,7 @@ def read_count(name: str, value: object) -> int:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
         raise ConfigurationError(
-            f"the storage option {name} is {value!r}; accepted is a whole number from 1 up"
+            f"the storage option {name} is {value!r}; expected a whole number from 1 up"
         )
     return value
 
@@ -109,6 +109,6 @@ def read_number(name: str, value: object, least: float, most: float) -> float:
             number = math.nan
     if not least <= number <= most:
         raise ConfigurationError(
-            f"the storage option {name} is {value!r}; accepted is {least:g} to {most:g}"
+            f"the storage option {name} is {value!r}; expected {least:g} to {most:g}"
         )
     return number

@@ -33,7 +33,7 @@ __all__ = ["open_redis"]
 # What stands before "://": the kind of server, "s" for TLS, and how it is found.
 _SCHEME = re.compile(r"(?:redis|valkey)(s?)(?:\+(unix|sentinel|cluster))?")
 _ACCEPTED = (
-    "accepted are redis:// and rediss:// (TLS), redis+unix://, redis+sentinel://, "
+    "expected redis:// and rediss:// (TLS), redis+unix://, redis+sentinel://, "
     "redis+cluster://, the last two with rediss too, and all of them with valkey"
 )
 
@@ -51,7 +51,7 @@ def open_redis(uri: SplitResult, options: Mapping[str, Any], open_store: OpenSto
     if scheme is None or (scheme[1] and scheme[2] == "unix"):
         raise ConfigurationError(f"the storage has the scheme {uri.scheme}://; {_ACCEPTED}")
     if uri.fragment:
-        raise ConfigurationError("the storage URI has a fragment; accepted is one without")
+        raise ConfigurationError("the storage URI has a fragment; expected one without")
     given: dict[str, Any] = {}
     values: dict[str, Any] = {}
     for name, value in [*parse_qsl(uri.query, keep_blank_values=True), *options.items()]:
@@ -61,8 +61,8 @@ def open_redis(uri: SplitResult, options: Mapping[str, Any], open_store: OpenSto
     unknown = sorted(given.keys() - set(REDIS_OPTIONS))
     if unknown:
         raise ConfigurationError(
-            f"unknown option {unknown_options(unknown, REDIS_OPTIONS)}; accepted with this storage "
-            f"are {', '.join(sorted(REDIS_OPTIONS))}"
+            f"unknown option {unknown_options(unknown, REDIS_OPTIONS)}; expected with this storage "
+            f"{', '.join(sorted(REDIS_OPTIONS))}"
         )
     for name, most in SECONDS.items():
         if name in given:
@@ -77,7 +77,7 @@ def open_redis(uri: SplitResult, options: Mapping[str, Any], open_store: OpenSto
     hook = given.get("on_breaker")
     if hook is not None and not callable(hook):
         raise ConfigurationError(
-            f"the storage option on_breaker is {hook!r}; accepted is a function of (open, reason)"
+            f"the storage option on_breaker is {hook!r}; expected a function of (open, reason)"
         )
     values["on_breaker"] = functools.partial(_breaker_changed, hook)
     hook = given.get("on_script_error")
@@ -91,7 +91,7 @@ def open_redis(uri: SplitResult, options: Mapping[str, Any], open_store: OpenSto
             if not isinstance(given[name], str):
                 raise ConfigurationError(
                     f"the storage option {name} is of type {type(given[name]).__name__}; "
-                    "accepted is a str"
+                    "expected a str"
                 )
             values[name] = given[name]
     password = given.get("password")
@@ -101,7 +101,7 @@ def open_redis(uri: SplitResult, options: Mapping[str, Any], open_store: OpenSto
         values["password"] = password
     elif password is not None:
         raise ConfigurationError(
-            f"the storage option password is of type {type(password).__name__}; accepted is a str, "
+            f"the storage option password is of type {type(password).__name__}; expected a str, "
             "or a function that returns one"
         )
     tls = _tls(given)
@@ -109,12 +109,12 @@ def open_redis(uri: SplitResult, options: Mapping[str, Any], open_store: OpenSto
         values["tls"] = tls
     elif tls:
         raise ConfigurationError(
-            "a storage without TLS was given options of TLS; accepted are they with rediss://"
+            "a storage without TLS was given options of TLS; expected they with rediss://"
         )
     clock = given.get("clock", "server")
     if clock not in ("server", "client"):
         raise ConfigurationError(
-            f"the storage option clock is {clock!r}; accepted are 'server' and 'client'"
+            f"the storage option clock is {clock!r}; expected 'server' and 'client'"
         )
     values["client_clock"] = clock == "client"
     user, _, hosts = uri.netloc.rpartition("@")
@@ -127,7 +127,7 @@ def open_redis(uri: SplitResult, options: Mapping[str, Any], open_store: OpenSto
     if scheme[2] == "unix":
         if not path:
             raise ConfigurationError(
-                "the storage URI names no socket; accepted is redis+unix:///PATH?db=N"
+                "the storage URI names no socket; expected redis+unix:///PATH?db=N"
             )
         values["unix_path"] = unquote(uri.path)
         path = ""
@@ -140,7 +140,7 @@ def open_redis(uri: SplitResult, options: Mapping[str, Any], open_store: OpenSto
         values["service"], _, path = path.partition("/")
         if not values["service"]:
             raise ConfigurationError(
-                "the storage URI names no service; accepted is "
+                "the storage URI names no service; expected "
                 "redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB"
             )
     values["database"] = _database(path, given.get("db"))
@@ -159,7 +159,7 @@ def _addresses(hosts: str, default_port: int, one: bool = False) -> list[tuple[s
             port = uri.port
         except ValueError:
             raise ConfigurationError(
-                "a port of the storage URI is no port; accepted is 1 to 65535"
+                "a port of the storage URI is no port; expected 1 to 65535"
             ) from None
         found.append((uri.hostname or "127.0.0.1", default_port if port is None else port))
     return found
@@ -174,7 +174,7 @@ def _database(path: str, option: object) -> int:
     if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 10:
         given = int(given)
     if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < 2**31:
-        raise ConfigurationError("the database of the storage is no number; accepted is 0 up")
+        raise ConfigurationError("the database of the storage is no number; expected 0 up")
     return given
 
 
@@ -185,13 +185,13 @@ def _tls(given: dict[str, Any]) -> dict[str, Any]:
             path = given[name]
             if not isinstance(path, (str, os.PathLike)) or not os.path.exists(path):
                 raise ConfigurationError(
-                    f"the storage option {name} is {path!r}; accepted is the path of what exists"
+                    f"the storage option {name} is {path!r}; expected the path of what exists"
                 )
             tls[field] = os.fspath(path)
     if "ssl_cert_reqs" in given:
         if given["ssl_cert_reqs"] not in ("required", "none"):
             raise ConfigurationError(
-                f"the storage option ssl_cert_reqs is {given['ssl_cert_reqs']!r}; accepted are "
+                f"the storage option ssl_cert_reqs is {given['ssl_cert_reqs']!r}; expected "
                 "'required' and 'none'"
             )
         tls["verify"] = given["ssl_cert_reqs"] == "required"
@@ -200,7 +200,7 @@ def _tls(given: dict[str, Any]) -> dict[str, Any]:
         if word not in ("true", "false", "1", "0"):
             raise ConfigurationError(
                 f"the storage option ssl_check_hostname is {given['ssl_check_hostname']!r}; "
-                "accepted are true and false"
+                "expected true and false"
             )
         tls["check_hostname"] = word in ("true", "1")
     return tls

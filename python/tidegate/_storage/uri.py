@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["open_store", "without_password"]
 
 _ACCEPTED = (
-    "accepted are 'memory://' and 'shm://NAME' or 'shm:///PATH', each with an optional "
+    "expected 'memory://' and 'shm://NAME' or 'shm:///PATH', each with an optional "
     "capacity=KEYS, 'redis://HOST:PORT/DB', 'rediss://', 'redis+unix:///PATH', "
     "'redis+sentinel://HOST:PORT,HOST:PORT/SERVICE' and 'redis+cluster://HOST:PORT,HOST:PORT'"
 )
@@ -27,7 +27,7 @@ def open_store(storage: StorageLike, options: Mapping[str, Any]) -> _core.Store:
         if options:
             raise ConfigurationError(
                 f"the options {', '.join(sorted(options))} were given with a store that is "
-                "open already; accepted are options with a URI"
+                "open already; expected options with a URI"
             )
         return storage
     if not isinstance(storage, str):
@@ -81,8 +81,8 @@ def _capacity(options: Mapping[str, Any]) -> int | None:
         from tidegate._storage.hints import unknown_options
 
         raise ConfigurationError(
-            f"unknown option {unknown_options(unknown, ['capacity'])}; accepted with memory:// and "
-            "shm:// is capacity=KEYS"
+            f"unknown option {unknown_options(unknown, ['capacity'])}; expected capacity=KEYS with "
+            "memory:// and shm://"
         )
     given = options.get("capacity")
     return None if given is None else _whole_number("capacity", given)
@@ -93,7 +93,7 @@ def _whole_number(name: str, value: object) -> int:
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62:
         return value
-    raise ConfigurationError(f"the storage option {name} is {value!r}; accepted is a whole number")
+    raise ConfigurationError(f"the storage option {name} is {value!r}; expected a whole number")
 
 
 def without_password(uri: str) -> str:

@@ -27,7 +27,7 @@ class ActiveLimits:
         for limit in limits:
             if limit.algorithm == "concurrency":
                 raise ConfigurationError(
-                    f"the limit {limit} counts what is in flight; accepted are limits on a rate "
+                    f"the limit {limit} counts what is in flight; expected limits on a rate "
                     "(hold a Limiter.slot() in the route for this one)"
                 )
         self.limiter = limiters[0]

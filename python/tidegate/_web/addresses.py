@@ -27,9 +27,9 @@ _TAIL = 4096
 
 
 def networks_of(proxies: Iterable[str]) -> tuple[list[Network], bool]:
-    accepted = "accepted are addresses and networks such as '10.0.0.0/8', and 'unix'"
+    accepted = "expected addresses and networks such as '10.0.0.0/8', and 'unix'"
     if isinstance(proxies, (str, bytes)) or not isinstance(proxies, Iterable):
-        raise ArgumentTypeError(f"trusted_proxies is {proxies!r}; accepted is a list: {accepted}")
+        raise ArgumentTypeError(f"trusted_proxies is {proxies!r}; expected a list: {accepted}")
     networks: list[Network] = []
     trusts_unix = False
     for proxy in proxies:

@@ -17,7 +17,7 @@ def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
         ours = ", such as those of tidegate.keys" if name == "key" else ""
         raise ArgumentTypeError(
             f"{name} is {function!r} of type {type(function).__name__}; "
-            f"accepted is {wanted}{ours}, or None"
+            f"expected {wanted}{ours}, or None"
         )
     try:
         signature = inspect.signature(function)
@@ -27,7 +27,7 @@ def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
         signature.bind(*takes)
     except TypeError:
         raise ArgumentTypeError(
-            f"{name} is {function!r}, which takes {signature}; accepted is {wanted}"
+            f"{name} is {function!r}, which takes {signature}; expected {wanted}"
         ) from None
 
 
@@ -43,5 +43,5 @@ def check_synchronous(**functions: Any) -> None:
     for name, function in functions.items():
         if is_async(function):
             raise ConfigurationError(
-                f"{name} is the async function {function!r}; accepted is one that is not async"
+                f"{name} is the async function {function!r}; expected one that is not async"
             )

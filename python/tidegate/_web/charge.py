@@ -103,7 +103,7 @@ class Charge:
             return
         if not isinstance(cost, int) or isinstance(cost, bool) or cost < 0:
             hooks.log_throttled(
-                "cost_after gave %.50r, accepted is an int from 0 up; what was charged stays", cost
+                "cost_after gave %.50r, expected an int from 0 up; what was charged stays", cost
             )
             return
         if cost < self.cost:

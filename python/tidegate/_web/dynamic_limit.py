@@ -46,7 +46,7 @@ class DynamicLimit:
         """
         if not isinstance(limit, (str, Limit, list, tuple)):
             raise ArgumentTypeError(
-                f"the limit is {limit!r} of type {type(limit).__name__}; accepted is a text such "
+                f"the limit is {limit!r} of type {type(limit).__name__}; expected a text such "
                 "as '100/minute', a Limit, a list of them, or None for no limit"
             )
         known = tuple(limit) if isinstance(limit, list) else limit

@@ -111,7 +111,7 @@ def extend(headers: Any, fields: Iterable[tuple[str, str]]) -> None:
 
 def check_families(families: Iterable[str]) -> tuple[str, ...]:
     """Raises ConfigurationError for families of fields that there are none of."""
-    accepted = f"accepted are {', '.join(map(repr, FAMILIES))}, or several of them, or ()"
+    accepted = f"expected {', '.join(map(repr, FAMILIES))}, or several of them, or ()"
     if isinstance(families, str):
         families = (families,)
     if isinstance(families, bytes) or not isinstance(families, Iterable):

@@ -65,7 +65,7 @@ class Hooks:
             return 0.0
         if 0.0 <= extra <= _MAX_JITTER_SECONDS:
             return extra
-        self.log_throttled("retry_jitter gave %r, accepted are 0 to 86400 s; none is added", extra)
+        self.log_throttled("retry_jitter gave %r, expected 0 to 86400 s; none is added", extra)
         return 0.0
 
     def log_throttled(
@@ -85,7 +85,7 @@ class Hooks:
 
 def _check_jitter(jitter: object) -> None:
     """Raises ConfigurationError for what is no retry_jitter."""
-    accepted = "accepted are 0 to 86400 seconds, or a function of the wait that returns them"
+    accepted = "expected 0 to 86400 seconds, or a function of the wait that returns them"
     if callable(jitter):
         return
     if isinstance(jitter, bool) or not isinstance(jitter, (int, float)):

@@ -207,17 +207,17 @@ def limiter_of(
     limiter = options.limiter
     if limiter is None:
         if limit is None:
-            raise ConfigurationError("no limit was given; accepted is limit= or limiter=")
+            raise ConfigurationError("no limit was given; expected limit= or limiter=")
         return Limiter(limit, **chosen, **storage_options)
     if not isinstance(limiter, Limiter):
         raise ArgumentTypeError(
             f"the limiter is {limiter!r} of type {type(limiter).__name__}; "
-            "accepted is a tidegate.Limiter"
+            "expected a tidegate.Limiter"
         )
     defaults = {name: DEFAULTS[name] for name in _OF_LIMITERS}
     if limit is not None or chosen != defaults or storage_options:
         raise ConfigurationError(
-            "a limiter was given with options of its own; accepted is limiter= without "
+            "a limiter was given with options of its own; expected limiter= without "
             "limit=, storage=, algorithm=, prefix=, clock= and storage options"
         )
     return limiter
@@ -248,12 +248,12 @@ def methods_of(methods: Iterable[str], name: str = "exempt_methods") -> frozense
     """`methods` in upper case; `name` is what they were given as."""
     if isinstance(methods, (str, bytes)) or not isinstance(methods, Iterable):
         raise ArgumentTypeError(
-            f"{name} is {methods!r}; accepted is a list of methods such as ['OPTIONS']"
+            f"{name} is {methods!r}; expected a list of methods such as ['OPTIONS']"
         )
     result = []
     for method in methods:
         if not isinstance(method, str) or not method.isalpha():
-            raise ConfigurationError(f"{name} has {method!r}; accepted are names such as 'OPTIONS'")
+            raise ConfigurationError(f"{name} has {method!r}; expected names such as 'OPTIONS'")
         result.append(method.upper())
     return frozenset(result)
 

@@ -41,7 +41,7 @@ async def service_answer(
         return USUAL
     if not accepts(answer):
         hooks.log_throttled(
-            f"{name} gave a %s, accepted is {expected}; {usual}", type(answer).__name__
+            f"{name} gave a %s, expected {expected}; {usual}", type(answer).__name__
         )
         return USUAL
     return answer

@@ -20,7 +20,7 @@ def source_of(request: Any) -> Mapping[str, Any]:
         if isinstance(source, Mapping):
             return source
     raise ArgumentTypeError(
-        f"a key function was given a {type(request).__name__}; accepted are an ASGI scope, a "
+        f"a key function was given a {type(request).__name__}; expected an ASGI scope, a "
         "WSGI environ, or a request of a framework on one of these"
     )
 

@@ -151,7 +151,7 @@ class RequestLimiter:
                 check_function(name, function, ("the request",))
         if on_no_key not in NO_KEY_POLICIES:
             raise ConfigurationError(
-                f"on_no_key is {on_no_key!r}; accepted are {', '.join(map(repr, NO_KEY_POLICIES))}"
+                f"on_no_key is {on_no_key!r}; expected {', '.join(map(repr, NO_KEY_POLICIES))}"
             )
         if callable(cost):
             check_function("cost", cost, ("the request",))
@@ -349,7 +349,7 @@ class RequestLimiter:
         if key is None or key in ("", b""):
             return self._without_key(request, "the key function gave no key")
         return self._without_key(
-            request, "the key function gave a %s, accepted is a str or bytes", type(key).__name__
+            request, "the key function gave a %s, expected a str or bytes", type(key).__name__
         )
 
     def _without_key(
@@ -381,14 +381,14 @@ class RequestLimiter:
         if isinstance(cost, int) and not isinstance(cost, bool) and cost >= 1:
             return cost
         self.hooks.log_throttled(
-            "the cost function gave %.50r, accepted is an int from 1 up; 1 is charged", cost
+            "the cost function gave %.50r, expected an int from 1 up; 1 is charged", cost
         )
         return 1
 
 
 def check_cost(limits: Iterable[Limit], cost: object) -> None:
     """Raises ConfigurationError for a cost that is none, or that `limits` never let through."""
-    accepted = "accepted is an int from 1 up, or a function of the request that returns one"
+    accepted = "expected an int from 1 up, or a function of the request that returns one"
     if isinstance(cost, bool) or not isinstance(cost, int):
         raise ArgumentTypeError(f"the cost is {cost!r} of type {type(cost).__name__}; {accepted}")
     if cost < 1:
@@ -396,6 +396,6 @@ def check_cost(limits: Iterable[Limit], cost: object) -> None:
     for limit in limits:
         if cost > limit.capacity:
             raise ConfigurationError(
-                f"the cost is {cost}, which {limit} never lets through; accepted is 1 to "
+                f"the cost is {cost}, which {limit} never lets through; expected 1 to "
                 f"{limit.capacity}"
             )

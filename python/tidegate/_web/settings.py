@@ -79,7 +79,7 @@ class Settings:
         for option in configured:
             if option not in known:
                 raise ConfigurationError(
-                    f"{name.format(str(option).upper())} is no setting; accepted are "
+                    f"{name.format(str(option).upper())} is no setting; expected "
                     f"{', '.join(known.values())}"
                 )
         self._open_store = open_store
@@ -123,13 +123,13 @@ class Settings:
         if isinstance(value, str) and ":" in value and option in _FUNCTIONS:
             value = _imported(value)
         if option == "enabled" and not isinstance(value, bool):
-            raise ArgumentTypeError(f"enabled is {value!r}; accepted are True and False")
+            raise ArgumentTypeError(f"enabled is {value!r}; expected True and False")
         if option in ("algorithm", "prefix") and not isinstance(value, str):
-            raise ArgumentTypeError(f"the {option} is {value!r}; accepted is a str")
+            raise ArgumentTypeError(f"the {option} is {value!r}; expected a str")
         if option == "algorithm":
             as_limits("1/second", value)
         if option == "storage_options" and not isinstance(value, dict):
-            raise ArgumentTypeError(f"the storage options are {value!r}; accepted is a dict")
+            raise ArgumentTypeError(f"the storage options are {value!r}; expected a dict")
         if option == "storage":
             return self._open_store(value, self.storage_options)
         if option.endswith("limit"):
@@ -162,7 +162,7 @@ def key_function(key: Any) -> Any:
     if key == "user_or_ip":
         return first_of(user(), peer)
     raise ConfigurationError(
-        f"the key is {key!r}; accepted is a function of the request, "
+        f"the key is {key!r}; expected a function of the request, "
         f"{', '.join(map(repr, _NAMED_KEYS))}, or 'package.module:function'"
     )
 
@@ -172,8 +172,8 @@ def _imported(name: str) -> Any:
         found = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as exc:
         raise ConfigurationError(
-            f"{name!r} cannot be imported ({exc}); accepted is 'package.module:function'"
+            f"{name!r} cannot be imported ({exc}); expected 'package.module:function'"
         ) from exc
     if not callable(found):
-        raise ArgumentTypeError(f"{name!r} is {found!r}; accepted is a function")
+        raise ArgumentTypeError(f"{name!r} is {found!r}; expected a function")
     return found

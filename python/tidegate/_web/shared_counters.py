@@ -32,7 +32,7 @@ _names: Counter[str] = Counter()
 def check_scope(scope: object) -> None:
     """Raises ConfigurationError for what is no scope."""
     if scope is not None and (not isinstance(scope, str) or not scope):
-        raise ConfigurationError(f"the scope is {scope!r}; accepted is a non-empty str, or None")
+        raise ConfigurationError(f"the scope is {scope!r}; expected a non-empty str, or None")
 
 
 def limiter_in_scope(

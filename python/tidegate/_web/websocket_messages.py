@@ -51,7 +51,7 @@ class MessageLimit:
     ) -> None:
         if not callable(on_refused) and on_refused not in _POLICIES:
             raise ConfigurationError(
-                f"on_message_refused is {on_refused!r}; accepted are "
+                f"on_message_refused is {on_refused!r}; expected "
                 f"{', '.join(map(repr, _POLICIES))}, or a function of scope and decision"
             )
         if not isinstance(limit, Limiter):
@@ -122,7 +122,7 @@ class MessageLimit:
             # An empty message is a message too.
             return max(cost, 1)
         hooks.log_throttled(
-            "message_cost gave %.50r, accepted is an int from 0 up; 1 is charged", cost
+            "message_cost gave %.50r, expected an int from 0 up; 1 is charged", cost
         )
         return 1
 

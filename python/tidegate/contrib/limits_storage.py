@@ -106,7 +106,7 @@ def _read(key: str) -> tuple[int, int]:
         except ValueError:
             pass
     raise ConfigurationError(
-        f"the key ends in {key[-40:]!r}; accepted are keys of RateLimitItem.key_for(), which end "
+        f"the key ends in {key[-40:]!r}; expected keys of RateLimitItem.key_for(), which end "
         "in /AMOUNT/MULTIPLES/GRANULARITY"
     )
 

@@ -32,4 +32,4 @@ def test_a_memory_is_listed_shown_and_removed(capsys: pytest.CaptureFixture[str]
     assert not os.path.exists(ShmStore.path_of(name))
     capsys.readouterr()
     assert main(["shm", "show", name]) == 2
-    assert "accepted" in capsys.readouterr().err
+    assert "expected" in capsys.readouterr().err

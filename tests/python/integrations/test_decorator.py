@@ -34,7 +34,7 @@ KINDS = ("FastAPI", "APIRouter", "Flask", "Blueprint")
 @pytest.mark.parametrize("kind", KINDS)
 def test_above_the_route_is_an_error(kind):
     _owner, register = registering(kind)
-    with pytest.raises(tg.ConfigurationError, match="accepted is @rate_limit below the decorator"):
+    with pytest.raises(tg.ConfigurationError, match="expected @rate_limit below the decorator"):
 
         @rate_limit("5/minute")
         @register
@@ -55,7 +55,7 @@ def noticed(view):
 @pytest.mark.parametrize("kind", KINDS)
 def test_above_the_route_with_others_in_between_is_an_error_too(kind):
     _owner, register = registering(kind)
-    with pytest.raises(tg.ConfigurationError, match="accepted is @rate_limit below the decorator"):
+    with pytest.raises(tg.ConfigurationError, match="expected @rate_limit below the decorator"):
 
         @rate_limit("5/minute")
         @noticed
@@ -150,9 +150,9 @@ async def asynchronous(request):
 @pytest.mark.parametrize(
     ("view", "message"),
     [
-        (int, "accepted by @rate_limit are functions that answer requests, classes of"),
-        (staticmethod(generator), "accepted by @rate_limit is a function"),
-        (3, "accepted by @rate_limit is a function"),
+        (int, "expected functions that answer requests, classes of"),
+        (staticmethod(generator), "expected a function"),
+        (3, "expected a function"),
         (generator, "is a generator"),
         (async_generator, "is a generator"),
     ],
@@ -172,7 +172,7 @@ def test_a_websocket_route_that_does_not_say_so_fails_when_it_is_called():
         raise AssertionError
 
     client = TestClient(Starlette(routes=[WebSocketRoute("/", chat)]))
-    with pytest.raises(tg.TidegateError, match="accepted are HTTP routes"):
+    with pytest.raises(tg.TidegateError, match="expected HTTP routes"):
         client.websocket_connect("/").__enter__()
 
 
@@ -196,8 +196,8 @@ def test_websocket_routes_are_refused():
         ({"limit": "5/minute", "scope": 3}, "the scope is 3"),
         ({"limit": "5/minute", "headers": ["x"]}, "the headers include 'x'"),
         ({"limit": "5/minute", "storage": "disk://"}, "the storage is 'disk://'"),
-        ({"limit": "5/minute", "algorithm": "concurrency"}, "accepted are limits on a rate"),
-        ({"limit": "5/minute", "key": asynchronous}, "accepted is a function that is not async"),
+        ({"limit": "5/minute", "algorithm": "concurrency"}, "expected limits on a rate"),
+        ({"limit": "5/minute", "key": asynchronous}, "expected a function that is not async"),
         ({"limit": "5/minute", "cost": asynchronous}, "cost is the async function"),
         ({"limit": asynchronous}, "limit is the async function"),
         ({"limit": "5/minute", "cost_after": asynchronous}, "cost_after is the async function"),
@@ -215,7 +215,7 @@ def test_bad_input_raises_at_decoration(options, message):
 
 
 def test_without_parentheses():
-    with pytest.raises(TypeError, match=r'accepted is a limit: @rate_limit\("5/minute"\)'):
+    with pytest.raises(TypeError, match=r'expected a limit: @rate_limit\("5/minute"\)'):
 
         @rate_limit
         def route():
@@ -225,14 +225,14 @@ def test_without_parentheses():
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_parentheses_on_a_route_that_could_choose_a_limit(kind):
     _owner, register = registering(kind)
-    with pytest.raises(TypeError, match=r'accepted is a limit: @rate_limit\("5/minute"\)'):
+    with pytest.raises(TypeError, match=r'expected a limit: @rate_limit\("5/minute"\)'):
 
         @rate_limit
         @register
         def above(request):
             return {}
 
-    with pytest.raises(tg.ConfigurationError, match="and no view; accepted is a limit"):
+    with pytest.raises(tg.ConfigurationError, match="and no view; expected a limit"):
 
         @register
         @rate_limit

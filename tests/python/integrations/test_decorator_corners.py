@@ -125,7 +125,7 @@ class AsyncFunction:
 @pytest.mark.parametrize("name", ["limit", "key", "cost", "exempt_when"])
 def test_objects_that_are_async_need_an_async_route(name):
     options = {"limit": "5/minute", name: AsyncFunction()}
-    with pytest.raises(tg.ConfigurationError, match="accepted is a function that is not async"):
+    with pytest.raises(tg.ConfigurationError, match="expected a function that is not async"):
 
         @rate_limit(**options)
         def route():
@@ -188,7 +188,7 @@ def test_exceptions_that_are_made_in_their_own_way(clock):
 
 
 def test_limits_of_one_name_that_differ_are_an_error():
-    with pytest.raises(tg.ConfigurationError, match=r"have the name 'api'.*accepted are names"):
+    with pytest.raises(tg.ConfigurationError, match=r"have the name 'api'.*expected names"):
 
         @rate_limit(tg.Limit("3/minute", name="api"))
         @rate_limit(tg.Limit("100/hour", name="api"))
@@ -212,7 +212,7 @@ def test_what_one_of_a_stack_sends_all_do(clock):
 
 def test_bare_on_a_route_with_an_endpoint_of_its_own():
     app = flask.Flask(__name__)
-    with pytest.raises(tg.ConfigurationError, match="and no view; accepted is a limit"):
+    with pytest.raises(tg.ConfigurationError, match="and no view; expected a limit"):
 
         @app.route("/", endpoint="own")
         @rate_limit

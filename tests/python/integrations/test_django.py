@@ -309,7 +309,7 @@ def test_on_refused_and_exemptions(clock, ask, caplog):
         assert ask("/page/1").headers["Retry-After"] == "60"
     with project(clock, ON_REFUSED=lambda *_: "slow", **options):
         assert ask.statuses("/page/1", "/page/1") == [200, 429]
-        assert "on_refused gave a str, accepted is an HttpResponse" in caplog.text
+        assert "on_refused gave a str, expected an HttpResponse" in caplog.text
 
 
 def test_disabled(clock, ask):
@@ -362,16 +362,16 @@ def test_wrong_settings_raise_when_the_project_is_loaded(clock, name, value):
         with pytest.raises(ImproperlyConfigured, match=name) as caught:
             get_asgi_application()
         assert isinstance(caught.value, tg.ConfigurationError)
-        assert "accepted" in str(caught.value)
+        assert "expected" in str(caught.value)
         assert [found.id for found in checks.run_checks(tags=["tidegate"])] == ["tidegate.E001"]
 
 
 @pytest.mark.parametrize("value", ["5/minute", {"limit": "5/minute"}, {5: "5/minute"}])
 def test_settings_are_a_dict_of_upper_case(value):
     with override_settings(TIDEGATE=value, MIDDLEWARE=[MIDDLEWARE]):
-        with pytest.raises(SettingsError, match="accepted"):
+        with pytest.raises(SettingsError, match="expected"):
             RateLimitMiddleware(page)
-        with pytest.raises(SettingsError, match="accepted"):
+        with pytest.raises(SettingsError, match="expected"):
             rate_limit("5/minute")
 
 
@@ -396,7 +396,7 @@ def test_the_middleware_that_authenticates_comes_before(clock):
 def test_wrong_decorators(clock):
     with project(clock):
         for options in ({"key": "address"}, {"key": key_later}, {"capacity": 5}, {"cost": 0}):
-            with pytest.raises(tg.ConfigurationError, match="accepted"):
+            with pytest.raises(tg.ConfigurationError, match="expected"):
                 rate_limit("5/minute", **options)(page)
         with pytest.raises(tg.ArgumentTypeError, match=r"django\.views\.View"):
             rate_limit("5/minute")(Both)
@@ -418,7 +418,7 @@ def test_a_project_is_checked_before_it_runs(tmp_path):
     )
     assert checked.returncode == 1
     assert "(tidegate.E001) TIDEGATE['LIMIT']:" in checked.stderr
-    assert "accepted" in checked.stderr
+    assert "expected" in checked.stderr
 
 
 def test_jitter(clock, ask):

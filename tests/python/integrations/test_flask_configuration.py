@@ -65,28 +65,28 @@ def test_code_comes_before_configuration(clock):
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "accepted"),
+    ("key", "value", "expected"),
     [
         ("TIDEGATE_ENABLED", "yes", "True and False"),
-        ("TIDEGATE_LIMIT", "five a minute", "accepted"),
-        ("TIDEGATE_ENDPOINT_LIMIT", 5, "accepted"),
-        ("TIDEGATE_STORAGE", "mongodb://localhost", "accepted"),
+        ("TIDEGATE_LIMIT", "five a minute", "expected"),
+        ("TIDEGATE_ENDPOINT_LIMIT", 5, "expected"),
+        ("TIDEGATE_STORAGE", "mongodb://localhost", "expected"),
         ("TIDEGATE_STORAGE_OPTIONS", "capacity=5", "a dict"),
-        ("TIDEGATE_ALGORITHM", "bucket", "accepted"),
+        ("TIDEGATE_ALGORITHM", "bucket", "expected"),
         ("TIDEGATE_PREFIX", 5, "a str"),
         ("TIDEGATE_KEY", "address", "user_or_ip"),
         ("TIDEGATE_KEY", "no.such:module", "package.module:function"),
-        ("TIDEGATE_ON_NO_KEY", "ignore", "accepted"),
-        ("TIDEGATE_HEADERS", ["draft"], "accepted"),
-        ("TIDEGATE_HEADERS", 5, "accepted"),
-        ("TIDEGATE_EXEMPT_METHODS", "OPTIONS", "accepted"),
-        ("TIDEGATE_LIMITS", "5/minute", "accepted are TIDEGATE_ENABLED"),
+        ("TIDEGATE_ON_NO_KEY", "ignore", "expected"),
+        ("TIDEGATE_HEADERS", ["draft"], "expected"),
+        ("TIDEGATE_HEADERS", 5, "expected"),
+        ("TIDEGATE_EXEMPT_METHODS", "OPTIONS", "expected"),
+        ("TIDEGATE_LIMITS", "5/minute", "expected TIDEGATE_ENABLED"),
     ],
 )
-def test_wrong_configuration_is_told_by_its_key(key, value, accepted):
+def test_wrong_configuration_is_told_by_its_key(key, value, expected):
     with pytest.raises(tg.ConfigurationError, match=key) as caught:
         RateLimit(service(**{key: value}))
-    assert accepted in str(caught.value)
+    assert expected in str(caught.value)
 
 
 async def later(request):
@@ -112,16 +112,16 @@ async def later(request):
     ],
 )
 def test_wrong_options_raise_before_there_is_an_application(options):
-    with pytest.raises(tg.ConfigurationError, match="accepted"):
+    with pytest.raises(tg.ConfigurationError, match="expected"):
         RateLimit(**options)
 
 
 def test_wrong_limits_of_views():
     limiter = RateLimit()
-    with pytest.raises(tg.ConfigurationError, match="accepted"):
+    with pytest.raises(tg.ConfigurationError, match="expected"):
         limiter.limit("five a minute")
     for options in ({"key": later}, {"scope": ""}, {"methods": "POST"}, {"key": "address"}):
-        with pytest.raises(tg.ConfigurationError, match="accepted"):
+        with pytest.raises(tg.ConfigurationError, match="expected"):
             limiter.limit("5/minute", **options)
     with pytest.raises(tg.ConfigurationError, match="generator"):
         limiter.limit("5/minute")(lambda: (yield))
@@ -147,7 +147,7 @@ def test_an_application_is_limited_once(app):
     limiter = RateLimit(app)
     with pytest.raises(tg.ConfigurationError, match="once for each"):
         limiter.init_app(app)
-    with pytest.raises(tg.ArgumentTypeError, match="accepted is a Flask"):
+    with pytest.raises(tg.ArgumentTypeError, match="expected a Flask"):
         limiter.init_app(app.wsgi_app)
 
 

@@ -205,7 +205,7 @@ def test_exempt_views_and_blueprints(clock, tmp_path):
     for path in ("/below", "/above", "/class", "/inner", "/static/style.css"):
         assert statuses(app, path, path) == [200, 200]
     assert statuses(app, "/limited", "/limited") == [200, 429]
-    with pytest.raises(tg.ArgumentTypeError, match="accepted is a view"):
+    with pytest.raises(tg.ArgumentTypeError, match="expected a view"):
         limiter.exempt("limited")
 
 

@@ -41,7 +41,7 @@ def test_wrong_limit_texts(text: str) -> None:
     with pytest.raises(tg.ConfigurationError) as caught:
         tg.Limiter(text)
     message = str(caught.value)
-    assert "accepted" in message
+    assert "expected" in message
     assert len(message) < 600
 
 
@@ -85,7 +85,7 @@ def test_wrong_limits(args: tuple[object, ...], kwargs: dict[str, object], said:
     with pytest.raises(tg.ConfigurationError) as caught:
         tg.Limit(*args, **kwargs)  # type: ignore[call-overload]
     assert said in str(caught.value)
-    assert "accepted" in str(caught.value) or "only" in str(caught.value)
+    assert "expected" in str(caught.value) or "only" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_wrong_limits(args: tuple[object, ...], kwargs: dict[str, object], said:
     [f"{2**70}/second", f"1/second burst {2**70}", "5/second;", ";5/second", "5/second;;6/minute"],
 )
 def test_what_was_given_is_named(text: str) -> None:
-    with pytest.raises(tg.ConfigurationError, match="accepted is") as caught:
+    with pytest.raises(tg.ConfigurationError, match="expected") as caught:
         tg.parse_many(text)
     assert f"'{text}'" in str(caught.value)
 
@@ -102,9 +102,9 @@ def test_what_was_given_is_named(text: str) -> None:
 def test_an_algorithm_that_is_none_is_refused_beside_a_limit_too(algorithm: Any) -> None:
     one = tg.Limit("5/minute")
     for given in (one, [one], [one, "6/minute"], "6/minute"):
-        with pytest.raises(tg.ConfigurationError, match="accepted"):
+        with pytest.raises(tg.ConfigurationError, match="expected"):
             tg.Limiter(given, algorithm=algorithm)
-        with pytest.raises(tg.ConfigurationError, match="accepted"):
+        with pytest.raises(tg.ConfigurationError, match="expected"):
             tg.replay(given, [], [], algorithm=algorithm)
 
 
@@ -112,7 +112,7 @@ def test_an_algorithm_that_is_none_is_refused_beside_a_limit_too(algorithm: Any)
 @pytest.mark.parametrize("call", ["hit", "allow", "peek", "refund", "acquire"])
 def test_wrong_costs(call: str, cost: object) -> None:
     one = limiter()
-    with pytest.raises(tg.ConfigurationError, match=r"the cost is .*; accepted is an int from 1"):
+    with pytest.raises(tg.ConfigurationError, match=r"the cost is .*; expected an int from 1"):
         getattr(one, call)("k", cost)
     assert untouched(one)
 
@@ -121,7 +121,7 @@ def test_wrong_costs(call: str, cost: object) -> None:
 @pytest.mark.parametrize("call", ["hit", "allow", "peek", "refund", "reset", "acquire"])
 def test_wrong_keys(call: str, key: object) -> None:
     one = limiter()
-    with pytest.raises(tg.ConfigurationError, match=r"the key is .*; accepted is a non-empty"):
+    with pytest.raises(tg.ConfigurationError, match=r"the key is .*; expected a non-empty"):
         getattr(one, call)(key)
     assert untouched(one)
 
@@ -174,7 +174,7 @@ def test_a_str_and_its_bytes_are_one_key() -> None:
 def test_what_cannot_be_an_index_is_no_cost() -> None:
     numpy = pytest.importorskip("numpy")
     one = limiter()
-    with pytest.raises(tg.ConfigurationError, match=r"the cost is array.*accepted is an int"):
+    with pytest.raises(tg.ConfigurationError, match=r"the cost is array.*expected an int"):
         one.hit("k", numpy.array([1]))
     assert one.hit("k", numpy.int64(1)).remaining == 9
 
@@ -196,7 +196,7 @@ def test_a_cost_beyond_the_capacity_never_passes(cost: int) -> None:
 @pytest.mark.parametrize(
     ("storage", "said"),
     [
-        ("", "accepted"), ("memory", "memory"), ("redis://:secret@h/x", "accepted"),
+        ("", "expected"), ("memory", "memory"), ("redis://:secret@h/x", "expected"),
         ("memory://host", "host"), ("memory://?capacity=0", "0"), ("memory://?capacity=x", "x"),
         ("memory://?size=5", "size"), ("memory://?capacity=1&capacity=2", "twice"),
         (None, "None"), (5, "5"),
@@ -228,7 +228,7 @@ def test_limits_of_one_plan_have_names_of_their_own() -> None:
     second, hour = tg.Limit("10/second", name="api"), tg.Limit("3/hour", name="api")
     with pytest.raises(
         tg.ConfigurationError,
-        match="name 'api': 10/second and 3/hour; accepted are names that tell them apart",
+        match="name 'api': 10/second and 3/hour; expected names that tell them apart",
     ):
         tg.Limiter([second, hour])
     with pytest.raises(tg.ConfigurationError, match="names that tell them apart"):
@@ -240,7 +240,7 @@ def test_limits_of_one_plan_have_names_of_their_own() -> None:
 
 @pytest.mark.parametrize("limit", [None, 5, [], [5], [None], {}, b"5/minute", object()])
 def test_wrong_limiters(limit: object) -> None:
-    with pytest.raises(tg.ConfigurationError, match="accepted"):
+    with pytest.raises(tg.ConfigurationError, match="expected"):
         tg.Limiter(limit)  # type: ignore[arg-type]
 
 
@@ -288,7 +288,7 @@ def test_decisions_are_not_made_by_hand() -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_replayed(keys: Any, times: Any, costs: Any) -> None:
-    with pytest.raises(tg.ConfigurationError, match="accepted is"):
+    with pytest.raises(tg.ConfigurationError, match="expected"):
         tg.replay("3/minute", keys, times, costs)
 
 

@@ -194,9 +194,9 @@ def test_hit_many_holds_what_it_was_given(algorithm: str) -> None:
 def test_hit_many_says_what_it_takes() -> None:
     limiter = tg.Limiter("1/hour")
     for keys, costs, message in (
-        (5, None, r"the keys are 5 of type int; accepted is a list of str or bytes"),
-        ("ab", None, r"the keys are 'ab' of type str; accepted is a list"),
-        (["a"], 5, r"the costs are 5 of type int; accepted is a list of int"),
+        (5, None, r"the keys are 5 of type int; expected a list of str or bytes"),
+        ("ab", None, r"the keys are 'ab' of type str; expected a list"),
+        (["a"], 5, r"the costs are 5 of type int; expected a list of int"),
     ):
         with pytest.raises(TypeError, match=message) as raised:
             limiter.hit_many(keys, costs)  # type: ignore[arg-type]

@@ -164,10 +164,10 @@ def test_bad_input_charges_nothing():
     plan = tg.Plan([first, second])
     first.hit("a")
     for keys, costs, message in (
-        (["a"], None, "1 keys were given for 2 limiters; accepted is one for each"),
+        (["a"], None, "1 keys were given for 2 limiters; expected one for each"),
         (["a", ""], None, "the key is empty"),
         (["a", 3], None, "the key is 3"),
-        ("ab", None, "the keys are 'ab'.*accepted is a list"),
+        ("ab", None, "the keys are 'ab'.*expected a list"),
         (["a", "b"], [1], "1 costs were given for 2 limiters"),
         (["a", "b"], [1, 0], "the cost is 0"),
         (["a", "b"], [1, True], "the cost is True"),
@@ -175,7 +175,7 @@ def test_bad_input_charges_nothing():
     ):
         with pytest.raises(tg.ConfigurationError, match=message):
             plan.hit(keys, costs)
-        with pytest.raises(tg.ConfigurationError, match=r"accepted"):
+        with pytest.raises(tg.ConfigurationError, match=r"expected"):
             plan.refund(keys, costs)
     assert (first.peek("a").remaining, second.peek("b").remaining) == (9, 100)
     second.close()
@@ -190,10 +190,10 @@ def test_limiters_that_are_no_plan():
         ([], "expected at least one"),
         ([first, elsewhere], "different storages"),
         ([first, tg.Limiter("1/s", storage=first.storage)], "different clocks"),
-        ([first, "100/minute"], "accepted are Limiters"),
-        (first, "accepted is a list of Limiters"),
-        (None, "accepted is a list of Limiters"),
-        ("10/minute", "accepted is a list of Limiters"),
+        ([first, "100/minute"], "expected Limiters"),
+        (first, "expected a list of Limiters"),
+        (None, "expected a list of Limiters"),
+        ("10/minute", "expected a list of Limiters"),
     ):
         with pytest.raises(tg.ConfigurationError, match=message):
             tg.Plan(wrong)
@@ -201,5 +201,5 @@ def test_limiters_that_are_no_plan():
     third = tg.Plan([first, second, several]).hit(["a", "b", "c"])
     with pytest.raises(tg.ConfigurationError, match="of another plan"):
         tg.Plan([first]).binding(third)
-    with pytest.raises(tg.ConfigurationError, match="accepted is a Decision"):
+    with pytest.raises(tg.ConfigurationError, match="expected a Decision"):
         tg.Plan([first]).binding(None)

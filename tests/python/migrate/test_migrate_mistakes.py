@@ -49,7 +49,7 @@ def make(place, *args, **options):
         ({"error_message": "no"}, r"error_message \(here it is on_refused=\)"),
         ({"seconds": 5}, r"seconds \(here it is a limit such as '5/2 seconds'\)"),
         ({"capacty": 5}, r"capacty \(here it is capacity=\)"),
-        ({"nonsense": 5}, r"unknown option nonsense; accepted"),
+        ({"nonsense": 5}, r"unknown option nonsense; expected"),
     ],
 )
 def test_options_by_the_names_of_others(place, options, said):

@@ -109,6 +109,6 @@ def test_the_global_provider_is_the_one_meant():
 
 
 def test_what_is_no_limiter(provider):
-    with pytest.raises(tg.ConfigurationError, match="accepted"):
+    with pytest.raises(tg.ConfigurationError, match="expected"):
         instrument(provider, {"a": "1/hour"})
     assert observers.times == ()

@@ -247,7 +247,7 @@ def test_time_is_measured_only_while_asked_for():
 
 @pytest.mark.parametrize("limiters", [[], {"a": "1/hour"}, {"a": hello}, {"": None}, {1: None}])
 def test_what_is_no_limiter(limiters):
-    with pytest.raises(tg.ConfigurationError, match="accepted"):
+    with pytest.raises(tg.ConfigurationError, match="expected"):
         RateLimitCollector(limiters)
 
 

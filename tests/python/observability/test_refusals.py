@@ -77,7 +77,7 @@ def test_a_refusal_without_a_key_is_told(told, caplog):
 
 
 def test_what_is_no_function_is_no_observer():
-    with pytest.raises(tg.ConfigurationError, match="accepted are functions of a Refusal"):
+    with pytest.raises(tg.ConfigurationError, match="expected functions of a Refusal"):
         watch(RefusalLog(), "print")
 
 
@@ -265,7 +265,7 @@ def test_a_level_that_is_off_costs_nothing(caplog):
 
 
 @pytest.mark.parametrize(
-    ("options", "accepted"),
+    ("options", "expected"),
     [
         ({"sample": 0.0}, "above 0 up to 1"),
         ({"sample": 1.5}, "above 0 up to 1"),
@@ -278,8 +278,8 @@ def test_a_level_that_is_off_costs_nothing(caplog):
         ({"secret": "0123456789abcdef"}, "16 to 64 bytes"),
     ],
 )
-def test_what_a_log_does_not_accept(options, accepted):
-    with pytest.raises(tg.ConfigurationError, match=accepted) as raised:
+def test_what_a_log_does_not_accept(options, expected):
+    with pytest.raises(tg.ConfigurationError, match=expected) as raised:
         RefusalLog(**options)
     assert not isinstance(options.get("secret"), (str, bytes)) or "short" not in str(raised.value)
 
@@ -350,5 +350,5 @@ def test_a_fork_in_the_middle_of_a_change_blocks_nobody():
 
 @pytest.mark.parametrize("capacity", [0, -1, 1.5, True, "10"])
 def test_what_is_no_capacity(capacity):
-    with pytest.raises(tg.ConfigurationError, match="accepted is an int from 1 up"):
+    with pytest.raises(tg.ConfigurationError, match="expected an int from 1 up"):
         TopKeys(capacity)

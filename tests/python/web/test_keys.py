@@ -259,5 +259,5 @@ def test_requests_of_the_frameworks():
     ],
 )
 def test_what_is_not_accepted_raises_at_construction(make):
-    with pytest.raises(tg.ConfigurationError, match="accepted"):
+    with pytest.raises(tg.ConfigurationError, match="expected"):
         make()

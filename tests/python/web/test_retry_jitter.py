@@ -68,7 +68,7 @@ def test_a_function_that_fails_adds_nothing(jitter, caplog):
 @pytest.mark.parametrize("jitter", [-1, float("inf"), float("nan"), True, "10%", None, 86401])
 @pytest.mark.parametrize("middleware", [limited, tidegate.wsgi.RateLimitMiddleware])
 def test_what_is_not_accepted_raises_at_construction(middleware, jitter):
-    with pytest.raises(tg.ConfigurationError, match=r"retry_jitter is .*accepted are 0 to 86400"):
+    with pytest.raises(tg.ConfigurationError, match=r"retry_jitter is .*expected 0 to 86400"):
         middleware(app=None, limit="1/minute", retry_jitter=jitter)
 
 

@@ -225,11 +225,11 @@ def test_who_sends_after_the_close_is_told_as_by_a_server_whose_client_has_gone(
     ("options", "message"),
     [
         ({"messages": "often"}, "often"),
-        ({"messages": tg.Limit("3/minute", algorithm="concurrency")}, "accepted are limits"),
-        ({"messages": "3/minute", "message_cost": 0}, "accepted is an int from 1 up"),
+        ({"messages": tg.Limit("3/minute", algorithm="concurrency")}, "expected limits"),
+        ({"messages": "3/minute", "message_cost": 0}, "expected an int from 1 up"),
         ({"messages": "3/minute", "message_cost": 4}, "never lets through"),
-        ({"messages": "3/minute", "on_message_refused": "wait"}, "accepted are 'close', 'drop'"),
-        ({"messages": "3/minute", "websockets": False}, "accepted is one of them"),
+        ({"messages": "3/minute", "on_message_refused": "wait"}, "expected 'close', 'drop'"),
+        ({"messages": "3/minute", "websockets": False}, "expected one of them"),
     ],
 )
 def test_what_is_not_accepted_raises_at_construction(options, message):

@@ -141,7 +141,7 @@ def test_the_decision_is_left_for_the_application():
 
 def test_what_is_not_accepted_raises_at_construction():
     for options in ({}, {"limit": "5/minute", "limiter": tg.Limiter("5/minute")}):
-        with pytest.raises(tg.ConfigurationError, match="accepted"):
+        with pytest.raises(tg.ConfigurationError, match="expected"):
             RateLimitMiddleware(hello, **options)
 
 
@@ -151,7 +151,7 @@ async def later(environ, *decision):
 
 @pytest.mark.parametrize("option", ["key", "cost", "exempt_when", "on_refused"])
 def test_nothing_is_async(option):
-    with pytest.raises(tg.ConfigurationError, match=f"{option} is the async function .*accepted"):
+    with pytest.raises(tg.ConfigurationError, match=f"{option} is the async function .*expected"):
         RateLimitMiddleware(hello, limit="5/minute", **{option: later})
 
 

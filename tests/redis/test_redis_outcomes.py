@@ -1,0 +1,108 @@
+"""Outcomes of plans and limits in shadow, on Redis: the same as in memory, in one round trip."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import tidegate as tg
+from redis_server import PATIENT, RedisServer
+
+NOW = 1_700_000_000 * 10**9
+ALGORITHMS = ("token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log")
+
+
+def plans(storage: str, clock: tg.ManualClock | None, *limits: tg.Limit) -> tg.Plan:
+    first = tg.Limiter(limits[0], storage=storage, clock=clock, prefix="p0")
+    others = [
+        tg.Limiter(limit, storage=first.storage, clock=clock, prefix=f"p{number}")
+        for number, limit in enumerate(limits[1:], 1)
+    ]
+    return tg.Plan([first, *others])
+
+
+def hit(plan: tg.Plan, way: str, keys: list[str]) -> tg.Decision:
+    if way == "sync":
+        return plan.hit(keys, outcomes=True)
+    return asyncio.run(plan.hit_async(keys, outcomes=True))
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize("shadow", [False, True])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_outcomes_equal_those_of_a_memory_store(
+    server: RedisServer, algorithm: str, shadow: bool, way: str
+) -> None:
+    clock = tg.ManualClock(NOW)
+    limits = [
+        tg.Limit("4/hour", algorithm=algorithm),
+        tg.Limit("2/hour", algorithm="fixed-window", shadow=shadow),
+        tg.Limit("9/hour", algorithm="sliding-log", shadow=shadow),
+    ]
+    remote = plans(server.uri(f"{PATIENT}&clock=client"), clock, *limits)
+    local = plans("memory://", clock, *limits)
+    for _ in range(6):
+        expected = local.hit(["a", "b", "c"], outcomes=True)
+        decision = hit(remote, way, ["a", "b", "c"])
+        assert not decision.degraded
+        assert decision == expected
+        assert decision.outcomes == expected.outcomes
+        clock.advance(1)
+    for there, here in zip(remote.limiters, local.limiters):
+        assert there.stats().denied_in_shadow == here.stats().denied_in_shadow
+        assert there.stats().allowed == here.stats().allowed
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_outcomes_by_the_servers_time_take_one_command(server: RedisServer, way: str) -> None:
+    plan = plans(server.uri(PATIENT), None, tg.Limit("3/hour"), tg.Limit("1/hour", shadow=True))
+    assert not hit(plan, way, ["a", "b"]).degraded
+    server.command("CONFIG", "RESETSTAT")
+    decision = hit(plan, way, ["a", "b"])
+    assert [each.allowed for each in decision.outcomes] == [True, False]
+    assert [each.remaining for each in decision.outcomes] == [1, 0]
+    assert server.calls().get("evalsha", 0) == 1
+    assert not hit(plan, way, ["a", "b"]).outcomes[1].allowed
+    refused = hit(plan, way, ["a", "b"])
+    assert [each.allowed for each in refused.outcomes] == [False, False]
+
+
+def test_refusals_from_the_deny_cache_have_outcomes(server: RedisServer) -> None:
+    plan = plans(server.uri(PATIENT), None, tg.Limit("1/hour"), tg.Limit("1/hour"))
+    plan.hit(["a", "b"])
+    for _ in range(5):
+        refused = plan.hit(["a", "b"], outcomes=True)
+        assert [each.allowed for each in refused.outcomes] == [False, False]
+    assert plan.limiters[0].stats().denied_locally >= 3
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize("policy", ["fallback", "open", "closed"])
+def test_degraded_decisions_have_outcomes(own_server: RedisServer, policy: str, way: str) -> None:
+    uri = own_server.uri(f"timeout=1&on_error={policy}&fallback_share=0.5")
+    plan = plans(uri, None, tg.Limit("8/hour"), tg.Limit("2/hour", shadow=True))
+    own_server.kill()
+    decisions = [hit(plan, way, ["a", "b"]) for _ in range(3)]
+    assert all(each.degraded for each in decisions)
+    assert all(outcome.degraded for each in decisions for outcome in each.outcomes)
+    expected = {
+        # The fallback counts for half of each limit.
+        "fallback": [[True, True], [True, False], [True, False]],
+        "open": [[True, True]] * 3,
+        "closed": [[False, False]] * 3,
+    }[policy]
+    assert [[outcome.allowed for outcome in each.outcomes] for each in decisions] == expected
+    assert [each.allowed for each in decisions] == [policy != "closed"] * 3
+
+
+def test_a_limiter_in_shadow_allows_all(server: RedisServer) -> None:
+    async def hits() -> list[tg.Decision]:
+        return list(await asyncio.gather(*(limiter.hit_async("k") for _ in range(5))))
+
+    with tg.Limiter(tg.Limit("2/hour", shadow=True), storage=server.uri(PATIENT)) as limiter:
+        assert all(decision.allowed for decision in asyncio.run(hits()))
+        assert all(limiter.hit("k").allowed for _ in range(5))
+        assert limiter.hit_many(["k"] * 3) == [True] * 3
+        stats = limiter.stats()
+        assert (stats.allowed, stats.denied, stats.denied_in_shadow) == (13, 0, 11)
+        assert (stats.degraded, stats.script_errors) == (0, 0)
