@@ -73,6 +73,7 @@ class Limit {
   static absl::StatusOr<std::vector<Limit>> ParseMany(std::string_view text,
                                                       const LimitSpec& defaults = {});
 
+  // 0 lets nothing through, whatever the cost.
   int64_t count() const { return spec_.count; }
   int64_t period_ns() const { return spec_.period_ns; }
   int64_t burst() const { return burst_; }

@@ -115,6 +115,14 @@ Decision RedisStore::FromPolicy(absl::Span<const Charge> plan, int64_t host_ns) 
   Decision d;
   d.limit = &plan[0].limit->limit;
   d.allowed = options_.on_error == OnError::kOpen;
+  for (const Charge& charge : plan) {
+    if (charge.limit->limit.capacity() > 0) continue;
+    // It lets nothing through, whatever the server would have said.
+    d.limit = &charge.limit->limit;
+    d.rule = static_cast<uint16_t>(&charge - plan.data());
+    Refuse(&d, Decision::kNever);
+    return d;
+  }
   if (!d.allowed) {
     // When Redis may be asked again.
     Refuse(&d, std::max(breaker_->OpenFor(host_ns), absl::ToInt64Nanoseconds(options_.timeout)));

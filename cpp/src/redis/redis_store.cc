@@ -59,7 +59,7 @@ absl::Status Check(const RedisOptions& o) {
 // The part of a limit that the fallback counts for.
 absl::StatusOr<Limit> ShareOf(const Limit& whole, double share) {
   const auto part = [&](int64_t n) {
-    return std::max<int64_t>(1, static_cast<int64_t>(share * static_cast<double>(n)));
+    return std::max<int64_t>(std::min<int64_t>(n, 1), static_cast<int64_t>(share * static_cast<double>(n)));
   };
   LimitSpec spec;
   spec.count = part(whole.count());

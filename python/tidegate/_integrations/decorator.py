@@ -70,9 +70,10 @@ def rate_limit(
     `key`, `cost` and `exempt_when` may be functions of the request (the framework's own),
     `on_refused` is one of the request and the decision and returns what the route could
     return, a 429 unless it says otherwise; async functions are for async routes. `limit` may be
-    a function of the request too, that returns what is accepted as a limit, or None for none;
-    where it fails, that is logged and the request passes. `methods` are those of requests that
-    are charged (GET stands for HEAD too), all by default. `on_no_key`, `headers` and
+    a function of the request too, that returns what is accepted as a limit, or None for none.
+    What happens where it raises or returns anything else, `on_limit_error` says: ``"raise"`` (the
+    default), ``"closed"``, ``"open"`` or a limit to apply instead. `methods` are those of requests
+    that are charged (GET stands for HEAD too), all by default. `on_no_key`, `headers` and
     `retry_jitter` are those of tidegate.asgi.RateLimitMiddleware, the rest is that of
     tidegate.Limiter.
 
