@@ -189,6 +189,8 @@ Decision StepSliding(const Limit& limit, const CellState& state, int64_t now_ns,
   }
   *next = d.allowed || d.behind ? WriteSliding(limit, c) : state;
   d.used_units = c.current + weight;
+  d.used_ns = c.window.end - now_ns;
+  d.used_fraction = c.previous;
   if (c.current > 0) {
     d.reset_after_ns = c.window.end + limit.period_ns() - now_ns;
   } else if (c.previous > 0) {
@@ -203,6 +205,21 @@ bool IsUsed(const Limit& limit, const CellState& state, int64_t now_ns) {
   // A bucket's state may lie less than a nanosecond ahead.
   const bool in_part = IsBucket(limit.algorithm()) && until == now_ns && state.w1 != 0;
   return until != 0 && (until > now_ns || in_part);
+}
+
+// Until one unit more than remains is free in a sliding window.
+int64_t MoreAfterOfSliding(const Decision& d) {
+  const int64_t period = d.limit->period_ns();
+  const int64_t left = std::min(d.used_ns, period);
+  const int64_t previous = d.used_fraction;
+  const int64_t weight = previous == 0 ? 0 : MulDivUp(previous, left, period);
+  const int64_t current = d.used_units - weight;
+  const int64_t most_used = d.limit->count() - d.remaining() - 1;
+  if (weight > 0 && current <= most_used) {
+    return WeightFalls(*d.limit, d.used_ns - period, previous, most_used - current);
+  }
+  // The units of this window begin to weigh less when it has ended.
+  return current == 0 ? 0 : WeightFalls(*d.limit, d.used_ns, current, most_used);
 }
 
 }  // namespace
@@ -277,6 +294,17 @@ Decision Peek(const Limit& limit, const CellState& state, int64_t now_ns, int64_
   standing.retry_after_ns = 0;
   standing.delay_ns = verdict.delay_ns;
   return standing;
+}
+
+int64_t Decision::more_after_ns() const {
+  if (known_more_ns >= 0) return known_more_ns;
+  const int64_t left = remaining();
+  if (left >= limit->capacity()) return 0;
+  if (limit->algorithm() == Algorithm::kSlidingWindow) return MoreAfterOfSliding(*this);
+  if (!IsBucket(limit->algorithm())) return reset_after_ns;
+  // What is used goes down to what leaves one unit more.
+  const Interval kept = CostInterval(*limit, limit->burst() - left - 1);
+  return std::max<int64_t>(0, used_ns - kept.ns + (used_fraction > kept.fraction));
 }
 
 int64_t Decision::remaining() const {

@@ -384,7 +384,9 @@ class _LimitedView:
     def _leave(self, outcome: RequestDecision | None, result: Any) -> None:
         if self._settles and outcome is not None:
             request = flask.request._get_current_object()  # type: ignore[attr-defined]
-            BLOCKING.run(outcome.settle(request, result, BLOCKING))
+            settled = BLOCKING.run(outcome.settle(request, result, BLOCKING))
+            outcomes: list[RequestDecision] = request.environ.get(DECISIONS, [])
+            outcomes[:] = [settled if each is outcome else each for each in outcomes]
 
 
 class _AddHeaders:

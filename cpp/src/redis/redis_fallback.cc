@@ -138,6 +138,7 @@ Decision RedisStore::FromFallback(Op op, absl::Span<const Charge> plan, const Mo
   // Told as one on the whole limit, with the room that the share leaves.
   const Limit& whole = plan[d.rule].limit->limit;
   const int64_t remaining = d.remaining();
+  d.known_more_ns = d.more_after_ns();
   d.limit = &whole;
   if (IsBucket(whole.algorithm())) {
     const Interval used = CostInterval(whole, whole.burst() - remaining);

@@ -161,10 +161,12 @@ Decision DecideLog(const Charge& charge, const Answer& answer, size_t index, boo
   d.used_units = std::min(alive, limit.count());
   const int64_t newest = newest_s * kSecond + newest_ns;
   d.reset_after_ns = alive > 0 ? std::max<int64_t>(newest - answer.now_ns, 0) : 0;
+  const int64_t freeing = freeing_s * kSecond + freeing_ns - answer.now_ns;
+  if (freeing > 0) d.known_more_ns = freeing;
   if (charge.cost > limit.count()) {
     d.retry_after_ns = Decision::kNever;
   } else if (alive + charge.cost > limit.count()) {
-    d.retry_after_ns = std::max<int64_t>(freeing_s * kSecond + freeing_ns - answer.now_ns, 1);
+    d.retry_after_ns = std::max<int64_t>(freeing, 1);
   } else {
     d.allowed = true;
     if (charged) {

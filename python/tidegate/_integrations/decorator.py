@@ -80,8 +80,7 @@ def rate_limit(
     `cost_after` is a function of the request and of what the route returned, and tells what
     the request did cost: the difference to `cost`, which was charged before, is charged, as far
     as there is room, or given back, as far as it still counts. What it fails to tell, or a
-    route that raises, leaves what was charged. The fields of the response do not tell of it
-    yet.
+    route that raises, leaves what was charged. The fields of the response tell of the difference.
 
     Each route counts for itself, whatever it is called; those with one `scope` and equal
     limits count together. Decorators with one storage URI share one store.
@@ -223,7 +222,7 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
                 raise
             raise annotated from exc
         if settles:
-            BLOCKING.run(outcome.settle(call.request, result, BLOCKING))
+            outcome = BLOCKING.run(outcome.settle(call.request, result, BLOCKING))
         return call.with_headers(result, outcome)
 
     called = view if inspect.iscoroutinefunction(view) else _awaiting(view)
@@ -248,7 +247,7 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
                 raise
             raise annotated from exc
         if settles:
-            await outcome.settle(call.request, result, AWAITING)
+            outcome = await outcome.settle(call.request, result, AWAITING)
         return call.with_headers(result, outcome)
 
     # FastAPI awaits what is async underneath, and so what wraps it.

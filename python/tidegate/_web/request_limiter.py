@@ -99,10 +99,23 @@ class RequestDecision(_core.RequestDecision):
         for charge in self.charges:
             await charge.undo(execution)
 
-    async def settle(self, request: Any, response: Any, execution: Execution) -> None:
-        """Charges what the response says that the request has cost."""
-        for charge in self.charges:
-            await charge.settle(request, response, execution)
+    async def settle(self, request: Any, response: Any, execution: Execution) -> RequestDecision:
+        """Charges what the response says that the request has cost.
+
+        Returns a decision whose fields tell of that.
+        """
+        charges = self.charges
+        found = [await charge.settle(request, response, execution) for charge in charges]
+        if all(each is None for each in found):
+            return self
+        # The limit that binds may be another one now.
+        standings = [
+            await charge.standing(execution) if each is None else each
+            for charge, each in zip(charges, found)
+        ]
+        binding = min(standings, key=lambda standing: standing.remaining)
+        now_ns = self.limits.limiter._now_ns()
+        return self.limiter.decide(self.limits, binding, now_ns, charges)
 
 
 # Bound once, since it is called for each request.
