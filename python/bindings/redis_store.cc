@@ -175,6 +175,7 @@ void RegisterRedisStore(py::module_& m) {
       .def(py::init(&Make))
       .def_property_readonly("client_clock", &RedisStore::client_clock)
       .def("command", &Command, py::arg("words"), py::arg("timeout") = 1.0)
+      .def("_forget_refusals", &RedisStore::ForgetRefusals)
       // None, or what is wrong.
       .def("ping", [](RedisStore& store) -> py::object {
         const absl::Status status = WithoutGil([&] { return store.Ping(); });

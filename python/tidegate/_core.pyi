@@ -293,6 +293,7 @@ class RedisStore(Store):
     def command(self, words: Sequence[str | bytes], timeout: float = 1.0) -> Any:
         """Any command, as str, int, None and lists. Raises StorageError for an error reply and
         where none comes."""
+    def _forget_refusals(self) -> None: ...
     def ping(self) -> str | None:
         """One round trip, whatever the breaker says; None, or what is wrong."""
 

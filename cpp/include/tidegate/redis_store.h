@@ -171,6 +171,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // Any command, for who looks after a server; waits up to `timeout`.
   absl::StatusOr<redis::Reply> Command(const std::vector<std::string>& words,
                                        absl::Duration timeout);
+  // Forgets the refusals that were remembered, for who has removed keys by a command.
+  void ForgetRefusals();
 
  private:
   class Sent;

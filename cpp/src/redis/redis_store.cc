@@ -397,6 +397,8 @@ absl::StatusOr<redis::Reply> RedisStore::Command(const std::vector<std::string>&
   return client_->Call(0, redis::Format(words), MonotonicIn(timeout));
 }
 
+void RedisStore::ForgetRefusals() { denied_->ForgetAll(); }
+
 StoreStats RedisStore::stats() const {
   StoreStats stats = fallback_->stats();
   stats.degraded = degraded_.load(std::memory_order_relaxed);
