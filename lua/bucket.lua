@@ -3,11 +3,31 @@
 -- Value: the instant. Where it is a whole number of microseconds since the epoch, that,
 --   decimal; else 5 bytes of seconds and 4 of nanoseconds, big-endian (the first byte is
 --   no digit), and where it is no whole number of nanoseconds either, 7 bytes of
---   fraction in units of 1/denominator ns.
--- ARGV, 8: depth s, ns, fraction (burst * T); denominator; never (1 where the
---   cost is beyond the burst); cost * T as s, ns, fraction.
--- State in the reply, 4: s, ns, fraction, 0; all 0 where fresh.
-local bucket = {args = 8}
+--   fraction in units of 1/denominator ns. Of a limit with an id always these 16 bytes, and 4
+--   each of the count and the denominator that wrote them.
+-- ARGV, 9: depth s, ns, fraction (burst * T); denominator; never (1 where the
+--   cost is beyond the burst); cost * T as s, ns, fraction; the count of a limit with an id, else 0.
+-- State in the reply, 4: s, ns, fraction, 0; all 0 where fresh. As this limit's count would have
+--   written it.
+local bucket = {args = 9}
+
+-- What another count and denominator have written, as this limit's would have: the same units
+-- used. What has no place in the fraction is rounded up. Exact while the products are below 2^53.
+local function scaled(s, n, f, other, other_denominator, count, denominator, now_s, now_n)
+  if after(now_s, now_n, s, n) or count == 0 then return s, n, 0 end
+  local us, un = sub(s, n, now_s, now_n)
+  if us * other / count > 8000000000 then return now_s + 8000000000, now_n, 0 end
+  local whole = math.floor(us * other / count)
+  local rest = (us * other - whole * count) * E9 + un * other + f * other / other_denominator
+  local ns = math.floor(rest / count)
+  -- Less than any fraction that is there: what the division of doubles leaves.
+  local parts = math.ceil((rest - ns * count) * denominator / count - 0.000001)
+  if parts >= denominator then ns, parts = ns + 1, 0 end
+  if parts < 0 then parts = 0 end
+  local more = math.floor(ns / E9)
+  s, n = add(now_s, now_n, whole + more, ns - more * E9)
+  return s, n, parts
+end
 
 -- (s, n, f) compared with (S, N, F): greater.
 local function deeper(s, n, f, S, N, F)
@@ -17,6 +37,7 @@ end
 function bucket.read(key, a, now_s, now_n)
   local value = redis.call('GET', key)
   local s, n, f = 0, 0, 0
+  local rescaled = false
   if value then
     if string.byte(value) >= 48 then
       local us = tonumber(value)
@@ -26,6 +47,14 @@ function bucket.read(key, a, now_s, now_n)
       s, n = struct.unpack('>I5I4', value)
     elseif #value == 16 then
       s, n, f = struct.unpack('>I5I4I7', value)
+    elseif #value == 24 then
+      local other, other_denominator
+      local count, denominator = tonumber(ARGV[a + 8]), tonumber(ARGV[a + 3])
+      s, n, f, other, other_denominator = struct.unpack('>I5I4I7I4I4', value)
+      if other ~= count then
+        rescaled = true
+        s, n, f = scaled(s, n, f, other, other_denominator, count, denominator, now_s, now_n)
+      end
     else
       error('TIDEGATE the value of a key is not a bucket')
     end
@@ -58,6 +87,8 @@ function bucket.read(key, a, now_s, now_n)
     state.after = {us, un, uf}
     state.allowed = not deeper(us, un, uf, depth_s, depth_n, depth_f)
   end
+  -- Written anew, so that from here on it is given back at this limit's rate.
+  state.rescaled = rescaled and not state.allowed
   return state
 end
 
@@ -65,7 +96,9 @@ function bucket.write(key, a, now_s, now_n, state, charge)
   local used = charge and state.after or state.before
   local s, n = add(now_s, now_n, used[1], used[2])
   local value
-  if used[3] == 0 and n % 1000 == 0 then
+  if ARGV[a + 8] ~= '0' then
+    value = struct.pack('>I5I4I7I4I4', s, n, used[3], tonumber(ARGV[a + 8]), tonumber(ARGV[a + 3]))
+  elseif used[3] == 0 and n % 1000 == 0 then
     value = s * 1000000 + n / 1000
   elseif used[3] == 0 then
     value = struct.pack('>I5I4', s, n)

@@ -9,7 +9,7 @@
 --   instant of the admission, s, ns (else 0, 0).
 -- State in the reply, 6: newest s, ns; alive; 1 where instants had to be lowered
 --   because the clock went back; the instant at which enough units end for this
---   cost, s, ns (0, 0 where it passes or never can). All 0 where fresh.
+--   cost, or the first one where it passes or never can, s, ns. All 0 where fresh.
 local log = {args = 6}
 
 local function entry(key, i)
@@ -65,8 +65,9 @@ function log.read(key, a, now_s, now_n)
     state.size, state.first, state.head = size, first, head
     state[3] = alive
     if alive > 0 then state[1], state[2] = ns, nn end
-    if cost <= count and alive + cost > count then
-      local freeing = first + alive + cost - count - 1
+    if alive > 0 then
+      local freeing = first
+      if cost <= count then freeing = first + math.max(alive + cost - count, 1) - 1 end
       if state.clamp and freeing >= state.clamp then
         state[5], state[6] = end_s, end_n
       else

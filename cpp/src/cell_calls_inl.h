@@ -230,7 +230,7 @@ struct CellCalls {
   }
 
   static bool IsPlain(const Limit& limit, int64_t cost) {
-    return IsBucket(limit.algorithm()) && cost <= limit.burst();
+    return IsBucket(limit.algorithm()) && cost <= limit.most_plain_cost();
   }
 
  private:

@@ -95,9 +95,11 @@ absl::Status CheckCount(const LimitSpec& spec) {
   int64_t most = Limit::kMaxCount;
   if (spec.algorithm == Algorithm::kSlidingWindow) most = Limit::kMaxWindowCount;
   if (IsLog(spec.algorithm)) most = Limit::kMaxLogCount;
-  if (spec.count >= 1 && spec.count <= most) return absl::OkStatus();
+  const bool may_block = spec.algorithm != Algorithm::kConcurrency;
+  if (spec.count >= (may_block ? 0 : 1) && spec.count <= most) return absl::OkStatus();
   return Bad("the count of a limit", spec.count,
-             absl::StrCat("1 to ", most, " for ", Absl(AlgorithmName(spec.algorithm))));
+             absl::StrCat("1 to ", most, " for ", Absl(AlgorithmName(spec.algorithm)),
+                          may_block ? ", or 0, which lets nothing through" : ""));
 }
 
 }  // namespace
@@ -140,7 +142,14 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
   }
   Limit limit;
   limit.burst_ = spec.burst.value_or(spec.count);
-  if (limit.burst_ < 1 || limit.burst_ > kMaxCount) {
+  if (spec.count == 0) {
+    if (limit.burst_ != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a burst of ", limit.burst_,
+                       " was given for a count of 0, which lets nothing through; expected "
+                       "a limit without a burst"));
+    }
+  } else if (limit.burst_ < 1 || limit.burst_ > kMaxCount) {
     return Bad("the burst of a limit", limit.burst_, absl::StrCat("1 to ", kMaxCount));
   }
   // Windows of months and years are a matter of fixed windows only; for the
@@ -149,9 +158,11 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
     spec.calendar = Calendar::kNone;
     spec.calendar_units = 1;
   }
-  const int64_t divisor = std::gcd(spec.count, spec.period_ns);
+  // Every cost is beyond a count of 0, and refused before an interval is asked for.
+  const int64_t rate = std::max<int64_t>(1, spec.count);
+  const int64_t divisor = std::gcd(rate, spec.period_ns);
   limit.numerator_ = spec.period_ns / divisor;
-  limit.denominator_ = spec.count / divisor;
+  limit.denominator_ = rate / divisor;
   limit.step_ns_ = limit.numerator_ / limit.denominator_;
   limit.step_fraction_ = limit.numerator_ % limit.denominator_;
   if (IsBucket(spec.algorithm)) {
@@ -166,6 +177,16 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
     limit.depth_fraction_ = static_cast<int64_t>(depth % limit.denominator_);
   }
   limit.text_ = Canonical(spec, limit.burst_);
+  limit.identity_ = limit.text_;
+  if (!spec.id.empty()) {
+    limit.keeps_count_ = IsBucket(spec.algorithm);
+    if (limit.keeps_count_ && spec.count > kMaxKeptCount) {
+      return Bad("the count of a limit with an id", spec.count, absl::StrCat("0 to ", kMaxKeptCount));
+    }
+    limit.identity_ = absl::StrCat("id ", Absl(spec.id), " per ", spec.period_ns, " ",
+                                   static_cast<int>(spec.calendar), " ", spec.calendar_units);
+  }
+  limit.most_plain_cost_ = limit.keeps_count_ || spec.shadow ? 0 : limit.burst_;
   limit.rule_ = spec.name.empty() ? limit.text_ : spec.name;
   limit.spec_ = std::move(spec);
   return limit;

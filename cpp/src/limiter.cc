@@ -29,8 +29,13 @@ absl::StatusOr<std::unique_ptr<Limiter>> Limiter::Create(const std::vector<Limit
     if (absl::Status status = store->Accepts(limit); !status.ok()) return status;
     // An equal limit of the same scope counts in the same cell: once is enough.
     const auto known = std::find_if(bound.begin(), bound.end(), [&](const BoundLimit& b) {
-      return b.limit.algorithm() == limit.algorithm() && b.limit.ToString() == limit.ToString();
+      return b.limit.algorithm() == limit.algorithm() && b.limit.identity() == limit.identity();
     });
+    if (known != bound.end() && known->limit.ToString() != limit.ToString()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("two limits have the id '", limit.id(), "': ", known->limit.ToString(),
+                       " and ", limit.ToString(), "; expected an id of its own for each"));
+    }
     if (known == bound.end()) {
       bound.push_back(store->Bind(limit, scope));
     } else if (known->limit.shadow() && !limit.shadow()) {
@@ -52,7 +57,8 @@ Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
       blocks_(store_->blocks()),
       sets_back_(!store_->spans_hosts() || (clock != nullptr && clock->is_common())),
       takes_fingerprints_((memory_ != nullptr || shm_ != nullptr) &&
-                          IsBucket(limits_[0].limit.algorithm())),
+                          IsBucket(limits_[0].limit.algorithm()) &&
+                          limits_[0].limit.most_plain_cost() > 0),
       clock_(std::move(clock)),
       clock_shift_ns_(store_->clock_shift_ns()),
       refused_(IsSingle() ? 0 : limits_.size()) {}

@@ -17,6 +17,7 @@ Decision Judge(const Limit& limit, const InstantRing& ring, int64_t now_ns, int6
   const auto alive = static_cast<int64_t>(ring.size() - first);
   d.used_units = alive;
   d.reset_after_ns = alive > 0 ? ring.newest() - now_ns : 0;
+  d.known_more_ns = alive > 0 ? ring[first] - now_ns : 0;
   if (cost > limit.count()) {
     d.retry_after_ns = Decision::kNever;
   } else if (alive + cost > limit.count()) {
@@ -95,6 +96,7 @@ Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t 
   ring->PushBack(recorded, static_cast<size_t>(cost));
   d.used_units += cost;
   d.reset_after_ns = recorded - now_ns;
+  d.known_more_ns = (*ring)[0] - now_ns;
   return d;
 }
 

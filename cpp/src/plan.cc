@@ -71,6 +71,7 @@ Decision Plan::Finish(Decision decision, const ChargeNumbers& charge_of, Outcome
     for (const uint32_t number : charge_of) {
       by_limit.push_back((*outcomes)[number]);
       by_limit.back().rule = static_cast<uint16_t>(by_limit.size() - 1);
+      if (!blocks()) by_limit.back().at_ns = decision.at_ns;
     }
     *outcomes = std::move(by_limit);
   }

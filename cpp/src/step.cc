@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "absl/numeric/int128.h"
 
@@ -189,6 +190,8 @@ Decision StepSliding(const Limit& limit, const CellState& state, int64_t now_ns,
   }
   *next = d.allowed || d.behind ? WriteSliding(limit, c) : state;
   d.used_units = c.current + weight;
+  d.used_ns = c.window.end - now_ns;
+  d.used_fraction = c.previous;
   if (c.current > 0) {
     d.reset_after_ns = c.window.end + limit.period_ns() - now_ns;
   } else if (c.previous > 0) {
@@ -203,6 +206,62 @@ bool IsUsed(const Limit& limit, const CellState& state, int64_t now_ns) {
   // A bucket's state may lie less than a nanosecond ahead.
   const bool in_part = IsBucket(limit.algorithm()) && until == now_ns && state.w1 != 0;
   return until != 0 && (until > now_ns || in_part);
+}
+
+// Until one unit more than remains is free in a sliding window.
+int64_t MoreAfterOfSliding(const Decision& d) {
+  const int64_t period = d.limit->period_ns();
+  const int64_t left = std::min(d.used_ns, period);
+  const int64_t previous = d.used_fraction;
+  const int64_t weight = previous == 0 ? 0 : MulDivUp(previous, left, period);
+  const int64_t current = d.used_units - weight;
+  const int64_t most_used = d.limit->count() - d.remaining() - 1;
+  if (weight > 0 && current <= most_used) {
+    return WeightFalls(*d.limit, d.used_ns - period, previous, most_used - current);
+  }
+  // The units of this window begin to weigh less when it has ended.
+  return current == 0 ? 0 : WeightFalls(*d.limit, d.used_ns, current, most_used);
+}
+
+constexpr int kCountBits = 32;
+
+// The state of a bucket as its limit would have written it.
+CellState ReadBucket(const Limit& limit, const CellState& state, int64_t now_ns) {
+  if (!limit.keeps_count() || state.w0 == 0) return state;
+  const auto count = static_cast<int64_t>(state.w1 >> kCountBits);
+  const uint64_t fraction = state.w1 & ((uint64_t{1} << kCountBits) - 1);
+  if (count == limit.count()) return {state.w0, fraction};
+  const int64_t used_ns = static_cast<int64_t>(state.w0) - now_ns;
+  if (used_ns < 0 || count == 0 || limit.count() == 0) return {state.w0, 0};
+  // The same units of another emission interval, exactly; what has no place in the fraction is
+  // rounded up, as all that refuses.
+  const uint128 denominator = Wide(count / std::gcd(count, limit.period_ns()));
+  const uint128 used = (Wide(used_ns) * denominator + fraction) * Wide(count);
+  const uint128 divisor = denominator * Wide(limit.count());
+  const uint128 ns = used / divisor;
+  if (ns >= Wide(kMaxInstantNs - now_ns)) return {static_cast<uint64_t>(kMaxInstantNs), 0};
+  const uint128 parts = (used % divisor * Wide(limit.denominator()) + divisor - 1) / divisor;
+  const auto whole = static_cast<uint64_t>(now_ns + Narrow(ns));
+  if (parts == Wide(limit.denominator())) return {whole + 1, 0};
+  return {whole, absl::Uint128Low64(parts)};
+}
+
+CellState WriteBucket(const Limit& limit, const CellState& state) {
+  if (!limit.keeps_count()) return state;
+  return {state.w0, static_cast<uint64_t>(limit.count()) << kCountBits | state.w1};
+}
+
+CellState RefundBucket(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost) {
+  // More than the burst is the burst: the key is then as if fresh.
+  const Interval back = CostInterval(limit, std::min(cost, limit.burst()));
+  int64_t ns = static_cast<int64_t>(state.w0) - back.ns;
+  int64_t fraction = static_cast<int64_t>(state.w1) - back.fraction;
+  if (fraction < 0) {
+    fraction += limit.denominator();
+    --ns;
+  }
+  if (ns < now_ns) return {static_cast<uint64_t>(now_ns), 0};
+  return {static_cast<uint64_t>(ns), static_cast<uint64_t>(fraction)};
 }
 
 }  // namespace
@@ -226,36 +285,37 @@ Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_
       return StepSliding(limit, state, now_ns, cost, next);
     default: {
       BucketOutcome outcome;
-      StepBucket(limit, state.w0, state.w1, now_ns, cost, outcome);
+      const CellState found = ReadBucket(limit, state, now_ns);
+      StepBucket(limit, found.w0, found.w1, now_ns, cost, outcome);
       *next = state;
-      if (outcome.allowed || outcome.behind) *next = {outcome.next_w0, outcome.next_w1};
+      if (outcome.allowed || outcome.behind) {
+        *next = WriteBucket(limit, {outcome.next_w0, outcome.next_w1});
+      } else if (found.w0 > static_cast<uint64_t>(now_ns) && WriteBucket(limit, found) != state) {
+        // Written anew, so that from here on it is given back at this limit's rate.
+        outcome.behind = true;
+        *next = WriteBucket(limit, found);
+      }
       return MakeDecision(limit, outcome);
     }
   }
 }
 
 CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost) {
-  const bool bucket = IsBucket(limit.algorithm());
-  if (!IsUsed(limit, state, now_ns)) return state;
-  if (bucket) {
-    // More than the burst is the burst: the state is then as good as new.
-    const Interval back = CostInterval(limit, std::min(cost, limit.burst()));
-    int64_t ns = static_cast<int64_t>(state.w0) - back.ns;
-    int64_t fraction = static_cast<int64_t>(state.w1) - back.fraction;
-    if (fraction < 0) {
-      fraction += limit.denominator();
-      --ns;
-    }
-    if (ns < now_ns) return {static_cast<uint64_t>(now_ns), 0};
-    return {static_cast<uint64_t>(ns), static_cast<uint64_t>(fraction)};
+  if (IsBucket(limit.algorithm())) {
+    const CellState found = ReadBucket(limit, state, now_ns);
+    if (!IsUsed(limit, found, now_ns)) return state;
+    return WriteBucket(limit, RefundBucket(limit, found, now_ns, cost));
   }
+  if (!IsUsed(limit, state, now_ns)) return state;
   const bool fixed = limit.algorithm() == Algorithm::kFixedWindow;
   Counts c = fixed ? ReadFixed(limit, state, now_ns) : ReadSliding(limit, state, now_ns);
   c.current -= std::min(cost, c.current);
   return fixed ? WriteFixed(c) : WriteSliding(limit, c);
 }
 
-int64_t Refundable(const Limit& limit, const CellState& state, int64_t now_ns) {
+int64_t Refundable(const Limit& limit, const CellState& written, int64_t now_ns) {
+  const CellState state =
+      IsBucket(limit.algorithm()) ? ReadBucket(limit, written, now_ns) : written;
   if (!IsUsed(limit, state, now_ns)) return 0;
   if (limit.algorithm() == Algorithm::kFixedWindow) return ReadFixed(limit, state, now_ns).current;
   if (limit.algorithm() == Algorithm::kSlidingWindow) {
@@ -277,6 +337,17 @@ Decision Peek(const Limit& limit, const CellState& state, int64_t now_ns, int64_
   standing.retry_after_ns = 0;
   standing.delay_ns = verdict.delay_ns;
   return standing;
+}
+
+int64_t Decision::more_after_ns() const {
+  if (known_more_ns >= 0) return known_more_ns;
+  const int64_t left = remaining();
+  if (left >= limit->capacity()) return 0;
+  if (limit->algorithm() == Algorithm::kSlidingWindow) return MoreAfterOfSliding(*this);
+  if (!IsBucket(limit->algorithm())) return reset_after_ns;
+  // What is used goes down to what leaves one unit more.
+  const Interval kept = CostInterval(*limit, limit->burst() - left - 1);
+  return std::max<int64_t>(0, used_ns - kept.ns + (used_fraction > kept.fraction));
 }
 
 int64_t Decision::remaining() const {

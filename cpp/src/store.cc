@@ -10,7 +10,7 @@ namespace tidegate {
 
 BoundLimit BindWith(const Hasher& hasher, const Limit& limit, std::string_view scope) {
   std::string name(AlgorithmName(limit.algorithm()));
-  absl::StrAppend(&name, ":", limit.ToString(), ":");
+  absl::StrAppend(&name, ":", limit.identity(), ":");
   name.append(scope);
   return {limit, std::string(scope), hasher.Hash(name), nullptr};
 }

@@ -153,7 +153,8 @@ PyObject* Reduce(PyObject* self, PyObject*) {
                py::module_::import("tidegate._core").attr("_decision"),
                py::make_tuple(*d.limit, d.allowed, d.degraded, d.rule, d.retry_after_ns,
                               d.reset_after_ns, d.delay_ns, d.at_ns, d.used_ns, d.used_fraction,
-                              d.used_units, static_cast<int>(d.elsewhere), d.limits_elsewhere))
+                              d.used_units, static_cast<int>(d.elsewhere), d.limits_elsewhere,
+                              d.known_more_ns))
         .release()
         .ptr();
   } catch (py::error_already_set& error) {
@@ -165,7 +166,7 @@ PyObject* Reduce(PyObject* self, PyObject*) {
 py::object Restored(const py::object& limit, bool allowed, bool degraded, uint16_t rule,
                     int64_t retry_after_ns, int64_t reset_after_ns, int64_t delay_ns, int64_t at_ns,
                     int64_t used_ns, int64_t used_fraction, int64_t used_units, int elsewhere,
-                    uint16_t limits_elsewhere) {
+                    uint16_t limits_elsewhere, int64_t known_more_ns) {
   Decision d;
   d.limit = &limit.cast<const Limit&>();
   d.allowed = allowed;
@@ -178,6 +179,7 @@ py::object Restored(const py::object& limit, bool allowed, bool degraded, uint16
   d.used_ns = used_ns;
   d.used_fraction = used_fraction;
   d.used_units = used_units;
+  d.known_more_ns = known_more_ns;
   // From a pickle, which anything may have written.
   d.elsewhere =
       static_cast<ChargedIn>(std::clamp(elsewhere, 0, static_cast<int>(ChargedIn::kNowhere)));
@@ -201,9 +203,18 @@ PyObject* FromLimit(PyObject* self, PyObject* number) {
   return NewDecision(part, reinterpret_cast<DecisionObject*>(self)->owner);
 }
 
+// The same state, as that of a call that passed.
+PyObject* AsAllowed(PyObject* self, PyObject*) {
+  Decision allowed = Of(self);
+  allowed.allowed = true;
+  allowed.retry_after_ns = 0;
+  return NewDecision(allowed, reinterpret_cast<DecisionObject*>(self)->owner);
+}
+
 PyMethodDef methods[] = {
     {"__reduce__", Reduce, METH_NOARGS, "For pickle and copy."},
     {"_from_limit", FromLimit, METH_O, "The same decision, of the limits from this one on."},
+    {"_as_allowed", AsAllowed, METH_NOARGS, "The same state, as that of a call that passed."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -63,6 +63,20 @@ int64_t PeriodNs(const py::handle& period) {
         "the period is " + Shown(period.ptr()) + "; expected 1 nanosecond to 100 years");
 }
 
+// Names stand in header fields, which carry nothing else.
+std::string NameFrom(const py::handle& name, const std::string& what) {
+  if (!PyUnicode_Check(name.ptr())) {
+    Throw(Error::kArgumentType, what + " is " + Shown(name.ptr()) + "; expected a str");
+  }
+  std::string text(TextOf(name));
+  const auto printable = [](char c) { return c >= 0x20 && c < 0x7f; };
+  if (text.empty() || text.size() > 200 || !std::all_of(text.begin(), text.end(), printable)) {
+    Throw(Error::kConfiguration,
+          what + " is " + Shown(name.ptr()) + "; expected 1 to 200 printable ASCII characters");
+  }
+  return text;
+}
+
 LimitSpec Defaults(const py::handle& burst, const py::handle& algorithm, const py::handle& name) {
   LimitSpec spec;
   if (!burst.is_none()) spec.burst = WholeNumber(burst, "the burst");
@@ -71,24 +85,15 @@ LimitSpec Defaults(const py::handle& burst, const py::handle& algorithm, const p
                                     "; expected a name such as 'token-bucket'");
   }
   spec.algorithm = ValueOrThrow(ParseAlgorithm(TextOf(algorithm)));
-  if (name.is_none()) return spec;
-  if (!PyUnicode_Check(name.ptr())) {
-    Throw(Error::kArgumentType, "the name is " + Shown(name.ptr()) + "; expected a str");
-  }
-  spec.name = std::string(TextOf(name));
-  const auto printable = [](char c) { return c >= 0x20 && c < 0x7f; };
-  if (spec.name.empty() || spec.name.size() > 200 ||
-      !std::all_of(spec.name.begin(), spec.name.end(), printable)) {
-    // Names stand in header fields, which carry nothing else.
-    Throw(Error::kConfiguration, "the name is " + Shown(name.ptr()) +
-                                     "; expected 1 to 200 printable ASCII characters");
-  }
+  if (!name.is_none()) spec.name = NameFrom(name, "the name");
   return spec;
 }
 
 Limit Make(const py::object& limit, const py::object& period, const py::object& burst,
-           const py::object& algorithm, const py::object& name, const py::object& shadow) {
+           const py::object& algorithm, const py::object& name, const py::object& shadow,
+           const py::object& id) {
   LimitSpec spec = Defaults(burst, algorithm, name);
+  if (!id.is_none()) spec.id = NameFrom(id, "the id");
   if (!PyBool_Check(shadow.ptr())) {
     Throw(Error::kArgumentType, "shadow is " + Shown(shadow.ptr()) + "; expected True or False");
   }
@@ -130,7 +135,8 @@ ns, us, ms, s, m, h, d, w, month and year. A period is given in seconds or as a 
 are token-bucket (alias gcra), leaky-bucket, fixed-window, sliding-window, sliding-log and
 concurrency. `name` is what a Decision calls it: 1 to 200 printable ASCII characters.
 A limit in `shadow` is counted but not enforced: it refuses nothing, and what it would have
-refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``.
+refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``. `id` is what its count is
+known by instead of its text: when the number of such a limit changes, what was used stays.
 
 Immutable; equal and hashed by value. Raises ConfigurationError for what is not accepted.)";
 
@@ -144,8 +150,9 @@ void RegisterLimit(py::module_& m) {
       .def(py::init(&Make), py::arg("limit"), py::arg("period") = py::none(), py::kw_only(),
            py::arg("burst") = py::none(), py::arg("algorithm") = token_bucket,
            py::arg("name") = py::none(), py::arg("shadow") = false,
+           py::arg("id") = py::none(),
            "__init__(self, limit, period=None, *, burst=None, algorithm='token-bucket', "
-           "name=None, shadow=False)\n--\n\nSee the class.")
+           "name=None, shadow=False, id=None)\n--\n\nSee the class.")
       .def_property_readonly("count", &Limit::count, "Units in a period.")
       .def_property_readonly(
           "period", [](const Limit& l) { return static_cast<double>(l.period_ns()) / 1e9; },
@@ -160,6 +167,13 @@ void RegisterLimit(py::module_& m) {
           "The canonical name of its algorithm.")
       .def_property_readonly(
           "name", [](const Limit& l) { return l.rule(); }, "The name given, else its text.")
+      .def_property_readonly(
+          "id",
+          [](const Limit& l) -> py::object {
+            if (l.id().empty()) return py::none();
+            return py::str(l.id());
+          },
+          "What its count is known by, else None.")
       .def_property_readonly("shadow", &Limit::shadow, "Whether it is counted but not enforced.")
       .def("__str__", &Limit::ToString)
       .def("__repr__",
@@ -171,6 +185,7 @@ void RegisterLimit(py::module_& m) {
              if (l.rule() != l.ToString()) {
                text += ", name=" + py::repr(py::str(l.rule())).cast<std::string>();
              }
+             if (!l.id().empty()) text += ", id=" + py::repr(py::str(l.id())).cast<std::string>();
              if (l.shadow()) text += ", shadow=True";
              return text + ")";
            })
@@ -183,14 +198,14 @@ void RegisterLimit(py::module_& m) {
       .def("__hash__",
            [](const Limit& l) {
              return py::hash(
-                 py::make_tuple(l.ToString(), l.rule(), static_cast<int>(l.algorithm()), l.shadow()));
+                 py::make_tuple(l.ToString(), l.rule(), static_cast<int>(l.algorithm()), l.shadow(), l.id()));
            })
       .def("__reduce__", [](const py::object& self) {
         const auto& l = self.cast<const Limit&>();
         py::object name = py::none();
         if (l.rule() != l.ToString()) name = py::str(l.rule());
         return py::make_tuple(py::module_::import("tidegate._limit").attr("_restore"),
-                              py::make_tuple(l.ToString(), AlgorithmName(l.algorithm()), name, l.shadow()));
+                              py::make_tuple(l.ToString(), AlgorithmName(l.algorithm()), name, l.shadow(), self.attr("id")));
       });
   m.def(
       "parse_many",

@@ -164,7 +164,8 @@ std::shared_ptr<RedisStore> Make(const py::kwargs& given) {
 void RegisterRedisStore(py::module_& m) {
   py::class_<RedisStore, Store, std::shared_ptr<RedisStore>>(m, "RedisStore")
       .def(py::init(&Make))
-      .def("command", &Command, py::arg("words"), py::arg("timeout") = 1.0);
+      .def("command", &Command, py::arg("words"), py::arg("timeout") = 1.0)
+      .def("_forget_refusals", &RedisStore::ForgetRefusals);
 }
 
 }  // namespace tidegate::python

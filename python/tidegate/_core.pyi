@@ -64,6 +64,7 @@ class Decision:
     @property
     def _charged_in(self) -> Literal["store", "fallback", "nowhere"]: ...
     def _from_limit(self, number: int, /) -> Decision: ...
+    def _as_allowed(self) -> Decision: ...
     def __bool__(self) -> bool: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
@@ -79,7 +80,8 @@ class Limit:
     are token-bucket (alias gcra), leaky-bucket, fixed-window, sliding-window, sliding-log and
     concurrency. `name` is what a Decision calls it: 1 to 200 printable ASCII characters.
     A limit in `shadow` is counted but not enforced: it refuses nothing, and what it would have
-    refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``.
+    refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``. `id` is what its count is
+    known by instead of its text: when the number of such a limit changes, what was used stays.
 
     Immutable; equal and hashed by value. Raises ConfigurationError for what is not accepted.
     """
@@ -94,6 +96,7 @@ class Limit:
         algorithm: str = "token-bucket",
         name: str | None = None,
         shadow: bool = False,
+        id: str | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -105,6 +108,7 @@ class Limit:
         algorithm: str = "token-bucket",
         name: str | None = None,
         shadow: bool = False,
+        id: str | None = None,
     ) -> None: ...
     @property
     def count(self) -> int:
@@ -121,6 +125,9 @@ class Limit:
     @property
     def capacity(self) -> int:
         """The most that can pass at once: `burst` of a bucket, else `count`."""
+    @property
+    def id(self) -> str | None:
+        """What its count is known by, else None."""
     @property
     def shadow(self) -> bool:
         """Whether it is counted but not enforced."""
@@ -313,6 +320,7 @@ class RedisStore(Store):
     def command(self, words: Sequence[str | bytes], timeout: float = 1.0) -> Any:
         """Any command, as str, int, None and lists. Raises StorageError for an error reply and
         where none comes."""
+    def _forget_refusals(self) -> None: ...
 
 class Limiter:
     """What tidegate.Limiter inherits; see there for keys, costs and errors."""

@@ -81,13 +81,15 @@ def distinct(limits: Iterable[Limit]) -> tuple[Limit, ...]:
 
     Of an enforced one and one in shadow the enforced one stays.
     """
-    kept: dict[tuple[str, str], Limit] = {}
+    kept: dict[tuple[str, str, str | None], Limit] = {}
     for limit in limits:
-        identity = (limit.algorithm, str(limit))
+        identity = (limit.algorithm, str(limit), limit.id)
         if identity not in kept or (kept[identity].shadow and not limit.shadow):
             kept[identity] = limit
     return tuple(kept.values())
 
 
-def _restore(text: str, algorithm: str, name: str | None, shadow: bool = False) -> Limit:
-    return Limit(text, algorithm=algorithm, name=name, shadow=shadow)
+def _restore(
+    text: str, algorithm: str, name: str | None, shadow: bool = False, id: str | None = None
+) -> Limit:
+    return Limit(text, algorithm=algorithm, name=name, shadow=shadow, id=id)

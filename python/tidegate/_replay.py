@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+from datetime import datetime, timedelta, timezone
+
 from tidegate import _core
-from tidegate._errors import ArgumentTypeError
+from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._limit import as_limits
 
 TYPE_CHECKING = False
@@ -15,28 +18,96 @@ if TYPE_CHECKING:
 
 __all__ = ["replay"]
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_LAST_NS = 2**62  # as clocks are clamped
+# From 2000 to 2100, in seconds since the epoch.
+_PRESENT = (946_684_800, 4_102_444_800)
+_SMALLER_UNITS = (("seconds", 1), ("milliseconds", 10**3), ("microseconds", 10**6))
+
 
 def replay(
     limit: LimitLike,
     keys: Iterable[str | bytes],
-    times_ns: Iterable[int],
+    times_ns: Iterable[int | datetime],
     costs: Iterable[int] | None = None,
     *,
     algorithm: str = "token-bucket",
 ) -> list[_core.Decision]:
-    """Takes requests in the order given through the steps that the stores take.
+    """Takes requests in the order of their times through the steps that the stores take.
 
-    `keys`, `times_ns` (nanoseconds since the epoch) and `costs` (1 each where it is not
-    given) are of one length; so is the list of decisions that is returned. The state is
-    exact and unbounded. Raises ConfigurationError for lengths that differ, keys, costs
-    and times that are none, and limits that cannot be read. Pure.
+    `keys`, `times_ns` and `costs` (1 each where it is not given) are of one length; so is the
+    list of decisions that is returned, in the order in which the requests were given. A time is
+    an int, in nanoseconds since the epoch, or a datetime with a time zone. Requests of one time
+    stay in the order given. The state is exact and unbounded. Warns where the times look like
+    seconds, milliseconds or microseconds. Raises ConfigurationError for lengths that differ, keys,
+    costs and times that are none, and limits that cannot be read. Pure.
     """
-    return _core.replay(
-        as_limits(limit, algorithm),
-        _listed("keys", keys, "str or bytes"),
-        _listed("times", times_ns, "int"),
-        None if costs is None else _listed("costs", costs, "int"),
+    limits = as_limits(limit, algorithm)
+    all_keys = _listed("keys", keys, "str or bytes")
+    times = _times(times_ns)
+    all_costs = None if costs is None else _listed("costs", costs, "int")
+    lengths = {len(all_keys), len(times), len(times if all_costs is None else all_costs)}
+    order = _order_of(times) if len(lengths) == 1 else None
+    if order is None:
+        return _core.replay(limits, all_keys, times, all_costs)
+    decisions = _core.replay(
+        limits,
+        [all_keys[at] for at in order],
+        [times[at] for at in order],
+        None if all_costs is None else [all_costs[at] for at in order],
     )
+    as_given = dict(zip(order, decisions))
+    return [as_given[at] for at in range(len(order))]
+
+
+def _times(given: Iterable[int | datetime]) -> list[int]:
+    if getattr(getattr(given, "dtype", None), "kind", "") == "M":  # of NumPy
+        array: Any = given
+        return array.astype("datetime64[ns]").astype("int64").tolist()  # type: ignore[no-any-return]
+    times = [
+        _instant_ns(each) if isinstance(each, datetime) else each
+        for each in _listed("times", given, "int or datetime")
+    ]
+    _suspect(times)
+    return times
+
+
+def _instant_ns(instant: datetime) -> int:
+    if instant.tzinfo is None:
+        raise ConfigurationError(
+            f"the time {instant!r} has no time zone; expected a datetime with one, such as "
+            "datetime.now(timezone.utc), or nanoseconds since the epoch"
+        )
+    # Those of pandas are finer than a microsecond.
+    return (instant - _EPOCH) // timedelta(microseconds=1) * 1000 + getattr(
+        instant, "nanosecond", 0
+    )
+
+
+def _order_of(times: list[Any]) -> list[int] | None:
+    """The order in which to take them, where it is not that in which they stand."""
+    try:
+        clamped = [min(max(time, 0), _LAST_NS) for time in times]
+    except TypeError:
+        return None  # what is no time at all, the core says
+    if all(earlier <= later for earlier, later in zip(clamped, clamped[1:])):
+        return None
+    return sorted(range(len(times)), key=clamped.__getitem__)
+
+
+def _suspect(times: list[Any]) -> None:
+    """Warns of instants of the present in a unit that is not nanoseconds."""
+    if not times or not all(type(time) is int for time in times):
+        return
+    first, last = min(times), max(times)
+    for unit, scale in _SMALLER_UNITS:
+        in_present = first >= _PRESENT[0] * scale and last < _PRESENT[1] * scale
+        if in_present and any(time % 1_000_000 for time in times):
+            warnings.warn(
+                f"the times are {first} to {last}, which look like {unit} since the epoch; "
+                f"expected are nanoseconds (times {10**9 // scale}), or datetimes",
+                stacklevel=4,
+            )
 
 
 def _listed(what: str, given: Iterable[Any], items: str) -> list[Any]:

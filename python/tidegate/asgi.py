@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from types import CoroutineType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._core import HeaderSend
 from tidegate._errors import ConfigurationError, StorageError
@@ -26,12 +26,11 @@ from tidegate._web.hooks import log
 from tidegate._web.options import (
     ASGIOptions,
     OptionReader,
-    limiter_of,
     methods_of,
-    of_requests,
 )
 from tidegate._web.refusal import USUAL
 from tidegate._web.request_limiter import RequestDecision, RequestLimiter
+from tidegate._web.shared_counters import middleware_limiters
 from tidegate._web.websocket_messages import MessageLimit
 
 if TYPE_CHECKING:
@@ -49,7 +48,12 @@ class RateLimitMiddleware:
     """Answers 429 to requests above `limit`, and tells all clients where they stand.
 
     `limit`, `storage`, `algorithm`, `prefix`, `clock` and any further options are those of
-    tidegate.Limiter; or `limiter` is one, instead of them.
+    tidegate.Limiter; or `limiter` is one, instead of them. `limit` may also be a function of the
+    scope, async or not, that returns what is accepted as a limit, or None for none. What happens
+    where it raises or returns anything else, `on_limit_error` says: ``"raise"`` (the default)
+    lets the error out, which the server answers with 500; ``"closed"`` refuses the request,
+    ``"open"`` lets it pass without a limit, and both are logged; or it is a limit that applies
+    instead. ``"0/minute"`` is a limit that lets nothing through.
 
     `key` is a function of the scope, async or not, whose str or bytes tells clients apart.
     By default it is the address of the connection (`scope["client"]`, IPv6 by its /64), and
@@ -98,7 +102,7 @@ class RateLimitMiddleware:
     def __init__(
         self,
         app: ASGIApp,
-        limit: LimitLike | None = None,
+        limit: LimitLike | Callable[..., Any] | None = None,
         **options: Unpack[ASGIOptions],
     ) -> None:
         given, storage_options = _OPTIONS.read(options)
@@ -110,17 +114,20 @@ class RateLimitMiddleware:
                 "messages were given with websockets=False, which lets them pass untouched; "
                 "expected one of them"
             )
+        self._limiter: Limiter | None = None
         self._request_limiter: RequestLimiter | None = None
         self._messages: MessageLimit | None = None
         # A store that was given open is its owner's.
         self._owns_store = given.limiter is None and isinstance(given.storage, str)
         # What can be read only once must do for opening again.
-        plan = None if limit is None else as_limits(limit, given.algorithm)
+        plan = limit
+        if limit is not None and not callable(limit):
+            plan = as_limits(limit, given.algorithm)
         if isinstance(given.headers, Iterator):
             given.headers = list(given.headers)
 
         def opened() -> RequestLimiter:
-            chosen = limiter_of(plan, given, storage_options)
+            chosen, request_limiter = middleware_limiters(plan, given, storage_options)
             if given.messages is not None:
                 self._messages = MessageLimit(
                     given.messages,
@@ -130,18 +137,23 @@ class RateLimitMiddleware:
                     cost=given.message_cost,
                     on_refused=given.on_message_refused,
                 )
-            self._request_limiter = RequestLimiter(chosen, **of_requests(given))
-            return self._request_limiter
+            self._limiter = chosen
+            self._request_limiter = request_limiter
+            return request_limiter
 
         self._opened = opened
         opened()
 
     @property
     def limiter(self) -> Limiter:
-        """Its limiter, opened again where the end of the application's lifespan closed it."""
-        limiter = (self._request_limiter or self._opened()).limiter
-        assert limiter is not None
-        return limiter
+        """Its limiter, opened again where the end of the application's lifespan closed it.
+
+        Where a function chooses the limit, it is one of nothing in the same storage.
+        """
+        if self._request_limiter is None:
+            self._opened()
+        assert self._limiter is not None
+        return self._limiter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -195,7 +207,7 @@ class RateLimitMiddleware:
         async def send_and_close(message: Message) -> None:
             if message["type"] in _ENDS and self._owns_store:
                 # With the last request that asks it goes the connection.
-                self._request_limiter = self._messages = None
+                self._limiter = self._request_limiter = self._messages = None
             await send(message)
 
         return send_and_close

@@ -54,8 +54,8 @@ _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _CONFIGURED = frozenset(
     (
         "enabled", "limit", "key", "cost", "exempt_when", "exempt_methods", "storage",
-        "storage_options", "algorithm", "prefix", "clock", "on_no_key", "on_refused", "headers",
-        "retry_jitter",
+        "storage_options", "algorithm", "prefix", "clock", "on_limit_error", "on_no_key",
+        "on_refused", "headers", "retry_jitter",
     )
 )  # fmt: skip
 
@@ -69,11 +69,11 @@ class RateLimitMiddleware:
 
     TIDEGATE is a dict of LIMIT, KEY (a function of the request, "package.module:function",
     "ip", "user" or "user_or_ip"), COST, EXEMPT_WHEN, EXEMPT_METHODS, STORAGE,
-    STORAGE_OPTIONS, ALGORITHM, PREFIX, CLOCK, ON_NO_KEY, ON_REFUSED (a function of request and
-    decision that returns a response), HEADERS, RETRY_JITTER and ENABLED, which is read for each
-    request. They
-    are the options of tidegate.asgi.RateLimitMiddleware. Without LIMIT it adds the fields of
-    limits on views to responses that Django makes of exceptions, and no more.
+    STORAGE_OPTIONS, ALGORITHM, PREFIX, CLOCK, ON_LIMIT_ERROR, ON_NO_KEY, ON_REFUSED (a function
+    of request and decision that returns a response), HEADERS, RETRY_JITTER and ENABLED, which is
+    read for each request. They are the options of tidegate.asgi.RateLimitMiddleware. Without
+    LIMIT it adds the fields of limits on views to responses that Django makes of exceptions, and
+    no more.
 
     Each client has one count for the project, whatever the path. It stands as far up as it
     can, below AuthenticationMiddleware where KEY asks for the user. It is for

@@ -69,7 +69,8 @@ _VIEW_OPTIONS = OptionReader(FlaskViewOptions, {"cost": 1})
 _CONFIGURED = frozenset(
     (
         "enabled", "limit", "endpoint_limit", "key", "exempt_methods", "storage",
-        "storage_options", "algorithm", "prefix", "on_no_key", "headers", "retry_jitter",
+        "storage_options", "algorithm", "prefix", "on_limit_error", "on_no_key", "headers",
+        "retry_jitter",
     )
 )  # fmt: skip
 _DECISION = "tidegate.decision"
@@ -114,8 +115,8 @@ class RateLimit:
     ``"ip"`` (the default), ``"user"`` or ``"user_or_ip"``. The other options are those of
     tidegate.wsgi.RateLimitMiddleware. What is None is read from the configuration of the
     application: TIDEGATE_LIMIT, _ENDPOINT_LIMIT, _KEY, _EXEMPT_METHODS, _STORAGE,
-    _STORAGE_OPTIONS, _ALGORITHM, _PREFIX, _ON_NO_KEY, _HEADERS and _RETRY_JITTER. With
-    TIDEGATE_ENABLED false, which may change at any time, nothing is limited.
+    _STORAGE_OPTIONS, _ALGORITHM, _PREFIX, _ON_LIMIT_ERROR, _ON_NO_KEY, _HEADERS and
+    _RETRY_JITTER. With TIDEGATE_ENABLED false, which may change at any time, nothing is limited.
 
     All limits that a request meets are one plan: one that is refused is charged by none. It
     is decided in a `before_request` function that init_app() registers, so that those which
@@ -382,7 +383,9 @@ class _LimitedView:
     def _leave(self, outcome: RequestDecision | None, result: Any) -> None:
         if self._settles and outcome is not None:
             request = flask.request._get_current_object()  # type: ignore[attr-defined]
-            BLOCKING.run(outcome.settle(request, result, BLOCKING))
+            settled = BLOCKING.run(outcome.settle(request, result, BLOCKING))
+            outcomes: list[RequestDecision] = request.environ.get(DECISIONS, [])
+            outcomes[:] = [settled if each is outcome else each for each in outcomes]
 
 
 class _AddHeaders:

@@ -18,12 +18,11 @@ from tidegate._web.headers import PROBLEM_TYPE
 from tidegate._web.options import (
     MiddlewareOptions,
     OptionReader,
-    limiter_of,
     methods_of,
-    of_requests,
 )
 from tidegate._web.refusal import USUAL
-from tidegate._web.request_limiter import RequestDecision, RequestLimiter
+from tidegate._web.request_limiter import RequestDecision
+from tidegate._web.shared_counters import middleware_limiters
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -56,20 +55,20 @@ class RateLimitMiddleware:
     def __init__(
         self,
         app: WSGIApp,
-        limit: LimitLike | None = None,
+        limit: LimitLike | Callable[..., Any] | None = None,
         **options: Unpack[MiddlewareOptions],
     ) -> None:
         given, storage_options = _OPTIONS.read(options)
         check_synchronous(
+            limit=limit,
             key=given.key,
             cost=given.cost,
             exempt_when=given.exempt_when,
             on_refused=given.on_refused,
         )
         self.app = app
-        self.limiter = limiter_of(limit, given, storage_options)
         self._exempt_methods = methods_of(given.exempt_methods)
-        self._request_limiter = RequestLimiter(self.limiter, **of_requests(given))
+        self.limiter, self._request_limiter = middleware_limiters(limit, given, storage_options)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] in self._exempt_methods:

@@ -76,8 +76,9 @@ def through_replay(case: Case) -> list[tidegate.Decision | None]:
     """Hits are all a replay knows: those before the first refund or reset. Peeks change nothing."""
     calls = list(itertools.takewhile(lambda call: call["op"] in ("hit", "peek"), case["calls"]))
     hits = [index for index, call in enumerate(calls) if call["op"] == "hit"]
-    decisions = tidegate.replay(
-        one_or_all(limits_of(case)),
+    # In the order given, also where the clock steps back.
+    decisions = tidegate._core.replay(
+        limits_of(case),
         [f"k{calls[index]['key']}" for index in hits],
         [calls[index]["now_ns"] for index in hits],
         [calls[index]["cost"] for index in hits],

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "testing.h"
+#include "tidegate/step.h"
 
 namespace tidegate {
 namespace {
@@ -45,11 +46,39 @@ TEST(LimitTest, CountsAreBounded) {
                          : IsLog(algorithm)                     ? Limit::kMaxLogCount
                                                                 : Limit::kMaxCount;
     EXPECT_EQ(MakeLimit(most, kSecond, algorithm).count(), most);
-    for (const int64_t bad :
-         {int64_t{0}, int64_t{-1}, most + 1, std::numeric_limits<int64_t>::min(),
-          std::numeric_limits<int64_t>::max()}) {
+    for (const int64_t bad : {int64_t{-1}, most + 1, std::numeric_limits<int64_t>::min(),
+                              std::numeric_limits<int64_t>::max()}) {
       EXPECT_THAT(MessageOf({.count = bad, .period_ns = kSecond, .algorithm = algorithm}),
                   AllOf(HasSubstr(std::to_string(bad)), HasSubstr("1 to " + std::to_string(most))));
+    }
+  }
+}
+
+TEST(LimitTest, ACountOfNothingIsALimitOfARate) {
+  for (const Algorithm algorithm : kAllAlgorithms) {
+    const LimitSpec spec{.count = 0, .period_ns = 60 * kSecond, .algorithm = algorithm};
+    if (algorithm == Algorithm::kConcurrency) {
+      EXPECT_THAT(MessageOf(spec), HasSubstr("1 to "));
+      continue;
+    }
+    const Limit limit = MakeLimit(spec);
+    EXPECT_EQ(limit.capacity(), 0);
+    EXPECT_EQ(limit.ToString(), "0/minute");
+  }
+  EXPECT_THAT(MessageOf({.count = 0, .period_ns = kSecond, .burst = 5}), HasSubstr("burst of 5"));
+}
+
+TEST(LimitTest, ACountOfNothingLetsNothingThrough) {
+  for (const Algorithm algorithm : kAllAlgorithms) {
+    if (IsLog(algorithm)) continue;
+    const Limit limit = MakeLimit(0, kSecond, algorithm);
+    for (const int64_t cost : {int64_t{1}, int64_t{2}, Limit::kMaxCount}) {
+      CellState next;
+      const Decision decision = Step(limit, {}, 5 * kSecond, cost, &next);
+      EXPECT_FALSE(decision.allowed);
+      EXPECT_EQ(decision.retry_after_ns, Decision::kNever);
+      EXPECT_EQ(decision.remaining(), 0);
+      EXPECT_EQ(next, CellState{});
     }
   }
 }

@@ -54,6 +54,16 @@ inline const char* BrokenLaw(const Limit& limit, const CellState& state, int64_t
     }
   }
 
+  const int64_t more_after_ns = d.more_after_ns();
+  if ((more_after_ns == 0) != (d.remaining() == limit.capacity())) {
+    return "more comes later unless nothing is used";
+  }
+  if (more_after_ns > 0 && more_after_ns <= kMaxInstantNs - now_ns) {
+    const auto remains = [&](int64_t at_ns) { return Peek(limit, next, at_ns, 1).remaining(); };
+    if (remains(now_ns + more_after_ns) <= d.remaining()) return "more remains at more_after";
+    if (remains(now_ns + more_after_ns - 1) > d.remaining()) return "no more until more_after";
+  }
+
   const Decision peeked = Peek(limit, state, now_ns, cost);
   if (peeked.allowed != d.allowed || peeked.retry_after_ns != d.retry_after_ns ||
       peeked.delay_ns != d.delay_ns || peeked.behind != d.behind) {

@@ -106,3 +106,41 @@ def test_a_limiter_in_shadow_allows_all(server: RedisServer) -> None:
         stats = limiter.stats()
         assert (stats.allowed, stats.denied, stats.denied_in_shadow) == (13, 0, 11)
         assert (stats.degraded, stats.script_errors) == (0, 0)
+
+
+@pytest.mark.parametrize(("before", "after", "used"), [(10, 20, 10), (20, 10, 15), (7, 3, 2)])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_was_used_stays_when_the_number_of_a_limit_with_an_id_changes(
+    server: RedisServer, algorithm: str, before: int, after: int, used: int
+) -> None:
+    """The same in memory."""
+    clock = tg.ManualClock(NOW)
+    answers = []
+    for storage in (server.uri(f"{PATIENT}&clock=client&deny_cache_max=0"), "memory://"):
+        old, new = (
+            tg.Limiter(
+                tg.Limit(count, 60, algorithm=algorithm, id="api"), storage=storage, clock=clock
+            )
+            for count in (before, after)
+        )
+        if storage == "memory://":
+            new = tg.Limiter(new.limits, storage=old.storage, clock=clock)
+        else:
+            new = tg.Limiter(new.limits, storage=storage, clock=clock)
+        assert old.hit("k", used)
+        assert new.peek("k").remaining == max(0, after - used)
+        said = [new.hit("k", cost) for cost in (1, 1, 8)]
+        old.refund("k", 1)
+        said += [new.peek("k"), old.hit("k"), new.hit("k")]
+        assert not any(decision.degraded for decision in said)
+        answers.append(said)
+    assert answers[0] == answers[1]
+
+
+def test_by_the_servers_time_usage_stays_too(server: RedisServer) -> None:
+    old, new = (
+        tg.Limiter(tg.Limit(count, 3600, id="api"), storage=server.uri(PATIENT))
+        for count in (10, 1000)
+    )
+    assert [old.hit("k").allowed for _ in range(11)] == [True] * 10 + [False]
+    assert new.peek("k").remaining == 990

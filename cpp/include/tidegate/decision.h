@@ -60,11 +60,18 @@ struct Decision {
   // division and most callers only ask whether they may pass.
   int64_t remaining() const;
 
+  // Until `remaining` has grown, of itself; 0 where the limit is full. Computed
+  // when asked.
+  int64_t more_after_ns() const;
+
   // Room taken: of a bucket in time (used_ns + used_fraction / denominator), of
-  // the others in units.
+  // the others in units. Of a sliding window, used_ns is the time that its window
+  // has left, and used_fraction the units of the window before.
   int64_t used_ns = 0;
   int64_t used_fraction = 0;
   int64_t used_units = 0;
+  // What more_after_ns() is, where it does not follow from these; else -1.
+  int64_t known_more_ns = -1;
 };
 
 }  // namespace tidegate

@@ -53,6 +53,9 @@ struct LimitSpec {
   int64_t calendar_units = 1;           // so many months or years
   std::string name;                     // empty: the canonical text
   bool shadow = false;                  // counts, and refuses nothing
+  // What the count is known by, instead of by the text of the limit: when only the number of
+  // such a limit changes, usage stays. Empty: the text.
+  std::string id;
 };
 
 class Limit {
@@ -61,6 +64,7 @@ class Limit {
   // that Lua's doubles carry every count exactly.
   static constexpr int64_t kMaxCount = (int64_t{1} << 53) - 1;
   static constexpr int64_t kMaxWindowCount = (int64_t{1} << 32) - 1;
+  static constexpr int64_t kMaxKeptCount = (int64_t{1} << 32) - 1;  // of buckets with an id
   static constexpr int64_t kMaxLogCount = 1'000'000;
   static constexpr int64_t kMaxPeriodNs = 3'155'760'000'000'000'000;  // 100 a
 
@@ -74,6 +78,7 @@ class Limit {
   static absl::StatusOr<std::vector<Limit>> ParseMany(std::string_view text,
                                                       const LimitSpec& defaults = {});
 
+  // 0 lets nothing through, whatever the cost.
   int64_t count() const { return spec_.count; }
   int64_t period_ns() const { return spec_.period_ns; }
   int64_t burst() const { return burst_; }
@@ -91,6 +96,16 @@ class Limit {
   // Whether it is counted but not enforced: how to try a limit on real traffic.
   bool shadow() const { return spec_.shadow; }
 
+  const std::string& id() const { return spec_.id; }
+  // What tells its count from those of other limits of the same algorithm: the id and the period,
+  // else the text.
+  const std::string& identity() const { return identity_; }
+  // Whether the state says by which count it was written (step.h): buckets with an id do.
+  bool keeps_count() const { return keeps_count_; }
+  // The most that the short ways of a bucket may charge: nothing where it keeps its count or is
+  // in shadow.
+  int64_t most_plain_cost() const { return most_plain_cost_; }
+
   // The canonical text: Parse(ToString()) gives an equal limit (of the same
   // algorithm). "100/minute", "5/2 seconds", "10/second burst 40".
   const std::string& ToString() const { return text_; }
@@ -107,7 +122,7 @@ class Limit {
 
   friend bool operator==(const Limit& a, const Limit& b) {
     return a.spec_.algorithm == b.spec_.algorithm && a.text_ == b.text_ && a.rule_ == b.rule_ &&
-           a.spec_.shadow == b.spec_.shadow;
+           a.spec_.shadow == b.spec_.shadow && a.spec_.id == b.spec_.id;
   }
 
  private:
@@ -117,6 +132,9 @@ class Limit {
   int64_t burst_ = 0;
   std::string text_;
   std::string rule_;
+  std::string identity_;
+  bool keeps_count_ = false;
+  int64_t most_plain_cost_ = 0;
   int64_t numerator_ = 0;
   int64_t denominator_ = 1;
   int64_t step_ns_ = 0;

@@ -174,6 +174,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // Any command, for tools that look after a server; waits up to `timeout`. An error reply is a
   // status whose message is the reply.
   absl::StatusOr<RedisValue> Command(const std::vector<std::string>& words, absl::Duration timeout);
+  // Forgets the refusals that were remembered, for tools that have removed keys by a command.
+  void ForgetRefusals();
 
  private:
   class Sent;

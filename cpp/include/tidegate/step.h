@@ -15,6 +15,10 @@
 //   fixed-window     end of the window                units used in it
 //   sliding-window   end of the window after          current << 32 | previous
 //
+// A bucket of a limit with an id keeps in the upper half of w1 the count that wrote it, so that
+// another count can read it: what is used is the same number of units then. One that refuses is
+// about to write it anew, which Decision::behind tells too.
+//
 // That w0 means the same for all of them is what lets a table reclaim cells
 // without knowing the limits behind them. w0 == 0 is the fresh state; w1 is then
 // without meaning.

@@ -82,4 +82,11 @@ void DenyCache::Forget(const Fingerprint& key) {
   place.lo.store(0, kRelaxed);
 }
 
+void DenyCache::ForgetAll() {
+  for (DenyPlace& place : board_.denied) {
+    place.version.fetch_add(1, std::memory_order_acq_rel);
+    place.lo.store(0, kRelaxed);
+  }
+}
+
 }  // namespace tidegate::redis

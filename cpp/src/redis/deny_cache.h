@@ -50,6 +50,8 @@ class DenyCache {
            const Times& times);
   // The key was given something back: what is remembered and what is under way is void.
   void Forget(const Fingerprint& key);
+  // As Forget(), of all keys.
+  void ForgetAll();
   // The key was charged: what is remembered is out of date.
   void Outdate(const Fingerprint& key);
 

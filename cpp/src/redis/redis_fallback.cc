@@ -117,6 +117,11 @@ Decision RedisStore::FromPolicy(const Charge& charge, int64_t host_ns) const {
   Decision d;
   d.limit = &charge.limit->limit;
   d.allowed = options_.on_error == OnError::kOpen;
+  if (d.limit->capacity() == 0) {
+    // It lets nothing through, whatever the server would have said.
+    Refuse(&d, Decision::kNever);
+    return d;
+  }
   if (!d.allowed) {
     // When Redis may be asked again.
     Refuse(&d, std::max(breaker_->OpenFor(host_ns), absl::ToInt64Nanoseconds(options_.timeout)));
@@ -126,6 +131,7 @@ Decision RedisStore::FromPolicy(const Charge& charge, int64_t host_ns) const {
 
 void RedisStore::OnWhole(const Limit& whole, Decision* d) {
   const int64_t remaining = d->remaining();
+  d->known_more_ns = d->more_after_ns();
   d->limit = &whole;
   if (IsBucket(whole.algorithm())) {
     const Interval used = CostInterval(whole, whole.burst() - remaining);

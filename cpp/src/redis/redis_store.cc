@@ -75,7 +75,7 @@ RedisValue ValueOf(const redisReply& reply) {
 // The part of a limit that the fallback counts for.
 absl::StatusOr<Limit> ShareOf(const Limit& whole, double share) {
   const auto part = [&](int64_t n) {
-    return std::max<int64_t>(1, static_cast<int64_t>(share * static_cast<double>(n)));
+    return std::max<int64_t>(std::min<int64_t>(n, 1), static_cast<int64_t>(share * static_cast<double>(n)));
   };
   LimitSpec spec;
   spec.count = part(whole.count());
@@ -86,6 +86,7 @@ absl::StatusOr<Limit> ShareOf(const Limit& whole, double share) {
   spec.calendar_units = whole.calendar_units();
   spec.name = whole.rule();
   spec.shadow = whole.shadow();
+  spec.id = whole.id();
   return Limit::Create(std::move(spec));
 }
 
@@ -316,13 +317,14 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
     PlanVerdict verdict;
     if (outcomes != nullptr) outcomes->clear();
     for (size_t i = 0; i < plan.size(); ++i) {
-      const Decision each = redis::Scripts::Decide(plan[i], *answer, i, op == Op::kPeek);
+      Decision each = redis::Scripts::Decide(plan[i], *answer, i, op == Op::kPeek);
       verdict.Add(each, static_cast<uint32_t>(i));
       if (outcomes == nullptr) continue;
       // What would have passed was not charged where another limit refused.
       const bool uncharged = each.allowed && !answer->allowed;
-      outcomes->push_back(uncharged ? redis::Scripts::Decide(plan[i], *answer, i, /*peek=*/true)
-                                    : each);
+      if (uncharged) each = redis::Scripts::Decide(plan[i], *answer, i, /*peek=*/true);
+      each.at_ns = answer->now_ns;
+      outcomes->push_back(each);
     }
     Decision d = verdict.get();
     // The states that were found are not those that stand there now.
@@ -432,6 +434,8 @@ absl::StatusOr<RedisValue> RedisStore::Command(const std::vector<std::string>& w
   }
   return ValueOf(**reply);
 }
+
+void RedisStore::ForgetRefusals() { denied_->ForgetAll(); }
 
 StoreStats RedisStore::stats() const {
   StoreStats stats = fallback_->stats();

@@ -135,6 +135,7 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
     const Interval interval = CostInterval(limit, std::min(charge.cost, limit.burst()));
     words->AddInstant(interval.ns);
     words->Add(interval.fraction);
+    words->Add(limit.keeps_count() ? limit.count() : 0);
     return;
   }
   words->AddInstant(limit.period_ns());
@@ -153,6 +154,8 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
 CellState CellOf(const Limit& limit, const std::array<int64_t, 6>& state) {
   CellState cell{static_cast<uint64_t>(state[0] * kSecond + state[1]),
                  static_cast<uint64_t>(state[2])};
+  // The script has read it by this limit's own count.
+  if (limit.keeps_count()) cell.w1 |= static_cast<uint64_t>(limit.count()) << 32;
   if (limit.algorithm() == Algorithm::kSlidingWindow) {
     cell.w1 = static_cast<uint64_t>(state[2]) << 32 | static_cast<uint64_t>(state[3]);
   }
@@ -170,10 +173,12 @@ Decision DecideLog(const Charge& charge, const Answer& answer, size_t index, boo
   d.used_units = std::min(alive, limit.count());
   const int64_t newest = newest_s * kSecond + newest_ns;
   d.reset_after_ns = alive > 0 ? std::max<int64_t>(newest - answer.now_ns, 0) : 0;
+  const int64_t freeing = freeing_s * kSecond + freeing_ns - answer.now_ns;
+  if (freeing > 0) d.known_more_ns = freeing;
   if (charge.cost > limit.count()) {
     d.retry_after_ns = Decision::kNever;
   } else if (alive + charge.cost > limit.count()) {
-    d.retry_after_ns = std::max<int64_t>(freeing_s * kSecond + freeing_ns - answer.now_ns, 1);
+    d.retry_after_ns = std::max<int64_t>(freeing, 1);
   } else {
     d.allowed = true;
     if (charged) {
@@ -268,7 +273,7 @@ Form Scripts::FormOf(const Request& request) {
   if (request.op != "hit" || !request.server_time) return Form::kFull;
   for (const Charge& charge : request.plan) {
     const Limit& limit = charge.limit->limit;
-    if (!IsBucket(limit.algorithm()) || charge.cost > limit.burst() || limit.shadow()) {
+    if (!IsBucket(limit.algorithm()) || charge.cost > limit.most_plain_cost()) {
       return Form::kFull;
     }
     const Interval cost = CostInterval(limit, charge.cost);
@@ -414,7 +419,7 @@ absl::Status Scripts::ParseProbe(const redisReply& reply, int64_t number) {
 std::string KeyPrefix(const Limit& limit, std::string_view scope) {
   std::string name;
   for (const std::string_view piece :
-       {AlgorithmName(limit.algorithm()), std::string_view(":"), std::string_view(limit.ToString()),
+       {AlgorithmName(limit.algorithm()), std::string_view(":"), std::string_view(limit.identity()),
         std::string_view(":"), scope}) {
     name += piece;
   }

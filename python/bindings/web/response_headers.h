@@ -74,7 +74,7 @@ struct Text {
 struct HeaderValues {
   int64_t remaining;
   int64_t reset_s;                // instant
-  int64_t window_s;               // span
+  std::optional<int64_t> more_s;  // span until more may pass; none where it never does
   std::optional<int64_t> wait_s;  // of refusals that waiting can cure
 };
 
@@ -94,12 +94,15 @@ inline std::optional<int64_t> WaitOf(const Decision& d, double extra_s) {
 inline HeaderValues HeaderValuesOf(const Decision& d, int64_t decided_ns, int64_t now_ns,
                                    double extra_s) {
   // An instant that has gone by since is told as now.
-  const int64_t reset_ns = std::max(Later(decided_ns, d.reset_after_ns), now_ns);
-  HeaderValues values{d.remaining(), CeilSeconds(reset_ns), CeilSeconds(reset_ns - now_ns),
+  const auto later = [&](int64_t span_ns) { return std::max(Later(decided_ns, span_ns), now_ns); };
+  HeaderValues values{d.remaining(), CeilSeconds(later(d.reset_after_ns)), std::nullopt,
                       WaitOf(d, extra_s)};
-  // A refused client need not be told of a later instant than that at which it may try
-  // again: Retry-After must not precede the effective window.
-  if (values.wait_s.has_value()) values.window_s = *values.wait_s;
+  if (values.wait_s.has_value()) {
+    // Of two numbers a refused client could take the smaller one, and come back too early.
+    values.more_s = values.wait_s;
+  } else if (d.limit->capacity() > 0) {
+    values.more_s = CeilSeconds(later(d.more_after_ns()) - now_ns);
+  }
   return values;
 }
 
@@ -201,8 +204,10 @@ class Template {
     }
     if (policy_) {
       Append(list, policy_);
+      std::optional<int64_t> more_s = values.more_s;
+      if (more_s.has_value()) more_s = std::min(*more_s, kMostInteger);
       Append(list, kRateLimit, rule.item, std::min(values.remaining, kMostInteger),
-             ";t=", std::min(values.window_s, kMostInteger));
+             more_s.has_value() ? ";t=" : "", more_s);
     }
     if (values.wait_s.has_value() && wants(kRetryAfter)) {
       Append(list, kRetryAfter, {}, *values.wait_s);

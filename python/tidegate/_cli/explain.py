@@ -23,6 +23,8 @@ _INSTANTS = 20
 
 def in_words(limit: Limit) -> list[str]:
     """What `limit` means, as sentences."""
+    if limit.capacity == 0:
+        return ["Nothing passes."]
     count, burst = _number(limit.count), _number(limit.capacity)
     every = span(limit.period_ns / limit.count)
     text = str(limit).partition("/")[2].partition(" burst")[0]
@@ -71,6 +73,8 @@ def burst_chart(limits: Sequence[Limit], *, plain: bool = False) -> list[str]:
 
     `plain` keeps to ASCII.
     """
+    if any(limit.capacity == 0 for limit in limits):
+        return ["All that a client asks is refused."]
     tightest = min(limits, key=lambda limit: limit.capacity)
     at_once = tightest.capacity + math.ceil(tightest.capacity / 2)
     rows = list(_played(limits, tightest, at_once))

@@ -70,17 +70,17 @@ def rate_limit(
     `key`, `cost` and `exempt_when` may be functions of the request (the framework's own),
     `on_refused` is one of the request and the decision and returns what the route could
     return, a 429 unless it says otherwise; async functions are for async routes. `limit` may be
-    a function of the request too, that returns what is accepted as a limit, or None for none;
-    where it fails, that is logged and the request passes. `methods` are those of requests that
-    are charged (GET stands for HEAD too), all by default. `on_no_key`, `headers` and
+    a function of the request too, that returns what is accepted as a limit, or None for none.
+    What happens where it raises or returns anything else, `on_limit_error` says: ``"raise"`` (the
+    default), ``"closed"``, ``"open"`` or a limit to apply instead. `methods` are those of requests
+    that are charged (GET stands for HEAD too), all by default. `on_no_key`, `headers` and
     `retry_jitter` are those of tidegate.asgi.RateLimitMiddleware, the rest is that of
     tidegate.Limiter.
 
     `cost_after` is a function of the request and of what the route returned, and tells what
     the request did cost: the difference to `cost`, which was charged before, is charged, as far
     as there is room, or given back, as far as it still counts. What it fails to tell, or a
-    route that raises, leaves what was charged. The fields of the response do not tell of it
-    yet.
+    route that raises, leaves what was charged. The fields of the response tell of the difference.
 
     Each route counts for itself, whatever it is called; those with one `scope` and equal
     limits count together. Decorators with one storage URI share one store.
@@ -222,7 +222,7 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
                 raise
             raise annotated from exc
         if settles:
-            BLOCKING.run(outcome.settle(call.request, result, BLOCKING))
+            outcome = BLOCKING.run(outcome.settle(call.request, result, BLOCKING))
         return call.with_headers(result, outcome)
 
     called = view if inspect.iscoroutinefunction(view) else _awaiting(view)
@@ -247,7 +247,7 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
                 raise
             raise annotated from exc
         if settles:
-            await outcome.settle(call.request, result, AWAITING)
+            outcome = await outcome.settle(call.request, result, AWAITING)
         return call.with_headers(result, outcome)
 
     # FastAPI awaits what is async underneath, and so what wraps it.

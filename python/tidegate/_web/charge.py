@@ -91,28 +91,42 @@ class Charge:
             if units > 0:
                 await execution.refund(charged.limiter, self.key, units, charged.admitted)
 
-    async def settle(self, request: Any, response: Any, execution: Execution) -> None:
-        """Corrects the charge to the cost that `cost_after` computes from the response."""
+    async def settle(self, request: Any, response: Any, execution: Execution) -> Decision | None:
+        """Corrects the charge to the cost that `cost_after` computes from the response.
+
+        Returns how the limits stand then; None where nothing was corrected.
+        """
         hooks = self.hooks
         if hooks.cost_after is None:
-            return
+            return None
         try:
             cost = await execution.resolve(hooks.cost_after(request, response))
         except Exception as exc:
             hooks.log_throttled("cost_after raised; what was charged stays", exc=exc)
-            return
+            return None
         if not isinstance(cost, int) or isinstance(cost, bool) or cost < 0:
             hooks.log_throttled(
                 "cost_after gave %.50r, expected an int from 0 up; what was charged stays", cost
             )
-            return
+            return None
         if cost < self.cost:
             await self.give_back(self.cost - cost, execution)
-        elif cost > self.cost:
-            await self.charge_more(cost - self.cost, execution)
+            return await self.standing(execution)
+        if cost > self.cost:
+            return await self.charge_more(cost - self.cost, execution)
+        return None
 
-    async def charge_more(self, cost: int, execution: Execution) -> None:
-        """Charges `cost` units beyond it, or as many of them as are left."""
+    async def standing(self, execution: Execution) -> Decision:
+        """How its limits stand now, as a decision that lets the request pass."""
+        assert self.key is not None
+        found = await execution.peek(self.limits.limiter, self.key)
+        return found._as_allowed()
+
+    async def charge_more(self, cost: int, execution: Execution) -> Decision:
+        """Charges `cost` units beyond it, or as many of them as are left.
+
+        Returns how its limits stand then.
+        """
         assert self.key is not None
         limiter = self.limits.limiter
         for _ in range(_MOST_LOOKS):
@@ -120,11 +134,12 @@ class Charge:
             found = await execution.peek(limiter, self.key, cost)
             cost = cost if found.allowed else min(cost - 1, found.remaining)
             if cost <= 0:
-                return
+                break
             found = await execution.hit(limiter, self.key, cost)
             if found.allowed:
-                return
+                break
             cost = min(cost - 1, found.remaining)
+        return found._as_allowed()
 
 
 class _Charged:

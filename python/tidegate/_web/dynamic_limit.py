@@ -6,54 +6,113 @@ import inspect
 from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._core import Limit
-from tidegate._errors import ArgumentTypeError
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._limit import as_limits
 
 if TYPE_CHECKING:
     from tidegate._web.active_limits import ActiveLimits
+    from tidegate._web.execution import Execution
+    from tidegate._web.hooks import Hooks
 
-__all__ = ["DynamicLimit"]
+__all__ = ["LIMIT_ERROR_POLICIES", "DynamicLimit", "check_limit_error_policy"]
+
+LIMIT_ERROR_POLICIES = ("raise", "closed", "open")
 
 
 class DynamicLimit:
     """A limit that a function chooses for each request; see `limit` of tidegate.rate_limit.
 
     `activate` makes the ActiveLimits of a chosen limit. The latest are kept; nothing is lost
-    with the others, since counts are in the store. Thread-safe.
+    with the others, since counts are in the store. `on_error` is what happens where the function
+    raises or returns what is not accepted as a limit: ``"raise"`` lets the error out, ``"closed"``
+    refuses the request, ``"open"`` lets it pass, and a limit takes the place of the function's.
+    Thread-safe.
     """
 
     # More than a service has tiers of users.
     _MAX_KNOWN = 256
 
     def __init__(
-        self, function: Callable[..., Any], activate: Callable[[Any], ActiveLimits]
+        self,
+        function: Callable[..., Any],
+        activate: Callable[[Any], ActiveLimits],
+        on_error: Any = "raise",
+        algorithm: str = "token-bucket",
     ) -> None:
+        check_limit_error_policy(on_error, algorithm)
         self.function = function
         self._activate = activate
+        self._on_error = on_error
+        self._fallback = None
+        if on_error == "closed":
+            self._fallback = activate(Limit("0/second", name="closed"))
+        elif on_error not in LIMIT_ERROR_POLICIES:
+            self._fallback = activate(on_error)
         self._known: dict[Any, ActiveLimits] = {}
         self._takes_request = any(
             each.default is each.empty or each.kind is each.VAR_POSITIONAL
             for each in inspect.signature(function).parameters.values()
         )
 
-    def ask(self, request: Any) -> Any:
-        """What the function says of a request, or an awaitable of it."""
-        return self.function(request) if self._takes_request else self.function()
+    async def limits_of(
+        self, request: Any, execution: Execution, hooks: Hooks
+    ) -> ActiveLimits | None:
+        """The limits of a request; None where it has none.
 
-    def active(self, limit: Any) -> ActiveLimits:
+        Raises what the function raises, and ConfigurationError for what is not accepted as a
+        limit, where the policy is to raise.
+        """
+        try:
+            asked = self.function(request) if self._takes_request else self.function()
+            limit = await execution.resolve(asked)
+            return None if limit is None else self._active(limit)
+        except Exception as exc:
+            if self._on_error == "raise":
+                raise
+            outcome = _OUTCOMES.get(self._on_error, "the limit of on_limit_error applies")
+            hooks.log_throttled(f"the limit function failed; {outcome}", exc=exc)
+            return self._fallback
+
+    def _active(self, limit: Any) -> ActiveLimits:
         """The limits of a value that the function returned.
 
         Raises ConfigurationError for values that are not accepted as a limit.
         """
         if not isinstance(limit, (str, Limit, list, tuple)):
             raise ArgumentTypeError(
-                f"the limit is {limit!r} of type {type(limit).__name__}; expected a text such "
-                "as '100/minute', a Limit, a list of them, or None for no limit"
+                f"the limit function {self.function!r} returned {limit!r} of type "
+                f"{type(limit).__name__}; expected a text such as '100/minute', a Limit, a list of "
+                "them, or None for no limit"
             )
         known = tuple(limit) if isinstance(limit, list) else limit
         limits = self._known.get(known)
         if limits is None:
-            limits = self._activate(limit)
+            try:
+                limits = self._activate(limit)
+            except ConfigurationError as exc:
+                kind = type(exc)
+                raise kind(
+                    f"the limit function {self.function!r} returned {limit!r}: {exc}"
+                ) from exc
             if len(self._known) >= self._MAX_KNOWN:
                 self._known.clear()
             self._known[known] = limits
         return limits
+
+
+_OUTCOMES = {"closed": "the request is refused", "open": "the request passes without a limit"}
+
+
+def check_limit_error_policy(policy: object, algorithm: str = "token-bucket") -> None:
+    """Raises ConfigurationError for what is no value of the option `on_limit_error`."""
+    if policy in LIMIT_ERROR_POLICIES:
+        return
+    given: Any = policy
+    try:
+        as_limits(given, algorithm)
+    except ConfigurationError as exc:
+        kind = type(exc)
+        raise kind(
+            f"on_limit_error is {policy!r} ({exc}); expected 'raise', 'closed', 'open', or a limit "
+            "such as '10/minute'"
+        ) from exc

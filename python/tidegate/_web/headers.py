@@ -72,7 +72,13 @@ class Problems:
             limit.name: _problem(limit, "Try again in %d s.", "%d") for limit in limits
         }
         self._incurable = {
-            limit.name: _problem(limit, "It never lets through as much as this at once.", "null")
+            limit.name: _problem(
+                limit,
+                "It never lets through as much as this at once."
+                if limit.capacity
+                else "It lets nothing through.",
+                "null",
+            )
             for limit in limits
         }
         # What was told last: of a flood, all refusals of one second say the same. Replaced as a

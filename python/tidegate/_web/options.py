@@ -44,6 +44,7 @@ class CommonOptions(TypedDict, total=False):
     """The options of every signature."""
 
     exempt_when: Callable[[Any], Any] | None
+    on_limit_error: LimitLike | None
     on_refused: Callable[..., Any] | None
 
 
@@ -145,6 +146,7 @@ DEFAULTS: dict[str, Any] = {
     "cost": 1,
     "exempt_when": None,
     "exempt_methods": ("OPTIONS",),
+    "on_limit_error": "raise",
     "on_no_key": "address",
     "on_refused": None,
     "headers": FAMILIES,
@@ -237,6 +239,7 @@ _OF_REQUESTS = (
     "cost",
     "cost_after",
     "exempt_when",
+    "on_limit_error",
     "on_no_key",
     "on_refused",
     "headers",

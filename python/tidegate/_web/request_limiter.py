@@ -99,10 +99,23 @@ class RequestDecision(_core.RequestDecision):
         for charge in self.charges:
             await charge.undo(execution)
 
-    async def settle(self, request: Any, response: Any, execution: Execution) -> None:
-        """Charges what the response says that the request has cost."""
-        for charge in self.charges:
-            await charge.settle(request, response, execution)
+    async def settle(self, request: Any, response: Any, execution: Execution) -> RequestDecision:
+        """Charges what the response says that the request has cost.
+
+        Returns a decision whose fields tell of that.
+        """
+        charges = self.charges
+        found = [await charge.settle(request, response, execution) for charge in charges]
+        if all(each is None for each in found):
+            return self
+        # The limit that binds may be another one now.
+        standings = [
+            await charge.standing(execution) if each is None else each
+            for charge, each in zip(charges, found)
+        ]
+        binding = min(standings, key=lambda standing: standing.remaining)
+        now_ns = self.limits.limiter._now_ns()
+        return self.limiter.decide(self.limits, binding, now_ns, charges)
 
 
 # Bound once, since it is called for each request.
@@ -125,9 +138,9 @@ class RequestLimiter:
     `cost`, `cost_after` and `exempt_when` may be functions of the request that return their
     value or an awaitable of it. Nothing that they raise or return wrongly gets out of
     check(): it is logged, and the request is decided by the policy `on_no_key`, by a cost of
-    1, or as not exempt; without a limit it passes. `methods` are those of requests that
-    are charged at all, all where it is None. Raises ConfigurationError at construction for
-    what is not accepted. Thread-safe.
+    1, or as not exempt. A limit function that fails follows the policy of its DynamicLimit.
+    `methods` are those of requests that are charged at all, all where it is None. Raises
+    ConfigurationError at construction for what is not accepted. Thread-safe.
     """
 
     def __init__(
@@ -285,7 +298,10 @@ class RequestLimiter:
             return None
         if self._exempt_when is not None and await self._is_exempt(request, execution):
             return None
-        limits = self._limits or await self._limits_of(request, execution)
+        limits = self._limits
+        if limits is None:
+            assert self.dynamic_limit is not None
+            limits = await self.dynamic_limit.limits_of(request, execution, self.hooks)
         if limits is None:
             return None
         if key is _NOT_ASKED:
@@ -303,15 +319,6 @@ class RequestLimiter:
         """The decision on a request that is refused for having no key."""
         decision = charge.limits.offline_limiter.peek(_STAND_IN, _NEVER)
         return self._refused(request, charge, decision, None)
-
-    async def _limits_of(self, request: Any, execution: Execution) -> ActiveLimits | None:
-        assert self.dynamic_limit is not None
-        try:
-            limit = await execution.resolve(self.dynamic_limit.ask(request))
-            return None if limit is None else self.dynamic_limit.active(limit)
-        except Exception as exc:
-            self.hooks.log_throttled("the limit's function failed; the request passes", exc=exc)
-            return None
 
     async def _is_exempt(self, request: Any, execution: Execution) -> bool:
         assert self._exempt_when is not None
@@ -394,7 +401,8 @@ def check_cost(limits: Iterable[Limit], cost: object) -> None:
     if cost < 1:
         raise ConfigurationError(f"the cost is {cost}; {accepted}")
     for limit in limits:
-        if cost > limit.capacity:
+        # One of nothing lets nothing through, as it is meant to.
+        if cost > limit.capacity > 0:
             raise ConfigurationError(
                 f"the cost is {cost}, which {limit} never lets through; expected 1 to "
                 f"{limit.capacity}"

@@ -9,6 +9,7 @@ from typing import Any, Callable
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._limit import as_limits
 from tidegate._limiter import Limiter
+from tidegate._web.dynamic_limit import check_limit_error_policy
 from tidegate._web.headers import check_families
 from tidegate._web.options import DEFAULTS, methods_of
 from tidegate._web.request_limiter import RequestLimiter
@@ -31,6 +32,7 @@ _ORDER = (
     "cost",
     "exempt_when",
     "exempt_methods",
+    "on_limit_error",
     "on_no_key",
     "on_refused",
     "headers",
@@ -61,6 +63,7 @@ class Settings:
     cost: Any
     exempt_when: Any
     exempt_methods: frozenset[str]
+    on_limit_error: Any
     on_no_key: str
     on_refused: Any
     headers: Any
@@ -103,6 +106,7 @@ class Settings:
                 "algorithm",
                 "key",
                 "exempt_when",
+                "on_limit_error",
                 "on_no_key",
                 "on_refused",
                 "retry_jitter",
@@ -142,6 +146,8 @@ class Settings:
             if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
                 value = tuple(value)
             check_families(value)
+        if option == "on_limit_error":
+            check_limit_error_policy(value, self.algorithm)
         if option in ("cost", "exempt_when", "on_no_key", "on_refused", "retry_jitter"):
             # A request limiter of no limit knows what is accepted.
             nothing = Limiter("1000000000/second", storage=self.storage)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._core import Store
@@ -11,7 +12,8 @@ from tidegate._errors import ConfigurationError
 from tidegate._limiter import Limiter
 from tidegate._storage.uri import open_store
 from tidegate._web.active_limits import ActiveLimits
-from tidegate._web.dynamic_limit import DynamicLimit
+from tidegate._web.dynamic_limit import DynamicLimit, check_limit_error_policy
+from tidegate._web.options import limiter_of, of_requests
 from tidegate._web.request_limiter import RequestLimiter
 from tidegate.keys import peer
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from tidegate._limit import LimitLike
     from tidegate._storage.options import StorageLike
 
-__all__ = ["check_scope", "limiter_in_scope", "shared_store", "unique_scope"]
+__all__ = ["check_scope", "limiter_in_scope", "middleware_limiters", "shared_store", "unique_scope"]
 
 _lock = threading.Lock()
 _stores: dict[tuple[str, str], Store] = {}
@@ -44,6 +46,7 @@ def limiter_in_scope(
     prefix: str,
     clock: ClockLike,
     headers: Any,
+    on_limit_error: Any = "raise",
     **options: Any,
 ) -> RequestLimiter:
     """A request limiter whose limit, or the one that its function chooses, counts in `scope`."""
@@ -55,11 +58,40 @@ def limiter_in_scope(
     def activate(chosen: LimitLike) -> ActiveLimits:
         return ActiveLimits([limiter(chosen)], headers)
 
+    check_limit_error_policy(on_limit_error, algorithm)
     return RequestLimiter(
-        DynamicLimit(limit, activate) if callable(limit) else limiter(limit),
+        DynamicLimit(limit, activate, on_limit_error, algorithm)
+        if callable(limit)
+        else limiter(limit),
         address=peer,
         headers=headers,
         **options,
+    )
+
+
+def middleware_limiters(
+    limit: LimitLike | Callable[..., Any] | None, options: Any, storage_options: Mapping[str, Any]
+) -> tuple[Limiter, RequestLimiter]:
+    """The limiter and the request limiter of a middleware with `options`.
+
+    Where a function chooses the limit, the limiter is one of nothing in the same storage.
+    """
+    for_requests = of_requests(options)
+    if not callable(limit):
+        check_limit_error_policy(for_requests.pop("on_limit_error"), options.algorithm)
+        limiter = limiter_of(limit, options, storage_options)
+        return limiter, RequestLimiter(limiter, **for_requests)
+    options = SimpleNamespace(**vars(options))
+    options.storage = open_store(options.storage, storage_options)
+    limiter = limiter_of("0/second", options, {})
+    return limiter, limiter_in_scope(
+        limit,
+        scope="middleware",
+        store=limiter.storage,
+        algorithm=options.algorithm,
+        prefix=options.prefix,
+        clock=options.clock,
+        **for_requests,
     )
 
 

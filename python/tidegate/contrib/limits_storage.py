@@ -3,18 +3,21 @@
 Importing this module registers ``tidegate+memory://``, ``tidegate+shm://NAME``,
 ``tidegate+redis://HOST`` and their ``async+`` forms with `limits`: what follows
 ``tidegate+`` is a storage URI of tidegate. Fixed windows are aligned to the epoch, moving
-windows are sliding logs (beyond a million, sliding windows, which is logged), sliding windows
-are decided in integers; none lets more through than its limit, and a refused call is charged
-to none. The numbers that `limits` reports are
-tidegate's own, except that the reset of a sliding window is never said to be further away
-than one window, which is the longest that `limits` can express.
+windows are sliding logs (beyond the longest that the store keeps, sliding windows, which is
+logged), sliding windows are decided in integers; none lets more through than its limit, and a
+refused call is charged to none. The numbers that `limits` reports are tidegate's own, except
+that the reset of a sliding window is never said to be further away than one window, which is
+the longest that `limits` can express: it is early where the next unit comes later.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import hashlib
 import logging
 import math
+import re
 import time
 from typing import Any
 
@@ -25,8 +28,8 @@ from limits.aio.storage import Storage as AsyncStorage
 from limits.limits import GRANULARITIES
 from limits.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
 
-from tidegate._core import Decision, Limit
-from tidegate._errors import ConfigurationError, TidegateError
+from tidegate._core import Decision, Limit, RedisStore, ShmStore, Store
+from tidegate._errors import ArgumentTypeError, ConfigurationError, TidegateError
 from tidegate._limiter import Limiter
 
 __all__ = ["AsyncTidegateStorage", "TidegateStorage"]
@@ -45,7 +48,10 @@ _SCHEMES = [
 # Limiters are cheap to make again: what they count is in the store.
 _MAX_LIMITERS = 1024
 
-# The longest sliding log there is.
+# How often a shared memory, whose keys are not stored, was reset.
+_RESETS = Limit(2**32, "100 years", algorithm="fixed-window", name="resets")
+
+# The longest sliding log of any store.
 _MAX_LOG = 1_000_000
 
 
@@ -61,7 +67,7 @@ class _Limiters:
             )
         self._uri = rest
         self._clock = options.pop("clock", None)
-        self._prefix = options.pop("prefix", "tg")
+        self._prefix = _own_prefix(options.pop("prefix", "tg"))
         self._options = options
         self._open()
 
@@ -70,30 +76,90 @@ class _Limiters:
         self.probe = Limiter(
             limit, storage=self._uri, prefix=self._prefix, clock=self._clock, **self._options
         )
-        self.of = functools.lru_cache(maxsize=_MAX_LIMITERS)(self._make)
+        self._resets: Limiter | None = None
+        if isinstance(self.probe.storage, ShmStore):
+            self._resets = Limiter(
+                _RESETS, storage=self.probe.storage, prefix=self._prefix, clock=self._clock
+            )
+        self._most_log = self._longest_log()
+        self._known = functools.lru_cache(maxsize=_MAX_LIMITERS)(self._make)
 
-    def _make(self, algorithm: str, count: int, period: int) -> Limiter:
-        if algorithm == "sliding-log" and count > _MAX_LOG:
+    def of(self, algorithm: str, count: int, period: int) -> Limiter:
+        resets = 0 if self._resets is None else _used(self._resets.peek("resets"))
+        return self._known(algorithm, count, period, resets)
+
+    def _make(self, algorithm: str, count: int, period: int, resets: int) -> Limiter:
+        if algorithm == "sliding-log" and count > self._most_log:
             log.warning(
-                "rate limiting: a moving window of %d is beyond %d, and decided as a "
-                "sliding-window-counter",
-                *(count, _MAX_LOG),
+                "rate limiting: a moving window of %d is beyond %d, the most that the storage "
+                "remembers of a key, and decided as a sliding-window-counter",
+                *(count, self._most_log),
             )
             algorithm = "sliding-window"
+        return self._limiter(count, period, algorithm, resets)
+
+    def _longest_log(self) -> int:
+        """The largest count of a sliding log that the store accepts."""
+        low, high = 1, _MAX_LOG + 1
+        middle = _MAX_LOG
+        while low + 1 < high:
+            try:
+                self._limiter(middle, 1, "sliding-log")
+                low = middle
+            except ConfigurationError:
+                high = middle
+            middle = (low + high) // 2
+        return low
+
+    def _limiter(self, count: int, period: int, algorithm: str, resets: int = 0) -> Limiter:
         return Limiter(
             Limit(count, float(period), algorithm=algorithm),
             storage=self.probe.storage,
-            prefix=self._prefix,
+            prefix=f"{self._prefix}#{resets}" if resets else self._prefix,
             clock=self._clock,
         )
 
-    def forget(self) -> None:
-        """Makes every key as good as new, where nobody else uses the store."""
-        if self._uri.partition(":")[0] != "memory":
+    def forget(self) -> int | None:
+        """Forgets what the storages of this prefix have counted, in all processes, and nothing
+        else; tells how many keys that were, where it is known."""
+        store = self.probe.storage
+        if self._resets is not None:
+            self._resets.hit("resets")
+            return None
+        if not isinstance(store, RedisStore):
+            self._open()
+            return None
+        if "cluster" in self._uri.partition(":")[0]:
             raise NotImplementedError(
-                "a store that other processes share is not cleared as a whole; clear(key) is"
+                "the keys of a Redis Cluster are on many servers and are not cleared as a whole; "
+                "expected is clear(key), or a storage of another scheme"
             )
-        self._open()
+        removed = _remove_keys(store, self._prefix)
+        store._forget_refusals()
+        return removed
+
+
+def _own_prefix(prefix: Any) -> str:
+    """The prefix under which only storages of this module count, short enough that Redis keys
+    begin with it as it is."""
+    if not isinstance(prefix, str):
+        raise ArgumentTypeError(
+            f"the prefix is {prefix!r} of type {type(prefix).__name__}; expected a str"
+        )
+    plain = re.fullmatch(r"[A-Za-z0-9_.:/-]{0,40}", prefix) is not None
+    name = prefix if plain else hashlib.sha256(prefix.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{name[:40]}/limits"
+
+
+def _remove_keys(store: RedisStore, prefix: str) -> int:
+    removed = 0
+    cursor = "0"
+    while True:
+        cursor, keys = store.command(["SCAN", cursor, "MATCH", f"{prefix}:*", "COUNT", "1000"])
+        if keys:
+            removed += store.command(["UNLINK", *keys])
+        if cursor == "0":
+            return removed
 
 
 def _read(key: str) -> tuple[int, int]:
@@ -139,7 +205,17 @@ class TidegateStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport)
         self, uri: str | None = None, wrap_exceptions: bool = False, **options: Any
     ) -> None:
         super().__init__(uri, wrap_exceptions=wrap_exceptions)
+        self._made_with = uri, wrap_exceptions, dict(options)
         self._limiters = _Limiters(uri, options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What a memory store has counted stays where it is.
+        return _restored, (type(self), *self._made_with)
+
+    @property
+    def storage(self) -> Store:
+        """The store that counts, as other storages of `limits` have one."""
+        return self._limiters.probe.storage
 
     @property
     def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:
@@ -171,9 +247,11 @@ class TidegateStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport)
         return not self._limiters.probe.peek("check").degraded
 
     def reset(self) -> int | None:
-        """Clears a memory store. Raises NotImplementedError for one that others share."""
-        self._limiters.forget()
-        return None
+        """Forgets what storages of this prefix have counted, in every process, and no more.
+
+        Of Redis it tells how many keys that were; raises NotImplementedError for a Redis Cluster.
+        """
+        return self._limiters.forget()
 
     def clear(self, key: str) -> None:
         count, period = _read(key)
@@ -230,7 +308,17 @@ class AsyncTidegateStorage(
         self, uri: str | None = None, wrap_exceptions: bool = False, **options: Any
     ) -> None:
         super().__init__(uri, wrap_exceptions=wrap_exceptions)
+        self._made_with = uri, wrap_exceptions, dict(options)
         self._limiters = _Limiters(uri, options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What a memory store has counted stays where it is.
+        return _restored, (type(self), *self._made_with)
+
+    @property
+    def storage(self) -> Store:
+        """The store that counts, as other storages of `limits` have one."""
+        return self._limiters.probe.storage
 
     @property
     def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:
@@ -264,9 +352,8 @@ class AsyncTidegateStorage(
         return not (await _peek(self._limiters.probe, "check")).degraded
 
     async def reset(self) -> int | None:
-        """Clears a memory store. Raises NotImplementedError for one that others share."""
-        self._limiters.forget()
-        return None
+        """As TidegateStorage.reset()."""
+        return await asyncio.get_running_loop().run_in_executor(None, self._limiters.forget)
 
     async def clear(self, key: str) -> None:
         count, period = _read(key)
@@ -315,6 +402,10 @@ class AsyncTidegateStorage(
         if decision.remaining in (0, limit):
             return decision, decision
         return decision, await _peek(limiter, key, decision.remaining + 1)
+
+
+def _restored(kind: Any, uri: str | None, wrap_exceptions: bool, options: dict[str, Any]) -> Any:
+    return kind(uri, wrap_exceptions, **options)
 
 
 async def _peek(limiter: Limiter, key: str, cost: int = 1) -> Decision:

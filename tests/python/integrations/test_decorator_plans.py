@@ -88,7 +88,7 @@ def test_stacked_limits_are_one_plan(kind, clock):
     last = service.ask(user="b", tenant="t")
     assert last.status_code == 200
     assert last.headers["ratelimit-policy"] == '"3/minute";q=3;w=60, "2/minute";q=2;w=60'
-    assert last.headers["ratelimit"] == '"3/minute";r=0;t=60'
+    assert last.headers["ratelimit"] == '"3/minute";r=0;t=20'
     refused = service.ask(user="b", tenant="t")
     assert refused.status_code == 429
     assert refused.headers["x-ratelimit-limit"] == "3"
@@ -146,14 +146,15 @@ def test_a_limit_that_is_chosen(kind, clock, caplog):
     def chosen(request):
         return plans[user(request)]
 
-    service = Service(kind, rate_limit(chosen, key=user, clock=clock))
+    limited = rate_limit(chosen, key=user, clock=clock, on_limit_error="open")
+    service = Service(kind, limited)
     assert [service.ask(user="free").status_code for _ in range(3)] == [200, 429, 429]
     assert [service.ask(user="pro").status_code for _ in range(4)] == [200, 200, 200, 429]
     assert [service.ask(user="staff").status_code for _ in range(4)] == [200] * 4
     with caplog.at_level(logging.ERROR):
         assert service.ask(user="odd").status_code == 200
         assert service.ask(user="nobody").status_code == 200
-    assert ["the limit's function failed" in line for line in caplog.messages] == [True]
+    assert ["the limit function failed" in line for line in caplog.messages] == [True]
     # What was counted outlives the choice.
     plans["free"] = "3/minute"
     assert service.ask(user="free").status_code == 200
@@ -178,8 +179,8 @@ def test_an_async_choice_and_cost(clock):
         return response["tokens"]
 
     service = Service("fastapi", rate_limit(chosen, key=user, clock=clock, cost_after=cost_after))
-    assert service.ask(user="a", tokens=9).headers["ratelimit"] == '"10/minute";r=9;t=6'
-    assert service.ask(user="a", tokens=9).headers["ratelimit"] == '"10/minute";r=0;t=60'
+    assert service.ask(user="a", tokens=9).headers["ratelimit"] == '"10/minute";r=1;t=6'
+    assert service.ask(user="a", tokens=9).headers["ratelimit"] == '"10/minute";r=0;t=6'
 
 
 def after(request, response):
@@ -195,10 +196,32 @@ def test_the_cost_that_comes_after(kind, clock, before, tokens, left):
         "100/minute", key=user, cost=before, cost_after=after, clock=clock, storage=store, scope="s"
     )
     service = Service(kind, decorate)
-    assert service.ask(user="a", tokens=tokens).status_code == 200
+    answer = service.ask(user="a", tokens=tokens)
+    assert answer.status_code == 200
+    assert answer.headers["x-ratelimit-remaining"] == str(left)
+    assert "retry-after" not in answer.headers
     limiter = tg.Limiter("100/minute", storage=store, prefix="tg:s", clock=clock)
     assert limiter.peek("a").remaining == left
     assert limiter.stats().denied == 0
+
+
+def test_the_fields_tell_what_the_cost_that_comes_after_has_left(kind, clock):
+    service = Service(kind, rate_limit("100/minute", key=user, cost=50, cost_after=after))
+    told = [service.ask(user="a", tokens=10).headers["x-ratelimit-remaining"] for _ in range(3)]
+    assert told == ["90", "80", "70"]
+
+
+def test_the_fields_tell_of_the_limit_that_binds_after_the_cost_is_known(kind, clock):
+    def decorate(view):
+        requests = rate_limit("20/minute", key=user, clock=clock)
+        tokens = rate_limit("100/minute", key=user, cost=90, cost_after=after, clock=clock)
+        return requests(tokens(view))
+
+    service = Service(kind, decorate)
+    # Before, 10 tokens and 19 requests were left, and now 99 tokens are.
+    assert service.ask(user="a", tokens=1).headers["ratelimit"] == '"20/minute";r=19;t=3'
+    # Now 18 requests and 9 tokens are left.
+    assert service.ask(user="a", tokens=90).headers["ratelimit"] == '"100/minute";r=9;t=1'
 
 
 def test_requests_and_tokens_in_one_plan(kind, clock):
@@ -214,7 +237,7 @@ def test_requests_and_tokens_in_one_plan(kind, clock):
     assert refused.headers["x-ratelimit-limit"] == "1000"
     # The refused one has cost no request.
     clock.advance(3)
-    assert service.ask(user="a", tokens=100).headers["ratelimit"] == '"1000/minute";r=0;t=60'
+    assert service.ask(user="a", tokens=100).headers["ratelimit"] == '"1000/minute";r=0;t=1'
 
 
 @pytest.mark.parametrize("wrong", [lambda r, x: -1, lambda r, x: "5", lambda r, x: x["none"]])
@@ -267,7 +290,7 @@ def test_starlette_endpoints(clock):
     client = TestClient(Starlette(routes=[Route("/items", Items)]))
     told = [client.get("/items"), client.post("/items"), client.get("/items")]
     assert [response.status_code for response in told] == [200, 200, 429]
-    assert told[1].headers["ratelimit"] == '"2/minute";r=0;t=60'
+    assert told[1].headers["ratelimit"] == '"2/minute";r=0;t=30'
 
 
 def test_async_views_of_flask(clock):

@@ -239,6 +239,9 @@ def test_cost_after(app, clock):
         return {"tokens": count}
 
     assert statuses(app, "/tokens/1", "/tokens/9", "/tokens/1") == [200, 200, 429]
+    clock.advance(60)
+    told = app.test_client().get("/tokens/1").headers
+    assert (told["X-RateLimit-Remaining"], told["RateLimit"]) == ("9", '"10/minute";r=9;t=6')
     with pytest.raises(tg.ConfigurationError, match="cost_after"):
         limiter.limit("1/minute", cost_after=lambda *_: 1)(flask.Blueprint("x", __name__))
 

@@ -30,7 +30,7 @@ def untouched(limiter: tg.Limiter, key: str | bytes = "k") -> bool:
 @pytest.mark.parametrize(
     "text",
     [
-        "", " ", "abc", "100", "100/", "/minute", "100/parsec", "0/minute", "-1/minute",
+        "", " ", "abc", "100", "100/", "/minute", "100/parsec", "0/minute burst 5", "-1/minute",
         "1.5/minute", "1e3/minute", "100 minute", "100//minute", "100/0 seconds", "100/minute x",
         "100/minute burst", "100/minute burst 0", "100/minute burst -1", "100/-5 seconds",
         "99999999999999999999/second", "1/99999999999 years", "1/0.0000000001 seconds",
@@ -48,7 +48,7 @@ def test_wrong_limit_texts(text: str) -> None:
 @pytest.mark.parametrize(
     ("args", "kwargs", "said"),
     [
-        ((0, 60), {}, "count of a limit is 0"),
+        ((0, 60), {"algorithm": "concurrency"}, "count of a limit is 0"),
         ((-5, 60), {}, "-5"),
         ((True, 60), {}, "True"),
         ((1.5, 60), {}, "1.5"),

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import pickle
 import time
 import uuid
 
 import pytest
+import tidegate
 import tidegate.limits
 from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 from flask import Flask
 from flask_limiter import Limiter as FlaskLimiter
+from flask_limiter.commands import cli as flask_limiter_commands
 from limits import parse, strategies
 from limits.aio import strategies as aio_strategies
 from limits.storage import storage_from_string
@@ -65,6 +68,16 @@ class Awaited:
 def async_strategy(name, uri, **options):
     storage = storage_from_string("async+" + uri, **options)
     return Awaited(aio_strategies.STRATEGIES[name](storage))
+
+
+def storage_of(limiter):
+    return getattr(limiter, "_inner", limiter).storage
+
+
+def reset(limiter):
+    found = storage_of(limiter).reset()
+    if asyncio.iscoroutine(found):
+        asyncio.run(found)
 
 
 @pytest.fixture(params=[strategy, async_strategy], ids=["sync", "async"])
@@ -143,19 +156,65 @@ def test_a_limit_of_nothing_lets_nothing_through(make, name, uri):
     limiter.clear(limit, "user")
 
 
-def test_reset_clears_memory_and_refuses_shared_stores(uri):
-    storage = storage_from_string(uri, clock=ManualClock(start_ns=0))
-    limiter = strategies.FixedWindowRateLimiter(storage)
+@pytest.mark.parametrize("name", NAMES)
+def test_reset_forgets_what_it_has_counted_and_nothing_else(make, name, uri):
+    clock = ManualClock(start_ns=600 * 10**9)
+    limiter = make(name, uri, clock=clock)
+    elsewhere = make(name, uri, clock=clock, prefix="elsewhere")
     limit = parse("1/minute")
-    assert storage.check()
-    assert limiter.hit(limit, "user")
-    if "memory" not in uri:
-        with pytest.raises(NotImplementedError, match="share"):
-            storage.reset()
-        assert not limiter.hit(limit, "user")
-    else:
-        storage.reset()
+    # Of another user of the store, under the prefix that is the default of all.
+    bystander = tidegate.Limiter("1/minute", storage=storage_of(limiter).storage, clock=clock)
+    for _ in range(3):
         assert limiter.hit(limit, "user")
+        assert not limiter.hit(limit, "user")
+        reset(limiter)
+    assert limiter.hit(limit, "user")
+    assert bystander.hit("user")
+    assert elsewhere.hit(limit, "user")
+    reset(limiter)
+    assert not bystander.hit("user")
+    assert not elsewhere.hit(limit, "user")
+
+
+def test_reset_is_seen_by_other_storages_of_the_store(uri):
+    if "memory" in uri:
+        pytest.skip("a memory store is one storage's")
+    clock = ManualClock(start_ns=600 * 10**9)
+    here, there = (strategy("moving-window", uri, clock=clock) for _ in range(2))
+    limit = parse("1/minute")
+    assert here.hit(limit, "user")
+    assert not there.test(limit, "user")
+    here.storage.reset()
+    assert there.test(limit, "user")
+
+
+@pytest.mark.parametrize("prefix", ["a b*", "x" * 100, "[ab]", ""])
+def test_reset_knows_any_prefix(uri, prefix):
+    clock = ManualClock(start_ns=600 * 10**9)
+    mine = strategy("fixed-window", uri, clock=clock, prefix=prefix)
+    other = strategy("fixed-window", uri, clock=clock, prefix=f"{prefix}z")
+    limit = parse("1/minute")
+    assert mine.hit(limit, "user")
+    assert other.hit(limit, "user")
+    mine.storage.reset()
+    assert mine.hit(limit, "user")
+    assert not other.hit(limit, "user")
+
+
+@pytest.mark.parametrize("kind", ["", "async+"])
+def test_storages_pickle(kind, uri):
+    storage = storage_from_string(kind + uri)
+    copied = pickle.loads(pickle.dumps(storage))
+    assert type(copied) is type(storage)
+    assert type(copied.storage) is type(storage.storage)
+
+
+def test_the_configuration_of_flask_limiter_can_be_shown(uri):
+    app = Flask(__name__)
+    FlaskLimiter(lambda: "f", app=app, storage_uri=uri, default_limits=["2/day"])
+    shown = app.test_cli_runner().invoke(flask_limiter_commands, ["config"])
+    assert shown.exception is None
+    assert "TidegateStorage" in shown.output
 
 
 def test_what_is_not_accepted_is_said_at_once():
@@ -172,7 +231,8 @@ def test_limiters_are_bounded():
     for amount in range(1, 3000):
         storage.acquire_entry("key", amount, 60)
     assert (
-        storage._limiters.of.cache_info().currsize == tidegate.contrib.limits_storage._MAX_LIMITERS
+        storage._limiters._known.cache_info().currsize
+        == tidegate.contrib.limits_storage._MAX_LIMITERS
     )
 
 
@@ -220,6 +280,22 @@ def test_a_moving_window_beyond_the_longest_log_is_a_sliding_one(make, uri, capl
     assert not limiter.hit(limit, "user")
     assert limiter.get_window_stats(limit, "user").remaining == 0
     assert caplog.text.count("a moving window of 2000000") == 1
+
+
+def test_a_moving_window_beyond_what_the_store_remembers_is_a_sliding_one(make, caplog):
+    name = f"tidegate-test-{uuid.uuid4().hex}"
+    uri = f"tidegate+shm://{name}?capacity=100000"
+    try:
+        limiter = make("moving-window", uri, clock=ManualClock(start_ns=600 * 10**9))
+        assert "moving window" not in caplog.text
+        within, beyond = parse("16384/minute"), parse("16385/minute")
+        assert limiter.hit(within, "user")
+        assert "moving window" not in caplog.text
+        assert [limiter.hit(beyond, "user", cost=16_384), limiter.hit(beyond, "user")] == [True] * 2
+        assert not limiter.hit(beyond, "user")
+        assert caplog.text.count("a moving window of 16385 is beyond 16384") == 1
+    finally:
+        ShmStore.remove(name)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,158 @@
+"""A limit with an id keeps what was used when its number changes."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+import tidegate as tg
+from hypothesis import given
+from hypothesis import strategies as st
+from tidegate._core import ShmStore
+
+NOW = 1_700_000_000 * 10**9
+ALGORITHMS = ("token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log")
+COUNTS = st.integers(1, 40)
+
+
+def limiters(storage: str, algorithm: str, *counts: int) -> tuple[tg.ManualClock, list[tg.Limiter]]:
+    """One limiter for each count, of one id."""
+    clock = tg.ManualClock(NOW)
+    first = tg.Limiter(
+        tg.Limit(counts[0], 60, algorithm=algorithm, id="api"), storage=storage, clock=clock
+    )
+    others = [
+        tg.Limiter(
+            tg.Limit(count, 60, algorithm=algorithm, id="api"), storage=first.storage, clock=clock
+        )
+        for count in counts[1:]
+    ]
+    return clock, [first, *others]
+
+
+@pytest.fixture
+def shm() -> str:
+    return f"shm://tidegate-test-{uuid.uuid4().hex}?capacity=1000"
+
+
+def check_a_change(storage: str, algorithm: str, before: int, after: int, used: int) -> None:
+    _, (old, new) = limiters(storage, algorithm, before, after)
+    key = uuid.uuid4().hex
+    used = min(used, before)
+    if used:
+        assert old.hit(key, used)
+    assert new.peek(key).remaining == max(0, after - used)
+    if after > used:
+        assert new.hit(key, after - used)
+    assert not new.hit(key)
+    # And back: a raised limit helps at once.
+    if before > after:
+        expected = before - max(after, min(used, after))
+        assert old.peek(key).remaining in (expected, before - used)
+
+
+@given(algorithm=st.sampled_from(ALGORITHMS), before=COUNTS, after=COUNTS, used=st.integers(0, 40))
+def test_the_units_used_stay_when_the_count_changes(
+    algorithm: str, before: int, after: int, used: int
+) -> None:
+    check_a_change("memory://", algorithm, before, after, used)
+
+
+@pytest.mark.parametrize(("before", "after", "used"), [(10, 20, 10), (20, 10, 15), (7, 3, 2)])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_units_used_stay_in_shared_memory(
+    shm: str, algorithm: str, before: int, after: int, used: int
+) -> None:
+    try:
+        check_a_change(shm, algorithm, before, after, used)
+    finally:
+        ShmStore.remove(shm[len("shm://") :].partition("?")[0])
+
+
+@given(
+    algorithm=st.sampled_from(ALGORITHMS),
+    before=COUNTS,
+    after=COUNTS,
+    used=st.integers(1, 40),
+    cost=st.integers(1, 10),
+)
+def test_the_wait_after_a_change_is_exact(
+    algorithm: str, before: int, after: int, used: int, cost: int
+) -> None:
+    clock, (old, new) = limiters("memory://", algorithm, before, after)
+    old.hit("k", min(used, before))
+    decision = new.hit("k", cost)
+    if decision.allowed or cost > after:
+        return
+    wait_ns = round(decision.retry_after * 1e9)
+    assert 0 < wait_ns <= 2 * 60 * 10**9
+    clock.advance_ns(wait_ns - 1)
+    assert not new.peek("k", cost)
+    clock.advance_ns(1)
+    assert new.hit("k", cost)
+
+
+@given(
+    algorithm=st.sampled_from(ALGORITHMS),
+    calls=st.lists(st.tuples(COUNTS, st.integers(1, 5), st.integers(0, 20_000)), max_size=40),
+)
+def test_a_count_that_changes_with_each_call_admits_no_more_than_the_largest(
+    algorithm: str, calls: list[tuple[int, int, int]]
+) -> None:
+    if not calls:
+        return
+    most = max(count for count, _, _ in calls)
+    clock, made = limiters("memory://", algorithm, most, *(count for count, _, _ in calls))
+    reference = tg.Limiter(tg.Limit(most, 60, algorithm=algorithm), clock=clock)
+    for limiter, (count, cost, pause_ms) in zip(made[1:], calls):
+        clock.advance_ns(pause_ms * 10**6)
+        if limiter.hit("k", cost).allowed:
+            # What the smaller count admits the larger would have.
+            assert reference.hit("k", cost).allowed, count
+
+
+@pytest.mark.parametrize("algorithm", [*ALGORITHMS, "concurrency"])
+def test_without_an_id_each_number_counts_on_its_own(algorithm: str) -> None:
+    clock = tg.ManualClock(NOW)
+    first = tg.Limiter("5/minute", algorithm=algorithm, clock=clock)
+    other = tg.Limiter("6/minute", algorithm=algorithm, clock=clock, storage=first.storage)
+    first.hit("k", 5)
+    assert other.peek("k").remaining == 6
+
+
+def test_another_period_begins_anew() -> None:
+    clock = tg.ManualClock(NOW)
+    first = tg.Limiter(tg.Limit("5/minute", id="api"), clock=clock)
+    other = tg.Limiter(tg.Limit("5/hour", id="api"), clock=clock, storage=first.storage)
+    first.hit("k", 5)
+    assert other.peek("k").remaining == 5
+
+
+def test_refunds_and_resets_reach_a_count_that_another_number_wrote() -> None:
+    _, (old, new) = limiters("memory://", "token-bucket", 10, 30)
+    decision = old.hit("k", 10)
+    new.refund("k", 4, decision=decision)
+    assert new.peek("k").remaining == 24
+    assert old.peek("k").remaining == 4
+    old.reset("k")
+    assert new.peek("k").remaining == 30
+
+
+def test_a_lowered_bucket_is_full_and_not_overfull() -> None:
+    clock, (old, new) = limiters("memory://", "token-bucket", 100, 10)
+    old.hit("k", 100)
+    refused = new.hit("k")
+    assert refused.retry_after == 6.0
+    clock.advance(6)
+    assert new.hit("k")
+
+
+def test_of_one_id_a_limiter_has_one_number() -> None:
+    with pytest.raises(tg.ConfigurationError, match="two limits have the id 'api': 5/minute and 6"):
+        tg.Limiter([tg.Limit("5/minute", id="api"), tg.Limit("6/minute", id="api")])
+    with pytest.raises(
+        tg.ConfigurationError, match="the count of a limit with an id is 4294967296"
+    ):
+        tg.Limit(2**32, 60, id="api")
+    with pytest.raises(tg.ConfigurationError, match="the id is '' .*expected 1 to 200"):
+        tg.Limit("5/minute", id="")

@@ -1,0 +1,69 @@
+"""replay() takes logs as they come: unordered, with datetimes, and in the wrong unit."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from datetime import datetime, timedelta, timezone
+
+import numpy
+import pytest
+import tidegate as tg
+
+SECOND = 10**9
+START = 1_700_000_000 * SECOND
+
+
+@pytest.mark.parametrize("algorithm", ["token-bucket", "fixed-window", "sliding-log"])
+def test_times_that_run_backwards_are_taken_in_order(algorithm):
+    # One each second where one each second may pass: nothing is refused.
+    times = [START + n * SECOND for n in range(2000)]
+    decisions = tg.replay("1/second", ["k"] * 2000, times[::-1], algorithm=algorithm)
+    assert sum(not decision.allowed for decision in decisions) == 0
+
+
+def test_decisions_stay_with_their_requests():
+    times = [START + n * SECOND // 3 for n in range(200)]
+    keys = [f"k{n % 3}" for n in range(200)]
+    costs = [1 + n % 2 for n in range(200)]
+    wanted = tg.replay("3/minute", keys, times, costs)
+    order = random.Random(7).sample(range(200), 200)
+    shuffled = [[given[at] for at in order] for given in (keys, times, costs)]
+    assert tg.replay("3/minute", *shuffled) == [wanted[at] for at in order]
+
+
+def test_requests_of_one_time_stay_in_their_order():
+    decisions = tg.replay("2/minute", ["k"] * 4, [START + 5, START, START, START])
+    assert [decision.allowed for decision in decisions] == [False, True, True, False]
+
+
+def test_datetimes():
+    start = datetime(2024, 2, 29, 12, tzinfo=timezone(timedelta(hours=5)))
+    times = [start + timedelta(microseconds=n) for n in (0, 1, 60_000_000, 59_999_999)]
+    ns = [int(start.timestamp()) * SECOND + n * 1000 for n in (0, 1, 60_000_000, 59_999_999)]
+    assert tg.replay("1/minute", ["k"] * 4, times) == tg.replay("1/minute", ["k"] * 4, ns)
+    array = numpy.array(ns).astype("datetime64[ns]").astype("datetime64[us]")
+    assert tg.replay("1/minute", ["k"] * 4, array) == tg.replay("1/minute", ["k"] * 4, ns)
+    with pytest.raises(tg.ConfigurationError, match=r"2024.*no time zone.*expected"):
+        tg.replay("1/minute", ["k"], [datetime(2024, 2, 29)])
+
+
+@pytest.mark.parametrize(
+    ("unit", "scale"), [("seconds", 1), ("milliseconds", 10**3), ("microseconds", 10**6)]
+)
+def test_another_unit_than_nanoseconds_is_suspected(unit, scale):
+    times = [1_700_000_001 * scale + n for n in range(3)]
+    with pytest.warns(UserWarning, match=f"look like {unit}") as caught:
+        tg.replay("1/minute", ["k"] * 3, times)
+    assert str(times[0]) in str(caught[0].message)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    "times",
+    [[], [0, 1, 2], [n * SECOND for n in range(1, 5)], [START], [5_000_000_000_000_000]],
+)
+def test_nanoseconds_are_not_suspected(times):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tg.replay("1/minute", ["k"] * len(times), times)
