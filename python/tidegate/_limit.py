@@ -69,10 +69,14 @@ def check_names(limits: Iterable[Limit]) -> None:
     named: dict[str, Limit] = {}
     for limit in limits:
         known = named.setdefault(limit.name, limit)
-        if str(known) != str(limit):
+        if (str(known), known.algorithm) != (str(limit), limit.algorithm):
+            told = [str(known), str(limit)]
+            if told[0] == told[1]:
+                told = [f"{known} ({known.algorithm})", f"{limit} ({limit.algorithm})"]
             raise ConfigurationError(
-                f"two limits have the name {limit.name!r}: {known} and {limit}; accepted are "
-                "names that tell them apart"
+                f"two limits have the name {limit.name!r}: {told[0]} and {told[1]}; accepted are "
+                f"names that tell them apart, such as Limit({str(limit)!r}, "
+                f"algorithm={limit.algorithm!r}, name='strict')"
             )
 
 

@@ -153,9 +153,9 @@ class RateLimitMiddleware:
         self, request: HttpRequest, response: HttpResponseBase, outcome: RequestDecision | None
     ) -> HttpResponseBase:
         for nearer in reversed(request.META.pop(DECISIONS, ())):
-            extend(response.headers, nearer.text_fields())
+            extend(response.headers, nearer)
         if outcome is not None:
-            extend(response.headers, outcome.text_fields())
+            extend(response.headers, outcome)
         return response
 
 

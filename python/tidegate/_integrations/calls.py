@@ -250,7 +250,7 @@ class _DjangoCall:
 
     def with_headers(self, result: Any, outcome: RequestDecision) -> Any:
         if isinstance(result, self._django.response.HttpResponseBase):
-            extend(result.headers, outcome.text_fields())
+            extend(result.headers, outcome)
         return result
 
     def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:
