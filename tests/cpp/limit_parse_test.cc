@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(
     Texts, RefusesTest,
     ::testing::Values(""sv, " "sv, "\t"sv, "/"sv, "100"sv, "100/"sv, "100 per"sv, "/minute"sv,
                       "minute"sv, "100minute"sv, "100 minute"sv, "100//minute"sv,
-                      "100/per minute"sv, "0/minute"sv, "-1/minute"sv, "+1/minute"sv,
+                      "100/per minute"sv, "0/minute burst 5"sv, "-1/minute"sv, "+1/minute"sv,
                       "1.5/minute"sv, "1e3/minute"sv, "0x10/minute"sv, "100/minutes s"sv,
                       "100/fortnight"sv, "100/ss"sv, "100/minute,"sv, "100/0 minutes"sv,
                       "100/-1 minute"sv, "100/.5 s"sv, "100/1. s"sv, "100/1.2.3 s"sv,
