@@ -32,7 +32,7 @@ constexpr Unit kUnits[] = {
     {3'600 * kSecond, Calendar::kNone, {"h", "hour", "hr"}},
     {86'400 * kSecond, Calendar::kNone, {"d", "day"}},
     {604'800 * kSecond, Calendar::kNone, {"w", "week", "wk"}},
-    {int64_t{30} * 86'400 * kSecond, Calendar::kMonth, {"month", "mo", "mon"}},
+    {int64_t{30} * 86'400 * kSecond, Calendar::kMonth, {"month"}},
     {int64_t{365} * 86'400 * kSecond, Calendar::kYear, {"year", "y", "yr"}},
 };
 
@@ -55,11 +55,16 @@ class Reader {
   }
 
   // A run of letters, in lower case; empty where there is none.
-  std::string Word() {
+  std::string Word() { return AsWritten(/*lower=*/true); }
+
+  // The same with capitals kept; reads nothing.
+  std::string NextWord() const { return Reader(rest_).AsWritten(/*lower=*/false); }
+
+  std::string AsWritten(bool lower) {
     SkipBlanks();
     std::string word;
     while (!rest_.empty() && IsLetter(rest_.front())) {
-      word += static_cast<char>(rest_.front() | 0x20);
+      word += lower ? static_cast<char>(rest_.front() | 0x20) : rest_.front();
       rest_.remove_prefix(1);
     }
     return word;
@@ -200,8 +205,14 @@ absl::StatusOr<Limit> Limit::Parse(std::string_view text, const LimitSpec& defau
       return Unreadable(text, "the multiple of the unit is no number");
     }
   }
+  const std::string as_written = in.NextWord();
   const std::string word = in.Word();
   const Unit* unit = FindUnit(word);
+  if (as_written == "M" || word == "mo" || word == "mon") {
+    return Unreadable(text, absl::StrCat("the unit ", as_written,
+                                         " could be minutes or months, which are written m or "
+                                         "minute, and month"));
+  }
   if (unit == nullptr) {
     return Unreadable(text, word.empty() ? "the unit is missing" : "the unit is unknown");
   }

@@ -69,10 +69,14 @@ def check_names(limits: Iterable[Limit]) -> None:
     named: dict[str, Limit] = {}
     for limit in limits:
         known = named.setdefault(limit.name, limit)
-        if str(known) != str(limit):
+        if (str(known), known.algorithm) != (str(limit), limit.algorithm):
+            texts = [str(known), str(limit)]
+            if texts[0] == texts[1]:
+                texts = [f"{known} ({known.algorithm})", f"{limit} ({limit.algorithm})"]
             raise ConfigurationError(
-                f"two limits have the name {limit.name!r}: {known} and {limit}; expected "
-                "names that tell them apart"
+                f"two limits have the name {limit.name!r}: {texts[0]} and {texts[1]}; expected "
+                f"names that tell them apart, such as Limit({str(limit)!r}, "
+                f"algorithm={limit.algorithm!r}, name='strict')"
             )
 
 

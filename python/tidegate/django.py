@@ -70,10 +70,10 @@ class RateLimitMiddleware:
     TIDEGATE is a dict of LIMIT, KEY (a function of the request, "package.module:function",
     "ip", "user" or "user_or_ip"), COST, EXEMPT_WHEN, EXEMPT_METHODS, STORAGE,
     STORAGE_OPTIONS, ALGORITHM, PREFIX, CLOCK, ON_LIMIT_ERROR, ON_NO_KEY, ON_REFUSED (a function
-    of request and decision that returns a response), HEADERS, RETRY_JITTER and ENABLED, which is
-    read for each request. They are the options of tidegate.asgi.RateLimitMiddleware. Without
-    LIMIT it adds the fields of limits on views to responses that Django makes of exceptions, and
-    no more.
+    of request and decision that returns a response, or an exception to raise), HEADERS,
+    RETRY_JITTER and ENABLED, which is read for each request. They are the options of
+    tidegate.asgi.RateLimitMiddleware. Without LIMIT it adds the fields of limits on views to
+    responses that Django makes of exceptions, and no more.
 
     Each client has one count for the project, whatever the path. It stands as far up as it
     can, below AuthenticationMiddleware where KEY asks for the user. It is for
@@ -141,8 +141,10 @@ class RateLimitMiddleware:
         self, request: HttpRequest, outcome: RequestDecision, execution: Execution
     ) -> HttpResponseBase:
         response = await outcome.service_answer(
-            request, execution, accepts=_is_response, expected="an HttpResponse"
+            request, execution, accepts=_is_answer, expected="an HttpResponse or an exception"
         )
+        if isinstance(response, Exception):
+            raise response
         if response is USUAL:
             response = HttpResponse(
                 outcome.problem(), status=429, content_type=PROBLEM_TYPE.decode()
@@ -153,9 +155,9 @@ class RateLimitMiddleware:
         self, request: HttpRequest, response: HttpResponseBase, outcome: RequestDecision | None
     ) -> HttpResponseBase:
         for nearer in reversed(request.META.pop(DECISIONS, ())):
-            extend(response.headers, nearer.text_fields())
+            extend(response.headers, nearer)
         if outcome is not None:
-            extend(response.headers, outcome.text_fields())
+            extend(response.headers, outcome)
         return response
 
 
@@ -211,8 +213,8 @@ def _unless_disabled(exempt_when: Any) -> Any:
     return exempt
 
 
-def _is_response(answer: Any) -> bool:
-    return isinstance(answer, HttpResponseBase)
+def _is_answer(answer: Any) -> bool:
+    return isinstance(answer, (HttpResponseBase, Exception))
 
 
 def _is_enabled() -> bool:

@@ -74,9 +74,10 @@ def client_ip(
     connections that have no address. Starting from the connection's own address, as long as
     an address is a trusted proxy's, the one that it forwarded for is looked at, from the
     right of the header to the left; the first that is not trusted is the client's. `hops` is
-    the number of proxies in front of the service: alone, it takes the address that the
-    outermost of them saw, whoever connects, and with `trusted_proxies` it is how many of
-    them are believed at most. Without either no header is read.
+    how many of them are believed at most. Where the addresses of the proxies are not known, and
+    nobody else can connect, ``trusted_proxies=["0.0.0.0/0", "::/0", "unix"]`` says so, and `hops`
+    is the number of proxies: the address that the outermost of them saw is taken. Without
+    `trusted_proxies` no header is read, and `hops` is refused: anybody could send the header.
 
     `header` is the one that the proxies write: a list of addresses as in X-Forwarded-For, or
     ``"forwarded"`` of RFC 7239. Only one is read, for a proxy passes on the other as a stranger
@@ -95,7 +96,16 @@ def client_ip(
     if not 1 <= ipv6_prefix <= 128:
         raise ConfigurationError(f"ipv6_prefix is {ipv6_prefix}; expected 1 to 128")
     read = forwarded_nodes if name == "forwarded" else listed_nodes
-    anyone = hops is not None and not networks and not trusts_unix
+    if hops and not networks and not trusts_unix:
+        raise ConfigurationError(
+            f"hops is {hops} without trusted_proxies, so that whoever connects could choose its "
+            "address; expected the addresses of the proxies, or trusted_proxies="
+            "['0.0.0.0/0', '::/0', 'unix'] where nobody but they can connect"
+        )
+    anyone = hops is not None and {each.version for each in networks if each.prefixlen == 0} == {
+        4,
+        6,
+    }
 
     @functools.lru_cache(maxsize=4096)
     def known(node: str) -> tuple[str, bool] | None:

@@ -81,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(
         Accepted{"1/h", 1, kHour, "1/hour"}, Accepted{"1/2 hrs", 1, 2 * kHour, "1/2 hours"},
         Accepted{"1/d", 1, kDay, "1/day"}, Accepted{"1/days", 1, kDay, "1/day"},
         Accepted{"1/w", 1, 7 * kDay, "1/week"}, Accepted{"1/2 wks", 1, 14 * kDay, "1/2 weeks"},
-        Accepted{"1/month", 1, 30 * kDay, "1/30 days"}, Accepted{"1/mo", 1, 30 * kDay, "1/30 days"},
+        Accepted{"1/month", 1, 30 * kDay, "1/30 days"}, Accepted{"1/MONTHS", 1, 30 * kDay, "1/30 days"},
         Accepted{"1/2 months", 1, 60 * kDay, "1/60 days"},
         Accepted{"1/year", 1, 365 * kDay, "1/365 days"},
         Accepted{"1/y", 1, 365 * kDay, "1/365 days"},
@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(
     Texts, RefusesTest,
     ::testing::Values(""sv, " "sv, "\t"sv, "/"sv, "100"sv, "100/"sv, "100 per"sv, "/minute"sv,
                       "minute"sv, "100minute"sv, "100 minute"sv, "100//minute"sv,
-                      "100/per minute"sv, "0/minute"sv, "-1/minute"sv, "+1/minute"sv,
+                      "100/per minute"sv, "0/minute burst 5"sv, "-1/minute"sv, "+1/minute"sv,
                       "1.5/minute"sv, "1e3/minute"sv, "0x10/minute"sv, "100/minutes s"sv,
                       "100/fortnight"sv, "100/ss"sv, "100/minute,"sv, "100/0 minutes"sv,
                       "100/-1 minute"sv, "100/.5 s"sv, "100/1. s"sv, "100/1.2.3 s"sv,
@@ -157,7 +157,10 @@ TEST(LimitParseTest, MessagesNameWhatWasGiven) {
   };
   EXPECT_THAT(message("100/fortnight"),
               AllOf(HasSubstr("100/fortnight"), HasSubstr("unit is unknown")));
-  EXPECT_THAT(message("0/s"), AllOf(HasSubstr("is 0"), HasSubstr("1 to")));
+  EXPECT_THAT(message("1/s burst 0"), AllOf(HasSubstr("is 0"), HasSubstr("1 to")));
+  for (const std::string text : {"100/M", "100/mo", "1 per mon"}) {
+    EXPECT_THAT(message(text), AllOf(HasSubstr(text), HasSubstr("minutes or months")));
+  }
   EXPECT_THAT(message(std::string_view("\n\0\xff", 3)), HasSubstr("\\x0a\\x00\\xff"));
   const std::string huge(25, '9');
   for (const std::string& text : {huge + "/s", "1/s burst " + huge}) {

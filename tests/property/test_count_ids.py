@@ -154,5 +154,5 @@ def test_of_one_id_a_limiter_has_one_number() -> None:
         tg.ConfigurationError, match="the count of a limit with an id is 4294967296"
     ):
         tg.Limit(2**32, 60, id="api")
-    with pytest.raises(tg.ConfigurationError, match="the id is '' .*expected 1 to 200"):
+    with pytest.raises(tg.ConfigurationError, match=r"the id is '' .*expected 1 to 200"):
         tg.Limit("5/minute", id="")

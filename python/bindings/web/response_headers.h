@@ -111,6 +111,69 @@ inline py::object Stolen(PyObject* object) {
   return py::reinterpret_steal<py::object>(object);
 }
 
+// Where `list`, a List of RFC 9651, has a member that begins with `start`; npos where it has none.
+// `start` begins with a quotation mark, which inside of a String follows a backslash.
+inline size_t MemberAt(std::string_view list, std::string_view start) {
+  for (size_t at = list.find(start); at != std::string_view::npos; at = list.find(start, at + 1)) {
+    const size_t before = at == 0 ? at : list.find_last_not_of(" \t", at - 1);
+    if (at == 0 || before == std::string_view::npos || list[before] == ',') return at;
+  }
+  return std::string_view::npos;
+}
+
+// The members of a RateLimit-Policy: a comma may stand in a name as well.
+inline std::vector<std::string_view> Members(std::string_view list) {
+  std::vector<std::string_view> members;
+  bool quoted = false;
+  size_t start = 0;
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (quoted && list[i] == '\\') {
+      ++i;
+    } else if (list[i] == '"') {
+      quoted = !quoted;
+    } else if (list[i] == ',' && !quoted) {
+      members.push_back(list.substr(start, i - start));
+      start = list.find_first_not_of(' ', i + 1);
+      if (start == std::string_view::npos) return members;
+    }
+  }
+  members.push_back(list.substr(start));
+  return members;
+}
+
+inline std::string Joined(std::string_view list, std::string_view member) {
+  std::string joined(list);
+  if (!joined.empty()) joined += ", ";
+  return joined += member;
+}
+
+// `list`, with those of the members of `policies` whose names it does not have.
+inline std::string WithPolicies(std::string_view list, std::string_view policies) {
+  std::string joined(list);
+  for (const std::string_view member : Members(policies)) {
+    size_t quote = 1;
+    while (quote < member.size() && member[quote] != '"') quote += member[quote] == '\\' ? 2 : 1;
+    const std::string_view start = member.substr(0, quote + 2);  // its name, and ';'
+    if (MemberAt(joined, start) == std::string_view::npos) joined = Joined(joined, member);
+  }
+  return joined;
+}
+
+// `list`, with `state`, whose member begins with `start` and says that so much remains. Of two
+// members of one name the one with less room stays.
+inline std::string WithState(std::string_view list, std::string_view start, int64_t remaining,
+                             const std::string& state) {
+  const size_t at = MemberAt(list, start);
+  if (at == std::string_view::npos) return Joined(list, state);
+  const std::string_view rest = list.substr(at + start.size());
+  int64_t theirs = 0;
+  std::from_chars(rest.data(), rest.data() + rest.size(), theirs);
+  if (theirs <= remaining) return std::string(list);
+  const size_t end = rest.find(',');
+  return std::string(list.substr(0, at)) + state +
+         std::string(end == std::string_view::npos ? std::string_view() : rest.substr(end));
+}
+
 using Rules = std::vector<std::tuple<std::string, int64_t, std::string>>;
 
 // The fields of one kind of header list.
@@ -122,6 +185,7 @@ class Template {
     for (size_t i = 0; i < kNames; ++i) names_[i] = Stolen(Kind::Make(Kind::Named(kTitles[i])));
     if (policy.has_value()) {
       policy_ = py::make_tuple(names_[kPolicy], Stolen(Kind::Make(*policy)));
+      policy_text_ = *policy;
     }
     for (const auto& [name, capacity, item] : rules) {
       if (item.size() > kMostItem - 16) throw py::value_error("the name is too long");
@@ -131,8 +195,8 @@ class Template {
     }
   }
 
-  // Appends to `list`, one of pairs, what tells of `decision` and is not set there: of what is a
-  // list in itself a second field extends the first.
+  // Adds to `list`, one of pairs, what tells of `decision` and is not set there. A field that is
+  // a list in itself is joined to one that is there.
   void Extend(const py::object& list, const Decision& decision, const HeaderValues& values) const {
     Append(list, decision, values, ~(Present(list.ptr()) & kOnce));
   }
@@ -202,15 +266,54 @@ class Template {
       if (wants(kRemaining)) Append(list, kRemaining, {}, values.remaining);
       if (wants(kReset)) Append(list, kReset, {}, values.reset_s);
     }
-    if (policy_) {
-      Append(list, policy_);
-      std::optional<int64_t> more_s = values.more_s;
-      if (more_s.has_value()) more_s = std::min(*more_s, kMostInteger);
-      Append(list, kRateLimit, rule.item, std::min(values.remaining, kMostInteger),
-             more_s.has_value() ? ";t=" : "", more_s);
-    }
+    if (policy_) AppendIetf(list, rule, values);
     if (values.wait_s.has_value() && wants(kRetryAfter)) {
       Append(list, kRetryAfter, {}, *values.wait_s);
+    }
+  }
+
+  void AppendIetf(const py::object& list, const Rule& rule, const HeaderValues& values) const {
+    std::optional<int64_t> more_s = values.more_s;
+    if (more_s.has_value()) more_s = std::min(*more_s, kMostInteger);
+    const int64_t remaining = std::min(values.remaining, kMostInteger);
+    const std::string_view middle = more_s.has_value() ? ";t=" : "";
+    const Py_ssize_t policy_at = Find(list.ptr(), kPolicy);
+    const Py_ssize_t state_at = Find(list.ptr(), kRateLimit);
+    if (policy_at < 0) {
+      Append(list, policy_);
+    } else {
+      Rewrite(list, policy_at,
+              [&](std::string_view value) { return WithPolicies(value, policy_text_); });
+    }
+    if (state_at < 0) {
+      Append(list, kRateLimit, rule.item, remaining, middle, more_s);
+    } else {
+      std::string state = rule.item + std::to_string(remaining) + std::string(middle);
+      if (more_s.has_value()) state += std::to_string(*more_s);
+      Rewrite(list, state_at, [&](std::string_view value) {
+        return WithState(value, rule.item, remaining, state);
+      });
+    }
+  }
+
+  // The first header of this name, -1 where there is none.
+  static Py_ssize_t Find(PyObject* headers, Name name) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(headers); ++i) {
+      if ((NameAt(headers, i) & 1U << name) != 0) return i;
+    }
+    return -1;
+  }
+
+  // Puts what `join` makes of the value of the header number `i` in its place.
+  template <typename Join>
+  static void Rewrite(const py::object& list, Py_ssize_t i, Join join) {
+    const py::object pair = Stolen(PySequence_Tuple(PyList_GET_ITEM(list.ptr(), i)));
+    if (PyTuple_GET_SIZE(pair.ptr()) != 2) throw py::value_error("a header is no pair");
+    PyObject* const value = PyTuple_GET_ITEM(pair.ptr(), 1);
+    const py::object made = Stolen(Kind::Make(join(Kind::View(value))));
+    PyObject* const joined = PyTuple_Pack(2, PyTuple_GET_ITEM(pair.ptr(), 0), made.ptr());
+    if (joined == nullptr || PyList_SetItem(list.ptr(), i, joined) != 0) {
+      throw py::error_already_set();
     }
   }
 
@@ -242,6 +345,7 @@ class Template {
   const bool x_ratelimit_;
   std::array<py::object, kNames> names_;
   py::object policy_;  // null where it is not told
+  std::string policy_text_;
   std::vector<Rule> rules_;
 };
 

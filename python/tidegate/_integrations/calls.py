@@ -249,8 +249,11 @@ class _DjangoCall:
         return answer
 
     def with_headers(self, result: Any, outcome: RequestDecision) -> Any:
+        if isinstance(result, Exception):
+            # Raised within the view, where the project's process_exception() sees it.
+            raise self.annotate(result, outcome)
         if isinstance(result, self._django.response.HttpResponseBase):
-            extend(result.headers, outcome.text_fields())
+            extend(result.headers, outcome)
         return result
 
     def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:

@@ -37,6 +37,9 @@ _ACCEPTED = (
     "redis+cluster://, the last two with rediss too, and all of them with valkey"
 )
 
+# Seconds that nobody lets a request wait for its limit.
+_LONG_WAIT = 20.0
+
 log = logging.getLogger("tidegate")
 
 
@@ -67,6 +70,13 @@ def open_redis(uri: SplitResult, options: Mapping[str, Any], open_store: OpenSto
     for name, most in SECONDS.items():
         if name in given:
             values[name] = read_number(name, given[name], 0.0, most)
+    for name in ("timeout", "connect_timeout"):
+        if values.get(name, 0.0) > _LONG_WAIT:
+            log.warning(
+                "rate limiting: the storage option %s is %g seconds, for which a request may have "
+                "to wait; expected are seconds such as 0.05, not milliseconds",
+                *(name, values[name]),
+            )
     if "fallback_share" in given:
         values["fallback_share"] = read_number("fallback_share", given["fallback_share"], 0.0, 1.0)
     for name in COUNTS:

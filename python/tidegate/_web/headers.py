@@ -14,6 +14,7 @@ from tidegate._core import Decision, HeaderFields, Limit
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 
 if TYPE_CHECKING:
+    from tidegate._core import RequestDecision
     from tidegate._limiter import Limiter
 
 __all__ = [
@@ -32,12 +33,6 @@ FieldList = list[tuple[bytes, bytes]]
 FAMILIES = ("x-ratelimit", "ietf")
 
 PROBLEM_TYPE = b"application/problem+json"
-
-# HeaderFields with one value: where something nearer to the route has set one already, it is
-# the more specific. The IETF fields are lists, which a second line extends.
-_ONCE = frozenset(
-    ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After")
-)
 
 _SECOND_NS = 10**9
 
@@ -106,13 +101,11 @@ def retry_seconds(refusal: Decision) -> int | None:
     return None if wait == math.inf else math.ceil(wait)
 
 
-def extend(headers: Any, fields: Iterable[tuple[str, str]]) -> None:
+def extend(headers: Any, outcome: RequestDecision) -> None:
     """Adds to `headers`, a mapping that knows no case and no repetition, what they leave open."""
-    for name, value in fields:
-        if name not in headers:
+    for name, value in outcome.merged_text(list(headers.items())):
+        if headers.get(name) != value:
             headers[name] = value
-        elif name not in _ONCE:
-            headers[name] = f"{headers[name]}, {value}"
 
 
 def check_families(families: Iterable[str]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable, TypedDict, TypeVar, Union
 
@@ -247,6 +248,14 @@ _OF_REQUESTS = (
 )
 
 
+# The registry of IANA, without the rarest, and what caches know.
+_METHODS = (
+    *("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY"),
+    *("COPY", "LOCK", "MKCOL", "MOVE", "PROPFIND", "PROPPATCH", "SEARCH", "UNLOCK", "REPORT"),
+    *("LINK", "UNLINK", "BIND", "ACL", "PURGE"),
+)
+
+
 def methods_of(methods: Iterable[str], name: str = "exempt_methods") -> frozenset[str]:
     """`methods` in upper case; `name` is what they were given as."""
     if isinstance(methods, (str, bytes)) or not isinstance(methods, Iterable):
@@ -257,7 +266,14 @@ def methods_of(methods: Iterable[str], name: str = "exempt_methods") -> frozense
     for method in methods:
         if not isinstance(method, str) or not method.isalpha():
             raise ConfigurationError(f"{name} has {method!r}; expected names such as 'OPTIONS'")
-        result.append(method.upper())
+        known = method.upper()
+        near = () if known in _METHODS else get_close_matches(known, _METHODS, n=1)
+        if near:
+            # A service may have methods of its own, but one that nobody meant limits nothing.
+            raise ConfigurationError(
+                f"{name} has {method!r}, which is no method of HTTP; expected perhaps {near[0]!r}"
+            )
+        result.append(known)
     return frozenset(result)
 
 
@@ -266,4 +282,9 @@ def charged_methods(methods: Iterable[str] | None) -> frozenset[str] | None:
     if methods is None:
         return None
     charged = methods_of(methods, "methods")
+    if not charged:
+        raise ConfigurationError(
+            f"methods is {methods!r}, which limits nothing; expected is at least one method, or "
+            "None for all"
+        )
     return charged | {"HEAD"} if "GET" in charged else charged

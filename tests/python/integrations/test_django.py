@@ -20,7 +20,7 @@ from django.conf import settings
 if not settings.configured:
     settings.configure()
 
-from asgiref.sync import async_to_sync, iscoroutinefunction
+from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction
 from django.core import checks
 from django.core.asgi import get_asgi_application
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
@@ -296,6 +296,58 @@ def test_by_user(clock, ask):
         for user, status in (("a", 200), ("b", 200), ("a", 429)):
             assert ask("/page/1", headers={"x-user": user}).status_code == status
         assert ask.statuses("/page/1", "/page/1") == [200, 429]
+
+
+class TooFast(Exception):
+    """A project's own."""
+
+
+class AnswersTooFast:
+    sync_capable = async_capable = True
+
+    def __init__(self, get_response):
+        self.get_response = get_response
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    def __call__(self, request):
+        return self.get_response(request)
+
+    def process_exception(self, request, exception):
+        if isinstance(exception, TooFast):
+            return HttpResponse(f"too fast for {exception}", status=420)
+        return None
+
+
+def test_the_exception_of_a_project_is_raised_from_the_view(clock, ask):
+    on_refused = {"on_refused": lambda request, decision: TooFast(decision.rule)}
+    with project(clock):
+        own = rate_limit("1/minute", **on_refused)(page_later if ask.is_async else page)
+    mine = (path("own", own),)
+    middleware = (MIDDLEWARE, f"{__name__}.AnswersTooFast")
+    with project(clock, mine, middleware=middleware):
+        assert ask("/own").status_code == 200
+        refused = ask("/own")
+        assert (refused.status_code, refused.content) == (420, b"too fast for 1/minute")
+        assert refused.headers["Retry-After"] == "60"
+
+
+def test_the_exception_of_a_project_is_raised_from_the_middleware(clock, ask, caplog):
+    def forbidden(request, decision):
+        return PermissionDenied("too fast")
+
+    with project(clock, LIMIT="1/minute", ON_REFUSED=forbidden):
+        assert ask.statuses(*["/page/1"] * 2) == [200, 403]
+    assert "on_refused" not in caplog.text
+
+
+def test_an_on_refused_that_raises_is_logged_and_the_usual_429_is_sent(clock, ask, caplog):
+    def broken(request, decision):
+        raise TooFast
+
+    with project(clock, LIMIT="1/minute", ON_REFUSED=broken):
+        assert ask.statuses(*["/page/1"] * 2) == [200, 429]
+    assert "on_refused raised; the usual body is sent" in caplog.text
 
 
 def test_on_refused_and_exemptions(clock, ask, caplog):

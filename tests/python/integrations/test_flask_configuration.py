@@ -186,12 +186,10 @@ def test_several_extensions_on_one_application(app, clock):
     client = app.test_client()
     answer = client.get("/a/1")
     assert answer.headers.getlist("RateLimit-Policy") == [
-        '"2/hour";q=2;w=3600',
-        '"3/minute";q=3;w=60',
+        '"2/hour";q=2;w=3600, "3/minute";q=3;w=60'
     ]
     assert statuses(app, *["/a/1"] * 2) == [200, 429]
     clock.advance(3600)
     assert client.get("/a/1").headers.getlist("RateLimit") == [
-        '"2/hour";r=1;t=1800',
-        '"3/minute";r=2;t=20',
+        '"2/hour";r=1;t=1800, "3/minute";r=2;t=20'
     ]

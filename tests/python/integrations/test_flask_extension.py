@@ -165,8 +165,7 @@ def test_a_limit_that_another_decorator_hides_still_holds(app, clock):
     answer = client.get("/hidden")
     assert answer.headers["X-RateLimit-Limit"] == "1"
     assert answer.headers.getlist("RateLimit-Policy") == [
-        '"1/minute";q=1;w=60',
-        '"3/minute";q=3;w=60',
+        '"1/minute";q=1;w=60, "3/minute";q=3;w=60'
     ]
     refusal = client.get("/calls")
     assert (refusal.status_code, refusal.headers["Retry-After"]) == (429, "60")
@@ -325,7 +324,7 @@ def test_what_a_view_says_itself_stays(app, clock):
     )
     headers = app.test_client().get("/own").headers
     assert headers.getlist("X-RateLimit-Limit") == ["1"]
-    assert headers.getlist("RateLimit") == ['"own";r=1', '"5/minute";r=4;t=12']
+    assert headers.getlist("RateLimit") == ['"own";r=1, "5/minute";r=4;t=12']
 
 
 def test_middleware_that_copies_the_environ_loses_no_fields(app, clock):

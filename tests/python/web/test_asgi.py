@@ -143,7 +143,18 @@ def test_the_nearer_middleware_is_the_more_specific():
         assert answer.status == status
         assert answer["x-ratelimit-limit"] == "1"
         lists = [value for name, value in answer.fields if name == "ratelimit-policy"]
-        assert lists == ['"1/minute";q=1;w=60', '"100/minute";q=100;w=60']
+        assert lists == ['"1/minute";q=1;w=60, "100/minute";q=100;w=60']
+
+
+def test_two_middlewares_of_one_limit_tell_of_it_once():
+    clock = tg.ManualClock(NOW)
+    app = limited("3/minute", limited("3/minute", clock=clock), clock=clock, key=lambda scope: "k")
+    told = [ask(app) for _ in range(2)]
+    fields = [(answer["ratelimit-policy"], answer["ratelimit"]) for answer in told]
+    assert fields == [('"3/minute";q=3;w=60', f'"3/minute";r={left};t=20') for left in (2, 1)]
+    # The one with less room is told of.
+    tight = limited("3/minute", limited("3/minute", clock=clock), clock=clock, cost=2)
+    assert ask(tight)["ratelimit"] == '"3/minute";r=1;t=20'
 
 
 def test_a_response_in_pieces_gets_the_fields_once():

@@ -241,15 +241,45 @@ def test_what_is_nearer_to_the_route_has_said_it_already():
     decision, limits = decide("2/minute", 1, 1, 1)
     verdict = verdict_at(NOW, limits, decision)
     nearer = (b"x-ratelimit-limit", b"retry-after")
-    left_open = [field for field in verdict.fields() if field[0] not in nearer]
-    assert len(left_open) == 4
-    assert verdict.merged(INNER) == INNER + left_open
+    ours = dict(verdict.fields())
+    left_open = [(n, v) for n, v in ours.items() if n not in (*nearer, b"ratelimit")]
+    assert len(left_open) == 3
+    # What is a list is joined into one.
+    inner = [
+        (name, value + b", " + ours[b"ratelimit"] if name.lower() == b"ratelimit" else value)
+        for name, value in INNER
+    ]
+    assert inner != INNER
+    assert verdict.merged(INNER) == inner + left_open
     # ASGI allows any iterable of any pairs.
     as_lists = [list(pair) for pair in INNER]
-    assert verdict.merged(iter(as_lists)) == as_lists + left_open
+    assert [tuple(pair) for pair in verdict.merged(iter(as_lists))] == inner + left_open
     text = verdict.merged_text(as_text(INNER))
-    assert text[: len(INNER)] == as_text(INNER)
+    assert text[: len(INNER)] == as_text(inner)
     assert [(n.lower().encode(), v.encode()) for n, v in text[len(INNER) :]] == left_open
+
+
+@pytest.mark.parametrize(
+    ("name", "there", "joined"),
+    [
+        ("a", '"b";r=1;t=2', '"b";r=1;t=2, "a";r=1;t=30'),
+        ("a", '"a";r=1;t=9', '"a";r=1;t=9'),
+        ("a", '"a";r=0;t=9, "b";r=1', '"a";r=0;t=9, "b";r=1'),
+        ("a", '"b";r=1 ,"a";r=7;t=9,"c";r=1', '"b";r=1 ,"a";r=1;t=30,"c";r=1'),
+        ("a", '"x, \\"a\\";r=1";r=2', '"x, \\"a\\";r=1";r=2, "a";r=1;t=30'),
+        ('a, "b', '"c";r=1', '"c";r=1, "a, \\"b";r=1;t=30'),
+        ('a, "b', '"a, \\"b";r=0', '"a, \\"b";r=0'),
+        ("a", "", '"a";r=1;t=30'),
+    ],
+)
+def test_one_member_of_each_name_is_told(name, there, joined):
+    decision, limits = decide(tg.Limit("2/minute", name=name), 1)
+    verdict = verdict_at(NOW, limits, decision)
+    (policy,) = (value for field, value in verdict.text_fields() if field == "RateLimit-Policy")
+    given = [("RateLimit", there), ("RateLimit-Policy", policy)]
+    told = dict(verdict.merged_text(given))
+    assert told["RateLimit"] == joined
+    assert told["RateLimit-Policy"] == policy
 
 
 def test_the_names_are_written_as_each_interface_wants_them():

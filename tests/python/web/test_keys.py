@@ -12,6 +12,7 @@ from tidegate import keys
 
 PROXY = "10.0.0.1"
 TRUSTED = ["10.0.0.0/8", "2001:db8:ffff::/48"]
+EVERYBODY = ["0.0.0.0/0", "::/0", "unix"]
 
 
 def scope(*lines, peer=PROXY, name="x-forwarded-for", **more):
@@ -110,11 +111,15 @@ def test_lines_are_one_list_in_their_order():
 
 def test_hops():
     lines = "1.1.1.1, 203.0.113.9, 10.2.3.4"
-    assert keys.client_ip(hops=1)(scope(lines)) == "10.2.3.4"
-    assert keys.client_ip(hops=2)(scope(lines)) == "203.0.113.9"
-    assert keys.client_ip(hops=2)(scope(lines, peer=None)) == "203.0.113.9"
-    assert keys.client_ip(hops=4)(scope(lines)) == PROXY  # not by way of the four
-    assert keys.client_ip(hops=0)(scope(lines)) == PROXY
+    assert keys.client_ip(trusted_proxies=EVERYBODY, hops=1)(scope(lines)) == "10.2.3.4"
+    assert keys.client_ip(trusted_proxies=EVERYBODY, hops=2)(scope(lines)) == "203.0.113.9"
+    assert (
+        keys.client_ip(trusted_proxies=EVERYBODY, hops=2)(scope(lines, peer=None)) == "203.0.113.9"
+    )
+    assert (
+        keys.client_ip(trusted_proxies=EVERYBODY, hops=4)(scope(lines)) == PROXY
+    )  # not by way of the four
+    assert keys.client_ip(trusted_proxies=EVERYBODY, hops=0)(scope(lines)) == PROXY
     assert keys.client_ip(trusted_proxies=TRUSTED, hops=1)(scope(lines)) == "10.2.3.4"
     assert keys.client_ip(trusted_proxies=TRUSTED, hops=9)(scope(lines)) == "203.0.113.9"
 
@@ -132,8 +137,11 @@ def test_what_a_stranger_puts_on_the_left_changes_nothing():
 
 def test_ipv6_prefix():
     line = "2001:db8:1:2:3:4:5:6"
-    assert keys.client_ip(hops=1, ipv6_prefix=128)(scope(line)) == line
-    assert keys.client_ip(hops=1, ipv6_prefix=48)(scope(line)) == "2001:db8:1::/48"
+    assert keys.client_ip(trusted_proxies=EVERYBODY, hops=1, ipv6_prefix=128)(scope(line)) == line
+    assert (
+        keys.client_ip(trusted_proxies=EVERYBODY, hops=1, ipv6_prefix=48)(scope(line))
+        == "2001:db8:1::/48"
+    )
     app = limited("1/minute")
     assert statuses(app, 1, client=("2001:db8:1:2::1", 1)) == [200]
     assert statuses(app, 1, client=("2001:db8:1:2:ffff::2", 1)) == [429]
@@ -242,6 +250,8 @@ def test_requests_of_the_frameworks():
         lambda: keys.client_ip(trusted_proxies="10.0.0.0/8"),
         lambda: keys.client_ip(trusted_proxies=["10.0.0.1/8"]),
         lambda: keys.client_ip(trusted_proxies=[1]),
+        lambda: keys.client_ip(hops=1),
+        lambda: keys.client_ip(trusted_proxies=[], hops=2),
         lambda: keys.client_ip(hops=-1),
         lambda: keys.client_ip(hops=True),
         lambda: keys.client_ip(ipv6_prefix=0),
