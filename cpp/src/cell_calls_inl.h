@@ -61,9 +61,13 @@ struct CellCalls {
       StepBucket(limit, w0, w1, now_ns, cost, out);
       if (out.behind || store.IsTendingDue(now_ns)) [[unlikely]]
         return false;
-      if (!out.allowed || Table::ReplaceWords(cell, w0, w1, out.next_w0, out.next_w1,
-                                              limit.denominator() == 1)) [[likely]]
+      if (!out.allowed) return true;
+      if (Table::ReplaceWords(cell, w0, w1, out.next_w0, out.next_w1, limit.denominator() == 1))
+          [[likely]] {
+        if (cost != 1) [[unlikely]]
+          Table::Remark(cell, key.lo, key.hi, MarkOf(limit, cost));
         return true;
+      }
     }
   }
 
@@ -92,7 +96,8 @@ struct CellCalls {
     {
       [[maybe_unused]] const auto pass = store.Enter();
       store.TableOf(key).Update(
-          key, moment.now_ns, /*one_word=*/false, entry,
+          key, moment.now_ns, {.one_word = false, .is_one = charge.cost == 1}, entry,
+          [&] { return MarkOf(limit, charge.cost); },
           [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
             CellState next;
             // Made in its place: to copy a struct that was just written stalls.
@@ -193,15 +198,18 @@ struct CellCalls {
       // `update(step)` does what Table::Update() does for key `i` of this part.
       const auto decide = [&](size_t i, auto update) {
         BucketOutcome outcome;
-        update(Stepper(limit.limit, cost_of(start + i), moment, outcome));
+        const int64_t cost = cost_of(start + i);
+        const auto mark = [&] { return MarkOf(limit.limit, cost); };
+        update(Table::Manner{one_word, cost == 1}, mark,
+               Stepper(limit.limit, cost, moment, outcome));
         verdicts[start + i] = VerdictOf(outcome.allowed, outcome.behind, moment);
       };
       {
         [[maybe_unused]] const auto pass = store.Enter();
         if (!store.TableOf(part[0]).IsFar()) {
           for (size_t i = 0; i < part.size(); ++i) {
-            decide(i, [&](auto step) {
-              store.TableOf(part[i]).Update(part[i], moment.now_ns, one_word, entry, step);
+            decide(i, [&](Table::Manner manner, auto mark, auto step) {
+              store.TableOf(part[i]).Update(part[i], moment.now_ns, manner, entry, mark, step);
             });
           }
         } else {
@@ -218,9 +226,9 @@ struct CellCalls {
             }
             if (next < kLocate) continue;
             const size_t i = next - kLocate;
-            decide(i, [&](auto step) {
-              store.TableOf(part[i]).UpdateAt(located[i], part[i], moment.now_ns, one_word, entry,
-                                              step);
+            decide(i, [&](Table::Manner manner, auto mark, auto step) {
+              store.TableOf(part[i]).UpdateAt(located[i], part[i], moment.now_ns, manner, entry,
+                                              mark, step);
             });
           }
         }
@@ -243,8 +251,10 @@ struct CellCalls {
                                            const Fingerprint& key, const Moment& moment,
                                            Table::Entry& entry, BucketOutcome& out) {
     const Limit& limit = charge.limit->limit;
-    table.Update(key, moment.now_ns, limit.denominator() == 1, entry,
-                 Stepper(limit, charge.cost, moment, out));
+    table.Update(
+        key, moment.now_ns, {.one_word = limit.denominator() == 1, .is_one = charge.cost == 1},
+        entry, [&] { return MarkOf(limit, charge.cost); },
+        Stepper(limit, charge.cost, moment, out));
   }
 };
 

@@ -120,7 +120,7 @@ bool LogCells::Take(int64_t end, int64_t cost, int64_t now_ns, size_t from) {
     const Fingerprint key = KeyOf(i);
     int64_t took = 0;
     Table::Entry entry;
-    table_.Update(key, now_ns, /*one_word=*/false, entry,
+    table_.Update(key, now_ns, {}, entry, [] { return MarkOfLog(1, 1); },
                   [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
                     Pair pair = PairOf(w0, w1, HasOnePlace(i));
                     took = 0;

@@ -47,7 +47,7 @@ class OwnedTable {
       const uint64_t lo = cell(i).lo;
       const uint64_t hi = cell(i).hi;
       if (lo == 0 || Table::IsNobody({lo, hi})) continue;
-      ++keys[{lo, hi & ~Table::kVersionMask}];
+      ++keys[{lo, hi & ~Table::kOwnBits}];
     }
     return keys;
   }
@@ -72,15 +72,16 @@ constexpr Table::Entry kLiveGone{.live = 1};
 
 Table::Entry Enter(Table& table, const Fingerprint& key, int64_t now_ns, Table::Slot* slot) {
   Table::Entry entry;
-  table.FindOrClaim(key, now_ns, slot, &entry);
+  table.FindOrClaim(key, now_ns, 0, slot, &entry);
   return entry;
 }
 
-Table::Entry Set(Table& table, const Fingerprint& key, int64_t now_ns, const CellState& state) {
+Table::Entry Set(Table& table, const Fingerprint& key, int64_t now_ns, const CellState& state,
+                 Mark mark = 0) {
   Table::Entry entry;
   for (;;) {
     Table::Slot slot;
-    table.FindOrClaim(key, now_ns, &slot, &entry);
+    table.FindOrClaim(key, now_ns, mark, &slot, &entry);
     if (Table::Replace(slot, state)) return entry;
   }
 }
