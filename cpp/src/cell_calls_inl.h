@@ -61,11 +61,9 @@ struct CellCalls {
       StepBucket(limit, w0, w1, now_ns, cost, out);
       if (out.behind || store.IsTendingDue(now_ns)) [[unlikely]]
         return false;
-      if (!out.allowed) return true;
-      if (Table::ReplaceWords(cell, w0, w1, out.next_w0, out.next_w1, limit.denominator() == 1))
-          [[likely]] {
-        if (cost != 1) [[unlikely]]
-          Table::Remark(cell, key.lo, key.hi, MarkOf(limit, cost));
+      if (!out.allowed || Table::ReplaceWords(cell, w0, w1, out.next_w0, out.next_w1,
+                                              limit.denominator() == 1)) [[likely]] {
+        if (cost != 1 && out.allowed) Table::RemarkIfLarger(cell, key, MarkOf(limit, cost));
         return true;
       }
     }
@@ -90,13 +88,27 @@ struct CellCalls {
   template <typename S>
   static Decision HitState(S& store, const Charge& charge, const Fingerprint& key,
                            const Moment& moment) {
+    return charge.cost == 1 ? HitStateOf</*is_one=*/true>(store, charge, key, moment)
+                            : HitStateOfSeveral(store, charge, key, moment);
+  }
+
+  template <typename S>
+  __attribute__((noinline)) static Decision HitStateOfSeveral(S& store, const Charge& charge,
+                                                              const Fingerprint& key,
+                                                              const Moment& moment) {
+    return HitStateOf</*is_one=*/false>(store, charge, key, moment);
+  }
+
+  template <bool is_one, typename S>
+  static Decision HitStateOf(S& store, const Charge& charge, const Fingerprint& key,
+                             const Moment& moment) {
     const Limit& limit = charge.limit->limit;
     Decision decision;
     Table::Entry entry;
     {
       [[maybe_unused]] const auto pass = store.Enter();
       store.TableOf(key).Update(
-          key, moment.now_ns, {.one_word = false, .is_one = charge.cost == 1}, entry,
+          key, moment.now_ns, {.one_word = false, .is_one = is_one}, entry,
           [&] { return MarkOf(limit, charge.cost); },
           [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
             CellState next;
@@ -238,7 +250,7 @@ struct CellCalls {
   }
 
   static bool IsPlain(const Limit& limit, int64_t cost) {
-    return IsBucket(limit.algorithm()) && cost <= limit.burst();
+    return IsBucket(limit.algorithm()) && IsWithinBurst(limit, cost);
   }
 
  private:

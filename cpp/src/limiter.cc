@@ -144,25 +144,43 @@ TIDEGATE_INLINE bool Limiter::AllowIn(S& store, std::string_view key, int64_t co
 }
 
 Decision Limiter::Hit(std::string_view key, int64_t cost) {
-  return memory_ != nullptr ? HitIn(*memory_, key, cost) : HitElsewhere(key, cost);
+  if (cost != 1) [[unlikely]]
+    return HitSeveral(key, cost);
+  return memory_ != nullptr ? HitIn(*memory_, key, 1) : HitElsewhere(key);
 }
 
 bool Limiter::Allow(std::string_view key, int64_t cost) {
-  return memory_ != nullptr ? AllowIn(*memory_, key, cost) : AllowElsewhere(key, cost);
+  if (cost != 1) [[unlikely]]
+    return AllowSeveral(key, cost);
+  return memory_ != nullptr ? AllowIn(*memory_, key, 1) : AllowElsewhere(key);
 }
 
-// Apart, as are HitAtLength() and AskClock(), so that the memory store's short way has
-// the registers to itself.
-__attribute__((noinline)) Decision Limiter::HitElsewhere(std::string_view key, int64_t cost) {
-  if (shm_ != nullptr) return HitIn(*shm_, key, cost);
+// Apart, as are HitAtLength() and AskClock(), so that the short way of a single unit in
+// the memory store has the registers to itself.
+__attribute__((noinline)) Decision Limiter::HitElsewhere(std::string_view key) {
+  return shm_ != nullptr ? HitIn(*shm_, key, 1) : HitWithoutCells(key, 1);
+}
+
+__attribute__((noinline)) bool Limiter::AllowElsewhere(std::string_view key) {
+  return shm_ != nullptr ? AllowIn(*shm_, key, 1) : HitWithoutCells(key, 1).allowed;
+}
+
+__attribute__((noinline)) Decision Limiter::HitSeveral(std::string_view key, int64_t cost) {
+  if (memory_ != nullptr) return HitIn(*memory_, key, cost);
+  return shm_ != nullptr ? HitIn(*shm_, key, cost) : HitWithoutCells(key, cost);
+}
+
+__attribute__((noinline)) bool Limiter::AllowSeveral(std::string_view key, int64_t cost) {
+  if (memory_ != nullptr) return AllowIn(*memory_, key, cost);
+  return shm_ != nullptr ? AllowIn(*shm_, key, cost) : HitWithoutCells(key, cost).allowed;
+}
+
+// Where there are several limits, or a store without cells.
+__attribute__((noinline)) Decision Limiter::HitWithoutCells(std::string_view key, int64_t cost) {
   if (blocks_) {
     if (Decision early; HitWithoutWaiting(key, cost, &early)) return early;
   }
   return HitAtLength(key, cost);
-}
-
-__attribute__((noinline)) bool Limiter::AllowElsewhere(std::string_view key, int64_t cost) {
-  return shm_ != nullptr ? AllowIn(*shm_, key, cost) : HitElsewhere(key, cost).allowed;
 }
 
 __attribute__((noinline)) int64_t Limiter::AskClock() { return clock_->NowNs(); }

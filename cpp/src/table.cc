@@ -301,11 +301,7 @@ Table::Entry Table::Put(const Fingerprint& key, const CellState& state, int64_t 
 void Table::Remark(Cell* cell, uint64_t key_lo, uint64_t key_hi, Mark mark) {
   for (;;) {
     const Fingerprint name{key_lo, cell->hi.load(std::memory_order_acquire)};
-    const Mark before = MarkIn(name.hi);
-    if (before == mark || (before > mark && mark < kRankMark) ||
-        !Holds(*cell, {key_lo, key_hi})) {
-      return;
-    }
+    if (MarkIn(name.hi) >= mark || !Holds(*cell, {key_lo, key_hi})) return;
     if (ReplaceKey(cell, name, {key_lo, HighWith(name.hi, mark, name.hi)})) return;
   }
 }

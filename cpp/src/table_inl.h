@@ -68,6 +68,11 @@ TIDEGATE_INLINE bool Table::ReplaceWords(Cell* cell, uint64_t w0, uint64_t w1, u
   return CompareAndSwap(&cell->w0, {w0, w1}, {next_w0, next_w1});
 }
 
+TIDEGATE_INLINE void Table::RemarkIfLarger(Cell* cell, const Fingerprint& key, Mark mark) {
+  if (MarkIn(cell->hi.load(std::memory_order_relaxed)) < mark) [[unlikely]]
+    Remark(cell, key.lo, key.hi, mark);
+}
+
 template <typename MarkFunction, typename StepFunction>
 TIDEGATE_INLINE void Table::Update(const Fingerprint& key, int64_t now_ns, Manner manner,
                                    Entry& entry, MarkFunction mark, StepFunction step) {
@@ -112,7 +117,7 @@ TIDEGATE_INLINE void Table::UpdateFrom(Cell* cell, uint64_t w0, uint64_t w1, con
     }
     if (ReplaceWords(cell, w0, w1, next_w0, next_w1, manner.one_word)) [[likely]] {
       if (!manner.is_one) [[unlikely]]
-        Remark(cell, key.lo, key.hi, mark());
+        RemarkIfLarger(cell, key, mark());
       return;
     }
   }

@@ -114,8 +114,11 @@ class Limiter {
   Decision HitIn(S& store, std::string_view key, int64_t cost);
   template <typename S>
   bool AllowIn(S& store, std::string_view key, int64_t cost);
-  Decision HitElsewhere(std::string_view key, int64_t cost);
-  bool AllowElsewhere(std::string_view key, int64_t cost);
+  Decision HitElsewhere(std::string_view key);
+  bool AllowElsewhere(std::string_view key);
+  Decision HitSeveral(std::string_view key, int64_t cost);
+  bool AllowSeveral(std::string_view key, int64_t cost);
+  Decision HitWithoutCells(std::string_view key, int64_t cost);
   Decision HitAtLength(std::string_view key, int64_t cost);
   Decision Decide(std::string_view key, int64_t cost, const Moment& moment);
   void AskMany(absl::Span<const Fingerprint> keys, const Moment& moment, Verdict* verdicts);

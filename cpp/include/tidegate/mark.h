@@ -28,7 +28,7 @@ inline constexpr int kRankMark = 192;
 
 // Twice the logarithm to the base 2, in whole steps: 1, 1.5, 2, 3, 4, 6, 8, ... Of 0 that
 // of 1.
-inline int HalfLog(uint64_t value) {
+__attribute__((always_inline)) inline int HalfLog(uint64_t value) {
   if (value < 2) return 0;
   const int bits = std::bit_width(value) - 1;
   return 2 * bits + static_cast<int>((value >> (bits - 1)) & 1);
@@ -45,10 +45,12 @@ inline Mark MarkOfLog(uint64_t alive, uint64_t most_at_once) {
 }
 
 // Of a charge of a bucket or window.
-inline Mark MarkOf(const Limit& limit, int64_t cost) {
+__attribute__((always_inline)) inline Mark MarkOf(const Limit& limit, int64_t cost) {
   if (!IsBucket(limit.algorithm())) return MarkOfUnits(static_cast<uint64_t>(cost));
-  const int64_t ns = cost == 1 ? limit.step_ns() : CostInterval(limit, cost).ns;
-  return static_cast<Mark>(HalfLog(static_cast<uint64_t>(ns)));
+  // Fractions count as whole ones: no charge is to look smaller than it is.
+  const int64_t unit_ns = limit.step_ns() + (limit.step_fraction() != 0);
+  return static_cast<Mark>(
+      std::min(HalfLog(static_cast<uint64_t>(cost) * static_cast<uint64_t>(unit_ns)), kUnitsMark - 1));
 }
 
 // In half steps of a logarithm, 0 for what one charge may have done.

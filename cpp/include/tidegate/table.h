@@ -186,9 +186,8 @@ class Table {
   void UpdateAt(Cell* located, const Fingerprint& key, int64_t now_ns, Manner manner, Entry& entry,
                 MarkFunction mark, StepFunction step);
 
-  // After a charge of the cell that this key had: raises its mark to that of the charge. A
-  // mark of a log's is taken as it is.
-  static void Remark(Cell* cell, uint64_t key_lo, uint64_t key_hi, Mark mark);
+  // After a charge of the cell that this key had: raises its mark to that of the charge.
+  static void RemarkIfLarger(Cell* cell, const Fingerprint& key, Mark mark);
 
   // Replace() for states that are in registers. Limits whose states never use w1 are
   // `one_word`, and take a compare-and-swap of half the price.
@@ -228,6 +227,7 @@ class Table {
                   Manner manner, Entry& entry, MarkFunction mark, StepFunction step);
   template <typename Visit>
   void Walk(const Fingerprint& key, Visit visit) const;
+  static void Remark(Cell* cell, uint64_t key_lo, uint64_t key_hi, Mark mark);
   bool HasAnother(const Fingerprint& key, const Cell* mine) const;
   bool Claim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot, Entry* entry);
 
