@@ -20,6 +20,8 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+Mark MarkOfAll(const InstantRing& ring) { return MarkOfLog(ring.size(), MostAtOnce(ring, 0)); }
+
 // What a cell says; later first. A fresh one has no w1 of its own.
 struct Pair {
   int64_t later;
@@ -101,7 +103,12 @@ Decision LogCells::Hit(const Moment& moment, int64_t cost) {
     if (!decision.allowed) return decision;
     // Else they would count again for a clock that goes back.
     if (view.expired) ForEach(0, [now_ns](int64_t end) { return end > now_ns ? end : 0; });
-    if (Take(view.ring.newest(), cost, now_ns, view.free)) return decision;
+    if (Take(view.ring, cost, now_ns, view.free)) {
+      // Cells that the key had before are as hard to displace as those it got now.
+      const size_t alive = view.ring.size();
+      if (cost != 1 || HalfLog(alive) != HalfLog(alive - 1)) Remark(MarkOfAll(view.ring));
+      return decision;
+    }
     if (tries == kMostTries) {
       // Others who want several places each stand in each other's way.
       decision = PeekLog(limit_, view.ring, now_ns, cost);
@@ -113,14 +120,22 @@ Decision LogCells::Hit(const Moment& moment, int64_t cost) {
   }
 }
 
-bool LogCells::Take(int64_t end, int64_t cost, int64_t now_ns, size_t from) {
+void LogCells::Remark(Mark mark) {
+  for (size_t i = 0; i < cells_; ++i) {
+    Table::Slot slot;
+    if (table_.Find(KeyOf(i), &slot)) Table::Remark(slot.cell, KeyOf(i), mark);
+  }
+}
+
+bool LogCells::Take(const InstantRing& ring, int64_t cost, int64_t now_ns, size_t from) {
+  const int64_t end = ring.newest();
   int64_t left = cost;
   for (size_t n = 0; n < cells_ && left > 0; ++n) {
     const size_t i = (from + n) % cells_;
     const Fingerprint key = KeyOf(i);
     int64_t took = 0;
     Table::Entry entry;
-    table_.Update(key, now_ns, {}, entry, [] { return MarkOfLog(1, 1); },
+    table_.Update(key, now_ns, {.is_one = true}, entry, [&] { return MarkOfAll(ring); },
                   [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
                     Pair pair = PairOf(w0, w1, HasOnePlace(i));
                     took = 0;

@@ -55,8 +55,10 @@ class LogCells {
     bool expired = false;  // whether there are ends that are not after `now`
   };
   View Read(int64_t now_ns) const;
-  // Takes `cost` free places, or none.
-  bool Take(int64_t end, int64_t cost, int64_t now_ns, size_t from);
+  // Takes `cost` free places for the newest end of `ring`, or none.
+  bool Take(const InstantRing& ring, int64_t cost, int64_t now_ns, size_t from);
+  // Gives all cells of the key this mark.
+  void Remark(Mark mark);
   // Frees at most `most` places of this end; tells how many.
   int64_t Free(int64_t end, int64_t most);
   // Changes each cell that holds an end after `above` by `change`.

@@ -298,11 +298,12 @@ Table::Entry Table::Put(const Fingerprint& key, const CellState& state, int64_t 
   return {.keys = 1};
 }
 
-void Table::Remark(Cell* cell, uint64_t key_lo, uint64_t key_hi, Mark mark) {
+void Table::Remark(Cell* cell, const Fingerprint& key, Mark mark) {
   for (;;) {
-    const Fingerprint name{key_lo, cell->hi.load(std::memory_order_acquire)};
-    if (MarkIn(name.hi) >= mark || !Holds(*cell, {key_lo, key_hi})) return;
-    if (ReplaceKey(cell, name, {key_lo, HighWith(name.hi, mark, name.hi)})) return;
+    const Fingerprint name{key.lo, cell->hi.load(std::memory_order_acquire)};
+    const Mark before = MarkIn(name.hi);
+    if (before == mark || (before > mark && mark < kRankMark) || !Holds(*cell, key)) return;
+    if (ReplaceKey(cell, name, {name.lo, HighWith(name.hi, mark, name.hi)})) return;
   }
 }
 

@@ -70,7 +70,7 @@ TIDEGATE_INLINE bool Table::ReplaceWords(Cell* cell, uint64_t w0, uint64_t w1, u
 
 TIDEGATE_INLINE void Table::RemarkIfLarger(Cell* cell, const Fingerprint& key, Mark mark) {
   if (MarkIn(cell->hi.load(std::memory_order_relaxed)) < mark) [[unlikely]]
-    Remark(cell, key.lo, key.hi, mark);
+    Remark(cell, {key.lo, key.hi}, mark);
 }
 
 template <typename MarkFunction, typename StepFunction>

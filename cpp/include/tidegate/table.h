@@ -186,7 +186,9 @@ class Table {
   void UpdateAt(Cell* located, const Fingerprint& key, int64_t now_ns, Manner manner, Entry& entry,
                 MarkFunction mark, StepFunction step);
 
-  // After a charge of the cell that this key had: raises its mark to that of the charge.
+  // After a charge of a cell that this key had, raises its mark to that of the charge; gives
+  // it one of a log's as it is. Nothing where the cell is not the key's any more.
+  static void Remark(Cell* cell, const Fingerprint& key, Mark mark);
   static void RemarkIfLarger(Cell* cell, const Fingerprint& key, Mark mark);
 
   // Replace() for states that are in registers. Limits whose states never use w1 are
@@ -227,7 +229,6 @@ class Table {
                   Manner manner, Entry& entry, MarkFunction mark, StepFunction step);
   template <typename Visit>
   void Walk(const Fingerprint& key, Visit visit) const;
-  static void Remark(Cell* cell, uint64_t key_lo, uint64_t key_hi, Mark mark);
   bool HasAnother(const Fingerprint& key, const Cell* mine) const;
   bool Claim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot, Entry* entry);
 
