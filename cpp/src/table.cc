@@ -86,11 +86,12 @@ bool ReplaceKey(Cell* cell, const Fingerprint& from, const Fingerprint& to) {
   return CompareAndSwap(&cell->lo, {from.lo, from.hi}, {to.lo, to.hi});
 }
 
-// Which of the live cells that a key may have is given up for it: the one of the lowest
-// rank. Only the first so many are judged, so that a new key, which was charged once as
-// yet, is not given up by the next that comes anywhere near. Of a few of equal rank one
-// that is much nearer to idle than the others, else the first: that is any of them, since
-// nobody can foretell where the search for a key begins.
+// Which of the live cells that a key may have is given up for it: one of the lowest rank.
+// Only the first so many are judged, or a new key, which was charged but once as yet, would
+// be given up by the next that comes anywhere near. Of equals the nearest to idle goes, but
+// again only of so many: where all were asked, a key that was charged little would never
+// live to be charged again among keys that were charged much. Nobody can foretell which
+// come first, since that depends on the key's fingerprint.
 class Victim {
  public:
   void Consider(Cell* cell, const CellState& state, int64_t now_ns) {
@@ -101,7 +102,7 @@ class Victim {
       if (rank > rank_) return;
       if (rank < rank_) {
         equals_ = 0;
-      } else if (++equals_ >= kMostEquals || !IsMuchNearer(state, now_ns)) {
+      } else if (++equals_ >= kMostEquals || state.w0 >= slot_.raw.w0) {
         return;
       }
     }
@@ -113,12 +114,7 @@ class Victim {
 
  private:
   static constexpr int kMostJudged = 64;
-  static constexpr int kMostEquals = 4;
-
-  bool IsMuchNearer(const CellState& state, int64_t now_ns) const {
-    const auto now = static_cast<uint64_t>(now_ns);
-    return slot_.raw.w0 > now && (state.w0 <= now || state.w0 - now < (slot_.raw.w0 - now) / 2);
-  }
+  static constexpr int kMostEquals = 3;
 
   Table::Slot slot_;
   int rank_ = 0;
