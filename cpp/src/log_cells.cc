@@ -20,8 +20,6 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-Mark MarkOfAll(const InstantRing& ring) { return MarkOfLog(ring.size(), MostAtOnce(ring, 0)); }
-
 // What a cell says; later first. A fresh one has no w1 of its own.
 struct Pair {
   int64_t later;
@@ -64,6 +62,7 @@ LogCells::View LogCells::Read(int64_t now_ns) const {
       if (end > now_ns) ends.push_back(end);
       view.expired = view.expired || (end > 0 && end <= now_ns);
     }
+    if (found && view.mark == 0) view.mark = Table::MarkIn(slot.cell->hi);
     const bool full = pair.later > now_ns && (pair.earlier > now_ns || HasOnePlace(i));
     if (!full && view.free == cells_) view.free = i;
   }
@@ -103,10 +102,11 @@ Decision LogCells::Hit(const Moment& moment, int64_t cost) {
     if (!decision.allowed) return decision;
     // Else they would count again for a clock that goes back.
     if (view.expired) ForEach(0, [now_ns](int64_t end) { return end > now_ns ? end : 0; });
-    if (Take(view.ring, cost, now_ns, view.free)) {
-      // Cells that the key had before are as hard to displace as those it got now.
-      const size_t alive = view.ring.size();
-      if (cost != 1 || HalfLog(alive) != HalfLog(alive - 1)) Remark(MarkOfAll(view.ring));
+    const auto units = static_cast<uint64_t>(cost);
+    const Mark mark = MarkOfLogAfter(view.mark, view.ring.size() - units, units);
+    if (Take(view.ring.newest(), cost, now_ns, view.free, mark)) {
+      // What the key had before is to be as hard to displace as what it got now.
+      if (view.mark != 0 && view.mark != mark) Remark(mark);
       return decision;
     }
     if (tries == kMostTries) {
@@ -127,15 +127,14 @@ void LogCells::Remark(Mark mark) {
   }
 }
 
-bool LogCells::Take(const InstantRing& ring, int64_t cost, int64_t now_ns, size_t from) {
-  const int64_t end = ring.newest();
+bool LogCells::Take(int64_t end, int64_t cost, int64_t now_ns, size_t from, Mark mark) {
   int64_t left = cost;
   for (size_t n = 0; n < cells_ && left > 0; ++n) {
     const size_t i = (from + n) % cells_;
     const Fingerprint key = KeyOf(i);
     int64_t took = 0;
     Table::Entry entry;
-    table_.Update(key, now_ns, {.is_one = true}, entry, [&] { return MarkOfAll(ring); },
+    table_.Update(key, now_ns, {.is_one = true}, entry, [mark] { return mark; },
                   [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
                     Pair pair = PairOf(w0, w1, HasOnePlace(i));
                     took = 0;

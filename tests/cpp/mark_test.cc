@@ -111,5 +111,25 @@ TEST(LogRankTest, IsTheMarkItself) {
   EXPECT_EQ(RankOf(MarkOfLog(~uint64_t{0}, 1), {1, 2}, kStart), 63);
 }
 
+TEST(LogRankTest, IsCarriedFromChargeToCharge) {
+  const auto rank_after = [](const std::vector<uint64_t>& costs) {
+    Mark mark = 0;
+    uint64_t alive = 0;
+    for (const uint64_t cost : costs) {
+      mark = MarkOfLogAfter(mark, alive, cost);
+      alive += cost;
+    }
+    return RankOf(mark, {}, kStart);
+  };
+  EXPECT_EQ(rank_after({100}), 0);
+  EXPECT_EQ(rank_after({1, 99}), 0);
+  EXPECT_EQ(rank_after({99, 1}), 0);
+  EXPECT_EQ(rank_after({50, 50}), 2);
+  EXPECT_EQ(rank_after(std::vector<uint64_t>(100, 1)), HalfLog(100));
+  // All that it had has run out.
+  EXPECT_EQ(RankOf(MarkOfLogAfter(MarkOfLog(100, 1), 0, 100), {}, kStart), 0);
+  EXPECT_EQ(RankOf(MarkOfLogAfter(MarkOfLog(100, 1), 3, 1), {}, kStart), HalfLog(4));
+}
+
 }  // namespace
 }  // namespace tidegate

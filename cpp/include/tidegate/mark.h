@@ -38,10 +38,21 @@ inline Mark MarkOfUnits(uint64_t units) {
   return static_cast<Mark>(kUnitsMark + std::min(HalfLog(units), kRankMark - kUnitsMark - 1));
 }
 
+inline Mark MarkOfRank(int rank) {
+  return static_cast<Mark>(std::clamp(kRankMark + rank, kRankMark, 255));
+}
+
 // Of a log of which `alive` units count, at most `most_at_once` of them by one charge.
 inline Mark MarkOfLog(uint64_t alive, uint64_t most_at_once) {
-  const int rank = std::max(0, HalfLog(alive) - HalfLog(most_at_once));
-  return static_cast<Mark>(std::min(kRankMark + rank, 255));
+  return MarkOfRank(HalfLog(alive) - HalfLog(most_at_once));
+}
+
+// Of one that had this mark, and `alive` units before a charge of `cost`. How large the
+// largest charge was before, the mark told.
+inline Mark MarkOfLogAfter(Mark mark, uint64_t alive, uint64_t cost) {
+  if (alive == 0 || mark < kRankMark) return MarkOfRank(0);
+  const int largest = std::max(HalfLog(alive) - (mark - kRankMark), HalfLog(cost));
+  return MarkOfRank(HalfLog(alive + cost) - std::max(largest, 0));
 }
 
 // Of a charge of a bucket or window.
