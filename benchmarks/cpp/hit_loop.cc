@@ -53,7 +53,8 @@ int main(int argc, char** argv) {
   const int64_t times = argc == 3 ? std::atoll(argv[2]) : 0;
   const int status = times < 1 ? 2 : tidegate::bench::Run(argv[1], times);
   if (status == 2) {
-    std::fprintf(stderr, "usage: %s ALGORITHM|allow|refused[/cost][/shm][/system-clock] TIMES\n", argv[0]);
+    std::fprintf(stderr, "usage: %s ALGORITHM|allow|refused[/cost][/shm][/system-clock] TIMES\n",
+                 argv[0]);
   }
   return status;
 }

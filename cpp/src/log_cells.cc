@@ -134,23 +134,24 @@ bool LogCells::Take(int64_t end, int64_t cost, int64_t now_ns, size_t from, Mark
     const Fingerprint key = KeyOf(i);
     int64_t took = 0;
     Table::Entry entry;
-    table_.Update(key, now_ns, {.is_one = true}, entry, [mark] { return mark; },
-                  [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
-                    Pair pair = PairOf(w0, w1, HasOnePlace(i));
-                    took = 0;
-                    if (pair.earlier <= now_ns && !HasOnePlace(i)) {
-                      pair.earlier = end;
-                      ++took;
-                    }
-                    if (pair.later <= now_ns && took < left) {
-                      pair.later = end;
-                      ++took;
-                    }
-                    const CellState next = StateOf(pair, key);
-                    next_w0 = next.w0;
-                    next_w1 = next.w1;
-                    return took > 0;
-                  });
+    table_.Update(
+        key, now_ns, {.is_one = true}, entry, [mark] { return mark; },
+        [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
+          Pair pair = PairOf(w0, w1, HasOnePlace(i));
+          took = 0;
+          if (pair.earlier <= now_ns && !HasOnePlace(i)) {
+            pair.earlier = end;
+            ++took;
+          }
+          if (pair.later <= now_ns && took < left) {
+            pair.later = end;
+            ++took;
+          }
+          const CellState next = StateOf(pair, key);
+          next_w0 = next.w0;
+          next_w1 = next.w1;
+          return took > 0;
+        });
     if (entry.changed()) entered_(entry);
     left -= took;
   }

@@ -22,7 +22,8 @@ void LogTable::With(const Fingerprint& key, int64_t now_ns,
     return;
   shard.bytes += grown;
   const size_t bytes = bytes_.fetch_add(grown, std::memory_order_relaxed) + grown;
-  if (bytes > most_bytes_ || (made && shard.rings.size() > shard.sweep_at)) Sweep(shard, key, now_ns);
+  if (bytes > most_bytes_ || (made && shard.rings.size() > shard.sweep_at))
+    Sweep(shard, key, now_ns);
 }
 
 void LogTable::WithExisting(const Fingerprint& key, absl::FunctionRef<void(InstantRing*)> work) {

@@ -65,8 +65,8 @@ TEST_P(RankTest, GrowsWithTheChargesThatItTook) {
   const Limit limit = MakeLimit(100, kHour, GetParam());
   int last = -1;
   for (const size_t charges : {size_t{1}, size_t{2}, size_t{5}, size_t{10}, size_t{100}}) {
-    const int rank = RankAfter(
-        limit, std::vector<int64_t>(charges, 100 / static_cast<int64_t>(charges)));
+    const int rank =
+        RankAfter(limit, std::vector<int64_t>(charges, 100 / static_cast<int64_t>(charges)));
     EXPECT_GT(rank, last) << charges;
     last = rank;
   }

@@ -4,9 +4,9 @@
 
 Some clients use up their limit. Then keys come that nobody has seen before, many times what the
 store has room for, and each takes its whole limit: in one charge, in several, or in as many as the
-clients needed, one right after the other. A client is forgotten when it is let through where an exact limit would refuse. The
-figure is how many keys it takes until half of the clients are forgotten, as a multiple of the keys
-that the store has room for.
+clients needed, one right after the other. A client is forgotten when it is let through where an
+exact limit would refuse. The figure is how many keys it takes until half of the clients are
+forgotten, as a multiple of the keys that the store has room for.
 
 The clients are silent, or they go on and are refused once a second; a refusal changes nothing that
 is known of a client, so the two must not differ. Time is simulated.

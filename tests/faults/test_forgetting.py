@@ -1,8 +1,7 @@
 """Keys that are invented to have exhausted clients forgotten must be charged as often as those."""
 
-import pytest
-
 import forget_campaign as campaign
+import pytest
 from forget_campaign import Attack
 
 

@@ -60,8 +60,8 @@ __attribute__((always_inline)) inline Mark MarkOf(const Limit& limit, int64_t co
   if (!IsBucket(limit.algorithm())) return MarkOfUnits(static_cast<uint64_t>(cost));
   // Fractions count as whole ones: no charge is to look smaller than it is.
   const int64_t unit_ns = limit.step_ns() + (limit.step_fraction() != 0);
-  return static_cast<Mark>(
-      std::min(HalfLog(static_cast<uint64_t>(cost) * static_cast<uint64_t>(unit_ns)), kUnitsMark - 1));
+  return static_cast<Mark>(std::min(
+      HalfLog(static_cast<uint64_t>(cost) * static_cast<uint64_t>(unit_ns)), kUnitsMark - 1));
 }
 
 // In half steps of a logarithm, 0 for what one charge may have done.

@@ -29,9 +29,9 @@
 // groups for a second cell of X, giving up where there is one, (4) state -> X's
 // first state. Since names precede looks, of two threads that enter the same key at
 // least one sees the other. The mark of a name may change at any time, its version then
-// does not: who is about to write over it reads it again. A claim that is older than kClaimTimeoutNs belongs to
-// somebody who died; anyone may take it over by the same steps. Had its owner only
-// been held up, then step 4 finds another state, and step 2 another version, and it
+// does not: who is about to write over it reads it again. A claim that is older than
+// kClaimTimeoutNs belongs to somebody who died; anyone may take it over by the same steps. Had its
+// owner only been held up, then step 4 finds another state, and step 2 another version, and it
 // begins anew: it takes nothing from whoever came in between.
 // tests/model/ goes through all interleavings of this.
 //
