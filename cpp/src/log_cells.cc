@@ -54,6 +54,7 @@ LogCells::View LogCells::Read(int64_t now_ns) const {
   absl::InlinedVector<int64_t, 128> ends;
   View view;
   view.free = cells_;
+  const Cell* marked = nullptr;
   for (size_t i = 0; i < cells_; ++i) {
     Table::Slot slot;
     const bool found = table_.Find(KeyOf(i), &slot);
@@ -62,10 +63,11 @@ LogCells::View LogCells::Read(int64_t now_ns) const {
       if (end > now_ns) ends.push_back(end);
       view.expired = view.expired || (end > 0 && end <= now_ns);
     }
-    if (found && view.mark == 0) view.mark = Table::MarkIn(slot.cell->hi);
+    if (found) marked = slot.cell;
     const bool full = pair.later > now_ns && (pair.earlier > now_ns || HasOnePlace(i));
     if (!full && view.free == cells_) view.free = i;
   }
+  if (marked != nullptr) view.mark = Table::MarkIn(marked->hi.load(std::memory_order_relaxed));
   std::sort(ends.begin(), ends.end());
   for (const int64_t end : ends) view.ring.PushBack(end, 1);
   return view;

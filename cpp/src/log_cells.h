@@ -53,7 +53,7 @@ class LogCells {
     InstantRing ring;      // the ends after `now`, in order
     size_t free = 0;       // the first cell that has a free place, if any has
     bool expired = false;  // whether there are ends that are not after `now`
-    Mark mark = 0;         // of the first cell that the key has
+    Mark mark = 0;         // of a cell that the key has
   };
   View Read(int64_t now_ns) const;
   // Takes `cost` free places, or none. Cells that are made for it get this mark.
