@@ -11,7 +11,8 @@ shift || true
 kinds=("$@")
 if [ ${#kinds[@]} -eq 0 ]; then
   kinds=(token-bucket allow refused leaky-bucket fixed-window sliding-window sliding-log
-    concurrency token-bucket/system-clock)
+    concurrency token-bucket/system-clock token-bucket/cost token-bucket/shm allow/shm
+    fixed-window/shm)
 fi
 
 fewer=20000

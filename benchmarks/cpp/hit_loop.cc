@@ -15,23 +15,28 @@ namespace {
 int Run(std::string_view kind, int64_t times) {
   const Keys keys(1'000);
   auto clock = std::make_shared<ManualClock>(1'700'000'000'123'456'789);
-  if (kind.ends_with("/system-clock")) {
-    kind.remove_suffix(std::string_view("/system-clock").size());
-    clock = nullptr;
-  }
+  const auto drop = [&kind](std::string_view suffix) {
+    const bool had = kind.ends_with(suffix);
+    if (had) kind.remove_suffix(suffix.size());
+    return had;
+  };
+  if (drop("/system-clock")) clock = nullptr;
+  const bool shared = drop("/shm");
+  const int64_t cost = drop("/cost") ? 2 : 1;
   const bool refused = kind == "refused";
   const bool allow = kind == "allow";
   const absl::StatusOr<Algorithm> algorithm =
       refused || allow ? Algorithm::kTokenBucket : ParseAlgorithm(kind);
   if (!algorithm.ok()) return 2;
-  const auto limiter = MakeLimiter(
-      refused ? MakeLimit({.count = 1, .period_ns = 3'600 * kSecond}) : Ample(*algorithm), clock);
+  const Limit limit =
+      refused ? MakeLimit({.count = 1, .period_ns = 3'600 * kSecond}) : Ample(*algorithm);
+  const auto limiter = shared ? MakeShmLimiter(limit, clock) : MakeLimiter(limit, clock);
   const auto n = static_cast<int64_t>(keys.size());
   for (int64_t i = 0; i < n; ++i) limiter->Hit(keys[static_cast<size_t>(i)]);
   int64_t allowed = 0;
   for (int64_t i = 0; i < times; ++i) {
     const std::string_view key = keys[static_cast<size_t>(i % n)];
-    allowed += allow ? limiter->Allow(key) : limiter->Hit(key).allowed;
+    allowed += allow ? limiter->Allow(key, cost) : limiter->Hit(key, cost).allowed;
     // Logs of one nanosecond are empty again by the next.
     if (clock != nullptr && i % n == n - 1) clock->AdvanceNs(1);
   }
@@ -48,7 +53,8 @@ int main(int argc, char** argv) {
   const int64_t times = argc == 3 ? std::atoll(argv[2]) : 0;
   const int status = times < 1 ? 2 : tidegate::bench::Run(argv[1], times);
   if (status == 2) {
-    std::fprintf(stderr, "usage: %s ALGORITHM|allow|refused[/system-clock] TIMES\n", argv[0]);
+    std::fprintf(stderr, "usage: %s ALGORITHM|allow|refused[/cost][/shm][/system-clock] TIMES\n",
+                 argv[0]);
   }
   return status;
 }

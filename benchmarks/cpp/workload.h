@@ -2,6 +2,8 @@
 #ifndef TIDEGATE_BENCHMARKS_CPP_WORKLOAD_H_
 #define TIDEGATE_BENCHMARKS_CPP_WORKLOAD_H_
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "tidegate/limiter.h"
+#include "tidegate/shm_store.h"
 
 namespace tidegate::bench {
 
@@ -37,6 +40,18 @@ inline Limit Ample(Algorithm algorithm) {
 inline std::unique_ptr<Limiter> MakeLimiter(const Limit& limit,
                                             std::shared_ptr<Clock> clock = nullptr) {
   return *Limiter::Create({limit}, *MemoryStore::Create(), std::move(clock));
+}
+
+// The same over a shared memory of its own, whose name is gone already.
+inline std::unique_ptr<Limiter> MakeShmLimiter(const Limit& limit,
+                                               std::shared_ptr<Clock> clock = nullptr) {
+  const std::string name = "bench-" + std::to_string(getpid());
+  auto store = ShmStore::Open(name, {.capacity = 10'000});
+  if (!store.ok() || !ShmStore::Remove(name).ok()) {
+    std::fprintf(stderr, "%s\n", std::string(store.status().message()).c_str());
+    std::exit(1);
+  }
+  return *Limiter::Create({limit}, *std::move(store), std::move(clock));
 }
 
 // "user:0000000", ...: short, as most keys are, one after the other in memory, so

@@ -62,8 +62,10 @@ struct CellCalls {
       if (out.behind || store.IsTendingDue(now_ns)) [[unlikely]]
         return false;
       if (!out.allowed || Table::ReplaceWords(cell, w0, w1, out.next_w0, out.next_w1,
-                                              limit.denominator() == 1)) [[likely]]
+                                              limit.denominator() == 1)) [[likely]] {
+        if (cost != 1 && out.allowed) Table::RemarkIfLarger(cell, key, MarkOf(limit, cost));
         return true;
+      }
     }
   }
 
@@ -86,13 +88,28 @@ struct CellCalls {
   template <typename S>
   static Decision HitState(S& store, const Charge& charge, const Fingerprint& key,
                            const Moment& moment) {
+    return charge.cost == 1 ? HitStateOf</*is_one=*/true>(store, charge, key, moment)
+                            : HitStateOfSeveral(store, charge, key, moment);
+  }
+
+  template <typename S>
+  __attribute__((noinline)) static Decision HitStateOfSeveral(S& store, const Charge& charge,
+                                                              const Fingerprint& key,
+                                                              const Moment& moment) {
+    return HitStateOf</*is_one=*/false>(store, charge, key, moment);
+  }
+
+  template <bool is_one, typename S>
+  static Decision HitStateOf(S& store, const Charge& charge, const Fingerprint& key,
+                             const Moment& moment) {
     const Limit& limit = charge.limit->limit;
     Decision decision;
     Table::Entry entry;
     {
       [[maybe_unused]] const auto pass = store.Enter();
       store.TableOf(key).Update(
-          key, moment.now_ns, /*one_word=*/false, entry,
+          key, moment.now_ns, {.one_word = false, .is_one = is_one}, entry,
+          [&] { return MarkOf(limit, charge.cost); },
           [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
             CellState next;
             // Made in its place: to copy a struct that was just written stalls.
@@ -193,15 +210,18 @@ struct CellCalls {
       // `update(step)` does what Table::Update() does for key `i` of this part.
       const auto decide = [&](size_t i, auto update) {
         BucketOutcome outcome;
-        update(Stepper(limit.limit, cost_of(start + i), moment, outcome));
+        const int64_t cost = cost_of(start + i);
+        const auto mark = [&] { return MarkOf(limit.limit, cost); };
+        update(Table::Manner{one_word, cost == 1}, mark,
+               Stepper(limit.limit, cost, moment, outcome));
         verdicts[start + i] = VerdictOf(outcome.allowed, outcome.behind, moment);
       };
       {
         [[maybe_unused]] const auto pass = store.Enter();
         if (!store.TableOf(part[0]).IsFar()) {
           for (size_t i = 0; i < part.size(); ++i) {
-            decide(i, [&](auto step) {
-              store.TableOf(part[i]).Update(part[i], moment.now_ns, one_word, entry, step);
+            decide(i, [&](Table::Manner manner, auto mark, auto step) {
+              store.TableOf(part[i]).Update(part[i], moment.now_ns, manner, entry, mark, step);
             });
           }
         } else {
@@ -218,9 +238,9 @@ struct CellCalls {
             }
             if (next < kLocate) continue;
             const size_t i = next - kLocate;
-            decide(i, [&](auto step) {
-              store.TableOf(part[i]).UpdateAt(located[i], part[i], moment.now_ns, one_word, entry,
-                                              step);
+            decide(i, [&](Table::Manner manner, auto mark, auto step) {
+              store.TableOf(part[i]).UpdateAt(located[i], part[i], moment.now_ns, manner, entry,
+                                              mark, step);
             });
           }
         }
@@ -229,8 +249,13 @@ struct CellCalls {
     }
   }
 
+  // What UpdateBucket() may be asked for.
   static bool IsPlain(const Limit& limit, int64_t cost) {
     return IsBucket(limit.algorithm()) && cost <= limit.most_plain_cost();
+  }
+  // The same of a limit that has a plain cost, if it is a bucket.
+  static bool IsShort(const Limit& limit, int64_t cost) {
+    return IsBucket(limit.algorithm()) && IsWithinBurst(limit, cost);
   }
 
  private:
@@ -243,8 +268,10 @@ struct CellCalls {
                                            const Fingerprint& key, const Moment& moment,
                                            Table::Entry& entry, BucketOutcome& out) {
     const Limit& limit = charge.limit->limit;
-    table.Update(key, moment.now_ns, limit.denominator() == 1, entry,
-                 Stepper(limit, charge.cost, moment, out));
+    table.Update(
+        key, moment.now_ns, {.one_word = limit.denominator() == 1, .is_one = charge.cost == 1},
+        entry, [&] { return MarkOf(limit, charge.cost); },
+        Stepper(limit, charge.cost, moment, out));
   }
 };
 

@@ -52,13 +52,12 @@ Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
       store_(std::move(store)),
       has_shadow_(std::any_of(limits_.begin(), limits_.end(),
                               [](const BoundLimit& bound) { return bound.limit.shadow(); })),
-      memory_(IsSingle() ? dynamic_cast<MemoryStore*>(store_.get()) : nullptr),
-      shm_(IsSingle() ? dynamic_cast<ShmStore*>(store_.get()) : nullptr),
+      memory_(HasShortWay() ? dynamic_cast<MemoryStore*>(store_.get()) : nullptr),
+      shm_(HasShortWay() ? dynamic_cast<ShmStore*>(store_.get()) : nullptr),
       blocks_(store_->blocks()),
       sets_back_(!store_->spans_hosts() || (clock != nullptr && clock->is_common())),
       takes_fingerprints_((memory_ != nullptr || shm_ != nullptr) &&
-                          IsBucket(limits_[0].limit.algorithm()) &&
-                          limits_[0].limit.most_plain_cost() > 0),
+                          IsBucket(limits_[0].limit.algorithm())),
       clock_(std::move(clock)),
       clock_shift_ns_(store_->clock_shift_ns()),
       refused_(IsSingle() ? 0 : limits_.size()) {}
@@ -108,6 +107,11 @@ void Limiter::Count(const Decision& decision, uint32_t rule) {
   if (!decision.allowed) CountRefusalBy(rule);
 }
 
+bool Limiter::HasShortWay() const {
+  const Limit& limit = limits_[0].limit;
+  return IsSingle() && (!IsBucket(limit.algorithm()) || limit.most_plain_cost() > 0);
+}
+
 void Limiter::CountShadow(absl::Span<const Decision> outcomes) {
   for (size_t i = 0; has_shadow_ && i < std::min(outcomes.size(), limits_.size()); ++i) {
     if (limits_[i].limit.shadow() && !outcomes[i].allowed) CountRefusalBy(static_cast<uint32_t>(i));
@@ -120,7 +124,7 @@ TIDEGATE_INLINE bool Limiter::HitQuickly(S& store, std::string_view key, int64_t
                                          int64_t& now_ns, BucketOutcome& outcome) {
   const BoundLimit& bound = *limits_.data();
   const int number = OwnThreadNumber();
-  if (number <= 0 || !CellCalls::IsPlain(bound.limit, cost)) [[unlikely]]
+  if (number <= 0 || !CellCalls::IsShort(bound.limit, cost)) [[unlikely]]
     return false;
   // In this order: while the time-stamp counter is read, which takes as long as all the
   // rest, the processor begins nothing, but finishes what it has begun.
@@ -162,25 +166,43 @@ TIDEGATE_INLINE bool Limiter::AllowIn(S& store, std::string_view key, int64_t co
 }
 
 Decision Limiter::Hit(std::string_view key, int64_t cost) {
-  return memory_ != nullptr ? HitIn(*memory_, key, cost) : HitElsewhere(key, cost);
+  if (cost != 1) [[unlikely]]
+    return HitSeveral(key, cost);
+  return memory_ != nullptr ? HitIn(*memory_, key, 1) : HitElsewhere(key);
 }
 
 bool Limiter::Allow(std::string_view key, int64_t cost) {
-  return memory_ != nullptr ? AllowIn(*memory_, key, cost) : AllowElsewhere(key, cost);
+  if (cost != 1) [[unlikely]]
+    return AllowSeveral(key, cost);
+  return memory_ != nullptr ? AllowIn(*memory_, key, 1) : AllowElsewhere(key);
 }
 
-// Apart, as are HitAtLength() and AskClock(), so that the memory store's short way has
-// the registers to itself.
-__attribute__((noinline)) Decision Limiter::HitElsewhere(std::string_view key, int64_t cost) {
-  if (shm_ != nullptr) return HitIn(*shm_, key, cost);
+// Apart, as are HitAtLength() and AskClock(), so that the short way of a single unit in
+// the memory store has the registers to itself.
+__attribute__((noinline)) Decision Limiter::HitElsewhere(std::string_view key) {
+  return shm_ != nullptr ? HitIn(*shm_, key, 1) : HitWithoutCells(key, 1);
+}
+
+__attribute__((noinline)) bool Limiter::AllowElsewhere(std::string_view key) {
+  return shm_ != nullptr ? AllowIn(*shm_, key, 1) : HitWithoutCells(key, 1).allowed;
+}
+
+__attribute__((noinline)) Decision Limiter::HitSeveral(std::string_view key, int64_t cost) {
+  if (memory_ != nullptr) return HitIn(*memory_, key, cost);
+  return shm_ != nullptr ? HitIn(*shm_, key, cost) : HitWithoutCells(key, cost);
+}
+
+__attribute__((noinline)) bool Limiter::AllowSeveral(std::string_view key, int64_t cost) {
+  if (memory_ != nullptr) return AllowIn(*memory_, key, cost);
+  return shm_ != nullptr ? AllowIn(*shm_, key, cost) : HitWithoutCells(key, cost).allowed;
+}
+
+// Where there are several limits, or a store without cells.
+__attribute__((noinline)) Decision Limiter::HitWithoutCells(std::string_view key, int64_t cost) {
   if (blocks_) {
     if (Decision early; HitWithoutWaiting(key, cost, &early)) return early;
   }
   return HitAtLength(key, cost);
-}
-
-__attribute__((noinline)) bool Limiter::AllowElsewhere(std::string_view key, int64_t cost) {
-  return shm_ != nullptr ? AllowIn(*shm_, key, cost) : HitElsewhere(key, cost).allowed;
 }
 
 __attribute__((noinline)) int64_t Limiter::AskClock() { return clock_->NowNs(); }

@@ -112,6 +112,16 @@ Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns, in
   return d;
 }
 
+size_t MostAtOnce(const InstantRing& ring, size_t from) {
+  size_t most = 0;
+  size_t begin = from;
+  for (size_t i = from; i < ring.size(); ++i) {
+    if (ring[i] != ring[begin]) begin = i;
+    most = std::max(most, i + 1 - begin);
+  }
+  return most;
+}
+
 int64_t RefundLog(InstantRing* ring, int64_t now_ns, int64_t cost) {
   const size_t alive = ring->size() - ring->FirstAfter(now_ns);
   const size_t units = std::min<size_t>(alive, static_cast<size_t>(cost));

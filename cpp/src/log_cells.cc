@@ -54,6 +54,7 @@ LogCells::View LogCells::Read(int64_t now_ns) const {
   absl::InlinedVector<int64_t, 128> ends;
   View view;
   view.free = cells_;
+  const Cell* marked = nullptr;
   for (size_t i = 0; i < cells_; ++i) {
     Table::Slot slot;
     const bool found = table_.Find(KeyOf(i), &slot);
@@ -62,9 +63,11 @@ LogCells::View LogCells::Read(int64_t now_ns) const {
       if (end > now_ns) ends.push_back(end);
       view.expired = view.expired || (end > 0 && end <= now_ns);
     }
+    if (found) marked = slot.cell;
     const bool full = pair.later > now_ns && (pair.earlier > now_ns || HasOnePlace(i));
     if (!full && view.free == cells_) view.free = i;
   }
+  if (marked != nullptr) view.mark = Table::MarkIn(marked->hi.load(std::memory_order_relaxed));
   std::sort(ends.begin(), ends.end());
   for (const int64_t end : ends) view.ring.PushBack(end, 1);
   return view;
@@ -101,7 +104,13 @@ Decision LogCells::Hit(const Moment& moment, int64_t cost) {
     if (!decision.allowed) return decision;
     // Else they would count again for a clock that goes back.
     if (view.expired) ForEach(0, [now_ns](int64_t end) { return end > now_ns ? end : 0; });
-    if (Take(view.ring.newest(), cost, now_ns, view.free)) return decision;
+    const auto units = static_cast<uint64_t>(cost);
+    const Mark mark = MarkOfLogAfter(view.mark, view.ring.size() - units, units);
+    if (Take(view.ring.newest(), cost, now_ns, view.free, mark)) {
+      // What the key had before is to be as hard to displace as what it got now.
+      if (view.mark != 0 && view.mark != mark) Remark(mark);
+      return decision;
+    }
     if (tries == kMostTries) {
       // Others who want several places each stand in each other's way.
       decision = PeekLog(limit_, view.ring, now_ns, cost);
@@ -113,30 +122,38 @@ Decision LogCells::Hit(const Moment& moment, int64_t cost) {
   }
 }
 
-bool LogCells::Take(int64_t end, int64_t cost, int64_t now_ns, size_t from) {
+void LogCells::Remark(Mark mark) {
+  for (size_t i = 0; i < cells_; ++i) {
+    Table::Slot slot;
+    if (table_.Find(KeyOf(i), &slot)) Table::Remark(slot.cell, KeyOf(i), mark);
+  }
+}
+
+bool LogCells::Take(int64_t end, int64_t cost, int64_t now_ns, size_t from, Mark mark) {
   int64_t left = cost;
   for (size_t n = 0; n < cells_ && left > 0; ++n) {
     const size_t i = (from + n) % cells_;
     const Fingerprint key = KeyOf(i);
     int64_t took = 0;
     Table::Entry entry;
-    table_.Update(key, now_ns, /*one_word=*/false, entry,
-                  [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
-                    Pair pair = PairOf(w0, w1, HasOnePlace(i));
-                    took = 0;
-                    if (pair.earlier <= now_ns && !HasOnePlace(i)) {
-                      pair.earlier = end;
-                      ++took;
-                    }
-                    if (pair.later <= now_ns && took < left) {
-                      pair.later = end;
-                      ++took;
-                    }
-                    const CellState next = StateOf(pair, key);
-                    next_w0 = next.w0;
-                    next_w1 = next.w1;
-                    return took > 0;
-                  });
+    table_.Update(
+        key, now_ns, {.is_one = true}, entry, [mark] { return mark; },
+        [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
+          Pair pair = PairOf(w0, w1, HasOnePlace(i));
+          took = 0;
+          if (pair.earlier <= now_ns && !HasOnePlace(i)) {
+            pair.earlier = end;
+            ++took;
+          }
+          if (pair.later <= now_ns && took < left) {
+            pair.later = end;
+            ++took;
+          }
+          const CellState next = StateOf(pair, key);
+          next_w0 = next.w0;
+          next_w1 = next.w1;
+          return took > 0;
+        });
     if (entry.changed()) entered_(entry);
     left -= took;
   }

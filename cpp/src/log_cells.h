@@ -53,10 +53,13 @@ class LogCells {
     InstantRing ring;      // the ends after `now`, in order
     size_t free = 0;       // the first cell that has a free place, if any has
     bool expired = false;  // whether there are ends that are not after `now`
+    Mark mark = 0;         // of a cell that the key has
   };
   View Read(int64_t now_ns) const;
-  // Takes `cost` free places, or none.
-  bool Take(int64_t end, int64_t cost, int64_t now_ns, size_t from);
+  // Takes `cost` free places, or none. Cells that are made for it get this mark.
+  bool Take(int64_t end, int64_t cost, int64_t now_ns, size_t from, Mark mark);
+  // Gives all cells of the key this mark.
+  void Remark(Mark mark);
   // Frees at most `most` places of this end; tells how many.
   int64_t Free(int64_t end, int64_t most);
   // Changes each cell that holds an end after `above` by `change`.

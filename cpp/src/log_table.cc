@@ -1,8 +1,11 @@
 #include "log_table.h"
 
 #include <algorithm>
+#include <bit>
+#include <tuple>
 #include <vector>
 
+#include "tidegate/mark.h"
 #include "tidegate/step.h"
 
 namespace tidegate {
@@ -19,7 +22,8 @@ void LogTable::With(const Fingerprint& key, int64_t now_ns,
     return;
   shard.bytes += grown;
   const size_t bytes = bytes_.fetch_add(grown, std::memory_order_relaxed) + grown;
-  if (bytes > most_bytes_ || (made && shard.rings.size() > shard.sweep_at)) Sweep(shard, now_ns);
+  if (bytes > most_bytes_ || (made && shard.rings.size() > shard.sweep_at))
+    Sweep(shard, key, now_ns);
 }
 
 void LogTable::WithExisting(const Fingerprint& key, absl::FunctionRef<void(InstantRing*)> work) {
@@ -44,10 +48,22 @@ void LogTable::Drop(Shard& shard, Rings::iterator it) {
   shard.rings.erase(it);
 }
 
-// Drops idle rings; where all rings together are too large, also those nearest to
-// idle: what is too much, and a sixteenth of the shard, so that it is not swept
-// again at once.
-void LogTable::Sweep(Shard& shard, int64_t now_ns) {
+namespace {
+
+// In which order live rings go: the least often charged first (mark.h), of equals those
+// much nearer to idle, and of those any.
+auto OrderOf(const Fingerprint& key, const InstantRing& ring, int64_t now_ns) {
+  const size_t first = ring.FirstAfter(now_ns);
+  const Mark mark = MarkOfLog(ring.size() - first, MostAtOnce(ring, first));
+  const int64_t left_ns = ring.empty() ? 0 : std::max<int64_t>(ring.newest() - now_ns, 0);
+  return std::tuple(mark, std::bit_width(static_cast<uint64_t>(left_ns)), key.lo, key.hi);
+}
+
+}  // namespace
+
+// Drops idle rings; where all rings together are too large, also live ones: what is
+// too much, and a sixteenth of the shard, so that it is not swept again at once.
+void LogTable::Sweep(Shard& shard, const Fingerprint& kept, int64_t now_ns) {
   const auto idle_from = [](const InstantRing& ring) {
     return ring.empty() ? int64_t{0} : ring.newest();
   };
@@ -59,15 +75,16 @@ void LogTable::Sweep(Shard& shard, int64_t now_ns) {
   }
   const size_t bytes = bytes_.load(std::memory_order_relaxed);
   if (bytes > most_bytes_) {
-    std::vector<std::pair<int64_t, Fingerprint>> order;
+    std::vector<decltype(OrderOf(kept, {}, 0))> order;
     order.reserve(shard.rings.size());
-    for (const auto& [key, ring] : shard.rings) order.emplace_back(idle_from(ring), key);
-    std::sort(order.begin(), order.end(),
-              [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (const auto& [key, ring] : shard.rings) {
+      if (key != kept) order.push_back(OrderOf(key, ring, now_ns));
+    }
+    std::sort(order.begin(), order.end());
     const size_t excess = std::max(bytes - most_bytes_, shard.bytes / 16);
     const size_t enough = shard.bytes - std::min(shard.bytes, excess);
-    for (size_t i = 0; i + 1 < order.size() && shard.bytes > enough; ++i) {
-      Drop(shard, shard.rings.find(order[i].second));
+    for (size_t i = 0; i < order.size() && shard.bytes > enough; ++i) {
+      Drop(shard, shard.rings.find({std::get<2>(order[i]), std::get<3>(order[i])}));
       ++shard.evicted_live;
     }
   }

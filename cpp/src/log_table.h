@@ -53,10 +53,11 @@ class LogTable {
   Shard& ShardOf(const Fingerprint& key) { return shards_[key.hi % kShards]; }
   // Both with the shard's mutex held.
   void Drop(Shard& shard, Rings::iterator it);
-  void Sweep(Shard& shard, int64_t now_ns);
+  // Makes room; `kept` stays.
+  void Sweep(Shard& shard, const Fingerprint& kept, int64_t now_ns);
 
   // All shards share one bound, so that a few large rings find room beside many
-  // small ones. Each shard keeps at least one ring.
+  // small ones. Each shard keeps the ring that it was asked for last.
   const size_t most_bytes_;
   std::atomic<size_t> bytes_{0};
   std::array<Shard, kShards> shards_;

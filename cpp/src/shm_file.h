@@ -19,7 +19,7 @@ namespace tidegate {
 // such as where the table looks for a key or what a state means, is a new version.
 struct ShmHeader {
   static constexpr uint64_t kMagic = 0x6574'6167'6564'6974;  // "tidegate"
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
   static constexpr uint16_t kByteOrder = 0x0102;
   static constexpr size_t kBytes = 4096;
   // Where the slices begin.

@@ -188,7 +188,9 @@ ShmStore::Census ShmStore::Count(int64_t now_ns, size_t busiest) const {
       ++census.live;
       if (busiest == 0) continue;
       // A heap of the busiest so far, the least of them on top.
-      census.busiest.push_back({key, static_cast<int64_t>(w0) - now_ns});
+      // Without what may change while the key stays.
+      census.busiest.push_back(
+          {{key.lo, key.hi & ~Table::kOwnBits}, static_cast<int64_t>(w0) - now_ns});
       std::push_heap(census.busiest.begin(), census.busiest.end(), later);
       if (census.busiest.size() > busiest) {
         std::pop_heap(census.busiest.begin(), census.busiest.end(), later);

@@ -286,7 +286,9 @@ Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_
     default: {
       BucketOutcome outcome;
       const CellState found = ReadBucket(limit, state, now_ns);
-      StepBucket(limit, found.w0, found.w1, now_ns, cost, outcome);
+      // No cost is within a burst of none.
+      const int64_t asked = limit.burst() == 0 ? 2 : cost;
+      StepBucket(limit, found.w0, found.w1, now_ns, asked, outcome);
       *next = state;
       if (outcome.allowed || outcome.behind) {
         *next = WriteBucket(limit, {outcome.next_w0, outcome.next_w1});

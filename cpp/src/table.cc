@@ -38,21 +38,20 @@ bool IsIdle(uint64_t w0, int64_t now_ns, int64_t for_ns) {
   return w0 == 0 || static_cast<int64_t>(w0) <= now_ns - for_ns;
 }
 
-// Windows that end at one instant are told apart by what was used of them: a flood of
-// keys that come once gives up its own.
-bool IsNearer(const CellState& a, const CellState& b) {
-  return a.w0 != b.w0 ? a.w0 < b.w0 : a.w1 < b.w1;
-}
-
 bool Holds(const Cell& cell, const Fingerprint& key) {
   return cell.lo.load(std::memory_order_acquire) == key.lo &&
          Table::SameHigh(cell.hi.load(std::memory_order_acquire), key.hi);
 }
 
+uint64_t HighWith(uint64_t high, Mark mark, uint64_t version) {
+  return (high & ~Table::kOwnBits) | uint64_t{mark} << Table::kMarkShift |
+         (version & Table::kVersionMask);
+}
+
 // The name to write over `before`: of the next version, so that who still expects
 // `before` fails, even when the same key has come back.
-Fingerprint NameOver(const Fingerprint& before, const Fingerprint& key) {
-  return {key.lo, (key.hi & ~Table::kVersionMask) | ((before.hi + 1) & Table::kVersionMask)};
+Fingerprint NameOver(const Fingerprint& before, const Fingerprint& key, Mark mark) {
+  return {key.lo, HighWith(key.hi, mark, before.hi + 1)};
 }
 
 bool IsEmpty(const Cell& cell) {
@@ -86,6 +85,42 @@ bool ReplaceState(Cell* cell, const CellState& from, const CellState& to) {
 bool ReplaceKey(Cell* cell, const Fingerprint& from, const Fingerprint& to) {
   return CompareAndSwap(&cell->lo, {from.lo, from.hi}, {to.lo, to.hi});
 }
+
+// Which of the live cells that a key may have is given up for it: one of the lowest rank.
+// Only the first so many are judged, or a new key, which was charged but once as yet, would
+// be given up by the next that comes anywhere near. Of equals the nearest to idle goes, but
+// again only of so many: where all were asked, a key that was charged little would never
+// live to be charged again among keys that were charged much. Nobody can foretell which
+// come first, since that depends on the key's fingerprint.
+class Victim {
+ public:
+  void Consider(Cell* cell, const CellState& state, int64_t now_ns) {
+    if (++judged_ > kMostJudged) return;
+    const Mark mark = Table::MarkIn(cell->hi.load(std::memory_order_acquire));
+    const int rank = RankOf(mark, state, now_ns);
+    if (slot_.cell != nullptr) {
+      if (rank > rank_) return;
+      if (rank < rank_) {
+        equals_ = 0;
+      } else if (++equals_ >= kMostEquals || state.w0 >= slot_.raw.w0) {
+        return;
+      }
+    }
+    slot_ = {cell, state, {}};
+    rank_ = rank;
+  }
+
+  const Table::Slot& slot() const { return slot_; }
+
+ private:
+  static constexpr int kMostJudged = 64;
+  static constexpr int kMostEquals = 3;
+
+  Table::Slot slot_;
+  int rank_ = 0;
+  int equals_ = 0;
+  int judged_ = 0;
+};
 
 }  // namespace
 
@@ -139,18 +174,21 @@ bool Table::HasAnother(const Fingerprint& key, const Cell* mine) const {
 }
 
 // Steps 1 to 3 of the protocol, on slot->cell in the state slot->raw.
-bool Table::Claim(const Fingerprint& key, int64_t now_ns, Slot* slot, Entry* entry) {
+bool Table::Claim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot, Entry* entry) {
   const CellState claim{
       kClaimBit | (static_cast<uint64_t>(now_ns) & ~kNonceMask) | (Nonce() & kNonceMask), key.lo};
   Cell* const cell = slot->cell;
   if (!ReplaceState(cell, slot->raw, claim)) return false;
-  const Fingerprint before{cell->lo.load(std::memory_order_acquire),
-                           cell->hi.load(std::memory_order_acquire)};
-  // Taken over already: then that may be the name of who did.
-  if (Load(*cell) != claim) [[unlikely]]
-    return false;
-  const Fingerprint name = NameOver(before, key);
-  if (!ReplaceKey(cell, before, name)) return false;
+  Fingerprint before;
+  Fingerprint name;
+  // Again where the mark of the name changed meanwhile.
+  do {
+    before = {cell->lo.load(std::memory_order_acquire), cell->hi.load(std::memory_order_acquire)};
+    // Taken over already: then that may be the name of who did.
+    if (Load(*cell) != claim) [[unlikely]]
+      return false;
+    name = NameOver(before, key, mark);
+  } while (!ReplaceKey(cell, before, name));
   if (before == Fingerprint{} || IsNobody(before)) {
     ++entry->keys;
   } else if (IsClaim(slot->raw.w0)) {
@@ -161,7 +199,7 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Slot* slot, Entry* ent
   }
   if (HasAnother(key, cell)) {
     // The name first: a cell of this key must never be seen owned and fresh.
-    if (ReplaceKey(cell, name, NameOver(name, Table::kNobody))) {
+    if (ReplaceKey(cell, name, NameOver(name, Table::kNobody, 0))) {
       --entry->keys;
       ReplaceState(cell, claim, {0, 0});
     }
@@ -172,7 +210,8 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Slot* slot, Entry* ent
   return true;
 }
 
-void Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Slot* slot, Entry* entry) {
+void Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot,
+                        Entry* entry) {
   for (int tries = 0;; ++tries) {
     if (tries > 16) sched_yield();
     // Time stands still within a call, so what is stale must not depend on it alone:
@@ -182,7 +221,7 @@ void Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Slot* slot, Entr
     Slot idle;   // for long
     Slot spare;  // idle, but not for long
     Slot empty;
-    Slot nearest;
+    Victim victim;
     bool found = false;
     bool wait = false;
     Walk(key, [&](Cell* cell) {
@@ -217,18 +256,19 @@ void Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Slot* slot, Entr
         if (idle.cell == nullptr) idle = {cell, state, {}};
       } else if (IsIdle(state.w0, now_ns, kClockToleranceNs)) {
         if (spare.cell == nullptr) spare = {cell, state, {}};
-      } else if (nearest.cell == nullptr || IsNearer(state, nearest.raw)) {
-        nearest = {cell, state, {}};
+      } else {
+        victim.Consider(cell, state, now_ns);
       }
       return true;
     });
     if (found) [[likely]]
       return;
     if (wait) continue;
-    for (const Slot* choice : {&idle, &empty, &spare, &nearest}) {
+    const Slot* const choices[] = {&idle, &empty, &spare, &victim.slot()};
+    for (const Slot* choice : choices) {
       if (choice->cell == nullptr) continue;
       *slot = *choice;
-      if (Claim(key, now_ns, slot, entry)) return;
+      if (Claim(key, now_ns, mark, slot, entry)) return;
       break;
     }
   }
@@ -243,7 +283,7 @@ Table::Entry Table::Put(const Fingerprint& key, const CellState& state, int64_t 
   if (empty == nullptr) [[unlikely]] {
     Slot slot;
     Entry entry;
-    FindOrClaim(key, now_ns, &slot, &entry);
+    FindOrClaim(key, now_ns, MarkIn(key.hi), &slot, &entry);
     Replace(slot, state);
     return entry;
   }
@@ -252,6 +292,15 @@ Table::Entry Table::Put(const Fingerprint& key, const CellState& state, int64_t 
   empty->w0.store(state.w0, std::memory_order_relaxed);
   empty->w1.store(state.w1, std::memory_order_relaxed);
   return {.keys = 1};
+}
+
+void Table::Remark(Cell* cell, const Fingerprint& key, Mark mark) {
+  for (;;) {
+    const Fingerprint name{key.lo, cell->hi.load(std::memory_order_acquire)};
+    const Mark before = MarkIn(name.hi);
+    if (before == mark || (before > mark && mark < kRankMark) || !Holds(*cell, key)) return;
+    if (ReplaceKey(cell, name, {name.lo, HighWith(name.hi, mark, name.hi)})) return;
+  }
 }
 
 bool Table::Replace(const Slot& slot, const CellState& next) {

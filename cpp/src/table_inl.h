@@ -68,34 +68,40 @@ TIDEGATE_INLINE bool Table::ReplaceWords(Cell* cell, uint64_t w0, uint64_t w1, u
   return CompareAndSwap(&cell->w0, {w0, w1}, {next_w0, next_w1});
 }
 
-template <typename StepFunction>
-TIDEGATE_INLINE void Table::Update(const Fingerprint& key, int64_t now_ns, bool one_word,
-                                   Entry& entry, StepFunction step) {
+TIDEGATE_INLINE void Table::RemarkIfLarger(Cell* cell, const Fingerprint& key, Mark mark) {
+  if (MarkIn(cell->hi.load(std::memory_order_relaxed)) < mark) [[unlikely]]
+    Remark(cell, {key.lo, key.hi}, mark);
+}
+
+template <typename MarkFunction, typename StepFunction>
+TIDEGATE_INLINE void Table::Update(const Fingerprint& key, int64_t now_ns, Manner manner,
+                                   Entry& entry, MarkFunction mark, StepFunction step) {
   uint64_t w0 = 0;
   uint64_t w1 = 0;
   Cell* const cell = FindNear(key, w0, w1);
-  UpdateFrom(cell, w0, w1, key, now_ns, one_word, entry, step);
+  UpdateFrom(cell, w0, w1, key, now_ns, manner, entry, mark, step);
 }
 
-template <typename StepFunction>
+template <typename MarkFunction, typename StepFunction>
 TIDEGATE_INLINE void Table::UpdateAt(Cell* located, const Fingerprint& key, int64_t now_ns,
-                                     bool one_word, Entry& entry, StepFunction step) {
+                                     Manner manner, Entry& entry, MarkFunction mark,
+                                     StepFunction step) {
   uint64_t w0 = 0;
   uint64_t w1 = 0;
   Cell* const cell = located != nullptr && ReadOwned(located, key, w0, w1) ? located : nullptr;
-  UpdateFrom(cell, w0, w1, key, now_ns, one_word, entry, step);
+  UpdateFrom(cell, w0, w1, key, now_ns, manner, entry, mark, step);
 }
 
-template <typename StepFunction>
+template <typename MarkFunction, typename StepFunction>
 TIDEGATE_INLINE void Table::UpdateFrom(Cell* cell, uint64_t w0, uint64_t w1, const Fingerprint& key,
-                                       int64_t now_ns, bool one_word, Entry& entry,
-                                       StepFunction step) {
+                                       int64_t now_ns, Manner manner, Entry& entry,
+                                       MarkFunction mark, StepFunction step) {
   for (;; cell = FindNear(key, w0, w1)) {
     if (cell == nullptr) [[unlikely]] {
       Slot slot;
       // A copy: a name whose address was told could not stay in registers.
       const Fingerprint name = key;
-      FindOrClaim(name, now_ns, &slot, &entry);
+      FindOrClaim(name, now_ns, mark(), &slot, &entry);
       cell = slot.cell;
       w0 = slot.raw.w0;
       w1 = slot.raw.w1;
@@ -109,8 +115,11 @@ TIDEGATE_INLINE void Table::UpdateFrom(Cell* cell, uint64_t w0, uint64_t w1, con
         Replace({cell, {w0, w1}, {}}, {0, key.lo});
       return;
     }
-    if (ReplaceWords(cell, w0, w1, next_w0, next_w1, one_word)) [[likely]]
+    if (ReplaceWords(cell, w0, w1, next_w0, next_w1, manner.one_word)) [[likely]] {
+      if (!manner.is_one) [[unlikely]]
+        RemarkIfLarger(cell, key, mark());
       return;
+    }
   }
 }
 

@@ -258,7 +258,8 @@ class MemoryStore(Store):
     """A store in the process's own memory.
 
     `capacity` keys (1 to 2**32) fit without loss, at 38 to 47 bytes each; of further ones
-    each takes the place of an idle key, or else of the one nearest to idle.
+    each takes the place of an idle key, or else of the least often charged of
+    its neighbours.
     """
 
     DEFAULT_CAPACITY: Final[int]

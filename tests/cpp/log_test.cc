@@ -221,6 +221,20 @@ TEST_P(LogTest, ARefusalMakesNoRoom) {
   EXPECT_EQ(ring.bytes(), bytes);
 }
 
+TEST(MostAtOnceTest, IsTheLongestRunOfOneEnd) {
+  InstantRing ring;
+  EXPECT_EQ(MostAtOnce(ring, 0), 0u);
+  ring.PushBack(10, 4);
+  ring.PushBack(11, 1);
+  ring.PushBack(12, 3);
+  ring.PushBack(13, 1);
+  EXPECT_EQ(MostAtOnce(ring, 0), 4u);
+  EXPECT_EQ(MostAtOnce(ring, 2), 3u);
+  EXPECT_EQ(MostAtOnce(ring, 4), 3u);
+  EXPECT_EQ(MostAtOnce(ring, 8), 1u);
+  EXPECT_EQ(MostAtOnce(ring, 9), 0u);
+}
+
 TEST(ReleaseLogTest, EndsTheLeaseThatWasTaken) {
   const Limit limit = MakeLimit(3, kSecond, Algorithm::kConcurrency);
   InstantRing ring;

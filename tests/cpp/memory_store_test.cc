@@ -294,6 +294,31 @@ TEST(MemoryStoreCeilingTest, DistinctKeysCannotPassIt) {
   EXPECT_GT(known, kCapacity / 2 * 9 / 10);
 }
 
+// Keys that are invented to have others forgotten must be charged as often as those were.
+TEST_P(EachAlgorithm, KeysChargedOnceOrTwicePushOutNobodyWhoWasChargedOften) {
+  // The bytes of logs are of 256 parts, each of which needs room for some.
+  const int64_t capacity = IsLog(GetParam()) ? 25'000 : 5'000;
+  constexpr int64_t kClients = 50;
+  constexpr int64_t kFlood = kSanitizerShare > 1 ? 20'000 : 40'000;
+  for (const std::vector<int64_t>& costs :
+       {std::vector<int64_t>{10}, std::vector<int64_t>{5, 5}, std::vector<int64_t>{1, 9}}) {
+    Caller caller(MakeStore(capacity), MakeLimit(10, kHour, GetParam()));
+    int64_t now = kStart;
+    for (int64_t i = 0; i < kClients; ++i) {
+      for (int n = 0; n < 10; ++n) ASSERT_TRUE(caller.Hit(KeyOf(-1 - i), now++).allowed);
+    }
+    for (int64_t i = 0; i < kFlood; ++i) {
+      for (const int64_t cost : costs) ASSERT_TRUE(caller.Hit(KeyOf(i), now++, cost).allowed);
+    }
+    EXPECT_GT(caller.stats().evicted_live, kFlood / 2);
+    int64_t forgotten = 0;
+    for (int64_t i = 0; i < kClients; ++i) {
+      forgotten += caller.Peek(KeyOf(-1 - i), now).allowed;
+    }
+    EXPECT_EQ(forgotten, 0) << costs.size() << " charges";
+  }
+}
+
 TEST(MemoryStoreCeilingTest, LogsAreBoundedInBytes) {
   Caller caller(MakeStore(1'000), MakeLimit(1'000, kHour, Algorithm::kSlidingLog));
   for (int64_t i = 0; i < 20'000 / kSanitizerShare; ++i) {

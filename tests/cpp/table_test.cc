@@ -47,7 +47,7 @@ class OwnedTable {
       const uint64_t lo = cell(i).lo;
       const uint64_t hi = cell(i).hi;
       if (lo == 0 || Table::IsNobody({lo, hi})) continue;
-      ++keys[{lo, hi & ~Table::kVersionMask}];
+      ++keys[{lo, hi & ~Table::kOwnBits}];
     }
     return keys;
   }
@@ -72,15 +72,16 @@ constexpr Table::Entry kLiveGone{.live = 1};
 
 Table::Entry Enter(Table& table, const Fingerprint& key, int64_t now_ns, Table::Slot* slot) {
   Table::Entry entry;
-  table.FindOrClaim(key, now_ns, slot, &entry);
+  table.FindOrClaim(key, now_ns, 0, slot, &entry);
   return entry;
 }
 
-Table::Entry Set(Table& table, const Fingerprint& key, int64_t now_ns, const CellState& state) {
+Table::Entry Set(Table& table, const Fingerprint& key, int64_t now_ns, const CellState& state,
+                 Mark mark = 0) {
   Table::Entry entry;
   for (;;) {
     Table::Slot slot;
-    table.FindOrClaim(key, now_ns, &slot, &entry);
+    table.FindOrClaim(key, now_ns, mark, &slot, &entry);
     if (Table::Replace(slot, state)) return entry;
   }
 }
@@ -203,17 +204,127 @@ TEST(TableEvictionTest, AKeyIsIdleATolerancePastItsEnd) {
   EXPECT_EQ(EnterIntoFull(table, keys, -kClockToleranceNs + 1), kLiveGone);
 }
 
-TEST(TableEvictionTest, WhereAllAreLiveTheNearestToIdleGoes) {
+// What the cells of a full neighbourhood hold, in the order in which a search comes by.
+struct Held {
+  int64_t live_ns = kSecond;
+  Mark mark = MarkOfLog(100, 1);
+  uint64_t w1 = 0;
+};
+
+// Which of them goes for one more key.
+size_t Evicted(const std::vector<Held>& cells) {
   OwnedTable table(1);
-  const auto keys = RivalKeys(2 * kRivalCells, 17);
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const Table::Entry entry =
-        Set(*table, keys[i], kStart, Live(kStart, kSecond + static_cast<int64_t>(i)));
-    EXPECT_EQ(entry, i < kRivalCells ? kNew : kLiveGone);
+  const auto keys = RivalKeys(kRivalCells + 1, 17);
+  for (size_t i = 0; i < kRivalCells; ++i) {
+    const Held& held = cells[i];
+    EXPECT_EQ(Set(*table, keys[i], kStart, Live(kStart, held.live_ns, held.w1), held.mark), kNew);
   }
+  EXPECT_EQ(Set(*table, keys.back(), kStart, Live(kStart, kSecond)), kLiveGone);
   Table::Slot slot;
+  EXPECT_TRUE(table->Find(keys.back(), &slot));
+  size_t gone = kRivalCells;
+  for (size_t i = 0; i < kRivalCells; ++i) {
+    if (table->Find(keys[i], &slot)) continue;
+    EXPECT_EQ(gone, kRivalCells) << "two are gone";
+    gone = i;
+  }
+  return gone;
+}
+
+TEST(TableEvictionTest, TheLeastOftenChargedGoesHoweverFarFromIdle) {
+  std::vector<Held> cells(kRivalCells);
+  cells[40] = {100 * kSecond, MarkOfLog(100, 20)};
+  EXPECT_EQ(Evicted(cells), 40u);
+  cells[60] = {1'000 * kSecond, MarkOfLog(100, 100)};
+  EXPECT_EQ(Evicted(cells), 60u);
+}
+
+TEST(TableEvictionTest, BucketsWindowsAndLogsAreJudgedAlike) {
+  const auto unit_ns = static_cast<uint64_t>(kSecond) / 100;
+  const Held bucket{kSecond, static_cast<Mark>(HalfLog(unit_ns))};
+  const Held window{kSecond, MarkOfUnits(1), 100};
+  const Held log{kSecond, MarkOfLog(100, 1)};
+  const Held once[] = {{kSecond, static_cast<Mark>(HalfLog(100 * unit_ns))},
+                       {kSecond, MarkOfUnits(100), 100},
+                       {kSecond, MarkOfLog(100, 100)}};
+  for (const Held& often : {bucket, window, log}) {
+    for (const Held& other : once) {
+      std::vector<Held> cells(kRivalCells, often);
+      cells[20] = other;
+      EXPECT_EQ(Evicted(cells), 20u) << int{often.mark} << ' ' << int{other.mark};
+    }
+  }
+}
+
+TEST(TableEvictionTest, OfEqualsTheNearestToIdleGoes) {
+  std::vector<Held> cells(kRivalCells);
+  cells[0].live_ns = 5 * kSecond;
+  cells[1].live_ns = 4 * kSecond;
+  cells[2].live_ns = 6 * kSecond;
+  EXPECT_EQ(Evicted(cells), 1u) << "of the first three";
+  for (const size_t i : {size_t{30}, size_t{31}, size_t{33}}) cells[i].mark = MarkOfLog(2, 2);
+  cells[31].live_ns = kSecond - 1;
+  EXPECT_EQ(Evicted(cells), 31u);
+}
+
+// Else a key that is new would go for the next new one that comes by.
+TEST(TableEvictionTest, WhatIsFarOffIsNotJudged) {
+  std::vector<Held> cells(kRivalCells);
+  cells[kRivalCells / 2].mark = MarkOfLog(1, 1);
+  cells[kRivalCells - 1].mark = MarkOfLog(1, 1);
+  EXPECT_EQ(Evicted(cells), 0u);
+}
+
+TEST(TableMarkTest, IsRaisedAndNeverLowered) {
+  OwnedTable table(1);
+  const Fingerprint key{5, uint64_t{7} << 16};
+  Table::Slot slot;
+  Table::Entry entry;
+  table->FindOrClaim(key, kStart, 20, &slot, &entry);
+  const uint64_t named = slot.cell->hi;
+  EXPECT_EQ(Table::MarkIn(named), 20);
+  ASSERT_TRUE(Table::Replace(slot, Live(kStart, kSecond)));
+  for (const auto& [mark, then] : {std::pair{30, 30}, std::pair{25, 30}, std::pair{127, 127}}) {
+    Table::Remark(slot.cell, key, static_cast<Mark>(mark));
+    EXPECT_EQ(Table::MarkIn(slot.cell->hi), then);
+  }
+  EXPECT_EQ(slot.cell->hi & Table::kVersionMask, named & Table::kVersionMask);
+  ExpectState(*table, key, Live(kStart, kSecond));
+}
+
+TEST(TableMarkTest, OfALogIsTakenAsItIs) {
+  OwnedTable table(1);
+  const Fingerprint key{5, uint64_t{7} << 16};
+  Table::Slot slot;
+  Enter(*table, key, kStart, &slot);
+  for (const Mark mark : {MarkOfLog(100, 1), MarkOfLog(100, 100), MarkOfLog(3, 1)}) {
+    Table::Remark(slot.cell, key, mark);
+    EXPECT_EQ(Table::MarkIn(slot.cell->hi), mark);
+  }
+}
+
+TEST(TableMarkTest, OfAnotherKeyIsLeftAlone) {
+  OwnedTable table(1);
+  const Fingerprint key{5, uint64_t{7} << 16};
+  Table::Slot slot;
+  Enter(*table, key, kStart, &slot);
+  const uint64_t named = slot.cell->hi;
+  Table::Remark(slot.cell, {key.lo, key.hi + (1 << 16)}, 50);
+  Table::Remark(slot.cell, {key.lo + 1, key.hi}, 50);
+  EXPECT_EQ(slot.cell->hi, named);
+}
+
+TEST(TableMarkTest, ComesWithAKeyThatIsMoved) {
+  OwnedTable to(1);
+  const auto keys = RivalKeys(kRivalCells + 1, 17);
   for (size_t i = 0; i < keys.size(); ++i) {
-    EXPECT_EQ(table->Find(keys[i], &slot), i >= kRivalCells) << i;
+    OwnedTable one(1);
+    Set(*one, keys[i], kStart, Live(kStart, kSecond), MarkOfLog(i + 1, 1));
+    const Cell& cell = one.Home(keys[i]);
+    to->Put({cell.lo, cell.hi}, Live(kStart, kSecond), kStart);
+    Table::Slot slot;
+    ASSERT_TRUE(to->Find(keys[i], &slot));
+    EXPECT_EQ(Table::MarkIn(slot.cell->hi), MarkOfLog(i + 1, 1)) << i;
   }
 }
 
@@ -299,12 +410,14 @@ TEST(TableClaimTest, ACallComesBackWhereTheClaimantIsDead) {
   }
 }
 
-// Increments the counter in w1 of a key that is live for `ns`.
+// Increments the counter in w1 of a key that is live for `ns`, and changes its mark.
 void Count(Table& table, const Fingerprint& key, int64_t now_ns, int64_t ns) {
   for (;;) {
     Table::Slot slot;
     Enter(table, key, now_ns, &slot);
-    if (Table::Replace(slot, Live(now_ns, ns, slot.state.w1 + 1))) return;
+    if (!Table::Replace(slot, Live(now_ns, ns, slot.state.w1 + 1))) continue;
+    Table::Remark(slot.cell, key, MarkOfLog(slot.state.w1 + 1, 1));
+    return;
   }
 }
 

@@ -4,9 +4,10 @@ A world is the cells that one group of keys may have, and the actors. A move is 
 instruction of one actor: a read of a key or of a state, or a compare-and-swap of either. Every
 reachable world is visited once. What is modelled is Table::FindOrClaim, Claim and Update:
 
-    cells    (name, state): a name is (key, version), a state is ("fresh",), ("idle",),
+    cells    (name, state): a name is (key, version, mark), a state is ("fresh",), ("idle",),
              ("units", n) or ("claim", by, key)
-    hit      look through the cells; charge the key where it is, else claim a cell and enter it
+    hit      look through the cells; charge the key where it is and raise the mark of its name,
+             else claim a cell and enter it
     death    at any instruction, of as many actors as a scenario says
 
 Time is not modelled. Instead a claim is stale as soon as its owner is dead, and, in the scenarios
@@ -21,12 +22,12 @@ from typing import NamedTuple
 
 import pytest
 
-Name = tuple[str, int]
+Name = tuple[str, int, int]
 State = tuple[object, ...]
 Cell = tuple[Name, State]
 Cells = tuple[Cell, ...]
 
-NO_NAME: Name = ("", 0)
+NO_NAME: Name = ("", 0, 0)
 EMPTY: Cell = (NO_NAME, ("fresh",))
 VERSIONS = 8
 
@@ -64,7 +65,7 @@ def stated(cells: Cells, at: int, state: State) -> Cells:
 
 
 def name_over(before: Name, key: str) -> Name:
-    return key, (before[1] + 1) % VERSIONS
+    return key, (before[1] + 1) % VERSIONS, 0
 
 
 def again(actor: Actor) -> Actor:
@@ -136,8 +137,8 @@ def enter(world: World, me: int) -> tuple[Cells, Actor]:
     if actor.step == "still mine":
         return cells, actor._replace(step="write name") if state == claim else again(actor)
     if actor.step == "write name":
-        if name != actor.name:
-            return cells, again(actor)
+        if name != actor.name:  # its mark, or all of it
+            return cells, actor._replace(step="read name")
         mine = name_over(name, actor.key)
         return named(cells, at, mine), actor._replace(step="other 0", name=mine)
     if actor.step.startswith("other "):
@@ -166,7 +167,20 @@ def charge(world: World, me: int) -> tuple[Cells, Actor]:
         return cells, again(actor)
     units = actor.seen[1] if actor.seen[0] == "units" else 0
     state = ("units", units + 1)  # type: ignore[operator]
-    return stated(cells, actor.at, state), actor._replace(step="done")
+    return stated(cells, actor.at, state), actor._replace(step="read mark")
+
+
+def remark(world: World, me: int) -> tuple[Cells, Actor]:
+    """Table::Remark, by when the cell may be another key's, or the same key's once more."""
+    actor, cells = world.actors[me], world.cells
+    name = cells[actor.at][0]
+    if actor.step == "read mark":
+        if name[0] != actor.key or name[2] == 1:
+            return cells, actor._replace(step="done")
+        return cells, actor._replace(step="write mark", name=name)
+    if name != actor.name:
+        return cells, actor._replace(step="read mark")
+    return named(cells, actor.at, (*name[:2], 1)), actor._replace(step="done")
 
 
 def moves(scenario: Scenario, world: World) -> list[World]:
@@ -178,6 +192,8 @@ def moves(scenario: Scenario, world: World) -> list[World]:
             cells, after = look(scenario, world, me)
         elif actor.step == "charge":
             cells, after = charge(world, me)
+        elif actor.step.endswith(" mark"):
+            cells, after = remark(world, me)
         else:
             cells, after = enter(world, me)
         actors = (*world.actors[:me], after, *world.actors[me + 1 :])
@@ -213,8 +229,8 @@ def explore(scenario: Scenario) -> tuple[set[World], dict[World, list[World]]]:
 
 
 TWO = (EMPTY, EMPTY)
-OLD: Cells = ((("old", 3), ("idle",)), EMPTY)
-FULL: Cells = ((("old", 3), ("idle",)), (("aged", 5), ("idle",)))
+OLD: Cells = ((("old", 3, 0), ("idle",)), EMPTY)
+FULL: Cells = ((("old", 3, 0), ("idle",)), (("aged", 5, 0), ("idle",)))
 
 EXACT = {
     "one key into an empty group": Scenario(("x", "x", "x"), TWO),

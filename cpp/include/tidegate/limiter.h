@@ -108,6 +108,8 @@ class Limiter {
 
   // One limit, which is enforced.
   bool IsSingle() const { return limits_.size() == 1 && !has_shadow_; }
+  // Such a one whose buckets the short ways of the stores can step.
+  bool HasShortWay() const;
   int64_t AskClock();
   // What is short in Hit() and Allow(), and what is not.
   template <typename S>
@@ -117,8 +119,11 @@ class Limiter {
   Decision HitIn(S& store, std::string_view key, int64_t cost);
   template <typename S>
   bool AllowIn(S& store, std::string_view key, int64_t cost);
-  Decision HitElsewhere(std::string_view key, int64_t cost);
-  bool AllowElsewhere(std::string_view key, int64_t cost);
+  Decision HitElsewhere(std::string_view key);
+  bool AllowElsewhere(std::string_view key);
+  Decision HitSeveral(std::string_view key, int64_t cost);
+  bool AllowSeveral(std::string_view key, int64_t cost);
+  Decision HitWithoutCells(std::string_view key, int64_t cost);
   Decision HitAtLength(std::string_view key, int64_t cost);
   Decision Decide(std::string_view key, int64_t cost, const Moment& moment, Outcomes* outcomes);
   void AskMany(absl::Span<const Fingerprint> keys, const Moment& moment, Verdict* verdicts);
@@ -145,8 +150,7 @@ class Limiter {
   const std::vector<BoundLimit> limits_;
   const std::shared_ptr<Store> store_;
   const bool has_shadow_;
-  // The store where it is one of these and there is one limit, which is enforced: the hottest
-  // calls go to it directly.
+  // The store where it is one of these and HasShortWay(): the hottest calls go to it directly.
   MemoryStore* const memory_;
   ShmStore* const shm_;
   const bool blocks_;

@@ -55,6 +55,9 @@ bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns);
 Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost);
 // As Peek() in step.h.
 Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns, int64_t cost);
+// How many of the ends from index `from` on are one and the same at the most, which is
+// what one charge leaves.
+size_t MostAtOnce(const InstantRing& ring, size_t from);
 // Forgets the newest `cost` units; returns how many there were.
 int64_t RefundLog(InstantRing* ring, int64_t now_ns, int64_t cost);
 // Ends the lease of `cost` units admitted at `admitted_ns`; nothing where it has

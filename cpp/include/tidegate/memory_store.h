@@ -5,7 +5,7 @@
 //
 // Memory. One-word algorithms take 32 bytes a cell, at loads of 0.68 to 0.85:
 // 38 to 48 bytes a key. `capacity` keys fit without loss; of further ones each
-// displaces an idle key, or else the one nearest to idle among its neighbours
+// displaces an idle key, or else the least often charged of its neighbours
 // (StoreStats::evicted_live). Nothing is preallocated.
 //
 // Growth. A table that is fuller than 0.79 is replaced by one a quarter larger

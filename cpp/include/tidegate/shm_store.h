@@ -33,8 +33,8 @@
 // instead of one, of two units each (src/log_cells.h); kMostLogUnits bounds N.
 //
 // Capacity. Fixed when the file is made: `capacity` keys at kLoad, 40 bytes each.
-// Of further keys each takes the place of an idle one, or else of the one nearest
-// to idle among its neighbours (StoreStats::evicted_live).
+// Of further keys each takes the place of an idle one, or else of the least often
+// charged of its neighbours (StoreStats::evicted_live).
 //
 // Trust. The file belongs to one user: it is made with mode 0600, and one that is
 // a symbolic link, belongs to another user or lets others in is refused, as is one

@@ -94,6 +94,11 @@ struct Interval {
 };
 Interval CostInterval(const Limit& limit, int64_t cost);
 
+// Of a limit that lets anything through: for one unit there is nothing to look up.
+inline bool IsWithinBurst(const Limit& limit, int64_t cost) {
+  return cost == 1 || cost <= limit.burst();
+}
+
 __attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64_t w0, uint64_t w1,
                                                       int64_t now_ns, int64_t cost,
                                                       BucketOutcome& out) {
@@ -115,7 +120,7 @@ __attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64
   out.allowed = false;
   out.delay_ns = 0;
   out.wait_ns = Decision::kNever;
-  if (cost <= limit.burst()) [[likely]] {
+  if (IsWithinBurst(limit, cost)) [[likely]] {
     int64_t after_ns = used_ns + limit.step_ns();
     int64_t after_fraction = used_fraction + limit.step_fraction();
     if (cost != 1) {

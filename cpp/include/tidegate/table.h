@@ -11,7 +11,8 @@
 //   slice:   | group 0 | group 1 | ... | group 511 |
 //   group:   | cell 0 .. cell 7 |
 //   cell:    | name lo, hi (16 bytes) | state w0, w1 (16 bytes) |
-//   name:    112 bits of the fingerprint, and in the lowest 16 of hi a version
+//   name:    112 bits of the fingerprint, and in the lowest 16 of hi a mark (mark.h)
+//            and a version, 8 bits each
 //
 // All-zero memory is an empty table.
 //
@@ -27,9 +28,10 @@
 // from what was read there while the claim stood, (3) a look through all of X's
 // groups for a second cell of X, giving up where there is one, (4) state -> X's
 // first state. Since names precede looks, of two threads that enter the same key at
-// least one sees the other. A claim that is older than kClaimTimeoutNs belongs to
-// somebody who died; anyone may take it over by the same steps. Had its owner only
-// been held up, then step 4 finds another state, and step 2 another version, and it
+// least one sees the other. The mark of a name may change at any time, its version then
+// does not: who is about to write over it reads it again. A claim that is older than
+// kClaimTimeoutNs belongs to somebody who died; anyone may take it over by the same steps. Had its
+// owner only been held up, then step 4 finds another state, and step 2 another version, and it
 // begins anew: it takes nothing from whoever came in between.
 // tests/model/ goes through all interleavings of this.
 //
@@ -37,8 +39,8 @@
 // are as good as new for every reader's clock. A key that comes back finds its
 // cell sooner than it makes a new one, so what has been idle for less than
 // kKeepIdleNs goes only where no cell is empty. Where a key's groups hold live
-// cells alone, the one nearest to idle loses what it knew, and is counted; of those
-// that are equally near, as windows of one limit are, the least used one.
+// cells alone, one that was charged the least often loses what it knew, and is
+// counted (Victim in table.cc).
 //
 // Thread-safe and process-safe.
 #ifndef TIDEGATE_TABLE_H_
@@ -50,6 +52,7 @@
 #include <cstdint>
 
 #include "tidegate/fingerprint.h"
+#include "tidegate/mark.h"
 #include "tidegate/step.h"
 
 namespace tidegate {
@@ -74,9 +77,13 @@ class Table {
 
   static constexpr int64_t kKeepIdleNs = 2'000'000'000;
 
-  static constexpr uint64_t kVersionMask = 0xffff;
+  static constexpr uint64_t kVersionMask = 0xff;
+  static constexpr int kMarkShift = 8;
+  // The bits of a high word that do not stand for the key.
+  static constexpr uint64_t kOwnBits = 0xffff;
   // Whether two high words stand for one key.
-  static bool SameHigh(uint64_t a, uint64_t b) { return ((a ^ b) & ~kVersionMask) == 0; }
+  static bool SameHigh(uint64_t a, uint64_t b) { return ((a ^ b) & ~kOwnBits) == 0; }
+  static Mark MarkIn(uint64_t high) { return static_cast<Mark>(high >> kMarkShift); }
   static bool IsNobody(const Fingerprint& name) {
     return name.lo == kNobody.lo && SameHigh(name.hi, kNobody.hi);
   }
@@ -152,26 +159,37 @@ class Table {
   // is still being claimed.
   bool Find(const Fingerprint& key, Slot* slot) const;
 
-  // The same, and claims a cell where there is none. A claim becomes the key's
-  // with the first Replace(), which must follow. Adds to `entry`.
-  void FindOrClaim(const Fingerprint& key, int64_t now_ns, Slot* slot, Entry* entry);
+  // The same, and claims a cell where there is none, with this mark. A claim becomes the
+  // key's with the first Replace(), which must follow. Adds to `entry`.
+  void FindOrClaim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot, Entry* entry);
 
   // Puts `next` in the place of what `slot` read. False where somebody came in
   // between: then the key must be looked up again.
   static bool Replace(const Slot& slot, const CellState& next);
 
+  // How an update charges a key.
+  struct Manner {
+    bool one_word = false;  // as ReplaceWords() below
+    bool is_one = false;    // a single unit, which leaves the mark of a key that is there
+  };
+
   // Looks `key` up, or claims a cell for it, and puts what `step` makes of its state
   // in the place of that, as often as somebody comes in between.
-  // `step(w0, w1, next_w0, next_w1)` returns whether to write. `one_word` as below.
-  // Defined in src/table_inl.h.
-  template <typename StepFunction>
-  void Update(const Fingerprint& key, int64_t now_ns, bool one_word, Entry& entry,
-              StepFunction step);
+  // `step(w0, w1, next_w0, next_w1)` returns whether to write; `mark()` is the mark of the
+  // charge, asked for where one is needed. Defined in src/table_inl.h.
+  template <typename MarkFunction, typename StepFunction>
+  void Update(const Fingerprint& key, int64_t now_ns, Manner manner, Entry& entry,
+              MarkFunction mark, StepFunction step);
 
   // The same, beginning with the cell that Locate() found, which may be null.
-  template <typename StepFunction>
-  void UpdateAt(Cell* located, const Fingerprint& key, int64_t now_ns, bool one_word, Entry& entry,
-                StepFunction step);
+  template <typename MarkFunction, typename StepFunction>
+  void UpdateAt(Cell* located, const Fingerprint& key, int64_t now_ns, Manner manner, Entry& entry,
+                MarkFunction mark, StepFunction step);
+
+  // After a charge of a cell that this key had, raises its mark to that of the charge; gives
+  // it one of a log's as it is. Nothing where the cell is not the key's any more.
+  static void Remark(Cell* cell, const Fingerprint& key, Mark mark);
+  static void RemarkIfLarger(Cell* cell, const Fingerprint& key, Mark mark);
 
   // Replace() for states that are in registers. Limits whose states never use w1 are
   // `one_word`, and take a compare-and-swap of half the price.
@@ -206,13 +224,13 @@ class Table {
 
   // Reads the state of a cell. False where it is not the key's, or only claimed for it.
   static bool ReadOwned(const Cell* cell, const Fingerprint& key, uint64_t& w0, uint64_t& w1);
-  template <typename StepFunction>
+  template <typename MarkFunction, typename StepFunction>
   void UpdateFrom(Cell* cell, uint64_t w0, uint64_t w1, const Fingerprint& key, int64_t now_ns,
-                  bool one_word, Entry& entry, StepFunction step);
+                  Manner manner, Entry& entry, MarkFunction mark, StepFunction step);
   template <typename Visit>
   void Walk(const Fingerprint& key, Visit visit) const;
   bool HasAnother(const Fingerprint& key, const Cell* mine) const;
-  bool Claim(const Fingerprint& key, int64_t now_ns, Slot* slot, Entry* entry);
+  bool Claim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot, Entry* entry);
 
   Cell* cells_ = nullptr;
   size_t slices_ = 0;
