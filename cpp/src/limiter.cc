@@ -208,16 +208,22 @@ __attribute__((noinline)) Decision Limiter::HitWithoutCells(std::string_view key
 __attribute__((noinline)) int64_t Limiter::AskClock() { return clock_->NowNs(); }
 
 __attribute__((noinline)) Decision Limiter::HitAtLength(std::string_view key, int64_t cost) {
-  const Moment moment{NowNs()};
+  if (!has_shadow_) [[likely]]
+    return HitWith(key, cost, nullptr);
   Outcomes outcomes;
-  Outcomes* const wanted = has_shadow_ ? &outcomes : nullptr;
-  Decision decision = Decide(key, cost, moment, wanted);
+  const Decision decision = HitWith(key, cost, &outcomes);
+  CountShadow(outcomes);
+  return decision;
+}
+
+Decision Limiter::HitWith(std::string_view key, int64_t cost, Outcomes* outcomes) {
+  const Moment moment{NowNs()};
+  Decision decision = Decide(key, cost, moment, outcomes);
   if (decision.behind && sets_back_) [[unlikely]] {
-    decision = Decide(key, cost, {NowNs(), /*confirmed=*/true}, wanted);
+    decision = Decide(key, cost, {NowNs(), /*confirmed=*/true}, outcomes);
   }
   if (!blocks_) decision.at_ns = moment.now_ns;
   Count(decision, decision.rule);
-  CountShadow(outcomes);
   return decision;
 }
 

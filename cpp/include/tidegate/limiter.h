@@ -125,6 +125,7 @@ class Limiter {
   bool AllowSeveral(std::string_view key, int64_t cost);
   Decision HitWithoutCells(std::string_view key, int64_t cost);
   Decision HitAtLength(std::string_view key, int64_t cost);
+  Decision HitWith(std::string_view key, int64_t cost, Outcomes* outcomes);
   Decision Decide(std::string_view key, int64_t cost, const Moment& moment, Outcomes* outcomes);
   void AskMany(absl::Span<const Fingerprint> keys, const Moment& moment, Verdict* verdicts);
   Charges PlanFor(std::string_view key, int64_t cost) const;
