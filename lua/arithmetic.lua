@@ -20,9 +20,8 @@ local function after(s1, n1, s2, n2)
   return s1 > s2 or (s1 == s2 and n1 > n2)
 end
 
--- How far a state may lie ahead of `now` before the clock is taken to have gone
--- back: 100 ms.
-local TOLERANCE = 100000000
+-- TOLERANCE, in nanoseconds, is how far a state may lie ahead of `now` before the clock is
+-- taken to have gone back; the core defines it in front of this (kClockToleranceNs).
 
 -- The life of a key whose state matters for (s, n): milliseconds, rounded up, at
 -- least 1, plus the margin of the plan. Two more, since the server counts from a

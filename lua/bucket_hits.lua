@@ -9,6 +9,7 @@
 --   it passes, else 0, and its state before, 0 where fresh. A state of -1 is one that
 --   this script does not understand: then nothing was done, and bucket.lua is to be
 --   asked.
+-- TOLERANCE_US is kClockToleranceNs of the core, which defines it in front of this.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local depth, cost = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -25,7 +26,7 @@ for i = 1, #KEYS do
   local passes = 0
   if tat >= 0 then
     -- Further ahead than the clock allows (step.h): moved back.
-    if used > depth + 100000 then
+    if used > depth + TOLERANCE_US then
       redis.call('SET', key, now + depth, 'PX', math.floor(depth / 1000) + margin)
     elseif used + cost <= depth then
       passes = 1

@@ -4,7 +4,7 @@
 -- KEYS: one for each limit, all of one hash slot.
 -- ARGV[1] milliseconds that keys live on after their state has lost its meaning; then for
 --   each limit depth (burst * T) and cost * T, microseconds.
--- Value and reply as in lua/bucket_hits.lua, where 1 is that all limits pass.
+-- Value, TOLERANCE_US and reply as in lua/bucket_hits.lua, where 1 is that all limits pass.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local margin = tonumber(ARGV[1]) + 3
@@ -35,7 +35,7 @@ elseif passes == 0 then
   for i = 1, #KEYS do
     -- Further ahead than the clock allows (step.h): moved back.
     local depth = tonumber(ARGV[2 * i])
-    if used[i] - ARGV[2 * i + 1] > depth + 100000 then
+    if used[i] - ARGV[2 * i + 1] > depth + TOLERANCE_US then
       redis.call('SET', KEYS[i], now + depth, 'PX', math.floor(depth / 1000) + margin)
     end
   end

@@ -89,6 +89,7 @@ std::shared_ptr<Clock> ClockFrom(const py::object& clock) {
 }
 
 void RegisterClock(py::module_& m) {
+  m.attr("CLOCK_TOLERANCE_NS") = kClockToleranceNs;
   py::options options;
   options.disable_function_signatures();  // the one below is read by inspect.signature()
   py::class_<ManualClock, std::shared_ptr<ManualClock>>(m, "ManualClock")

@@ -15,6 +15,8 @@ from typing_extensions import Self
 __version__: Final[str]
 
 # The operations of Limiter._begin().
+CLOCK_TOLERANCE_NS: Final[int]
+"""How far a state may lie ahead of the clock before the clock is taken to have gone back."""
 HIT: Final[int]
 PEEK: Final[int]
 REFUND: Final[int]

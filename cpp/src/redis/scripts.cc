@@ -114,6 +114,13 @@ class Words {
   int64_t count_ = 0;
 };
 
+absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
+
+// A number that scripts and core share.
+std::string Constant(absl::string_view name, int64_t value) {
+  return absl::StrCat("local ", name, " = ", value, "\n");
+}
+
 // One letter for each limit, 's' where it is in shadow; empty where none is.
 std::string ShadowsOf(absl::Span<const Charge> plan) {
   const auto in_shadow = [](const Charge& charge) { return charge.limit->limit.shadow(); };
@@ -207,7 +214,7 @@ Scripts::Scripts() {
   for (size_t set = 1; set < scripts_.size(); ++set) {
     std::string& text = scripts_[set].text;
     std::string names = "local algorithms = {";
-    text = std::string(lua::arithmetic);
+    text = absl::StrCat(Constant("TOLERANCE", kClockToleranceNs), Absl(lua::arithmetic));
     for (size_t i = 0; i < kParts.size(); ++i) {
       if ((set >> i & 1) == 0) continue;
       text += kParts[i].text;
@@ -220,8 +227,9 @@ Scripts::Scripts() {
     text += lua::plan;
     scripts_[set].digest = absl::BytesToHexString(Digest(EVP_sha1(), text));
   }
-  hits_.text = std::string(lua::bucket_hits);
-  bucket_plan_.text = std::string(lua::bucket_plan);
+  const std::string tolerance = Constant("TOLERANCE_US", kClockToleranceNs / kMicrosecond);
+  hits_.text = absl::StrCat(tolerance, Absl(lua::bucket_hits));
+  bucket_plan_.text = absl::StrCat(tolerance, Absl(lua::bucket_plan));
   for (Script* script : {&hits_, &bucket_plan_}) {
     script->digest = absl::BytesToHexString(Digest(EVP_sha1(), script->text));
   }

@@ -36,8 +36,7 @@ _ABOUT_FAILURES = {
     "fallback_share",
     "on_error",
 }
-# As TOLERANCE in lua/arithmetic.lua, in seconds.
-_CLOCK_TOLERANCE = 0.1
+_CLOCK_TOLERANCE = _core.CLOCK_TOLERANCE_NS / 1e9
 # So slow that what is charged is seen; their keys vanish by themselves within the hour,
 # should nobody be left to remove them.
 _PLAN = tuple(
