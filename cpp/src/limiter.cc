@@ -90,9 +90,33 @@ TIDEGATE_INLINE void AddAlone(std::atomic<int64_t>& count, int64_t n) {
 
 }  // namespace
 
-void Limiter::Count(int64_t allowed, int64_t denied) {
+Limiter::ThreadCounts::~ThreadCounts() {
+  for (const auto& counts : counts_) delete counts.load();
+}
+
+Limiter::Counts& Limiter::ThreadCounts::Get(int thread) {
+  if (Counts* const counts = Find(thread); counts != nullptr) return *counts;
+  auto made = std::make_unique<Counts>();
+  // Threads share number 0.
+  Counts* counts = nullptr;
+  if (counts_[static_cast<size_t>(thread)].compare_exchange_strong(counts, made.get())) {
+    counts = made.release();
+  }
+  return *counts;
+}
+
+int64_t Limiter::ThreadCounts::Sum(std::atomic<int64_t> Counts::*count) const {
+  int64_t sum = 0;
+  for (const auto& pointer : counts_) {
+    const Counts* const counts = pointer.load();
+    if (counts != nullptr) sum += (counts->*count).load(std::memory_order_relaxed);
+  }
+  return sum;
+}
+
+__attribute__((noinline)) void Limiter::Count(int64_t allowed, int64_t denied) {
   const int thread = ThreadNumber();
-  Counts& counts = counts_[static_cast<size_t>(thread)];
+  Counts& counts = counts_.Get(thread);
   if (thread == 0) [[unlikely]] {
     counts.allowed.fetch_add(allowed, std::memory_order_relaxed);
     counts.denied.fetch_add(denied, std::memory_order_relaxed);
@@ -138,8 +162,12 @@ TIDEGATE_INLINE bool Limiter::HitQuickly(S& store, std::string_view key, int64_t
   };
   if (!CellCalls::HitQuickly(store, print, bound.limit, cost, clock, number, outcome)) [[unlikely]]
     return false;
-  Counts& counts = counts_[static_cast<size_t>(number)];
-  AddAlone(outcome.allowed ? counts.allowed : counts.denied, 1);
+  Counts* const counts = counts_.Find(number);
+  if (counts == nullptr) [[unlikely]] {
+    Count(outcome.allowed ? 1 : 0, outcome.allowed ? 0 : 1);
+  } else {
+    AddAlone(outcome.allowed ? counts->allowed : counts->denied, 1);
+  }
   return true;
 }
 
@@ -415,10 +443,8 @@ void Limiter::HitMany(absl::Span<const Fingerprint> keys, bool* allowed) {
 
 LimiterStats Limiter::stats() const {
   LimiterStats stats;
-  for (const Counts& counts : counts_) {
-    stats.allowed += counts.allowed.load(std::memory_order_relaxed);
-    stats.denied += counts.denied.load(std::memory_order_relaxed);
-  }
+  stats.allowed = counts_.Sum(&Counts::allowed);
+  stats.denied = counts_.Sum(&Counts::denied);
   for (const int64_t refused : refused_in_shadow()) stats.denied_in_shadow += refused;
   stats.store = store_->stats();
   return stats;

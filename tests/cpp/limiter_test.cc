@@ -376,6 +376,9 @@ TEST(LimiterSlotTest, NeverMoreHoldersThanTheLimit) {
   EXPECT_EQ(f.limiter->Peek("key").remaining(), 5);
 }
 
+// A process may have ten thousand limiters, whose counters are made as threads count.
+TEST(LimiterSizeTest, IsBelowTwoKilobytesUntilManyThreadsCount) { EXPECT_LT(sizeof(Limiter), 2048u); }
+
 // A store that does what a test wants just before a charge: what another thread
 // may do at that moment.
 class Meddled final : public Store {

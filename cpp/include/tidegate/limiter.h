@@ -102,6 +102,20 @@ class Limiter {
     std::atomic<int64_t> allowed{0};
     std::atomic<int64_t> denied{0};
   };
+  // Of all threads, each made when the thread counts first: a process may have very many limiters.
+  class ThreadCounts {
+   public:
+    ~ThreadCounts();
+    // Null where the thread has not counted yet.
+    Counts* Find(int thread) const {
+      return counts_[static_cast<unsigned>(thread)].load(std::memory_order_acquire);
+    }
+    Counts& Get(int thread);
+    int64_t Sum(std::atomic<int64_t> Counts::*count) const;
+
+   private:
+    std::array<std::atomic<Counts*>, kThreads> counts_{};
+  };
 
   Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
           std::shared_ptr<Clock> clock);
@@ -163,7 +177,7 @@ class Limiter {
   const std::shared_ptr<Clock> clock_;
   SystemClock& system_ = SystemClock::Get();
   const int64_t clock_shift_ns_;
-  std::array<Counts, kThreads> counts_;
+  ThreadCounts counts_;
   // By limit, where there are several or one is in shadow.
   std::vector<std::atomic<int64_t>> refused_;
 };
