@@ -181,7 +181,8 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
   if (!spec.id.empty()) {
     limit.keeps_count_ = IsBucket(spec.algorithm);
     if (limit.keeps_count_ && spec.count > kMaxKeptCount) {
-      return Bad("the count of a limit with an id", spec.count, absl::StrCat("0 to ", kMaxKeptCount));
+      return Bad("the count of a limit with an id", spec.count,
+                 absl::StrCat("0 to ", kMaxKeptCount));
     }
     limit.identity_ = absl::StrCat("id ", Absl(spec.id), " per ", spec.period_ns, " ",
                                    static_cast<int>(spec.calendar), " ", spec.calendar_units);

@@ -83,7 +83,8 @@ Decision Store::PeekAll(absl::Span<const Charge> plan, const Moment& moment, Out
 void Store::GiveBack(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                      const Moment& moment) {
   for (const Charge& charge : plan) {
-    if (op == Op::kRelease || (admitted_ns != kNoInstant && IsLog(charge.limit->limit.algorithm()))) {
+    if (op == Op::kRelease ||
+        (admitted_ns != kNoInstant && IsLog(charge.limit->limit.algorithm()))) {
       Release(charge, admitted_ns, moment);
     } else {
       Refund(charge, moment);

@@ -27,8 +27,8 @@ namespace py = pybind11;
 void Resolve(const Channel::Call& call, PyObject* done, PyObject* set_result) {
   PyObject* over = PyObject_CallMethodNoArgs(call.future, done);
   if (over == Py_False) {
-    PyObject* made = call.decides ? NewDecision(call.decision, call.owner, call.outcomes.get())
-                                  : nullptr;
+    PyObject* made =
+        call.decides ? NewDecision(call.decision, call.owner, call.outcomes.get()) : nullptr;
     PyObject* value = call.decides ? made : Py_None;
     PyObject* none =
         value == nullptr ? nullptr : PyObject_CallMethodOneArg(call.future, set_result, value);

@@ -58,9 +58,8 @@ class PythonClock final : public Clock {
   }
 
   [[noreturn]] static void Refuse(const py::object& now) {
-    Throw(Error::kArgumentType,
-          "the clock returned " + Shown(now.ptr()) +
-              "; expected int nanoseconds or float seconds since the epoch");
+    Throw(Error::kArgumentType, "the clock returned " + Shown(now.ptr()) +
+                                    "; expected int nanoseconds or float seconds since the epoch");
   }
 
   py::object read_;

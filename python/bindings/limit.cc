@@ -113,10 +113,9 @@ Limit Make(const py::object& limit, const py::object& period, const py::object& 
   }
   spec.count = WholeNumber(limit, "the count");
   if (period.is_none()) {
-    Throw(
-        Error::kConfiguration,
-        "the limit is the count " + Shown(limit.ptr()) +
-            " without a period; expected a text such as '100/minute', or a count and a period");
+    Throw(Error::kConfiguration,
+          "the limit is the count " + Shown(limit.ptr()) +
+              " without a period; expected a text such as '100/minute', or a count and a period");
   }
   if (PyUnicode_Check(period.ptr())) {
     const std::string text = std::to_string(spec.count) + "/" + std::string(TextOf(period));
@@ -149,8 +148,7 @@ void RegisterLimit(py::module_& m) {
   py::class_<Limit, std::shared_ptr<Limit>>(m, "Limit", kAboutLimits)
       .def(py::init(&Make), py::arg("limit"), py::arg("period") = py::none(), py::kw_only(),
            py::arg("burst") = py::none(), py::arg("algorithm") = token_bucket,
-           py::arg("name") = py::none(), py::arg("shadow") = false,
-           py::arg("id") = py::none(),
+           py::arg("name") = py::none(), py::arg("shadow") = false, py::arg("id") = py::none(),
            "__init__(self, limit, period=None, *, burst=None, algorithm='token-bucket', "
            "name=None, shadow=False, id=None)\n--\n\nSee the class.")
       .def_property_readonly("count", &Limit::count, "Units in a period.")
@@ -197,15 +195,16 @@ void RegisterLimit(py::module_& m) {
            })
       .def("__hash__",
            [](const Limit& l) {
-             return py::hash(
-                 py::make_tuple(l.ToString(), l.rule(), static_cast<int>(l.algorithm()), l.shadow(), l.id()));
+             return py::hash(py::make_tuple(l.ToString(), l.rule(), static_cast<int>(l.algorithm()),
+                                            l.shadow(), l.id()));
            })
       .def("__reduce__", [](const py::object& self) {
         const auto& l = self.cast<const Limit&>();
         py::object name = py::none();
         if (l.rule() != l.ToString()) name = py::str(l.rule());
         return py::make_tuple(py::module_::import("tidegate._limit").attr("_restore"),
-                              py::make_tuple(l.ToString(), AlgorithmName(l.algorithm()), name, l.shadow(), self.attr("id")));
+                              py::make_tuple(l.ToString(), AlgorithmName(l.algorithm()), name,
+                                             l.shadow(), self.attr("id")));
       });
   m.def(
       "parse_many",

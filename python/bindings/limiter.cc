@@ -360,8 +360,7 @@ void RegisterLimiter(py::module_& m) {
                              py::arg("breaker_open") = s.store.breaker_open);
            })
       .def("_refused", [](PyLimiter& self) { return Checked(self).refused(); })
-      .def("_refused_in_shadow",
-           [](PyLimiter& self) { return Checked(self).refused_in_shadow(); })
+      .def("_refused_in_shadow", [](PyLimiter& self) { return Checked(self).refused_in_shadow(); })
       .def("_close", [](PyLimiter& self) { self.open = nullptr; });
   limiter.def_static(
       "_add_fast_methods",

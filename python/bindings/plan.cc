@@ -25,8 +25,7 @@ class PyPlan {
     std::vector<Limiter*> cores;
     for (const py::handle limiter : limiters) {
       if (!IsLimiter(limiter.ptr())) {
-        Throw(Error::kArgumentType,
-              "the plan has " + Shown(limiter.ptr()) + "; expected Limiters");
+        Throw(Error::kArgumentType, "the plan has " + Shown(limiter.ptr()) + "; expected Limiters");
       }
       Limiter* core = LimiterOf(limiter.ptr());
       if (core == nullptr) throw py::error_already_set();
@@ -141,8 +140,8 @@ void RegisterPlan(py::module_& m) {
            py::arg("outcomes") = false)
       .def(
           "_begin",
-          [](const py::object& self, const py::object& keys, const py::object& costs,
-             bool outcomes, const py::object& loop, const py::object& channel) {
+          [](const py::object& self, const py::object& keys, const py::object& costs, bool outcomes,
+             const py::object& loop, const py::object& channel) {
             return self.cast<PyPlan&>().Begin(self, keys, costs, outcomes, loop, channel);
           },
           py::arg("keys"), py::arg("costs"), py::arg("outcomes"), py::arg("loop"),

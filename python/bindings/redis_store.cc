@@ -76,8 +76,8 @@ struct ToObject {
   py::object operator()(std::monostate) const { return py::none(); }
   py::object operator()(int64_t number) const { return py::int_(number); }
   py::object operator()(const std::string& text) const {
-    PyObject* object = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()),
-                                            "surrogateescape");
+    PyObject* object =
+        PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape");
     if (object == nullptr) throw py::error_already_set();
     return py::reinterpret_steal<py::object>(object);
   }

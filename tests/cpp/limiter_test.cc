@@ -377,7 +377,9 @@ TEST(LimiterSlotTest, NeverMoreHoldersThanTheLimit) {
 }
 
 // A process may have ten thousand limiters, whose counters are made as threads count.
-TEST(LimiterSizeTest, IsBelowTwoKilobytesUntilManyThreadsCount) { EXPECT_LT(sizeof(Limiter), 2048u); }
+TEST(LimiterSizeTest, IsBelowTwoKilobytesUntilManyThreadsCount) {
+  EXPECT_LT(sizeof(Limiter), 2048u);
+}
 
 // A store that does what a test wants just before a charge: what another thread
 // may do at that moment.

@@ -36,8 +36,9 @@ struct LimiterStats {
 class Limiter {
  public:
   static constexpr size_t kMostLimits = 65'535;
-  // At least one limit; equal ones count once, enforced where one of them is. `clock` is SystemClock where it is
-  // null. Limiters of one store and one scope share what they count for equal limits.
+  // At least one limit; equal ones count once, enforced where one of them is. `clock` is
+  // SystemClock where it is null. Limiters of one store and one scope share what they count for
+  // equal limits.
   static absl::StatusOr<std::unique_ptr<Limiter>> Create(const std::vector<Limit>& limits,
                                                          std::shared_ptr<Store> store,
                                                          std::shared_ptr<Clock> clock = nullptr,

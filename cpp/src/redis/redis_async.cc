@@ -38,8 +38,7 @@ class RedisStore::Sent final : public redis::Caller {
       } catch (...) {  // Then it confirms nothing.
         return done(decision);
       }
-      const auto early = 
-          store.Submit(op, plan, admitted_ns, confirmed, nullptr, outcomes, done);
+      const auto early = store.Submit(op, plan, admitted_ns, confirmed, nullptr, outcomes, done);
       if (early.has_value()) return done(*early);
       store.Flush();
     }
@@ -190,7 +189,7 @@ void RedisStore::HitMany(absl::Span<const Charge> charges, const Moment& moment,
                                                : Verdict::kRefused;
       left.DecrementCount();
     };
-    const auto early = 
+    const auto early =
         Submit(Op::kHit, charges.subspan(i, 1), kNoInstant, moment, nullptr, nullptr, done);
     if (early.has_value()) done(*early);
   }

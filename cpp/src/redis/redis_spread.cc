@@ -50,8 +50,8 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
       const auto hear = [self = shared_from_this()](const Decision&) {
         if (--self->left_ == 0) self->Conclude();
       };
-      const auto early = store_.Submit(Op::kHit, {&plan_[i], 1}, kNoInstant, moment, clock_,
-                                       &outcomes_[i], hear);
+      const auto early =
+          store_.Submit(Op::kHit, {&plan_[i], 1}, kNoInstant, moment, clock_, &outcomes_[i], hear);
       if (early.has_value()) hear(*early);
     }
   }

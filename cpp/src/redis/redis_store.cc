@@ -75,7 +75,8 @@ RedisValue ValueOf(const redisReply& reply) {
 // The part of a limit that the fallback counts for.
 absl::StatusOr<Limit> ShareOf(const Limit& whole, double share) {
   const auto part = [&](int64_t n) {
-    return std::max<int64_t>(std::min<int64_t>(n, 1), static_cast<int64_t>(share * static_cast<double>(n)));
+    return std::max<int64_t>(std::min<int64_t>(n, 1),
+                             static_cast<int64_t>(share * static_cast<double>(n)));
   };
   LimitSpec spec;
   spec.count = part(whole.count());
@@ -277,8 +278,8 @@ bool RedisStore::DecideUnquiet(Op op, absl::Span<const Charge> plan, const Momen
     client_->Kick();
   }
   if (breaker_->IsClosed()) return false;
-  new (decision) Decision(IsDecision(op) ? Degraded(op, plan, moment, now_ns, outcomes)
-                                        : Decision());
+  new (decision)
+      Decision(IsDecision(op) ? Degraded(op, plan, moment, now_ns, outcomes) : Decision());
   return true;
 }
 
