@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <tuple>
 #include <vector>
 
@@ -80,11 +81,13 @@ void LogTable::Sweep(Shard& shard, const Fingerprint& kept, int64_t now_ns) {
     for (const auto& [key, ring] : shard.rings) {
       if (key != kept) order.push_back(OrderOf(key, ring, now_ns));
     }
-    std::sort(order.begin(), order.end());
+    std::make_heap(order.begin(), order.end(), std::greater<>());
     const size_t excess = std::max(bytes - most_bytes_, shard.bytes / 16);
     const size_t enough = shard.bytes - std::min(shard.bytes, excess);
-    for (size_t i = 0; i < order.size() && shard.bytes > enough; ++i) {
-      Drop(shard, shard.rings.find({std::get<2>(order[i]), std::get<3>(order[i])}));
+    while (!order.empty() && shard.bytes > enough) {
+      std::pop_heap(order.begin(), order.end(), std::greater<>());
+      Drop(shard, shard.rings.find({std::get<2>(order.back()), std::get<3>(order.back())}));
+      order.pop_back();
       ++shard.evicted_live;
     }
   }

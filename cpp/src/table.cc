@@ -199,10 +199,15 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot,
   }
   if (HasAnother(key, cell)) {
     // The name first: a cell of this key must never be seen owned and fresh.
-    if (ReplaceKey(cell, name, NameOver(name, Table::kNobody, 0))) {
-      --entry->keys;
-      ReplaceState(cell, claim, {0, 0});
+    while (!ReplaceKey(cell, name, NameOver(name, Table::kNobody, 0))) {
+      const uint64_t high = cell->hi.load(std::memory_order_acquire);
+      const bool is_mine = cell->lo.load(std::memory_order_acquire) == name.lo &&
+                           high == HighWith(name.hi, MarkIn(high), name.hi);
+      if (!is_mine) return false;
+      name.hi = high;
     }
+    --entry->keys;
+    ReplaceState(cell, claim, {0, 0});
     return false;
   }
   slot->raw = claim;

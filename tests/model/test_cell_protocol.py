@@ -151,7 +151,8 @@ def enter(world: World, me: int) -> tuple[Cells, Actor]:
         return cells, actor._replace(step="own" if last else f"other {other + 1}")
     if actor.step == "give up":
         if name != actor.name:
-            return cells, again(actor)
+            same = name[:2] == actor.name[:2]
+            return cells, actor._replace(name=name) if same else again(actor)
         return named(cells, at, name_over(name, "nobody")), actor._replace(step="give back")
     if actor.step == "give back":
         return (stated(cells, at, ("fresh",)) if state == claim else cells), again(actor)

@@ -30,7 +30,7 @@ inline constexpr int kRankMark = 192;
 // of 1.
 __attribute__((always_inline)) inline int HalfLog(uint64_t value) {
   if (value < 2) return 0;
-  const int bits = std::bit_width(value) - 1;
+  const int bits = static_cast<int>(std::bit_width(value)) - 1;
   return 2 * bits + static_cast<int>((value >> (bits - 1)) & 1);
 }
 
