@@ -174,6 +174,13 @@ void RegisterRedisStore(py::module_& m) {
   py::class_<RedisStore, Store, std::shared_ptr<RedisStore>>(m, "RedisStore")
       .def(py::init(&Make))
       .def_property_readonly("client_clock", &RedisStore::client_clock)
+      .def_property_readonly("server",
+                             [](const RedisStore& store) {
+                               // A path may be of any bytes.
+                               const std::string uri = store.server();
+                               return py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
+                                   uri.data(), static_cast<Py_ssize_t>(uri.size()), "replace"));
+                             })
       .def("command", &Command, py::arg("words"), py::arg("timeout") = 1.0)
       .def("_forget_refusals", &RedisStore::ForgetRefusals)
       // None, or what is wrong.

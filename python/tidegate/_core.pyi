@@ -290,6 +290,9 @@ class RedisStore(Store):
     @property
     def client_clock(self) -> bool:
         """Whether decisions go by the limiter's clock instead of the server's."""
+    @property
+    def server(self) -> str:
+        """Where it counts, as a URI without credentials or options."""
     def command(self, words: Sequence[str | bytes], timeout: float = 1.0) -> Any:
         """Any command, as str, int, None and lists. Raises StorageError for an error reply and
         where none comes."""

@@ -105,7 +105,7 @@ class Sources:
                 continue
             limiters[name] = _added(limiters.get(name), name, limiter, stats, refused)
             if limiter.storage not in stores:
-                kind = _KINDS.get(type(limiter.storage), "store")
+                kind = _kind_of(limiter.storage)
                 kinds[kind] = number = kinds.get(kind, 0) + 1
                 label = kind if number == 1 else f"{kind}-{number}"
                 stores[limiter.storage] = StoreReading(label, stats)
@@ -115,8 +115,11 @@ class Sources:
 _KINDS: dict[type, str] = {
     _core.MemoryStore: "memory",
     _core.ShmStore: "shm",
-    _core.RedisStore: "redis",
 }
+
+
+def _kind_of(store: _core.Store) -> str:
+    return store.server if isinstance(store, _core.RedisStore) else _KINDS.get(type(store), "store")
 
 
 def _added(

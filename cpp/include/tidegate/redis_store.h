@@ -166,6 +166,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   void Kick();
 
   bool client_clock() const { return options_.client_clock; }
+  // Where it counts, as a URI without credentials or options, for logs and metrics.
+  std::string server() const;
   // One round trip, whatever the breaker says; the error says what is wrong.
   absl::Status Ping();
   // Any command, for who looks after a server; waits up to `timeout`.
