@@ -177,6 +177,14 @@ absl::Status Unreadable(std::string_view text, std::string_view why) {
       "h, d, w, month and year"));
 }
 
+bool HasCommaInNumber(std::string_view text) {
+  const auto is_digit = [&](size_t i) { return text[i] >= '0' && text[i] <= '9'; };
+  for (size_t i = 1; i + 1 < text.size(); ++i) {
+    if (text[i] == ',' && is_digit(i - 1) && is_digit(i + 1)) return true;
+  }
+  return false;
+}
+
 // What the text says may be more than the bounds of Limit could be told of.
 absl::Status TooMany(std::string_view text, std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("cannot read the limit '", Shown(text), "': its ",
@@ -259,7 +267,11 @@ absl::StatusOr<std::vector<Limit>> Limit::ParseMany(std::string_view text,
       return Unreadable(text, "one of its limits is empty");
     }
     absl::StatusOr<Limit> limit = Parse(part, defaults);
-    if (!limit.ok()) return limit.status();
+    if (!limit.ok()) {
+      return HasCommaInNumber(text)
+                 ? Unreadable(text, "a number has a comma in it, which separates limits")
+                 : limit.status();
+    }
     limits.push_back(*std::move(limit));
     if (end == std::string_view::npos) return limits;
     rest.remove_prefix(end + 1);

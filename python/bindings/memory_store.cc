@@ -2,6 +2,7 @@
 #include "tidegate/memory_store.h"
 
 #include <memory>
+#include <string>
 
 #include "classes.h"
 #include "convert.h"
@@ -12,6 +13,13 @@ namespace tidegate::python {
 void RegisterMemoryStore(py::module_& m) {
   py::class_<Store, std::shared_ptr<Store>>(m, "Store")
       .def_property_readonly("kind", &Store::kind)
+      .def_property_readonly("name",
+                             [](const Store& store) {
+                               // A path may be of any bytes.
+                               const std::string name = store.name();
+                               return py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
+                                   name.data(), static_cast<Py_ssize_t>(name.size()), "replace"));
+                             })
       .def_property_readonly("blocks", &Store::blocks)
       .def_property_readonly("reads_clock", &Store::reads_clock)
       .def("ping", [](Store& store) -> py::object {

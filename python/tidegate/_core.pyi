@@ -246,7 +246,10 @@ class Store:
 
     @property
     def kind(self) -> str:
-        """What metrics call it: memory, shm or redis."""
+        """What its kind is called: memory, shm or redis."""
+    @property
+    def name(self) -> str:
+        """What logs and metrics call it: its kind, or where a Redis is, without secrets."""
     @property
     def blocks(self) -> bool:
         """Whether calls wait for something outside the process."""

@@ -103,7 +103,7 @@ class Sources:
                 continue
             limiters[name] = _added(limiters.get(name), name, limiter, stats, refused)
             if limiter.storage not in stores:
-                kind = limiter.storage.kind
+                kind = limiter.storage.name
                 kinds[kind] = number = kinds.get(kind, 0) + 1
                 label = kind if number == 1 else f"{kind}-{number}"
                 stores[limiter.storage] = StoreReading(label, stats)

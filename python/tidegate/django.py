@@ -46,11 +46,17 @@ __all__ = ["RateLimitMiddleware", "SettingsError", "rate_limit"]
 T = TypeVar("T")
 
 # What is given nowhere is read from the settings, but for the cost of a view.
-_OPTIONS = OptionReader(DjangoViewOptions, {"cost": 1})
+_OPTIONS = OptionReader(
+    DjangoViewOptions, {"cost": 1}, {"block": "on_refused=", "enabled": "TIDEGATE['ENABLED']"}
+)
 GetResponse = Callable[[Any], Any]
 Response = Union[HttpResponseBase, Awaitable[HttpResponseBase]]
 
 _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
+_OF_DJANGO_RATELIMIT = (
+    *("RATELIMIT_ENABLE", "RATELIMIT_USE_CACHE", "RATELIMIT_VIEW", "RATELIMIT_FAIL_OPEN"),
+    *("RATELIMIT_CACHE_PREFIX", "RATELIMIT_HASH_ALGORITHM", "RATELIMIT_IP_META_KEY"),
+)
 _CONFIGURED = frozenset(
     (
         "enabled", "limit", "key", "cost", "exempt_when", "exempt_methods", "storage",
@@ -268,6 +274,15 @@ def _check_settings(app_configs: Any = None, **options: Any) -> list[Any]:
     problem = _misplaced(name)
     if problem is not None:
         return [checks.Error(problem, id="tidegate.E002")]
+    leftover = [name for name in _OF_DJANGO_RATELIMIT if hasattr(settings, name)]
+    if leftover and not any("django_ratelimit" in name for name in settings.MIDDLEWARE):
+        return [
+            checks.Warning(
+                f"the settings have {', '.join(leftover)}, which tidegate does not read; expected "
+                "are keys of TIDEGATE such as ENABLED, STORAGE and ON_REFUSED",
+                id="tidegate.W005",
+            )
+        ]
     configured = getattr(settings, "TIDEGATE", {})
     if configured.get("LIMIT") is not None and name not in settings.MIDDLEWARE:
         return [

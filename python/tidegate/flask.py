@@ -40,6 +40,7 @@ from tidegate._web.combined import combined
 from tidegate._web.decisions import DECISIONS
 from tidegate._web.execution import BLOCKING
 from tidegate._web.headers import PROBLEM_TYPE
+from tidegate._web.hooks import log
 from tidegate._web.options import (
     FlaskOptions,
     FlaskViewOptions,
@@ -63,8 +64,15 @@ __all__ = ["RateLimit", "RateLimitExceeded"]
 T = TypeVar("T")
 
 # What is given nowhere is read from the configuration, but for the cost of a view.
-_OPTIONS = OptionReader(FlaskOptions, {})
-_VIEW_OPTIONS = OptionReader(FlaskViewOptions, {"cost": 1})
+# What Flask-Limiter calls what has another name here.
+_HINTS = {
+    "default_limits": "endpoint_limit=, or TIDEGATE_ENDPOINT_LIMIT",
+    "application_limits": "limit=, or TIDEGATE_LIMIT",
+    "storage_options": "TIDEGATE_STORAGE_OPTIONS, or the options themselves",
+    "enabled": "TIDEGATE_ENABLED",
+}
+_OPTIONS = OptionReader(FlaskOptions, {}, _HINTS)
+_VIEW_OPTIONS = OptionReader(FlaskViewOptions, {"cost": 1}, _HINTS)
 
 _CONFIGURED = frozenset(
     (
@@ -173,6 +181,7 @@ class RateLimit:
             for name, value in app.config.items()
             if name.startswith("TIDEGATE_") and value is not None
         }
+        _warn_of_other_settings(app)
         limited = _LimitedApp(app, self, self._settings_with(configured, open_store))
         for rule in self._rules:
             limited.limiter_of(rule)
@@ -532,6 +541,17 @@ class _LimitedApp:
                 handler = getattr(view_class, "get", None)
             found.append(getattr(handler, _MARK, None))
         return [one for one in found if one is not None and one.extension is self._extension]
+
+
+def _warn_of_other_settings(app: flask.Flask) -> None:
+    """Says which settings of Flask-Limiter are left over, where it is not used as well."""
+    names = sorted(name for name in app.config if name.startswith("RATELIMIT_"))
+    if names and "limiter" not in app.extensions:
+        log.warning(
+            "rate limiting: the configuration has %s, which tidegate does not read; expected are "
+            "settings such as TIDEGATE_STORAGE, TIDEGATE_LIMIT and TIDEGATE_ENABLED",
+            ", ".join(names),
+        )
 
 
 def _is_answer(answer: Any) -> bool:

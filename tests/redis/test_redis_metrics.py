@@ -31,19 +31,32 @@ def test_what_is_told_of_a_redis_that_is_gone(
 
         limiter.ping()
         assert ask(app).status == 200
-        degraded = told("tidegate_degraded_total", store="redis") or 0
-        assert told("tidegate_breaker_open", store="redis") == 0
+        degraded = (
+            told("tidegate_degraded_total", store=f"redis://127.0.0.1:{own_server.port}/0") or 0
+        )
+        assert told("tidegate_breaker_open", store=f"redis://127.0.0.1:{own_server.port}/0") == 0
 
         own_server.kill()
         with watch(RefusalLog(per_second=100)):
             answers = [ask(app).status for _ in range(20)]
         # The fallback lets through its share, 2 of 100.
         assert answers == [200, 200] + [429] * 18
-        assert told("tidegate_degraded_total", store="redis") == degraded + 20
-        assert told("tidegate_breaker_open", store="redis") == 1
-        assert told("tidegate_breaker_opened_total", store="redis") == 1
-        assert (told("tidegate_errors_total", store="redis") or 0) >= 5
-        assert told("tidegate_script_errors_total", store="redis") == 0
+        assert (
+            told("tidegate_degraded_total", store=f"redis://127.0.0.1:{own_server.port}/0")
+            == degraded + 20
+        )
+        assert told("tidegate_breaker_open", store=f"redis://127.0.0.1:{own_server.port}/0") == 1
+        assert (
+            told("tidegate_breaker_opened_total", store=f"redis://127.0.0.1:{own_server.port}/0")
+            == 1
+        )
+        assert (
+            told("tidegate_errors_total", store=f"redis://127.0.0.1:{own_server.port}/0") or 0
+        ) >= 5
+        assert (
+            told("tidegate_script_errors_total", store=f"redis://127.0.0.1:{own_server.port}/0")
+            == 0
+        )
         assert told("tidegate_decisions_total", limiter="api", outcome="allowed") == 3
         assert told("tidegate_refused_total", limiter="api", rule="100/hour") == 18
         lines = [each for each in caplog.records if each.name == "tidegate.refusals"]
@@ -61,6 +74,8 @@ def test_refusals_from_the_deny_cache_are_told(server: RedisServer) -> None:
         samples = exposed(generate_latest(registry).decode())
     assert of(samples, "tidegate_refused_total", limiter="jobs", rule="3/hour") == 7
     assert of(samples, "tidegate_refused_total", limiter="jobs", rule="9/hour") == 0
-    locally = of(samples, "tidegate_refused_locally_total", store="redis")
+    locally = of(
+        samples, "tidegate_refused_locally_total", store=f"redis://127.0.0.1:{server.port}/0"
+    )
     assert locally is not None
     assert 1 <= locally <= 6

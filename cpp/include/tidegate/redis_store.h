@@ -171,6 +171,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   void GiveBackInFallback(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
   int64_t RefundFallback(const Charge& charge, const Moment& moment) override;
 
+  // Where it counts, as a URI without credentials or options.
+  std::string name() const override;
   // Any command, for tools that look after a server; waits up to `timeout`. An error reply is a
   // status whose message is the reply.
   absl::StatusOr<RedisValue> Command(const std::vector<std::string>& words, absl::Duration timeout);

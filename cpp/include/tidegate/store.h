@@ -83,6 +83,8 @@ class Store {
 
   // What metrics call a store of this kind: "memory".
   virtual std::string_view kind() const = 0;
+  // What logs and metrics call this store; without secrets.
+  virtual std::string name() const { return std::string(kind()); }
 
   // Whether the store can count for `limit`; the error says what it can.
   virtual absl::Status Accepts(const Limit& limit) const;

@@ -436,6 +436,28 @@ absl::StatusOr<RedisValue> RedisStore::Command(const std::vector<std::string>& w
   return ValueOf(**reply);
 }
 
+std::string RedisStore::name() const {
+  const auto address = [](const std::string& host, int port) {
+    const bool is_ipv6 = host.find(':') != std::string::npos;
+    return absl::StrCat(is_ipv6 ? "[" : "", host, is_ipv6 ? "]:" : ":", port);
+  };
+  std::string uri = options_.tls.has_value() ? "rediss" : "redis";
+  if (!options_.unix_path.empty()) {
+    absl::StrAppend(&uri, "+unix://", options_.unix_path, "?db=", options_.database);
+    return uri;
+  }
+  if (options_.topology == Topology::kStandalone) {
+    return absl::StrCat(uri, "://", address(options_.host, options_.port), "/", options_.database);
+  }
+  const bool is_cluster = options_.topology == Topology::kCluster;
+  absl::StrAppend(&uri, is_cluster ? "+cluster://" : "+sentinel://");
+  for (size_t i = 0; i < options_.nodes.size(); ++i) {
+    absl::StrAppend(&uri, i == 0 ? "" : ",",
+                    address(options_.nodes[i].host, options_.nodes[i].port));
+  }
+  return is_cluster ? uri : absl::StrCat(uri, "/", options_.service, "/", options_.database);
+}
+
 void RedisStore::ForgetRefusals() { denied_->ForgetAll(); }
 
 StoreStats RedisStore::stats() const {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
@@ -12,7 +13,7 @@ from tidegate import _core
 from tidegate._cli import doctor_server_info
 from tidegate._cli.doctor_report import UNUSABLE, Report, in_words
 from tidegate._errors import ConfigurationError, StorageError
-from tidegate._limit import parse_many
+from tidegate._limit import Limit
 from tidegate._limiter import Limiter
 from tidegate._storage.options import read_number
 from tidegate._storage.uri import open_store, without_password
@@ -121,6 +122,7 @@ class _Examination:
         info = self._info()
         doctor_server_info.server(self.report, info)
         self._topology(info)
+        self._counts()
         usable = self._permissions()
         self._clock()
         self._latency("ping", "PING", lambda: self._ask("PING"))
@@ -146,6 +148,16 @@ class _Examination:
             return True
         self.report.add("problem", "connection", in_words(problem))
         return False
+
+    def _counts(self) -> None:
+        """Under which prefix, and whether somebody has counted there already."""
+        self.report.figures["counts"] = {"server": self.redis.name, "prefix": self.prefix}
+        text = f"under the prefix {self.prefix!r} in {self.redis.name}"
+        pattern = re.sub(r"([\\*?\[\]])", r"\\\1", self.prefix) + ":*"
+        reply = self._ask("SCAN", "0", "MATCH", pattern, "COUNT", "1000")
+        if isinstance(reply, list) and reply[1]:
+            text += ", where there are keys already: services with one prefix share their counts"
+        self.report.add("ok", "counts", text)
 
     def _info(self) -> dict[str, str]:
         reply = self._ask("INFO")
@@ -348,7 +360,7 @@ class _Examination:
         return True
 
     def _limiter(self, limits: tuple[tuple[str, str], ...]) -> Limiter:
-        plan = [limit for text, name in limits for limit in parse_many(text, algorithm=name)]
+        plan = [Limit(text, algorithm=name, name=f"{text} {name}") for text, name in limits]
         return Limiter(plan, storage=self.store, prefix=self.prefix)
 
     def _check_latency(self) -> None:

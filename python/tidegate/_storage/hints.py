@@ -4,15 +4,20 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["unknown_options"]
+__all__ = ["OF_LIMITERS", "OF_LIMITERS_TEXT", "unknown_options"]
+
+# The options of a Limiter that are none of its storage.
+OF_LIMITERS = ("limit", "storage", "algorithm", "prefix", "clock")
+OF_LIMITERS_TEXT = "limit=, storage=, algorithm=, prefix= and clock="
 
 # What slowapi, Flask-Limiter, fastapi-limiter, django-ratelimit, throttled-py and redis-py
 # call what has another name here.
 _ELSEWHERE = {
     "algo": "algorithm=",
     "application_limits": "the limit of the middleware",
+    "burst": "a limit such as '10/second burst 40'",
     "callback": "on_refused=",
     "default_limits": "the limit of the middleware",
     "error_message": "on_refused=",
@@ -49,14 +54,23 @@ _ELSEWHERE = {
 }
 
 
-def unknown_options(unknown: Iterable[str], accepted: Iterable[str]) -> str:
-    """The options by name, each with what may have been meant."""
+def unknown_options(
+    unknown: Iterable[str], accepted: Iterable[str], hints: Mapping[str, str] | None = None
+) -> str:
+    """The options by name, each with what may have been meant.
+
+    `hints` say what is meant in one place, and come before those for all.
+    """
     import difflib  # by nobody who makes no mistake
 
     names = sorted(accepted)
     told = []
     for name in sorted(unknown):
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
-        meant = _ELSEWHERE.get(name.lower()) or (f"{near[0]}=" if near else None)
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+        meant = (
+            (hints or {}).get(name.lower())
+            or _ELSEWHERE.get(name.lower())
+            or (f"{near[0]}=" if near else None)
+        )
         told.append(f"{name} (here it is {meant})" if meant else name)
     return ", ".join(told)

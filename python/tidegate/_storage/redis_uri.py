@@ -6,11 +6,12 @@ import functools
 import logging
 import os
 import re
+import weakref
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from tidegate import _core
 from tidegate._errors import ConfigurationError
-from tidegate._storage.hints import unknown_options
+from tidegate._storage.hints import OF_LIMITERS, OF_LIMITERS_TEXT, unknown_options
 from tidegate._storage.options import (
     COUNTS,
     REDIS_OPTIONS,
@@ -37,6 +38,8 @@ _ACCEPTED = (
     "redis+cluster://, the last two with rediss too, and all of them with valkey"
 )
 
+_shared: weakref.WeakValueDictionary[Any, _core.RedisStore] = weakref.WeakValueDictionary()
+
 # Seconds that nobody lets a request wait for its limit.
 _LONG_WAIT = 20.0
 
@@ -44,12 +47,31 @@ log = logging.getLogger("tidegate")
 
 
 def open_redis(uri: SplitResult, options: Mapping[str, Any], open_store: OpenStore) -> _core.Store:
-    """Opens the store that `uri` names, with options from its query and `options`.
+    """The store that `uri` names, with options from its query and `options`.
 
-    `open_store` opens the fallback.
+    Whoever asks for an equal one shares it, with its connection and breaker, as long as anybody
+    holds it. `open_store` opens the fallback.
 
     No message shows the URI: it may hold a password.
     """
+    asked = uri, frozenset(options.items()) if _are_hashable(options) else object()
+    store = _shared.get(asked)
+    if store is None:
+        store = _shared.setdefault(asked, _opened(uri, options, open_store))
+    return store
+
+
+def _are_hashable(options: Mapping[str, Any]) -> bool:
+    try:
+        hash(frozenset(options.items()))
+    except TypeError:
+        return False
+    return True
+
+
+def _opened(
+    uri: SplitResult, options: Mapping[str, Any], open_store: OpenStore
+) -> _core.RedisStore:
     scheme = _SCHEME.fullmatch(uri.scheme)
     if scheme is None or (scheme[1] and scheme[2] == "unix"):
         raise ConfigurationError(f"the storage has the scheme {uri.scheme}://; {_ACCEPTED}")
@@ -64,8 +86,9 @@ def open_redis(uri: SplitResult, options: Mapping[str, Any], open_store: OpenSto
     unknown = sorted(given.keys() - set(REDIS_OPTIONS))
     if unknown:
         raise ConfigurationError(
-            f"unknown option {unknown_options(unknown, REDIS_OPTIONS)}; expected with this storage "
-            f"{', '.join(sorted(REDIS_OPTIONS))}"
+            f"unknown option {unknown_options(unknown, [*REDIS_OPTIONS, *OF_LIMITERS])}; expected "
+            f"with this storage {', '.join(sorted(REDIS_OPTIONS))}, and of a Limiter "
+            f"{OF_LIMITERS_TEXT}"
         )
     for name, most in SECONDS.items():
         if name in given:
@@ -89,7 +112,7 @@ def open_redis(uri: SplitResult, options: Mapping[str, Any], open_store: OpenSto
         raise ConfigurationError(
             f"the storage option on_breaker is {hook!r}; expected a function of (open, reason)"
         )
-    values["on_breaker"] = functools.partial(_breaker_changed, hook)
+    values["on_breaker"] = functools.partial(_breaker_changed, hook, _without_secrets(uri))
     hook = given.get("on_script_error")
     if hook is not None and not callable(hook):
         raise ConfigurationError(
@@ -134,6 +157,7 @@ def open_redis(uri: SplitResult, options: Mapping[str, Any], open_store: OpenSto
     if secret and "password_source" not in values:
         values.setdefault("password", unquote(secret))
     path = uri.path.strip("/")
+    hides = "@" in uri.path + uri.query + uri.fragment
     if scheme[2] == "unix":
         if not path:
             raise ConfigurationError(
@@ -142,10 +166,10 @@ def open_redis(uri: SplitResult, options: Mapping[str, Any], open_store: OpenSto
         values["unix_path"] = unquote(uri.path)
         path = ""
     elif scheme[2] is None:
-        ((values["host"], values["port"]),) = _addresses(hosts, 6379, one=True)
+        ((values["host"], values["port"]),) = _addresses(hosts, 6379, one=True, hides=hides)
     else:
         values["topology"] = scheme[2]
-        values["nodes"] = _addresses(hosts, 26379 if scheme[2] == "sentinel" else 6379)
+        values["nodes"] = _addresses(hosts, 26379 if scheme[2] == "sentinel" else 6379, hides=hides)
     if scheme[2] == "sentinel":
         values["service"], _, path = path.partition("/")
         if not values["service"]:
@@ -161,7 +185,14 @@ def open_redis(uri: SplitResult, options: Mapping[str, Any], open_store: OpenSto
     return _core.RedisStore(**values)
 
 
-def _addresses(hosts: str, default_port: int, one: bool = False) -> list[tuple[str, int]]:
+def _shown_port(address: str, hides: bool) -> str:
+    """The port for a message, unless it could be part of a password that holds a slash."""
+    return "hidden here" if hides else repr(address.rpartition(":")[2])
+
+
+def _addresses(
+    hosts: str, default_port: int, one: bool = False, *, hides: bool = False
+) -> list[tuple[str, int]]:
     found = []
     for address in [hosts] if one else hosts.split(","):
         try:
@@ -169,7 +200,8 @@ def _addresses(hosts: str, default_port: int, one: bool = False) -> list[tuple[s
             port = uri.port
         except ValueError:
             raise ConfigurationError(
-                "a port of the storage URI is no port; expected 1 to 65535"
+                f"a port of the storage URI is {_shown_port(address, hides)}, no port; expected "
+                "1 to 65535"
             ) from None
         found.append((uri.hostname or "127.0.0.1", default_port if port is None else port))
     return found
@@ -216,9 +248,15 @@ def _tls(given: dict[str, Any]) -> dict[str, Any]:
     return tls
 
 
-def _breaker_changed(hook: Callable[[bool, str], object] | None, opened: bool, why: str) -> None:
+def _without_secrets(uri: SplitResult) -> str:
+    return f"{uri.scheme}://{uri.netloc.rpartition('@')[2]}{uri.path}"
+
+
+def _breaker_changed(
+    hook: Callable[[bool, str], object] | None, server: str, opened: bool, why: str
+) -> None:
     """Hears once of each change, on a thread of the core's or of a caller's."""
-    log.log(logging.WARNING if opened else logging.INFO, "%s", why)
+    log.log(logging.WARNING if opened else logging.INFO, "%s (%s)", why, server)
     if hook is not None:
         hook(opened, why)
 

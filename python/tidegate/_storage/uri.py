@@ -78,11 +78,11 @@ def _memory_store(options: Mapping[str, Any]) -> _core.Store:
 def _capacity(options: Mapping[str, Any]) -> int | None:
     unknown = sorted(options.keys() - {"capacity"})
     if unknown:
-        from tidegate._storage.hints import unknown_options
+        from tidegate._storage.hints import OF_LIMITERS, OF_LIMITERS_TEXT, unknown_options
 
         raise ConfigurationError(
-            f"unknown option {unknown_options(unknown, ['capacity'])}; expected capacity=KEYS with "
-            "memory:// and shm://"
+            f"unknown option {unknown_options(unknown, ['capacity', *OF_LIMITERS])}; expected "
+            f"capacity=KEYS with memory:// and shm://, and of a Limiter {OF_LIMITERS_TEXT}"
         )
     given = options.get("capacity")
     return None if given is None else _whole_number("capacity", given)

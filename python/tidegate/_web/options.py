@@ -9,11 +9,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable, TypedDict, TypeVar, Union
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._limiter import Limiter
+from tidegate._storage.hints import unknown_options
 from tidegate._storage.options import StorageLike, StorageOptions
 from tidegate._web.headers import FAMILIES
 
@@ -158,6 +159,10 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+# Parameters that nobody gives as keywords.
+_NO_OPTIONS = ("self", "app", "options")
+
+
 class OptionReader:
     """Reads the keywords of a signature whose options are those of a TypedDict.
 
@@ -165,7 +170,16 @@ class OptionReader:
     other keywords are left to these, which know what users of other limiters may mean.
     """
 
-    def __init__(self, kind: Any, defaults: Mapping[str, Any] = DEFAULTS) -> None:
+    def __init__(
+        self,
+        kind: Any,
+        defaults: Mapping[str, Any] = DEFAULTS,
+        hints: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        # What options of other limiters are called in this signature in particular.
+        self._hints = hints
+        self._name = "the call"
+        self._parameters: list[str] = []
         of_storages = StorageOptions.__annotations__
         self._types = {
             name: getattr(annotation, "__forward_arg__", annotation)
@@ -178,14 +192,24 @@ class OptionReader:
     def read(self, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The options, as attributes, with defaults; and the keywords for the storage."""
         rest = {name: value for name, value in options.items() if name not in self._types}
-        if rest and not self._takes_storage_options:
-            raise TypeError(f"got an unexpected keyword argument {min(rest)!r}")
+        of_storages = StorageOptions.__annotations__ if self._takes_storage_options else {}
+        unknown = rest.keys() - of_storages
+        if unknown:
+            accepted = [*self._parameters, *self._types]
+            told = unknown_options(unknown, [*accepted, *of_storages], self._hints)
+            storages = ", and the options of storages" if self._takes_storage_options else ""
+            raise ArgumentTypeError(
+                f"{self._name} got the unknown option {told}; expected "
+                f"{', '.join(f'{name}=' for name in accepted)}{storages}"
+            )
         given = {name: options.get(name, default) for name, default in self._defaults.items()}
         return SimpleNamespace(**given), rest
 
     def shown(self, function: Function) -> Function:
         """`function`, whose signature names the options in place of its ``**options``."""
         signature = inspect.signature(function)
+        self._name = f"{function.__qualname__.partition('.__init__')[0]}()"
+        self._parameters = [name for name in signature.parameters if name not in _NO_OPTIONS]
         parameters = list(signature.parameters.values())
         rest = parameters.pop()
         assert rest.kind is rest.VAR_KEYWORD

@@ -46,7 +46,9 @@ def uri(request):
     if request.param == "redis":
         server = request.getfixturevalue("redis_server")
         server.command("FLUSHALL")
-        yield "tidegate+" + server.uri(f"clock=client&{PATIENT}")
+        # A client of its own: a shared one would remember the refusals of other tests.
+        own = f"client_name={uuid.uuid4().hex}"
+        yield "tidegate+" + server.uri(f"clock=client&{PATIENT}&{own}")
         return
     name = f"tidegate-test-{uuid.uuid4().hex}"
     yield f"tidegate+shm://{name}?capacity=10000"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 
+import flask
 import pytest
 import tidegate as tg
 import tidegate.asgi
+import tidegate.fastapi
 import tidegate.flask
 import tidegate.wsgi
 
@@ -71,3 +73,90 @@ def test_two_limits_of_one_text_and_two_algorithms():
     inner = tg.rate_limit("9/minute", algorithm="fixed-window")(view)
     with pytest.raises(tg.ConfigurationError, match="two limits have the name"):
         tg.rate_limit("9/minute")(inner)
+
+
+def asgi(**options):
+    return tidegate.asgi.RateLimitMiddleware(None, **options)
+
+
+def wsgi(**options):
+    return tidegate.wsgi.RateLimitMiddleware(None, **options)
+
+
+def limiter(**options):
+    return tg.Limiter("5/minute", **options)
+
+
+def decorator(**options):
+    return tg.rate_limit("5/minute", **options)
+
+
+def dependency(**options):
+    return tidegate.fastapi.RateLimit("5/minute", **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (asgi, "RateLimitMiddleware()"),
+        (wsgi, "RateLimitMiddleware()"),
+        (decorator, "rate_limit()"),
+        (dependency, "RateLimit()"),
+        (tidegate.flask.RateLimit, "RateLimit()"),
+        (limiter, "of a Limiter"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("alogrithm", "algorithm="),
+        ("burst", "a limit such as '10/second burst 40'"),
+        ("limt", "limit="),
+        ("prefx", "prefix="),
+    ],
+)
+def test_an_unknown_option_names_the_options_and_the_nearest(make, name, wrong, meant):
+    with pytest.raises(tg.ConfigurationError, match=f"unknown option {wrong} ") as caught:
+        make(**{wrong: 5})
+    message = str(caught.value)
+    assert f"{wrong} (here it is {meant})" in message
+    assert name in message
+    for option in ("algorithm=", "prefix=", "storage="):
+        assert option in message
+
+
+def test_an_option_of_flask_limiter_is_told_by_the_names_of_the_extension():
+    with pytest.raises(tg.ConfigurationError, match=r"default_limits \(here it is endpoint_limit="):
+        tidegate.flask.RateLimit(default_limits=["5/minute"])
+
+
+def test_settings_of_flask_limiter_that_are_left_over_are_said(caplog):
+    app = flask.Flask(__name__)
+    app.config["RATELIMIT_STORAGE_URI"] = "redis://localhost"
+    with caplog.at_level(logging.WARNING, logger="tidegate"):
+        tidegate.flask.RateLimit(app)
+    (message,) = caplog.messages
+    assert "RATELIMIT_STORAGE_URI, which tidegate does not read" in message
+    assert "TIDEGATE_STORAGE" in message
+
+
+@pytest.mark.parametrize("text", ["1,000/hour", "10,000 per day", "5/second; 1,000/hour"])
+def test_a_comma_within_a_number(text):
+    with pytest.raises(tg.ConfigurationError, match="a number has a comma in it") as caught:
+        tg.Limiter(text)
+    assert text in str(caught.value)
+    assert len(tg.Limiter("10/second burst 40,100/hour").limits) == 2
+
+
+@pytest.mark.parametrize("port", ["99999", "none", "-1"])
+def test_a_bad_port_is_named(port):
+    with pytest.raises(tg.ConfigurationError, match=f"port of the storage URI is '{port}'"):
+        tg.Limiter("5/minute", storage=f"redis://example.org:{port}/0")
+
+
+@pytest.mark.parametrize("uri", ["redis://:123/456@example.org", "redis://:se?cret@example.org"])
+def test_what_could_be_a_password_is_in_no_message(uri):
+    with pytest.raises(tg.ConfigurationError) as caught:
+        tg.Limiter("5/minute", storage=uri)
+    assert not {"123", "456", "cret"} & set(str(caught.value).replace("'", " ").split())
+    assert "se?" not in str(caught.value)
