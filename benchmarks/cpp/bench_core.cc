@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "algorithms/log.h"
 #include "benchmark/benchmark.h"
 #include "tidegate/clock.h"
 #include "tidegate/limiter.h"
-#include "tidegate/log.h"
 #include "tidegate/step.h"
 #include "workload.h"
 

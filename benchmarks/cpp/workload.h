@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "tidegate/limiter.h"
+#include "tidegate/memory_store.h"
 #include "tidegate/shm_store.h"
-
 namespace tidegate::bench {
 
 inline constexpr int64_t kSecond = 1'000'000'000;

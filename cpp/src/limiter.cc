@@ -5,7 +5,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "cell_calls_inl.h"
+#include "base/gate.h"
+#include "stores/memory_cells.h"
+#include "stores/shm_cells.h"
+#include "table/cell_calls_inl.h"
 
 namespace tidegate {
 
@@ -52,8 +55,8 @@ Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
       store_(std::move(store)),
       has_shadow_(std::any_of(limits_.begin(), limits_.end(),
                               [](const BoundLimit& bound) { return bound.limit.shadow(); })),
-      memory_(HasShortWay() ? dynamic_cast<MemoryStore*>(store_.get()) : nullptr),
-      shm_(HasShortWay() ? dynamic_cast<ShmStore*>(store_.get()) : nullptr),
+      memory_(HasShortWay() ? dynamic_cast<MemoryCells*>(store_.get()) : nullptr),
+      shm_(HasShortWay() ? dynamic_cast<ShmCells*>(store_.get()) : nullptr),
       blocks_(store_->blocks()),
       sets_back_(!store_->spans_hosts() || (clock != nullptr && clock->is_common())),
       takes_fingerprints_((memory_ != nullptr || shm_ != nullptr) &&
@@ -95,6 +98,7 @@ Limiter::ThreadCounts::~ThreadCounts() {
 }
 
 Limiter::Counts& Limiter::ThreadCounts::Get(int thread) {
+  static_assert(kMostThreads == kThreads);
   if (Counts* const counts = Find(thread); counts != nullptr) return *counts;
   auto made = std::make_unique<Counts>();
   // Threads share number 0.

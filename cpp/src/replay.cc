@@ -4,7 +4,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
-#include "tidegate/log.h"
+#include "algorithms/log.h"
 #include "tidegate/step.h"
 #include "tidegate/store.h"
 

@@ -1,5 +1,5 @@
 // What stores know of a Redis, and what processes of a host tell each other of it.
-#include "redis/board.h"
+#include "redis/health/board.h"
 
 #include <algorithm>
 #include <array>
@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "redis/breaker.h"
-#include "redis/deny_cache.h"
+#include "redis/health/breaker.h"
+#include "redis/health/deny_cache.h"
 #include "testing.h"
 
 namespace tidegate::redis {

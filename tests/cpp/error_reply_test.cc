@@ -1,5 +1,5 @@
 // The error replies of Redis 6.2 to 8.2 and Valkey 8.1, in their own words, and those of proxies.
-#include "redis/error_reply.h"
+#include "redis/protocol/error_reply.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tidegate/gate.h"
+#include "base/gate.h"
 
 #include <atomic>
 #include <cstdint>

@@ -1,4 +1,5 @@
 #include "tidegate/limiter.h"
+#include "base/gate.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,4 +1,4 @@
-#include "tidegate/log.h"
+#include "algorithms/log.h"
 
 #include <algorithm>
 #include <cstdint>

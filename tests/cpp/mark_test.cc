@@ -1,4 +1,4 @@
-#include "tidegate/mark.h"
+#include "table/mark.h"
 
 #include <algorithm>
 #include <cstdint>

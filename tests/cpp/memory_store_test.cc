@@ -1,4 +1,5 @@
 #include "tidegate/memory_store.h"
+#include "table/table.h"
 
 #include <atomic>
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "tidegate/pages.h"
+#include "base/pages.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -21,7 +21,7 @@
 
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/time/clock.h"
-#include "redis/client.h"
+#include "redis/transport/client.h"
 #include "testing.h"
 #include "tidegate/limiter.h"
 

@@ -1,4 +1,5 @@
 #include "tidegate/shm_store.h"
+#include "table/table.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

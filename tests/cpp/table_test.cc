@@ -1,4 +1,4 @@
-#include "tidegate/table.h"
+#include "table/table.h"
 
 #include <algorithm>
 #include <barrier>

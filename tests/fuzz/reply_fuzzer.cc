@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "redis/scripts.h"
-#include "redis/stream.h"
+#include "redis/protocol/scripts.h"
+#include "redis/transport/stream.h"
 #include "tidegate/limit.h"
 #include "tidegate/store.h"
 

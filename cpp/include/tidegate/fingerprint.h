@@ -37,11 +37,8 @@ class Hasher {
   static constexpr uint64_t kLeastHigh = uint64_t{1} << 16;
   Fingerprint Hash(std::string_view key, const Fingerprint& tag) const;
 
-  // The same, defined in src/fingerprint_inl.h.
-  Fingerprint HashInline(std::string_view key) const;
-  Fingerprint HashInline(std::string_view key, const Fingerprint& tag) const;
-
  private:
+  friend struct InlineHash;
   static constexpr size_t kSecretBytes = 192;
   alignas(64) unsigned char secret_[kSecretBytes];
 };

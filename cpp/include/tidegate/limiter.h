@@ -19,12 +19,13 @@
 
 #include "absl/container/inlined_vector.h"
 #include "tidegate/clock.h"
-#include "tidegate/gate.h"
-#include "tidegate/memory_store.h"
-#include "tidegate/shm_store.h"
+#include "tidegate/step.h"
 #include "tidegate/store.h"
 
 namespace tidegate {
+
+class MemoryCells;
+class ShmCells;
 
 struct LimiterStats {
   int64_t allowed = 0;
@@ -115,7 +116,8 @@ class Limiter {
     int64_t Sum(std::atomic<int64_t> Counts::*count) const;
 
    private:
-    std::array<std::atomic<Counts*>, kThreads> counts_{};
+    static constexpr size_t kMostThreads = 128;  // those of gate.h
+    std::array<std::atomic<Counts*>, kMostThreads> counts_{};
   };
 
   Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
@@ -167,8 +169,8 @@ class Limiter {
   const std::shared_ptr<Store> store_;
   const bool has_shadow_;
   // The store where it is one of these and HasShortWay(): the hottest calls go to it directly.
-  MemoryStore* const memory_;
-  ShmStore* const shm_;
+  MemoryCells* const memory_;
+  ShmCells* const shm_;
   const bool blocks_;
   // Whether a state that lies too far ahead is moved back (step.h). Not one that hosts
   // share by clocks of their own: each that is behind would undo what another admitted.

@@ -21,7 +21,7 @@
 //   4096  board: what those whose fallback this is tell each other of their Redis
 //           4096   breakers, 64 of 64 bytes: server, gate, row, window, unused
 //           8192   refusals, 4,096 of 64 bytes: version, check, lo, w0, w1,
-//                  from, until, ahead      (src/redis/board.h)
+//                  from, until, ahead      (src/redis/health/board.h)
 //   270336  slice 0 | slice 1 | ...      (table.h)
 //
 // Nothing but cells, counters and the board is written after the file has its name,
@@ -30,7 +30,7 @@
 // units in its hands.
 //
 // Logs. A key of a sliding-log or concurrency limit of N units has N/2 cells
-// instead of one, of two units each (src/log_cells.h); kMostLogUnits bounds N.
+// instead of one, of two units each (src/table/log_cells.h); kMostLogUnits bounds N.
 //
 // Capacity. Fixed when the file is made: `capacity` keys at kLoad, 40 bytes each.
 // Of further keys each takes the place of an idle one, or else of the least often
@@ -45,7 +45,6 @@
 #ifndef TIDEGATE_SHM_STORE_H_
 #define TIDEGATE_SHM_STORE_H_
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -57,11 +56,8 @@
 #include "absl/status/statusor.h"
 #include "tidegate/fingerprint.h"
 #include "tidegate/store.h"
-#include "tidegate/table.h"
 
 namespace tidegate {
-
-struct ShmHeader;
 
 struct ShmOptions {
   static constexpr int64_t kDefaultCapacity = 1'000'000;
@@ -71,7 +67,7 @@ struct ShmOptions {
   std::optional<int64_t> capacity;
 };
 
-class ShmStore final : public Store {
+class ShmStore : public Store {
  public:
   static constexpr double kLoad = 0.8;
   static constexpr int64_t kMostLogUnits = 16'384;
@@ -88,70 +84,32 @@ class ShmStore final : public Store {
   // it open keeps counting in it, apart from who opens the name afterwards.
   static absl::Status Remove(std::string_view name);
 
-  ~ShmStore() override;
-  ShmStore(const ShmStore&) = delete;
-  ShmStore& operator=(const ShmStore&) = delete;
-
-  absl::Status Accepts(const Limit& limit) const override;
   std::string_view kind() const override { return "shm"; }
-  BoundLimit Bind(const Limit& limit, std::string_view scope) const override;
-  Decision Hit(const Charge& charge, const Moment& moment) override;
-  Decision Peek(const Charge& charge, const Moment& moment) override;
-  int64_t Refund(const Charge& charge, const Moment& moment) override;
-  void Reset(const Charge& charge, const Moment& moment) override;
-  void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
-  void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
-  int64_t clock_shift_ns() const override { return clock_shift_ns_; }
-  StoreStats stats() const override;
 
-  const std::string& path() const { return path_; }
-  int64_t capacity() const { return capacity_; }
-  size_t bytes() const { return bytes_; }
-  int64_t NowNs() const;
+  virtual const std::string& path() const = 0;
+  virtual int64_t capacity() const = 0;
+  virtual size_t bytes() const = 0;
+  virtual int64_t NowNs() const = 0;
 
   // Memory beside the table that all who have the file open share: zeroed when it is
   // made, on a page's boundary.
-  void* board() const;
+  virtual void* board() const = 0;
   // A hasher with a secret that is derived from the file's: the same in all processes
   // for the same `use`, unlike that of any other.
-  Hasher HasherFor(std::string_view use) const;
+  virtual Hasher HasherFor(std::string_view use) const = 0;
 
   // A look at every cell, while others go on.
   struct Busy {
     Fingerprint key;
-    int64_t new_in_ns;  // until it is as good as new
+    int64_t new_in_ns;  // until it is as if fresh
   };
   struct Census {
     int64_t live = 0;
     int64_t idle = 0;
     int64_t claimed = 0;
-    std::vector<Busy> busiest;  // the furthest from being as good as new, in order
+    std::vector<Busy> busiest;  // the furthest from being as if fresh, in order
   };
-  Census Count(int64_t now_ns, size_t busiest) const;
-
- private:
-  friend struct CellCalls;
-  struct NoPass {
-    explicit operator bool() const { return true; }
-  };
-
-  ShmStore(std::string path, void* memory);
-
-  NoPass Enter() const { return {}; }
-  NoPass EnterQuickly(int) const { return {}; }
-  Table& TableOf(const Fingerprint&) { return table_; }
-  static bool IsTendingDue(int64_t) { return false; }
-  static bool IsDue(const Table::Entry& entry, int64_t) { return entry.changed(); }
-  void Entered(const Table::Entry& entry, int64_t now_ns);
-  Decision HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment);
-
-  const std::string path_;
-  ShmHeader* const header_;
-  const Hasher hasher_;
-  const int64_t capacity_;
-  const size_t bytes_;
-  const int64_t clock_shift_ns_;
-  Table table_;
+  virtual Census Count(int64_t now_ns, size_t busiest) const = 0;
 };
 
 }  // namespace tidegate

@@ -1,0 +1,147 @@
+#include "algorithms/log.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "tidegate/step.h"
+
+namespace tidegate {
+namespace {
+
+// The decision on a ring of which `alive` units count at `now_ns`; the ring is
+// not touched.
+Decision Judge(const Limit& limit, const InstantRing& ring, int64_t now_ns, int64_t cost,
+               size_t first) {
+  Decision d;
+  d.limit = &limit;
+  const auto alive = static_cast<int64_t>(ring.size() - first);
+  d.used_units = alive;
+  d.reset_after_ns = alive > 0 ? ring.newest() - now_ns : 0;
+  d.known_more_ns = alive > 0 ? ring[first] - now_ns : 0;
+  if (cost > limit.count()) {
+    d.retry_after_ns = Decision::kNever;
+  } else if (alive + cost > limit.count()) {
+    const auto freeing = static_cast<size_t>(alive + cost - limit.count()) - 1;
+    d.retry_after_ns = ring[first + freeing] - now_ns;
+  } else {
+    d.allowed = true;
+  }
+  return d;
+}
+
+}  // namespace
+
+bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns) {
+  return !ring.empty() && ring.newest() - now_ns - limit.period_ns() > kClockToleranceNs;
+}
+
+size_t InstantRing::FirstAfter(int64_t instant) const {
+  if (empty() || (*this)[0] > instant) return 0;  // most often
+  // Few have run out, as a rule: what is looked through doubles from the front.
+  size_t low = 1;
+  size_t high = 1;
+  for (size_t step = 1; high < size_ && (*this)[high] <= instant; step *= 2) {
+    low = high + 1;
+    high = std::min(size_, high + step);
+  }
+  while (low < high) {
+    const size_t middle = low + (high - low) / 2;
+    if ((*this)[middle] > instant) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+void InstantRing::PopFront(size_t n) {
+  head_ = capacity_ == 0 ? 0 : (head_ + n) & (capacity_ - 1);
+  size_ -= n;
+}
+
+void InstantRing::PushBack(int64_t instant, size_t times) {
+  if (size_ + times > capacity_) Grow(size_ + times);
+  for (size_t i = 0; i < times; ++i) at(size_++) = instant;
+}
+
+void InstantRing::Remove(size_t index, size_t n) {
+  for (size_t i = index + n; i < size_; ++i) at(i - n) = at(i);
+  size_ -= n;
+}
+
+void InstantRing::ClampTo(int64_t instant) {
+  for (size_t i = FirstAfter(instant); i < size_; ++i) at(i) = instant;
+}
+
+void InstantRing::Grow(size_t least) {
+  const size_t capacity = std::bit_ceil(std::max<size_t>(least, 4));
+  auto data = std::make_unique<int64_t[]>(capacity);
+  for (size_t i = 0; i < size_; ++i) data[i] = (*this)[i];
+  data_ = std::move(data);
+  capacity_ = capacity;
+  head_ = 0;
+}
+
+Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost) {
+  const bool behind = IsBehind(limit, *ring, now_ns);
+  const int64_t end = now_ns + limit.period_ns();
+  if (behind) ring->ClampTo(end);
+  const size_t first = ring->FirstAfter(now_ns);
+  Decision d = Judge(limit, *ring, now_ns, cost, first);
+  d.behind = behind;
+  if (!d.allowed) return d;
+  ring->PopFront(first);
+  const int64_t recorded = ring->empty() ? end : std::max(end, ring->newest());
+  ring->PushBack(recorded, static_cast<size_t>(cost));
+  d.used_units += cost;
+  d.reset_after_ns = recorded - now_ns;
+  d.known_more_ns = (*ring)[0] - now_ns;
+  return d;
+}
+
+Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns, int64_t cost) {
+  if (!IsBehind(limit, ring, now_ns)) {
+    return Judge(limit, ring, now_ns, cost, ring.FirstAfter(now_ns));
+  }
+  InstantRing moved;
+  for (size_t i = 0; i < ring.size(); ++i) moved.PushBack(ring[i], 1);
+  moved.ClampTo(now_ns + limit.period_ns());
+  Decision d = Judge(limit, moved, now_ns, cost, moved.FirstAfter(now_ns));
+  d.behind = true;
+  return d;
+}
+
+size_t MostAtOnce(const InstantRing& ring, size_t from) {
+  // Most often, where this is asked of many: they are in order.
+  if (from < ring.size() && ring[from] == ring.newest()) return ring.size() - from;
+  size_t most = 0;
+  size_t begin = from;
+  for (size_t i = from; i < ring.size(); ++i) {
+    if (ring[i] != ring[begin]) begin = i;
+    most = std::max(most, i + 1 - begin);
+  }
+  return most;
+}
+
+int64_t RefundLog(InstantRing* ring, int64_t now_ns, int64_t cost) {
+  const size_t alive = ring->size() - ring->FirstAfter(now_ns);
+  const size_t units = std::min<size_t>(alive, static_cast<size_t>(cost));
+  ring->PopBack(units);
+  return static_cast<int64_t>(units);
+}
+
+void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
+                int64_t cost) {
+  const int64_t end = admitted_ns + limit.period_ns();
+  if (end <= now_ns) return;
+  // Their own ends, or later ones where they were recorded behind newer units; the
+  // newest where a clock that went back lowered them all.
+  const size_t first = ring->FirstAfter(end - 1);
+  const size_t wanted = std::min<size_t>(ring->size(), static_cast<size_t>(cost));
+  const size_t there = std::min(wanted, ring->size() - first);
+  ring->Remove(first, there);
+  ring->PopBack(wanted - there);
+}
+
+}  // namespace tidegate

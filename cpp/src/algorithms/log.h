@@ -1,0 +1,70 @@
+// The state of the two algorithms that remember single admissions, and their
+// pure step.
+//
+// Both keep, oldest first, the instants at which admitted units stop to count:
+// admission + period for sliding-log, admission + lease for concurrency. A unit
+// is alive while its end > now. So one ring serves both; they differ in that a
+// concurrency unit may be released before its end.
+#ifndef TIDEGATE_SRC_ALGORITHMS_LOG_H_
+#define TIDEGATE_SRC_ALGORITHMS_LOG_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "tidegate/decision.h"
+#include "tidegate/limit.h"
+
+namespace tidegate {
+
+// A growing ring of instants in ascending order. Thread-compatible.
+class InstantRing {
+ public:
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  size_t bytes() const { return capacity_ * sizeof(int64_t); }
+  int64_t operator[](size_t i) const { return data_[(head_ + i) & (capacity_ - 1)]; }
+  int64_t newest() const { return (*this)[size_ - 1]; }
+
+  // The first index whose instant is > `instant`; size() where there is none.
+  size_t FirstAfter(int64_t instant) const;
+
+  void PopFront(size_t n);
+  void PopBack(size_t n) { size_ -= n; }
+  // Requires instant >= newest().
+  void PushBack(int64_t instant, size_t times);
+  // Removes `n` elements from `index` on.
+  void Remove(size_t index, size_t n);
+  // Lowers every element above `instant` to it.
+  void ClampTo(int64_t instant);
+
+ private:
+  int64_t& at(size_t i) { return data_[(head_ + i) & (capacity_ - 1)]; }
+  void Grow(size_t least);
+
+  std::unique_ptr<int64_t[]> data_;
+  size_t capacity_ = 0;  // a power of two, or 0
+  size_t head_ = 0;
+  size_t size_ = 0;
+};
+
+// Whether the ring lies further ahead than the clock allows.
+bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns);
+// Decides and, when allowed, records. A refusal leaves the ring as it was, but
+// for instants that lie further ahead than the clock allows (see step.h).
+Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost);
+// As Peek() in step.h.
+Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns, int64_t cost);
+// How many of the ends from index `from` on are one and the same at the most, which is
+// what one charge leaves.
+size_t MostAtOnce(const InstantRing& ring, size_t from);
+// Forgets the newest `cost` units; returns how many there were.
+int64_t RefundLog(InstantRing* ring, int64_t now_ns, int64_t cost);
+// Ends the lease of `cost` units admitted at `admitted_ns`; nothing where it has
+// run out already.
+void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
+                int64_t cost);
+
+}  // namespace tidegate
+
+#endif  // TIDEGATE_SRC_ALGORITHMS_LOG_H_

@@ -1,0 +1,173 @@
+#include "tidegate/clock.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "base/platform.h"
+#if defined(__x86_64__) && defined(TIDEGATE_LINUX)
+#include <cpuid.h>
+#endif
+
+namespace tidegate {
+namespace {
+
+int64_t Read(clockid_t id) {
+  timespec t;
+  clock_gettime(id, &t);
+  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
+// Whether the counter runs at one rate on all cores, whatever they do: the CPU
+// must say so, and the kernel must have found it so and use it itself.
+bool CounterIsUsable() {
+#if defined(__x86_64__) && defined(TIDEGATE_LINUX)
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  if (__get_cpuid(0x80000007, &a, &b, &c, &d) == 0 || (d & (1u << 8)) == 0) {
+    return false;
+  }
+  std::FILE* file =
+      std::fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "re");
+  if (file == nullptr) return false;
+  char name[16] = {};
+  const bool read = std::fgets(name, sizeof name, file) != nullptr;
+  std::fclose(file);
+  return read && std::strncmp(name, "tsc", 3) == 0;
+#else
+  return false;
+#endif
+}
+
+uint64_t Counter() {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc();
+#else
+  return 0;
+#endif
+}
+
+struct Reading {
+  int64_t monotonic_ns;
+  uint64_t ticks;
+};
+
+// Both clocks at one instant: of a few tries the one in which the least time
+// passed between the counter's two readings, so that being preempted in the
+// middle does not show.
+Reading ReadBoth() {
+  Reading best{};
+  uint64_t least = ~uint64_t{0};
+  for (int i = 0; i < 4; ++i) {
+    const uint64_t before = Counter();
+    const int64_t ns = Read(CLOCK_MONOTONIC);
+    const uint64_t passed = Counter() - before;
+    if (passed < least) {
+      least = passed;
+      best = {ns, before + passed / 2};
+    }
+  }
+  return best;
+}
+
+constexpr int64_t kShortestFitNs = 10'000'000;
+constexpr int64_t kLongestFitNs = 1'000'000'000;
+
+}  // namespace
+
+SystemClock& SystemClock::Get() {
+  static SystemClock* const clock = new SystemClock;  // outlives every thread
+  return *clock;
+}
+
+SystemClock::SystemClock()
+    : epoch_offset_ns_(Read(CLOCK_REALTIME) - Read(CLOCK_MONOTONIC)),
+      counter_usable_(CounterIsUsable()) {
+  const Reading reading = ReadBoth();
+  first_ns_ = reading.monotonic_ns + epoch_offset_ns_;
+  first_ticks_ = reading.ticks;
+}
+
+void SystemClock::SharedFit::Store(const Fit& fit) {
+  const uint32_t before = sequence_.load(std::memory_order_relaxed);
+  sequence_.store(before + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  ticks_.store(fit.ticks, std::memory_order_relaxed);
+  valid_ticks_.store(fit.valid_ticks, std::memory_order_relaxed);
+  ns_.store(fit.ns, std::memory_order_relaxed);
+  ns_per_tick_.store(fit.ns_per_tick, std::memory_order_relaxed);
+  sequence_.store(before + 2, std::memory_order_release);
+}
+
+int64_t SystemClock::NowSlow() {
+  if (counter_usable_ && !fitting_.exchange(true, std::memory_order_acquire)) {
+    Refit();
+    fitting_.store(false, std::memory_order_release);
+  }
+  const int64_t now = Read(CLOCK_MONOTONIC) + epoch_offset_ns_;
+  return std::max(now, floor_ns_.load(std::memory_order_acquire));
+}
+
+void SystemClock::Refit() {
+  const Reading reading = ReadBoth();
+  const uint64_t ticks = reading.ticks;
+  const int64_t now_ns = reading.monotonic_ns + epoch_offset_ns_;
+  const int64_t passed_ns = now_ns - first_ns_;
+  if (ticks <= first_ticks_) {  // the machine was suspended: begin anew
+    first_ticks_ = ticks;
+    first_ns_ = now_ns;
+    return;
+  }
+  if (passed_ns < kShortestFitNs) return;
+  const uint64_t passed_ticks = ticks - first_ticks_;
+  // A fit is valid for as long as the readings behind it lie apart, so that an
+  // error in them grows no larger than it was.
+  const int64_t valid_ns = std::min(passed_ns, kLongestFitNs);
+  const auto rate = static_cast<uint64_t>((static_cast<Wide>(passed_ns) << 32) / passed_ticks);
+  const auto valid_ticks = static_cast<uint64_t>((static_cast<Wide>(valid_ns) << 32) / rate);
+  Fit fit{ticks, valid_ticks, now_ns, rate};
+  // Where the last fit ran ahead, this one starts where that one stood and lets
+  // the truth catch up.
+  const Fit last = fit_.Load();
+  if (last.valid_ticks != 0) {
+    const auto stood =
+        last.ns +
+        static_cast<int64_t>((static_cast<Wide>(std::min(ticks - last.ticks, last.valid_ticks)) *
+                              last.ns_per_tick) >>
+                             32);
+    const int64_t ahead = stood - now_ns;
+    if (ahead > 0 && ahead < valid_ns / 2) {
+      fit.ns = stood;
+      fit.ns_per_tick =
+          static_cast<uint64_t>((static_cast<Wide>(valid_ns - ahead) << 32) / valid_ticks);
+    }
+    floor_ns_.store(std::max(stood, floor_ns_.load(std::memory_order_relaxed)),
+                    std::memory_order_release);
+  }
+  fit_.Store(fit);
+  // The rate is taken over about the last minute: long enough to be exact, short
+  // enough to follow a machine that was moved to another host.
+  if (passed_ns > 60 * kLongestFitNs) {
+    first_ticks_ = ticks;
+    first_ns_ = now_ns;
+  }
+}
+
+void ManualClock::AdvanceNs(int64_t ns) {
+  int64_t now = now_ns_.load(std::memory_order_relaxed);
+  int64_t next = 0;
+  do {
+    if (__builtin_add_overflow(now, ns, &next)) next = ns > 0 ? kMaxInstantNs : 0;
+    next = std::clamp<int64_t>(next, 0, kMaxInstantNs);
+  } while (!now_ns_.compare_exchange_weak(now, next, std::memory_order_acq_rel));
+}
+
+void ManualClock::SetNs(int64_t ns) {
+  now_ns_.store(std::clamp<int64_t>(ns, 0, kMaxInstantNs), std::memory_order_release);
+}
+
+}  // namespace tidegate

@@ -1,0 +1,70 @@
+// What is known of a Redis besides what it is asked: whether it answers, and whom it
+// refused. By one store alone this lies on the heap; where the fallback is a shared
+// memory it lies in its file, so that all processes of the host know at once what one
+// of them found out.
+//
+// All-zero memory is a board that knows nothing. Everything on it changes by one atomic
+// instruction, or is recognised as half written and taken for nothing: a process that
+// is killed at any instruction leaves a board that the others go on with, and so does
+// damage. Instants are those of the shared memory's clock.
+#ifndef TIDEGATE_SRC_REDIS_HEALTH_BOARD_H_
+#define TIDEGATE_SRC_REDIS_HEALTH_BOARD_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "tidegate/fingerprint.h"
+#include "tidegate/redis_store.h"
+#include "tidegate/shm_store.h"
+
+namespace tidegate::redis {
+
+// Of a Breaker (breaker.h).
+struct alignas(64) BreakerState {
+  std::atomic<uint64_t> server;  // whose; 0: nobody's
+  std::atomic<uint64_t> gate;    // until when it is open, and how often it changed
+  std::atomic<uint64_t> row;     // since when calls fail, and how many did
+  std::atomic<uint64_t> window;  // calls of late, and how many failed
+};
+
+// Of a DenyCache (deny_cache.h).
+struct alignas(64) DenyPlace {
+  std::atomic<uint64_t> version;
+  std::atomic<uint64_t> check;  // over all that follows, the version and the whole key
+  std::atomic<uint64_t> lo;     // of the key's fingerprint
+  std::atomic<uint64_t> w0;
+  std::atomic<uint64_t> w1;
+  std::atomic<int64_t> from_ns;
+  std::atomic<int64_t> until_ns;
+  std::atomic<int64_t> ahead_ns;  // the clock of Redis over the board's
+};
+static_assert(sizeof(DenyPlace) == 64);
+
+struct Board {
+  static constexpr size_t kServers = 64;
+  static constexpr size_t kPlaces = 4096;
+  static constexpr size_t kBreakerBytes = 64;
+
+  BreakerState breakers[kServers];
+  DenyPlace denied[kPlaces];
+};
+static_assert(sizeof(Board) == ShmStore::kBoardBytes);
+
+// The board of one store.
+struct BoardView {
+  // On the file of `options.fallback` where that is a shared memory: together with
+  // whoever was given the same Redis, credentials and deadlines. Else, or where the
+  // board is full of others, one of the store's own.
+  explicit BoardView(const RedisOptions& options);
+
+  Hasher hasher;  // of keys in `denied`
+  std::unique_ptr<Board> own;
+  Board* board;
+  BreakerState* breaker;
+};
+
+}  // namespace tidegate::redis
+
+#endif  // TIDEGATE_SRC_REDIS_HEALTH_BOARD_H_

@@ -1,0 +1,466 @@
+#include "redis/protocol/scripts.h"
+
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "redis/lua.inc"
+#include "redis/transport/openssl_use.h"
+#include "tidegate/step.h"
+
+namespace tidegate::redis {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kMicrosecond = 1'000;
+constexpr size_t kLongestPlainKey = 128;
+constexpr size_t kLongestScope = 64;
+
+// The algorithms of lua/, one bit each.
+struct Part {
+  std::string_view name;
+  std::string_view text;
+};
+constexpr std::array<Part, 4> kParts = {{
+    {"bucket", lua::bucket},
+    {"fixed", lua::fixed_window},
+    {"sliding", lua::sliding_window},
+    {"log", lua::log},
+}};
+
+size_t PartOf(const Limit& limit) {
+  switch (limit.algorithm()) {
+    case Algorithm::kFixedWindow:
+      return 1;
+    case Algorithm::kSlidingWindow:
+      return 2;
+    case Algorithm::kSlidingLog:
+    case Algorithm::kConcurrency:
+      return 3;
+    default:
+      return 0;
+  }
+}
+
+size_t StateSize(const Limit& limit) { return IsLog(limit.algorithm()) ? 6 : 4; }
+
+// Replies may be out of step with requests.
+absl::Status ForeignReply() {
+  return absl::DataLossError("the reply does not belong to the command");
+}
+
+// The reply is that of the script, but the key it read holds something else.
+absl::Status ForeignValue() { return absl::InternalError("the value of a key is out of range"); }
+
+bool IsInteger(const redisReply& reply) { return reply.type == REDIS_REPLY_INTEGER; }
+
+// All zeros when the process is exiting.
+std::string Digest(const EVP_MD* kind, std::string_view text) {
+  unsigned char bytes[EVP_MAX_MD_SIZE];
+  unsigned int size = 0;
+  const OpenSslUse use;
+  if (!use) return std::string(EVP_MAX_MD_SIZE, '\0');
+  if (EVP_Digest(text.data(), text.size(), bytes, &size, kind, nullptr) != 1) std::abort();
+  return {reinterpret_cast<const char*>(bytes), size};
+}
+
+// A command in the making: words behind each other, and how many they are.
+class Words {
+ public:
+  Words() { text_.reserve(512); }
+
+  void Add(std::string_view word) {
+    AppendNumber('$', static_cast<int64_t>(word.size()));
+    text_.append(word);
+    text_.append("\r\n");
+    ++count_;
+  }
+  void Add(int64_t number) {
+    char digits[24];
+    const auto end = std::to_chars(std::begin(digits), std::end(digits), number).ptr;
+    Add({digits, static_cast<size_t>(end - digits)});
+  }
+  void AddInstant(int64_t ns) {
+    Add(ns / kSecond);
+    Add(ns % kSecond);
+  }
+  // The whole command, by the protocol of Redis: an array of strings with their sizes.
+  std::string Finish() {
+    std::string command;
+    command.reserve(text_.size() + 8);
+    text_.swap(command);
+    AppendNumber('*', count_);
+    text_.append(command);
+    return std::move(text_);
+  }
+
+ private:
+  void AppendNumber(char kind, int64_t number) {
+    char line[24];
+    line[0] = kind;
+    char* end = std::to_chars(line + 1, std::end(line) - 2, number).ptr;
+    *end++ = '\r';
+    *end++ = '\n';
+    text_.append(line, static_cast<size_t>(end - line));
+  }
+
+  std::string text_;
+  int64_t count_ = 0;
+};
+
+absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
+
+// A number that scripts and core share.
+std::string Constant(absl::string_view name, int64_t value) {
+  return absl::StrCat("local ", name, " = ", value, "\n");
+}
+
+// One letter for each limit, 's' where it is in shadow; empty where none is.
+std::string ShadowsOf(absl::Span<const Charge> plan) {
+  const auto in_shadow = [](const Charge& charge) { return charge.limit->limit.shadow(); };
+  if (std::none_of(plan.begin(), plan.end(), in_shadow)) return "";
+  std::string shadows;
+  for (const Charge& charge : plan) shadows += in_shadow(charge) ? 's' : 'e';
+  return shadows;
+}
+
+void AppendLimit(Words* words, const Request& request, const Charge& charge) {
+  const Limit& limit = charge.limit->limit;
+  const size_t part = PartOf(limit);
+  words->Add(kParts[part].name);
+  if (part == 0) {
+    words->AddInstant(limit.depth_ns());
+    words->Add(limit.depth_fraction());
+    words->Add(limit.denominator());
+    words->Add(charge.cost > limit.burst() ? 1 : 0);
+    const Interval interval = CostInterval(limit, std::min(charge.cost, limit.burst()));
+    words->AddInstant(interval.ns);
+    words->Add(interval.fraction);
+    words->Add(limit.keeps_count() ? limit.count() : 0);
+    return;
+  }
+  words->AddInstant(limit.period_ns());
+  if (part == 1) {
+    const int64_t months = limit.calendar() == Calendar::kNone   ? 0
+                           : limit.calendar() == Calendar::kYear ? 12 * limit.calendar_units()
+                                                                 : limit.calendar_units();
+    words->Add(months);
+  }
+  words->Add(limit.count());
+  // Beyond the count is beyond the count; scripts count exactly below 2^53 only.
+  words->Add(std::min(charge.cost, limit.count() + 1));
+  if (part == 3) words->AddInstant(request.admitted_ns);
+}
+
+CellState CellOf(const Limit& limit, const std::array<int64_t, 6>& state) {
+  CellState cell{static_cast<uint64_t>(state[0] * kSecond + state[1]),
+                 static_cast<uint64_t>(state[2])};
+  // The script has read it by this limit's own count.
+  if (limit.keeps_count()) cell.w1 |= static_cast<uint64_t>(limit.count()) << 32;
+  if (limit.algorithm() == Algorithm::kSlidingWindow) {
+    cell.w1 = static_cast<uint64_t>(state[2]) << 32 | static_cast<uint64_t>(state[3]);
+  }
+  return cell;
+}
+
+// As Judge() and StepLog() in log.cc, from what the script tells of the log.
+Decision DecideLog(const Charge& charge, const Answer& answer, size_t index, bool charged) {
+  const Limit& limit = charge.limit->limit;
+  const auto& [newest_s, newest_ns, alive, behind, freeing_s, freeing_ns] = answer.states[index];
+  Decision d;
+  d.limit = &limit;
+  d.behind = behind != 0;
+  // Bounded, whatever a server says.
+  d.used_units = std::min(alive, limit.count());
+  const int64_t newest = newest_s * kSecond + newest_ns;
+  d.reset_after_ns = alive > 0 ? std::max<int64_t>(newest - answer.now_ns, 0) : 0;
+  const int64_t freeing = freeing_s * kSecond + freeing_ns - answer.now_ns;
+  if (freeing > 0) d.known_more_ns = freeing;
+  if (charge.cost > limit.count()) {
+    d.retry_after_ns = Decision::kNever;
+  } else if (alive + charge.cost > limit.count()) {
+    d.retry_after_ns = std::max<int64_t>(freeing, 1);
+  } else {
+    d.allowed = true;
+    if (charged) {
+      d.used_units += charge.cost;
+      d.reset_after_ns = std::max(limit.period_ns(), d.reset_after_ns);
+    }
+  }
+  return d;
+}
+
+// One unit of a log that is full until `state.w0`, and not empty until `state.w1`.
+Decision FullLogLater(const Charge& charge, const CellState& state, int64_t now_ns) {
+  const Limit& limit = charge.limit->limit;
+  Decision d;
+  d.limit = &limit;
+  d.used_units = limit.count();
+  d.retry_after_ns = static_cast<int64_t>(state.w0) - now_ns;
+  d.reset_after_ns = std::max<int64_t>(static_cast<int64_t>(state.w1) - now_ns, 0);
+  d.behind = charge.cost != 1 || d.retry_after_ns <= 0;
+  return d;
+}
+
+}  // namespace
+
+Scripts::Scripts() {
+  for (size_t set = 1; set < scripts_.size(); ++set) {
+    std::string& text = scripts_[set].text;
+    std::string names = "local algorithms = {";
+    text = absl::StrCat(Constant("TOLERANCE", kClockToleranceNs), Absl(lua::arithmetic));
+    for (size_t i = 0; i < kParts.size(); ++i) {
+      if ((set >> i & 1) == 0) continue;
+      text += kParts[i].text;
+      for (const std::string_view piece :
+           {kParts[i].name, std::string_view(" = "), kParts[i].name, std::string_view(", ")}) {
+        names += piece;
+      }
+    }
+    text += names + "}\n";
+    text += lua::plan;
+    scripts_[set].digest = absl::BytesToHexString(Digest(EVP_sha1(), text));
+  }
+  const std::string tolerance = Constant("TOLERANCE_US", kClockToleranceNs / kMicrosecond);
+  hits_.text = absl::StrCat(tolerance, Absl(lua::bucket_hits));
+  bucket_plan_.text = absl::StrCat(tolerance, Absl(lua::bucket_plan));
+  for (Script* script : {&hits_, &bucket_plan_}) {
+    script->digest = absl::BytesToHexString(Digest(EVP_sha1(), script->text));
+  }
+}
+
+std::string Scripts::Command(const Request& request, Form form, bool by_text) const {
+  if (form == Form::kHits) return HitsCommand(request, {request.plan[0].key}, by_text);
+  if (form == Form::kBucketPlan) {
+    Words words;
+    words.Add(by_text ? "EVAL" : "EVALSHA");
+    words.Add(by_text ? bucket_plan_.text : bucket_plan_.digest);
+    words.Add(static_cast<int64_t>(request.plan.size()));
+    for (const Charge& charge : request.plan) words.Add(RedisKey(*charge.limit, charge.key));
+    words.Add(request.margin_ms);
+    for (const Charge& charge : request.plan) {
+      words.Add(charge.limit->limit.depth_ns() / kMicrosecond);
+      words.Add(CostInterval(charge.limit->limit, charge.cost).ns / kMicrosecond);
+    }
+    return words.Finish();
+  }
+  if (request.op == "reset") {
+    Words words;
+    words.Add("DEL");
+    for (const Charge& charge : request.plan) words.Add(RedisKey(*charge.limit, charge.key));
+    return words.Finish();
+  }
+  size_t set = 0;
+  for (const Charge& charge : request.plan) set |= size_t{1} << PartOf(charge.limit->limit);
+  Words words;
+  words.Add(by_text ? "EVAL" : "EVALSHA");
+  words.Add(by_text ? scripts_[set].text : scripts_[set].digest);
+  words.Add(static_cast<int64_t>(request.plan.size()));
+  for (const Charge& charge : request.plan) words.Add(RedisKey(*charge.limit, charge.key));
+  words.Add(request.op);
+  if (request.server_time) {
+    words.Add("");
+    words.Add("");
+  } else {
+    words.AddInstant(request.now_ns);
+  }
+  words.Add(request.confirmed ? 1 : 0);
+  words.Add(request.margin_ms);
+  words.Add(ShadowsOf(request.plan));
+  for (const Charge& charge : request.plan) AppendLimit(&words, request, charge);
+  return words.Finish();
+}
+
+Form Scripts::FormOf(const Request& request) {
+  if (request.op != "hit" || !request.server_time) return Form::kFull;
+  for (const Charge& charge : request.plan) {
+    const Limit& limit = charge.limit->limit;
+    if (!IsBucket(limit.algorithm()) || charge.cost > limit.most_plain_cost()) {
+      return Form::kFull;
+    }
+    const Interval cost = CostInterval(limit, charge.cost);
+    if (limit.depth_fraction() != 0 || limit.depth_ns() % kMicrosecond != 0 || cost.fraction != 0 ||
+        cost.ns % kMicrosecond != 0) {
+      return Form::kFull;
+    }
+  }
+  return request.plan.size() == 1 ? Form::kHits : Form::kBucketPlan;
+}
+
+std::string Scripts::HitsCommand(const Request& request, absl::Span<const std::string_view> keys,
+                                 bool by_text) const {
+  const Charge& charge = request.plan[0];
+  const Limit& limit = charge.limit->limit;
+  Words words;
+  words.Add(by_text ? "EVAL" : "EVALSHA");
+  words.Add(by_text ? hits_.text : hits_.digest);
+  words.Add(static_cast<int64_t>(keys.size()));
+  for (const std::string_view key : keys) words.Add(RedisKey(*charge.limit, key));
+  words.Add(limit.depth_ns() / kMicrosecond);
+  words.Add(CostInterval(limit, charge.cost).ns / kMicrosecond);
+  words.Add(request.margin_ms);
+  return words.Finish();
+}
+
+absl::StatusOr<std::vector<Answer>> Scripts::ParseHits(const redisReply& reply, size_t hits) {
+  if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 1 + 2 * hits) return ForeignReply();
+  constexpr int64_t kLast = kMaxInstantNs / kMicrosecond;
+  for (size_t i = 0; i < reply.elements; ++i) {
+    if (!IsInteger(*reply.element[i])) return ForeignReply();
+  }
+  const auto number = [&](size_t i) { return static_cast<int64_t>(reply.element[i]->integer); };
+  if (number(0) < 0 || number(0) > kLast) return ForeignReply();
+  for (size_t i = 1; i < reply.elements; i += 2) {
+    if (number(i) != 0 && number(i) != 1) return ForeignReply();
+  }
+  std::vector<Answer> answers(hits);
+  for (size_t i = 0; i < hits; ++i) {
+    const int64_t tat = number(2 + 2 * i);
+    if (tat < -1 || tat > 2 * kLast) return ForeignValue();
+    answers[i].now_ns = number(0) * kMicrosecond;
+    answers[i].allowed = number(1 + 2 * i) == 1;
+    if (tat < 0) continue;
+    constexpr int64_t kEach = kSecond / kMicrosecond;
+    answers[i].states.push_back({tat / kEach, tat % kEach * kMicrosecond, 0, 0, 0, 0});
+  }
+  return answers;
+}
+
+absl::StatusOr<Answer> Scripts::Parse(const redisReply& reply, const Request& request, Form form) {
+  if (request.op == "reset") {
+    if (!IsInteger(reply)) return ForeignReply();
+    return Answer();
+  }
+  if (form == Form::kFull) return ParseFull(reply, request.plan);
+  const auto each = ParseHits(reply, request.plan.size());
+  if (!each.ok()) return each.status();
+  Answer answer = each->front();
+  for (size_t i = 1; i < each->size(); ++i) {
+    const Answer& other = (*each)[i];
+    if (answer.states.empty() || other.states.empty()) return Answer();
+    answer.allowed &= other.allowed;
+    answer.states.push_back(other.states[0]);
+  }
+  return answer;
+}
+
+absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, absl::Span<const Charge> plan) {
+  size_t expected = 3;
+  for (const Charge& charge : plan) expected += StateSize(charge.limit->limit);
+  if (reply.type != REDIS_REPLY_ARRAY || reply.elements != expected) return ForeignReply();
+  for (size_t i = 0; i < expected; ++i) {
+    if (!IsInteger(*reply.element[i])) return ForeignReply();
+  }
+  const auto number = [&](size_t i) { return static_cast<int64_t>(reply.element[i]->integer); };
+  if ((number(0) != 0 && number(0) != 1) || number(1) < 0 || number(1) > kMaxInstantNs / kSecond ||
+      number(2) < 0 || number(2) >= kSecond) {
+    return ForeignReply();
+  }
+  for (size_t i = 3; i < expected; ++i) {
+    if (number(i) < 0 || number(i) >= int64_t{1} << 53) return ForeignValue();
+  }
+  // Seconds beyond this do not fit 64 bits of nanoseconds.
+  constexpr int64_t kLastSecond = 9'223'372'035;
+  Answer answer;
+  answer.allowed = number(0) == 1;
+  answer.now_ns = number(1) * kSecond + number(2);
+  size_t at = 3;
+  for (const Charge& charge : plan) {
+    std::array<int64_t, 6>& state = answer.states.emplace_back();
+    const size_t size = StateSize(charge.limit->limit);
+    for (size_t i = 0; i < size; ++i) state[i] = number(at + i);
+    if (state[0] > kLastSecond || state[1] >= kSecond || state[4] > kLastSecond ||
+        state[5] >= kSecond) {
+      return ForeignValue();
+    }
+    at += size;
+  }
+  return answer;
+}
+
+Decision Scripts::Decide(const Charge& charge, const Answer& answer, size_t index, bool peek) {
+  const Limit& limit = charge.limit->limit;
+  if (IsLog(limit.algorithm())) {
+    return DecideLog(charge, answer, index, !peek && answer.allowed);
+  }
+  const CellState cell = CellOf(limit, answer.states[index]);
+  if (peek) return Peek(limit, cell, answer.now_ns, charge.cost);
+  CellState ignored;
+  return Step(limit, cell, answer.now_ns, charge.cost, &ignored);
+}
+
+std::optional<CellState> Scripts::Steppable(const Charge& charge, const Answer& answer,
+                                            size_t index) {
+  const Limit& limit = charge.limit->limit;
+  const auto& state = answer.states[index];
+  if (limit.algorithm() == Algorithm::kConcurrency) return std::nullopt;
+  if (limit.algorithm() != Algorithm::kSlidingLog) return CellOf(limit, state);
+  // A full log: the instants at which one unit ends, and the last.
+  if (charge.cost != 1 || state[2] != limit.count()) return std::nullopt;
+  return CellState{static_cast<uint64_t>(state[4] * kSecond + state[5]),
+                   static_cast<uint64_t>(state[0] * kSecond + state[1])};
+}
+
+Decision Scripts::StepLater(const Charge& charge, const CellState& state, int64_t now_ns) {
+  const Limit& limit = charge.limit->limit;
+  CellState ignored;
+  return IsLog(limit.algorithm()) ? FullLogLater(charge, state, now_ns)
+                                  : Step(limit, state, now_ns, charge.cost, &ignored);
+}
+
+std::string Scripts::ProbeCommand(const Charge& charge, int64_t number) {
+  return Format({"EVAL", std::string(lua::probe), "1",
+                 absl::StrCat(RedisKey(*charge.limit, charge.key), ":probe"),
+                 absl::StrCat(number)});
+}
+
+absl::Status Scripts::ParseProbe(const redisReply& reply, int64_t number) {
+  return IsInteger(reply) && reply.integer == number ? absl::OkStatus() : ForeignReply();
+}
+
+std::string KeyPrefix(const Limit& limit, std::string_view scope) {
+  std::string name;
+  for (const std::string_view piece :
+       {AlgorithmName(limit.algorithm()), std::string_view(":"), std::string_view(limit.identity()),
+        std::string_view(":"), scope}) {
+    name += piece;
+  }
+  // Where the scope is spelt out before it, as short as tells apart its few limits: with
+  // "tg" and 20 bytes of a caller's key, Redis allots no more than it must.
+  std::string digest = absl::WebSafeBase64Escape(Digest(EVP_sha256(), name).substr(0, 12));
+  if (scope.size() <= kLongestScope) digest.resize(5);
+  // Braces would be taken for the hash tag of a cluster.
+  std::string prefix(scope.substr(0, kLongestScope));
+  std::replace_if(
+      prefix.begin(), prefix.end(), [](char c) { return c == '{' || c == '}'; }, '_');
+  return absl::StrCat(prefix, ":", digest);
+}
+
+std::string RedisKey(const BoundLimit& limit, std::string_view key) {
+  // A plain key that begins like a digest could be made to meet one.
+  const bool plain = !key.empty() && key.size() <= kLongestPlainKey && key.front() != '#' &&
+                     key.find_first_of("{}") == std::string_view::npos;
+  std::string out = limit.scope;
+  out += plain ? "{" : "{#";
+  if (plain) {
+    out += key;
+  } else {
+    out += absl::WebSafeBase64Escape(Digest(EVP_sha256(), key).substr(0, 18));
+  }
+  out += "}";
+  return out;
+}
+
+std::string Format(const std::vector<std::string>& words) {
+  Words command;
+  for (const std::string& word : words) command.Add(word);
+  return command.Finish();
+}
+
+}  // namespace tidegate::redis

@@ -1,0 +1,202 @@
+// What a RedisStore is asked without waiting.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "base/monotonic.h"
+#include "redis/protocol/scripts.h"
+#include "redis/transport/client.h"
+#include "tidegate/redis_store.h"
+
+namespace tidegate {
+
+// Requests that are under way, and what is needed to understand the reply: one of any
+// sort, or short hits of one limit and cost that share a command.
+class RedisStore::Sent final : public redis::Caller {
+ public:
+  struct Call {
+    RedisStore& store;
+    Op op;
+    absl::InlinedVector<std::string, 1> keys;  // of the plan
+    absl::InlinedVector<Charge, 2> plan;
+    int64_t admitted_ns;
+    Moment moment;
+    Clock clock;
+    Asked asked;
+    Outcomes* outcomes;
+    RedisStore::Done done;
+
+    redis::Request Request() const { return store.RequestFor(op, plan, admitted_ns, moment); }
+    void Answer(const absl::StatusOr<redis::Answer>& answer) const {
+      const Decision decision = store.Judge(op, plan, moment, asked, answer, outcomes);
+      if (!decision.behind || !clock) return done(decision);
+      Moment confirmed{0, /*confirmed=*/true};
+      try {
+        confirmed.now_ns = clock();
+      } catch (...) {  // Then it confirms nothing.
+        return done(decision);
+      }
+      const auto early = store.Submit(op, plan, admitted_ns, confirmed, nullptr, outcomes, done);
+      if (early.has_value()) return done(*early);
+      store.Flush();
+    }
+  };
+
+  Sent(Instant deadline, std::unique_ptr<Call> call)
+      : Caller(deadline),
+        store_(call->store),
+        slot_(store_.SlotOf(call->plan[0])),
+        form_(redis::Scripts::FormOf(call->Request())) {
+    calls_.push_back(std::move(call));
+  }
+
+  // In another form than the leanest, or by its text.
+  Sent(Instant deadline, std::vector<std::unique_ptr<Call>> calls, redis::Form form, bool by_text)
+      : Caller(deadline),
+        store_(calls[0]->store),
+        slot_(store_.SlotOf(calls[0]->plan[0])),
+        form_(form),
+        by_text_(by_text),
+        calls_(std::move(calls)) {}
+
+  static void Send(std::unique_ptr<Sent> sent) {
+    redis::Client& client = *sent->store_.client_;
+    const uint16_t slot = sent->slot_;
+    client.Send(slot, std::move(sent));
+  }
+
+  void Join(std::unique_ptr<redis::Caller>* other) override {
+    auto* const sent = dynamic_cast<Sent*>(other->get());
+    if (sent == nullptr || slot_ != sent->slot_ || form_ != redis::Form::kHits ||
+        sent->form_ != redis::Form::kHits || by_text_ != sent->by_text_ ||
+        calls_.size() + sent->calls_.size() > redis::Scripts::kMostHits) {
+      return;
+    }
+    const Charge& mine = calls_[0]->plan[0];
+    const Charge& others = sent->calls_[0]->plan[0];
+    if (mine.limit != others.limit || mine.cost != others.cost) return;
+    for (auto& call : sent->calls_) calls_.push_back(std::move(call));
+    other->reset();
+  }
+
+  std::string Request() override {
+    const redis::Request request = calls_[0]->Request();
+    if (form_ != redis::Form::kHits) return store_.scripts_->Command(request, form_, by_text_);
+    absl::InlinedVector<std::string_view, redis::Scripts::kMostHits> keys;
+    for (const auto& call : calls_) keys.push_back(call->plan[0].key);
+    return store_.scripts_->HitsCommand(request, keys, by_text_);
+  }
+
+  void Done(absl::StatusOr<redis::Reply> reply) override {
+    const absl::Status failure = store_.FailureIn(reply);
+    if (absl::IsNotFound(failure) && !by_text_) {
+      RedisStore& store = store_;
+      Send(std::make_unique<Sent>(deadline(), std::move(calls_), form_, /*by_text=*/true));
+      store.Flush();
+      return;
+    }
+    if (!failure.ok()) {
+      for (const auto& call : calls_) call->Answer(failure);
+    } else {
+      TellAll(**reply);
+    }
+  }
+
+ private:
+  // Those that are to be asked for in full are sent once more.
+  void TellAll(const redisReply& reply) {
+    absl::StatusOr<std::vector<redis::Answer>> answers;
+    if (form_ == redis::Form::kHits) {
+      answers = redis::Scripts::ParseHits(reply, calls_.size());
+    } else {
+      auto answer = redis::Scripts::Parse(reply, calls_[0]->Request(), form_);
+      if (answer.ok()) {
+        answers = std::vector<redis::Answer>{*std::move(answer)};
+      } else {
+        answers = answer.status();
+      }
+    }
+    bool again = false;
+    for (size_t i = 0; i < calls_.size(); ++i) {
+      if (!answers.ok()) {
+        calls_[i]->Answer(answers.status());
+      } else if (form_ == redis::Form::kFull || !(*answers)[i].states.empty()) {
+        calls_[i]->Answer((*answers)[i]);
+      } else {
+        std::vector<std::unique_ptr<Call>> one;
+        one.push_back(std::move(calls_[i]));
+        Send(std::make_unique<Sent>(deadline(), std::move(one), redis::Form::kFull,
+                                    /*by_text=*/false));
+        again = true;
+      }
+    }
+    if (again) store_.Flush();
+  }
+
+  RedisStore& store_;
+  const uint16_t slot_;
+  const redis::Form form_;
+  const bool by_text_ = false;
+  std::vector<std::unique_ptr<Call>> calls_;
+};
+
+void RedisStore::Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                         const Moment& moment, Instant deadline, Clock clock, Outcomes* outcomes,
+                         Done done) {
+  auto call = std::make_unique<Sent::Call>(Sent::Call{*this,
+                                                      op,
+                                                      {},
+                                                      {plan.begin(), plan.end()},
+                                                      admitted_ns,
+                                                      moment,
+                                                      std::move(clock),
+                                                      Ask(plan, moment),
+                                                      outcomes,
+                                                      std::move(done)});
+  // Mostly they are one, which is kept once. All are there before any is pointed at.
+  const auto same = [&](const Charge& charge) { return charge.key.data() == plan[0].key.data(); };
+  const bool one = std::all_of(plan.begin(), plan.end(), same);
+  for (const Charge& charge : one ? plan.first(1) : plan) call->keys.emplace_back(charge.key);
+  for (size_t i = 0; i < plan.size(); ++i) call->plan[i].key = call->keys[one ? 0 : i];
+  Sent::Send(std::make_unique<Sent>(deadline, std::move(call)));
+}
+
+std::optional<Decision> RedisStore::Submit(Op op, absl::Span<const Charge> plan,
+                                           int64_t admitted_ns, const Moment& moment, Clock clock,
+                                           Outcomes* outcomes, Done done) {
+  if (op == Op::kHit && Spans(plan)) {
+    return SubmitSpread(plan, moment, std::move(clock), outcomes, std::move(done));
+  }
+  Decision early;
+  if (op == Op::kHit ? HitWithoutWaiting(plan, moment, &early, outcomes)
+                     : Before(op, plan, moment, &early, outcomes)) {
+    return early;
+  }
+  Enqueue(op, plan, admitted_ns, moment, MonotonicIn(options_.timeout), std::move(clock), outcomes,
+          std::move(done));
+  return std::nullopt;
+}
+
+void RedisStore::HitMany(absl::Span<const Charge> charges, const Moment& moment,
+                         Verdict* verdicts) {
+  absl::BlockingCounter left(static_cast<int>(charges.size()));
+  for (size_t i = 0; i < charges.size(); ++i) {
+    const auto done = [&left, &moment, verdict = &verdicts[i]](const Decision& d) {
+      *verdict = d.behind && !moment.confirmed ? Verdict::kUnconfirmed
+                 : d.allowed                   ? Verdict::kAllowed
+                                               : Verdict::kRefused;
+      left.DecrementCount();
+    };
+    const auto early =
+        Submit(Op::kHit, charges.subspan(i, 1), kNoInstant, moment, nullptr, nullptr, done);
+    if (early.has_value()) done(*early);
+  }
+  Flush();
+  left.Wait();
+}
+
+void RedisStore::Flush() { client_->Kick(); }
+
+}  // namespace tidegate

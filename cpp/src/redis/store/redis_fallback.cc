@@ -1,0 +1,188 @@
+// What a RedisStore does when Redis fails: it counts, and decides without.
+#include <algorithm>
+#include <cstdio>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "redis/health/board.h"
+#include "redis/health/breaker.h"
+#include "tidegate/clock.h"
+#include "tidegate/redis_store.h"
+
+namespace tidegate {
+namespace {
+
+// How long a connection may take to come back once its server has (connection.cc).
+constexpr int64_t kReconnectNs = 6'000'000'000;
+
+}  // namespace
+
+int64_t RedisStore::HostNowNs() const { return SystemClock::Get().Now() + clock_shift_ns_; }
+
+void RedisStore::TellOfChange(absl::string_view failure) {
+  const std::optional<bool> open = breaker_->Notice();
+  if (!open.has_value()) return;
+  if (!*open) closed_ns_.store(HostNowNs(), std::memory_order_relaxed);
+  const std::string why =
+      *open ? absl::StrCat("Redis fails (", failure, "); deciding without it for ",
+                           absl::ToDoubleSeconds(options_.breaker_open), " s")
+            : "Redis answers again";
+  if (options_.on_breaker) {
+    options_.on_breaker(*open, why);
+  } else {
+    std::fprintf(stderr, "tidegate: %s\n", why.c_str());
+  }
+}
+
+void RedisStore::Record(const absl::Status& status) {
+  // A call that never left says nothing of the server.
+  if (absl::IsCancelled(status) || absl::IsResourceExhausted(status)) return;
+  const int64_t now = HostNowNs();
+  if (status.ok()) {
+    breaker_->Succeeded(now);
+    TellOfChange("");
+    return;
+  }
+  if (absl::IsInternal(status)) {
+    // Not a failure of the server: one key that holds something else must not close Redis
+    // to all others.
+    const int64_t n = script_errors_.fetch_add(1, std::memory_order_relaxed) + 1;
+    if ((n & (n - 1)) != 0) return;
+    const std::string message = absl::StrCat("a rate limit script failed on Redis (script error ",
+                                             n, "): ", status.message());
+    if (options_.on_script_error) {
+      options_.on_script_error(message);
+    } else {
+      std::fprintf(stderr, "tidegate: %s\n", message.c_str());
+    }
+    return;
+  }
+  errors_.fetch_add(1, std::memory_order_relaxed);
+  // Another process of the host may have closed it, while this one has yet to connect: that
+  // says nothing of the server, and would open it again for all.
+  const bool waits_for_connection = board_->own == nullptr && absl::IsUnavailable(status) &&
+                                    now - closed_ns_.load(std::memory_order_relaxed) < kReconnectNs;
+  if (!waits_for_connection) breaker_->Failed(now);
+  TellOfChange(status.message());
+}
+
+Moment RedisStore::FallbackMoment(const Moment& moment, int64_t host_ns) const {
+  return {options_.client_clock ? moment.now_ns : host_ns, /*confirmed=*/true};
+}
+
+void RedisStore::Refuse(Decision* d, int64_t retry_after_ns) {
+  d->allowed = false;
+  d->retry_after_ns = retry_after_ns;
+  d->delay_ns = 0;
+  d->used_ns = d->limit->depth_ns();
+  d->used_fraction = d->limit->depth_fraction();
+  d->used_units = d->limit->count();
+}
+
+Charge RedisStore::InFallback(Charge charge) {
+  if (charge.limit->share != nullptr) charge.limit = charge.limit->share.get();
+  return charge;
+}
+
+int64_t RedisStore::RefundFallback(const Charge& charge, const Moment& moment) {
+  if (options_.on_error != OnError::kFallback) return 0;
+  return fallback_->Refund(InFallback(charge), FallbackMoment(moment, HostNowNs()));
+}
+
+void RedisStore::GiveBackInFallback(const Charge& whole, int64_t admitted_ns,
+                                    const Moment& moment) {
+  if (options_.on_error != OnError::kFallback) return;
+  const Charge charge = InFallback(whole);
+  const Moment local = FallbackMoment(moment, HostNowNs());
+  if (IsLog(charge.limit->limit.algorithm())) {
+    fallback_->Release(charge, admitted_ns, local);
+  } else {
+    fallback_->Refund(charge, local);
+  }
+}
+
+Decision RedisStore::PeekFallback(const Charge& charge, const Moment& moment) {
+  return fallback_->Peek(InFallback(charge), FallbackMoment(moment, HostNowNs()));
+}
+
+Decision RedisStore::AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                                 Outcomes* outcomes) {
+  if (op == Op::kPeek) return fallback_->PeekAll(plan, moment, outcomes);
+  if (plan.size() == 1 && outcomes == nullptr) return fallback_->Hit(plan[0], moment);
+  return fallback_->HitAll(
+      plan, moment, [&] { return FallbackMoment(moment, HostNowNs()).now_ns; }, outcomes);
+}
+
+Decision RedisStore::FromPolicy(const Charge& charge, int64_t host_ns) const {
+  Decision d;
+  d.limit = &charge.limit->limit;
+  d.allowed = options_.on_error == OnError::kOpen;
+  if (d.limit->capacity() == 0) {
+    // It lets nothing through, whatever the server would have said.
+    Refuse(&d, Decision::kNever);
+    return d;
+  }
+  if (!d.allowed) {
+    // When Redis may be asked again.
+    Refuse(&d, std::max(breaker_->OpenFor(host_ns), absl::ToInt64Nanoseconds(options_.timeout)));
+  }
+  return d;
+}
+
+void RedisStore::OnWhole(const Limit& whole, Decision* d) {
+  const int64_t remaining = d->remaining();
+  d->known_more_ns = d->more_after_ns();
+  d->limit = &whole;
+  if (IsBucket(whole.algorithm())) {
+    const Interval used = CostInterval(whole, whole.burst() - remaining);
+    d->used_ns = used.ns;
+    d->used_fraction = used.fraction;
+  } else {
+    d->used_units = whole.count() - remaining;
+  }
+}
+
+Decision RedisStore::FromFallback(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                                  Outcomes* outcomes) {
+  if (plan[0].limit->share == nullptr) return AskFallback(op, plan, moment, outcomes);
+  absl::InlinedVector<Charge, 4> shares(plan.begin(), plan.end());
+  for (Charge& charge : shares) charge.limit = charge.limit->share.get();
+  Decision d = AskFallback(op, shares, moment, outcomes);
+  OnWhole(plan[d.rule].limit->limit, &d);
+  for (size_t i = 0; outcomes != nullptr && i < outcomes->size(); ++i) {
+    OnWhole(plan[i].limit->limit, &(*outcomes)[i]);
+  }
+  return d;
+}
+
+// Nowhere copied: to copy a struct that was just written stalls.
+Decision RedisStore::Degraded(Op op, absl::Span<const Charge> plan, const Moment& asked,
+                              int64_t host_ns, Outcomes* outcomes) {
+  degraded_.fetch_add(1, std::memory_order_relaxed);
+  const Moment moment = FallbackMoment(asked, host_ns);
+  const bool falls_back = options_.on_error == OnError::kFallback;
+  const auto mark = [&](Decision* d) {
+    d->behind = false;
+    d->degraded = true;
+    d->SetChargedIn(falls_back ? ChargedIn::kFallback : ChargedIn::kNowhere);
+    d->at_ns = moment.now_ns;
+  };
+  Decision d;
+  if (falls_back) {
+    d = FromFallback(op, plan, moment, outcomes);
+  } else {
+    PlanVerdict verdict;
+    if (outcomes != nullptr) outcomes->clear();
+    for (size_t i = 0; i < plan.size(); ++i) {
+      const Decision each = FromPolicy(plan[i], host_ns);
+      verdict.Add(each, static_cast<uint32_t>(i));
+      if (outcomes != nullptr) outcomes->push_back(each);
+    }
+    d = verdict.get();
+  }
+  mark(&d);
+  for (size_t i = 0; outcomes != nullptr && i < outcomes->size(); ++i) mark(&(*outcomes)[i]);
+  return d;
+}
+
+}  // namespace tidegate

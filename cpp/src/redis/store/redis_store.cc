@@ -1,0 +1,474 @@
+#include "tidegate/redis_store.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <new>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "base/monotonic.h"
+#include "redis/health/board.h"
+#include "redis/health/breaker.h"
+#include "redis/health/deny_cache.h"
+#include "redis/protocol/error_reply.h"
+#include "redis/protocol/scripts.h"
+#include "redis/transport/cluster.h"
+#include "redis/transport/single_server.h"
+#include "tidegate/clock.h"
+#include "tidegate/memory_store.h"
+
+namespace tidegate {
+namespace {
+
+absl::Status Check(const RedisOptions& o) {
+  if (o.port < 1 || o.port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the port of Redis is ", o.port, "; expected 1 to 65535"));
+  }
+  if (o.database < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the database of Redis is ", o.database, "; expected 0 and more"));
+  }
+  if (!(o.fallback_share > 0 && o.fallback_share <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the fallback_share is ", o.fallback_share, "; expected above 0, up to 1"));
+  }
+  if (o.timeout <= absl::ZeroDuration() || o.connect_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("a timeout of 0 or less was given; expected more");
+  }
+  if (o.deny_cache_max < absl::ZeroDuration() || o.deny_cache_max > absl::Hours(1)) {
+    return absl::InvalidArgumentError(absl::StrCat("the deny_cache_max is ",
+                                                   absl::ToDoubleSeconds(o.deny_cache_max),
+                                                   " s; expected 0 to 3600"));
+  }
+  if (o.breaker_failures < 1 || o.breaker_open <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("breaker_failures is ", o.breaker_failures, " and breaker_open ",
+                     absl::ToDoubleSeconds(o.breaker_open),
+                     " s; expected 1 failure and more, and more than 0 s"));
+  }
+  if (o.ttl_margin < absl::ZeroDuration() || o.ttl_margin > absl::Hours(24 * 366)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the ttl_margin is ", absl::ToDoubleSeconds(o.ttl_margin), " s; expected 0 to a year"));
+  }
+  return absl::OkStatus();
+}
+
+RedisValue ValueOf(const redisReply& reply) {
+  switch (reply.type) {
+    case REDIS_REPLY_INTEGER:
+      return {int64_t{reply.integer}};
+    case REDIS_REPLY_NIL:
+      return {};
+    case REDIS_REPLY_ARRAY: {
+      std::vector<RedisValue> values;
+      for (size_t i = 0; i < reply.elements; ++i) values.push_back(ValueOf(*reply.element[i]));
+      return {std::move(values)};
+    }
+    default:
+      return {std::string(reply.str, reply.len)};
+  }
+}
+
+// The part of a limit that the fallback counts for.
+absl::StatusOr<Limit> ShareOf(const Limit& whole, double share) {
+  const auto part = [&](int64_t n) {
+    return std::max<int64_t>(std::min<int64_t>(n, 1),
+                             static_cast<int64_t>(share * static_cast<double>(n)));
+  };
+  LimitSpec spec;
+  spec.count = part(whole.count());
+  spec.period_ns = whole.period_ns();
+  if (IsBucket(whole.algorithm())) spec.burst = part(whole.burst());
+  spec.algorithm = whole.algorithm();
+  spec.calendar = whole.calendar();
+  spec.calendar_units = whole.calendar_units();
+  spec.name = whole.rule();
+  spec.shadow = whole.shadow();
+  spec.id = whole.id();
+  return Limit::Create(std::move(spec));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<RedisStore>> RedisStore::Create(RedisOptions options) {
+  if (absl::Status s = Check(options); !s.ok()) return s;
+  if (options.fallback == nullptr) {
+    auto memory = MemoryStore::Create({});
+    if (!memory.ok()) return memory.status();
+    options.fallback = *std::move(memory);
+  }
+  return std::shared_ptr<RedisStore>(new RedisStore(std::move(options)));
+}
+
+RedisStore::RedisStore(RedisOptions options)
+    : options_(std::move(options)),
+      fallback_(options_.fallback),
+      clock_shift_ns_(fallback_->clock_shift_ns()),
+      board_(std::make_unique<redis::BoardView>(options_)),
+      scripts_(std::make_unique<redis::Scripts>()),
+      denied_(std::make_unique<redis::DenyCache>(
+          *board_->board, absl::ToInt64Nanoseconds(options_.deny_cache_max))),
+      breaker_(std::make_unique<redis::Breaker>(*board_->breaker, options_.breaker_failures,
+                                                options_.breaker_open, options_.timeout)),
+      client_(options_.topology == Topology::kCluster
+                  ? std::shared_ptr<redis::Client>(std::make_shared<redis::Cluster>(options_))
+                  : std::make_shared<redis::SingleServer>(options_)) {}
+
+RedisStore::~RedisStore() = default;
+
+absl::Status RedisStore::Accepts(const Limit& limit) const { return fallback_->Accepts(limit); }
+
+BoundLimit RedisStore::Bind(const Limit& limit, std::string_view scope) const {
+  const std::string prefix = redis::KeyPrefix(limit, scope);
+  BoundLimit bound{limit, prefix, fallback_->Bind(limit, prefix).tag, nullptr};
+  if (options_.fallback_share < 1) {
+    if (absl::StatusOr<Limit> share = ShareOf(limit, options_.fallback_share); share.ok()) {
+      bound.share =
+          std::make_shared<BoundLimit>(BoundLimit{*std::move(share), prefix, bound.tag, nullptr});
+    }
+  }
+  return bound;
+}
+
+uint16_t RedisStore::SlotOf(const Charge& charge) const {
+  if (options_.topology != Topology::kCluster) return 0;
+  return redis::Cluster::SlotOf(redis::RedisKey(*charge.limit, charge.key));
+}
+
+Fingerprint RedisStore::KeyOf(const Charge& charge) const {
+  return board_->hasher.Hash(charge.key, charge.limit->tag);
+}
+
+redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                                      const Moment& moment) const {
+  static constexpr std::string_view kNames[] = {"hit", "peek", "refund", "release", "reset"};
+  redis::Request request;
+  request.op = kNames[static_cast<size_t>(op)];
+  request.plan = plan;
+  request.server_time = !options_.client_clock;
+  request.now_ns = moment.now_ns;
+  request.confirmed = !options_.client_clock || moment.confirmed;
+  request.margin_ms = absl::ToInt64Milliseconds(options_.ttl_margin) +
+                      (options_.client_clock ? kClockToleranceNs / 1'000'000 : 0);
+  request.admitted_ns = std::max<int64_t>(admitted_ns, 0);
+  return request;
+}
+
+RedisStore::Asked RedisStore::Ask(absl::Span<const Charge> plan, const Moment& moment) const {
+  Asked asked;
+  asked.at_ns = options_.client_clock ? moment.now_ns : HostNowNs();
+  asked.renewals = renewals_.load(std::memory_order_relaxed);
+  asked.foreign_replies = foreign_replies_.load(std::memory_order_relaxed);
+  if (!denied_->on()) return asked;
+  const size_t n = std::min(plan.size(), kMostDenied);
+  for (size_t i = 0; i < n; ++i) asked.versions[i] = denied_->Version(KeyOf(plan[i]));
+  return asked;
+}
+
+void RedisStore::Remember(absl::Span<const Charge> plan, const Asked& asked,
+                          const redis::Answer& answer, int64_t retry_after_ns) {
+  if (plan.size() > kMostDenied) return;
+  CellState states[kMostDenied];
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const auto state = redis::Scripts::Steppable(plan[i], answer, i);
+    if (!state.has_value()) return;
+    states[i] = *state;
+  }
+  const int64_t heard_ns = options_.client_clock ? asked.at_ns : HostNowNs();
+  for (size_t i = 0; i < plan.size(); ++i) {
+    denied_->Put(KeyOf(plan[i]), asked.versions[i], states[i], retry_after_ns,
+                 {asked.at_ns, heard_ns, answer.now_ns});
+  }
+}
+
+bool RedisStore::Recall(const Charge& charge, int64_t now_ns, Decision* decision) const {
+  const auto known = denied_->Find(KeyOf(charge), now_ns);
+  if (!known.has_value()) return false;
+  new (decision) Decision(redis::Scripts::StepLater(charge, known->state, known->now_ns));
+  decision->at_ns = known->now_ns;
+  return !decision->behind;
+}
+
+bool RedisStore::Denied(absl::Span<const Charge> plan, int64_t now_ns, Decision* decision,
+                        Outcomes* outcomes) {
+  if (outcomes != nullptr) outcomes->clear();
+  if (plan.size() == 1) {
+    if (!Recall(plan[0], now_ns, decision)) return false;
+    if (plan[0].limit->limit.shadow()) return false;
+    if (outcomes != nullptr) outcomes->push_back(*decision);
+  } else {
+    PlanVerdict verdict;
+    for (size_t i = 0; i < plan.size(); ++i) {
+      if (!Recall(plan[i], now_ns, decision)) return false;
+      verdict.Add(*decision, static_cast<uint32_t>(i));
+      if (outcomes != nullptr) outcomes->push_back(*decision);
+    }
+    *decision = verdict.get();
+  }
+  if (decision->allowed) return false;
+  denied_locally_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+bool RedisStore::HitWithoutWaiting(absl::Span<const Charge> plan, const Moment& moment,
+                                   Decision* decision, Outcomes* outcomes) {
+  if (!breaker_->IsQuiet()) [[unlikely]]
+    return DecideUnquiet(Op::kHit, plan, moment, decision, outcomes);
+  if (!denied_->on()) return false;
+  return Denied(plan, options_.client_clock ? moment.now_ns : HostNowNs(), decision, outcomes);
+}
+
+// Finds out whether Redis serves again, at nobody's cost.
+class RedisStore::Probe final : public redis::Caller {
+ public:
+  Probe(Instant deadline, const std::shared_ptr<RedisStore>& store, const Charge& charge)
+      : Caller(deadline),
+        store_(store),
+        renewals_(store->renewals_.load(std::memory_order_relaxed)),
+        number_(store->probes_.fetch_add(1, std::memory_order_relaxed) + 1),
+        command_(redis::Scripts::ProbeCommand(charge, number_)) {}
+  std::string Request() override { return command_; }
+  void Done(absl::StatusOr<redis::Reply> reply) override {
+    // Nobody waits for it, so the store may be gone.
+    const std::shared_ptr<RedisStore> store = store_.lock();
+    if (store == nullptr) return;
+    absl::Status status = FailureIn(reply);
+    if (status.ok()) status = redis::Scripts::ParseProbe(**reply, number_);
+    // No caller's key or script is to blame for the error of a probe.
+    if (absl::IsInternal(status)) status = absl::UnknownError(status.message());
+    if (absl::IsDeadlineExceeded(status)) {
+      // Where one reply was lost, each request waits for the reply to the next: the server is
+      // well, and only a new connection shows it.
+      store->Renew(renewals_, "a probe had no answer in time");
+    } else {
+      store->RenewAfter(status, renewals_);
+    }
+    store->Record(status);
+  }
+
+ private:
+  const std::weak_ptr<RedisStore> store_;
+  const uint64_t renewals_;
+  const int64_t number_;
+  const std::string command_;
+};
+
+bool RedisStore::Before(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                        Decision* decision, Outcomes* outcomes) {
+  if (!IsDecision(op)) {
+    for (const Charge& charge : plan) denied_->Forget(KeyOf(charge));
+    if (op == Op::kReset && options_.on_error == OnError::kFallback) {
+      const Moment local = FallbackMoment(moment, HostNowNs());
+      for (const Charge& charge : plan) fallback_->Reset(InFallback(charge), local);
+    }
+  }
+  return !breaker_->IsQuiet() && DecideUnquiet(op, plan, moment, decision, outcomes);
+}
+
+bool RedisStore::DecideUnquiet(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                               Decision* decision, Outcomes* outcomes) {
+  TellOfChange("another caller found it out");
+  const int64_t now_ns = HostNowNs();
+  if (breaker_->ProbeIsDue(now_ns)) {
+    client_->Send(SlotOf(plan[0]), std::make_unique<Probe>(MonotonicIn(options_.timeout),
+                                                           shared_from_this(), plan[0]));
+    client_->Kick();
+  }
+  if (breaker_->IsClosed()) return false;
+  new (decision)
+      Decision(IsDecision(op) ? Degraded(op, plan, moment, now_ns, outcomes) : Decision());
+  return true;
+}
+
+absl::Status RedisStore::FailureIn(const absl::StatusOr<redis::Reply>& reply) {
+  if (!reply.ok()) return reply.status();
+  if ((*reply)->type != REDIS_REPLY_ERROR) return absl::OkStatus();
+  return redis::ErrorStatus({(*reply)->str, (*reply)->len});
+}
+
+void RedisStore::RenewAfter(const absl::Status& failure, uint64_t renewals) {
+  if (!redis::NeedsNewConnection(failure)) return;
+  if (absl::IsDataLoss(failure)) foreign_replies_.fetch_add(1, std::memory_order_release);
+  Renew(renewals, std::string(failure.message()));
+}
+
+void RedisStore::Renew(uint64_t renewals, const std::string& why) {
+  if (renewals_.compare_exchange_strong(renewals, renewals + 1)) client_->Renew(why);
+}
+
+Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                           const Asked& asked, const absl::StatusOr<redis::Answer>& answer,
+                           Outcomes* outcomes) {
+  absl::Status failure = answer.status();
+  RenewAfter(failure, asked.renewals);
+  if (!IsDecision(op)) {
+    // What was refused while this was under way is out of date now.
+    for (const Charge& charge : plan) denied_->Forget(KeyOf(charge));
+    Record(failure);
+    return {};
+  }
+  if (failure.ok() && asked.foreign_replies != foreign_replies_.load(std::memory_order_acquire))
+      [[unlikely]] {
+    failure = absl::AbortedError("the reply came behind one that belongs to another command");
+  }
+  if (failure.ok()) {
+    PlanVerdict verdict;
+    if (outcomes != nullptr) outcomes->clear();
+    for (size_t i = 0; i < plan.size(); ++i) {
+      Decision each = redis::Scripts::Decide(plan[i], *answer, i, op == Op::kPeek);
+      verdict.Add(each, static_cast<uint32_t>(i));
+      if (outcomes == nullptr) continue;
+      // What would have passed was not charged where another limit refused.
+      const bool uncharged = each.allowed && !answer->allowed;
+      if (uncharged) each = redis::Scripts::Decide(plan[i], *answer, i, /*peek=*/true);
+      each.at_ns = answer->now_ns;
+      outcomes->push_back(each);
+    }
+    Decision d = verdict.get();
+    // The states that were found are not those that stand there now.
+    const bool changed = d.allowed || d.behind;
+    // Only with the caller's clock is a second reading of use.
+    d.behind = d.behind && options_.client_clock && !moment.confirmed;
+    d.at_ns = answer->now_ns;
+    // The script has refused; a window that is moved back may have room.
+    if (d.behind && d.allowed && op == Op::kHit) Refuse(&d, std::max<int64_t>(d.reset_after_ns, 1));
+    if (d.behind || d.allowed == answer->allowed) {
+      if (op == Op::kHit && changed && denied_->on()) {
+        for (const Charge& charge : plan) denied_->Outdate(KeyOf(charge));
+      } else if (op == Op::kHit && denied_->on()) {
+        Remember(plan, asked, *answer, d.retry_after_ns);
+      }
+      Record(absl::OkStatus());
+      return d;
+    }
+    failure = absl::InternalError("the script decided otherwise than the step");
+  }
+  Record(failure);
+  return Degraded(op, plan, moment, HostNowNs(), outcomes);
+}
+
+Decision RedisStore::Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                         const Moment& moment, Outcomes* outcomes) {
+  if (Decision early; Before(op, plan, moment, &early, outcomes)) return early;
+  const Asked asked = Ask(plan, moment);
+  const Instant deadline = MonotonicIn(options_.timeout);
+  const redis::Request request = RequestFor(op, plan, admitted_ns, moment);
+  const uint16_t slot = SlotOf(plan[0]);
+  redis::Form form = redis::Scripts::FormOf(request);
+  bool by_text = false;
+  for (;;) {
+    const auto reply = client_->Call(slot, scripts_->Command(request, form, by_text), deadline);
+    absl::Status failure = FailureIn(reply);
+    if (absl::IsNotFound(failure) && !by_text) {
+      by_text = true;
+      continue;
+    }
+    if (!failure.ok()) return Judge(op, plan, moment, asked, failure, outcomes);
+    const auto answer = redis::Scripts::Parse(**reply, request, form);
+    if (form == redis::Form::kFull || !answer.ok() || !answer->states.empty()) {
+      return Judge(op, plan, moment, asked, answer, outcomes);
+    }
+    form = redis::Form::kFull;
+    by_text = false;
+  }
+}
+
+Decision RedisStore::Hit(const Charge& charge, const Moment& moment) {
+  return Run(Op::kHit, {&charge, 1}, kNoInstant, moment, nullptr);
+}
+Decision RedisStore::Peek(const Charge& charge, const Moment& moment) {
+  return Run(Op::kPeek, {&charge, 1}, kNoInstant, moment, nullptr);
+}
+Decision RedisStore::HitAll(absl::Span<const Charge> plan, const Moment& moment,
+                            absl::FunctionRef<int64_t()>, Outcomes* outcomes) {
+  if (!Spans(plan)) return Run(Op::kHit, plan, kNoInstant, moment, outcomes);
+  absl::Notification over;
+  Decision decision;
+  const auto early = SubmitSpread(plan, moment, nullptr, outcomes, [&](const Decision& d) {
+    decision = d;
+    over.Notify();
+  });
+  if (early.has_value()) return *early;
+  Flush();
+  over.WaitForNotification();
+  return decision;
+}
+Decision RedisStore::PeekAll(absl::Span<const Charge> plan, const Moment& moment,
+                             Outcomes* outcomes) {
+  return Run(Op::kPeek, plan, kNoInstant, moment, outcomes);
+}
+int64_t RedisStore::Refund(const Charge& charge, const Moment& moment) {
+  Charge rest = charge;
+  rest.cost -= RefundFallback(charge, moment);
+  if (rest.cost > 0) GiveBack(Op::kRefund, {&rest, 1}, kNoInstant, moment);
+  return charge.cost;
+}
+void RedisStore::Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) {
+  GiveBack(Op::kRelease, {&charge, 1}, admitted_ns, moment);
+}
+void RedisStore::GiveBack(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                          const Moment& moment) {
+  if (!plan.empty()) (void)Run(op, plan, admitted_ns, moment, nullptr);
+}
+void RedisStore::Reset(const Charge& charge, const Moment& moment) {
+  (void)Run(Op::kReset, {&charge, 1}, kNoInstant, moment, nullptr);
+}
+
+absl::Status RedisStore::Ping() {
+  const auto reply =
+      client_->Call(0, redis::Format({"PING"}),
+                    MonotonicIn(std::max(options_.timeout, options_.connect_timeout)));
+  if (!reply.ok()) return reply.status();
+  if ((*reply)->type == REDIS_REPLY_ERROR) return absl::UnavailableError((*reply)->str);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RedisValue> RedisStore::Command(const std::vector<std::string>& words,
+                                               absl::Duration timeout) {
+  const auto reply = client_->Call(0, redis::Format(words), MonotonicIn(timeout));
+  if (!reply.ok()) return reply.status();
+  if ((*reply)->type == REDIS_REPLY_ERROR) {
+    return absl::UnavailableError(absl::string_view((*reply)->str, (*reply)->len));
+  }
+  return ValueOf(**reply);
+}
+
+std::string RedisStore::name() const {
+  const auto address = [](const std::string& host, int port) {
+    const bool is_ipv6 = host.find(':') != std::string::npos;
+    return absl::StrCat(is_ipv6 ? "[" : "", host, is_ipv6 ? "]:" : ":", port);
+  };
+  std::string uri = options_.tls.has_value() ? "rediss" : "redis";
+  if (!options_.unix_path.empty()) {
+    absl::StrAppend(&uri, "+unix://", options_.unix_path, "?db=", options_.database);
+    return uri;
+  }
+  if (options_.topology == Topology::kStandalone) {
+    return absl::StrCat(uri, "://", address(options_.host, options_.port), "/", options_.database);
+  }
+  const bool is_cluster = options_.topology == Topology::kCluster;
+  absl::StrAppend(&uri, is_cluster ? "+cluster://" : "+sentinel://");
+  for (size_t i = 0; i < options_.nodes.size(); ++i) {
+    absl::StrAppend(&uri, i == 0 ? "" : ",",
+                    address(options_.nodes[i].host, options_.nodes[i].port));
+  }
+  return is_cluster ? uri : absl::StrCat(uri, "/", options_.service, "/", options_.database);
+}
+
+void RedisStore::ForgetRefusals() { denied_->ForgetAll(); }
+
+StoreStats RedisStore::stats() const {
+  StoreStats stats = fallback_->stats();
+  stats.degraded = degraded_.load(std::memory_order_relaxed);
+  stats.errors = errors_.load(std::memory_order_relaxed);
+  stats.script_errors = script_errors_.load(std::memory_order_relaxed);
+  stats.denied_locally = denied_locally_.load(std::memory_order_relaxed);
+  stats.breaker_opened = breaker_->opened();
+  stats.breaker_open = !breaker_->IsClosed();
+  return stats;
+}
+
+}  // namespace tidegate

@@ -1,0 +1,77 @@
+// What a store asks of one server, or of a cluster of them.
+#ifndef TIDEGATE_SRC_REDIS_TRANSPORT_CLIENT_H_
+#define TIDEGATE_SRC_REDIS_TRANSPORT_CLIENT_H_
+
+#include <hiredis/hiredis.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/monotonic.h"
+#include "tidegate/redis_store.h"
+
+namespace tidegate::redis {
+
+struct FreeReply {
+  void operator()(redisReply* reply) const { freeReplyObject(reply); }
+};
+
+// A request that nobody waits for. All calls come from the client's I/O thread, without a
+// lock, but for Done() where the request could not be left at all: that comes from the
+// thread that called Send().
+class Caller {
+ public:
+  explicit Caller(Instant deadline) : deadline_(deadline) {}
+  virtual ~Caller() = default;
+  Caller(const Caller&) = delete;
+  Caller& operator=(const Caller&) = delete;
+
+  // Counts from when the request could leave: moved by what it waited in this process while
+  // there was a connection.
+  Instant deadline() const { return deadline_; }
+  void set_deadline(Instant deadline) { deadline_ = deadline; }
+
+  // Takes over what `other` asks, where one request can be for both; `other` is then
+  // null.
+  virtual void Join(std::unique_ptr<Caller>* /*other*/) {}
+  // What to send, and how many replies it has; Done() gets the last.
+  virtual std::string Request() = 0;
+  virtual int replies() const { return 1; }
+  virtual void Done(absl::StatusOr<Reply> reply) = 0;
+
+ private:
+  Instant deadline_;
+};
+
+// Thread-safe. After fork() the first call in the child connects anew. `slot` is that of
+// the request's keys, as a cluster has it; without one it does not matter.
+class Client {
+ public:
+  virtual ~Client() = default;
+
+  // Sends `request`, one command, and waits for its reply, which may be an error reply.
+  // Fails with
+  //   Unavailable         not sent: the server refused the connection or did not make one
+  //   Cancelled           not sent: no connection in time, or this process could not make
+  //                       one. Says nothing of the server.
+  //   ResourceExhausted   not sent: the queue is full. Says nothing of the server.
+  //   DeadlineExceeded    no reply by `deadline`; it may have been executed
+  //   Aborted             the connection broke; it may have been executed
+  virtual absl::StatusOr<Reply> Call(uint16_t slot, const std::string& request,
+                                     Instant deadline) = 0;
+
+  // The same without waiting: `caller` gets the reply or the failure. It leaves within a
+  // few milliseconds, or at Kick(), so that many go out together.
+  virtual void Send(uint16_t slot, std::unique_ptr<Caller> caller) = 0;
+  virtual void Kick() = 0;
+
+  // Ends what connections there are, so that the next call finds new ones.
+  virtual void Renew(const std::string& why) = 0;
+};
+
+}  // namespace tidegate::redis
+
+#endif  // TIDEGATE_SRC_REDIS_TRANSPORT_CLIENT_H_

@@ -1,0 +1,31 @@
+// How a connection to a server is made.
+#ifndef TIDEGATE_SRC_REDIS_TRANSPORT_DIAL_H_
+#define TIDEGATE_SRC_REDIS_TRANSPORT_DIAL_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/monotonic.h"
+#include "redis/transport/stream.h"
+#include "tidegate/redis_store.h"
+
+namespace tidegate::redis {
+
+// `options` with the password that password_source gives now. Cancelled where it
+// gives none.
+absl::StatusOr<RedisOptions> WithPassword(const RedisOptions& options);
+
+// Resolves the name, connects, agrees on TLS, authenticates, selects the database and
+// names the connection, which is ready for commands then. Messages hold no secret.
+absl::StatusOr<std::unique_ptr<Stream>> Dial(const RedisOptions& options, Instant deadline);
+
+// Sends commands and waits for as many replies, errors among them.
+absl::StatusOr<std::vector<Reply>> Exchange(Stream& stream,
+                                            const std::vector<std::vector<std::string>>& commands,
+                                            Instant deadline);
+
+}  // namespace tidegate::redis
+
+#endif  // TIDEGATE_SRC_REDIS_TRANSPORT_DIAL_H_

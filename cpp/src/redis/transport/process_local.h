@@ -1,0 +1,60 @@
+// One T for each process. After fork() the child makes one of its own at its first use and
+// leaves the parent's as it is: its locks may be held by threads that the child lacks.
+#ifndef TIDEGATE_SRC_REDIS_TRANSPORT_PROCESS_LOCAL_H_
+#define TIDEGATE_SRC_REDIS_TRANSPORT_PROCESS_LOCAL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+namespace tidegate::redis {
+
+// The number of forks between this process and the first one: identifies a process as
+// getpid() does, for the price of a load.
+int64_t ForkGeneration();
+
+// Thread-safe, without a lock. T has Start(), called once before its first use, and Stop(),
+// called in the process that made it.
+template <typename T>
+class ProcessLocal {
+ public:
+  explicit ProcessLocal(std::function<std::shared_ptr<T>()> make) : make_(std::move(make)) {
+    (void)Get();
+  }
+  ~ProcessLocal() {
+    const Owned* const owned = owned_.load();
+    if (owned->generation != ForkGeneration()) return;
+    owned->value->Stop();
+    delete owned;
+  }
+  ProcessLocal(const ProcessLocal&) = delete;
+  ProcessLocal& operator=(const ProcessLocal&) = delete;
+
+  T& Get() {
+    const Owned* owned = owned_.load(std::memory_order_acquire);
+    if (owned == nullptr || owned->generation != ForkGeneration()) [[unlikely]] {
+      const auto* const made = new Owned{ForkGeneration(), make_()};
+      if (owned_.compare_exchange_strong(owned, made, std::memory_order_acq_rel)) {
+        made->value->Start();
+        return *made->value;
+      }
+      delete made;
+    }
+    return *owned->value;
+  }
+
+ private:
+  struct Owned {
+    int64_t generation;
+    std::shared_ptr<T> value;
+  };
+
+  const std::function<std::shared_ptr<T>()> make_;
+  std::atomic<const Owned*> owned_{nullptr};
+};
+
+}  // namespace tidegate::redis
+
+#endif  // TIDEGATE_SRC_REDIS_TRANSPORT_PROCESS_LOCAL_H_

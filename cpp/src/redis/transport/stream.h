@@ -1,0 +1,76 @@
+// A connected socket, with or without TLS, that one thread may read while another
+// writes. Never blocks: Poll() waits.
+#ifndef TIDEGATE_SRC_REDIS_TRANSPORT_STREAM_H_
+#define TIDEGATE_SRC_REDIS_TRANSPORT_STREAM_H_
+
+#include <hiredis/hiredis.h>
+#include <openssl/types.h>
+#include <poll.h>
+#include <sys/types.h>
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/monotonic.h"
+#include "redis/transport/client.h"
+#include "tidegate/redis_store.h"
+
+namespace tidegate::redis {
+
+// poll(2) until `deadline`; looks once where that has passed. Signals do not end it.
+int Poll(pollfd* polls, size_t count, Instant deadline);
+// The same for one descriptor: the events that came, or 0.
+int Poll(int fd, short events, Instant deadline);
+
+class Stream {
+ public:
+  explicit Stream(int fd);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  int fd() const { return fd_; }
+
+  // Agrees on TLS with the server, which must be `host` by its certificate unless the
+  // options say otherwise.
+  absl::Status StartTls(const RedisOptions& options, const std::string& host, Instant deadline);
+
+  // How much was written: 0 where nothing can be now, -1 where the stream is broken.
+  ssize_t Write(const char* bytes, size_t size);
+  // What is there, as replies; why the stream is of no more use, or null. For one thread
+  // at a time.
+  const char* Read(std::vector<Reply>* replies);
+  // Whether the server has closed it, or sent what nobody asked for. For who reads.
+  bool IsOver();
+  // Wakes who waits for it.
+  void Shutdown();
+
+ private:
+  struct FreeSsl {
+    void operator()(SSL* ssl) const;
+  };
+  struct FreeReader {
+    void operator()(redisReader* reader) const { redisReaderFree(reader); }
+  };
+
+  absl::Status PrepareTls(const RedisOptions& options, const std::string& host);
+  // One step. `wanted` is what to poll for before the next, untouched after the last.
+  absl::Status Handshake(const std::string& host, int* wanted);
+  // As read(2), but 0 where nothing is there now, and -1 at the end too.
+  ssize_t Receive(char* buffer, size_t size, bool* closed);
+
+  int fd_;
+  std::unique_ptr<redisReader, FreeReader> reader_;
+  size_t unfinished_ = 0;  // bytes read since the last whole reply
+  // One call of OpenSSL at a time; none of them waits.
+  std::mutex tls_mu_;
+  std::unique_ptr<SSL, FreeSsl> ssl_;
+};
+
+}  // namespace tidegate::redis
+
+#endif  // TIDEGATE_SRC_REDIS_TRANSPORT_STREAM_H_

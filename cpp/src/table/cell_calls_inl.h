@@ -1,0 +1,280 @@
+// Calls on the cells of a table, written once for every store that has one. A
+// store S befriends CellCalls and has
+//
+//   hasher_
+//   Enter()                 what is held while its table is in use
+//   EnterQuickly(number)    the same, but false where it is not to be had at once
+//   TableOf(key)            the table that holds `key` meanwhile
+//   IsDue(entry, now_ns)    whether Entered(entry, now_ns) is to be called after it
+//   IsTendingDue(now_ns)    whether it is after a call that entered nothing
+//   HitOther(charge, key, moment)   what is no plain call on a bucket
+#ifndef TIDEGATE_SRC_TABLE_CELL_CALLS_INL_H_
+#define TIDEGATE_SRC_TABLE_CELL_CALLS_INL_H_
+
+#include <algorithm>
+#include <new>
+
+#include "absl/types/span.h"
+#include "base/fingerprint_inl.h"
+#include "table/table_inl.h"
+#include "tidegate/store.h"
+
+namespace tidegate {
+
+struct CellCalls {
+ private:
+  // What Table::Update() is to make of a bucket. First, since its type is known from its
+  // body alone.
+  TIDEGATE_INLINE static auto Stepper(const Limit& limit, int64_t cost, const Moment& moment,
+                                      BucketOutcome& out) {
+    return [&limit, cost, &moment, &out ](uint64_t w0, uint64_t w1, uint64_t & next_w0,
+                                          uint64_t & next_w1) __attribute__((always_inline)) {
+      StepBucket(limit, w0, w1, moment.now_ns, cost, out);
+      next_w0 = out.next_w0;
+      next_w1 = out.next_w1;
+      return out.behind ? moment.confirmed : out.allowed;
+    };
+  }
+
+ public:
+  // The short way, which nearly all calls take: one straight line without a call, so
+  // that all it works on stays in registers. Gives up, having charged nothing, where
+  // anything is out of the ordinary; the way to a decision is Hit() then. For plain
+  // charges, and threads that have a number to themselves. `clock` is read while the cells
+  // of the key travel to the cache, so it must be as short as a pass has to be.
+  template <typename S, typename ClockFunction>
+  TIDEGATE_INLINE static bool HitQuickly(S& store, const Fingerprint& key, const Limit& limit,
+                                         int64_t cost, ClockFunction clock, int own_number,
+                                         BucketOutcome& out) {
+    const auto pass = store.EnterQuickly(own_number);
+    if (!pass) [[unlikely]]
+      return false;
+    const Table& table = store.TableOf(key);
+    table.PrefetchIfFar(key);
+    const int64_t now_ns = clock();
+    for (;;) {
+      uint64_t w0 = 0;
+      uint64_t w1 = 0;
+      Cell* const cell = table.FindNear(key, w0, w1);
+      if (cell == nullptr) [[unlikely]]
+        return false;
+      StepBucket(limit, w0, w1, now_ns, cost, out);
+      if (out.behind || store.IsTendingDue(now_ns)) [[unlikely]]
+        return false;
+      if (!out.allowed || Table::ReplaceWords(cell, w0, w1, out.next_w0, out.next_w1,
+                                              limit.denominator() == 1)) [[likely]] {
+        if (cost != 1 && out.allowed) Table::RemarkIfLarger(cell, key, MarkOf(limit, cost));
+        return true;
+      }
+    }
+  }
+
+  template <typename S>
+  static Decision Hit(S& store, const Charge& charge, const Moment& moment) {
+    const Fingerprint key = InlineHash::Of(store.hasher_, charge.key, charge.limit->tag);
+    const Limit& limit = charge.limit->limit;
+    if (!IsPlain(limit, charge.cost)) return store.HitOther(charge, key, moment);
+    BucketOutcome outcome;
+    Table::Entry entry;
+    {
+      [[maybe_unused]] const auto pass = store.Enter();
+      UpdateBucket(store.TableOf(key), charge, key, moment, entry, outcome);
+    }
+    if (store.IsDue(entry, moment.now_ns)) store.Entered(entry, moment.now_ns);
+    return MakeDecision(limit, outcome);
+  }
+
+  // Buckets and windows, of any cost.
+  template <typename S>
+  static Decision HitState(S& store, const Charge& charge, const Fingerprint& key,
+                           const Moment& moment) {
+    return charge.cost == 1 ? HitStateOf</*is_one=*/true>(store, charge, key, moment)
+                            : HitStateOfSeveral(store, charge, key, moment);
+  }
+
+  template <typename S>
+  __attribute__((noinline)) static Decision HitStateOfSeveral(S& store, const Charge& charge,
+                                                              const Fingerprint& key,
+                                                              const Moment& moment) {
+    return HitStateOf</*is_one=*/false>(store, charge, key, moment);
+  }
+
+  template <bool is_one, typename S>
+  static Decision HitStateOf(S& store, const Charge& charge, const Fingerprint& key,
+                             const Moment& moment) {
+    const Limit& limit = charge.limit->limit;
+    Decision decision;
+    Table::Entry entry;
+    {
+      [[maybe_unused]] const auto pass = store.Enter();
+      store.TableOf(key).Update(
+          key, moment.now_ns, {.one_word = false, .is_one = is_one}, entry,
+          [&] { return MarkOf(limit, charge.cost); },
+          [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
+            CellState next;
+            // Made in its place: to copy a struct that was just written stalls.
+            new (&decision) Decision(Step(limit, {w0, w1}, moment.now_ns, charge.cost, &next));
+            next_w0 = next.w0;
+            next_w1 = next.w1;
+            return decision.behind ? moment.confirmed : decision.allowed;
+          });
+    }
+    if (store.IsDue(entry, moment.now_ns)) store.Entered(entry, moment.now_ns);
+    return decision;
+  }
+
+  template <typename S>
+  static Decision PeekState(S& store, const Charge& charge, const Fingerprint& key,
+                            const Moment& moment) {
+    Table::Slot slot;
+    {
+      [[maybe_unused]] const auto pass = store.Enter();
+      store.TableOf(key).Find(key, &slot);
+    }
+    return Peek(charge.limit->limit, slot.state, moment.now_ns, charge.cost);
+  }
+
+  template <typename S>
+  static int64_t RefundState(S& store, const Charge& charge, const Fingerprint& key,
+                             const Moment& moment) {
+    const Limit& limit = charge.limit->limit;
+    [[maybe_unused]] const auto pass = store.Enter();
+    const Table& table = store.TableOf(key);
+    Table::Slot slot;
+    while (table.Find(key, &slot)) {
+      const bool behind = Peek(limit, slot.state, moment.now_ns, 1).behind;
+      if (behind && !moment.confirmed) return 0;
+      const CellState next = Refund(limit, slot.state, moment.now_ns, charge.cost);
+      if (next == slot.state) return 0;
+      if (Table::Replace(slot, next)) {
+        return std::min(charge.cost, Refundable(limit, slot.state, moment.now_ns));
+      }
+    }
+    return 0;
+  }
+
+  template <typename S>
+  static void ResetState(S& store, const Fingerprint& key) {
+    [[maybe_unused]] const auto pass = store.Enter();
+    const Table& table = store.TableOf(key);
+    Table::Slot slot;
+    // w1 of a fresh state is the key's own, so that a call which read this state
+    // cannot take another key's fresh state for it.
+    while (table.Find(key, &slot) && !Table::Replace(slot, {0, key.lo})) {
+    }
+  }
+
+  template <typename S>
+  static void HitMany(S& store, absl::Span<const Charge> charges, const Moment& moment,
+                      Verdict* verdicts) {
+    constexpr size_t kMost = 256;
+    Fingerprint keys[kMost];
+    for (size_t start = 0; start < charges.size(); start += kMost) {
+      const absl::Span<const Charge> part = charges.subspan(start, kMost);
+      bool plain = true;
+      for (size_t i = 0; i < part.size(); ++i) {
+        keys[i] = FingerprintOf(store, part[i].key, *part[i].limit);
+        plain =
+            plain && part[i].limit == part[0].limit && IsPlain(part[i].limit->limit, part[i].cost);
+      }
+      if (!plain) {
+        store.Store::HitMany(part, moment, verdicts + start);
+        continue;
+      }
+      HitBuckets(
+          store, *part[0].limit, absl::MakeConstSpan(keys, part.size()),
+          [&](size_t i) { return part[i].cost; }, moment, verdicts + start);
+    }
+  }
+
+  template <typename S>
+  TIDEGATE_INLINE static Fingerprint FingerprintOf(const S& store, std::string_view key,
+                                                   const BoundLimit& limit) {
+    return InlineHash::Of(store.hasher_, key, limit.tag);
+  }
+
+  // Keys of one bucket limit, none at a cost beyond its burst. In a table that is larger
+  // than caches, the cells of those that come next travel to the cache together while one
+  // is decided on.
+  template <typename S, typename CostOf>
+  static void HitBuckets(S& store, const BoundLimit& limit, absl::Span<const Fingerprint> keys,
+                         CostOf cost_of, const Moment& moment, Verdict* verdicts) {
+    constexpr size_t kBatch = 64;  // in one pass
+    constexpr size_t kFetch = 24;  // so far ahead
+    constexpr size_t kLocate = 8;
+    const bool one_word = limit.limit.denominator() == 1;
+    Cell* located[kBatch];
+    for (size_t start = 0; start < keys.size(); start += kBatch) {
+      const absl::Span<const Fingerprint> part = keys.subspan(start, kBatch);
+      Table::Entry entry;
+      // `update(step)` does what Table::Update() does for key `i` of this part.
+      const auto decide = [&](size_t i, auto update) {
+        BucketOutcome outcome;
+        const int64_t cost = cost_of(start + i);
+        const auto mark = [&] { return MarkOf(limit.limit, cost); };
+        update(Table::Manner{one_word, cost == 1}, mark,
+               Stepper(limit.limit, cost, moment, outcome));
+        verdicts[start + i] = VerdictOf(outcome.allowed, outcome.behind, moment);
+      };
+      {
+        [[maybe_unused]] const auto pass = store.Enter();
+        if (!store.TableOf(part[0]).IsFar()) {
+          for (size_t i = 0; i < part.size(); ++i) {
+            decide(i, [&](Table::Manner manner, auto mark, auto step) {
+              store.TableOf(part[i]).Update(part[i], moment.now_ns, manner, entry, mark, step);
+            });
+          }
+        } else {
+          if (start == 0) {
+            for (const Fingerprint& key : keys.subspan(0, kFetch)) store.TableOf(key).Prefetch(key);
+          }
+          for (size_t next = 0; next < part.size() + kLocate; ++next) {
+            if (next < part.size()) {
+              if (start + next + kFetch < keys.size()) {
+                const Fingerprint& ahead = keys[start + next + kFetch];
+                store.TableOf(ahead).Prefetch(ahead);
+              }
+              located[next] = store.TableOf(part[next]).Locate(part[next]);
+            }
+            if (next < kLocate) continue;
+            const size_t i = next - kLocate;
+            decide(i, [&](Table::Manner manner, auto mark, auto step) {
+              store.TableOf(part[i]).UpdateAt(located[i], part[i], moment.now_ns, manner, entry,
+                                              mark, step);
+            });
+          }
+        }
+      }
+      if (entry.changed()) store.Entered(entry, moment.now_ns);
+    }
+  }
+
+  // What UpdateBucket() may be asked for.
+  static bool IsPlain(const Limit& limit, int64_t cost) {
+    return IsBucket(limit.algorithm()) && cost <= limit.most_plain_cost();
+  }
+  // The same of a limit that has a plain cost, if it is a bucket.
+  static bool IsShort(const Limit& limit, int64_t cost) {
+    return IsBucket(limit.algorithm()) && IsWithinBurst(limit, cost);
+  }
+
+ private:
+  TIDEGATE_INLINE static Verdict VerdictOf(bool allowed, bool behind, const Moment& moment) {
+    if (behind && !moment.confirmed) return Verdict::kUnconfirmed;
+    return allowed ? Verdict::kAllowed : Verdict::kRefused;
+  }
+
+  TIDEGATE_INLINE static void UpdateBucket(Table& table, const Charge& charge,
+                                           const Fingerprint& key, const Moment& moment,
+                                           Table::Entry& entry, BucketOutcome& out) {
+    const Limit& limit = charge.limit->limit;
+    table.Update(
+        key, moment.now_ns, {.one_word = limit.denominator() == 1, .is_one = charge.cost == 1},
+        entry, [&] { return MarkOf(limit, charge.cost); },
+        Stepper(limit, charge.cost, moment, out));
+  }
+};
+
+}  // namespace tidegate
+
+#endif  // TIDEGATE_SRC_TABLE_CELL_CALLS_INL_H_

@@ -1,0 +1,220 @@
+#include "table/log_cells.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "absl/container/inlined_vector.h"
+#include "table/table_inl.h"
+
+namespace tidegate {
+namespace {
+
+constexpr size_t kNeighbours = 4;
+constexpr int kMostTries = 1000;
+
+// SplitMix64's finaliser: a bijection.
+uint64_t Mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+// What a cell says; later first. A fresh one has no w1 of its own.
+struct Pair {
+  int64_t later;
+  int64_t earlier;
+};
+
+Pair PairOf(uint64_t w0, uint64_t w1, bool one_place) {
+  return {static_cast<int64_t>(w0), w0 == 0 || one_place ? 0 : static_cast<int64_t>(w1)};
+}
+
+CellState StateOf(const Pair& pair, const Fingerprint& cell_key) {
+  const int64_t later = std::max<int64_t>({pair.later, pair.earlier, 0});
+  const int64_t earlier = std::max<int64_t>(std::min(pair.later, pair.earlier), 0);
+  // As after a reset: a fresh state that is this key's own.
+  if (later == 0) return {0, cell_key.lo};
+  return {static_cast<uint64_t>(later), static_cast<uint64_t>(earlier)};
+}
+
+}  // namespace
+
+Fingerprint LogCells::KeyOf(size_t cell) const {
+  const uint64_t block = cell / kNeighbours + 1;
+  Fingerprint f{Mix(key_.lo ^ (block * 0x9e3779b97f4a7c15)),
+                Mix(key_.hi + block * 0xd1b54a32d192ed03)};
+  // Bits that do not choose the group.
+  f.lo ^= static_cast<uint64_t>(cell % kNeighbours) << 40;
+  if (f.hi < Hasher::kLeastHigh) f.hi = Hasher::kLeastHigh;
+  return f;
+}
+
+LogCells::View LogCells::Read(int64_t now_ns) const {
+  absl::InlinedVector<int64_t, 128> ends;
+  View view;
+  view.free = cells_;
+  const Cell* marked = nullptr;
+  for (size_t i = 0; i < cells_; ++i) {
+    Table::Slot slot;
+    const bool found = table_.Find(KeyOf(i), &slot);
+    const Pair pair = found ? PairOf(slot.state.w0, slot.state.w1, HasOnePlace(i)) : Pair{0, 0};
+    for (const int64_t end : {pair.later, pair.earlier}) {
+      if (end > now_ns) ends.push_back(end);
+      view.expired = view.expired || (end > 0 && end <= now_ns);
+    }
+    if (found) marked = slot.cell;
+    const bool full = pair.later > now_ns && (pair.earlier > now_ns || HasOnePlace(i));
+    if (!full && view.free == cells_) view.free = i;
+  }
+  if (marked != nullptr) view.mark = Table::MarkIn(marked->hi.load(std::memory_order_relaxed));
+  std::sort(ends.begin(), ends.end());
+  for (const int64_t end : ends) view.ring.PushBack(end, 1);
+  return view;
+}
+
+template <typename Change>
+void LogCells::ForEach(int64_t above, Change change) {
+  for (size_t i = 0; i < cells_; ++i) {
+    const Fingerprint key = KeyOf(i);
+    Table::Slot slot;
+    while (table_.Find(key, &slot)) {
+      const Pair pair = PairOf(slot.state.w0, slot.state.w1, HasOnePlace(i));
+      if (pair.later <= above) break;
+      const CellState next = StateOf({change(pair.later), change(pair.earlier)}, key);
+      if (next == slot.state || Table::Replace(slot, next)) break;
+    }
+  }
+}
+
+Decision LogCells::Peek(const Moment& moment, int64_t cost) const {
+  return PeekLog(limit_, Read(moment.now_ns).ring, moment.now_ns, cost);
+}
+
+Decision LogCells::Hit(const Moment& moment, int64_t cost) {
+  const int64_t now_ns = moment.now_ns;
+  for (int tries = 0;; ++tries) {
+    View view = Read(now_ns);
+    if (IsBehind(limit_, view.ring, now_ns)) {
+      if (!moment.confirmed) return PeekLog(limit_, view.ring, now_ns, cost);
+      const int64_t most = now_ns + limit_.period_ns();
+      ForEach(most, [most](int64_t end) { return std::min(end, most); });
+    }
+    Decision decision = StepLog(limit_, &view.ring, now_ns, cost);
+    if (!decision.allowed) return decision;
+    // Else they would count again for a clock that goes back.
+    if (view.expired) ForEach(0, [now_ns](int64_t end) { return end > now_ns ? end : 0; });
+    const auto units = static_cast<uint64_t>(cost);
+    const Mark mark = MarkOfLogAfter(view.mark, view.ring.size() - units, units);
+    if (Take(view.ring.newest(), cost, now_ns, view.free, mark)) {
+      // What the key had before is to be as hard to displace as what it got now.
+      if (view.mark != 0 && view.mark != mark) Remark(mark);
+      return decision;
+    }
+    if (tries == kMostTries) {
+      // Others who want several places each stand in each other's way.
+      decision = PeekLog(limit_, view.ring, now_ns, cost);
+      decision.allowed = false;
+      decision.retry_after_ns = std::max<int64_t>(decision.retry_after_ns, 1);
+      return decision;
+    }
+    if (tries > 16) sched_yield();
+  }
+}
+
+void LogCells::Remark(Mark mark) {
+  for (size_t i = 0; i < cells_; ++i) {
+    Table::Slot slot;
+    if (table_.Find(KeyOf(i), &slot)) Table::Remark(slot.cell, KeyOf(i), mark);
+  }
+}
+
+bool LogCells::Take(int64_t end, int64_t cost, int64_t now_ns, size_t from, Mark mark) {
+  int64_t left = cost;
+  for (size_t n = 0; n < cells_ && left > 0; ++n) {
+    const size_t i = (from + n) % cells_;
+    const Fingerprint key = KeyOf(i);
+    int64_t took = 0;
+    Table::Entry entry;
+    table_.Update(
+        key, now_ns, {.is_one = true}, entry, [mark] { return mark; },
+        [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
+          Pair pair = PairOf(w0, w1, HasOnePlace(i));
+          took = 0;
+          if (pair.earlier <= now_ns && !HasOnePlace(i)) {
+            pair.earlier = end;
+            ++took;
+          }
+          if (pair.later <= now_ns && took < left) {
+            pair.later = end;
+            ++took;
+          }
+          const CellState next = StateOf(pair, key);
+          next_w0 = next.w0;
+          next_w1 = next.w1;
+          return took > 0;
+        });
+    if (entry.changed()) entered_(entry);
+    left -= took;
+  }
+  if (left == 0) return true;
+  // Places of one end are as good as each other.
+  Free(end, cost - left);
+  return false;
+}
+
+int64_t LogCells::Free(int64_t end, int64_t most) {
+  int64_t freed = 0;
+  for (size_t i = 0; i < cells_ && freed < most; ++i) {
+    const Fingerprint key = KeyOf(i);
+    Table::Slot slot;
+    while (table_.Find(key, &slot)) {
+      Pair pair = PairOf(slot.state.w0, slot.state.w1, HasOnePlace(i));
+      int64_t here = 0;
+      for (int64_t* place : {&pair.earlier, &pair.later}) {
+        if (*place != end || freed + here == most) continue;
+        *place = 0;
+        ++here;
+      }
+      if (here == 0) break;
+      if (!Table::Replace(slot, StateOf(pair, key))) continue;
+      freed += here;
+      break;
+    }
+  }
+  return freed;
+}
+
+int64_t LogCells::Refund(const Moment& moment, int64_t cost) {
+  const int64_t most = std::min(cost, limit_.count());
+  int64_t freed = 0;
+  while (freed < most) {
+    const InstantRing ring = Read(moment.now_ns).ring;
+    if (ring.empty()) break;
+    freed += Free(ring.newest(), most - freed);
+  }
+  return freed;
+}
+
+void LogCells::Release(int64_t admitted_ns, const Moment& moment, int64_t cost) {
+  const int64_t end = admitted_ns + limit_.period_ns();
+  if (end <= moment.now_ns) return;
+  int64_t left = std::min(cost, limit_.count());
+  while (left > 0) {
+    const InstantRing ring = Read(moment.now_ns).ring;
+    if (ring.empty()) return;
+    // As ReleaseLog() in log.h.
+    left -= Free(ring[std::min(ring.FirstAfter(end - 1), ring.size() - 1)], 1);
+  }
+}
+
+void LogCells::Reset() {
+  for (size_t i = 0; i < cells_; ++i) {
+    const Fingerprint key = KeyOf(i);
+    Table::Slot slot;
+    while (table_.Find(key, &slot) && !Table::Replace(slot, {0, key.lo})) {
+    }
+  }
+}
+
+}  // namespace tidegate

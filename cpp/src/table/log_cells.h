@@ -1,0 +1,78 @@
+// Logs over a Table: the state of a sliding-log or concurrency key where no memory
+// of its own can be had, and no lock.
+//
+// A key of a limit of N units has places for N ends (log.h) and never more, which
+// is what bounds it: place i is half of cell i/2 of the key, w0 being the later end
+// of the two and w1 the earlier. A place whose end is not after `now` is free. A
+// hit takes as many free places as it costs, each by a compare-and-swap of its
+// cell; where others were faster it gives back what it took. Ends are unordered
+// over the places: who decides sorts a copy, and asks log.h.
+//
+// That w0 is the later end is what lets the table reclaim these cells as all
+// others. Four cells of a key share their groups in the table, so that a look at
+// them comes down to few cache lines. All of it takes O(N).
+//
+// Process-safe: at every instruction each cell holds ends that somebody was
+// admitted for.
+#ifndef TIDEGATE_SRC_TABLE_LOG_CELLS_H_
+#define TIDEGATE_SRC_TABLE_LOG_CELLS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "algorithms/log.h"
+#include "table/table.h"
+#include "tidegate/decision.h"
+#include "tidegate/fingerprint.h"
+#include "tidegate/store.h"
+
+namespace tidegate {
+
+class LogCells {
+ public:
+  // `entered` is told of cells that were made.
+  LogCells(Table& table, const Limit& limit, const Fingerprint& key,
+           absl::FunctionRef<void(const Table::Entry&)> entered)
+      : table_(table),
+        limit_(limit),
+        key_(key),
+        cells_((static_cast<size_t>(limit.count()) + 1) / 2),
+        entered_(entered) {}
+
+  Decision Hit(const Moment& moment, int64_t cost);
+  Decision Peek(const Moment& moment, int64_t cost) const;
+  int64_t Refund(const Moment& moment, int64_t cost);
+  void Release(int64_t admitted_ns, const Moment& moment, int64_t cost);
+  void Reset();
+
+ private:
+  Fingerprint KeyOf(size_t cell) const;
+  bool HasOnePlace(size_t cell) const { return limit_.count() % 2 == 1 && cell + 1 == cells_; }
+  struct View {
+    InstantRing ring;      // the ends after `now`, in order
+    size_t free = 0;       // the first cell that has a free place, if any has
+    bool expired = false;  // whether there are ends that are not after `now`
+    Mark mark = 0;         // of a cell that the key has
+  };
+  View Read(int64_t now_ns) const;
+  // Takes `cost` free places, or none. Cells that are made for it get this mark.
+  bool Take(int64_t end, int64_t cost, int64_t now_ns, size_t from, Mark mark);
+  // Gives all cells of the key this mark.
+  void Remark(Mark mark);
+  // Frees at most `most` places of this end; tells how many.
+  int64_t Free(int64_t end, int64_t most);
+  // Changes each cell that holds an end after `above` by `change`.
+  template <typename Change>
+  void ForEach(int64_t above, Change change);
+
+  Table& table_;
+  const Limit& limit_;
+  const Fingerprint key_;
+  const size_t cells_;
+  const absl::FunctionRef<void(const Table::Entry&)> entered_;
+};
+
+}  // namespace tidegate
+
+#endif  // TIDEGATE_SRC_TABLE_LOG_CELLS_H_

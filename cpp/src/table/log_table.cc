@@ -1,0 +1,106 @@
+#include "table/log_table.h"
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <tuple>
+#include <vector>
+
+#include "table/mark.h"
+#include "tidegate/step.h"
+
+namespace tidegate {
+
+void LogTable::With(const Fingerprint& key, int64_t now_ns,
+                    absl::FunctionRef<void(InstantRing&)> work) {
+  Shard& shard = ShardOf(key);
+  const std::lock_guard lock(shard.mutex);
+  auto [it, made] = shard.rings.try_emplace(key);
+  const size_t before = made ? 0 : kRingBytes + it->second.bytes();
+  work(it->second);
+  const size_t grown = kRingBytes + it->second.bytes() - before;  // rings never shrink
+  if (grown == 0) [[likely]]
+    return;
+  shard.bytes += grown;
+  const size_t bytes = bytes_.fetch_add(grown, std::memory_order_relaxed) + grown;
+  if (bytes > most_bytes_ || (made && shard.rings.size() > shard.sweep_at))
+    Sweep(shard, key, now_ns);
+}
+
+void LogTable::WithExisting(const Fingerprint& key, absl::FunctionRef<void(InstantRing*)> work) {
+  Shard& shard = ShardOf(key);
+  const std::lock_guard lock(shard.mutex);
+  const auto it = shard.rings.find(key);
+  work(it == shard.rings.end() ? nullptr : &it->second);
+}
+
+void LogTable::Erase(const Fingerprint& key) {
+  Shard& shard = ShardOf(key);
+  const std::lock_guard lock(shard.mutex);
+  const auto it = shard.rings.find(key);
+  if (it == shard.rings.end()) return;
+  Drop(shard, it);
+}
+
+void LogTable::Drop(Shard& shard, Rings::iterator it) {
+  const size_t bytes = kRingBytes + it->second.bytes();
+  shard.bytes -= bytes;
+  bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  shard.rings.erase(it);
+}
+
+namespace {
+
+// In which order live rings go: the least often charged first (mark.h), of equals those
+// much nearer to idle, and of those any.
+auto OrderOf(const Fingerprint& key, const InstantRing& ring, int64_t now_ns) {
+  const size_t first = ring.FirstAfter(now_ns);
+  const Mark mark = MarkOfLog(ring.size() - first, MostAtOnce(ring, first));
+  const int64_t left_ns = ring.empty() ? 0 : std::max<int64_t>(ring.newest() - now_ns, 0);
+  return std::tuple(mark, std::bit_width(static_cast<uint64_t>(left_ns)), key.lo, key.hi);
+}
+
+}  // namespace
+
+// Drops idle rings; where all rings together are too large, also live ones: what is
+// too much, and a sixteenth of the shard, so that it is not swept again at once.
+void LogTable::Sweep(Shard& shard, const Fingerprint& kept, int64_t now_ns) {
+  const auto idle_from = [](const InstantRing& ring) {
+    return ring.empty() ? int64_t{0} : ring.newest();
+  };
+  for (auto it = shard.rings.begin(); it != shard.rings.end();) {
+    const auto here = it++;
+    if (idle_from(here->second) + kClockToleranceNs > now_ns) continue;
+    Drop(shard, here);
+    ++shard.evictions;
+  }
+  const size_t bytes = bytes_.load(std::memory_order_relaxed);
+  if (bytes > most_bytes_) {
+    std::vector<decltype(OrderOf(kept, {}, 0))> order;
+    order.reserve(shard.rings.size());
+    for (const auto& [key, ring] : shard.rings) {
+      if (key != kept) order.push_back(OrderOf(key, ring, now_ns));
+    }
+    std::make_heap(order.begin(), order.end(), std::greater<>());
+    const size_t excess = std::max(bytes - most_bytes_, shard.bytes / 16);
+    const size_t enough = shard.bytes - std::min(shard.bytes, excess);
+    while (!order.empty() && shard.bytes > enough) {
+      std::pop_heap(order.begin(), order.end(), std::greater<>());
+      Drop(shard, shard.rings.find({std::get<2>(order.back()), std::get<3>(order.back())}));
+      order.pop_back();
+      ++shard.evicted_live;
+    }
+  }
+  shard.sweep_at = std::max<size_t>(64, 2 * shard.rings.size());
+}
+
+void LogTable::Count(StoreStats* stats) const {
+  for (const Shard& shard : shards_) {
+    const std::lock_guard lock(shard.mutex);
+    stats->keys += static_cast<int64_t>(shard.rings.size());
+    stats->evictions += shard.evictions;
+    stats->evicted_live += shard.evicted_live;
+  }
+}
+
+}  // namespace tidegate

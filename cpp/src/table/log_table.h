@@ -1,0 +1,68 @@
+// The rings of a memory store: a sharded map from fingerprint to InstantRing,
+// bounded in bytes.
+#ifndef TIDEGATE_SRC_TABLE_LOG_TABLE_H_
+#define TIDEGATE_SRC_TABLE_LOG_TABLE_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "algorithms/log.h"
+#include "tidegate/fingerprint.h"
+#include "tidegate/store.h"
+
+namespace tidegate {
+
+// Thread-safe.
+class LogTable {
+ public:
+  explicit LogTable(size_t most_bytes) : most_bytes_(most_bytes) {}
+
+  // Calls `work` with the ring of `key`, made where there was none, while no
+  // other thread has it.
+  void With(const Fingerprint& key, int64_t now_ns, absl::FunctionRef<void(InstantRing&)> work);
+  // The same, with nullptr where there is none.
+  void WithExisting(const Fingerprint& key, absl::FunctionRef<void(InstantRing*)> work);
+  void Erase(const Fingerprint& key);
+  // Adds to `stats`.
+  void Count(StoreStats* stats) const;
+
+ private:
+  static constexpr size_t kShards = 256;
+  struct Hash {
+    size_t operator()(const Fingerprint& f) const { return f.lo; }
+  };
+  using Rings = absl::flat_hash_map<Fingerprint, InstantRing, Hash>;
+  // The mutex guards all the rest. Not absl::Mutex: where that was built with its
+  // search for deadlocks, as Debian's is, it costs more than the decision.
+  struct alignas(64) Shard {
+    mutable std::mutex mutex;
+    Rings rings;
+    size_t bytes = 0;
+    size_t sweep_at = 64;  // rings
+    int64_t evictions = 0;
+    int64_t evicted_live = 0;
+  };
+  // What a ring takes beside its instants.
+  static constexpr size_t kRingBytes = sizeof(Fingerprint) + sizeof(InstantRing) + 2;
+
+  Shard& ShardOf(const Fingerprint& key) { return shards_[key.hi % kShards]; }
+  // Both with the shard's mutex held.
+  void Drop(Shard& shard, Rings::iterator it);
+  // Makes room; `kept` stays.
+  void Sweep(Shard& shard, const Fingerprint& kept, int64_t now_ns);
+
+  // All shards share one bound, so that a few large rings find room beside many
+  // small ones. Each shard keeps the ring that it was asked for last.
+  const size_t most_bytes_;
+  std::atomic<size_t> bytes_{0};
+  std::array<Shard, kShards> shards_;
+};
+
+}  // namespace tidegate
+
+#endif  // TIDEGATE_SRC_TABLE_LOG_TABLE_H_

@@ -1,0 +1,315 @@
+#include "table/table.h"
+
+#include <sched.h>
+#include <time.h>
+
+#include "table/table_inl.h"
+
+namespace tidegate {
+namespace {
+
+// How often a call looks for a claim to end, most times giving up its turn.
+constexpr int kMostTries = 100;
+
+enum class Reading { kOwned, kClaimed, kOthers };
+
+bool IsClaim(uint64_t w0) { return (w0 & Table::kClaimBit) != 0; }
+
+// In the place of the last four microseconds of a claim's time: two callers of one
+// key at one instant must not take each other's claims for their own.
+constexpr uint64_t kNonceMask = 0xfff;
+uint64_t Nonce() {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc();
+#else
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_nsec);
+#endif
+}
+
+bool IsStale(uint64_t claim_w0, int64_t now_ns) {
+  const auto since = static_cast<int64_t>(claim_w0 & ~Table::kClaimBit);
+  const int64_t age = now_ns - since;
+  return age > Table::kClaimTimeoutNs || age < -Table::kClaimTimeoutNs;
+}
+
+bool IsIdle(uint64_t w0, int64_t now_ns, int64_t for_ns) {
+  return w0 == 0 || static_cast<int64_t>(w0) <= now_ns - for_ns;
+}
+
+bool Holds(const Cell& cell, const Fingerprint& key) {
+  return cell.lo.load(std::memory_order_acquire) == key.lo &&
+         Table::SameHigh(cell.hi.load(std::memory_order_acquire), key.hi);
+}
+
+uint64_t HighWith(uint64_t high, Mark mark, uint64_t version) {
+  return (high & ~Table::kOwnBits) | uint64_t{mark} << Table::kMarkShift |
+         (version & Table::kVersionMask);
+}
+
+// The name to write over `before`: of the next version, so that who still expects
+// `before` fails, even when the same key has come back.
+Fingerprint NameOver(const Fingerprint& before, const Fingerprint& key, Mark mark) {
+  return {key.lo, HighWith(key.hi, mark, before.hi + 1)};
+}
+
+bool IsEmpty(const Cell& cell) {
+  return cell.lo.load(std::memory_order_acquire) == 0 &&
+         cell.hi.load(std::memory_order_acquire) == 0 &&
+         cell.w0.load(std::memory_order_acquire) == 0;
+}
+
+CellState Load(const Cell& cell) {
+  for (;;) {
+    const uint64_t w0 = cell.w0.load(std::memory_order_acquire);
+    const uint64_t w1 = cell.w1.load(std::memory_order_acquire);
+    if (cell.w0.load(std::memory_order_acquire) == w0) return {w0, w1};
+  }
+}
+
+// Reads the state of a cell that held `key` a moment ago, together with proof
+// that it still did when the state was read.
+Reading Read(const Cell& cell, const Fingerprint& key, CellState* state) {
+  *state = Load(cell);
+  if (!Holds(cell, key) || cell.w0.load(std::memory_order_acquire) != state->w0) [[unlikely]] {
+    return Reading::kOthers;
+  }
+  return IsClaim(state->w0) ? Reading::kClaimed : Reading::kOwned;
+}
+
+bool ReplaceState(Cell* cell, const CellState& from, const CellState& to) {
+  return CompareAndSwap(&cell->w0, {from.w0, from.w1}, {to.w0, to.w1});
+}
+
+bool ReplaceKey(Cell* cell, const Fingerprint& from, const Fingerprint& to) {
+  return CompareAndSwap(&cell->lo, {from.lo, from.hi}, {to.lo, to.hi});
+}
+
+// Which of the live cells that a key may have is given up for it: one of the lowest rank.
+// Only the first so many are judged, or a new key, which was charged but once as yet, would
+// be given up by the next that comes anywhere near. Of equals the nearest to idle goes, but
+// again only of so many: where all were asked, a key that was charged little would never
+// live to be charged again among keys that were charged much. Nobody can foretell which
+// come first, since that depends on the key's fingerprint.
+class Victim {
+ public:
+  void Consider(Cell* cell, const CellState& state, int64_t now_ns) {
+    if (++judged_ > kMostJudged) return;
+    const Mark mark = Table::MarkIn(cell->hi.load(std::memory_order_acquire));
+    const int rank = RankOf(mark, state, now_ns);
+    if (slot_.cell != nullptr) {
+      if (rank > rank_) return;
+      if (rank < rank_) {
+        equals_ = 0;
+      } else if (++equals_ >= kMostEquals || state.w0 >= slot_.raw.w0) {
+        return;
+      }
+    }
+    slot_ = {cell, state, {}};
+    rank_ = rank;
+  }
+
+  const Table::Slot& slot() const { return slot_; }
+
+ private:
+  static constexpr int kMostJudged = 64;
+  static constexpr int kMostEquals = 3;
+
+  Table::Slot slot_;
+  int rank_ = 0;
+  int equals_ = 0;
+  int judged_ = 0;
+};
+
+}  // namespace
+
+// Calls `visit` with each cell that may hold `key`, in order, up to the first
+// empty cell (which it also gets), until it returns false.
+template <typename Visit>
+inline void Table::Walk(const Fingerprint& key, Visit visit) const {
+  Cell* const base = slice(SliceOf(key, slices_));
+  size_t group = key.lo & (kGroups - 1);
+  const size_t stride = Stride(key);
+  const size_t start = StartOf(key);
+  for (int n = 0; n < kMostGroups; ++n) {
+    Cell* const cells = base + group * kGroupCells;
+    for (size_t i = 0; i < kGroupCells; ++i) {
+      if (!visit(&cells[(start + i) & (kGroupCells - 1)])) return;
+    }
+    group = (group + stride) & (kGroups - 1);
+  }
+}
+
+bool Table::Find(const Fingerprint& key, Slot* slot) const {
+  bool found = false;
+  bool again = true;
+  while (again) {
+    again = false;
+    Walk(key, [&](Cell* cell) {
+      if (Holds(*cell, key)) {
+        const Reading reading = Read(*cell, key, &slot->raw);
+        if (reading == Reading::kOthers) {
+          again = true;
+        } else if (reading == Reading::kOwned) {
+          slot->cell = cell;
+          slot->state = slot->raw;
+          found = true;
+        }
+        return false;
+      }
+      return !IsEmpty(*cell);
+    });
+  }
+  return found;
+}
+
+bool Table::HasAnother(const Fingerprint& key, const Cell* mine) const {
+  bool another = false;
+  Walk(key, [&](Cell* cell) {
+    if (cell != mine && Holds(*cell, key)) another = true;
+    return !another && !IsEmpty(*cell);
+  });
+  return another;
+}
+
+// Steps 1 to 3 of the protocol, on slot->cell in the state slot->raw.
+bool Table::Claim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot, Entry* entry) {
+  const CellState claim{
+      kClaimBit | (static_cast<uint64_t>(now_ns) & ~kNonceMask) | (Nonce() & kNonceMask), key.lo};
+  Cell* const cell = slot->cell;
+  if (!ReplaceState(cell, slot->raw, claim)) return false;
+  Fingerprint before;
+  Fingerprint name;
+  // Again where the mark of the name changed meanwhile.
+  do {
+    before = {cell->lo.load(std::memory_order_acquire), cell->hi.load(std::memory_order_acquire)};
+    // Taken over already: then that may be the name of who did.
+    if (Load(*cell) != claim) [[unlikely]]
+      return false;
+    name = NameOver(before, key, mark);
+  } while (!ReplaceKey(cell, before, name));
+  if (before == Fingerprint{} || IsNobody(before)) {
+    ++entry->keys;
+  } else if (IsClaim(slot->raw.w0)) {
+    // Who was on its way in loses nothing; who was on its way out was idle.
+    if (slot->raw.w1 != before.lo && before.lo != key.lo) ++entry->idle;
+  } else {
+    ++(IsIdle(slot->raw.w0, now_ns, kClockToleranceNs) ? entry->idle : entry->live);
+  }
+  if (HasAnother(key, cell)) {
+    // The name first: a cell of this key must never be seen owned and fresh.
+    while (!ReplaceKey(cell, name, NameOver(name, Table::kNobody, 0))) {
+      const uint64_t high = cell->hi.load(std::memory_order_acquire);
+      const bool is_mine = cell->lo.load(std::memory_order_acquire) == name.lo &&
+                           high == HighWith(name.hi, MarkIn(high), name.hi);
+      if (!is_mine) return false;
+      name.hi = high;
+    }
+    --entry->keys;
+    ReplaceState(cell, claim, {0, 0});
+    return false;
+  }
+  slot->raw = claim;
+  slot->state = {};
+  return true;
+}
+
+void Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot,
+                        Entry* entry) {
+  for (int tries = 0;; ++tries) {
+    if (tries > 16) sched_yield();
+    // Time stands still within a call, so what is stale must not depend on it alone:
+    // to take over a claim is always safe.
+    const bool patient = tries < kMostTries;
+    const auto is_stale = [&](uint64_t w0) { return !patient || IsStale(w0, now_ns); };
+    Slot idle;   // for long
+    Slot spare;  // idle, but not for long
+    Slot empty;
+    Victim victim;
+    bool found = false;
+    bool wait = false;
+    Walk(key, [&](Cell* cell) {
+      if (Holds(*cell, key)) {
+        const Reading reading = Read(*cell, key, &slot->raw);
+        slot->cell = cell;
+        if (reading == Reading::kOwned) {
+          slot->state = slot->raw;
+          found = true;
+        } else if (reading == Reading::kClaimed && is_stale(slot->raw.w0)) {
+          idle = *slot;
+        } else {
+          wait = true;
+        }
+        return false;
+      }
+      const CellState state = Load(*cell);
+      if (IsClaim(state.w0)) {
+        if (is_stale(state.w0)) {
+          if (idle.cell == nullptr) idle = {cell, state, {}};
+        } else if (state.w1 == key.lo) {
+          wait = true;  // the same key is on its way in
+          return false;
+        }
+        return true;
+      }
+      if (state.w0 == 0 && IsEmpty(*cell)) {
+        empty = {cell, state, {}};
+        return false;
+      }
+      if (IsIdle(state.w0, now_ns, kKeepIdleNs)) {
+        if (idle.cell == nullptr) idle = {cell, state, {}};
+      } else if (IsIdle(state.w0, now_ns, kClockToleranceNs)) {
+        if (spare.cell == nullptr) spare = {cell, state, {}};
+      } else {
+        victim.Consider(cell, state, now_ns);
+      }
+      return true;
+    });
+    if (found) [[likely]]
+      return;
+    if (wait) continue;
+    const Slot* const choices[] = {&idle, &empty, &spare, &victim.slot()};
+    for (const Slot* choice : choices) {
+      if (choice->cell == nullptr) continue;
+      *slot = *choice;
+      if (Claim(key, now_ns, mark, slot, entry)) return;
+      break;
+    }
+  }
+}
+
+Table::Entry Table::Put(const Fingerprint& key, const CellState& state, int64_t now_ns) {
+  Cell* empty = nullptr;
+  Walk(key, [&](Cell* cell) {
+    if (IsEmpty(*cell)) empty = cell;
+    return empty == nullptr;
+  });
+  if (empty == nullptr) [[unlikely]] {
+    Slot slot;
+    Entry entry;
+    FindOrClaim(key, now_ns, MarkIn(key.hi), &slot, &entry);
+    Replace(slot, state);
+    return entry;
+  }
+  empty->lo.store(key.lo, std::memory_order_relaxed);
+  empty->hi.store(key.hi, std::memory_order_relaxed);
+  empty->w0.store(state.w0, std::memory_order_relaxed);
+  empty->w1.store(state.w1, std::memory_order_relaxed);
+  return {.keys = 1};
+}
+
+void Table::Remark(Cell* cell, const Fingerprint& key, Mark mark) {
+  for (;;) {
+    const Fingerprint name{key.lo, cell->hi.load(std::memory_order_acquire)};
+    const Mark before = MarkIn(name.hi);
+    if (before == mark || (before > mark && mark < kRankMark) || !Holds(*cell, key)) return;
+    if (ReplaceKey(cell, name, {name.lo, HighWith(name.hi, mark, name.hi)})) return;
+  }
+}
+
+bool Table::Replace(const Slot& slot, const CellState& next) {
+  return ReplaceState(slot.cell, slot.raw, next);
+}
+
+}  // namespace tidegate
