@@ -90,6 +90,9 @@ class RateLimitMiddleware:
     least 1 is charged. WebSockets that are exempt or have no key under ``"open"`` have no
     such limit.
 
+    With `enabled` false nothing is limited, nor is it where the environment variable
+    ``TIDEGATE_ENABLED`` is 0.
+
     With Redis, the application's lifespan begins with a connection to it (one line in the log
     says whether it answers; it need not), and ends with the connection closed, unless a
     `limiter` or an open store was given. Without a lifespan, as in a mounted application,

@@ -46,7 +46,7 @@ def uri(request):
     if request.param == "redis":
         server = request.getfixturevalue("redis_server")
         server.command("FLUSHALL")
-        # A client of its own: one that lives on would be shared, with the refusals that it remembers.
+        # A client of its own: one that lives on is shared, with the refusals that it remembers.
         own = f"client_name={uuid.uuid4().hex}"
         yield "tidegate+" + server.uri(f"clock=client&{PATIENT}&{own}")
         return
