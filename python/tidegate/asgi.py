@@ -20,6 +20,7 @@ from tidegate._core import HeaderSend
 from tidegate._errors import ConfigurationError, StorageError
 from tidegate._limit import as_limits
 from tidegate._web.asgi_types import ASGIApp, Message, Receive, Scope, Send
+from tidegate._web.callables import check_application
 from tidegate._web.execution import AWAITING
 from tidegate._web.headers import PROBLEM_TYPE
 from tidegate._web.hooks import log
@@ -109,6 +110,8 @@ class RateLimitMiddleware:
         **options: Unpack[ASGIOptions],
     ) -> None:
         given, storage_options = _OPTIONS.read(options)
+        takes = ("scope", "receive", "send")
+        check_application(app, "ASGI", takes, "tidegate.wsgi.RateLimitMiddleware")
         self.app = app
         self._websockets = given.websockets
         self._exempt_methods = methods_of(given.exempt_methods)
