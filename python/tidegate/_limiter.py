@@ -14,14 +14,14 @@ from tidegate._errors import (
     StorageError,
 )
 from tidegate._limit import as_limits, distinct
-from tidegate._slot import Slot
+from tidegate._slot import Acquired, Slot
 from tidegate._storage.uri import open_store
 from tidegate._wait_queue import WaitingRoom
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
-    from typing import Any, Union
+    from typing import Any, Callable, Union
 
     from typing_extensions import Self, Unpack
 
@@ -199,6 +199,16 @@ class Limiter(_core.Limiter):
                 woken.wait(answer if self._timed else None)
         finally:
             self._room.leave(ticket)
+
+    def acquired(
+        self, key: Key | Callable[..., Key], cost: int = 1, timeout: float | None = 5.0
+    ) -> Acquired:
+        """acquire() for ``with``, ``async with`` or as a decorator, which raises
+        RateLimitExceeded where it would return a refusal.
+
+        For a function it decorates, `key` may be a function of its arguments.
+        """
+        return Acquired(self, key, cost, timeout)
 
     async def acquire_async(self, key: Key, cost: int = 1, timeout: float | None = 5.0) -> Decision:
         """As acquire(), without blocking the event loop. A cancelled task leaves the line."""

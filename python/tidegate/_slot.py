@@ -1,4 +1,4 @@
-"""A place among the calls in flight."""
+"""What a limiter lets in by `with`: a place among the calls in flight, or a call in its turn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tidegate._errors import RateLimitExceeded
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Protocol, Union
+    from typing import Any, Callable, Protocol, TypeVar, Union
 
     from tidegate._asyncio import AsyncBridge
     from tidegate._asyncio import Limiter as AsyncLimiter
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tidegate._wait_queue import WaitingRoom
 
     Key = Union[str, bytes]
+    Function = TypeVar("Function", bound=Callable[..., Any])
 
     class Limiter(AsyncLimiter, Protocol):
         """What a limiter has for this module."""
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
 
         def acquire(self, key: Key, cost: int, timeout: float | None) -> Decision: ...
         async def acquire_async(self, key: Key, cost: int, timeout: float | None) -> Decision: ...
+        def _check(self, key: Key, cost: int) -> None: ...
         def _release(self, key: Key, cost: int, decision: Decision) -> None: ...
 
 
-__all__ = ["Slot"]
+__all__ = ["Acquired", "Slot"]
 
 
 class Slot:
@@ -94,3 +96,70 @@ class Slot:
             return self._held.pop(0)
         except IndexError:
             return None
+
+
+class Acquired:
+    """What Limiter.acquired() returns: a context manager, async or not, and a decorator.
+
+    Each time it is entered, or the decorated function is called, it waits for its turn, and raises
+    RateLimitExceeded where that does not come in time: what it guards runs only within the limit.
+    """
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        key: Key | Callable[..., Key],
+        cost: int,
+        timeout: float | None,
+    ) -> None:
+        if not callable(key):
+            limiter._check(key, cost)
+        self._limiter = limiter
+        self._key = key
+        self._cost = cost
+        self._timeout = timeout
+
+    def __enter__(self) -> Decision:
+        return self._acquire(self._key_of((), {}))
+
+    def __exit__(self, *exc_info: object) -> None:
+        pass
+
+    async def __aenter__(self) -> Decision:
+        return await self._acquire_async(self._key_of((), {}))
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        pass
+
+    def __call__(self, function: Function) -> Function:
+        """`function`, async or not, each of whose calls waits for its turn."""
+        import functools
+        import inspect
+
+        @functools.wraps(function)
+        def waiting(*args: Any, **kwargs: Any) -> Any:
+            self._acquire(self._key_of(args, kwargs))
+            return function(*args, **kwargs)
+
+        @functools.wraps(function)
+        async def waiting_async(*args: Any, **kwargs: Any) -> Any:
+            await self._acquire_async(self._key_of(args, kwargs))
+            return await function(*args, **kwargs)
+
+        chosen: Any = waiting_async if inspect.iscoroutinefunction(function) else waiting
+        return chosen  # type: ignore[no-any-return]
+
+    def _key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
+        return self._key(*args, **kwargs) if callable(self._key) else self._key
+
+    def _acquire(self, key: Key) -> Decision:
+        return _passed(self._limiter.acquire(key, self._cost, self._timeout))
+
+    async def _acquire_async(self, key: Key) -> Decision:
+        return _passed(await self._limiter.acquire_async(key, self._cost, self._timeout))
+
+
+def _passed(decision: Decision) -> Decision:
+    if not decision:
+        raise RateLimitExceeded(decision)
+    return decision

@@ -20,6 +20,7 @@ from tidegate._core import HeaderSend
 from tidegate._errors import ConfigurationError, StorageError
 from tidegate._limit import as_limits
 from tidegate._web.asgi_types import ASGIApp, Message, Receive, Scope, Send
+from tidegate._web.callables import check_application
 from tidegate._web.execution import AWAITING
 from tidegate._web.headers import PROBLEM_TYPE
 from tidegate._web.hooks import log
@@ -90,6 +91,9 @@ class RateLimitMiddleware:
     least 1 is charged. WebSockets that are exempt or have no key under ``"open"`` have no
     such limit.
 
+    With `enabled` false nothing is limited, nor is it where the environment variable
+    ``TIDEGATE_ENABLED`` is 0.
+
     With Redis, the application's lifespan begins with a connection to it (one line in the log
     says whether it answers; it need not), and ends with the connection closed, unless a
     `limiter` or an open store was given. Without a lifespan, as in a mounted application,
@@ -106,6 +110,8 @@ class RateLimitMiddleware:
         **options: Unpack[ASGIOptions],
     ) -> None:
         given, storage_options = _OPTIONS.read(options)
+        takes = ("scope", "receive", "send")
+        check_application(app, "ASGI", takes, "tidegate.wsgi.RateLimitMiddleware")
         self.app = app
         self._websockets = given.websockets
         self._exempt_methods = methods_of(given.exempt_methods)

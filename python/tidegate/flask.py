@@ -69,7 +69,6 @@ _HINTS = {
     "default_limits": "endpoint_limit=, or TIDEGATE_ENDPOINT_LIMIT",
     "application_limits": "limit=, or TIDEGATE_LIMIT",
     "storage_options": "TIDEGATE_STORAGE_OPTIONS, or the options themselves",
-    "enabled": "TIDEGATE_ENABLED",
 }
 _OPTIONS = OptionReader(FlaskOptions, {}, _HINTS)
 _VIEW_OPTIONS = OptionReader(FlaskViewOptions, {"cost": 1}, _HINTS)
@@ -154,6 +153,7 @@ class RateLimit:
             "limit": limit,
             "storage_options": storage_options or None,
         }
+        self.enabled = given.enabled is not False
         # Read here too, so that mistakes are told where they are made.
         self._settings_with({}, open_store=lambda storage, options: open_store("memory://", {}))
         self._exempt: list[Any] = []
@@ -423,6 +423,7 @@ class _LimitedApp:
         self._config = app.config
         self._extension = extension
         self._settings = settings
+        self._enabled = extension.enabled
         self._everywhere = (
             None
             if settings.limit is None
@@ -476,7 +477,9 @@ class _LimitedApp:
 
     def _applies_to(self, request: flask.Request) -> bool:
         return bool(
-            self._config["TIDEGATE_ENABLED"] and request.method not in self._settings.exempt_methods
+            self._enabled
+            and self._config["TIDEGATE_ENABLED"]
+            and request.method not in self._settings.exempt_methods
         )
 
     def _charge(self, limits: Checks, views: Sequence[_LimitedView], request: flask.Request) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate._web.callables import check_synchronous
+from tidegate._web.callables import check_application, check_synchronous
 from tidegate._web.execution import BLOCKING
 from tidegate._web.headers import PROBLEM_TYPE
 from tidegate._web.options import (
@@ -66,6 +66,8 @@ class RateLimitMiddleware:
             exempt_when=given.exempt_when,
             on_refused=given.on_refused,
         )
+        takes = ("environ", "start_response")
+        check_application(app, "WSGI", takes, "tidegate.asgi.RateLimitMiddleware")
         self.app = app
         self._exempt_methods = methods_of(given.exempt_methods)
         self.limiter, self._request_limiter = middleware_limiters(limit, given, storage_options)

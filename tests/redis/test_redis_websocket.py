@@ -32,9 +32,11 @@ def app(storage: str) -> RateLimitMiddleware:
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_two_servers_count_together(server: RedisServer, loop: str) -> None:
     answers = []
-    for _ in range(2):
+    for number in range(2):
+        # Each with a client of its own, as in another process.
+        uri = server.uri(f"{PATIENT}&client_name={loop}-{number}")
         with (
-            uvicorn_at(app(server.uri(PATIENT)), loop=loop, ws="websockets-sansio") as (host, port),
+            uvicorn_at(app(uri), loop=loop, ws="websockets-sansio") as (host, port),
             connect(f"ws://{host}:{port}/") as opened,
         ):
             for _ in range(2):

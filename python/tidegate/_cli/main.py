@@ -54,9 +54,10 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--algorithm", default="token-bucket", help="default: %(default)s")
     check.set_defaults(run=_check)
 
-    from tidegate._cli import doctor, shm
+    from tidegate._cli import doctor, key, shm
 
     doctor.register(commands)
+    key.register(commands)
     shm.register(commands)
     return parser
 

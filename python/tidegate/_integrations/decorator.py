@@ -116,6 +116,14 @@ class _Decorator:
         self._functions = functions
         self._of_django: Callable[[Any], Any] | None = None
 
+    @property
+    def __signature__(self) -> Any:
+        # Only a dependency's is asked for.
+        raise ConfigurationError(
+            "@rate_limit(...) was given to Depends(); accepted as a dependency is "
+            "Depends(tidegate.fastapi.RateLimit(...)), and @rate_limit(...) above a route"
+        )
+
     def __call__(self, view: Any) -> Any:
         references = reference_count(view)
         if "django.views" in sys.modules:

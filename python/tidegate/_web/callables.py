@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 
-__all__ = ["check_function", "check_synchronous", "is_async"]
+__all__ = ["check_application", "check_function", "check_synchronous", "is_async"]
 
 
 def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
@@ -28,6 +28,26 @@ def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
     except TypeError:
         raise ArgumentTypeError(
             f"{name} is {function!r}, which takes {signature}; expected {wanted}"
+        ) from None
+
+
+def check_application(app: Any, interface: str, takes: tuple[str, ...], other: str) -> None:
+    """Raises ArgumentTypeError for an application that is not of `interface`.
+
+    `takes` is what it is called with; `other` is the middleware for the other interface.
+    """
+    if not callable(app):
+        return
+    try:
+        signature = inspect.signature(app)
+    except (TypeError, ValueError):  # of functions in C
+        return
+    try:
+        signature.bind(*takes)
+    except TypeError:
+        raise ArgumentTypeError(
+            f"the application is {app!r}, which takes {signature}; expected one of {interface}, "
+            f"which takes {', '.join(takes)} (for the other interface there is {other})"
         ) from None
 
 

@@ -55,6 +55,7 @@ class RequestOptions(CommonOptions, StorageOptions, total=False):
 
     key: Callable[[Any], Any] | None
     cost: int | Callable[[Any], Any]
+    enabled: bool
     storage: StorageLike
     algorithm: str
     prefix: str
@@ -117,6 +118,8 @@ class ConfiguredStorage(StorageOptions, total=False):
 
 class FlaskOptions(ConfiguredOptions, ConfiguredStorage, total=False):
     """The options of tidegate.flask.RateLimit."""
+
+    enabled: bool | None
 
     endpoint_limit: LimitLike | Callable[..., Any] | None
     cost: int | Callable[[Any], Any] | None
@@ -260,6 +263,7 @@ def of_requests(options: Any) -> dict[str, Any]:
 
 _OF_LIMITERS = ("storage", "algorithm", "prefix", "clock")
 _OF_REQUESTS = (
+    "enabled",
     "key",
     "cost",
     "cost_after",

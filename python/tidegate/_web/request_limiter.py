@@ -24,6 +24,7 @@ from tidegate._web.execution import AWAITING, Awaiting, Blocking, Execution
 from tidegate._web.hooks import Hooks
 from tidegate._web.observers import observers
 from tidegate._web.refusal import service_answer
+from tidegate._web.switch import switch
 from tidegate.keys import peer
 
 __all__ = [
@@ -139,7 +140,8 @@ class RequestLimiter:
     value or an awaitable of it. Nothing that they raise or return wrongly gets out of
     check(): it is logged, and the request is decided by the policy `on_no_key`, by a cost of
     1, or as not exempt. A limit function that fails follows the policy of its DynamicLimit.
-    `methods` are those of requests that are charged at all, all where it is None. Raises
+    `methods` are those of requests that are charged at all, all where it is None; none are where
+    `enabled` is false, or the switch of the process is off. Raises
     ConfigurationError at construction for what is not accepted. Thread-safe.
     """
 
@@ -153,6 +155,7 @@ class RequestLimiter:
         cost_after: Callable[[Any, Any], Any] | None = None,
         exempt_when: Callable[[Any], Any] | None = None,
         methods: frozenset[str] | None = None,
+        enabled: bool = True,
         on_no_key: str = "address",
         on_refused: Callable[..., Any] | None = None,
         headers: Iterable[str],
@@ -162,6 +165,8 @@ class RequestLimiter:
         for name, function in (("key", key), ("exempt_when", exempt_when)):
             if function is not None:
                 check_function(name, function, ("the request",))
+        if not isinstance(enabled, bool):
+            raise ArgumentTypeError(f"enabled is {enabled!r}; expected True and False")
         if on_no_key not in NO_KEY_POLICIES:
             raise ConfigurationError(
                 f"on_no_key is {on_no_key!r}; expected {', '.join(map(repr, NO_KEY_POLICIES))}"
@@ -180,6 +185,7 @@ class RequestLimiter:
         self.cost: Any = cost
         self._exempt_when = exempt_when
         self._methods = methods
+        self._enabled = enabled
         self._on_no_key = on_no_key
         self._reads_peer = key is None and address is peer
         # Whether a request is asked for its key alone.
@@ -187,6 +193,7 @@ class RequestLimiter:
             limits is not None
             and isinstance(cost, int)
             and methods is None
+            and enabled
             and exempt_when is None
             and cost_after is None
             # Subclasses that override hit_async take the slow path.
@@ -204,7 +211,7 @@ class RequestLimiter:
         Where something must be awaited, it returns a coroutine of that; never under BLOCKING.
         """
         key: Any = _NOT_ASKED
-        if self._is_simple and not observers.times:
+        if self._is_simple and switch.on and not observers.times:
             key = peer_of(request) if self._reads_peer else None
             if key is None:
                 key = self._asked_key(request)
@@ -293,6 +300,8 @@ class RequestLimiter:
 
         `key` is what _asked_key() gave, where that was called already.
         """
+        if not (switch.on and self._enabled):
+            return None
         # A WebSocket is a GET that has no name for it.
         if self._methods is not None and getattr(request, "method", "GET") not in self._methods:
             return None

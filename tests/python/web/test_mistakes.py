@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import fastapi
 import flask
 import pytest
 import tidegate as tg
@@ -160,3 +161,18 @@ def test_what_could_be_a_password_is_in_no_message(uri):
         tg.Limiter("5/minute", storage=uri)
     assert not {"123", "456", "cret"} & set(str(caught.value).replace("'", " ").split())
     assert "se?" not in str(caught.value)
+
+
+def test_a_middleware_on_an_application_of_the_other_interface():
+    app = flask.Flask(__name__)
+    with pytest.raises(tg.ConfigurationError, match=r"one of ASGI.*tidegate\.wsgi\.RateLimitMid"):
+        tidegate.asgi.RateLimitMiddleware(app.wsgi_app, "5/minute")
+    with pytest.raises(tg.ConfigurationError, match=r"one of WSGI.*tidegate\.asgi\.RateLimitMid"):
+        tidegate.wsgi.RateLimitMiddleware(fastapi.FastAPI(), "5/minute")
+
+
+def test_a_decorator_as_a_dependency():
+    app = fastapi.FastAPI()
+    wrong = fastapi.Depends(tg.rate_limit("5/minute"))
+    with pytest.raises(tg.ConfigurationError, match=r"Depends\(tidegate\.fastapi\.RateLimit"):
+        app.get("/", dependencies=[wrong])(lambda: "ok")

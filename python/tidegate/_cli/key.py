@@ -1,0 +1,92 @@
+"""``tidegate key``: how one client stands with a limit, and to let it begin anew."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from tidegate._core import RedisStore, ShmStore
+from tidegate._errors import ConfigurationError
+from tidegate._limiter import Limiter
+
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["register"]
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the subcommand ``key`` to those of the command line."""
+    key = commands.add_parser("key", help="look at what one client has used, and reset it")
+    actions = key.add_subparsers(metavar="ACTION", required=True)
+    show = actions.add_parser("show", help="what is left to a key, and when there is more")
+    reset = actions.add_parser("reset", help="forget what a key has used")
+    for parser, run in ((show, _show), (reset, _reset)):
+        parser.add_argument("storage", metavar="STORAGE", help="such as redis://HOST, shm://NAME")
+        parser.add_argument("limit", metavar="LIMIT", help="as the service has it: '100/minute'")
+        parser.add_argument("key", metavar="KEY", help="what its key function returns")
+        parser.add_argument("--algorithm", default="token-bucket", help="default: %(default)s")
+        parser.add_argument("--prefix", default="tg", help="default: %(default)s")
+        parser.add_argument(
+            "--scope",
+            help="of a route: its scope=, or MODULE.FUNCTION; of limits for all of Flask and "
+            "Django 'app' and 'project'; none for other middleware",
+        )
+        parser.set_defaults(run=run)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    decision = _reached(arguments).peek(arguments.key)
+    if _is_unreachable(decision.degraded):
+        return 1
+    print(f"{arguments.key}: {decision.remaining} of {decision.limit} left of {decision.rule}")
+    if not decision.allowed:
+        print(f"refused for {decision.retry_after:g} s")
+    if decision.reset_after:
+        print(f"as if untouched in {decision.reset_after:g} s")
+    return 0
+
+
+def _reset(arguments: argparse.Namespace) -> int:
+    limiter = _reached(arguments)
+    limiter.reset(arguments.key)
+    if _is_unreachable(limiter.peek(arguments.key).degraded):
+        return 1
+    print(f"{arguments.key} begins anew")
+    return 0
+
+
+def _reached(arguments: argparse.Namespace) -> Limiter:
+    storage: str = arguments.storage
+    scheme, _, rest = storage.partition("://")
+    if scheme == "shm":
+        name = rest.partition("?")[0]
+        # Opening would make it.
+        if not os.path.lexists(ShmStore.path_of(name)):
+            raise ConfigurationError(
+                f"there is no shared memory {name!r}; expected one that `tidegate shm list` "
+                "names, or an absolute path"
+            )
+    elif scheme == "memory":
+        raise ConfigurationError(
+            "the storage is memory://, which no other process can see; expected those of "
+            "shm:// and redis://"
+        )
+    prefix = arguments.prefix
+    limiter = Limiter(
+        arguments.limit,
+        storage=storage,
+        algorithm=arguments.algorithm,
+        prefix=f"{prefix}:{arguments.scope}" if arguments.scope else prefix,
+    )
+    if isinstance(limiter.storage, RedisStore):
+        limiter.storage.ping()  # a first call would not wait for the connection
+    return limiter
+
+
+def _is_unreachable(degraded: bool) -> bool:
+    if degraded:
+        import sys
+
+        print("tidegate: the server does not answer", file=sys.stderr)
+    return degraded

@@ -1,0 +1,35 @@
+"""Whether requests are limited at all: the environment variable TIDEGATE_ENABLED, and tests."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from tidegate._errors import ConfigurationError
+
+__all__ = ["VARIABLE", "Switch", "switch"]
+
+VARIABLE = "TIDEGATE_ENABLED"
+_ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+log = logging.getLogger("tidegate")
+
+
+class Switch:
+    """One for the process. `on` may change at any time."""
+
+    __slots__ = ("on",)
+
+    def __init__(self, text: str | None) -> None:
+        """`text` is that of the environment variable; raises ConfigurationError for others."""
+        self.on = text is None or text.lower() in _ON
+        if not self.on and str(text).lower() not in _OFF:
+            raise ConfigurationError(
+                f"the environment variable {VARIABLE} is {text!r}; expected "
+                f"{', '.join((*_ON, *_OFF))}"
+            )
+        if not self.on:
+            log.warning("rate limiting: nothing is limited, as %s=%s says", VARIABLE, text)
+
+
+switch = Switch(os.environ.get(VARIABLE))

@@ -1,0 +1,91 @@
+"""What the tests of a service need: limits off, and assertions about responses.
+
+    @pytest.fixture(autouse=True)
+    def no_limits():
+        with tidegate.testing.limits_off():
+            yield
+
+    def test_login_is_limited(client):
+        with tidegate.testing.limits_on():
+            ...
+            assert_refused(client.post("/login"))
+
+The environment variable ``TIDEGATE_ENABLED=0`` switches all limits of requests off as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from tidegate._web.switch import switch
+
+__all__ = ["assert_allowed", "assert_refused", "limits_off", "limits_on"]
+
+
+@contextlib.contextmanager
+def limits_off() -> Iterator[None]:
+    """Limits no request of the process, in any adapter, and charges none.
+
+    A Limiter that is called directly decides as ever. For tests, which run one at a time.
+    """
+    with _switched(on=False):
+        yield
+
+
+@contextlib.contextmanager
+def limits_on() -> Iterator[None]:
+    """Limits requests also within limits_off(), and where TIDEGATE_ENABLED says otherwise."""
+    with _switched(on=True):
+        yield
+
+
+@contextlib.contextmanager
+def _switched(*, on: bool) -> Iterator[None]:
+    before = switch.on
+    switch.on = on
+    try:
+        yield
+    finally:
+        switch.on = before
+
+
+def assert_refused(
+    response: Any, *, limit: str | None = None, retry_after: int | None = None
+) -> None:
+    """Asserts that a limit refused the request of `response`, one of any framework or client.
+
+    `limit` is the name of the limit, `retry_after` the whole seconds, where they are to be
+    checked.
+    """
+    status, told = _status(response), _told(response)
+    assert status == 429, f"expected a refusal, a 429, and got a {status} ({told})"
+    if limit is not None:
+        name = response.headers.get("RateLimit", "")
+        quoted = '"' + limit.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        assert quoted in name, f"expected a refusal of the limit {limit!r}, and got {told}"
+    if retry_after is not None:
+        wait = response.headers.get("Retry-After")
+        assert wait == str(retry_after), f"expected a wait of {retry_after} s, and got {wait} s"
+
+
+def assert_allowed(response: Any) -> None:
+    """Asserts that no limit refused the request of `response`, whatever its status is else."""
+    status = _status(response)
+    assert status != 429, f"expected no refusal, and got a 429 ({_told(response)})"
+
+
+def _status(response: Any) -> int:
+    for name in ("status_code", "status"):
+        status = getattr(response, name, None)
+        if isinstance(status, int):
+            return status
+    raise AssertionError(
+        f"expected a response with a status and headers, and got {response!r} of type "
+        f"{type(response).__name__}"
+    )
+
+
+def _told(response: Any) -> str:
+    return f"RateLimit: {response.headers.get('RateLimit', 'none')}"

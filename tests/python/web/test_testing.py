@@ -1,0 +1,121 @@
+"""tidegate.testing and the switches: no limit applies, in any adapter, and none is charged."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import fastapi
+import flask
+import pytest
+import tidegate as tg
+import tidegate.asgi
+import tidegate.fastapi
+import tidegate.flask
+from starlette.testclient import TestClient
+from tidegate._web.switch import Switch
+from tidegate.testing import assert_allowed, assert_refused, limits_off, limits_on
+
+
+def asgi(**options):
+    app = fastapi.FastAPI()
+    app.get("/")(lambda: "ok")
+    app.add_middleware(tidegate.asgi.RateLimitMiddleware, limit="1/minute", **options)
+    return TestClient(app)
+
+
+def decorated(**options):
+    app = fastapi.FastAPI()
+    app.get("/")(tg.rate_limit("1/minute", **options)(lambda: "ok"))
+    return TestClient(app)
+
+
+def dependency(**options):
+    app = fastapi.FastAPI()
+    limited = fastapi.Depends(tidegate.fastapi.RateLimit("1/minute", **options))
+    app.get("/", dependencies=[limited])(lambda: "ok")
+    return TestClient(app)
+
+
+def extension(**options):
+    app = flask.Flask(__name__)
+    tidegate.flask.RateLimit(app, "1/minute", **options)
+    app.get("/")(lambda: "ok")
+    return app.test_client()
+
+
+@pytest.fixture(params=[asgi, decorated, dependency, extension], ids=lambda make: make.__name__)
+def make(request):
+    return lambda **options: request.param(clock=tg.ManualClock(), **options)
+
+
+def test_limits_off_and_on(make):
+    client = make()
+    with limits_off():
+        for _ in range(3):
+            response = client.get("/")
+            assert_allowed(response)
+            assert "RateLimit" not in response.headers
+        with limits_on():
+            # Nothing was charged.
+            assert_allowed(client.get("/"))
+            assert_refused(client.get("/"), limit="1/minute", retry_after=60)
+        assert_allowed(client.get("/"))
+    assert_refused(client.get("/"))
+
+
+def test_enabled(make):
+    client = make(enabled=False)
+    assert [client.get("/").status_code for _ in range(3)] == [200, 200, 200]
+    assert make(enabled=True).get("/").status_code == 200
+
+
+def test_what_enabled_is_not():
+    for wrong in ("no", 0):
+        with pytest.raises(tg.ConfigurationError, match=f"enabled is {wrong!r}"):
+            tg.rate_limit("1/minute", enabled=wrong)(lambda: None)
+
+
+def test_assertions_say_what_came():
+    response = SimpleNamespace(status_code=200, headers={"RateLimit": '"9/minute";r=8;t=7'})
+    with pytest.raises(AssertionError, match=r"got a 200 \(RateLimit: \"9/minute\";r=8"):
+        assert_refused(response)
+    response.status_code = 429
+    with pytest.raises(AssertionError, match="expected no refusal"):
+        assert_allowed(response)
+    with pytest.raises(AssertionError, match="refusal of the limit '5/hour'"):
+        assert_refused(response, limit="5/hour")
+    with pytest.raises(AssertionError, match="expected a wait of 5 s, and got None"):
+        assert_refused(response, retry_after=5)
+    with pytest.raises(AssertionError, match="expected a response"):
+        assert_refused("no response")
+
+
+@pytest.mark.parametrize(("text", "on"), [(None, True), ("1", True), ("off", False), ("0", False)])
+def test_the_environment_variable(text, on):
+    assert Switch(text).on is on
+
+
+def test_a_process_with_the_environment_variable_limits_nothing():
+    code = (
+        "import tidegate.wsgi as w; app = w.RateLimitMiddleware(lambda e, s: ['ok'], '1/minute');"
+        "e = {'REQUEST_METHOD': 'GET', 'REMOTE_ADDR': '203.0.113.9'};"
+        "print([app(dict(e), lambda *a: None) for _ in range(3)])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TIDEGATE_ENABLED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.strip() == "[['ok'], ['ok'], ['ok']]"
+    assert "nothing is limited" in done.stderr
+
+
+def test_another_value_of_the_environment_variable_is_refused():
+    with pytest.raises(tg.ConfigurationError, match="TIDEGATE_ENABLED is 'maybe'; expected "):
+        Switch("maybe")
