@@ -67,7 +67,7 @@ def test_an_async_function_that_calls_out() -> None:
 
 
 def test_a_wrong_key_or_cost_is_said_at_once() -> None:
-    with pytest.raises(tg.ConfigurationError, match="expected is"):
+    with pytest.raises(tg.ConfigurationError, match="expected"):
         limiter().acquired("")
-    with pytest.raises(tg.ConfigurationError, match="expected is"):
+    with pytest.raises(tg.ConfigurationError, match="expected"):
         limiter().acquired("k", cost=0)
