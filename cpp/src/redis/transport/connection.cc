@@ -28,7 +28,7 @@ constexpr milliseconds kSilence{1000};
 // After so long without traffic it is looked at before it is used.
 constexpr milliseconds kIdle{1000};
 // How long another thread may take to write a request or to read a reply that is there.
-constexpr milliseconds kGrace{20};
+constexpr milliseconds kGrace{100};
 
 }  // namespace
 
