@@ -92,8 +92,10 @@ void Store::GiveBack(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
   }
 }
 
+// NOLINTBEGIN(performance-unnecessary-value-param): overrides keep both functions.
 std::optional<Decision> Store::Submit(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                                       const Moment& moment, Clock clock, Outcomes* outcomes, Done) {
+  // NOLINTEND(performance-unnecessary-value-param)
   const auto now = [&] { return clock ? clock() : moment.now_ns; };
   switch (op) {
     case Op::kHit:
