@@ -118,10 +118,10 @@ class Cluster::Nodes final : public std::enable_shared_from_this<Nodes> {
 };
 
 struct Cluster::Nodes::Node {
-  Node(RedisOptions options, const std::shared_ptr<IoThread>& io)
+  Node(const RedisOptions& options, const std::shared_ptr<IoThread>& io)
       : host(options.host),
         port(options.port),
-        connection(std::make_shared<Connection>(std::move(options), io)) {}
+        connection(std::make_shared<Connection>(options, io)) {}
   ~Node() { connection->Stop(); }
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
@@ -236,7 +236,7 @@ Cluster::Nodes::NodePtr Cluster::Nodes::FindOrMake(
   RedisOptions own = options_;
   own.host = std::string(host);
   own.port = port;
-  const auto node = std::make_shared<Node>(std::move(own), io_);
+  auto node = std::make_shared<Node>(own, io_);
   node->connection->Start();
   return node;
 }
