@@ -52,7 +52,7 @@ if op == 'hit' then
     local state = plan[i][3]
     -- A charged plan may hold limits in shadow that have no room.
     local charged = charge and state.allowed
-    if charged or state.rescaled or (state.behind and confirmed) then
+    if charged or (state.behind and confirmed) then
       plan[i][1].write(KEYS[i], plan[i][2], now_s, now_n, state, charged)
     end
   end

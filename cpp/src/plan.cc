@@ -45,10 +45,11 @@ Plan::Charged Plan::For(Keys keys, Costs costs) const {
       charged.charge_of.push_back(static_cast<uint32_t>(same - charged.charges.begin()));
       if (same == charged.charges.end()) {
         charged.charges.push_back({keys[i], &limit, costs[i]});
-      } else {
+      } else if (same->limit->limit.shadow() && !limit.limit.shadow()) {
+        *same = {keys[i], &limit, costs[i]};
+      } else if (same->limit->limit.shadow() == limit.limit.shadow()) {
         const int64_t room = std::numeric_limits<int64_t>::max() - same->cost;
         same->cost += std::min(room, costs[i]);
-        if (same->limit->limit.shadow()) same->limit = &limit;
       }
     }
   }

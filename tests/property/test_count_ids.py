@@ -138,13 +138,53 @@ def test_refunds_and_resets_reach_a_count_that_another_number_wrote() -> None:
     assert new.peek("k").remaining == 30
 
 
-def test_a_lowered_bucket_is_full_and_not_overfull() -> None:
+def test_what_a_lowered_bucket_has_used_beyond_its_burst_stays_used() -> None:
     clock, (old, new) = limiters("memory://", "token-bucket", 100, 10)
     old.hit("k", 100)
-    refused = new.hit("k")
-    assert refused.retry_after == 6.0
-    clock.advance(6)
+    # 91 units, at the rate of the number that charged them.
+    assert new.hit("k").retry_after == 54.6
+    assert old.peek("k").remaining == 0
+    clock.advance(54.6)
     assert new.hit("k")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(("high", "low"), [(100, 50), (100, 1), (100, 0), (99, 7)])
+def test_refusals_by_a_lower_number_give_nothing_back_to_a_higher_one(
+    algorithm: str, high: int, low: int
+) -> None:
+    """Two numbers are in use at once in every rolling deployment."""
+    _, (upper, lower) = limiters("memory://", algorithm, high, low)
+    admitted = 0
+    for _ in range(5):
+        while upper.allow("k"):
+            admitted += 1
+        assert not lower.hit("k")
+        assert not lower.hit("k", 3)
+    assert admitted == high
+
+
+def test_a_smaller_burst_in_shadow_gives_nothing_back() -> None:
+    clock = tg.ManualClock(NOW)
+    enforced = tg.Limiter(tg.Limit("10/day", id="api"), clock=clock)
+    trial = tg.Limiter(
+        tg.Limit("10/day burst 2", id="api", shadow=True), storage=enforced.storage, clock=clock
+    )
+    admitted = 0
+    for _ in range(50):
+        admitted += enforced.allow("k")
+        trial.hit("k")
+    assert admitted <= 10
+
+
+def test_a_clock_that_went_back_locks_nobody_out_for_more_than_ten_periods() -> None:
+    clock, (limiter,) = limiters("memory://", "token-bucket", 5)
+    limiter.hit("k", 5)
+    clock.advance(-86_400)
+    refused = limiter.hit("k")
+    assert refused.retry_after <= 600
+    clock.advance(refused.retry_after)
+    assert limiter.hit("k")
 
 
 def test_of_one_id_a_limiter_has_one_number() -> None:

@@ -59,7 +59,7 @@ def test_a_client_that_nobody_holds_is_let_go(server: RedisServer) -> None:
 )
 def test_a_server_is_named_without_its_password(uri: str, server: str) -> None:
     store = tg.Limiter("1/minute", storage=uri).storage
-    assert getattr(store, "server", None) == server
+    assert store.name == server
 
 
 def test_a_service_says_where_it_counts(caplog: pytest.LogCaptureFixture) -> None:

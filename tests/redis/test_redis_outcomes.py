@@ -144,3 +144,65 @@ def test_by_the_servers_time_usage_stays_too(server: RedisServer) -> None:
     )
     assert [old.hit("k").allowed for _ in range(11)] == [True] * 10 + [False]
     assert new.peek("k").remaining == 990
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(("high", "low"), [(100, 50), (100, 1), (100, 0)])
+def test_refusals_by_a_lower_number_give_nothing_back_to_a_higher_one(
+    server: RedisServer, algorithm: str, high: int, low: int
+) -> None:
+    upper, lower = (
+        tg.Limiter(
+            tg.Limit(count, 3600, algorithm=algorithm, id="api"), storage=server.uri(PATIENT)
+        )
+        for count in (high, low)
+    )
+    admitted = 0
+    for _ in range(3):
+        while upper.allow("k"):
+            admitted += 1
+        assert not lower.hit("k")
+    assert admitted in (high, high + 1)  # an hour gives little back meanwhile
+    assert upper.stats().script_errors == lower.stats().script_errors == 0
+    assert upper.stats().degraded == lower.stats().degraded == 0
+
+
+@pytest.mark.parametrize(("before", "after"), [(10**6, 10), (10**6, 1), (7, 10**6), (999_983, 7)])
+@pytest.mark.parametrize("period", [60, 86_400, 365 * 86_400])
+def test_numbers_that_are_far_apart_are_converted(
+    server: RedisServer, before: int, after: int, period: int
+) -> None:
+    clock = tg.ManualClock(NOW)
+    said = []
+    for storage in (server.uri(f"{PATIENT}&clock=client&deny_cache_max=0"), "memory://"):
+        old = tg.Limiter(tg.Limit(before, period, id="api"), storage=storage, clock=clock)
+        new = tg.Limiter(tg.Limit(after, period, id="api"), storage=old.storage, clock=clock)
+        assert old.hit("k", before)
+        decisions = [new.hit("k"), new.peek("k"), old.hit("k")]
+        assert not any(decision.degraded for decision in decisions)
+        said.append([(each.allowed, each.remaining) for each in decisions])
+        assert new.stats().script_errors == 0
+    assert said[0] == said[1]
+
+
+def test_a_raised_log_helps_at_once(server: RedisServer) -> None:
+    few, many = (
+        tg.Limiter(
+            tg.Limit(count, 3600, algorithm="sliding-log", id="api"), storage=server.uri(PATIENT)
+        )
+        for count in (3, 10)
+    )
+    assert [few.hit("k").allowed for _ in range(5)] == [True] * 3 + [False] * 2
+    assert many.hit("k").remaining == 6
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_refund_by_a_lower_number_gives_all_of_it_back(
+    server: RedisServer, algorithm: str
+) -> None:
+    for storage in (server.uri(PATIENT), "memory://"):
+        high = tg.Limiter(tg.Limit(20, 3600, algorithm=algorithm, id="api"), storage=storage)
+        low = tg.Limiter(tg.Limit(3, 3600, algorithm=algorithm, id="api"), storage=high.storage)
+        assert high.hit("k", 15)
+        low.refund("k", 10)
+        assert high.peek("k").remaining == 15

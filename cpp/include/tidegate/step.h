@@ -16,8 +16,7 @@
 //   sliding-window   end of the window after          current << 32 | previous
 //
 // A bucket of a limit with an id keeps in the upper half of w1 the count that wrote it, so that
-// another count can read it: what is used is the same number of units then. One that refuses is
-// about to write it anew, which Decision::behind tells too.
+// another count can read it: what is used is the same number of units then.
 //
 // That w0 means the same for all of them is what lets a table reclaim cells
 // without knowing the limits behind them. w0 == 0 is the fresh state; w1 is then
@@ -68,6 +67,10 @@ int64_t Refundable(const Limit& limit, const CellState& state, int64_t now_ns);
 // The decision a hit of `cost` would get, with `remaining` and `reset_after` as
 // they are without it.
 Decision Peek(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost);
+
+// How far a state of a bucket with an id may lie ahead, since another number may have written it;
+// beyond that the clock went back.
+int64_t MostAheadNs(const Limit& limit);
 
 // The bucket's step alone, inline: the hottest code of the library. What it finds
 // is left in words of their own, which a caller that inlines this keeps in

@@ -223,45 +223,96 @@ int64_t MoreAfterOfSliding(const Decision& d) {
   return current == 0 ? 0 : WeightFalls(*d.limit, d.used_ns, current, most_used);
 }
 
+// ------------------------------------------------- buckets of limits with an id
+
 constexpr int kCountBits = 32;
+// A state that another number wrote may lie further ahead than this one's burst. Beyond so many
+// periods it is the clock that went back.
+constexpr int64_t kMostPeriodsAhead = 10;
 
-// The state of a bucket as its limit would have written it.
-CellState ReadBucket(const Limit& limit, const CellState& state, int64_t now_ns) {
-  if (!limit.keeps_count() || state.w0 == 0) return state;
-  const auto count = static_cast<int64_t>(state.w1 >> kCountBits);
-  const uint64_t fraction = state.w1 & ((uint64_t{1} << kCountBits) - 1);
-  if (count == limit.count()) return {state.w0, fraction};
-  const int64_t used_ns = static_cast<int64_t>(state.w0) - now_ns;
-  if (used_ns < 0 || count == 0 || limit.count() == 0) return {state.w0, 0};
-  // The same units of another emission interval, exactly; what has no place in the fraction is
-  // rounded up, as all that refuses.
-  const uint128 denominator = Wide(count / std::gcd(count, limit.period_ns()));
-  const uint128 used = (Wide(used_ns) * denominator + fraction) * Wide(count);
-  const uint128 divisor = denominator * Wide(limit.count());
-  const uint128 ns = used / divisor;
-  if (ns >= Wide(kMaxInstantNs - now_ns)) return {static_cast<uint64_t>(kMaxInstantNs), 0};
-  const uint128 parts = (used % divisor * Wide(limit.denominator()) + divisor - 1) / divisor;
-  const auto whole = static_cast<uint64_t>(now_ns + Narrow(ns));
-  if (parts == Wide(limit.denominator())) return {whole + 1, 0};
-  return {whole, absl::Uint128Low64(parts)};
-}
+// What a bucket that keeps its count has used: `parts` of 1 / `denominator` ns, by the emission
+// interval of `count`, of which one unit takes `unit` parts.
+struct Kept {
+  int64_t count;
+  uint128 divisor;  // of count and period
+  uint128 denominator;
+  uint128 unit;
+  uint128 parts;
+};
 
-CellState WriteBucket(const Limit& limit, const CellState& state) {
-  if (!limit.keeps_count()) return state;
-  return {state.w0, static_cast<uint64_t>(limit.count()) << kCountBits | state.w1};
-}
-
-CellState RefundBucket(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost) {
-  // More than the burst is the burst: the key is then as if fresh.
-  const Interval back = CostInterval(limit, std::min(cost, limit.burst()));
-  int64_t ns = static_cast<int64_t>(state.w0) - back.ns;
-  int64_t fraction = static_cast<int64_t>(state.w1) - back.fraction;
-  if (fraction < 0) {
-    fraction += limit.denominator();
-    --ns;
+Kept ReadKept(const Limit& limit, const CellState& state, int64_t now_ns) {
+  const uint64_t written = state.w1 >> kCountBits;
+  const bool fresh = state.w0 < static_cast<uint64_t>(now_ns) || state.w0 == 0 || written == 0;
+  const int64_t count = fresh ? std::max<int64_t>(1, limit.count()) : static_cast<int64_t>(written);
+  const int64_t divisor = std::gcd(count, limit.period_ns());
+  Kept kept{count, Wide(divisor), Wide(count / divisor), Wide(limit.period_ns() / divisor), 0};
+  if (!fresh) {
+    kept.parts = Wide(static_cast<int64_t>(state.w0) - now_ns) * kept.denominator +
+                 (state.w1 & ((uint64_t{1} << kCountBits) - 1));
   }
-  if (ns < now_ns) return {static_cast<uint64_t>(now_ns), 0};
-  return {static_cast<uint64_t>(ns), static_cast<uint64_t>(fraction)};
+  return kept;
+}
+
+CellState WriteKept(int64_t count, uint128 denominator, uint128 parts, int64_t now_ns) {
+  const uint128 ns = std::min(parts / denominator, Wide(kMaxInstantNs - now_ns));
+  const auto instant = static_cast<uint64_t>(now_ns + Narrow(ns));
+  return {std::max<uint64_t>(instant, 1),
+          static_cast<uint64_t>(count) << kCountBits | absl::Uint128Low64(parts % denominator)};
+}
+
+// As StepBucket(). A refusal writes nothing: what another number has written stays, and is given
+// back at the rate of that, until a call passes.
+Decision StepKept(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
+                  CellState* next) {
+  const Kept kept = ReadKept(limit, state, now_ns);
+  const uint128 denominator = Wide(limit.denominator());
+  const uint128 unit = Wide(limit.numerator());
+  const uint128 depth = Wide(limit.burst()) * unit;
+  const uint128 divisor = Wide(std::max<int64_t>(1, limit.count())) / denominator;
+  // The same units, in parts of this limit's interval; rounded up, as all that refuses.
+  uint128 used = (kept.parts * kept.divisor + divisor - 1) / divisor;
+  // How long the other number takes to give so many parts back.
+  constexpr int64_t kLongest = Limit::kMaxPeriodNs;
+  const auto wait = [&](uint128 parts) {
+    if (parts > uint128(kLongest) * denominator) return kLongest;
+    return Narrow((parts * divisor + Wide(kept.count) - 1) / Wide(kept.count));
+  };
+  Decision d;
+  d.limit = &limit;
+  *next = state;
+  if (kept.parts / kept.denominator > Wide(MostAheadNs(limit) + kClockToleranceNs)) {
+    d.behind = true;
+    used = depth;
+    *next = WriteKept(limit.count(), denominator, used, now_ns);
+  }
+  const uint128 asked = cost <= limit.burst() ? Wide(cost) * unit : depth + 1;
+  d.allowed = used + asked <= depth;
+  if (d.allowed) {
+    if (limit.algorithm() == Algorithm::kLeakyBucket) {
+      d.delay_ns = Narrow((used + denominator - 1) / denominator);
+    }
+    used += asked;
+    *next = WriteKept(limit.count(), denominator, used, now_ns);
+    d.reset_after_ns = Narrow((used + denominator - 1) / denominator);
+  } else {
+    d.retry_after_ns =
+        cost > limit.burst() ? Decision::kNever : std::max<int64_t>(1, wait(used + asked - depth));
+    d.reset_after_ns = Narrow((kept.parts + kept.denominator - 1) / kept.denominator);
+    const uint128 kept_units = used >= depth ? Wide(limit.burst()) : (used + unit - 1) / unit;
+    if (kept_units > 0) d.known_more_ns = wait(used - (kept_units - 1) * unit);
+  }
+  const uint128 shown = std::min(used, depth);
+  d.used_ns = Narrow(shown / denominator);
+  d.used_fraction = Narrow(shown % denominator);
+  return d;
+}
+
+// In the numbers that wrote the state.
+CellState RefundKept(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost) {
+  const Kept kept = ReadKept(limit, state, now_ns);
+  if (kept.parts == 0) return state;
+  const uint128 back = Wide(cost) * kept.unit;
+  return WriteKept(kept.count, kept.denominator, kept.parts > back ? kept.parts - back : 0, now_ns);
 }
 
 }  // namespace
@@ -276,6 +327,11 @@ Interval CostInterval(const Limit& limit, int64_t cost) {
   return {Narrow(total / Wide(limit.denominator())), Narrow(total % Wide(limit.denominator()))};
 }
 
+int64_t MostAheadNs(const Limit& limit) {
+  const uint128 longest = Wide(std::max(limit.period_ns(), limit.depth_ns())) * kMostPeriodsAhead;
+  return Narrow(std::min(longest, Wide(Limit::kMaxPeriodNs)));
+}
+
 Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
               CellState* next) {
   switch (limit.algorithm()) {
@@ -284,40 +340,44 @@ Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_
     case Algorithm::kSlidingWindow:
       return StepSliding(limit, state, now_ns, cost, next);
     default: {
+      if (limit.keeps_count()) return StepKept(limit, state, now_ns, cost, next);
       BucketOutcome outcome;
-      const CellState found = ReadBucket(limit, state, now_ns);
       // No cost is within a burst of none.
       const int64_t asked = limit.burst() == 0 ? 2 : cost;
-      StepBucket(limit, found.w0, found.w1, now_ns, asked, outcome);
+      StepBucket(limit, state.w0, state.w1, now_ns, asked, outcome);
       *next = state;
-      if (outcome.allowed || outcome.behind) {
-        *next = WriteBucket(limit, {outcome.next_w0, outcome.next_w1});
-      } else if (found.w0 > static_cast<uint64_t>(now_ns) && WriteBucket(limit, found) != state) {
-        // Written anew, so that from here on it is given back at this limit's rate.
-        outcome.behind = true;
-        *next = WriteBucket(limit, found);
-      }
+      if (outcome.allowed || outcome.behind) *next = {outcome.next_w0, outcome.next_w1};
       return MakeDecision(limit, outcome);
     }
   }
 }
 
 CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost) {
-  if (IsBucket(limit.algorithm())) {
-    const CellState found = ReadBucket(limit, state, now_ns);
-    if (!IsUsed(limit, found, now_ns)) return state;
-    return WriteBucket(limit, RefundBucket(limit, found, now_ns, cost));
-  }
+  if (limit.keeps_count()) return RefundKept(limit, state, now_ns, cost);
   if (!IsUsed(limit, state, now_ns)) return state;
+  if (IsBucket(limit.algorithm())) {
+    // More than the burst is the burst: the key is then as if fresh.
+    const Interval back = CostInterval(limit, std::min(cost, limit.burst()));
+    int64_t ns = static_cast<int64_t>(state.w0) - back.ns;
+    int64_t fraction = static_cast<int64_t>(state.w1) - back.fraction;
+    if (fraction < 0) {
+      fraction += limit.denominator();
+      --ns;
+    }
+    if (ns < now_ns) return {static_cast<uint64_t>(now_ns), 0};
+    return {static_cast<uint64_t>(ns), static_cast<uint64_t>(fraction)};
+  }
   const bool fixed = limit.algorithm() == Algorithm::kFixedWindow;
   Counts c = fixed ? ReadFixed(limit, state, now_ns) : ReadSliding(limit, state, now_ns);
   c.current -= std::min(cost, c.current);
   return fixed ? WriteFixed(c) : WriteSliding(limit, c);
 }
 
-int64_t Refundable(const Limit& limit, const CellState& written, int64_t now_ns) {
-  const CellState state =
-      IsBucket(limit.algorithm()) ? ReadBucket(limit, written, now_ns) : written;
+int64_t Refundable(const Limit& limit, const CellState& state, int64_t now_ns) {
+  if (limit.keeps_count()) {
+    const Kept kept = ReadKept(limit, state, now_ns);
+    return Narrow((kept.parts + kept.unit - 1) / kept.unit);
+  }
   if (!IsUsed(limit, state, now_ns)) return 0;
   if (limit.algorithm() == Algorithm::kFixedWindow) return ReadFixed(limit, state, now_ns).current;
   if (limit.algorithm() == Algorithm::kSlidingWindow) {

@@ -139,10 +139,13 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
     words->Add(limit.depth_fraction());
     words->Add(limit.denominator());
     words->Add(charge.cost > limit.burst() ? 1 : 0);
-    const Interval interval = CostInterval(limit, std::min(charge.cost, limit.burst()));
+    const bool gives_back = request.op != "hit" && request.op != "peek";
+    const int64_t most = limit.keeps_count() && gives_back ? Limit::kMaxKeptCount : limit.burst();
+    const Interval interval = CostInterval(limit, std::min(charge.cost, most));
     words->AddInstant(interval.ns);
     words->Add(interval.fraction);
     words->Add(limit.keeps_count() ? limit.count() : 0);
+    words->AddInstant(limit.keeps_count() ? MostAheadNs(limit) : 0);
     return;
   }
   words->AddInstant(limit.period_ns());
@@ -153,16 +156,20 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
     words->Add(months);
   }
   words->Add(limit.count());
-  // Beyond the count is beyond the count; scripts count exactly below 2^53 only.
-  words->Add(std::min(charge.cost, limit.count() + 1));
+  // Beyond the count is beyond the count, but for what another number has charged; scripts count
+  // exactly below 2^53 only.
+  const bool charges = request.op == "hit" || request.op == "peek";
+  words->Add(std::min(charge.cost, charges ? limit.count() + 1 : Limit::kMaxCount));
   if (part == 3) words->AddInstant(request.admitted_ns);
 }
 
 CellState CellOf(const Limit& limit, const std::array<int64_t, 6>& state) {
   CellState cell{static_cast<uint64_t>(state[0] * kSecond + state[1]),
                  static_cast<uint64_t>(state[2])};
-  // The script has read it by this limit's own count.
-  if (limit.keeps_count()) cell.w1 |= static_cast<uint64_t>(limit.count()) << 32;
+  if (limit.keeps_count()) {
+    cell.w1 = (static_cast<uint64_t>(state[2]) & 0xffffffff) | static_cast<uint64_t>(state[3])
+                                                                   << 32;
+  }
   if (limit.algorithm() == Algorithm::kSlidingWindow) {
     cell.w1 = static_cast<uint64_t>(state[2]) << 32 | static_cast<uint64_t>(state[3]);
   }
@@ -400,6 +407,8 @@ std::optional<CellState> Scripts::Steppable(const Charge& charge, const Answer& 
   const Limit& limit = charge.limit->limit;
   const auto& state = answer.states[index];
   if (limit.algorithm() == Algorithm::kConcurrency) return std::nullopt;
+  // A full log says nothing to another number of its id.
+  if (IsLog(limit.algorithm()) && !limit.id().empty()) return std::nullopt;
   if (limit.algorithm() != Algorithm::kSlidingLog) return CellOf(limit, state);
   // A full log: the instants at which one unit ends, and the last.
   if (charge.cost != 1 || state[2] != limit.count()) return std::nullopt;

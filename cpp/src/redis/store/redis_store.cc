@@ -72,6 +72,11 @@ RedisValue ValueOf(const redisReply& reply) {
   }
 }
 
+bool KeepsCount(absl::Span<const Charge> plan) {
+  return std::any_of(plan.begin(), plan.end(),
+                     [](const Charge& charge) { return charge.limit->limit.keeps_count(); });
+}
+
 // The part of a limit that the fallback counts for.
 absl::StatusOr<Limit> ShareOf(const Limit& whole, double share) {
   const auto part = [&](int64_t n) {
@@ -335,6 +340,12 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
     d.at_ns = answer->now_ns;
     // The script has refused; a window that is moved back may have room.
     if (d.behind && d.allowed && op == Op::kHit) Refuse(&d, std::max<int64_t>(d.reset_after_ns, 1));
+    const bool differs = !d.behind && d.allowed != answer->allowed;
+    if (differs && KeepsCount(plan)) {
+      // Doubles converted what another number wrote, and rounded it up: the script has charged.
+      d.allowed = answer->allowed;
+      d.retry_after_ns = d.allowed ? 0 : std::max<int64_t>(d.retry_after_ns, 1);
+    }
     if (d.behind || d.allowed == answer->allowed) {
       if (op == Op::kHit && changed && denied_->on()) {
         for (const Charge& charge : plan) denied_->Outdate(KeyOf(charge));
