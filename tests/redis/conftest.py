@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from redis_server import RedisServer
+from tidegate._storage import redis_uri
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +30,7 @@ def shared_server(server_directory: Path) -> Iterator[RedisServer]:
 def server(shared_server: RedisServer) -> RedisServer:
     """A server that other tests use too, emptied."""
     # A client that lives on in a cycle would be shared, with the refusals that it remembers.
-    gc.collect()
+    redis_uri._shared.clear()
     shared_server.command("FLUSHALL")
     shared_server.command("SCRIPT", "FLUSH")
     shared_server.command("CONFIG", "RESETSTAT")
