@@ -4,16 +4,36 @@
 #include <limits>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
 namespace tidegate {
+
+namespace {
+
+// Of limits that count in one place, which have one id then, the first two of unlike numbers.
+absl::Status CheckIds(absl::Span<const BoundLimit* const> limits) {
+  absl::flat_hash_map<Fingerprint, const BoundLimit*> known;
+  for (const BoundLimit* bound : limits) {
+    if (bound->limit.id().empty()) continue;
+    const BoundLimit* const other = known.try_emplace(bound->tag, bound).first->second;
+    if (other->limit.ToString() == bound->limit.ToString()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "two limits of a plan have the id '", bound->limit.id(), "': ", other->limit.ToString(),
+        " and ", bound->limit.ToString(), "; expected one number for each id"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Plan>> Plan::Create(std::vector<Limiter*> limiters) {
   if (limiters.empty()) {
     return absl::InvalidArgumentError("no limiter was given; expected at least one");
   }
   size_t limits = 0;
+  std::vector<const BoundLimit*> bound;
   for (const Limiter* limiter : limiters) {
     if (limiter->store_ != limiters[0]->store_) {
       return absl::InvalidArgumentError(
@@ -21,7 +41,9 @@ absl::StatusOr<std::unique_ptr<Plan>> Plan::Create(std::vector<Limiter*> limiter
           "expected limiters of one: Limiter(..., storage=other.storage)");
     }
     limits += limiter->limits_.size();
+    for (const BoundLimit& limit : limiter->limits_) bound.push_back(&limit);
   }
+  if (absl::Status status = CheckIds(bound); !status.ok()) return status;
   if (limits > Limiter::kMostLimits) {
     return absl::InvalidArgumentError(absl::StrCat("the limiters of a plan have ", limits,
                                                    " limits; expected at most ",
