@@ -266,7 +266,8 @@ bool Limiter::HitWithoutWaiting(std::string_view key, int64_t cost, Decision* de
     if (!store_->HitWithoutWaiting({&charge, 1}, moment, decision, nullptr)) return false;
   } else {
     Outcomes outcomes;
-    if (!store_->HitWithoutWaiting(PlanFor(key, cost), moment, decision, &outcomes)) return false;
+    Outcomes* const wanted = has_shadow_ ? &outcomes : nullptr;
+    if (!store_->HitWithoutWaiting(PlanFor(key, cost), moment, decision, wanted)) return false;
     CountShadow(outcomes);
   }
   Count(*decision, decision->rule);
