@@ -174,7 +174,7 @@ class Limiter(_core.Limiter):
         self._room.wake_first(key)
 
     def reset(self, key: Key) -> None:
-        """Makes `key` as good as new."""
+        """Makes `key` as if it had never been charged."""
         super().reset(key)
         self._room.wake_first(key)
 

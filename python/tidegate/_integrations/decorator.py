@@ -80,7 +80,7 @@ def rate_limit(
     `cost_after` is a function of the request and of what the route returned, and tells what
     the request did cost: the difference to `cost`, which was charged before, is charged, as far
     as there is room, or given back, as far as it still counts. What it fails to tell, or a
-    route that raises, leaves what was charged. The fields of the response tell of the difference.
+    route that raises, leaves what was charged. The header fields show the corrected state.
 
     Each route counts for itself, whatever it is called; those with one `scope` and equal
     limits count together. Decorators with one storage URI share one store.

@@ -103,7 +103,7 @@ class RequestDecision(_core.RequestDecision):
     async def settle(self, request: Any, response: Any, execution: Execution) -> RequestDecision:
         """Charges what the response says that the request has cost.
 
-        Returns a decision whose fields tell of that.
+        Returns a decision whose numbers show that.
         """
         charges = self.charges
         found = [await charge.settle(request, response, execution) for charge in charges]

@@ -82,7 +82,7 @@ class Settings:
         for option in configured:
             if option not in known:
                 raise ConfigurationError(
-                    f"{name.format(str(option).upper())} is no setting; expected "
+                    f"{name.format(str(option).upper())} is an unknown setting; expected "
                     f"{', '.join(known.values())}"
                 )
         self._open_store = open_store
