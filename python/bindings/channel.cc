@@ -15,7 +15,7 @@ namespace tidegate::python {
 
 struct Channel::Orphans {
   std::vector<Call> calls;
-  std::vector<std::pair<Limiter*, PyObject*>> to_kick;
+  std::vector<std::pair<Store*, PyObject*>> to_kick;
   Orphans* next = nullptr;
 };
 
@@ -105,11 +105,11 @@ void Channel::Drain() {
   draining_.clear();
 }
 
-bool Channel::KickSoon(PyObject* channel, PyObject* loop, Limiter* limiter, PyObject* owner) {
+bool Channel::KickSoon(PyObject* channel, PyObject* loop, Store* store, PyObject* owner) {
   static PyObject* const call_soon = PyUnicode_InternFromString("call_soon");
   static PyObject* const kick = PyUnicode_InternFromString("_kick");
   for (const auto& [known, object] : to_kick_) {
-    if (known == limiter) return true;
+    if (known == store) return true;
   }
   if (to_kick_.empty()) {
     const auto method = py::reinterpret_steal<py::object>(PyObject_GetAttr(channel, kick));
@@ -119,15 +119,15 @@ bool Channel::KickSoon(PyObject* channel, PyObject* loop, Limiter* limiter, PyOb
     if (!handle) return false;
   }
   Py_INCREF(owner);
-  to_kick_.emplace_back(limiter, owner);
+  to_kick_.emplace_back(store, owner);
   return true;
 }
 
 void Channel::KickAll() {
-  std::vector<std::pair<Limiter*, PyObject*>> now;
+  std::vector<std::pair<Store*, PyObject*>> now;
   now.swap(to_kick_);
-  for (const auto& [limiter, owner] : now) {
-    limiter->Flush();
+  for (const auto& [store, owner] : now) {
+    store->Flush();
     Py_DECREF(owner);
   }
 }

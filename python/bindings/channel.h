@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "tidegate/decision.h"
-#include "tidegate/limiter.h"
+#include "tidegate/store.h"
 #include "tidegate/wake.h"
 
 namespace tidegate::python {
@@ -44,9 +44,9 @@ class Channel {
   void Push(const Call& call);
   // With the GIL, in the loop's thread.
   void Drain();
-  // Has Flush() called of `limiter`, which `owner` keeps, when the loop is done with what
+  // Has Flush() called of `store`, which `owner` keeps, when the loop is done with what
   // it is at. False with a Python error set where the loop is closed.
-  bool KickSoon(PyObject* channel, PyObject* loop, Limiter* limiter, PyObject* owner);
+  bool KickSoon(PyObject* channel, PyObject* loop, Store* store, PyObject* owner);
   void KickAll();
 
  private:
@@ -54,7 +54,7 @@ class Channel {
   std::mutex mu_;
   std::vector<Call> calls_;
   std::vector<Call> draining_;
-  std::vector<std::pair<Limiter*, PyObject*>> to_kick_;  // by the loop's thread alone
+  std::vector<std::pair<Store*, PyObject*>> to_kick_;  // by the loop's thread alone
   std::unique_ptr<Orphans> left_;                        // empty; there before it is needed
 };
 

@@ -19,6 +19,8 @@ void RegisterMemoryStore(pybind11::module_& m);
 void RegisterPlan(pybind11::module_& m);
 void RegisterRedisStore(pybind11::module_& m);
 void RegisterReplay(pybind11::module_& m);
+void RegisterRuleLimiter(pybind11::module_& m);
+void RegisterRuleSet(pybind11::module_& m);
 void RegisterShmStore(pybind11::module_& m);
 // Those of web/.
 void RegisterHeaderSend(pybind11::module_& m);

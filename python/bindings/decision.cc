@@ -77,7 +77,12 @@ PyObject* GetResetAfter(PyObject* self, void*) {
   return PyFloat_FromDouble(Seconds(Of(self).reset_after_ns));
 }
 PyObject* GetDelay(PyObject* self, void*) { return PyFloat_FromDouble(Seconds(Of(self).delay_ns)); }
-PyObject* GetRule(PyObject* self, void*) { return Text(Of(self).limit->rule()); }
+PyObject* RuleName(const Decision& decision) {
+  const std::string& rule = decision.limit->rule();
+  if (rule.empty()) Py_RETURN_NONE;
+  return Text(rule);
+}
+PyObject* GetRule(PyObject* self, void*) { return RuleName(Of(self)); }
 PyObject* GetIndex(PyObject* self, void*) { return PyLong_FromUnsignedLong(Of(self).rule); }
 PyObject* GetDegraded(PyObject* self, void*) { return PyBool_FromLong(Of(self).degraded); }
 PyObject* GetChargedIn(PyObject* self, void*) {
@@ -108,7 +113,8 @@ PyGetSetDef getters[] = {
     {"reset_after", GetResetAfter, nullptr, "Seconds until the limit is as if untouched.", nullptr},
     {"delay", GetDelay, nullptr,
      "Seconds that a leaky-bucket caller should wait before proceeding; else 0.0.", nullptr},
-    {"rule", GetRule, nullptr, "Name of the limit that binds.", nullptr},
+    {"rule", GetRule, nullptr,
+     "Name of the limit that binds, or id of its rule; None where no rule applies.", nullptr},
     {"outcomes", GetOutcomes, nullptr,
      "The decision of each limit, where they were asked for (see Plan.hit()); else empty. Of a\n"
      "refused plan, a limit that would have passed says so: nothing was charged. A pickled\n"
@@ -125,7 +131,7 @@ int Bool(PyObject* self) { return Of(self).allowed; }
 
 PyObject* Repr(PyObject* self) {
   const Decision& d = Of(self);
-  PyObject* rule = Text(d.limit->rule());
+  PyObject* rule = RuleName(d);
   PyObject* retry = PyFloat_FromDouble(Seconds(d.retry_after_ns));
   PyObject* reset = PyFloat_FromDouble(Seconds(d.reset_after_ns));
   PyObject* delay = PyFloat_FromDouble(Seconds(d.delay_ns));
@@ -299,6 +305,10 @@ PyObject* NewDecisionIn(PyObject* owner, Decision** room) {
 
 const Decision* GetDecision(PyObject* object) {
   return Py_TYPE(object) == &decision_type ? &Of(object) : nullptr;
+}
+
+py::object DecisionOwner(PyObject* decision) {
+  return py::reinterpret_borrow<py::object>(reinterpret_cast<DecisionObject*>(decision)->owner);
 }
 
 }  // namespace tidegate::python

@@ -25,6 +25,9 @@ PyObject* NewDecisionIn(PyObject* owner, Decision** room);
 // The decision in `object`, which must be a tidegate.Decision; else nullptr.
 const Decision* GetDecision(PyObject* object);
 
+// What keeps the limit of `decision` alive.
+pybind11::object DecisionOwner(PyObject* decision);
+
 }  // namespace tidegate::python
 
 #endif  // TIDEGATE_PYTHON_BINDINGS_DECISION_H_

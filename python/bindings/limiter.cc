@@ -203,7 +203,7 @@ PyObject* FastBegin(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
       throw;
     }
     if (!early.has_value()) {
-      if (!heard.KickSoon(args[5], args[4], limiter, self)) return nullptr;
+      if (!heard.KickSoon(args[5], args[4], &limiter->store(), self)) return nullptr;
       return future.release().ptr();
     }
     Py_DECREF(kept);

@@ -30,6 +30,8 @@ PYBIND11_MODULE(_core, m) {
   tidegate::python::RegisterPlan(m);
   tidegate::python::RegisterRedisStore(m);
   tidegate::python::RegisterReplay(m);
+  tidegate::python::RegisterRuleSet(m);
+  tidegate::python::RegisterRuleLimiter(m);
   tidegate::python::RegisterShmStore(m);
   tidegate::python::RegisterRequestDecision(m);
   tidegate::python::RegisterHeaderSend(m);

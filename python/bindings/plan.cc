@@ -70,7 +70,7 @@ class PyPlan {
     }
     if (!early.has_value()) {
       // Closed or not, the first limiter lives as long as its owner.
-      if (!heard.KickSoon(channel_object.ptr(), loop.ptr(), first_, owners_[0].ptr())) {
+      if (!heard.KickSoon(channel_object.ptr(), loop.ptr(), &first_->store(), owners_[0].ptr())) {
         throw py::error_already_set();
       }
       return future;

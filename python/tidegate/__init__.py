@@ -23,7 +23,7 @@ from tidegate._errors import (
 from tidegate._limit import Limit, parse, parse_many
 from tidegate._limiter import Limiter
 from tidegate._replay import replay
-from tidegate._slot import Slot
+from tidegate._waiting.slot import Slot
 
 # What only type checkers need is not imported: `import tidegate` takes milliseconds.
 TYPE_CHECKING = False
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from tidegate._integrations.decorator import rate_limit
     from tidegate._plan import Plan
+    from tidegate._rules.rule_set import RuleSet
     from tidegate._stats import Stats
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "ManualClock",
     "Plan",
     "RateLimitExceeded",
+    "RuleSet",
     "Slot",
     "Stats",
     "StorageError",
@@ -66,6 +68,10 @@ def __getattr__(name: str) -> Any:
         from tidegate._plan import Plan
 
         return Plan
+    if name == "RuleSet":
+        from tidegate.rules import RuleSet
+
+        return RuleSet
     if name == "Stats":
         from tidegate._stats import Stats
 

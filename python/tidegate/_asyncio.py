@@ -164,6 +164,27 @@ async def ask_plan(
     return answer if type(answer) is _core.Decision else await answer
 
 
+async def ask_rules(
+    limiter: _core.RuleLimiter,
+    op: int,
+    attributes: dict[str, Any],
+    decision: Decision | None,
+) -> Any:
+    """As ask(), of a limiter with rules. `attributes` have the cost too."""
+    loop = asyncio.get_running_loop()
+    channel = _channel_of(loop)
+    if channel is None:
+        blocking: Callable[[], Any] = functools.partial(limiter._reset, attributes)
+        if op in (HIT, PEEK):
+            ask_core = _core.RuleLimiter.check if op == HIT else _core.RuleLimiter.peek
+            blocking = functools.partial(ask_core, limiter, **attributes)
+        elif op == REFUND:
+            blocking = functools.partial(limiter._refund, attributes, decision)
+        return await loop.run_in_executor(None, blocking)
+    answer = limiter._begin(op, attributes, decision, loop, channel)
+    return answer if answer is None or type(answer) is _core.Decision else await answer
+
+
 class AsyncBridge:
     """The calls that let event loops go on while a store is asked."""
 

@@ -51,8 +51,8 @@ class Decision:
     def delay(self) -> float:
         """Seconds that a leaky-bucket caller should wait before proceeding; else 0.0."""
     @property
-    def rule(self) -> str:
-        """Name of the limit that binds."""
+    def rule(self) -> str | None:
+        """Name of the limit that binds, or id of its rule; None where no rule applies."""
     @property
     def degraded(self) -> bool:
         """Decided without the shared store."""
@@ -419,3 +419,55 @@ def system_now_ns() -> int:
 def peer_of(request: Any, /) -> str | None:
     """The address of the connection of an ASGI request, where it is plain: in ASCII and without
     a colon. None for all others, of which tidegate.keys.peer knows more."""
+
+@final
+class _BoundRules:
+    """One rule set with its limits bound to a store; what its decisions keep alive."""
+
+class RuleSet:
+    """Rules, compiled: see tidegate.RuleSet."""
+
+    @staticmethod
+    def _compile(spec: dict[str, Any]) -> tuple[RuleSet | None, list[tuple[str, str]]]: ...
+    @property
+    def _attributes(self) -> list[str]: ...
+    @property
+    def _override_bytes(self) -> int: ...
+    @property
+    def _rule_ids(self) -> list[str]: ...
+
+class RuleLimiter:
+    """What tidegate's limiter of a rule set inherits."""
+
+    def __init__(self, rules: RuleSet, store: Store, clock: object, scope: str | bytes) -> None: ...
+    def check(self, *, cost: int = 1, **attributes: str | bytes | None) -> Decision:
+        """Charges all limits that the rules have for a request with these attributes, or none.
+
+        Without Python between the attributes and the decision. Raises ArgumentTypeError for an
+        attribute that is no str, bytes or None, and ConfigurationError for a cost below 1.
+        """
+    def peek(self, *, cost: int = 1, **attributes: str | bytes | None) -> Decision:
+        """The decision that check() would get now. Charges nothing."""
+    def _use(self, rules: RuleSet) -> None: ...
+    def _refund(self, attributes: dict[str, Any], decision: Decision | None) -> None: ...
+    def _reset(self, attributes: dict[str, Any]) -> None: ...
+    def _begin(
+        self,
+        op: int,
+        attributes: dict[str, Any],
+        decision: Decision | None,
+        loop: AbstractEventLoop,
+        channel: Channel,
+    ) -> Decision | Future[Any] | None: ...
+    def _explain(
+        self, attributes: dict[str, Any]
+    ) -> list[tuple[str, bool, str, bytes | None, list[Limit]]]: ...
+    def _match(
+        self, attributes: dict[str, Any], times: int = 1
+    ) -> tuple[str | None, list[tuple[str, bytes]], int]: ...
+    def _stats(self) -> dict[str, Any]: ...
+    def _rule_stats(self) -> list[tuple[str, int, int, int]]: ...
+    def _now_ns(self) -> int: ...
+    def _close(self) -> None: ...
+    @staticmethod
+    def _add_fast_methods(type: type[RuleLimiter], /) -> None: ...

@@ -14,9 +14,9 @@ from tidegate._errors import (
     StorageError,
 )
 from tidegate._limit import as_limits, distinct
-from tidegate._slot import Acquired, Slot
 from tidegate._storage.uri import open_store
-from tidegate._wait_queue import WaitingRoom
+from tidegate._waiting.queue import WaitingRoom
+from tidegate._waiting.slot import Acquired, Slot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,9 +28,12 @@ if TYPE_CHECKING:
     from tidegate._asyncio import AsyncBridge
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
+    from tidegate._rule_limiter import RuleLimiter
+    from tidegate._rules.rule_set import RuleSet
+    from tidegate._rules.tiers import Tiers
     from tidegate._stats import Stats
     from tidegate._storage.options import StorageLike, StorageOptions
-    from tidegate._wait_queue import Ticket
+    from tidegate._waiting.queue import Ticket
 
     Key = Union[str, bytes]
 
@@ -53,15 +56,26 @@ class Limiter(_core.Limiter):
     equal limits and prefixes count. `clock` is None for the system's, a ManualClock, an object
     with ``now_ns()``, or a callable that returns int nanoseconds or float seconds.
 
+    With a RuleSet in the place of limits, or as `rules`, it is a RuleLimiter, which makes keys of
+    a request's attributes: see there.
+
     A key is a non-empty str or bytes, a cost an int from 1 up. Raises ConfigurationError
     for anything else, here and in each call, before anything is charged. Thread-safe, and
     safe to use after `fork()`.
     """
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        rules = kwargs.get("rules", args[0] if args else kwargs.get("limit"))
+        if "rules" not in kwargs and not hasattr(rules, "_compiled"):
+            return super().__new__(cls)
+        return _with_rules(*args, **kwargs)
+
     def __init__(
         self,
-        limit: LimitLike,
+        limit: LimitLike | RuleSet | None = None,
         *,
+        rules: RuleSet | None = None,
+        tiers: Tiers | None = None,
         storage: StorageLike = "memory://",
         algorithm: str = "token-bucket",
         prefix: str = "tg",
@@ -72,7 +86,10 @@ class Limiter(_core.Limiter):
             raise ArgumentTypeError(
                 f"the prefix is {prefix!r} of type {type(prefix).__name__}; expected a str"
             )
-        self._limits = distinct(as_limits(limit, algorithm))
+        if rules is not None or tiers is not None:  # else __new__() made something else
+            raise ConfigurationError("tiers were given without rules; expected rules= too")
+        limits: Any = limit
+        self._limits = distinct(as_limits(limits, algorithm))
         self._storage = open_store(storage, options)
         self._loops = _loops_for(self._storage)
         if clock is not None and not self._storage.reads_clock:
@@ -91,6 +108,13 @@ class Limiter(_core.Limiter):
         self._timed = self._has_leases or not isinstance(clock, ManualClock)
         if isinstance(clock, ManualClock):
             clock._wakes(self._room)
+
+    def check(self, **attributes: Any) -> Decision:
+        """Raises ConfigurationError: only a limiter with rules makes keys of attributes."""
+        raise ConfigurationError(
+            "check() was called on a limiter without rules; expected Limiter(rules=...), or "
+            "hit(key)"
+        )
 
     @property
     def limits(self) -> tuple[Limit, ...]:
@@ -382,6 +406,19 @@ class Limiter(_core.Limiter):
             most = min(_FIRST_PAUSE * 2**first.looks, _LONGEST_PAUSE)
             first.looks = min(first.looks + 1, 10)
         return min(wait or left, left, most)
+
+
+def _with_rules(*limits: Any, **kwargs: Any) -> RuleLimiter:
+    """What Limiter(rules=...) and Limiter(rule_set) make."""
+    from tidegate._rule_limiter import limiter_for
+
+    limits = (*limits, *([kwargs.pop("limit")] if "limit" in kwargs else []))
+    if "rules" in kwargs and limits:
+        raise ConfigurationError(
+            f"the limit {limits[0]!r} was given with rules; expected one of them"
+        )
+    rules = kwargs.pop("rules") if "rules" in kwargs else limits[0]
+    return limiter_for(rules, **kwargs)
 
 
 # Inherited, they would take a detour with each call.

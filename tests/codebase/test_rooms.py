@@ -17,16 +17,17 @@ PACKAGE = ROOT / "python" / "tidegate"
 ROOMS: dict[str, tuple[str, str]] = {
     "core": ("_core, _errors", ""),
     "storage": ("_storage/", "core"),
+    "rules": ("_rules/, rules", "core"),
     "limiter": (
-        "_asyncio, _clock, _limit, _limiter, _plan, _replay, _slot, _stats, _wait_queue",
-        "core, storage",
+        "_asyncio, _clock, _limit, _limiter, _plan, _replay, _rule_limiter, _stats, _waiting/",
+        "core, storage, rules",
     ),
     "web": ("_web/, asgi, wsgi, keys, refusals, testing", "core, storage, limiter"),
     "integrations": ("_integrations/, fastapi, flask, django", "core, storage, limiter, web"),
     "metrics": ("_metrics, prometheus, opentelemetry", "core, limiter, web"),
     "contrib": ("contrib/, limits", "core, limiter"),
-    "package": ("__init__", "core, limiter, integrations"),
-    "command line": ("_cli/, __main__", "core, storage, limiter, web"),
+    "package": ("__init__", "core, rules, limiter, integrations"),
+    "command line": ("_cli/, __main__", "core, storage, rules, limiter, web"),
 }
 
 FRAMEWORKS = {"django", "fastapi", "flask", "starlette", "werkzeug"}

@@ -69,6 +69,9 @@ class Limit {
   static constexpr int64_t kMaxPeriodNs = 3'155'760'000'000'000'000;  // 100 a
 
   static absl::StatusOr<Limit> Create(LimitSpec spec);
+  // One that nothing reaches, for decisions about requests that no limit applies to. `rule` is
+  // what rule() returns, which may be empty.
+  static Limit Unlimited(std::string rule);
 
   // Parses one limit: COUNT (/|per) [N] UNIT [burst COUNT]. UNIT is ns, us, ms,
   // s, m, h, d, w, month or year, or its long form, with or without a plural.
@@ -92,6 +95,9 @@ class Limit {
 
   // What a Decision reports as its rule: the name given, else ToString().
   const std::string& rule() const { return rule_; }
+
+  // What Create() made it of, to make a similar one.
+  const LimitSpec& spec() const { return spec_; }
 
   // Whether it is counted but not enforced: how to try a limit on real traffic.
   bool shadow() const { return spec_.shadow; }

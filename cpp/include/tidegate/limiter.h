@@ -94,6 +94,7 @@ class Limiter {
                                  Store::Done done);
   // Sends what was submitted: once for many, so that they go out together.
   void Flush();
+  Store& store() const { return *store_; }
 
  private:
   friend class Plan;

@@ -7,6 +7,7 @@
 #include "absl/numeric/int128.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 
 namespace tidegate {
 namespace {
@@ -24,29 +25,6 @@ constexpr AlgorithmEntry kAlgorithms[] = {
     {"sliding-window", Algorithm::kSlidingWindow}, {"sliding-log", Algorithm::kSlidingLog},
     {"concurrency", Algorithm::kConcurrency},
 };
-
-absl::string_view Absl(std::string_view s) { return {s.data(), s.size()}; }
-
-// Fits text of unknown length and content into a message.
-std::string Quote(std::string_view text) {
-  constexpr size_t kMost = 80;
-  std::string out = "'";
-  for (char c : text.substr(0, kMost)) {
-    const auto u = static_cast<unsigned char>(c);
-    if (u < 0x20 || u == 0x7f) {
-      absl::StrAppend(&out, "\\x", absl::Hex(u, absl::kZeroPad2));
-    } else {
-      out += c;
-    }
-  }
-  // Never cut a UTF-8 sequence in two: the message must stay text.
-  if (text.size() > kMost) {
-    while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0x80) out.pop_back();
-    if (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0xC0) out.pop_back();
-    out += "...";
-  }
-  return out + "'";
-}
 
 std::string Canonical(const LimitSpec& spec, int64_t burst) {
   struct Unit {
@@ -190,6 +168,15 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
   limit.most_plain_cost_ = limit.keeps_count_ || spec.shadow ? 0 : limit.burst_;
   limit.rule_ = spec.name.empty() ? limit.text_ : spec.name;
   limit.spec_ = std::move(spec);
+  return limit;
+}
+
+Limit Limit::Unlimited(std::string rule) {
+  LimitSpec spec;
+  spec.count = kMaxCount;
+  spec.period_ns = kSecond;
+  Limit limit = *Create(std::move(spec));
+  limit.rule_ = std::move(rule);
   return limit;
 }
 

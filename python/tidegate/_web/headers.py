@@ -82,15 +82,12 @@ class Problems:
 
     def encode(self, decision: Decision, wait: int | None) -> bytes:
         """The body that goes with `decision`, a refusal that `wait` seconds cure; None: nothing."""
-        told = decision.rule, wait
+        rule = decision.rule or ""
+        told = rule, wait
         last = self._last
         if last[0] == told:
             return last[1]
-        body = (
-            self._incurable[decision.rule] % ()
-            if wait is None
-            else self._curable[decision.rule] % (wait, wait)
-        )
+        body = self._incurable[rule] % () if wait is None else self._curable[rule] % (wait, wait)
         self._last = told, body
         return body
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tidegate._asyncio import AsyncBridge
     from tidegate._asyncio import Limiter as AsyncLimiter
     from tidegate._core import Decision
-    from tidegate._wait_queue import WaitingRoom
+    from tidegate._waiting.queue import WaitingRoom
 
     Key = Union[str, bytes]
     Function = TypeVar("Function", bound=Callable[..., Any])

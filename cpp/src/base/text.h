@@ -1,0 +1,20 @@
+// Text for messages.
+#ifndef TIDEGATE_BASE_TEXT_H_
+#define TIDEGATE_BASE_TEXT_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/strings/string_view.h"
+
+namespace tidegate {
+
+// Abseil's string_view may be a type of its own.
+inline absl::string_view Absl(std::string_view s) { return {s.data(), s.size()}; }
+
+// Fits text of unknown length and content into a message, in quotation marks.
+std::string Quote(std::string_view text);
+
+}  // namespace tidegate
+
+#endif  // TIDEGATE_BASE_TEXT_H_

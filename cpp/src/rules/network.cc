@@ -1,0 +1,71 @@
+#include "rules/network.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/text.h"
+
+namespace tidegate {
+
+namespace {
+
+constexpr int kIpv4Prefix = 96;
+constexpr size_t kLongestAddress = 45;
+
+absl::Status Bad(std::string_view text, std::string_view expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the network is ", Quote(text), "; expected ", Absl(expected)));
+}
+
+}  // namespace
+
+std::optional<Address> ParseAddress(std::string_view text) {
+  if (text.empty() || text.size() > kLongestAddress) return std::nullopt;
+  const std::string terminated(text);
+  Address address{};
+  if (text.find(':') != std::string_view::npos) {
+    if (inet_pton(AF_INET6, terminated.c_str(), address.data()) != 1) return std::nullopt;
+    return address;
+  }
+  address[10] = address[11] = 0xff;
+  if (inet_pton(AF_INET, terminated.c_str(), address.data() + 12) != 1) return std::nullopt;
+  return address;
+}
+
+Address Masked(Address address, int prefix) {
+  for (int i = 0; i < 16; ++i) {
+    const int kept = std::clamp(prefix - 8 * i, 0, 8);
+    address[static_cast<size_t>(i)] &= static_cast<uint8_t>(0xff00U >> kept);
+  }
+  return address;
+}
+
+absl::StatusOr<Network> Network::Parse(std::string_view text) {
+  const size_t slash = text.find('/');
+  const std::string_view host = text.substr(0, slash);
+  const std::optional<Address> address = ParseAddress(host);
+  if (!address.has_value()) return Bad(text, "a CIDR such as '10.0.0.0/8' or '2001:db8::/32'");
+  const bool is_v4 = host.find(':') == std::string_view::npos;
+  const int most = is_v4 ? 32 : 128;
+  int bits = most;
+  if (slash != std::string_view::npos) {
+    const std::string digits(text.substr(slash + 1));
+    const bool plain = !digits.empty() && digits.find_first_not_of("0123456789") == digits.npos;
+    if (!plain || !absl::SimpleAtoi(digits, &bits) || bits > most) {
+      return Bad(text, absl::StrCat("a prefix from 0 to ", most, " after the '/'"));
+    }
+  }
+  const Network network{*address, bits + (is_v4 ? kIpv4Prefix : 0)};
+  if (Masked(*address, network.prefix) != *address) {
+    return Bad(text, absl::StrCat("zeros after the first ", bits, " bits of the address"));
+  }
+  return network;
+}
+
+}  // namespace tidegate

@@ -1,0 +1,31 @@
+// Ranges of IP addresses.
+#ifndef TIDEGATE_RULES_NETWORK_H_
+#define TIDEGATE_RULES_NETWORK_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace tidegate {
+
+// An IPv4 address as the IPv6 address that stands for it (::ffff:0:0/96).
+using Address = std::array<uint8_t, 16>;
+// Empty for what is no address.
+std::optional<Address> ParseAddress(std::string_view text);
+// With all bits after the first `prefix` set to 0.
+Address Masked(Address address, int prefix);
+
+struct Network {
+  Address address{};
+  int prefix = 0;  // from 0 to 128
+
+  // "10.0.0.0/8", "2001:db8::/32", or an address alone.
+  static absl::StatusOr<Network> Parse(std::string_view text);
+};
+
+}  // namespace tidegate
+
+#endif  // TIDEGATE_RULES_NETWORK_H_

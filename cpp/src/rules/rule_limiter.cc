@@ -1,0 +1,288 @@
+#include "tidegate/rule_limiter.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+
+namespace tidegate {
+
+namespace {
+
+Limit Blocking(const std::string& name) {
+  LimitSpec spec;
+  spec.period_ns = 1'000'000'000;
+  spec.name = name;
+  return *Limit::Create(std::move(spec));
+}
+
+int64_t Product(int64_t a, int64_t b) {
+  int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<RuleLimiter>> RuleLimiter::Create(
+    std::shared_ptr<const RuleSet> rules, std::shared_ptr<TimedStore> store, std::string_view scope,
+    const RuleLimiter* before) {
+  std::vector<BoundLimit> bound;
+  bound.reserve(rules->limits().size());
+  for (size_t i = 0; i < rules->limits().size(); ++i) {
+    const Limit& limit = rules->limits()[i];
+    if (absl::Status status = store->store().Accepts(limit); !status.ok()) {
+      const Rule& rule = rules->rules()[rules->RuleOf(static_cast<uint32_t>(i))];
+      return absl::Status(status.code(),
+                          absl::StrCat("the rule '", rule.id, "': ", status.message()));
+    }
+    bound.push_back(store->store().Bind(limit, scope));
+  }
+  return std::shared_ptr<RuleLimiter>(
+      new RuleLimiter(std::move(rules), std::move(store), std::move(bound), before));
+}
+
+RuleLimiter::RuleLimiter(std::shared_ptr<const RuleSet> rules, std::shared_ptr<TimedStore> store,
+                         std::vector<BoundLimit> bound, const RuleLimiter* before)
+    : rules_(std::move(rules)),
+      store_(std::move(store)),
+      bound_(std::move(bound)),
+      has_shadow_(std::any_of(bound_.begin(), bound_.end(),
+                              [](const BoundLimit& b) { return b.limit.shadow(); })),
+      no_rule_(Limit::Unlimited("")),
+      total_(before == nullptr ? std::make_shared<Counts>() : before->total_) {
+  for (const ListEntry& entry : rules_->lists()) {
+    listed_.push_back(entry.allows ? Limit::Unlimited(entry.name) : Blocking(entry.name));
+  }
+  absl::flat_hash_map<std::string, std::shared_ptr<Counts>> known;
+  if (before != nullptr) known.insert(before->counts_.begin(), before->counts_.end());
+  for (const Rule& rule : rules_->rules()) {
+    unlimited_.push_back(Limit::Unlimited(rule.id));
+    std::shared_ptr<Counts>& counts = known[rule.id];
+    if (counts == nullptr) counts = std::make_shared<Counts>();
+    counts_.emplace_back(rule.id, counts);
+  }
+}
+
+void RuleLimiter::Charges(const Request& request, int64_t cost, Charged* charged) const {
+  rules_->Match(request, store_->NowNs(), &charged->matched);
+  const int64_t units = Product(cost, charged->matched.cost);
+  for (const RuleSet::Applied& applied : charged->matched.rules) {
+    const int64_t own = rules_->rules()[applied.rule].counts_requests ? 1 : units;
+    for (uint32_t i = 0; i < applied.limits.count; ++i) {
+      charged->charges.push_back({applied.key, &bound_[applied.limits.first + i], own});
+      charged->rules.push_back(applied.rule);
+    }
+  }
+}
+
+Decision RuleLimiter::WithoutCharges(const Charged& charged) const {
+  const RuleSet::Matched& matched = charged.matched;
+  Decision decision;
+  decision.allowed = true;
+  decision.SetChargedIn(ChargedIn::kNowhere);
+  decision.at_ns = store_->NowNs();
+  if (matched.listed != nullptr) {
+    decision.limit = &listed_[static_cast<size_t>(matched.listed - rules_->lists().data())];
+    decision.allowed = matched.listed->allows;
+    if (!decision.allowed) decision.retry_after_ns = Decision::kNever;
+  } else {
+    decision.limit =
+        matched.rules.empty() ? &no_rule_ : &unlimited_[matched.rules[0].rule];
+  }
+  return decision;
+}
+
+void RuleLimiter::Count(const Charged& charged, const Decision& decision,
+                        const Outcomes* outcomes) const {
+  if (charged.charges.empty()) {
+    (decision.allowed ? total_->allowed : total_->refused)
+        .fetch_add(1, std::memory_order_relaxed);
+    for (const RuleSet::Applied& applied : charged.matched.rules) {
+      counts_[applied.rule].second->allowed.fetch_add(1, std::memory_order_relaxed);
+    }
+    return;
+  }
+  CountFor(charged.rules, decision, outcomes);
+}
+
+void RuleLimiter::CountFor(absl::Span<const uint32_t> rules, const Decision& decision,
+                           const Outcomes* outcomes) const {
+  const auto add = [](std::atomic<int64_t>& count) {
+    count.fetch_add(1, std::memory_order_relaxed);
+  };
+  add(decision.allowed ? total_->allowed : total_->refused);
+  if (!decision.allowed) add(counts_[rules[decision.rule]].second->refused);
+  for (size_t i = 0; i < rules.size(); ++i) {
+    Counts& counts = *counts_[rules[i]].second;
+    if (decision.allowed && (i == 0 || rules[i] != rules[i - 1])) add(counts.allowed);
+    if (outcomes != nullptr && i < outcomes->size() && !(*outcomes)[i].allowed &&
+        (*outcomes)[i].limit->shadow()) {
+      add(counts.refused_in_shadow);
+      add(total_->refused_in_shadow);
+    }
+  }
+}
+
+namespace {
+
+// Numbers the outcomes, and gives them the instant of the decision where the store has none.
+void Complete(const Decision& decision, bool blocks, Outcomes* outcomes) {
+  if (outcomes == nullptr) return;
+  for (size_t i = 0; i < outcomes->size(); ++i) {
+    (*outcomes)[i].rule = static_cast<uint16_t>(i);
+    if (!blocks) (*outcomes)[i].at_ns = decision.at_ns;
+  }
+}
+
+}  // namespace
+
+Decision RuleLimiter::Hit(const Request& request, int64_t cost, Outcomes* outcomes) const {
+  Outcomes own;
+  outcomes = Wanted(outcomes, &own);
+  if (store_->blocks()) {
+    if (const auto early = HitWithoutWaiting(request, cost, outcomes)) return *early;
+  }
+  Charged charged;
+  Charges(request, cost, &charged);
+  const Decision decision = charged.charges.empty() ? WithoutCharges(charged)
+                                                    : store_->HitAll(charged.charges, outcomes);
+  Complete(decision, store_->blocks(), outcomes);
+  Count(charged, decision, outcomes);
+  return decision;
+}
+
+Decision RuleLimiter::Peek(const Request& request, int64_t cost, Outcomes* outcomes) const {
+  Charged charged;
+  Charges(request, cost, &charged);
+  if (charged.charges.empty()) return WithoutCharges(charged);
+  const Decision decision = store_->PeekAll(charged.charges, outcomes);
+  Complete(decision, store_->blocks(), outcomes);
+  return decision;
+}
+
+std::optional<Decision> RuleLimiter::HitWithoutWaiting(const Request& request, int64_t cost,
+                                                       Outcomes* outcomes) const {
+  Outcomes own;
+  outcomes = Wanted(outcomes, &own);
+  Charged charged;
+  Charges(request, cost, &charged);
+  const std::optional<Decision> decision =
+      charged.charges.empty() ? WithoutCharges(charged)
+                              : store_->HitWithoutWaiting(charged.charges, outcomes);
+  if (decision.has_value()) {
+    Complete(*decision, store_->blocks(), outcomes);
+    Count(charged, *decision, outcomes);
+  }
+  return decision;
+}
+
+std::optional<Decision> RuleLimiter::Submit(Op op, const Request& request, int64_t cost,
+                                            const Decision* hit, Outcomes* outcomes,
+                                            Store::Done done) const {
+  if (!store_->blocks()) {
+    if (op == Op::kHit) return Hit(request, cost, outcomes);
+    if (op == Op::kPeek) return Peek(request, cost, outcomes);
+    if (op == Op::kReset) {
+      Reset(request);
+    } else {
+      Refund(request, cost, hit);
+    }
+    return Decision();
+  }
+  Charged charged;
+  Charges(request, cost, &charged);
+  if (!IsDecision(op)) {
+    const auto plan = op == Op::kReset
+                          ? charged.charges
+                          : ToGiveBack(charged, hit, {store_->NowNs()});
+    if (plan.empty()) return Decision();
+    return store_->Submit(op, plan, hit == nullptr ? Store::kNoInstant : hit->at_ns, nullptr,
+                          std::move(done));
+  }
+  if (charged.charges.empty()) {
+    const Decision decision = WithoutCharges(charged);
+    if (op == Op::kHit) Count(charged, decision, nullptr);
+    return decision;
+  }
+  // Lives until `finish` was called.
+  const auto own = has_shadow_ ? std::make_shared<Outcomes>() : std::shared_ptr<Outcomes>();
+  Outcomes* const wanted = Wanted(outcomes, own.get());
+  const auto finish = [this, op, rules = charged.rules, own, wanted](Decision decision) {
+    Complete(decision, /*blocks=*/true, wanted);
+    if (op == Op::kHit) {
+      CountFor(rules, decision, wanted);
+    } else {
+      decision.SetChargedIn(ChargedIn::kNowhere);
+    }
+    return decision;
+  };
+  const auto early =
+      store_->Submit(op, charged.charges, Store::kNoInstant, wanted,
+                     [finish, done = std::move(done)](const Decision& d) { done(finish(d)); });
+  if (!early.has_value()) return std::nullopt;
+  return finish(*early);
+}
+
+absl::InlinedVector<Charge, 6> RuleLimiter::ToGiveBack(const Charged& charged, const Decision* hit,
+                                                       const Moment& moment) const {
+  absl::InlinedVector<Charge, 6> plan;
+  for (size_t i = 0; i < charged.charges.size(); ++i) {
+    Charge charge = charged.charges[i];
+    if (hit == nullptr) {
+      charge.cost -= store_->store().RefundFallback(charge, moment);
+      if (charge.cost > 0) plan.push_back(charge);
+    } else if (hit->charged_in(i) == ChargedIn::kStore) {
+      plan.push_back(charge);
+    } else if (hit->charged_in(i) == ChargedIn::kFallback) {
+      store_->store().GiveBackInFallback(charge, hit->at_ns, moment);
+    }
+  }
+  return plan;
+}
+
+void RuleLimiter::Refund(const Request& request, int64_t cost, const Decision* hit) const {
+  Charged charged;
+  Charges(request, cost, &charged);
+  Moment moment{store_->NowNs()};
+  const auto plan = ToGiveBack(charged, hit, moment);
+  const auto is_behind = [&](const Charge& charge) {
+    return store_->store().Peek(charge, moment).behind;
+  };
+  if (!store_->blocks() && std::any_of(plan.begin(), plan.end(), is_behind)) {
+    moment = {store_->NowNs(), /*confirmed=*/true};
+  }
+  store_->store().GiveBack(Op::kRefund, plan, hit == nullptr ? Store::kNoInstant : hit->at_ns,
+                           moment);
+}
+
+void RuleLimiter::Reset(const Request& request) const {
+  Charged charged;
+  Charges(request, 1, &charged);
+  const Moment moment{store_->NowNs()};
+  for (const Charge& charge : charged.charges) store_->store().Reset(charge, moment);
+}
+
+RuleLimiter::Stats RuleLimiter::stats() const {
+  return {total_->allowed.load(), total_->refused.load(), total_->refused_in_shadow.load(),
+          store_->store().stats()};
+}
+
+std::vector<RuleLimiter::RuleStats> RuleLimiter::rule_stats() const {
+  std::vector<RuleStats> stats;
+  stats.reserve(counts_.size());
+  for (const auto& [id, counts] : counts_) {
+    stats.push_back(
+        {counts->allowed.load(), counts->refused.load(), counts->refused_in_shadow.load()});
+  }
+  return stats;
+}
+
+std::optional<uint32_t> RuleLimiter::LimitNumber(const Limit* limit) const {
+  const auto at = std::find_if(bound_.begin(), bound_.end(),
+                               [&](const BoundLimit& b) { return &b.limit == limit; });
+  if (at == bound_.end()) return std::nullopt;
+  return static_cast<uint32_t>(at - bound_.begin());
+}
+
+}  // namespace tidegate

@@ -1,0 +1,50 @@
+// Which limits single keys have instead of those of their rule. Keys are kept as fingerprints.
+#ifndef TIDEGATE_RULES_RULE_OVERRIDES_H_
+#define TIDEGATE_RULES_RULE_OVERRIDES_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "tidegate/fingerprint.h"
+#include "tidegate/rule_set.h"
+
+namespace tidegate {
+
+class RuleSet::Overrides {
+ public:
+  struct Override {
+    LimitRange limits;
+    uint32_t until_s = kForeverS;  // in seconds since the epoch
+    uint32_t reason = 0;
+  };
+  static constexpr uint32_t kForeverS = UINT32_MAX;
+
+  Overrides() : hasher_(Hasher::RandomSeed()) {}
+
+  // False where the key of this rule has one already.
+  bool Add(uint32_t rule, std::string_view key, LimitRange limits, int64_t until_ns,
+           const std::string& reason);
+  // Null where the key has none, or one that expired.
+  const Override* Find(uint32_t rule, std::string_view key, int64_t now_ns) const;
+  const std::string& reason(const Override& override) const { return reasons_[override.reason]; }
+  void Reserve(size_t count) { by_key_.reserve(count); }
+  size_t size() const { return by_key_.size(); }
+  size_t bytes() const;
+
+ private:
+  Fingerprint PrintOf(uint32_t rule, std::string_view key) const {
+    return hasher_.Hash(key, {rule, rule});
+  }
+
+  const Hasher hasher_;
+  absl::flat_hash_map<Fingerprint, Override> by_key_;
+  std::vector<std::string> reasons_;
+  absl::flat_hash_map<std::string, uint32_t> reason_numbers_;
+};
+
+}  // namespace tidegate
+
+#endif  // TIDEGATE_RULES_RULE_OVERRIDES_H_

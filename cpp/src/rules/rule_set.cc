@@ -1,0 +1,292 @@
+#include "tidegate/rule_set.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/text.h"
+#include "rules/endpoint.h"
+#include "rules/network.h"
+#include "rules/rule_index.h"
+#include "rules/rule_key.h"
+#include "rules/rule_overrides.h"
+
+namespace tidegate {
+
+namespace {
+
+int NumberIn(const std::vector<std::string>& names, std::string_view name) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == name) return static_cast<int>(i);
+  }
+  return kOtherNumber;
+}
+
+// Methods are compared without regard to case: a client must not choose another limit by it.
+int MethodIn(const std::vector<std::string>& methods, std::string_view method) {
+  const auto same = [&](const std::string& known) {
+    return std::equal(known.begin(), known.end(), method.begin(), method.end(),
+                      [](char a, char b) { return a == (b >= 'a' && b <= 'z' ? b - 32 : b); });
+  };
+  const auto at = std::find_if(methods.begin(), methods.end(), same);
+  return at == methods.end() ? kOtherNumber : static_cast<int>(at - methods.begin());
+}
+
+}  // namespace
+
+RuleSet::RuleSet() = default;
+RuleSet::~RuleSet() = default;
+
+int RuleSet::AttributeNumber(std::string_view name) const {
+  for (size_t i = 0; i < attributes_.size(); ++i) {
+    if (attributes_[i] == name) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+size_t RuleSet::TierOf(const Request& request) const {
+  const std::string_view given = request[kTier];
+  if (given.data() == nullptr) return default_tier_;
+  const auto known = static_cast<size_t>(NumberIn(tiers_, given));
+  return known < tiers_.size() ? known : default_tier_;
+}
+
+void RuleSet::MakeKey(uint32_t rule, uint32_t pattern, const Request& request,
+                      Matched* matched) const {
+  auto& made = matched->made;
+  const auto& by = by_[rule];
+  std::string room;
+  for (size_t i = 0; i < by.size(); ++i) {
+    std::string_view value = by[i] == kEndpoint ? matched->endpoint : request[by[i]];
+    if (by[i] == kEndpoint && pattern != Index::kNoPattern) {
+      room.clear();
+      AppendNamed(index_->pattern(pattern), value, &room);
+      value = room;
+    }
+    if (by.size() == 1) {
+      made.insert(made.end(), value.begin(), value.end());
+    } else {
+      AppendToKey(value, i == 0, &made);
+    }
+  }
+}
+
+void RuleSet::Apply(uint32_t rule, uint32_t pattern, size_t tier, const Request& request,
+                    int64_t now_ns, Matched* matched) const {
+  const auto& by = by_[rule];
+  bool counts_endpoint = false;
+  for (const uint32_t attribute : by) {
+    if (request[attribute].data() == nullptr) return;
+    counts_endpoint |= attribute == kEndpoint;
+  }
+  std::string_view key = kKeyOfAll;
+  const size_t start = matched->made.size();
+  if (by.size() > 1 || (counts_endpoint && pattern != Index::kNoPattern)) {
+    const char* const before = matched->made.data();
+    MakeKey(rule, pattern, request, matched);
+    // Where the room was too small, the earlier keys moved.
+    const char* const now = matched->made.data();
+    for (Applied& applied : matched->rules) {
+      const auto offset = static_cast<size_t>(applied.key.data() - before);
+      if (now != before && applied.key.data() >= before && offset < start) {
+        applied.key = {now + offset, applied.key.size()};
+      }
+    }
+    key = {now + start, matched->made.size() - start};
+  } else if (!by.empty()) {
+    key = counts_endpoint ? matched->endpoint : request[by[0]];
+  }
+  matched->rules.push_back({rule, LimitsFor(rule, tier, key, now_ns), key});
+}
+
+RuleSet::LimitRange RuleSet::LimitsFor(uint32_t rule, size_t tier, std::string_view key,
+                                       int64_t now_ns) const {
+  if (const auto* override = overrides_->Find(rule, key, now_ns)) return override->limits;
+  return tier_limits_[rule][tier];
+}
+
+void RuleSet::Match(const Request& request, int64_t now_ns, Matched* matched) const {
+  matched->listed = nullptr;
+  matched->cost = 1;
+  matched->rules.clear();
+  matched->made.clear();
+  matched->endpoint = CanonicalEndpoint(request[kEndpoint], &matched->path);
+  const size_t tier = TierOf(request);
+  const int tier_number = tier < tiers_.size() ? static_cast<int>(tier) : kOtherNumber;
+  const int method =
+      request[kMethod].data() == nullptr ? kOtherNumber : MethodIn(methods_, request[kMethod]);
+  Index::AllFound found;
+  if (!lists_.empty()) {
+    list_index_->Find(request, matched->endpoint, tier_number, method, &found);
+    if (!found.empty()) {
+      matched->listed = &lists_[found[0].target];
+      return;
+    }
+  }
+  if (!costs_.empty()) {
+    cost_index_->Find(request, matched->endpoint, tier_number, method, &found);
+    if (!found.empty()) matched->cost = costs_[found[0].target];
+    found.clear();
+  }
+  index_->Find(request, matched->endpoint, tier_number, method, &found);
+  for (const Index::Found& one : found) {
+    Apply(one.target, one.pattern, tier, request, now_ns, matched);
+  }
+  if (any_replaces_) {
+    const auto is_replaced = [&](const Applied& applied) {
+      return std::any_of(
+          matched->rules.begin(), matched->rules.end(), [&](const Applied& other) {
+            const auto& replaced = replaces_[other.rule];
+            return std::find(replaced.begin(), replaced.end(), applied.rule) != replaced.end();
+          });
+    };
+    absl::InlinedVector<Applied, 6> kept;
+    std::copy_if(matched->rules.begin(), matched->rules.end(), std::back_inserter(kept),
+                 [&](const Applied& applied) { return !is_replaced(applied); });
+    matched->rules = std::move(kept);
+  }
+  if (matched->rules.empty() && has_otherwise_) {
+    Apply(static_cast<uint32_t>(rules_.size() - 1), Index::kNoPattern, tier, request, now_ns,
+          matched);
+  }
+}
+
+size_t RuleSet::overrides() const { return overrides_->size(); }
+size_t RuleSet::override_bytes() const { return overrides_->bytes(); }
+
+namespace {
+
+bool Matches(const EndpointPattern& pattern, std::string_view endpoint) {
+  if (pattern.anything) return true;
+  if (endpoint.data() == nullptr) return false;
+  if (!pattern.has_wildcard) return pattern.text == endpoint;
+  if (endpoint.empty() || endpoint.front() != '/') return false;
+  const PathParts parts = SplitPath(endpoint);
+  const size_t own = pattern.parts.size();
+  if (pattern.below ? parts.size() < own : parts.size() != own) return false;
+  for (size_t i = 0; i < own; ++i) {
+    if (!IsAnyPart(pattern.parts[i]) && pattern.parts[i] != parts[i]) return false;
+  }
+  return true;
+}
+
+std::string ShownValue(std::string_view value) {
+  return value.data() == nullptr ? "not given" : Quote(value);
+}
+
+}  // namespace
+
+std::string RuleSet::WhyNot(const Rule& rule, const Request& request,
+                            std::string_view endpoint) const {
+  const RuleCondition& condition = rule.condition;
+  const auto matches = [&](const std::string& text) {
+    return Matches(*EndpointPattern::Parse(text), endpoint);
+  };
+  const auto& endpoints = condition.endpoints;
+  if (!endpoints.empty() && std::none_of(endpoints.begin(), endpoints.end(), matches)) {
+    return absl::StrCat("the endpoint is ", ShownValue(request[kEndpoint]), ", not ",
+                        absl::StrJoin(endpoints, " or "));
+  }
+  const std::string_view method = request[kMethod];
+  const auto& methods = condition.methods;
+  if (!methods.empty() && (method.data() == nullptr || MethodIn(methods, method) == kOtherNumber)) {
+    return absl::StrCat("the method is ", ShownValue(method), ", not ",
+                        absl::StrJoin(methods, " or "));
+  }
+  const size_t tier = TierOf(request);
+  const NumberSet tiers = TiersOf(rule);
+  if ((tiers >> (tier < tiers_.size() ? tier : kOtherNumber) & 1) == 0) {
+    return tier < tiers_.size()
+               ? absl::StrCat("the rule is not for the tier '", tiers_[tier], "'")
+               : absl::StrCat("the tier is ", ShownValue(request[kTier]),
+                              ", and the rule is for some tiers only");
+  }
+  for (const auto& [name, value] : condition.when) {
+    const std::string_view given = request[static_cast<size_t>(AttributeNumber(name))];
+    if (given.data() == nullptr || given != value) {
+      return absl::StrCat("the attribute ", name, " is ", ShownValue(given), ", not '", value, "'");
+    }
+  }
+  const auto& networks = condition.networks;
+  const auto ip = request[kIp].data() == nullptr ? std::nullopt : ParseAddress(request[kIp]);
+  const auto holds = [&](const std::string& text) {
+    const Network network = *Network::Parse(text);
+    return ip.has_value() && Masked(*ip, network.prefix) == network.address;
+  };
+  if (!networks.empty() && std::none_of(networks.begin(), networks.end(), holds)) {
+    return absl::StrCat("the ip is ", ShownValue(request[kIp]), ", not in ",
+                        absl::StrJoin(networks, " or "));
+  }
+  for (const std::string& name : rule.by) {
+    if (request[static_cast<size_t>(AttributeNumber(name))].data() == nullptr) {
+      return absl::StrCat("the rule counts by ", name, ", which is not given");
+    }
+  }
+  return "";
+}
+
+NumberSet RuleSet::TiersOf(const Rule& rule) const {
+  std::vector<std::string> names = rule.condition.tiers;
+  if (names.empty()) {
+    for (const TierLimits& limits : rule.limits) {
+      if (limits.tier.empty()) return kAllNumbers;
+      names.push_back(limits.tier);
+    }
+  }
+  NumberSet tiers = 0;
+  for (const std::string& name : names) tiers |= NumberSet{1} << NumberIn(tiers_, name);
+  return tiers;
+}
+
+std::vector<RuleSet::Reason> RuleSet::Explain(const Request& request, int64_t now_ns) const {
+  Matched matched;
+  Match(request, now_ns, &matched);
+  const auto applied = [&](uint32_t rule) -> const Applied* {
+    const auto at = std::find_if(matched.rules.begin(), matched.rules.end(),
+                                 [&](const Applied& a) { return a.rule == rule; });
+    return at == matched.rules.end() ? nullptr : at;
+  };
+  std::vector<Reason> reasons;
+  for (uint32_t i = 0; i < rules_.size(); ++i) {
+    const Rule& rule = rules_[i];
+    Reason reason{i, false, ""};
+    const bool is_otherwise = has_otherwise_ && i + 1 == rules_.size();
+    if (matched.listed != nullptr) {
+      reason.why = absl::StrCat("the request is on the list '", matched.listed->name, "'");
+    } else if (const Applied* const mine = applied(i); mine != nullptr) {
+      reason.applies = true;
+      const auto* const override = overrides_->Find(i, mine->key, now_ns);
+      reason.why = is_otherwise ? "no other rule applies" : "";
+      if (override != nullptr) {
+        const std::string& why = overrides_->reason(*override);
+        reason.why = absl::StrCat("with an override of this key", why.empty() ? "" : ": ", why);
+      }
+    } else if (reason.why = WhyNot(rule, request, matched.endpoint); !reason.why.empty()) {
+      // It says why.
+    } else if (is_otherwise) {
+      reason.why = "another rule applies";
+    } else {
+      reason.why = WhoInstead(i, matched);
+    }
+    reasons.push_back(std::move(reason));
+  }
+  return reasons;
+}
+
+std::string RuleSet::WhoInstead(uint32_t rule, const Matched& matched) const {
+  for (const Applied& other : matched.rules) {
+    const auto& replaced = replaces_[other.rule];
+    if (std::find(replaced.begin(), replaced.end(), rule) != replaced.end()) {
+      return absl::StrCat("the rule '", rules_[other.rule].id, "' replaces it");
+    }
+  }
+  for (const Applied& other : matched.rules) {
+    if (by_[other.rule] == by_[rule]) {
+      return absl::StrCat("the rule '", rules_[other.rule].id,
+                          "' is more specific and counts by the same attributes");
+    }
+  }
+  return "a rule that is more specific counts by the same attributes, and is itself replaced";
+}
+
+}  // namespace tidegate

@@ -1,0 +1,368 @@
+// tidegate._core.RuleLimiter: what tidegate's limiter of a rule set inherits. check() and peek() are
+// CPython fast-call methods: between a request's attributes and its decision there is no Python.
+#include "tidegate/rule_limiter.h"
+
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "channel.h"
+#include "classes.h"
+#include "convert.h"
+#include "decision.h"
+#include "fast_call.h"
+#include "gil.h"
+
+namespace tidegate::python {
+namespace {
+
+// One rule set with its limiter; what decisions keep alive.
+class BoundRules {
+ public:
+  explicit BoundRules(std::shared_ptr<RuleLimiter> limiter) : limiter_(std::move(limiter)) {}
+
+  RuleLimiter& limiter() const { return *limiter_; }
+  const std::shared_ptr<RuleLimiter>& shared() const { return limiter_; }
+
+  // As RuleSet::AttributeNumber(). Names are those of keyword arguments, which are mostly the
+  // same few objects.
+  int AttributeNumber(PyObject* name) {
+    for (const auto& [known, number] : known_) {
+      if (known.ptr() == name) return number;
+    }
+    Py_ssize_t size = 0;
+    const char* const text = PyUnicode_AsUTF8AndSize(name, &size);
+    if (text == nullptr) throw py::error_already_set();
+    const int number = limiter_->rules().AttributeNumber({text, static_cast<size_t>(size)});
+    if (known_.size() < kMostKnown && PyUnicode_CHECK_INTERNED(name) != 0) {
+      known_.emplace_back(py::reinterpret_borrow<py::object>(name), number);
+    }
+    return number;
+  }
+
+ private:
+  static constexpr size_t kMostKnown = 16;
+
+  const std::shared_ptr<RuleLimiter> limiter_;
+  std::vector<std::pair<py::object, int>> known_;
+};
+
+struct PyRuleLimiter {
+  std::shared_ptr<TimedStore> store;
+  std::string scope;
+  py::object bound;  // the BoundRules of now
+  BoundRules* rules = nullptr;
+  bool is_open = true;
+};
+
+py::object Bind(const PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& set) {
+  const RuleLimiter* const before = limiter.rules == nullptr ? nullptr : &limiter.rules->limiter();
+  return py::cast(std::make_unique<BoundRules>(
+      ValueOrThrow(RuleLimiter::Create(set, limiter.store, limiter.scope, before))));
+}
+
+void Use(PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& set) {
+  py::object bound = Bind(limiter, set);
+  limiter.rules = bound.cast<BoundRules*>();
+  limiter.bound = std::move(bound);
+}
+
+std::unique_ptr<PyRuleLimiter> Make(const std::shared_ptr<RuleSet>& set,
+                                    const std::shared_ptr<Store>& store, const py::object& clock,
+                                    const std::string& scope) {
+  auto limiter = std::make_unique<PyRuleLimiter>();
+  limiter->store = std::make_shared<TimedStore>(store, ClockFrom(clock));
+  limiter->scope = scope;
+  Use(*limiter, set);
+  return limiter;
+}
+
+PyRuleLimiter& Checked(PyObject* self) {
+  auto* const limiter = HeldBy<PyRuleLimiter>(self);
+  if (limiter == nullptr || !limiter->is_open) Throw(Error::kClosed, "the limiter is closed");
+  return *limiter;
+}
+
+// A request, read from keyword arguments. What it was read from must live as long.
+class Asked {
+ public:
+  explicit Asked(BoundRules& rules)
+      : rules_(rules), request_(rules.limiter().rules().attributes()) {}
+
+  void Read(PyObject* name, PyObject* value) {
+    if (PyUnicode_CompareWithASCIIString(name, "cost") == 0) {
+      if (!ReadCost(value, &cost_)) throw py::error_already_set();
+      return;
+    }
+    const int number = rules_.AttributeNumber(name);
+    if (value == Py_None) return;
+    std::string_view& place = number < 0 ? unknown_ : request_[static_cast<size_t>(number)];
+    if (PyUnicode_Check(value) && PyUnicode_IS_COMPACT_ASCII(value)) [[likely]] {
+      place = {static_cast<const char*>(PyUnicode_DATA(value)),
+               static_cast<size_t>(PyUnicode_GET_LENGTH(value))};
+      return;
+    }
+    if (PyBytes_Check(value)) {
+      place = {PyBytes_AS_STRING(value), static_cast<size_t>(PyBytes_GET_SIZE(value))};
+      return;
+    }
+    if (!PyUnicode_Check(value)) {
+      Throw(Error::kArgumentType, "the attribute " + py::str(name).cast<std::string>() + " is " +
+                                      Shown(value) + "; expected str, bytes or None");
+    }
+    KeyView view;
+    if (!view.Read(value)) throw py::error_already_set();
+    place = view.view();
+    encoded_.push_back(view.TakeEncoded());
+  }
+  void ReadAll(const py::dict& attributes) {
+    for (const auto& [name, value] : attributes) Read(name.ptr(), value.ptr());
+  }
+
+  const Request& request() const { return request_; }
+  int64_t cost() const { return cost_; }
+
+ private:
+  BoundRules& rules_;
+  Request request_;
+  int64_t cost_ = 1;
+  std::string_view unknown_;
+  std::vector<py::object> encoded_;
+};
+
+template <typename Call>
+auto Run(const RuleLimiter& limiter, Call call) {
+  if (!limiter.store().blocks()) [[likely]]
+    return call();
+  return WithoutGil(call);
+}
+
+enum class Asking : uint8_t { kHit, kPeek };
+
+template <Asking kAsking>
+PyObject* FastAsk(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  try {
+    if (count != 0) {
+      Throw(Error::kArgumentType,
+            "the attributes of a request were given by position; expected names, such as "
+            "check(user='42', endpoint='/api/posts')");
+    }
+    PyRuleLimiter& owner = Checked(self);
+    // Another rule set may take its place while the GIL is released.
+    const py::object bound = owner.bound;
+    BoundRules& rules = *owner.rules;
+    const RuleLimiter& limiter = rules.limiter();
+    Asked asked(rules);
+    const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+    for (Py_ssize_t i = 0; i < named; ++i) asked.Read(PyTuple_GET_ITEM(names, i), args[i]);
+    Outcomes outcomes;
+    if (kAsking == Asking::kHit && limiter.store().blocks()) {
+      const auto early = limiter.HitWithoutWaiting(asked.request(), asked.cost(), &outcomes);
+      if (early.has_value()) return NewDecision(*early, bound.ptr(), &outcomes);
+    }
+    const Decision decision = Run(limiter, [&] {
+      return kAsking == Asking::kHit ? limiter.Hit(asked.request(), asked.cost(), &outcomes)
+                                     : limiter.Peek(asked.request(), asked.cost(), &outcomes);
+    });
+    return NewDecision(decision, bound.ptr(), &outcomes);
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  }
+  return nullptr;
+}
+
+PyMethodDef fast_methods[] = {
+    {"check", AsMethod(FastAsk<Asking::kHit>), METH_FASTCALL | METH_KEYWORDS,
+     "check($self, /, *, cost=1, **attributes)\n--\n\n"
+     "Charges all limits that the rules have for a request with these attributes, or none."},
+    {"peek", AsMethod(FastAsk<Asking::kPeek>), METH_FASTCALL | METH_KEYWORDS,
+     "peek($self, /, *, cost=1, **attributes)\n--\n\n"
+     "The decision that check() would get now. Charges nothing."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+const Decision* HitFrom(const py::object& object) {
+  if (object.is_none()) return nullptr;
+  const Decision* const hit = GetDecision(object.ptr());
+  if (hit == nullptr) {
+    Throw(Error::kArgumentType, "the decision is " + Shown(object.ptr()) + "; expected a Decision");
+  }
+  return hit;
+}
+
+// The rules by which `hit` was made, so that they are those which it is given back by.
+py::object RulesOf(const PyRuleLimiter& limiter, const py::object& hit) {
+  if (hit.is_none()) return limiter.bound;
+  py::object owner = DecisionOwner(hit.ptr());
+  return py::isinstance<BoundRules>(owner) ? owner : limiter.bound;
+}
+
+void Refund(const py::object& self, const py::dict& attributes, const py::object& decision) {
+  const PyRuleLimiter& owner = Checked(self.ptr());
+  const Decision* const hit = HitFrom(decision);
+  const py::object bound = RulesOf(owner, decision);
+  auto& rules = bound.cast<BoundRules&>();
+  Asked asked(rules);
+  asked.ReadAll(attributes);
+  Run(rules.limiter(), [&] { rules.limiter().Refund(asked.request(), asked.cost(), hit); });
+}
+
+void Reset(const py::object& self, const py::dict& attributes) {
+  const PyRuleLimiter& owner = Checked(self.ptr());
+  const py::object bound = owner.bound;
+  auto& rules = bound.cast<BoundRules&>();
+  Asked asked(rules);
+  asked.ReadAll(attributes);
+  Run(rules.limiter(), [&] { rules.limiter().Reset(asked.request()); });
+}
+
+// Begins `op`: its decision or None where it takes no wait, else a future of the loop.
+py::object Begin(const py::object& self, int op_number, const py::dict& attributes,
+                 const py::object& decision, const py::object& loop,
+                 const py::object& channel_object) {
+  const PyRuleLimiter& owner = Checked(self.ptr());
+  const auto op = static_cast<Op>(op_number);
+  const Decision* const hit = HitFrom(decision);
+  py::object bound = op == Op::kRefund ? RulesOf(owner, decision) : owner.bound;
+  auto& rules = bound.cast<BoundRules&>();
+  Asked asked(rules);
+  asked.ReadAll(attributes);
+  auto channel = channel_object.cast<std::shared_ptr<Channel>>();
+  Channel& heard = *channel;
+  py::object future = CallPython(loop.attr("create_future"));
+  // Given to the channel with the call. The rules keep the limits and the store.
+  PyObject* const kept = future.inc_ref().ptr();
+  PyObject* const keeper = bound.inc_ref().ptr();
+  const bool decides = IsDecision(op);
+  const auto outcomes = decides ? std::make_shared<Outcomes>() : std::shared_ptr<Outcomes>();
+  std::optional<Decision> early;
+  try {
+    early = rules.limiter().Submit(
+        op, asked.request(), asked.cost(), hit, outcomes.get(),
+        [channel = std::move(channel), kept, keeper, decides, outcomes](const Decision& d) {
+          channel->Push({kept, keeper, decides, d, outcomes});
+        });
+  } catch (...) {  // of a clock that is written in Python
+    future.dec_ref();
+    bound.dec_ref();
+    throw;
+  }
+  if (!early.has_value()) {
+    if (!heard.KickSoon(channel_object.ptr(), loop.ptr(), &rules.limiter().store().store(),
+                        bound.ptr())) {
+      throw py::error_already_set();
+    }
+    return future;
+  }
+  future.dec_ref();
+  bound.dec_ref();
+  if (!decides) return py::none();
+  return py::reinterpret_steal<py::object>(NewDecision(*early, bound.ptr(), outcomes.get()));
+}
+
+py::list Explain(const py::object& self, const py::dict& attributes) {
+  const PyRuleLimiter& owner = Checked(self.ptr());
+  const py::object bound = owner.bound;
+  auto& rules = bound.cast<BoundRules&>();
+  Asked asked(rules);
+  asked.ReadAll(attributes);
+  const RuleSet& set = rules.limiter().rules();
+  const int64_t now_ns = rules.limiter().store().NowNs();
+  RuleSet::Matched matched;
+  set.Match(asked.request(), now_ns, &matched);
+  py::list reasons;
+  for (const RuleSet::Reason& reason : set.Explain(asked.request(), now_ns)) {
+    py::object key = py::none();
+    py::list limits;
+    for (const RuleSet::Applied& applied : matched.rules) {
+      if (applied.rule != reason.rule) continue;
+      key = py::bytes(applied.key.data(), applied.key.size());
+      for (uint32_t i = 0; i < applied.limits.count; ++i) {
+        limits.append(py::cast(set.limits()[applied.limits.first + i]));
+      }
+    }
+    reasons.append(py::make_tuple(set.rules()[reason.rule].id, reason.applies, reason.why, key,
+                                  std::move(limits)));
+  }
+  return reasons;
+}
+
+// What applies to the request, for tests and benchmarks of the matching alone: rules, keys, cost.
+py::tuple Match(const py::object& self, const py::dict& attributes, int times) {
+  const PyRuleLimiter& owner = Checked(self.ptr());
+  Asked asked(*owner.rules);
+  asked.ReadAll(attributes);
+  const RuleSet& set = owner.rules->limiter().rules();
+  RuleSet::Matched matched;
+  const int64_t now_ns = owner.store->NowNs();
+  for (int i = 0; i < times; ++i) set.Match(asked.request(), now_ns, &matched);
+  py::list rules;
+  for (const RuleSet::Applied& applied : matched.rules) {
+    rules.append(py::make_tuple(set.rules()[applied.rule].id,
+                                py::bytes(applied.key.data(), applied.key.size())));
+  }
+  return py::make_tuple(matched.listed == nullptr ? py::none() : py::cast(matched.listed->name),
+                        rules, matched.cost);
+}
+
+py::dict StatsOf(const py::object& self) {
+  const RuleLimiter::Stats s = Checked(self.ptr()).rules->limiter().stats();
+  return py::dict(
+      py::arg("allowed") = s.allowed, py::arg("denied") = s.denied,
+      py::arg("denied_in_shadow") = s.denied_in_shadow, py::arg("degraded") = s.store.degraded,
+      py::arg("errors") = s.store.errors, py::arg("keys") = s.store.keys,
+      py::arg("evictions") = s.store.evictions, py::arg("evicted_live") = s.store.evicted_live,
+      py::arg("script_errors") = s.store.script_errors,
+      py::arg("denied_locally") = s.store.denied_locally,
+      py::arg("breaker_opened") = s.store.breaker_opened,
+      py::arg("breaker_open") = s.store.breaker_open);
+}
+
+py::list RuleStatsOf(const py::object& self) {
+  const RuleLimiter& limiter = Checked(self.ptr()).rules->limiter();
+  const auto stats = limiter.rule_stats();
+  py::list result;
+  for (size_t i = 0; i < stats.size(); ++i) {
+    result.append(py::make_tuple(limiter.rules().rules()[i].id, stats[i].allowed, stats[i].refused,
+                                 stats[i].refused_in_shadow));
+  }
+  return result;
+}
+
+}  // namespace
+
+void RegisterRuleLimiter(py::module_& m) {
+  py::class_<BoundRules>(m, "_BoundRules");
+  py::options options;
+  options.disable_function_signatures();
+  py::class_<PyRuleLimiter> limiter(m, "RuleLimiter");
+  AddFastMethods(limiter, fast_methods);
+  limiter
+      .def(py::init(&Make), py::arg("rules"), py::arg("store"), py::arg("clock"), py::arg("scope"))
+      .def("_use", &Use, py::arg("rules"))
+      .def("_refund", &Refund, py::arg("attributes"), py::arg("decision"))
+      .def("_reset", &Reset, py::arg("attributes"))
+      .def("_begin", &Begin, py::arg("op"), py::arg("attributes"), py::arg("decision"),
+           py::arg("loop"), py::arg("channel"))
+      .def("_explain", &Explain, py::arg("attributes"))
+      .def("_match", &Match, py::arg("attributes"), py::arg("times") = 1)
+      .def("_stats", &StatsOf)
+      .def("_rule_stats", &RuleStatsOf)
+      .def("_now_ns", [](const py::object& self) { return Checked(self.ptr()).store->NowNs(); })
+      .def("_close", [](PyRuleLimiter& self) { self.is_open = false; })
+      .def_static("_add_fast_methods", [](const py::type& type) {
+        if (!PyType_IsSubtype(
+                reinterpret_cast<PyTypeObject*>(type.ptr()),
+                reinterpret_cast<PyTypeObject*>(py::type::of<PyRuleLimiter>().ptr()))) {
+          throw py::type_error("expected a subclass of RuleLimiter");
+        }
+        AddFastMethods(type, fast_methods);
+      });
+}
+
+}  // namespace tidegate::python

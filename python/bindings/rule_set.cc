@@ -1,0 +1,106 @@
+// tidegate._core.RuleSet: rules as the package read and checked them, compiled.
+#include "tidegate/rule_set.h"
+
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "classes.h"
+#include "convert.h"
+
+namespace tidegate::python {
+namespace {
+
+template <typename T>
+T Get(const py::dict& given, const char* name) {
+  return given[name].cast<T>();
+}
+
+using Pairs = std::vector<std::pair<std::string, std::string>>;
+using LimitsByTier = std::vector<std::pair<std::string, std::vector<Limit>>>;
+
+RuleCondition ConditionFrom(const py::dict& given) {
+  RuleCondition condition;
+  condition.endpoints = Get<std::vector<std::string>>(given, "endpoints");
+  condition.methods = Get<std::vector<std::string>>(given, "methods");
+  condition.tiers = Get<std::vector<std::string>>(given, "tiers");
+  condition.networks = Get<std::vector<std::string>>(given, "networks");
+  condition.when = Get<Pairs>(given, "when");
+  return condition;
+}
+
+Rule RuleFrom(const py::dict& given) {
+  Rule rule;
+  rule.id = Get<std::string>(given, "id");
+  rule.by = Get<std::vector<std::string>>(given, "by");
+  rule.condition = ConditionFrom(given);
+  for (auto& [tier, limits] : Get<LimitsByTier>(given, "limits")) {
+    rule.limits.push_back({tier, std::move(limits)});
+  }
+  rule.replaces = Get<std::vector<std::string>>(given, "replaces");
+  rule.counts_requests = Get<bool>(given, "counts_requests");
+  rule.counter = Get<std::string>(given, "counter");
+  return rule;
+}
+
+RuleOverride OverrideFrom(const py::dict& given) {
+  RuleOverride result;
+  result.rule = Get<std::string>(given, "rule");
+  result.key = Get<std::vector<std::string>>(given, "key");
+  result.limits = Get<std::vector<Limit>>(given, "limits");
+  const py::object until_ns = given["until_ns"];
+  if (!until_ns.is_none()) result.until_ns = until_ns.cast<int64_t>();
+  result.reason = Get<std::string>(given, "reason");
+  return result;
+}
+
+RuleSetSpec SpecFrom(const py::dict& given) {
+  RuleSetSpec spec;
+  spec.tiers = Get<std::vector<std::string>>(given, "tiers");
+  spec.default_tier = Get<std::string>(given, "default_tier");
+  for (const py::handle rule : given["rules"]) spec.rules.push_back(RuleFrom(rule.cast<py::dict>()));
+  if (!given["otherwise"].is_none()) spec.otherwise = RuleFrom(given["otherwise"]);
+  for (const py::handle each : given["overrides"]) {
+    spec.overrides.push_back(OverrideFrom(each.cast<py::dict>()));
+  }
+  for (const py::handle each : given["costs"]) {
+    const auto cost = each.cast<py::dict>();
+    spec.costs.push_back({ConditionFrom(cost), Get<int64_t>(cost, "cost")});
+  }
+  for (const py::handle each : given["lists"]) {
+    const auto entry = each.cast<py::dict>();
+    spec.lists.push_back(
+        {Get<std::string>(entry, "name"), Get<bool>(entry, "allows"), ConditionFrom(entry)});
+  }
+  return spec;
+}
+
+// (rule set, problems): None where there are problems, each (where, message).
+py::tuple Compile(const py::dict& given) {
+  std::vector<RuleProblem> problems;
+  std::shared_ptr<const RuleSet> set = RuleSet::Compile(SpecFrom(given), &problems);
+  py::list shown;
+  for (const RuleProblem& problem : problems) {
+    shown.append(py::make_tuple(problem.where, problem.message));
+  }
+  return py::make_tuple(std::const_pointer_cast<RuleSet>(set), shown);
+}
+
+}  // namespace
+
+void RegisterRuleSet(py::module_& m) {
+  py::class_<RuleSet, std::shared_ptr<RuleSet>>(m, "RuleSet")
+      .def_static("_compile", &Compile, py::arg("spec"))
+      .def_property_readonly("_attributes", &RuleSet::attribute_names)
+      .def_property_readonly("_override_bytes", &RuleSet::override_bytes)
+      .def_property_readonly("_rule_ids", [](const RuleSet& set) {
+        std::vector<std::string> ids;
+        for (const Rule& rule : set.rules()) ids.push_back(rule.id);
+        return ids;
+      });
+}
+
+}  // namespace tidegate::python

@@ -1,0 +1,301 @@
+"""The limiter of a rule set."""
+
+from __future__ import annotations
+
+from tidegate import _core
+from tidegate._errors import ArgumentTypeError, ConfigurationError, StorageError
+from tidegate._storage.uri import open_store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, Union
+
+    from typing_extensions import Self, Unpack
+
+    from tidegate._clock import ClockLike
+    from tidegate._core import Decision, Limit
+    from tidegate._rules.rule_set import RuleSet
+    from tidegate._rules.tiers import Tiers
+    from tidegate._stats import Stats
+    from tidegate._storage.options import StorageLike, StorageOptions
+
+    Attribute = Union[str, bytes, None]
+
+__all__ = ["ConsideredRule", "RuleLimiter", "RuleStats", "compiled"]
+
+
+class RuleLimiter(_core.RuleLimiter):
+    """Decides about requests by a set of rules: what ``Limiter(rules=...)`` makes.
+
+        limiter = Limiter(rules=RuleSet.load("rules.yaml"), storage="redis://localhost")
+        decision = limiter.check(user="42", tier="premium", endpoint="/api/posts", method="POST")
+
+    All rules that apply to a request are one plan: it is charged all of their limits or none.
+    The decision's `rule` is the id of the rule that binds, None where no rule applies; its
+    `outcomes` are the decisions of all limits. Attributes are str, bytes or None, which is as if
+    it were not given; those that no rule looks at change nothing. `tiers` finds the tier of
+    requests that come without one. Other arguments are those of Limiter.
+
+    Thread-safe, and safe to use after `fork()`.
+    """
+
+    def __init__(
+        self,
+        rules: RuleSet,
+        *,
+        storage: StorageLike = "memory://",
+        prefix: str = "tg",
+        clock: ClockLike = None,
+        tiers: Tiers | None = None,
+        **options: Unpack[StorageOptions],
+    ) -> None:
+        if not isinstance(prefix, str):
+            raise ArgumentTypeError(
+                f"the prefix is {prefix!r} of type {type(prefix).__name__}; expected a str"
+            )
+        if tiers is not None and not hasattr(tiers, "of"):
+            raise ArgumentTypeError(
+                f"the tiers are {tiers!r} of type {type(tiers).__name__}; expected "
+                "tidegate.rules.Tiers(...)"
+            )
+        core = compiled(rules)
+        self._storage = open_store(storage, options)
+        if clock is not None and not self._storage.reads_clock:
+            raise ConfigurationError(
+                "a clock was given with a storage that goes by its server's time; expected "
+                "clock=client in the storage's URI"
+            )
+        self._rules = rules
+        self._prefix = prefix
+        self._tiers = tiers
+        super().__init__(core, self._storage, clock, prefix.encode("utf-8", "surrogatepass"))
+
+    @property
+    def rules(self) -> RuleSet:
+        """The rules that decide now."""
+        return self._rules
+
+    @property
+    def storage(self) -> _core.Store:
+        """Its store, for another limiter to share."""
+        return self._storage
+
+    def use(self, rules: RuleSet) -> None:
+        """Decides by other rules from now on. Calls in flight end by those that they began with.
+
+        What a rule has counted stays where it keeps its id, what it counts by and the periods of
+        its limits, whatever their numbers: a raised limit helps at once, a lowered one binds at
+        once. Raises ConfigurationError where the storage cannot count for a limit; then the rules
+        stay as they are.
+        """
+        core = compiled(rules)
+        self._use(core)
+        self._rules = rules
+
+    async def check_async(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
+        """As check(), without blocking the event loop."""
+        if not self._storage.blocks:
+            return self.check(cost=cost, **attributes)
+        decision: Decision = await self._ask(_core.HIT, cost, attributes)
+        return decision
+
+    async def peek_async(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
+        """As peek(), without blocking the event loop."""
+        if not self._storage.blocks:
+            return self.peek(cost=cost, **attributes)
+        decision: Decision = await self._ask(_core.PEEK, cost, attributes)
+        return decision
+
+    def refund(
+        self, *, cost: int = 1, decision: Decision | None = None, **attributes: Attribute
+    ) -> None:
+        """Gives back what check() with the same arguments charged.
+
+        With the `decision` of that call, exactly where it was charged and by the rules that it
+        was made by; see Limiter.refund().
+        """
+        self._refund({"cost": cost, **self._with_tier(attributes)}, decision)
+
+    async def refund_async(
+        self, *, cost: int = 1, decision: Decision | None = None, **attributes: Attribute
+    ) -> None:
+        """As refund(), without blocking the event loop."""
+        if not self._storage.blocks:
+            return self.refund(cost=cost, decision=decision, **attributes)
+        await self._ask(_core.REFUND, cost, attributes, decision)
+        return None
+
+    def reset(self, **attributes: Attribute) -> None:
+        """Forgets what the limits that apply to such a request have counted for its keys."""
+        self._reset(self._with_tier(attributes))
+
+    async def reset_async(self, **attributes: Attribute) -> None:
+        """As reset(), without blocking the event loop."""
+        if not self._storage.blocks:
+            return self.reset(**attributes)
+        await self._ask(_core.RESET, 1, attributes)
+        return None
+
+    def explain(self, *, cost: int = 1, **attributes: Attribute) -> list[ConsideredRule]:
+        """Why each rule applies to such a request or does not, and the state of those that do.
+
+        Charges nothing. Asks the store as peek() does.
+        """
+        attributes = self._with_tier(attributes)
+        outcomes = iter(_core.RuleLimiter.peek(self, cost=cost, **attributes).outcomes)
+        considered = []
+        for rule, applies, why, key, limits in self._explain(attributes):
+            states = [next(outcomes, None) for _ in limits]
+            shown = None if key is None else key.decode("utf-8", "backslashreplace")
+            considered.append(ConsideredRule(rule, applies, why, shown, tuple(limits), states))
+        return considered
+
+    def stats(self) -> Stats:
+        """Counters: decisions of this limiter, keys and evictions of its store."""
+        from tidegate._stats import Stats
+
+        return Stats(**self._stats())
+
+    def rule_stats(self) -> dict[str, RuleStats]:
+        """What each rule did, by its id. Counts of a rule go on when the rules change."""
+        return {rule: RuleStats(*counts) for rule, *counts in self._rule_stats()}
+
+    def ping(self) -> None:
+        """Raises StorageError where the storage does not answer; returns where it does."""
+        self._now_ns()  # raises where it is closed
+        problem = self._storage.ping()
+        if problem is not None:
+            raise StorageError(f"the storage does not answer: {problem}")
+
+    def hit(self, *args: object, **kwargs: object) -> Decision:
+        """Raises ConfigurationError: rules make keys of attributes."""
+        raise ConfigurationError(
+            "hit() was called on a limiter with rules, which makes keys of attributes; expected "
+            "check(user='42', endpoint='/api/posts')"
+        )
+
+    def close(self) -> None:
+        """Ends the limiter: later calls raise LimiterClosedError."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Limiter(rules={self._rules!r})"
+
+    def _with_tier(self, attributes: Mapping[str, Attribute]) -> dict[str, Any]:
+        """With the tier that `tiers` finds, where the request comes without one."""
+        if self._tiers is None or attributes.get("tier") is not None:
+            return dict(attributes)
+        return {**attributes, "tier": self._tiers.of(attributes)}
+
+    async def _ask(
+        self,
+        op: int,
+        cost: int,
+        attributes: Mapping[str, Attribute],
+        decision: Decision | None = None,
+    ) -> Any:
+        from tidegate._asyncio import ask_rules
+
+        asked = {"cost": cost, **self._with_tier(attributes)}
+        return await ask_rules(self, op, asked, decision)
+
+
+class TieredRuleLimiter(RuleLimiter):
+    """One that finds tiers by itself, which takes Python for each call."""
+
+    def check(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
+        return _core.RuleLimiter.check(self, cost=cost, **self._with_tier(attributes))
+
+    def peek(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
+        return _core.RuleLimiter.peek(self, cost=cost, **self._with_tier(attributes))
+
+
+def limiter_for(rules: RuleSet, **options: Any) -> RuleLimiter:
+    """The limiter of `rules` with the options of a Limiter."""
+    algorithm = options.pop("algorithm", None)
+    if algorithm is not None:
+        raise ConfigurationError(
+            f"algorithm={algorithm!r} was given with rules; expected it in the rules"
+        )
+    kind = RuleLimiter if options.get("tiers") is None else TieredRuleLimiter
+    return kind(rules, **options)
+
+
+# Inherited, they would take a detour with each call.
+RuleLimiter._add_fast_methods(RuleLimiter)
+
+
+class RuleStats:
+    """What one rule did."""
+
+    __slots__ = ("allowed", "refused", "refused_in_shadow")
+
+    def __init__(self, allowed: int, refused: int, refused_in_shadow: int) -> None:
+        self.allowed = allowed
+        """Requests that it applied to and that passed."""
+        self.refused = refused
+        """Requests that it refused."""
+        self.refused_in_shadow = refused_in_shadow
+        """Requests that it would have refused, were it not in shadow."""
+
+    def __repr__(self) -> str:
+        return (
+            f"RuleStats(allowed={self.allowed}, refused={self.refused}, "
+            f"refused_in_shadow={self.refused_in_shadow})"
+        )
+
+
+class ConsideredRule:
+    """One rule, as explain() saw it."""
+
+    __slots__ = ("applies", "key", "limits", "rule", "states", "why")
+
+    def __init__(
+        self,
+        rule: str,
+        applies: bool,
+        why: str,
+        key: str | None,
+        limits: tuple[Limit, ...],
+        states: list[Decision | None],
+    ) -> None:
+        self.rule = rule
+        """Its id."""
+        self.applies = applies
+        self.why = why
+        """Why it does not apply; of one that does, what is out of the ordinary."""
+        self.key = key
+        """What it counts the request under; None where it does not apply."""
+        self.limits = limits
+        """Its limits for the request; none where it does not apply or is unlimited."""
+        self.states = states
+        """The decision that each of `limits` would make now."""
+
+    def __repr__(self) -> str:
+        verdict = "applies" if self.applies else "does not apply"
+        why = f": {self.why}" if self.why else ""
+        return f"<{self.rule} {verdict}{why}>"
+
+
+def compiled(rules: RuleSet) -> _core.RuleSet:
+    """What the core made of `rules`. Raises ArgumentTypeError for anything else."""
+    core = getattr(rules, "_compiled", None)
+    if not isinstance(core, _core.RuleSet):
+        raise ArgumentTypeError(
+            f"the rules are {rules!r:.80} of type {type(rules).__name__}; expected a RuleSet, such "
+            "as tidegate.RuleSet.load('rules.yaml')"
+        )
+    return core

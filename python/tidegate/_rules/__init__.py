@@ -1,0 +1,1 @@
+"""Rules: who gets how much, from a document to what the core matches requests against."""

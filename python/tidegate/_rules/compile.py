@@ -1,0 +1,374 @@
+"""From the fields of a document to what the core compiles."""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+from typing import TYPE_CHECKING, Any, cast
+
+from tidegate import _core
+from tidegate._errors import ConfigurationError
+from tidegate._rules.document import as_where
+from tidegate._rules.problems import RulesError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pydantic import ValidationError
+
+    from tidegate._rules import model
+    from tidegate._rules.document import Document
+
+__all__ = ["compile_rules", "validate"]
+
+Where = "tuple[str | int, ...]"
+# Entries of a list that are none of its own fields are attributes.
+_OTHER_TIERS = "*"
+# What a document calls the types of its fields.
+_WORDS = {
+    "a valid string": "a text",
+    "a valid list": "a list",
+    "a valid dictionary": "a mapping",
+    "a valid integer": "a whole number",
+    "a valid boolean": "true or false",
+}
+
+
+def validate(document: Document) -> model.Rules:
+    """The document's fields. Raises RulesError."""
+    try:
+        import pydantic
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            "rules need the package pydantic; expected `pip install 'tidegate[rules]'`"
+        ) from None
+    from tidegate._rules import model
+
+    data = document.data
+    if data is None:  # of a file that is being written, perhaps
+        raise RulesError([document.problem((), "the document is empty; expected rules")])
+    if not isinstance(data, dict):
+        raise RulesError(
+            [
+                document.problem(
+                    (), f"the document is {_shown(data)}; expected fields such as rules and tiers"
+                )
+            ]
+        )
+    try:
+        return model.Rules.model_validate(_in_plural(document, data))
+    except pydantic.ValidationError as error:
+        raise RulesError(_problems_of(document, error)) from None
+
+
+def _in_plural(document: Document, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with ``endpoint`` and the like as ``endpoints``."""
+    from tidegate._rules.model import PLURALS
+
+    problems = []
+    result = dict(data)
+    for section in ("rules", "costs", "overrides", "allow", "block", "default"):
+        items = result.get(section)
+        single = section == "default" and isinstance(items, dict)
+        if isinstance(items, (str, list)) and section == "default":
+            result[section] = {"limits": items}
+            continue
+        if not single and not isinstance(items, list):
+            continue
+        changed = []
+        for i, item in enumerate([items] if single else cast("list[Any]", items)):
+            if isinstance(item, dict):
+                item = dict(item)
+                if section in ("allow", "block") and "ip" in item:
+                    item["network"] = item.pop("ip")
+                for one, many in PLURALS.items():
+                    if one in item and many in item:
+                        where = (section, one) if single else (section, i, one)
+                        problems.append(
+                            document.problem(where, f"is given with {many}; expected one of them")
+                        )
+                    elif one in item:
+                        item[many] = item.pop(one)
+            changed.append(item)
+        result[section] = changed[0] if single else changed
+    if problems:
+        raise RulesError(problems)
+    return result
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _problems_of(document: Document, error: ValidationError) -> list[Any]:
+    from tidegate._rules import model
+
+    problems = []
+    fields = {
+        name
+        for each in (model.Rules, model.Rule, model.Default, model.Override, model.Cost)
+        for name in [*each.model_fields, *model.PLURALS]
+    }
+    seen = set()
+    for each in error.errors(include_url=False):
+        # Branches of a union are not fields.
+        where: list[str | int] = []
+        for part in each["loc"]:
+            if isinstance(part, int) or part in fields or _is_in(document.data, where, part):
+                where.append(part)
+        message = each["msg"]
+        kind = each["type"]
+        name = str(each["loc"][-1])
+        if kind == "extra_forbidden":
+            where = [*where[:-1], name] if where and where[-1] == name else [*where, name]
+            section = _fields_at(where)
+            near = difflib.get_close_matches(name, section, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            message = f"is no field; {hint}expected {', '.join(section)}"
+        elif kind == "missing":
+            message = "is missing"
+        elif kind == "value_error":
+            message = str(each["ctx"]["error"])
+        else:
+            message = message.replace("Input should be", "expected")
+            for theirs, ours in _WORDS.items():
+                message = message.replace(theirs, ours)
+            message = f"is {_shown(each['input'])}; {message[0].lower()}{message[1:]}"
+        key = (tuple(where), kind if kind in ("missing", "extra_forbidden") else "value")
+        if key in seen:  # of another branch of a union
+            continue
+        seen.add(key)
+        problems.append((tuple(where), message))
+    # Where a branch of a union fits but for a field in it, the field says what is wrong.
+    outer = {where[:length] for where, _ in problems for length in range(1, len(where))}
+    return [document.problem(*each) for each in problems if each[0] not in outer]
+
+
+def _is_in(data: Any, where: Iterable[str | int], part: str | int) -> bool:
+    for step in where:
+        if isinstance(data, dict):
+            singular = step[:-1] if isinstance(step, str) and step not in data else step
+            data = data.get(singular)
+        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+            data = data[step]
+        else:
+            return False
+    return isinstance(data, dict) and part in data
+
+
+def _fields_at(where: list[str | int]) -> list[str]:
+    from tidegate._rules import model
+
+    sections: dict[str, type[Any]] = {
+        "rules": model.Rule,
+        "default": model.Default,
+        "overrides": model.Override,
+        "costs": model.Cost,
+        "allow": model.ListEntry,
+        "block": model.ListEntry,
+    }
+    at = sections.get(str(where[0])) if len(where) > 1 else None
+    return sorted((at or model.Rules).model_fields)
+
+
+class _Compiler:
+    """Reads limits and times, and gathers what is wrong with them."""
+
+    def __init__(self, document: Document, rules: model.Rules) -> None:
+        self.document = document
+        self.rules = rules
+        self.problems: list[Any] = []
+        self._known: dict[tuple[str, str, bool], _core.Limit | None] = {}
+
+    def limit(
+        self, where: tuple[str | int, ...], text: str, algorithm: str, shadow: bool
+    ) -> _core.Limit | None:
+        key = (text, algorithm, shadow)
+        if key not in self._known:
+            try:
+                self._known[key] = _core.Limit(text, algorithm=algorithm, shadow=shadow)
+            except ConfigurationError as error:
+                self._known[key] = None
+                self.problems.append(self.document.problem(where, str(error)))
+        return self._known[key]
+
+    def limits(
+        self, where: tuple[str | int, ...], given: str | list[str], algorithm: str, shadow: bool
+    ) -> list[_core.Limit]:
+        from tidegate._rules.model import UNLIMITED
+
+        if given == UNLIMITED or given == [UNLIMITED]:
+            return []
+        texts = [given] if isinstance(given, str) else given
+        if not texts:
+            self.problems.append(
+                self.document.problem(where, "has no limit; expected at least one, or 'unlimited'")
+            )
+        result = []
+        for i, text in enumerate(texts):
+            place = where if isinstance(given, str) else (*where, i)
+            parts = [part for part in text.replace("|", ";").replace(",", ";").split(";") if part]
+            for part in parts or [text]:
+                limit = self.limit(place, part.strip(), algorithm, shadow)
+                if limit is not None:
+                    result.append(limit)
+        return result
+
+    def by_tier(
+        self, where: tuple[str | int, ...], rule: model.Rule | model.Default
+    ) -> list[tuple[str, list[_core.Limit]]]:
+        algorithm = rule.algorithm or self.rules.algorithm
+        given = rule.limits
+        place = (*where, "limits")
+        if not isinstance(given, dict):
+            return [("", self.limits(place, given, algorithm, rule.shadow))]
+        if not given:
+            self.problems.append(self.document.problem(place, "has no tier; expected at least one"))
+        return [
+            (
+                "" if tier == _OTHER_TIERS else tier,
+                self.limits((*place, tier), limits, algorithm, rule.shadow),
+            )
+            for tier, limits in given.items()
+        ]
+
+    def rule(self, where: tuple[str | int, ...], rule: model.Rule | model.Default) -> Any:
+        spec = {
+            "id": rule.id,
+            "by": list(rule.by),
+            "limits": self.by_tier(where, rule),
+            "counts_requests": rule.counts == "requests",
+            "counter": rule.counter or "",
+            "replaces": list(getattr(rule, "replaces", ())),
+        }
+        return {**spec, **_condition(rule)}
+
+    def override(self, i: int, override: model.Override, by: dict[str, list[str]]) -> Any:
+        where = ("overrides", i)
+        names = by.get(override.rule, [])
+        key = override.key
+        if isinstance(key, dict):
+            if set(key) != set(names):
+                self.problems.append(
+                    self.document.problem(
+                        (*where, "key"),
+                        f"has {', '.join(sorted(key)) or 'nothing'}; expected "
+                        f"{', '.join(names) or 'a rule that counts by an attribute'}",
+                    )
+                )
+            values = [key.get(name, "") for name in names]
+        else:
+            values = [key]
+        return {
+            "rule": override.rule,
+            "key": values,
+            "limits": self.limits(
+                (*where, "limits"),
+                override.limits,
+                override.algorithm or self._algorithm_of(override.rule),
+                self._shadows.get(override.rule, False),
+            ),
+            "until_ns": self.until((*where, "until"), override.until),
+            "reason": override.reason,
+        }
+
+    def until(
+        self, where: tuple[str | int, ...], until: dt.datetime | dt.date | None
+    ) -> int | None:
+        if until is None:
+            return None
+        if not isinstance(until, dt.datetime):
+            until = dt.datetime(until.year, until.month, until.day, tzinfo=dt.timezone.utc)
+        if until.tzinfo is None:
+            self.problems.append(
+                self.document.problem(
+                    where,
+                    f"is {until.isoformat()}; expected a time with its zone, such as "
+                    f"{until.isoformat()}Z",
+                )
+            )
+            return None
+        epoch = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+        return max(0, (until - epoch) // dt.timedelta(microseconds=1)) * 1000
+
+    def _algorithm_of(self, rule: str) -> str:
+        return self._algorithms.get(rule, self.rules.algorithm)
+
+    def spec(self) -> dict[str, Any]:
+        enabled = [rule for rule in self.rules.rules if rule.enabled]
+        self._places = [i for i, rule in enumerate(self.rules.rules) if rule.enabled]
+        default = self.rules.default
+        everyone: list[Any] = [*enabled, *([default] if default else [])]
+        by = {rule.id: rule.by for rule in everyone}
+        self._algorithms = {rule.id: rule.algorithm or self.rules.algorithm for rule in everyone}
+        self._shadows = {rule.id: rule.shadow for rule in everyone}
+        return {
+            "tiers": list(self.rules.tiers),
+            "default_tier": self.rules.default_tier or "",
+            "rules": [
+                self.rule(("rules", place), rule) for place, rule in zip(self._places, enabled)
+            ],
+            "otherwise": None if default is None else self.rule(("default",), default),
+            "overrides": [
+                self.override(i, override, by) for i, override in enumerate(self.rules.overrides)
+            ],
+            "costs": [{"cost": cost.cost, **_condition(cost)} for cost in self.rules.costs],
+            "lists": [
+                {
+                    "name": entry.id or f"{section}[{i}]",
+                    "allows": section == "allow",
+                    **_listed(entry),
+                }
+                for section in ("allow", "block")
+                for i, entry in enumerate(getattr(self.rules, section))
+            ],
+        }
+
+    def place_of(self, where: tuple[str | int, ...]) -> tuple[str | int, ...]:
+        """A field of the core's specification, as one of the document."""
+        if len(where) > 1 and where[0] == "rules" and isinstance(where[1], int):
+            return ("rules", self._places[where[1]], *where[2:])
+        return where
+
+
+def _condition(fields: Any) -> dict[str, Any]:
+    return {
+        "endpoints": list(getattr(fields, "endpoints", ())),
+        "methods": list(getattr(fields, "methods", ())),
+        "tiers": list(getattr(fields, "tiers", ())),
+        "networks": list(getattr(fields, "networks", ())),
+        "when": list(getattr(fields, "when", {}).items()),
+    }
+
+
+def _listed(entry: model.ListEntry) -> dict[str, Any]:
+    condition = _condition(entry)
+    condition["when"] = list((entry.__pydantic_extra__ or {}).items())
+    return condition
+
+
+def compile_rules(document: Document, rules: model.Rules) -> _core.RuleSet:
+    """What the core matches requests against. Raises RulesError."""
+    compiler = _Compiler(document, rules)
+    spec = compiler.spec()
+    problems = list(compiler.problems)
+    for section in ("allow", "block"):
+        for i, entry in enumerate(getattr(rules, section)):
+            if not any(_listed(entry).values()):
+                problems.append(
+                    document.problem(
+                        (section, i), "is for every request; expected a condition, such as a user"
+                    )
+                )
+    if problems:
+        raise RulesError(problems)
+    compiled, found = _core.RuleSet._compile(spec)
+    if compiled is None:
+        raise RulesError(
+            [
+                document.problem(compiler.place_of(as_where(where)), message)
+                for where, message in found
+            ]
+        )
+    return compiled

@@ -1,0 +1,220 @@
+"""The fields of a document of rules."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
+
+__all__ = [
+    "Cost",
+    "Default",
+    "ListEntry",
+    "Override",
+    "Rule",
+    "Rules",
+    "as_list",
+]
+
+ALGORITHMS = Literal[
+    "token-bucket",
+    "gcra",
+    "leaky-bucket",
+    "fixed-window",
+    "sliding-window",
+    "sliding-log",
+    "concurrency",
+]
+UNLIMITED = "unlimited"
+# Fields that may be written in the singular: a rule often has one endpoint and one limit.
+PLURALS = {
+    "endpoint": "endpoints",
+    "method": "methods",
+    "tier": "tiers",
+    "network": "networks",
+    "limit": "limits",
+}
+
+
+def as_list(value: Any) -> Any:
+    """One text as a list of it."""
+    return [value] if isinstance(value, str) else value
+
+
+def _as_names(value: Any) -> Any:
+    """``user+endpoint`` as the list of its names; ``global`` as the list of none."""
+    if value == "global":
+        return []
+    return [name.strip() for name in value.split("+")] if isinstance(value, str) else value
+
+
+def _as_text(value: Any) -> Any:
+    """A number or a truth value of a document, as the text that a request would have."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int) else value
+
+
+def _check_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", name):
+        raise ValueError(
+            f"the attribute is named {name!r}; expected a name such as user or api_key"
+        )
+    if name in RESERVED:
+        raise ValueError(f"no attribute can be named {name!r}; expected another name")
+    return name
+
+
+def _check_id(id: str) -> str:
+    if not re.fullmatch(r"[!-~]{1,100}", id):
+        raise ValueError(
+            f"the id is {id!r}; expected 1 to 100 printable ASCII characters, no space"
+        )
+    return id
+
+
+def _check_method(method: str) -> str:
+    if not re.fullmatch(r"[A-Za-z-]{1,20}", method):
+        raise ValueError(f"the method is {method!r}; expected one such as GET")
+    return method.upper()
+
+
+# Keywords of check() that are no attributes.
+RESERVED = frozenset({"cost", "decision", "self"})
+
+Name = Annotated[str, AfterValidator(_check_name)]
+Id = Annotated[str, AfterValidator(_check_id)]
+Text = Annotated[str, BeforeValidator(_as_text)]
+Texts = Annotated[list[str], BeforeValidator(as_list)]
+Methods = Annotated[list[Annotated[str, AfterValidator(_check_method)]], BeforeValidator(as_list)]
+# A limit, several, or those of each tier; "unlimited" for none.
+Limits = Union[str, list[str], dict[str, Union[str, list[str]]]]
+
+
+class _Fields(BaseModel):
+    """Unknown fields are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class _Condition(_Fields):
+    endpoints: Texts = Field(
+        default=[],
+        description="Paths such as /api/posts, /api/*, /users/{id}/posts or /api/**, or other "
+        "texts that stand for themselves. `*` and `{name}` are any one part of a path, `**` at "
+        "the end any number of parts. All endpoints where there is none.",
+    )
+    methods: Methods = Field(default=[], description="HTTP methods, such as GET.")
+    tiers: Texts = Field(default=[], description="The tiers it is for.")
+    networks: Texts = Field(default=[], description="CIDRs of the attribute ip.")
+
+
+class _Limited(_Fields):
+    by: Annotated[list[Name], BeforeValidator(_as_names)] = Field(
+        default=[],
+        description="What it counts by: attributes such as user, api_key, ip, endpoint or tenant, "
+        "combined with +; or global, one count of all requests.",
+    )
+    limits: Limits = Field(
+        description="A limit such as 100/minute, a list of limits, `unlimited`, or these by tier; "
+        "the tier `*` is every other tier.",
+    )
+    algorithm: Union[ALGORITHMS, None] = Field(default=None, description="Of its limits.")
+    shadow: StrictBool = Field(
+        default=False, description="Whether it is counted but not enforced: it refuses nothing."
+    )
+    counts: Literal["cost", "requests"] = Field(
+        default="cost",
+        description="Whether a request is charged its cost, or one unit whatever it costs.",
+    )
+    counter: Union[Id, None] = Field(
+        default=None,
+        description="What its counts are known by, where it is not the id: rules of one counter "
+        "that count by the same attributes count together.",
+    )
+    headers: StrictBool = Field(
+        default=True, description="Whether responses tell clients about its limits."
+    )
+    description: Union[str, None] = None
+
+
+class Rule(_Condition, _Limited):
+    """Which requests, what they are counted by, and how much."""
+
+    id: Id
+    when: dict[Name, Text] = Field(
+        default={}, description="Other attributes that the request must have, and their values."
+    )
+    replaces: Annotated[list[str], BeforeValidator(as_list)] = Field(
+        default=[], description="Ids of rules that do not apply where this one does."
+    )
+    enabled: StrictBool = True
+
+
+class Default(_Limited):
+    """What applies where no rule does."""
+
+    id: Id = "default"
+
+
+class Override(_Fields):
+    """Other limits for one key of a rule."""
+
+    rule: str
+    key: Union[Text, dict[str, Text]] = Field(
+        description="The value that the rule counts by; of several the value of each."
+    )
+    limits: Union[str, list[str]]
+    until: Union[dt.datetime, dt.date, None] = Field(
+        default=None, description="When it ends: a time with its zone, or a day in UTC."
+    )
+    reason: str = ""
+    algorithm: Union[ALGORITHMS, None] = None
+
+
+class Cost(_Condition):
+    """What a request costs: 1 where there is nothing about it."""
+
+    cost: Annotated[int, Field(ge=1, strict=True)]
+    when: dict[Name, Text] = {}
+
+
+class ListEntry(_Fields):
+    """Requests that are let through, or refused, whatever the rules say."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
+
+    endpoints: Texts = []
+    methods: Methods = []
+    tiers: Texts = []
+    networks: Texts = Field(default=[], description="CIDRs, or addresses, of the attribute ip.")
+    id: Union[Id, None] = None
+    reason: str = ""
+    __pydantic_extra__: dict[str, Text]
+
+
+class Rules(_Fields):
+    """A document of rules."""
+
+    version: Literal[1] = 1
+    tiers: list[str] = Field(
+        default=[], description="The tiers that there are; those that rules name where it is empty."
+    )
+    default_tier: Union[str, None] = Field(
+        default=None, description="Of requests without a tier, or with one that there is not."
+    )
+    algorithm: ALGORITHMS = Field(
+        default="token-bucket", description="Of limits that do not say theirs."
+    )
+    rules: list[Rule] = []
+    default: Union[Default, None] = Field(
+        default=None, description="Applies to requests that no rule applies to."
+    )
+    costs: list[Cost] = []
+    overrides: list[Override] = []
+    allow: list[ListEntry] = Field(
+        default=[], description="Requests that are let through, uncounted."
+    )
+    block: list[ListEntry] = Field(default=[], description="Requests that are refused.")

@@ -1,0 +1,43 @@
+"""What is wrong with a document of rules, and where."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidegate._errors import ConfigurationError
+
+__all__ = ["Problem", "RulesError"]
+
+_MOST_SHOWN = 20
+
+
+class Problem(NamedTuple):
+    """One mistake in a document of rules."""
+
+    source: str
+    """The file, or what stands for it, such as ``<dict>``."""
+    line: int | None
+    """From 1 up; None where the document has no lines."""
+    where: str
+    """The field, such as ``rules[3].limits.free``."""
+    message: str
+    """What was given and what is expected."""
+
+    def __str__(self) -> str:
+        line = "" if self.line is None else f":{self.line}"
+        where = f"{self.where}: " if self.where else ""
+        return f"{self.source}{line}: {where}{self.message}"
+
+
+class RulesError(ConfigurationError):
+    """Rules that are not accepted. `problems` are all mistakes that were found."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        shown = [str(problem) for problem in problems[:_MOST_SHOWN]]
+        if len(problems) > _MOST_SHOWN:
+            shown.append(f"and {len(problems) - _MOST_SHOWN} more")
+        super().__init__("\n".join(shown))
+        self.problems = problems
+
+    def __reduce__(self) -> tuple[type, tuple[list[Problem]]]:
+        return type(self), (self.problems,)

@@ -1,0 +1,41 @@
+"""The JSON Schema of a document of rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate._rules.model import PLURALS, Rules
+
+__all__ = ["json_schema"]
+
+
+def json_schema() -> dict[str, Any]:
+    """For editors: with the singular of each field that may be written so."""
+    schema = Rules.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "tidegate rules"
+    sections = {"Rule", "Default", "Override", "Cost", "ListEntry"}
+    for name in sections & schema["$defs"].keys():
+        fields = schema["$defs"][name]["properties"]
+        required = schema["$defs"][name].get("required", [])
+        for one, many in PLURALS.items():
+            if many in fields:
+                fields[one] = fields[many]
+                if many in required:
+                    required.remove(many)
+                    schema["$defs"][name].setdefault("anyOf", []).extend(
+                        [{"required": [many]}, {"required": [one]}]
+                    )
+        _allow_one_text(fields)
+    return schema
+
+
+def _allow_one_text(fields: dict[str, Any]) -> None:
+    """Lists of texts may be one text."""
+    for name, field in fields.items():
+        if field.get("type") == "array" and field.get("items", {}).get("type") == "string":
+            rest = {key: field[key] for key in ("description", "default", "title") if key in field}
+            fields[name] = {
+                **rest,
+                "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+            }

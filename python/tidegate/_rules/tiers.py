@@ -1,0 +1,100 @@
+"""The tier of a request, where its service does not say it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Callable, Union
+
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Value = Union[str, bytes, None]
+    Lookup = Union[Mapping[str, str], Callable[[str], Union[str, None]]]
+
+__all__ = ["Tiers"]
+
+log = logging.getLogger("tidegate")
+
+
+class Tiers:
+    """Finds the tier of a request by one of its attributes, and remembers it for a while.
+
+        Tiers({"42": "premium"})                          # a table
+        Tiers(lambda user: database.tier_of(user), ttl=60)  # a function
+        Limiter(rules=rules, tiers=Tiers(...))
+
+    `lookup` is a mapping from values of the attribute `by` to tiers, or a function of the value
+    that returns a tier or None. Answers of a function are kept for `ttl` seconds, of at most
+    `capacity` values: those asked for longest ago go first. A function that raises is logged,
+    and the request has the tier that was known last, else the default tier of the rules.
+    Thread-safe.
+    """
+
+    def __init__(
+        self,
+        lookup: Lookup,
+        *,
+        by: str = "user",
+        ttl: float = 60.0,
+        capacity: int = 100_000,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not callable(lookup) and not hasattr(lookup, "get"):
+            raise ArgumentTypeError(
+                f"the lookup of tiers is {lookup!r} of type {type(lookup).__name__}; expected a "
+                "mapping or a function"
+            )
+        if not isinstance(ttl, (int, float)) or isinstance(ttl, bool) or not ttl >= 0:
+            raise ConfigurationError(f"the ttl is {ttl!r}; expected 0 or more seconds")
+        if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
+            raise ConfigurationError(f"the capacity is {capacity!r}; expected 1 or more")
+        self._lookup = lookup
+        self._by = by
+        self._ttl = ttl
+        self._capacity = capacity
+        self._clock = clock
+        self._known: OrderedDict[str, tuple[float, str | None]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.failures = 0
+        """How often the function raised, or returned what is no tier."""
+
+    def of(self, attributes: Mapping[str, Value]) -> str | None:
+        """The tier of a request with these attributes; None for the default tier."""
+        given = attributes.get(self._by)
+        if given is None:
+            return None
+        value = given.decode("utf-8", "replace") if isinstance(given, bytes) else given
+        if not callable(self._lookup):
+            return self._lookup.get(value)
+        now = self._clock()
+        with self._lock:
+            known = self._known.get(value)
+        if known is not None and now < known[0]:
+            return known[1]
+        try:
+            tier = self._lookup(value)
+            if tier is not None and not isinstance(tier, str):
+                raise ArgumentTypeError(f"the tier is {tier!r}; expected a str or None")
+        except Exception:
+            self.failures += 1
+            log.exception("the tier of %s=%.80r was not found", self._by, value)
+            tier = None if known is None else known[1]
+        with self._lock:
+            self._known[value] = (now + self._ttl, tier)
+            self._known.move_to_end(value)
+            while len(self._known) > self._capacity:
+                self._known.popitem(last=False)
+        return tier
+
+    def forget(self, value: str | None = None) -> None:
+        """Has the tier of `value`, or of all, looked up again."""
+        with self._lock:
+            if value is None:
+                self._known.clear()
+            else:
+                self._known.pop(value, None)

@@ -1,0 +1,35 @@
+"""Rules: which limits apply to which requests.
+
+    from tidegate.rules import RuleSet
+
+    limiter = tidegate.Limiter(rules=RuleSet.load("rules.yaml"))
+    limiter.check(user="42", tier="premium", endpoint="/api/posts", method="POST")
+
+Needs the extra ``rules``: ``pip install 'tidegate[rules]'``.
+"""
+
+from __future__ import annotations
+
+try:
+    import pydantic  # noqa: F401
+except ModuleNotFoundError:
+    raise ImportError(
+        "tidegate.rules needs the package pydantic; expected `pip install 'tidegate[rules]'`"
+    ) from None
+
+from tidegate._rules.model import Cost, Default, ListEntry, Override, Rule
+from tidegate._rules.problems import Problem, RulesError
+from tidegate._rules.rule_set import RuleSet
+from tidegate._rules.tiers import Tiers
+
+__all__ = [
+    "Cost",
+    "Default",
+    "ListEntry",
+    "Override",
+    "Problem",
+    "Rule",
+    "RuleSet",
+    "RulesError",
+    "Tiers",
+]

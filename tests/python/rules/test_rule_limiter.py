@@ -1,0 +1,431 @@
+"""Limiters with rules: which limits a request is charged, and what decisions say."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from typing import Any
+
+import pytest
+import tidegate as tg
+from tidegate.rules import Rule, RuleSet, Tiers
+
+API = {
+    "tiers": ["free", "premium", "enterprise"],
+    "default_tier": "free",
+    "rules": [
+        {
+            "id": "api",
+            "by": "user",
+            "endpoint": "/api/*",
+            "limits": {
+                "free": "2/minute",
+                "premium": ["5/minute", "7/hour"],
+                "enterprise": "unlimited",
+            },
+        },
+        {"id": "ceiling", "by": "global", "limit": "10/minute"},
+    ],
+}
+
+
+def limiter_of(document: Any, **options: Any) -> Any:
+    options.setdefault("clock", tg.ManualClock(0))
+    return tg.Limiter(rules=RuleSet(document), **options)
+
+
+def test_a_rule_counts_each_user_by_their_tier() -> None:
+    limiter = limiter_of(API)
+    ask = {"user": "42", "endpoint": "/api/posts"}
+    assert [bool(limiter.check(**ask)) for _ in range(3)] == [True, True, False]
+    refusal = limiter.check(**ask)
+    assert (refusal.rule, refusal.limit, refusal.retry_after) == ("api", 2, 30.0)
+    premium = [limiter.check(user="43", tier="premium", endpoint="/api/posts") for _ in range(6)]
+    assert [bool(decision) for decision in premium] == [True] * 5 + [False]
+    assert [outcome.limit for outcome in premium[0].outcomes] == [5, 7, 10]
+
+
+def test_users_keep_what_they_used_when_their_tier_changes() -> None:
+    limiter = limiter_of(API)
+    for _ in range(2):
+        assert limiter.check(user="42", endpoint="/api/posts")
+    assert not limiter.check(user="42", endpoint="/api/posts")
+    upgraded = limiter.check(user="42", tier="premium", endpoint="/api/posts")
+    assert upgraded.outcomes[0].remaining == 2
+
+
+def test_an_unknown_tier_is_the_default_tier() -> None:
+    limiter = limiter_of(API)
+    for tier in (None, "gold", "", b"\xff"):
+        assert limiter.check(user="42", tier=tier, endpoint="/api/posts").limit in (2, 10)
+
+
+def test_an_unlimited_tier_is_charged_by_the_other_rules_only() -> None:
+    limiter = limiter_of(API)
+    decision = limiter.check(user="1", tier="enterprise", endpoint="/api/posts")
+    assert [outcome.rule for outcome in decision.outcomes] == ["ceiling"]
+    alone = limiter_of({"rules": [{"id": "free", "by": "user", "limit": "unlimited"}]})
+    decision = alone.check(user="1")
+    assert decision.allowed
+    assert (decision.rule, decision.outcomes) == ("free", ())
+
+
+def test_a_refused_request_charges_none_of_its_rules() -> None:
+    limiter = limiter_of(API)
+    for _ in range(2):
+        limiter.check(user="42", endpoint="/api/posts")
+    for _ in range(20):
+        assert not limiter.check(user="42", endpoint="/api/posts")
+    assert limiter.peek(user="43", endpoint="/api/posts").outcomes[1].remaining == 8
+
+
+def test_without_a_rule_a_request_passes_and_no_rule_is_named() -> None:
+    limiter = limiter_of({"rules": [{"id": "a", "by": "user", "limit": "1/minute"}]})
+    decision = limiter.check(ip="203.0.113.9")
+    assert decision.allowed
+    assert decision.rule is None
+    assert decision.outcomes == ()
+    assert "rule=None" in repr(decision)
+    copy = pickle.loads(pickle.dumps(limiter.check(user="1")))
+    assert copy.rule == "a"
+
+
+def test_the_default_applies_where_no_rule_does() -> None:
+    limiter = limiter_of(
+        {
+            "rules": [{"id": "a", "by": "user", "limit": "5/minute"}],
+            "default": {"by": "ip", "limit": "1/minute"},
+        }
+    )
+    assert limiter.check(user="1", ip="203.0.113.9").rule == "a"
+    assert limiter.check(ip="203.0.113.9").rule == "default"
+    assert not limiter.check(ip="203.0.113.9")
+
+
+def test_the_most_specific_rule_of_a_dimension_wins_and_dimensions_add_up() -> None:
+    limiter = limiter_of(
+        {
+            "rules": [
+                {"id": "all", "by": "user", "limit": "100/minute"},
+                {"id": "search", "by": "user", "endpoint": "/search", "limit": "5/minute"},
+                {"id": "deep", "by": "user", "endpoint": "/**", "limit": "50/minute"},
+                {"id": "address", "by": "ip", "limit": "70/minute"},
+            ]
+        }
+    )
+
+    def rules(**attributes: str) -> list[str | None]:
+        return [outcome.rule for outcome in limiter.check(**attributes).outcomes]
+
+    assert rules(user="1", ip="::1", endpoint="/search") == ["search", "address"]
+    assert rules(user="1", ip="::1", endpoint="//search/") == ["search", "address"]
+    assert rules(user="1", ip="::1", endpoint="/other") == ["deep", "address"]
+    assert rules(user="1", ip="::1") == ["all", "address"]
+    assert rules(endpoint="/search") == []
+
+
+def test_a_rule_replaces_others_by_name() -> None:
+    limiter = limiter_of(
+        {
+            "rules": [
+                {"id": "address", "by": "ip", "limit": "70/minute"},
+                {"id": "user", "by": "user", "limit": "5/minute", "replaces": "address"},
+            ]
+        }
+    )
+    assert [o.rule for o in limiter.check(user="1", ip="::1").outcomes] == ["user"]
+    assert [o.rule for o in limiter.check(ip="::1").outcomes] == ["address"]
+
+
+def test_costs_of_operations_are_charged_and_multiplied() -> None:
+    limiter = limiter_of(
+        {
+            "rules": [
+                {"id": "budget", "by": "user", "limit": "100/minute"},
+                {"id": "calls", "by": "user+tenant", "limit": "100/minute", "counts": "requests"},
+            ],
+            "costs": [
+                {"method": ["POST", "PUT"], "cost": 5},
+                {"method": "DELETE", "cost": 10},
+                {"method": "POST", "endpoint": "/report", "cost": 40},
+            ],
+        }
+    )
+
+    def left(method: str, endpoint: str = "/x", cost: int = 1) -> list[int]:
+        decision = limiter.check(user="1", tenant="t", method=method, endpoint=endpoint, cost=cost)
+        return [outcome.remaining for outcome in decision.outcomes]
+
+    assert left("GET") == [99, 99]
+    assert left("POST") == [94, 98]
+    assert left("delete") == [84, 97]
+    assert left("POST", "/report") == [44, 96]
+    assert left("PUT", cost=3) == [29, 95]
+
+
+def test_lists_let_through_and_refuse_whatever_the_rules_say() -> None:
+    limiter = limiter_of(
+        {
+            "rules": [{"id": "a", "by": "global", "limit": "1/hour"}],
+            "allow": [{"network": "10.0.0.0/8"}, {"user": "health"}],
+            "block": [
+                {"user": "mallory", "id": "abuse"},
+                {"network": ["10.6.6.0/24", "2001:db8::/32"]},
+            ],
+        }
+    )
+    for _ in range(3):
+        assert limiter.check(ip="10.1.2.3").rule == "allow[0]"
+        assert limiter.check(user="health")
+    blocked = limiter.check(user="mallory", ip="10.1.2.3")
+    assert (blocked.allowed, blocked.rule, blocked.retry_after) == (False, "abuse", float("inf"))
+    assert not limiter.check(ip="10.6.6.6"), "the smaller network counts"
+    assert not limiter.check(ip="2001:db8::1")
+    assert limiter.check(ip="no address").rule == "a"
+
+
+def test_an_override_holds_for_one_key_until_it_ends() -> None:
+    clock = tg.ManualClock(0)
+    limiter = limiter_of(
+        {
+            "rules": [
+                {"id": "api", "by": "user", "limit": "2/minute"},
+                {"id": "pair", "by": "user+tenant", "limit": "3/minute"},
+            ],
+            "overrides": [
+                {
+                    "rule": "api",
+                    "key": "vip",
+                    "limit": "100/minute",
+                    "until": "1970-01-01T00:10:00Z",
+                    "reason": "contract 7",
+                },
+                {"rule": "pair", "key": {"tenant": "t", "user": "vip"}, "limit": "unlimited"},
+            ],
+        },
+        clock=clock,
+    )
+    assert limiter.check(user="vip").limit == 100
+    assert limiter.check(user="other").limit == 2
+    assert limiter.check(user="vip", tenant="t").limit == 100
+    assert limiter.check(user="vip", tenant="u").outcomes[1].limit == 3
+    assert "contract 7" in limiter.explain(user="vip")[0].why
+    clock.advance(600)
+    assert limiter.check(user="vip").limit == 2
+
+
+def test_names_in_a_path_do_not_tell_keys_apart_and_other_parts_do() -> None:
+    limiter = limiter_of(
+        {
+            "rules": [
+                {
+                    "id": "each",
+                    "by": "user+endpoint",
+                    "endpoint": ["/users/{id}/posts", "/api/*"],
+                    "limit": "1/minute",
+                }
+            ]
+        }
+    )
+    assert limiter.check(user="1", endpoint="/users/7/posts")
+    assert not limiter.check(user="1", endpoint="/users/8/posts"), "a client chooses the id"
+    assert limiter.check(user="1", endpoint="/api/a")
+    assert limiter.check(user="1", endpoint="/api/b")
+    assert not limiter.check(user="1", endpoint="/api//b/"), "the same endpoint"
+
+
+def test_values_with_separators_are_other_keys() -> None:
+    limiter = limiter_of({"rules": [{"id": "r", "by": "user+tenant", "limit": "1/minute"}]})
+    assert limiter.check(user="a|b", tenant="c")
+    assert limiter.check(user="a", tenant="b|c")
+    assert limiter.check(user="a\\", tenant="|b|c")
+    assert not limiter.check(user="a|b", tenant="c")
+
+
+def test_a_refund_gives_back_what_was_charged_by_the_rules_of_then() -> None:
+    limiter = limiter_of(API)
+    ask = {"user": "42", "endpoint": "/api/posts"}
+    first = limiter.check(**ask)
+    assert limiter.check(**ask)
+    limiter.use(RuleSet({"rules": [{"id": "other", "by": "user", "limit": "1/minute"}]}))
+    limiter.refund(decision=first, **ask)
+    limiter.use(RuleSet(API))
+    assert limiter.check(**ask)
+    assert not limiter.check(**ask)
+    limiter.reset(**ask)
+    assert limiter.check(**ask)
+
+
+def test_usage_stays_when_a_number_changes() -> None:
+    def rules(count: int) -> RuleSet:
+        return RuleSet({"rules": [{"id": "r", "by": "user", "limit": f"{count}/hour"}]})
+
+    limiter = tg.Limiter(rules=rules(3), clock=tg.ManualClock(0))
+    for _ in range(3):
+        assert limiter.check(user="1")
+    assert not limiter.check(user="1")
+    limiter.use(rules(5))
+    assert limiter.check(user="1").remaining == 1, "a raised limit helps at once"
+    limiter.use(rules(2))
+    assert not limiter.check(user="1"), "a lowered limit binds at once"
+    assert limiter.rule_stats()["r"].allowed == 4
+
+
+def test_a_rule_in_shadow_is_counted_and_refuses_nothing() -> None:
+    limiter = limiter_of(
+        {
+            "rules": [
+                {"id": "trial", "by": "user", "limit": "1/minute", "shadow": True},
+                {"id": "real", "by": "global", "limit": "9/minute"},
+            ]
+        }
+    )
+    decisions = [limiter.check(user="1") for _ in range(3)]
+    assert all(decisions)
+    assert [decision.outcomes[0].allowed for decision in decisions] == [True, False, False]
+    assert limiter.rule_stats()["trial"].refused_in_shadow == 2
+    assert limiter.stats().denied_in_shadow == 2
+    assert limiter.rule_stats()["real"].allowed == 3
+
+
+def test_rules_of_one_counter_count_together() -> None:
+    limiter = limiter_of(
+        {
+            "rules": [
+                {"id": "a", "by": "user", "endpoint": "/a", "limit": "2/hour", "counter": "both"},
+                {"id": "b", "by": "user", "endpoint": "/b", "limit": "2/hour", "counter": "both"},
+            ]
+        }
+    )
+    assert limiter.check(user="1", endpoint="/a")
+    assert limiter.check(user="1", endpoint="/b")
+    assert not limiter.check(user="1", endpoint="/a")
+
+
+def test_explain_says_of_each_rule_why_it_applies_or_not() -> None:
+    limiter = limiter_of(
+        {
+            "tiers": ["free", "gold"],
+            "rules": [
+                {"id": "post", "by": "user", "method": "POST", "limit": "5/minute"},
+                {"id": "all", "by": "user", "limit": "5/minute"},
+                {"id": "gold", "by": "ip", "tier": "gold", "limit": "5/minute"},
+                {"id": "region", "by": "ip", "when": {"region": "eu"}, "limit": "5/minute"},
+                {"id": "office", "by": "ip", "network": "10.0.0.0/8", "limit": "5/minute"},
+                {"id": "tenant", "by": "tenant", "limit": "5/minute"},
+                {"id": "path", "by": "user+ip", "endpoint": "/x/*", "limit": "5/minute"},
+            ],
+        }
+    )
+    limiter.check(user="1", ip="::1", method="POST", tier="free", endpoint="/y")
+    why = {
+        each.rule: (each.applies, each.why)
+        for each in limiter.explain(user="1", ip="::1", method="POST", tier="free", endpoint="/y")
+    }
+    assert why == {
+        "post": (True, ""),
+        "all": (
+            False,
+            "the rule 'post' is more specific and counts by the same attributes",
+        ),
+        "gold": (False, "the rule is not for the tier 'free'"),
+        "region": (False, "the attribute region is not given, not 'eu'"),
+        "office": (False, "the ip is '::1', not in 10.0.0.0/8"),
+        "tenant": (False, "the rule counts by tenant, which is not given"),
+        "path": (False, "the endpoint is '/y', not /x/*"),
+    }
+    post = limiter.explain(user="1", method="POST")[0]
+    assert (post.key, post.limits[0].count, post.states[0].remaining) == ("1", 5, 4)
+    assert limiter.stats().allowed == 1, "explaining charges nothing"
+
+
+def test_check_async_decides_as_check_does() -> None:
+    limiter = limiter_of(API)
+
+    async def ask() -> list[bool]:
+        ask = {"user": "42", "endpoint": "/api/posts"}
+        allowed = [bool(await limiter.check_async(**ask)) for _ in range(3)]
+        assert not await limiter.peek_async(**ask)
+        await limiter.reset_async(**ask)
+        allowed.append(bool(await limiter.check_async(**ask)))
+        return allowed
+
+    assert asyncio.run(ask()) == [True, True, False, True]
+
+
+def test_tiers_are_found_by_a_table_or_a_function_which_is_asked_once_a_ttl() -> None:
+    limiter = limiter_of(API, tiers=Tiers({"42": "premium"}))
+    assert limiter.check(user="42", endpoint="/api/posts").limit == 5
+    assert limiter.check(user="42", tier="free", endpoint="/api/posts").limit == 2
+
+    now = 0.0
+    asked: list[str] = []
+
+    def lookup(user: str) -> str:
+        asked.append(user)
+        if user == "broken":
+            raise RuntimeError("the database is away")
+        return "premium"
+
+    tiers = Tiers(lookup, ttl=60, capacity=2, clock=lambda: now)
+    limiter = limiter_of(API, tiers=tiers)
+    for user in ("1", "1", "broken", "broken"):
+        limiter.check(user=user, endpoint="/api/posts")
+    assert asked == ["1", "broken"]
+    assert tiers.failures == 1
+    now = 61.0
+    limiter.check(user="1", endpoint="/api/posts")
+    assert asked == ["1", "broken", "1"]
+
+
+def test_rules_are_made_from_code_too() -> None:
+    rules = RuleSet([Rule(id="api", by="user", limits="1/minute")])
+    limiter = tg.Limiter(rules, clock=tg.ManualClock(0))
+    assert limiter.check(user="1")
+    assert not limiter.check(user="1")
+    assert limiter.rules is rules
+
+
+def test_another_limiter_counts_in_the_same_storage_together() -> None:
+    first = limiter_of(API)
+    second = tg.Limiter(rules=first.rules, storage=first.storage, clock=tg.ManualClock(0))
+    for limiter in (first, second):
+        assert limiter.check(user="1", endpoint="/api/x")
+    assert not first.check(user="1", endpoint="/api/x")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: x.check(user=42), "attribute user is 42.*expected str, bytes or None"),
+        (lambda x: x.check("42"), "by position; expected names"),
+        (lambda x: x.check(user="1", cost=0), "cost"),
+        (lambda x: x.hit("1"), "expected check"),
+        (lambda x: x.use({"rules": []}), "expected a RuleSet"),
+        (lambda x: x.refund(user="1", decision=1), "expected a Decision"),
+        (lambda x: tg.Limiter("1/s").check(user="1"), "without rules; expected"),
+        (lambda x: tg.Limiter("1/s", rules=x.rules), "with rules; expected one of them"),
+        (lambda x: tg.Limiter(rules="rules.yaml"), "expected a RuleSet"),
+        (lambda x: tg.Limiter(rules=x.rules, algorithm="gcra"), "expected it in the rules"),
+        (lambda x: tg.Limiter("1/s", tiers=Tiers({})), "without rules"),
+        (lambda x: tg.Limiter(rules=x.rules, tiers={"1": "free"}), "expected .*Tiers"),
+    ],
+)
+def test_mistakes_say_what_was_given_and_what_is_expected(call: Any, message: str) -> None:
+    with pytest.raises(tg.ConfigurationError, match=message):
+        call(limiter_of(API))
+
+
+def test_a_closed_limiter_raises() -> None:
+    with limiter_of(API) as limiter:
+        pass
+    with pytest.raises(tg.LimiterClosedError):
+        limiter.check(user="1")
+
+
+def test_the_storage_says_which_rule_it_cannot_count_for(tmp_path: Any) -> None:
+    rules = RuleSet(
+        {"rules": [{"id": "log", "by": "user", "limit": "50000/day", "algorithm": "sliding-log"}]}
+    )
+    with pytest.raises(tg.ConfigurationError, match="rule 'log'"):
+        tg.Limiter(rules=rules, storage=f"shm://{tmp_path}/counts?capacity=1000")
