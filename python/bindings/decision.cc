@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "fast_call.h"
@@ -99,6 +100,10 @@ PyObject* GetOutcomes(PyObject* self, void*) {
   return outcomes;
 }
 
+PyObject* GetOwner(PyObject* self, void*);
+PyObject* GetBinding(PyObject* self, void*);
+PyObject* GetPolicy(PyObject* self, void*) { return Text(Of(self).limit->name()); }
+
 PyGetSetDef getters[] = {
     {"allowed", GetAllowed, nullptr, "Whether the call may pass.", nullptr},
     {"limit", GetLimit, nullptr,
@@ -120,6 +125,9 @@ PyGetSetDef getters[] = {
      "refused plan, a limit that would have passed says so: nothing was charged. A pickled\n"
      "decision loses them.",
      nullptr},
+    {"_owner", GetOwner, nullptr, "What keeps its limits.", nullptr},
+    {"_policy", GetPolicy, nullptr, "What header fields call the limit that binds.", nullptr},
+    {"_limit", GetBinding, nullptr, "The limit that binds.", nullptr},
     {"_index", GetIndex, nullptr, "Which limit of the plan binds, by number.", nullptr},
     {"degraded", GetDegraded, nullptr, "Decided without the shared store.", nullptr},
     {"_charged_in", GetChargedIn, nullptr,
@@ -217,7 +225,38 @@ PyObject* AsAllowed(PyObject* self, PyObject*) {
   return NewDecision(allowed, reinterpret_cast<DecisionObject*>(self)->owner);
 }
 
+// Bytes that are equal for decisions of the same limits of one owner.
+PyObject* PlanKey(PyObject* self, PyObject*) {
+  PyObject* const outcomes = reinterpret_cast<DecisionObject*>(self)->outcomes;
+  const Py_ssize_t count = outcomes == nullptr ? 0 : PyTuple_GET_SIZE(outcomes);
+  PyObject* const key = PyBytes_FromStringAndSize(
+      nullptr, count * static_cast<Py_ssize_t>(sizeof(const Limit*)));
+  for (Py_ssize_t i = 0; key != nullptr && i < count; ++i) {
+    const Limit* const limit = Of(PyTuple_GET_ITEM(outcomes, i)).limit;
+    std::memcpy(PyBytes_AS_STRING(key) + i * static_cast<Py_ssize_t>(sizeof(limit)), &limit,
+                sizeof(limit));
+  }
+  return key;
+}
+
+PyObject* GetOwner(PyObject* self, void*) {
+  PyObject* const owner = reinterpret_cast<DecisionObject*>(self)->owner;
+  Py_INCREF(owner);
+  return owner;
+}
+
+// The limit that binds.
+PyObject* GetBinding(PyObject* self, void*) {
+  try {
+    return py::cast(*Of(self).limit).release().ptr();
+  } catch (py::error_already_set& error) {
+    error.restore();
+    return nullptr;
+  }
+}
+
 PyMethodDef methods[] = {
+    {"_plan_key", PlanKey, METH_NOARGS, "Equal for decisions of the same limits of one owner."},
     {"__reduce__", Reduce, METH_NOARGS, "For pickle and copy."},
     {"_from_limit", FromLimit, METH_O, "The same decision, of the limits from this one on."},
     {"_as_allowed", AsAllowed, METH_NOARGS, "The same state, as that of a call that passed."},

@@ -164,7 +164,7 @@ void RegisterLimit(py::module_& m) {
           "algorithm", [](const Limit& l) { return AlgorithmName(l.algorithm()); },
           "The canonical name of its algorithm.")
       .def_property_readonly(
-          "name", [](const Limit& l) { return l.rule(); }, "The name given, else its text.")
+          "name", [](const Limit& l) { return l.name(); }, "The name given, else its text.")
       .def_property_readonly(
           "id",
           [](const Limit& l) -> py::object {
@@ -180,8 +180,8 @@ void RegisterLimit(py::module_& m) {
              if (l.algorithm() != Algorithm::kTokenBucket) {
                text += ", algorithm='" + std::string(AlgorithmName(l.algorithm())) + "'";
              }
-             if (l.rule() != l.ToString()) {
-               text += ", name=" + py::repr(py::str(l.rule())).cast<std::string>();
+             if (l.name() != l.ToString()) {
+               text += ", name=" + py::repr(py::str(l.name())).cast<std::string>();
              }
              if (!l.id().empty()) text += ", id=" + py::repr(py::str(l.id())).cast<std::string>();
              if (l.shadow()) text += ", shadow=True";
@@ -195,17 +195,20 @@ void RegisterLimit(py::module_& m) {
            })
       .def("__hash__",
            [](const Limit& l) {
-             return py::hash(py::make_tuple(l.ToString(), l.rule(), static_cast<int>(l.algorithm()),
+             return py::hash(py::make_tuple(l.ToString(), l.name(), l.rule(), static_cast<int>(l.algorithm()),
                                             l.shadow(), l.id()));
            })
       .def("__reduce__", [](const py::object& self) {
         const auto& l = self.cast<const Limit&>();
         py::object name = py::none();
-        if (l.rule() != l.ToString()) name = py::str(l.rule());
+        if (l.name() != l.ToString()) name = py::str(l.name());
+        py::object rule = py::none();
+        if (l.rule() != l.name()) rule = py::str(l.rule());
         return py::make_tuple(py::module_::import("tidegate._limit").attr("_restore"),
                               py::make_tuple(l.ToString(), AlgorithmName(l.algorithm()), name,
-                                             l.shadow(), self.attr("id")));
+                                             l.shadow(), self.attr("id"), rule));
       });
+  m.def("limit_of_rule", &Limit::WithRule, py::arg("limit"), py::arg("rule"));
   m.def(
       "parse_many",
       [](const py::object& text, const py::object& algorithm) {

@@ -15,6 +15,7 @@
 #include "decision.h"
 #include "fast_call.h"
 #include "gil.h"
+#include "rule_limiter.h"
 
 namespace tidegate::python {
 namespace {
@@ -336,8 +337,14 @@ py::list RuleStatsOf(const py::object& self) {
 
 }  // namespace
 
+std::shared_ptr<TimedStore> TimedStoreOf(const py::object& limiter) {
+  if (!py::isinstance<PyRuleLimiter>(limiter)) throw py::type_error("a limiter is expected");
+  return HeldBy<PyRuleLimiter>(limiter.ptr())->store;
+}
+
 void RegisterRuleLimiter(py::module_& m) {
-  py::class_<BoundRules>(m, "_BoundRules");
+  // The package keeps by it what it makes for one rule set.
+  py::class_<BoundRules>(m, "BoundRules", py::dynamic_attr());
   py::options options;
   options.disable_function_signatures();
   py::class_<PyRuleLimiter> limiter(m, "RuleLimiter");
@@ -345,6 +352,7 @@ void RegisterRuleLimiter(py::module_& m) {
   limiter
       .def(py::init(&Make), py::arg("rules"), py::arg("store"), py::arg("clock"), py::arg("scope"))
       .def("_use", &Use, py::arg("rules"))
+      .def_property_readonly("_bound", [](const PyRuleLimiter& self) { return self.bound; })
       .def("_refund", &Refund, py::arg("attributes"), py::arg("decision"))
       .def("_reset", &Reset, py::arg("attributes"))
       .def("_begin", &Begin, py::arg("op"), py::arg("attributes"), py::arg("decision"),

@@ -67,6 +67,13 @@ class Decision:
     def _charged_in(self) -> Literal["store", "fallback", "nowhere"]: ...
     def _from_limit(self, number: int, /) -> Decision: ...
     def _as_allowed(self) -> Decision: ...
+    def _plan_key(self) -> bytes: ...
+    @property
+    def _owner(self) -> object: ...
+    @property
+    def _limit(self) -> Limit: ...
+    @property
+    def _policy(self) -> str: ...
     def __bool__(self) -> bool: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
@@ -152,7 +159,7 @@ class HeaderFields:
 
     def __init__(
         self,
-        limiter: Limiter,
+        limiter: Limiter | RuleLimiter,
         rules: Sequence[tuple[str, int, bytes]],
         x_ratelimit: bool,
         policy: bytes | None,
@@ -401,6 +408,9 @@ class Plan:
         channel: Channel,
     ) -> Decision | Future[Decision]: ...
 
+def limit_of_rule(limit: Limit, rule: str) -> Limit:
+    """The same limit, as that of a rule: what decisions call it then."""
+
 def parse_many(text: str, *, algorithm: str = "token-bucket") -> list[Limit]:
     """Reads limits separated by ``;``, ``,`` or ``|``."""
 
@@ -421,7 +431,7 @@ def peer_of(request: Any, /) -> str | None:
     a colon. None for all others, of which tidegate.keys.peer knows more."""
 
 @final
-class _BoundRules:
+class BoundRules:
     """One rule set with its limits bound to a store; what its decisions keep alive."""
 
 class RuleSet:
@@ -449,6 +459,8 @@ class RuleLimiter:
     def peek(self, *, cost: int = 1, **attributes: str | bytes | None) -> Decision:
         """The decision that check() would get now. Charges nothing."""
     def _use(self, rules: RuleSet) -> None: ...
+    @property
+    def _bound(self) -> Any: ...
     def _refund(self, attributes: dict[str, Any], decision: Decision | None) -> None: ...
     def _reset(self, attributes: dict[str, Any]) -> None: ...
     def _begin(

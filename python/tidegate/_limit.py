@@ -94,6 +94,12 @@ def distinct(limits: Iterable[Limit]) -> tuple[Limit, ...]:
 
 
 def _restore(
-    text: str, algorithm: str, name: str | None, shadow: bool = False, id: str | None = None
+    text: str,
+    algorithm: str,
+    name: str | None,
+    shadow: bool = False,
+    id: str | None = None,
+    rule: str | None = None,
 ) -> Limit:
-    return Limit(text, algorithm=algorithm, name=name, shadow=shadow, id=id)
+    limit = Limit(text, algorithm=algorithm, name=name, shadow=shadow, id=id)
+    return limit if rule is None else _core.limit_of_rule(limit, rule)

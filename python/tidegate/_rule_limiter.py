@@ -70,6 +70,7 @@ class RuleLimiter(_core.RuleLimiter):
         self._prefix = prefix
         self._tiers = tiers
         super().__init__(core, self._storage, clock, prefix.encode("utf-8", "surrogatepass"))
+        self._bound.hidden = rules.hidden
 
     @property
     def rules(self) -> RuleSet:
@@ -91,6 +92,7 @@ class RuleLimiter(_core.RuleLimiter):
         """
         core = compiled(rules)
         self._use(core)
+        self._bound.hidden = rules.hidden
         self._rules = rules
 
     async def check_async(self, *, cost: int = 1, **attributes: Attribute) -> Decision:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from tidegate._core import HeaderSend
 from tidegate._errors import ConfigurationError, StorageError
 from tidegate._limit import as_limits
+from tidegate._limiter import Limiter
 from tidegate._web.asgi_types import ASGIApp, Message, Receive, Scope, Send
 from tidegate._web.callables import check_application
 from tidegate._web.execution import AWAITING
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tidegate._limit import LimitLike
-    from tidegate._limiter import Limiter
+    from tidegate._rule_limiter import RuleLimiter
+    from tidegate._web.rule_requests import RuleRequests
 
 __all__ = ["RateLimitMiddleware"]
 
@@ -120,8 +122,8 @@ class RateLimitMiddleware:
                 "messages were given with websockets=False, which lets them pass untouched; "
                 "expected one of them"
             )
-        self._limiter: Limiter | None = None
-        self._request_limiter: RequestLimiter | None = None
+        self._limiter: Limiter | RuleLimiter | None = None
+        self._request_limiter: RequestLimiter | RuleRequests | None = None
         self._messages: MessageLimit | None = None
         # A store that was given open is its owner's.
         self._owns_store = given.limiter is None and isinstance(given.storage, str)
@@ -132,9 +134,10 @@ class RateLimitMiddleware:
         if isinstance(given.headers, Iterator):
             given.headers = list(given.headers)
 
-        def opened() -> RequestLimiter:
+        def opened() -> RequestLimiter | RuleRequests:
             chosen, request_limiter = middleware_limiters(plan, given, storage_options)
             if given.messages is not None:
+                assert isinstance(chosen, Limiter)
                 self._messages = MessageLimit(
                     given.messages,
                     chosen,
@@ -151,7 +154,7 @@ class RateLimitMiddleware:
         opened()
 
     @property
-    def limiter(self) -> Limiter:
+    def limiter(self) -> Limiter | RuleLimiter:
         """Its limiter, opened again where the end of the application's lifespan closed it.
 
         Where a function chooses the limit, it is one of nothing in the same storage.
@@ -181,7 +184,7 @@ class RateLimitMiddleware:
 
     async def _connection(self, kind: str, scope: Scope, receive: Receive, send: Send) -> None:
         """What is no request of HTTP; a WebSocket is one request, that to connect."""
-        if kind == "lifespan" and self.limiter._loops is not None:
+        if kind == "lifespan" and self.limiter.storage.blocks:
             await _ask_storage(self.limiter)
             send = self._closing(send)
         if kind != "websocket" or not self._websockets:
@@ -249,7 +252,7 @@ _ENDS = frozenset(
 )
 
 
-async def _ask_storage(limiter: Limiter) -> None:
+async def _ask_storage(limiter: Limiter | RuleLimiter) -> None:
     """Has the storage connected before the first request, and says where it is not."""
     try:
         await asyncio.get_running_loop().run_in_executor(None, limiter.ping)

@@ -22,7 +22,7 @@ ROOMS: dict[str, tuple[str, str]] = {
         "_asyncio, _clock, _limit, _limiter, _plan, _replay, _rule_limiter, _stats, _waiting/",
         "core, storage, rules",
     ),
-    "web": ("_web/, asgi, wsgi, keys, refusals, testing", "core, storage, limiter"),
+    "web": ("_web/, asgi, wsgi, keys, refusals, testing", "core, storage, rules, limiter"),
     "integrations": ("_integrations/, fastapi, flask, django", "core, storage, limiter, web"),
     "metrics": ("_metrics, prometheus, opentelemetry", "core, limiter, web"),
     "contrib": ("contrib/, limits", "core, limiter"),

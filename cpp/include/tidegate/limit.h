@@ -52,6 +52,7 @@ struct LimitSpec {
   Calendar calendar = Calendar::kNone;  // month and year, in units of
   int64_t calendar_units = 1;           // so many months or years
   std::string name;                     // empty: the canonical text
+  std::string rule;                     // what a Decision reports as its rule; empty: the name
   bool shadow = false;                  // counts, and refuses nothing
   // What the count is known by, instead of by the text of the limit: when only the number of
   // such a limit changes, usage stays. Empty: the text.
@@ -73,6 +74,9 @@ class Limit {
   // what rule() returns, which may be empty.
   static Limit Unlimited(std::string rule);
 
+  // The same limit of a rule, which may be empty.
+  Limit WithRule(std::string rule) const;
+
   // Parses one limit: COUNT (/|per) [N] UNIT [burst COUNT]. UNIT is ns, us, ms,
   // s, m, h, d, w, month or year, or its long form, with or without a plural.
   // `defaults` gives the algorithm, name and burst.
@@ -93,7 +97,9 @@ class Limit {
   // This is what a Decision reports as its limit.
   int64_t capacity() const { return IsBucket(spec_.algorithm) ? burst_ : spec_.count; }
 
-  // What a Decision reports as its rule: the name given, else ToString().
+  // What header fields call it: the name given, else ToString().
+  const std::string& name() const { return name_; }
+  // What a Decision reports as its rule: that of a rule set it belongs to, else name().
   const std::string& rule() const { return rule_; }
 
   // What Create() made it of, to make a similar one.
@@ -127,8 +133,8 @@ class Limit {
   int64_t depth_fraction() const { return depth_fraction_; }
 
   friend bool operator==(const Limit& a, const Limit& b) {
-    return a.spec_.algorithm == b.spec_.algorithm && a.text_ == b.text_ && a.rule_ == b.rule_ &&
-           a.spec_.shadow == b.spec_.shadow && a.spec_.id == b.spec_.id;
+    return a.spec_.algorithm == b.spec_.algorithm && a.text_ == b.text_ && a.name_ == b.name_ &&
+           a.rule_ == b.rule_ && a.spec_.shadow == b.spec_.shadow && a.spec_.id == b.spec_.id;
   }
 
  private:
@@ -137,6 +143,7 @@ class Limit {
   LimitSpec spec_;
   int64_t burst_ = 0;
   std::string text_;
+  std::string name_;
   std::string rule_;
   std::string identity_;
   bool keeps_count_ = false;

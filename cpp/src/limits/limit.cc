@@ -166,7 +166,8 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
                                    static_cast<int>(spec.calendar), " ", spec.calendar_units);
   }
   limit.most_plain_cost_ = limit.keeps_count_ || spec.shadow ? 0 : limit.burst_;
-  limit.rule_ = spec.name.empty() ? limit.text_ : spec.name;
+  limit.name_ = spec.name.empty() ? limit.text_ : spec.name;
+  limit.rule_ = spec.rule.empty() ? limit.name_ : spec.rule;
   limit.spec_ = std::move(spec);
   return limit;
 }
@@ -175,7 +176,12 @@ Limit Limit::Unlimited(std::string rule) {
   LimitSpec spec;
   spec.count = kMaxCount;
   spec.period_ns = kSecond;
-  Limit limit = *Create(std::move(spec));
+  return Create(std::move(spec))->WithRule(std::move(rule));
+}
+
+Limit Limit::WithRule(std::string rule) const {
+  Limit limit = *this;
+  limit.spec_.rule = rule;
   limit.rule_ = std::move(rule);
   return limit;
 }

@@ -366,7 +366,8 @@ RuleSet::LimitRange RuleCompiler::AddLimits(const std::string& where, uint32_t n
   std::vector<Limit> named;
   for (const Limit& limit : limits) {
     LimitSpec spec = limit.spec();
-    spec.name = rule.id;
+    spec.rule = spec.name = rule.id;
+    if (limits.size() > 1) absl::StrAppend(&spec.name, ":", limit.ToString());
     spec.id = absl::StrCat(rule.counter.empty() ? rule.id : rule.counter, " by ",
                            absl::StrJoin(rule.by, "+"));
     auto own = Limit::Create(std::move(spec));

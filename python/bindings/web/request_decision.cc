@@ -17,6 +17,7 @@
 #include "decision.h"
 #include "fast_call.h"
 #include "limiter.h"
+#include "rule_limiter.h"
 #include "web/request_decision.h"
 #include "web/response_headers.h"
 
@@ -101,7 +102,7 @@ PyObject* WithValues(PyObject* self, Use use) {
     const RequestDecisionObject& object = Of(self);
     const HeaderFields& fields = *HeldBy<HeaderFields>(object.fields);
     const Decision& decision = *GetDecision(object.decision);
-    const int64_t now_ns = fields.limiter->NowNs();
+    const int64_t now_ns = fields.now();
     const HeaderValues values = HeaderValuesOf(decision, object.decided_ns, now_ns, object.extra_s);
     return use(fields, decision, values).release().ptr();
   } catch (py::error_already_set& error) {
@@ -188,13 +189,21 @@ PyObject* MergedHeaders(PyObject* decision, PyObject* headers) {
   return Merge<Raw>(decision, headers);
 }
 
+namespace {
+
+std::function<int64_t()> ClockOf(const py::object& limiter) {
+  if (IsLimiter(limiter.ptr())) return [owner = SharedLimiter(limiter)] { return owner->NowNs(); };
+  return [store = TimedStoreOf(limiter)] { return store->NowNs(); };
+}
+
+}  // namespace
+
 void RegisterRequestDecision(py::module_& m) {
   py::class_<HeaderFields> fields(m, "HeaderFields");
   fields_type = reinterpret_cast<PyTypeObject*>(fields.ptr());
   fields.def(py::init([](const py::object& limiter, const Rules& rules, bool x_ratelimit,
                          const std::optional<std::string>& policy) {
-               return std::make_unique<HeaderFields>(SharedLimiter(limiter), rules, x_ratelimit,
-                                                     policy);
+               return std::make_unique<HeaderFields>(ClockOf(limiter), rules, x_ratelimit, policy);
              }),
              py::arg("limiter"), py::arg("rules"), py::arg("x_ratelimit"), py::arg("policy"));
   PyTypeObject& type = request_decision_type;

@@ -10,6 +10,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -21,7 +22,6 @@
 #include <vector>
 
 #include "tidegate/decision.h"
-#include "tidegate/limiter.h"
 
 namespace tidegate::python {
 
@@ -337,9 +337,9 @@ class Template {
 
   const Rule& RuleOf(const Decision& decision) const {
     for (const Rule& rule : rules_) {
-      if (rules_.size() == 1 || rule.name == decision.limit->rule()) return rule;
+      if (rules_.size() == 1 || rule.name == decision.limit->name()) return rule;
     }
-    throw py::key_error(decision.limit->rule());
+    throw py::key_error(decision.limit->name());
   }
 
   const bool x_ratelimit_;
@@ -350,9 +350,9 @@ class Template {
 };
 
 struct HeaderFields {
-  HeaderFields(std::shared_ptr<Limiter> clock, const Rules& rules, bool x_ratelimit,
+  HeaderFields(std::function<int64_t()> clock, const Rules& rules, bool x_ratelimit,
                const std::optional<std::string>& policy)
-      : limiter(std::move(clock)),
+      : now(std::move(clock)),
         raw(rules, x_ratelimit, policy),
         text(rules, x_ratelimit, policy) {}
 
@@ -365,7 +365,7 @@ struct HeaderFields {
     }
   }
 
-  const std::shared_ptr<Limiter> limiter;  // whose clock tells the time
+  const std::function<int64_t()> now;  // the instant, by the clock of the limiter
   const Template<Raw> raw;
   const Template<Text> text;
 };

@@ -67,6 +67,12 @@ class RuleSet:
         self.tiers: tuple[str, ...] = tuple(model.tiers)
         self.default_tier: str | None = model.default_tier
         self.default = model.default
+        self.hidden: frozenset[str] = frozenset(
+            rule.id
+            for rule in (*model.rules, *((model.default,) if model.default else ()))
+            if not rule.headers
+        )
+        """The ids of the rules whose limits responses do not tell."""
         self.overrides: int = len(model.overrides)
         """How many overrides it has. Their keys are not kept."""
         plain = model.model_dump(mode="json", exclude_defaults=True)

@@ -7,7 +7,7 @@ suspend, and run() returns their result.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from tidegate._errors import ArgumentTypeError
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tidegate._core import Decision
     from tidegate._limiter import Limiter
     from tidegate._plan import Plan
+    from tidegate._rule_limiter import RuleLimiter
 
 __all__ = ["AWAITING", "BLOCKING", "Awaiting", "Blocking", "Execution"]
 
@@ -54,6 +55,14 @@ class Blocking:
     async def hit_plan(self, plan: Plan, keys: Sequence[Key], costs: Sequence[int]) -> Decision:
         return plan.hit(keys, costs)
 
+    async def check_rules(self, limiter: RuleLimiter, attributes: Mapping[str, Any]) -> Decision:
+        return limiter.check(**attributes)
+
+    async def refund_rules(
+        self, limiter: RuleLimiter, attributes: Mapping[str, Any], admitted: Decision
+    ) -> None:
+        limiter.refund(decision=admitted, **attributes)
+
     async def peek(self, limiter: Limiter, key: Key, cost: int = 1) -> Decision:
         return limiter.peek(key, cost)
 
@@ -89,6 +98,14 @@ class Awaiting:
 
     async def hit_plan(self, plan: Plan, keys: Sequence[Key], costs: Sequence[int]) -> Decision:
         return await plan.hit_async(keys, costs)
+
+    async def check_rules(self, limiter: RuleLimiter, attributes: Mapping[str, Any]) -> Decision:
+        return await limiter.check_async(**attributes)
+
+    async def refund_rules(
+        self, limiter: RuleLimiter, attributes: Mapping[str, Any], admitted: Decision
+    ) -> None:
+        await limiter.refund_async(decision=admitted, **attributes)
 
     async def peek(self, limiter: Limiter, key: Key, cost: int = 1) -> Decision:
         return await limiter.peek_async(key, cost)

@@ -16,6 +16,7 @@ from tidegate._errors import ArgumentTypeError, ConfigurationError
 if TYPE_CHECKING:
     from tidegate._core import RequestDecision
     from tidegate._limiter import Limiter
+    from tidegate._rule_limiter import RuleLimiter
 
 __all__ = [
     "FAMILIES",
@@ -41,7 +42,7 @@ _MOST_INTEGER = 10**15 - 1
 
 
 def fields_for(
-    limiter: Limiter, limits: Sequence[Limit], families: Iterable[str] = FAMILIES
+    limiter: Limiter | RuleLimiter, limits: Sequence[Limit], families: Iterable[str] = FAMILIES
 ) -> HeaderFields:
     """What makes the rate-limit fields of the responses that one plan governs.
 
@@ -82,12 +83,14 @@ class Problems:
 
     def encode(self, decision: Decision, wait: int | None) -> bytes:
         """The body that goes with `decision`, a refusal that `wait` seconds cure; None: nothing."""
-        rule = decision.rule or ""
-        told = rule, wait
+        policy = decision._policy
+        told = policy, wait
         last = self._last
         if last[0] == told:
             return last[1]
-        body = self._incurable[rule] % () if wait is None else self._curable[rule] % (wait, wait)
+        body = (
+            self._incurable[policy] % () if wait is None else self._curable[policy] % (wait, wait)
+        )
         self._last = told, body
         return body
 

@@ -21,6 +21,9 @@ from tidegate._web.headers import FAMILIES
 if TYPE_CHECKING:
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
+    from tidegate._rule_limiter import RuleLimiter
+    from tidegate._rules.rule_set import RuleSet
+    from tidegate._rules.tiers import Tiers
 
 __all__ = [
     "DEFAULTS",
@@ -68,7 +71,10 @@ class RequestOptions(CommonOptions, StorageOptions, total=False):
 class MiddlewareOptions(RequestOptions, total=False):
     """The options of the WSGI middleware."""
 
-    limiter: Limiter | None
+    limiter: Limiter | RuleLimiter | None
+    rules: RuleSet | None
+    tiers: Tiers | None
+    attributes: Mapping[str, Callable[[Any], Any]] | None
     exempt_methods: Iterable[str]
 
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Callable
 from tidegate._core import Store
 from tidegate._errors import ConfigurationError
 from tidegate._limiter import Limiter
+from tidegate._rule_limiter import RuleLimiter, limiter_for
 from tidegate._storage.uri import open_store
 from tidegate._web.active_limits import ActiveLimits
 from tidegate._web.dynamic_limit import DynamicLimit, check_limit_error_policy
 from tidegate._web.options import limiter_of, of_requests
 from tidegate._web.request_limiter import RequestLimiter
+from tidegate._web.rule_requests import RuleRequests
 from tidegate.keys import peer
 
 if TYPE_CHECKING:
@@ -71,11 +73,16 @@ def limiter_in_scope(
 
 def middleware_limiters(
     limit: LimitLike | Callable[..., Any] | None, options: Any, storage_options: Mapping[str, Any]
-) -> tuple[Limiter, RequestLimiter]:
-    """The limiter and the request limiter of a middleware with `options`.
+) -> tuple[Limiter | RuleLimiter, RequestLimiter | RuleRequests]:
+    """The limiter of a middleware with `options`, and what decides on its requests.
 
     Where a function chooses the limit, the limiter is one of nothing in the same storage.
     """
+    if options.rules is not None or isinstance(options.limiter, RuleLimiter):
+        return _of_rules(limit, options, storage_options)
+    for name in ("attributes", "tiers"):
+        if getattr(options, name) is not None:
+            raise ConfigurationError(f"{name} were given without rules; expected rules= too")
     for_requests = of_requests(options)
     if not callable(limit):
         check_limit_error_policy(for_requests.pop("on_limit_error"), options.algorithm)
@@ -92,6 +99,45 @@ def middleware_limiters(
         prefix=options.prefix,
         clock=options.clock,
         **for_requests,
+    )
+
+
+def _of_rules(
+    limit: Any, options: Any, storage_options: Mapping[str, Any]
+) -> tuple[RuleLimiter, RuleRequests]:
+    """Of a middleware with rules."""
+    if limit is not None:
+        raise ConfigurationError(f"the limit {limit!r} was given with rules; expected one of them")
+    defaults = {"key": None, "on_limit_error": "raise", "on_no_key": "address"}
+    for name, default in {**defaults, "messages": None}.items():
+        if getattr(options, name, default) != default:
+            raise ConfigurationError(
+                f"{name}= was given with rules, which count by attributes; expected attributes="
+            )
+    limiter = options.limiter
+    if limiter is None:
+        limiter = limiter_for(
+            options.rules,
+            storage=options.storage,
+            prefix=options.prefix,
+            clock=options.clock,
+            tiers=options.tiers,
+            **storage_options,
+        )
+    elif options.rules is not None or options.tiers is not None or storage_options:
+        raise ConfigurationError(
+            "a limiter was given with options of its own; expected limiter= without rules=, "
+            "tiers= and storage options"
+        )
+    return limiter, RuleRequests(
+        limiter,
+        attributes=options.attributes,
+        cost=options.cost,
+        exempt_when=options.exempt_when,
+        enabled=options.enabled,
+        on_refused=options.on_refused,
+        headers=options.headers,
+        retry_jitter=options.retry_jitter,
     )
 
 

@@ -90,7 +90,8 @@ absl::StatusOr<Limit> ShareOf(const Limit& whole, double share) {
   spec.algorithm = whole.algorithm();
   spec.calendar = whole.calendar();
   spec.calendar_units = whole.calendar_units();
-  spec.name = whole.rule();
+  spec.name = whole.name();
+  spec.rule = whole.rule();
   spec.shadow = whole.shadow();
   spec.id = whole.id();
   return Limit::Create(std::move(spec));

@@ -1,0 +1,306 @@
+"""From a request to a decision by rules."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, overload
+
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._rule_limiter import RuleLimiter
+from tidegate._web.callables import check_function
+from tidegate._web.execution import AWAITING, Awaiting, Blocking, Execution
+from tidegate._web.headers import Problems, check_families, fields_for
+from tidegate._web.hooks import Hooks
+from tidegate._web.observers import Refusal, observers
+from tidegate._web.registry import register_rules
+from tidegate._web.request_access import source_of
+from tidegate._web.request_limiter import Checked, RequestDecision, check_cost
+from tidegate._web.switch import switch
+from tidegate.keys import peer
+
+if TYPE_CHECKING:
+    from tidegate._core import Decision
+
+__all__ = ["RuleRequests"]
+
+Attributes = dict[str, Any]
+Reader = Callable[[Any], Any]
+
+# In place of an attribute whose function failed. No header, path or address holds a NUL.
+_STAND_IN = "\0"
+
+
+class RuleRequests:
+    """Decides on requests by the rules of one limiter.
+
+    `attributes` are functions of the request, by the name of the attribute that they return: a
+    str or bytes, None where the request has none, or an awaitable of these. Every request has
+    the attributes endpoint (its path), method and ip, where `attributes` does not read them.
+    A function that fails is logged, and the request counts with all others of its client for
+    which it fails: what a client sends never makes a rule not apply.
+    """
+
+    def __init__(
+        self,
+        limiter: RuleLimiter,
+        *,
+        attributes: Mapping[str, Reader] | None = None,
+        cost: int | Reader = 1,
+        exempt_when: Reader | None = None,
+        enabled: bool = True,
+        on_refused: Callable[..., Any] | None = None,
+        headers: Iterable[str],
+        retry_jitter: float | Callable[[float], Any] = 0.0,
+    ) -> None:
+        self.hooks = Hooks(on_refused=on_refused, retry_jitter=retry_jitter)
+        self.limiter = limiter
+        self.headers = headers = list(headers) if not isinstance(headers, str) else [headers]
+        check_families(headers)
+        self._readers = {
+            "endpoint": _path_of,
+            "method": _method_of,
+            "ip": peer,
+            **_checked_readers(attributes),
+        }
+        if exempt_when is not None:
+            check_function("exempt_when", exempt_when, ("the request",))
+        if callable(cost):
+            check_function("cost", cost, ("the request",))
+        else:
+            check_cost((), cost)
+        if not isinstance(enabled, bool):
+            raise ArgumentTypeError(f"enabled is {enabled!r}; expected True and False")
+        self._cost = cost
+        self._exempt_when = exempt_when
+        self._enabled = enabled
+        self._families = tuple(headers)
+        self._never_waits = (
+            not limiter.storage.blocks and exempt_when is None and isinstance(cost, int)
+        )
+        register_rules(limiter)
+
+    @overload
+    def check(self, request: Any, execution: Blocking) -> RequestDecision | None: ...
+    @overload
+    def check(self, request: Any, execution: Awaiting = ...) -> Checked: ...
+    def check(self, request: Any, execution: Execution = AWAITING) -> Checked:
+        """Charges the request; None where no limit applies to it."""
+        if not (switch.on and self._enabled):
+            return None
+        found = None
+        if self._never_waits:
+            found = self._read(request)
+            if found is not None:
+                return self._finish(request, found, self.limiter.check(**found))
+        checked: Any = execution.run(self._check_slow(request, execution))
+        result: Checked = checked
+        return result
+
+    async def _check_slow(self, request: Any, execution: Execution) -> RequestDecision | None:
+        if self._exempt_when is not None and await self._is_exempt(request, execution):
+            return None
+        attributes: Attributes = {"cost": await self._cost_of(request, execution)}
+        for name, reader in self._readers.items():
+            value = self._value(request, name, reader)
+            if inspect.isawaitable(value):
+                try:
+                    value = await execution.resolve(value)
+                except Exception as exc:
+                    value = self._stand_in(request, name, "its function raised", exc)
+                else:
+                    value = self._checked(request, name, value)
+            attributes[name] = value
+        decision = await execution.check_rules(self.limiter, attributes)
+        return self._finish(request, attributes, decision)
+
+    def _read(self, request: Any) -> Attributes | None:
+        """The attributes; None where something must be awaited."""
+        attributes: Attributes = {"cost": self._cost}
+        for name, reader in self._readers.items():
+            value = self._value(request, name, reader)
+            if value is not None and type(value) is not str and inspect.isawaitable(value):
+                if inspect.iscoroutine(value):
+                    value.close()
+                self._never_waits = False
+                return None
+            attributes[name] = value
+        return attributes
+
+    def _value(self, request: Any, name: str, reader: Reader) -> Any:
+        try:
+            value = reader(request)
+        except Exception as exc:
+            return self._stand_in(request, name, "its function raised", exc)
+        if value is None or type(value) is str or inspect.isawaitable(value):
+            return value
+        return self._checked(request, name, value)
+
+    def _checked(self, request: Any, name: str, value: Any) -> Any:
+        if value is None or isinstance(value, (str, bytes)):
+            return value
+        problem = f"its function returned {type(value).__name__}, expected str, bytes or None"
+        return self._stand_in(request, name, problem)
+
+    def _stand_in(
+        self, request: Any, name: str, problem: str, exc: BaseException | None = None
+    ) -> str:
+        self.hooks.log_throttled(
+            "the attribute %s is unknown: %s; the client's address is counted in its place",
+            name,
+            problem,
+            exc=exc,
+        )
+        return _STAND_IN + (peer(request) or "")
+
+    async def _is_exempt(self, request: Any, execution: Execution) -> bool:
+        assert self._exempt_when is not None
+        try:
+            return bool(await execution.resolve(self._exempt_when(request)))
+        except Exception as exc:
+            self.hooks.log_throttled("exempt_when raised; the request is not exempt", exc=exc)
+            return False
+
+    async def _cost_of(self, request: Any, execution: Execution) -> int:
+        if not callable(self._cost):
+            return self._cost
+        try:
+            cost = await execution.resolve(self._cost(request))
+        except Exception as exc:
+            self.hooks.log_throttled("the cost function raised; 1 is charged", exc=exc)
+            return 1
+        if isinstance(cost, int) and not isinstance(cost, bool) and cost >= 1:
+            return cost
+        self.hooks.log_throttled(
+            "the cost function gave %.50r, expected an int from 1 up; 1 is charged", cost
+        )
+        return 1
+
+    def _finish(
+        self, request: Any, attributes: Attributes, decision: Decision
+    ) -> RequestDecision | None:
+        if decision.allowed and not decision.outcomes:
+            return None
+        plan = self._plan_of(decision)
+        fields = plan.fields if decision._policy in plan.shown else plan.bare
+        extra = 0.0
+        charges: Any = attributes
+        if not decision.allowed:
+            extra = self.hooks.extra_wait(decision)
+            charges = ()
+            if observers.refusals:
+                refusal = Refusal(
+                    self.limiter._prefix, None, decision, cost=attributes["cost"], request=request
+                )
+                observers.notify(refusal, self.hooks)
+        owner: Any = self
+        limits: Any = plan
+        return RequestDecision._make(fields, decision, None, extra, owner, limits, charges)
+
+    def _plan_of(self, decision: Decision) -> _RulePlan:
+        """What responses say of the limits of `decision`. Made once for each set of rules."""
+        owner: Any = decision._owner
+        plans: dict[Any, _RulePlan] | None = getattr(owner, "plans", None)
+        if plans is None:
+            plans = owner.plans = {}
+        key = self._families, decision._plan_key() or decision.rule
+        plan = plans.get(key)
+        if plan is None:
+            if len(plans) >= _MOST_PLANS:
+                plans.clear()
+            hidden: frozenset[str] = getattr(owner, "hidden", frozenset())
+            plan = plans[key] = _RulePlan(self.limiter, decision, self._families, hidden)
+        return plan
+
+    def _charge_of(self, attributes: Attributes, decision: Decision) -> _RuleCharge:
+        return _RuleCharge(self.limiter, attributes, decision)
+
+
+# Which limits apply together; a service has few such combinations.
+_MOST_PLANS = 4096
+
+
+class _RulePlan:
+    """The limits that apply to a request, and what responses say of them."""
+
+    __slots__ = ("bare", "fields", "limiter", "problems", "shown")
+
+    def __init__(
+        self,
+        limiter: RuleLimiter,
+        decision: Decision,
+        families: tuple[str, ...],
+        hidden: frozenset[str],
+    ) -> None:
+        self.limiter = limiter
+        outcomes = decision.outcomes or (decision,)
+        limits = list({o._limit.name: o._limit for o in outcomes}.values())
+        counted = {
+            o._limit.name: o._limit
+            for o in decision.outcomes
+            if o.rule not in hidden and not o._limit.shadow
+        }
+        self.shown = frozenset(counted)
+        self.bare = fields_for(limiter, limits, ())
+        self.fields = (
+            fields_for(limiter, list(counted.values()), families) if counted else self.bare
+        )
+        self.problems = Problems(limits)
+
+
+class _RuleCharge:
+    """What a request was charged by rules."""
+
+    __slots__ = ("_attributes", "_decision", "_limiter", "key")
+
+    def __init__(self, limiter: RuleLimiter, attributes: Attributes, decision: Decision) -> None:
+        self._limiter = limiter
+        self._attributes = attributes
+        self._decision = decision
+        self.key = None
+
+    async def undo(self, execution: Execution) -> None:
+        """Gives it back, before anything else could come of the request."""
+        await execution.refund_rules(self._limiter, self._attributes, self._decision)
+
+    async def settle(self, request: Any, response: Any, execution: Execution) -> None:
+        """Nothing: what a response has cost is corrected by decorators."""
+
+
+def _checked_readers(attributes: Mapping[str, Reader] | None) -> dict[str, Reader]:
+    if attributes is None:
+        return {}
+    if not isinstance(attributes, Mapping):
+        raise ArgumentTypeError(
+            f"the attributes are {attributes!r} of type {type(attributes).__name__}; expected a "
+            "mapping from names to functions of the request, such as {'user': keys.user()}"
+        )
+    for name, reader in attributes.items():
+        if not isinstance(name, str) or not name.isidentifier() or name == "cost":
+            raise ConfigurationError(
+                f"an attribute is named {name!r}; expected a name such as 'user' or 'tenant'"
+            )
+        if not callable(reader):
+            raise ArgumentTypeError(
+                f"the attribute {name} is {reader!r} of type {type(reader).__name__}; expected a "
+                "function of the request"
+            )
+        check_function(f"attributes[{name!r}]", reader, ("the request",))
+    return dict(attributes)
+
+
+def _path_of(request: Any) -> str | bytes | None:
+    source = source_of(request)
+    path = source.get("path")
+    if path is not None:
+        return path if isinstance(path, str) else None
+    if "PATH_INFO" not in source:
+        return None
+    # A WSGI server decodes the bytes of a path as Latin-1.
+    return f"{source.get('SCRIPT_NAME') or ''}{source['PATH_INFO']}".encode("latin-1", "replace")
+
+
+def _method_of(request: Any) -> str | None:
+    source = source_of(request)
+    method = source.get("method") or source.get("REQUEST_METHOD")
+    return method if isinstance(method, str) else None

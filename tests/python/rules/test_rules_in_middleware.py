@@ -1,0 +1,240 @@
+"""Middleware with rules: which attributes requests have, and what responses say."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+import tidegate as tg
+from tidegate import asgi, keys, wsgi
+from tidegate._web.request_access import fields_of
+from tidegate.rules import RuleSet, Tiers
+
+API = {
+    "rules": [
+        {"id": "user", "by": "user", "endpoint": "/api/*", "limits": ["2/minute", "9/hour"]},
+        {"id": "address", "by": "ip", "limit": "5/minute"},
+        {"id": "secret", "by": "global", "limit": "100/minute", "headers": False},
+        {"id": "trial", "by": "user+ip", "limit": "1/minute", "shadow": True},
+    ],
+    "block": [{"user": "mallory"}],
+}
+
+
+def user_of(request: Any) -> str | None:
+    found = fields_of(request, "x-user")
+    return found[0] if found else None
+
+
+ATTRIBUTES = {"user": user_of}
+
+
+def get(
+    app: Any, path: str = "/api/x", client: str = "203.0.113.9", method: str = "GET", **fields: str
+) -> tuple[int, dict[str, str], bytes]:
+    """One request of ASGI."""
+    sent: list[Any] = []
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "client": (client, 1),
+        "headers": [
+            (name.replace("_", "-").encode(), value.encode()) for name, value in fields.items()
+        ],
+    }
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], headers, sent[1]["body"]
+
+
+async def hello(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+def middleware(document: Any = API, **options: Any) -> Any:
+    options.setdefault("attributes", ATTRIBUTES)
+    return asgi.RateLimitMiddleware(
+        hello, rules=RuleSet(document), clock=tg.ManualClock(0), **options
+    )
+
+
+def test_responses_tell_the_limits_that_apply_to_the_request() -> None:
+    app = middleware()
+    status, headers, _ = get(app, x_user="42")
+    assert status == 200
+    assert headers["ratelimit-policy"] == (
+        '"user:2/minute";q=2;w=60, "user:9/hour";q=9;w=3600, "address";q=5;w=60'
+    )
+    assert headers["ratelimit"].startswith('"user:2/minute";r=1')
+    assert headers["x-ratelimit-limit"] == "2"
+    status, headers, _ = get(app, "/other")
+    assert headers["ratelimit-policy"] == '"address";q=5;w=60'
+
+
+def test_a_refusal_names_the_limit_and_the_wait() -> None:
+    app = middleware()
+    for _ in range(2):
+        get(app, x_user="42")
+    status, headers, body = get(app, x_user="42")
+    assert (status, headers["retry-after"]) == (429, "30")
+    assert b'"violated-policies":["user:2/minute"]' in body
+    assert b'"retry_after":30' in body
+
+
+def test_a_blocked_request_is_refused_without_a_wait() -> None:
+    status, headers, body = get(middleware(), x_user="mallory")
+    assert status == 429
+    assert "retry-after" not in headers
+    assert b'"violated-policies":["block[0]"]' in body
+
+
+def test_a_hidden_limit_and_one_in_shadow_are_not_told() -> None:
+    document = {"rules": [API["rules"][2], API["rules"][3]]}  # type: ignore[index]
+    document["rules"][0] = {**document["rules"][0], "limit": "3/minute"}
+    app = middleware(document)
+    for _ in range(3):
+        status, headers, _ = get(app, x_user="42")
+        assert (status, headers) == (200, {})
+    status, headers, _ = get(app, x_user="42")
+    assert (status, headers["retry-after"]) == (429, "20")
+    assert not [name for name in headers if "ratelimit" in name]
+
+
+def test_a_request_that_no_rule_applies_to_passes_untouched() -> None:
+    app = middleware({"rules": [{"id": "a", "by": "user", "limit": "1/minute"}]})
+    for _ in range(3):
+        assert get(app) == (200, {}, b"hello")
+
+
+def test_an_attribute_whose_function_fails_lifts_no_limit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    plans = {"free": "1"}
+
+    def user(scope: Any) -> str:
+        return plans[dict(scope["headers"])[b"x-user"].decode()]
+
+    app = middleware(
+        {"rules": [{"id": "a", "by": "user", "limit": "1/minute"}]}, attributes={"user": user}
+    )
+    with caplog.at_level(logging.ERROR, "tidegate"):
+        assert get(app, x_user="zzz")[0] == 200
+        assert get(app, x_user="yyy")[0] == 429, "the client's address counts"
+    assert get(app, x_user="yyy", client="203.0.113.10")[0] == 200
+    assert "the attribute user is unknown" in caplog.text
+
+
+@pytest.mark.parametrize("value", [42, 4.2, ["a"], True])
+def test_an_attribute_of_another_type_lifts_no_limit(value: Any) -> None:
+    app = middleware(
+        {"rules": [{"id": "a", "by": "user", "limit": "1/minute"}]},
+        attributes={"user": lambda scope: value},
+    )
+    assert [get(app)[0] for _ in range(2)] == [200, 429]
+
+
+def test_async_attributes_costs_and_exemptions() -> None:
+    async def user(scope: Any) -> str:
+        await asyncio.sleep(0)
+        return "42"
+
+    async def cost(scope: Any) -> int:
+        return 2
+
+    rules = {"rules": [{"id": "a", "by": "user", "limit": "5/minute"}]}
+    app = middleware(
+        rules,
+        attributes={"user": user},
+        cost=cost,
+        exempt_when=lambda scope: scope["path"] == "/health",
+    )
+    assert [get(app)[0] for _ in range(3)] == [200, 200, 429]
+    assert get(app, "/health")[0] == 200
+    plain = middleware(rules, attributes={"user": user})
+    assert [get(plain)[0] for _ in range(6)] == [200] * 5 + [429]
+
+
+def test_tiers_are_found_for_requests() -> None:
+    document = {
+        "tiers": ["free", "gold"],
+        "default_tier": "free",
+        "rules": [{"id": "a", "by": "user", "limits": {"free": "1/minute", "gold": "2/minute"}}],
+    }
+    app = middleware(document, tiers=Tiers({"42": "gold"}))
+    assert [get(app, x_user="42")[0] for _ in range(3)] == [200, 200, 429]
+    assert [get(app, x_user="43")[0] for _ in range(2)] == [200, 429]
+
+
+def test_rules_change_under_a_middleware() -> None:
+    limiter = tg.Limiter(
+        rules=RuleSet({"rules": [{"id": "a", "by": "ip", "limit": "1/minute"}]}),
+        clock=tg.ManualClock(0),
+    )
+    app = asgi.RateLimitMiddleware(hello, limiter=limiter)
+    assert [get(app)[0] for _ in range(2)] == [200, 429]
+    limiter.use(RuleSet({"rules": [{"id": "a", "by": "ip", "limit": "3/minute"}]}))
+    status, headers, _ = get(app)
+    assert (status, headers["ratelimit-policy"]) == (200, '"a";q=3;w=60')
+
+
+def test_a_network_holds_for_addresses_of_ipv6_too() -> None:
+    app = middleware(
+        {
+            "rules": [{"id": "a", "by": "global", "limit": "1/hour"}],
+            "allow": [{"network": "2001:db8::/32"}],
+        }
+    )
+    for _ in range(3):
+        assert get(app, client="2001:db8::1")[0] == 200
+
+
+def test_wsgi_middleware_decides_by_rules() -> None:
+    def app(environ: Any, start_response: Any) -> Any:
+        start_response("200 OK", [])
+        return [b"hello"]
+
+    wrapped = wsgi.RateLimitMiddleware(
+        app, rules=RuleSet(API), attributes=ATTRIBUTES, clock=tg.ManualClock(0)
+    )
+    answers: list[Any] = []
+    environ = {
+        "REQUEST_METHOD": "GET",
+        "SCRIPT_NAME": "/api",
+        "PATH_INFO": "/x",
+        "REMOTE_ADDR": "203.0.113.9",
+        "HTTP_X_USER": "42",
+    }
+    for _ in range(3):
+        wrapped(dict(environ), lambda status, headers, *rest: answers.append((status, headers)))
+    assert [status[:3] for status, _ in answers] == ["200", "200", "429"]
+    assert dict(answers[2][1])["Retry-After"] == "30"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rules": RuleSet(API), "limit": "1/s"}, "expected one of them"),
+        ({"rules": RuleSet(API), "key": keys.peer}, "expected attributes="),
+        ({"rules": RuleSet(API), "attributes": ["user"]}, "expected a mapping"),
+        ({"rules": RuleSet(API), "attributes": {"user": "42"}}, "expected a function"),
+        ({"rules": RuleSet(API), "attributes": {"cost": keys.peer}}, "expected a name"),
+        ({"rules": "rules.yaml"}, "expected a RuleSet"),
+        ({"limit": "1/s", "attributes": {}}, "without rules"),
+        ({"limit": "1/s", "tiers": Tiers({})}, "without rules"),
+        ({"rules": RuleSet(API), "messages": "1/s"}, "expected attributes="),
+    ],
+)
+def test_mistakes_say_what_was_given_and_what_is_expected(options: Any, message: str) -> None:
+    with pytest.raises(tg.ConfigurationError, match=message):
+        asgi.RateLimitMiddleware(hello, **options)
