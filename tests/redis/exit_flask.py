@@ -5,12 +5,14 @@ python exit_flask.py redis://127.0.0.1:6379 8080
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
+from typing import Any
 
 import flask
 import tidegate
-from werkzeug.serving import run_simple
+from werkzeug.serving import ThreadedWSGIServer, run_simple
 
 uri, port = sys.argv[1:]
 logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
@@ -26,4 +28,15 @@ def hello() -> str:
     return "hello"
 
 
+_report = ThreadedWSGIServer.handle_error
+
+
+def _report_all_but_closed(server: ThreadedWSGIServer, *of_whom: Any) -> None:
+    """Ctrl-C closes the connection that is being accepted, which its thread may be reading."""
+    error = sys.exc_info()[1]
+    if not (isinstance(error, OSError) and error.errno == errno.EBADF):
+        _report(server, *of_whom)
+
+
+ThreadedWSGIServer.handle_error = _report_all_but_closed  # type: ignore[method-assign]
 run_simple("127.0.0.1", int(port), app, threaded=True)
