@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import signal
 import sys
 from typing import Any
 
@@ -15,6 +16,8 @@ import tidegate
 from werkzeug.serving import ThreadedWSGIServer, run_simple
 
 uri, port = sys.argv[1:]
+# Ignored in what a shell runs in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
 app = flask.Flask(__name__)
 limiter = tidegate.Limiter("1000000000/hour", storage=uri)
