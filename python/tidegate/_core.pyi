@@ -12,6 +12,8 @@ from typing import Any, Callable, Final, Literal, final, overload
 
 from typing_extensions import Self
 
+from tidegate.types import Algorithm
+
 __version__: Final[str]
 
 # The operations of Limiter._begin().
@@ -95,7 +97,7 @@ class Limit:
         period: None = None,
         *,
         burst: int | None = None,
-        algorithm: str = "token-bucket",
+        algorithm: Algorithm = "token-bucket",
         name: str | None = None,
         shadow: bool = False,
         id: str | None = None,
@@ -107,7 +109,7 @@ class Limit:
         period: float | timedelta | str,
         *,
         burst: int | None = None,
-        algorithm: str = "token-bucket",
+        algorithm: Algorithm = "token-bucket",
         name: str | None = None,
         shadow: bool = False,
         id: str | None = None,
@@ -134,7 +136,7 @@ class Limit:
     def shadow(self) -> bool:
         """Whether it is counted but not enforced."""
     @property
-    def algorithm(self) -> str:
+    def algorithm(self) -> Algorithm:
         """The canonical name of its algorithm."""
     @property
     def name(self) -> str:
@@ -401,7 +403,7 @@ class Plan:
         channel: Channel,
     ) -> Decision | Future[Decision]: ...
 
-def parse_many(text: str, *, algorithm: str = "token-bucket") -> list[Limit]:
+def parse_many(text: str, *, algorithm: Algorithm = "token-bucket") -> list[Limit]:
     """Reads limits separated by ``;``, ``,`` or ``|``."""
 
 def replay(

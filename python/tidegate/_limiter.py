@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tidegate._stats import Stats
     from tidegate._storage.options import StorageLike, StorageOptions
     from tidegate._wait_queue import Ticket
+    from tidegate.types import Algorithm
 
     Key = Union[str, bytes]
 
@@ -63,7 +64,7 @@ class Limiter(_core.Limiter):
         limit: LimitLike,
         *,
         storage: StorageLike = "memory://",
-        algorithm: str = "token-bucket",
+        algorithm: Algorithm = "token-bucket",
         prefix: str = "tg",
         clock: ClockLike = None,
         **options: Unpack[StorageOptions],

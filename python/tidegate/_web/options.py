@@ -21,6 +21,7 @@ from tidegate._web.headers import FAMILIES
 if TYPE_CHECKING:
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
+    from tidegate.types import Algorithm
 
 __all__ = [
     "DEFAULTS",
@@ -57,7 +58,7 @@ class RequestOptions(CommonOptions, StorageOptions, total=False):
     cost: int | Callable[[Any], Any]
     enabled: bool
     storage: StorageLike
-    algorithm: str
+    algorithm: Algorithm
     prefix: str
     clock: ClockLike
     on_no_key: str
@@ -102,7 +103,7 @@ class ConfiguredOptions(CommonOptions, total=False):
     """The options for which None stands for the framework's configuration."""
 
     key: Callable[[Any], Any] | str | None
-    algorithm: str | None
+    algorithm: Algorithm | None
     on_no_key: str | None
     retry_jitter: Jitter | None
 
