@@ -260,6 +260,7 @@ class Store:
         """Whether the limiter's clock decides; else the store has one of its own."""
     def ping(self) -> str | None:
         """One round trip to what the store waits for; None, or what is wrong."""
+    def _clear(self) -> None: ...
 
 class MemoryStore(Store):
     """A store in the process's own memory.

@@ -21,7 +21,7 @@ ROOMS: dict[str, tuple[str, str]] = {
         "_asyncio, _clock, _limit, _limiter, _plan, _replay, _slot, _stats, _wait_queue",
         "core, storage",
     ),
-    "web": ("_web/, asgi, wsgi, keys, refusals, testing", "core, storage, limiter"),
+    "web": ("_web/, asgi, wsgi, keys, refusals, testing, pytest_plugin", "core, storage, limiter"),
     "integrations": ("_integrations/, fastapi, flask, django", "core, storage, limiter, web"),
     "metrics": ("_metrics, prometheus, opentelemetry", "core, limiter, web"),
     "contrib": ("contrib/, limits", "core, limiter"),
