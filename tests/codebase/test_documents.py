@@ -57,3 +57,42 @@ def test_its_links_lead_somewhere(document: Path) -> None:
     targets = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text)
     targets += [f"{name}.md" for name in re.findall(r"\{doc\}`(?:[^`<]*<)?([^`>]+)>?`", text)]
     assert [t for t in targets if not (document.parent / t).exists()] == []
+
+
+def test_links_of_the_readme_serve_a_package_index_too() -> None:
+    """They are absolute, and lead to files of this repository."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    home = (
+        r"https://(?:raw\.githubusercontent|github)\.com/tidegate/tidegate/(?:(?:blob|tree)/)?main/"
+    )
+    paths = re.findall(rf"{home}([^)\s]+)", text)
+    assert "CONTRIBUTING.md" in paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert re.findall(r"\]\((?!https://)[^)]+\)", text) == []
+    labels = set(re.findall(r"^\[([^\]]+)\]: ", text, re.MULTILINE))
+    outside_code = re.sub(r"^```.*?^```$|`[^`]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"\[([^\]]+)\](?![(:])", outside_code)) == labels
+    urls = re.findall(r'^\w+ = "(https://[^"]+)"$', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert urls
+    assert all(url.startswith("https://github.com/tidegate/tidegate") for url in urls)
+
+
+def test_the_first_program_of_the_readme_refuses_the_sixth_request() -> None:
+    from starlette.testclient import TestClient
+
+    document = ROOT / "README.md"
+    line, block = _blocks(document)[0]
+    assert len([each for each in block.splitlines() if each]) <= 10
+    namespace: dict[str, Any] = {"__name__": "app"}
+    exec(compile("\n" * line + block, str(document), "exec"), namespace)
+    client = TestClient(namespace["app"])
+    assert [client.get("/report").status_code for _ in range(6)] == [200] * 5 + [429]
+
+
+def test_the_readme_names_the_packages_that_a_build_needs() -> None:
+    script = (ROOT / "scripts" / "install-deps.sh").read_text(encoding="utf-8")
+    for_builds = script[: script.index("case ${1:-} in")]
+    needed = set(re.findall(r"\bpackage ([a-z][a-z0-9+-]+) ", for_builds)) - {"python3"}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^apt-get install (.+)$", readme, re.MULTILINE)[0].split())
+    assert needed <= listed
