@@ -128,7 +128,7 @@ Limit Make(const py::object& limit, const py::object& period, const py::object& 
 constexpr const char* kAboutLimits = R"(How much may pass, in which time, by which algorithm.
 
 ``Limit("100/minute")``, ``Limit("10/second burst 40")``, ``Limit(100, 60.0)`` or
-``Limit(100, "minute")``. The grammar is COUNT (/|per) [N] UNIT [burst COUNT], with units
+``Limit(100, "minute")``. The grammar is ``COUNT (/|per) [N] UNIT [burst COUNT]``, with units
 ns, us, ms, s, m, h, d, w, month and year. A period is given in seconds or as a timedelta.
 `burst` (token-bucket and leaky-bucket only) is `count` where it is not given. Algorithms
 are token-bucket (alias gcra), leaky-bucket, fixed-window, sliding-window, sliding-log and

@@ -1,11 +1,13 @@
 """tidegate: rate limiting that decides in nanoseconds.
 
-import tidegate as tg
+::
 
-limiter = tg.Limiter("100/minute")
-decision = limiter.hit("user:42")
-if not decision:
-    print("try again in", decision.retry_after, "seconds")
+    import tidegate as tg
+
+    limiter = tg.Limiter("100/minute")
+    decision = limiter.hit("user:42")
+    if not decision:
+        print("try again in", decision.retry_after, "seconds")
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Who a request is charged to: key functions for the middleware and the decorators.
 
+::
+
     from tidegate import keys
 
     keys.first_of(keys.api_key(known=accounts), keys.user(), keys.client_ip())
