@@ -1,7 +1,6 @@
 """The site: `make docs`. Nothing needs to be built for it, and no framework installed."""
 
 from __future__ import annotations
-
 import __future__
 
 import re

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tidegate._storage.options import REDIS_OPTIONS, StorageOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
@@ -45,8 +46,11 @@ def test_its_code_runs(document: Path, tmp_path: Path) -> None:
     """Block after block, in one namespace, as a reader would type them."""
     namespace: dict[str, Any] = {"__name__": "document"}
     for line, block in _blocks(document):
-        # Shared memories of the host are not ours to make.
+        # Shared memories of the host are not ours to make, and servers of examples not to look for.
         source = re.sub(r"shm://(?=\w)", f"shm://{tmp_path}/", block)
+        source = re.sub(
+            r"(?<=[/@])(?:redis\.internal|localhost)(?::6379)?(?=[/\"?])", "127.0.0.1:1", source
+        )
         # The decorator looks at its module's source, so lines have to be where they are.
         exec(compile("\n" * line + source, str(document), "exec"), namespace)
 
@@ -96,3 +100,36 @@ def test_the_readme_names_the_packages_that_a_build_needs() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^apt-get install (.+)$", readme, re.MULTILINE)[0].split())
     assert needed <= listed
+
+
+def _page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def test_the_reference_has_all_options_of_storages() -> None:
+    rows = re.findall(r"^\| (`[^|]+`) \|", _page("reference/storage-options.md"), re.MULTILINE)
+    listed = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert set(listed) == set(StorageOptions.__annotations__) | {"clock"}
+    assert sorted(set(listed) - {"capacity", "clock"}) == sorted(set(REDIS_OPTIONS) - {"clock"})
+
+
+def test_the_reference_has_all_public_modules() -> None:
+    package = ROOT / "python" / "tidegate"
+    public = {f"tidegate.{path.stem}" for path in package.glob("[a-z]*.py")} | {"tidegate"}
+    assert set(re.findall(r"automodule:: (\S+)", _page("reference/api.md"))) == public
+
+
+def test_the_reference_has_all_public_headers() -> None:
+    headers = {path.name for path in (ROOT / "cpp" / "include" / "tidegate").glob("*.h")}
+    shown = re.findall(r"include/tidegate/(\w+\.h)$", _page("reference/cpp.md"), re.MULTILINE)
+    assert sorted(shown) == sorted(headers)
+
+
+def test_code_that_is_python_is_marked_so_that_it_runs() -> None:
+    blocks = [
+        f"{_name(document)}: {block.splitlines()[0]}"
+        for document in DOCUMENTS
+        for block in re.findall(r"^```text\n(.*?)^```$", document.read_text(), re.M | re.S)
+        if re.match(r"(?:\w+ = |import |from |tg\.)", block)
+    ]
+    assert blocks == []
