@@ -56,10 +56,12 @@ def as_limits(limits: LimitLike, algorithm: Algorithm) -> list[Limit]:
         )
     result: list[Limit] = []
     for item in limits:
-        if isinstance(item, Limit):
-            result.append(item)
-        else:
-            result.append(parse(item, algorithm=algorithm))
+        if not isinstance(item, (str, Limit)):
+            raise ArgumentTypeError(
+                f"the limits are {limits!r}, with {item!r} of type {type(item).__name__}; expected "
+                "texts such as '100/minute', and Limits such as Limit(100, 60)"
+            )
+        result.append(item if isinstance(item, Limit) else parse(item, algorithm=algorithm))
     if not result:
         raise ConfigurationError("no limit was given; expected at least one")
     check_names(result)

@@ -15,6 +15,8 @@ from tidegate._errors import (
 )
 from tidegate._limit import as_limits, distinct
 from tidegate._slot import Acquired, Slot
+from tidegate._storage.arguments import explains_arguments
+from tidegate._storage.hints import OF_LIMITERS
 from tidegate._storage.uri import open_store
 from tidegate._wait_queue import WaitingRoom
 
@@ -59,6 +61,7 @@ class Limiter(_core.Limiter):
     safe to use after `fork()`.
     """
 
+    @explains_arguments("Limiter", OF_LIMITERS)
     def __init__(
         self,
         limit: LimitLike,

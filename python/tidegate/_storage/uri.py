@@ -102,7 +102,14 @@ def _capacity(options: Mapping[str, Any]) -> int | None:
     unknown = sorted(options.keys() - {"capacity"})
     if unknown:
         from tidegate._storage.hints import OF_LIMITERS, OF_LIMITERS_TEXT, unknown_options
+        from tidegate._storage.options import StorageOptions
 
+        of_redis = [name for name in unknown if name in StorageOptions.__annotations__]
+        if of_redis:
+            raise ConfigurationError(
+                f"the options {', '.join(of_redis)} were given with a storage that is no Redis; "
+                "expected storage='redis://HOST', or capacity=KEYS with memory:// and shm://"
+            )
         raise ConfigurationError(
             f"unknown option {unknown_options(unknown, ['capacity', *OF_LIMITERS])}; expected "
             f"capacity=KEYS with memory:// and shm://, and of a Limiter {OF_LIMITERS_TEXT}"

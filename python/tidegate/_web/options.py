@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, TypedDict, TypeVar, Union
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._limiter import Limiter
+from tidegate._storage.arguments import explains_arguments
 from tidegate._storage.hints import unknown_options
 from tidegate._storage.options import StorageLike, StorageOptions
 from tidegate._web.headers import FAMILIES
@@ -225,9 +226,11 @@ class OptionReader:
         ]
         if self._takes_storage_options:
             parameters.append(rest.replace(name="storage_options", annotation="StorageOptions"))
-        shown: Any = function
+        of_storages = StorageOptions.__annotations__ if self._takes_storage_options else {}
+        shown: Any = explains_arguments(self._name[:-2], self._types, of_storages)(function)
         shown.__signature__ = signature.replace(parameters=parameters)
-        return function
+        result: Function = shown
+        return result
 
 
 def limiter_of(
