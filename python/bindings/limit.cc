@@ -125,10 +125,20 @@ Limit Make(const py::object& limit, const py::object& period, const py::object& 
   return ValueOrThrow(Limit::Create(std::move(spec)));
 }
 
+// What is called with arguments that Make() does not take.
+std::shared_ptr<Limit> RefuseArguments(const py::args& args, const py::kwargs& options) {
+  std::string given = py::repr(args).cast<std::string>();
+  if (!options.empty()) given += " and " + py::repr(options).cast<std::string>();
+  Throw(Error::kArgumentType,
+        "Limit() was given " + given +
+            "; expected Limit('100/minute') or Limit(100, 60.0), with burst=, algorithm=, name=, "
+            "shadow= and id=");
+}
+
 constexpr const char* kAboutLimits = R"(How much may pass, in which time, by which algorithm.
 
 ``Limit("100/minute")``, ``Limit("10/second burst 40")``, ``Limit(100, 60.0)`` or
-``Limit(100, "minute")``. The grammar is COUNT (/|per) [N] UNIT [burst COUNT], with units
+``Limit(100, "minute")``. The grammar is ``COUNT (/|per) [N] UNIT [burst COUNT]``, with units
 ns, us, ms, s, m, h, d, w, month and year. A period is given in seconds or as a timedelta.
 `burst` (token-bucket and leaky-bucket only) is `count` where it is not given. Algorithms
 are token-bucket (alias gcra), leaky-bucket, fixed-window, sliding-window, sliding-log and
@@ -151,6 +161,7 @@ void RegisterLimit(py::module_& m) {
            py::arg("name") = py::none(), py::arg("shadow") = false, py::arg("id") = py::none(),
            "__init__(self, limit, period=None, *, burst=None, algorithm='token-bucket', "
            "name=None, shadow=False, id=None)\n--\n\nSee the class.")
+      .def(py::init(&RefuseArguments))
       .def_property_readonly("count", &Limit::count, "Units in a period.")
       .def_property_readonly(
           "period", [](const Limit& l) { return static_cast<double>(l.period_ns()) / 1e9; },

@@ -12,6 +12,8 @@ from typing import Any, Callable, Final, Literal, final, overload
 
 from typing_extensions import Self
 
+from tidegate.types import Algorithm
+
 __version__: Final[str]
 
 # The operations of Limiter._begin().
@@ -76,7 +78,7 @@ class Limit:
     """How much may pass, in which time, by which algorithm.
 
     ``Limit("100/minute")``, ``Limit("10/second burst 40")``, ``Limit(100, 60.0)`` or
-    ``Limit(100, "minute")``. The grammar is COUNT (/|per) [N] UNIT [burst COUNT], with units
+    ``Limit(100, "minute")``. The grammar is ``COUNT (/|per) [N] UNIT [burst COUNT]``, with units
     ns, us, ms, s, m, h, d, w, month and year. A period is given in seconds or as a timedelta.
     `burst` (token-bucket and leaky-bucket only) is `count` where it is not given. Algorithms
     are token-bucket (alias gcra), leaky-bucket, fixed-window, sliding-window, sliding-log and
@@ -95,7 +97,7 @@ class Limit:
         period: None = None,
         *,
         burst: int | None = None,
-        algorithm: str = "token-bucket",
+        algorithm: Algorithm = "token-bucket",
         name: str | None = None,
         shadow: bool = False,
         id: str | None = None,
@@ -107,7 +109,7 @@ class Limit:
         period: float | timedelta | str,
         *,
         burst: int | None = None,
-        algorithm: str = "token-bucket",
+        algorithm: Algorithm = "token-bucket",
         name: str | None = None,
         shadow: bool = False,
         id: str | None = None,
@@ -134,7 +136,7 @@ class Limit:
     def shadow(self) -> bool:
         """Whether it is counted but not enforced."""
     @property
-    def algorithm(self) -> str:
+    def algorithm(self) -> Algorithm:
         """The canonical name of its algorithm."""
     @property
     def name(self) -> str:
@@ -258,6 +260,7 @@ class Store:
         """Whether the limiter's clock decides; else the store has one of its own."""
     def ping(self) -> str | None:
         """One round trip to what the store waits for; None, or what is wrong."""
+    def _clear(self) -> None: ...
 
 class MemoryStore(Store):
     """A store in the process's own memory.
@@ -401,7 +404,7 @@ class Plan:
         channel: Channel,
     ) -> Decision | Future[Decision]: ...
 
-def parse_many(text: str, *, algorithm: str = "token-bucket") -> list[Limit]:
+def parse_many(text: str, *, algorithm: Algorithm = "token-bucket") -> list[Limit]:
     """Reads limits separated by ``;``, ``,`` or ``|``."""
 
 def replay(

@@ -15,6 +15,8 @@ from tidegate._errors import (
 )
 from tidegate._limit import as_limits, distinct
 from tidegate._slot import Acquired, Slot
+from tidegate._storage.arguments import explains_arguments
+from tidegate._storage.hints import OF_LIMITERS
 from tidegate._storage.uri import open_store
 from tidegate._wait_queue import WaitingRoom
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from tidegate._stats import Stats
     from tidegate._storage.options import StorageLike, StorageOptions
     from tidegate._wait_queue import Ticket
+    from tidegate.types import Algorithm
 
     Key = Union[str, bytes]
 
@@ -58,12 +61,13 @@ class Limiter(_core.Limiter):
     safe to use after `fork()`.
     """
 
+    @explains_arguments("Limiter", OF_LIMITERS)
     def __init__(
         self,
         limit: LimitLike,
         *,
         storage: StorageLike = "memory://",
-        algorithm: str = "token-bucket",
+        algorithm: Algorithm = "token-bucket",
         prefix: str = "tg",
         clock: ClockLike = None,
         **options: Unpack[StorageOptions],

@@ -1,10 +1,12 @@
 """Rate limiting for Django: middleware for a project, and a decorator for its views.
 
-MIDDLEWARE = [..., "tidegate.django.RateLimitMiddleware"]
-TIDEGATE = {"LIMIT": "1000/hour", "STORAGE": "redis://localhost"}
+::
 
-@rate_limit("5/minute", key="user_or_ip")
-def login(request): ...
+    MIDDLEWARE = [..., "tidegate.django.RateLimitMiddleware"]
+    TIDEGATE = {"LIMIT": "1000/hour", "STORAGE": "redis://localhost"}
+
+    @rate_limit("5/minute", key="user_or_ip")
+    def login(request): ...
 """
 
 from __future__ import annotations
@@ -172,6 +174,8 @@ def rate_limit(
     limit: LimitLike | Callable[..., Any], **options: Unpack[DjangoViewOptions]
 ) -> Callable[[T], T]:
     """As tidegate.rate_limit, for views of Django: functions, async or not, and classes.
+
+    ::
 
         @rate_limit("5/minute")
         def login(request): ...

@@ -1,11 +1,13 @@
 """Rate limiting as a dependency of FastAPI.
 
-@app.get("/posts", dependencies=[Depends(RateLimit("5/minute"))])
-async def posts(): ...
+::
 
-app = FastAPI(dependencies=[Depends(RateLimit("1000/hour"))])
+    @app.get("/posts", dependencies=[Depends(RateLimit("5/minute"))])
+    async def posts(): ...
 
-async def report(decision: Annotated[Decision, Depends(RateLimit("5/minute"))]): ...
+    app = FastAPI(dependencies=[Depends(RateLimit("1000/hour"))])
+
+    async def report(decision: Annotated[Decision, Depends(RateLimit("5/minute"))]): ...
 """
 
 from __future__ import annotations

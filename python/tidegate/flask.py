@@ -1,12 +1,14 @@
 """Rate limiting as an extension of Flask.
 
+::
+
     limiter = RateLimit(app, "1000/hour", storage="redis://localhost")
 
     @app.post("/login")
     @limiter.limit("5/minute")
     def login(): ...
 
-and with an application factory, whose configuration may say the rest:
+and with an application factory, whose configuration may say the rest::
 
     limiter = RateLimit()
 
@@ -195,6 +197,8 @@ class RateLimit:
         self, limit: LimitLike | Callable[..., Any], **options: Unpack[FlaskViewOptions]
     ) -> Callable[[T], T]:
         """A decorator that limits a view, or a function that limits a blueprint.
+
+        ::
 
             @app.post("/login")
             @limiter.limit("5/minute")

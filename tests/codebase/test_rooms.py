@@ -15,13 +15,13 @@ PACKAGE = ROOT / "python" / "tidegate"
 # By room: its modules (a folder stands for all that it holds), and the rooms that these may
 # import beside their own. docs/design.md has the same table.
 ROOMS: dict[str, tuple[str, str]] = {
-    "core": ("_core, _errors", ""),
+    "core": ("_core, _errors, types", ""),
     "storage": ("_storage/", "core"),
     "limiter": (
         "_asyncio, _clock, _limit, _limiter, _plan, _replay, _slot, _stats, _wait_queue",
         "core, storage",
     ),
-    "web": ("_web/, asgi, wsgi, keys, refusals, testing", "core, storage, limiter"),
+    "web": ("_web/, asgi, wsgi, keys, refusals, testing, pytest_plugin", "core, storage, limiter"),
     "integrations": ("_integrations/, fastapi, flask, django", "core, storage, limiter, web"),
     "metrics": ("_metrics, prometheus, opentelemetry", "core, limiter, web"),
     "contrib": ("contrib/, limits", "core, limiter"),

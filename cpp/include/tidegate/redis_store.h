@@ -150,6 +150,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
                 const Moment& moment) override;
   void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
   StoreStats stats() const override;
+  // Its fallback, and the refusals that are remembered.
+  void Clear() override;
 
   bool blocks() const override { return true; }
   bool HitWithoutWaiting(absl::Span<const Charge> plan, const Moment& moment, Decision* decision,

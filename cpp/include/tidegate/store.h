@@ -124,6 +124,10 @@ class Store {
 
   virtual StoreStats stats() const = 0;
 
+  // Forgets what all keys have used, as far as this process alone holds it; for tests. What other
+  // processes or hosts hold too stays.
+  virtual void Clear() {}
+
   // Whether calls wait for something outside the process. Such a store sets Decision::at_ns, by
   // the clock that it decided by, and overrides the functions of this group.
   virtual bool blocks() const { return false; }

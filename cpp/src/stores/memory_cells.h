@@ -30,6 +30,7 @@ class MemoryCells final : public MemoryStore {
   void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
   void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
   StoreStats stats() const override;
+  void Clear() override;
 
  private:
   friend struct CellCalls;

@@ -168,6 +168,18 @@ StoreStats MemoryCells::stats() const {
   return stats;
 }
 
+void MemoryCells::Clear() {
+  Pages empty(std::min(most_slices_, kFewestSlices));
+  if (!empty.ok()) throw std::bad_alloc();
+  gate_.Alone([&] {
+    next_ = std::move(empty);
+    larger_ = Pages();
+    FinishMove();
+    used_.store(0, std::memory_order_relaxed);
+  });
+  logs_->Clear();
+}
+
 void MemoryCells::Entered(const Table::Entry& entry, int64_t now_ns) {
   bool due = now_ns >= tend_at_ns_.load(std::memory_order_relaxed);
   if (entry.keys != 0) {

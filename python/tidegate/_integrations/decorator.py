@@ -51,6 +51,8 @@ def rate_limit(
 ) -> Callable[[View], View]:
     """Limits one route of FastAPI, Starlette, Flask or Django, async or not.
 
+    ::
+
         @app.get("/posts")
         @rate_limit("5/minute")
         async def posts(): ...

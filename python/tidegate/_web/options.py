@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, TypedDict, TypeVar, Union
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._limiter import Limiter
+from tidegate._storage.arguments import explains_arguments
 from tidegate._storage.hints import unknown_options
 from tidegate._storage.options import StorageLike, StorageOptions
 from tidegate._web.headers import FAMILIES
@@ -21,6 +22,7 @@ from tidegate._web.headers import FAMILIES
 if TYPE_CHECKING:
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
+    from tidegate.types import Algorithm
 
 __all__ = [
     "DEFAULTS",
@@ -57,7 +59,7 @@ class RequestOptions(CommonOptions, StorageOptions, total=False):
     cost: int | Callable[[Any], Any]
     enabled: bool
     storage: StorageLike
-    algorithm: str
+    algorithm: Algorithm
     prefix: str
     clock: ClockLike
     on_no_key: str
@@ -102,7 +104,7 @@ class ConfiguredOptions(CommonOptions, total=False):
     """The options for which None stands for the framework's configuration."""
 
     key: Callable[[Any], Any] | str | None
-    algorithm: str | None
+    algorithm: Algorithm | None
     on_no_key: str | None
     retry_jitter: Jitter | None
 
@@ -224,9 +226,11 @@ class OptionReader:
         ]
         if self._takes_storage_options:
             parameters.append(rest.replace(name="storage_options", annotation="StorageOptions"))
-        shown: Any = function
+        of_storages = StorageOptions.__annotations__ if self._takes_storage_options else {}
+        shown: Any = explains_arguments(self._name[:-2], self._types, of_storages)(function)
         shown.__signature__ = signature.replace(parameters=parameters)
-        return function
+        result: Function = shown
+        return result
 
 
 def limiter_of(

@@ -15,6 +15,7 @@ from tidegate._web.options import DEFAULTS, methods_of
 from tidegate._web.request_limiter import RequestLimiter
 from tidegate._web.shared_counters import limiter_in_scope
 from tidegate.keys import first_of, peer, user
+from tidegate.types import Algorithm
 
 __all__ = ["Settings", "key_function"]
 
@@ -52,7 +53,7 @@ class Settings:
     """
 
     enabled: bool
-    algorithm: str
+    algorithm: Algorithm
     prefix: str
     clock: Any
     storage_options: dict[str, Any]

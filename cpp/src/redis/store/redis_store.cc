@@ -471,6 +471,11 @@ std::string RedisStore::name() const {
 
 void RedisStore::ForgetRefusals() { denied_->ForgetAll(); }
 
+void RedisStore::Clear() {
+  ForgetRefusals();
+  fallback_->Clear();
+}
+
 StoreStats RedisStore::stats() const {
   StoreStats stats = fallback_->stats();
   stats.degraded = degraded_.load(std::memory_order_relaxed);
