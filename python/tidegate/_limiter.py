@@ -124,6 +124,14 @@ class Limiter(_core.Limiter):
             self.peek(key, cost) if loops is None else await loops.ask(self, loops.PEEK, key, cost)
         )
 
+    async def charge_up_to_async(self, key: Key, cost: int) -> Decision:
+        """As charge_up_to(), without blocking the event loop."""
+        loops = self._loops
+        if loops is None:
+            return self.charge_up_to(key, cost)
+        decision: Decision = await loops.ask(self, loops.CHARGE_UP_TO, key, cost)
+        return decision
+
     async def refund_async(
         self, key: Key, cost: int = 1, *, decision: Decision | None = None
     ) -> None:

@@ -57,6 +57,27 @@ TEST(LimiterTest, LimitersOfOneStoreAndScopeShareWhatTheyCount) {
   EXPECT_TRUE(other->Hit("key").allowed);
 }
 
+TEST(LimiterTest, ChargeUpToTakesWhatThereIsAndCountsAsNoDecision) {
+  for (const Algorithm algorithm : kAllAlgorithms) {
+    const auto clock = std::make_shared<ManualClock>(kStart);
+    const auto limiter = *Limiter::Create({MakeLimit(10, kHour, algorithm)}, MakeStore(), clock);
+    ASSERT_TRUE(limiter->Hit("key", 3).allowed);
+    EXPECT_EQ(limiter->Hit("other").charged, Decision::kNotTold);
+    const Decision part = limiter->ChargeUpTo("key", 4);
+    EXPECT_TRUE(part.allowed);
+    EXPECT_EQ(part.charged, 4);
+    EXPECT_EQ(part.remaining(), 3);
+    const Decision rest = limiter->ChargeUpTo("key", int64_t{1} << 50);
+    EXPECT_TRUE(rest.allowed) << NameOf(algorithm);
+    EXPECT_EQ(rest.charged, 3);
+    EXPECT_EQ(rest.remaining(), 0);
+    EXPECT_EQ(limiter->ChargeUpTo("key", 1).charged, 0);
+    EXPECT_FALSE(limiter->Hit("key").allowed);
+    EXPECT_EQ(limiter->stats().allowed, 2);
+    EXPECT_EQ(limiter->stats().denied, 1);
+  }
+}
+
 TEST(LimiterTest, CountsWhichLimitRefused) {
   const auto clock = std::make_shared<ManualClock>(kStart);
   const auto limiter =
