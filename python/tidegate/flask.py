@@ -32,6 +32,7 @@ from tidegate import _errors
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._integrations.calls import flask_refusal, limited_class
 from tidegate._integrations.order_check import check_view, reference_count, refuse_registered
+from tidegate._integrations.streams import settle_after_flask
 from tidegate._limit import as_limits
 from tidegate._storage.hints import unknown_options
 from tidegate._storage.uri import open_store
@@ -347,7 +348,8 @@ class _LimitedView:
         self.extension = extension
         self.view = view
         self.rules = rules
-        self._settles = any(rule.options["cost_after"] is not None for rule in rules)
+        costs_after = (rule.options["cost_after"] for rule in rules)
+        self._cost_after = next((each for each in costs_after if each is not None), None)
         self.function = self._wrapped()
 
     def _wrapped(self) -> Any:
@@ -390,9 +392,12 @@ class _LimitedView:
         return limited.enter(self, flask.request._get_current_object())  # type: ignore[attr-defined]
 
     def _leave(self, outcome: RequestDecision | None, result: Any) -> None:
-        if self._settles and outcome is not None:
+        if self._cost_after is not None and outcome is not None:
             request = flask.request._get_current_object()  # type: ignore[attr-defined]
-            settled = BLOCKING.run(outcome.settle(request, result, BLOCKING))
+            settle = functools.partial(outcome.settle, request, result)
+            if settle_after_flask(flask, result, settle, self._cost_after):
+                return
+            settled = BLOCKING.run(settle(BLOCKING))
             outcomes: list[RequestDecision] = request.environ.get(DECISIONS, [])
             outcomes[:] = [settled if each is outcome else each for each in outcomes]
 

@@ -68,7 +68,7 @@ TEST(LimiterTest, ChargeUpToTakesWhatThereIsAndCountsAsNoDecision) {
     EXPECT_EQ(part.charged, 4);
     EXPECT_EQ(part.remaining(), 3);
     const Decision rest = limiter->ChargeUpTo("key", int64_t{1} << 50);
-    EXPECT_TRUE(rest.allowed) << NameOf(algorithm);
+    EXPECT_TRUE(rest.allowed) << AlgorithmName(algorithm);
     EXPECT_EQ(rest.charged, 3);
     EXPECT_EQ(rest.remaining(), 0);
     EXPECT_EQ(limiter->ChargeUpTo("key", 1).charged, 0);

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from tidegate._integrations.calls import Call
     from tidegate._integrations.fastapi_injection import Injection
+    from tidegate._integrations.streams import Settle
     from tidegate._limit import LimitLike
     from tidegate._web.execution import Execution
 
@@ -80,7 +81,8 @@ def rate_limit(
     `cost_after` is a function of the request and of what the route returned, and tells what
     the request did cost: the difference to `cost`, which was charged before, is charged, as far
     as there is room, or given back, as far as it still counts. What it fails to tell, or a
-    route that raises, leaves what was charged. The header fields show the corrected state.
+    route that raises, leaves what was charged. The header fields show the corrected state. Of a
+    streaming response it is called when the stream has ended, also where the client went away.
 
     Each route counts for itself, whatever it is called; those with one `scope` and equal
     limits count together. Decorators with one storage URI share one store.
@@ -212,7 +214,9 @@ class _Limited:
 def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Callable[..., Any]:
     injection = injection_for(view)
     check = combined(limiters).check
-    settles = any(one.hooks.cost_after is not None for one in limiters)
+    costs_after = [one.hooks.cost_after for one in limiters if one.hooks.cost_after is not None]
+    # Where any of them is async, all are awaited.
+    cost_after = next(filter(is_async, costs_after), costs_after[0] if costs_after else None)
 
     @functools.wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
@@ -229,8 +233,10 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
             if annotated is exc:
                 raise
             raise annotated from exc
-        if settles:
-            outcome = BLOCKING.run(outcome.settle(call.request, result, BLOCKING))
+        if cost_after is not None:
+            settle = _settling(outcome, call.request, result)
+            if not call.settle_at_end(result, settle, cost_after):
+                outcome = BLOCKING.run(settle(BLOCKING))
         return call.with_headers(result, outcome)
 
     called = view if inspect.iscoroutinefunction(view) else _awaiting(view)
@@ -254,8 +260,10 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
             if annotated is exc:
                 raise
             raise annotated from exc
-        if settles:
-            outcome = await outcome.settle(call.request, result, AWAITING)
+        if cost_after is not None:
+            settle = _settling(outcome, call.request, result)
+            if not call.settle_at_end(result, settle, cost_after):
+                outcome = await settle(AWAITING)
         return call.with_headers(result, outcome)
 
     # FastAPI awaits what is async underneath, and so what wraps it.
@@ -266,6 +274,10 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
         inject(chosen, injection)
         describe_refusals()
     return cast("Callable[..., Any]", chosen)
+
+
+def _settling(outcome: RequestDecision, request: Any, result: Any) -> Settle:
+    return lambda execution: outcome.settle(request, result, execution)
 
 
 def _awaiting(view: Callable[..., Any]) -> Callable[..., Any]:
