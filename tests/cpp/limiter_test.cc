@@ -78,6 +78,41 @@ TEST(LimiterTest, ChargeUpToTakesWhatThereIsAndCountsAsNoDecision) {
   }
 }
 
+// What a store looks like under others that always come first.
+class ContendedStore final : public Store {
+ public:
+  std::string_view kind() const override { return "contended"; }
+  BoundLimit Bind(const Limit& limit, std::string_view scope) const override {
+    return BindWith(Hasher(Hasher::RandomSeed()), limit, scope);
+  }
+  Decision Hit(const Charge& charge, const Moment&) override {
+    ++hits;
+    Decision d;
+    d.limit = &charge.limit->limit;
+    return d;
+  }
+  Decision Peek(const Charge& charge, const Moment&) override {
+    Decision d;
+    d.limit = &charge.limit->limit;
+    d.allowed = true;
+    return d;
+  }
+  int64_t Refund(const Charge&, const Moment&) override { return 0; }
+  void Reset(const Charge&, const Moment&) override {}
+  void Release(const Charge&, int64_t, const Moment&) override {}
+  StoreStats stats() const override { return {}; }
+
+  int hits = 0;
+};
+
+TEST(LimiterTest, AChargeThatNeverComesThroughIsGivenUp) {
+  const auto store = std::make_shared<ContendedStore>();
+  const auto limiter = *Limiter::Create({MakeLimit(10, kHour)}, store);
+  EXPECT_EQ(limiter->ChargeUpTo("key", 5).charged, 0);
+  EXPECT_GT(store->hits, 1);
+  EXPECT_LE(store->hits, 1000);
+}
+
 TEST(LimiterTest, CountsWhichLimitRefused) {
   const auto clock = std::make_shared<ManualClock>(kStart);
   const auto limiter =
