@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import sys
@@ -10,15 +9,15 @@ import weakref
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._errors import ConfigurationError
 from tidegate._integrations.calls import StarletteCall, adapt_call, limited_class
 from tidegate._integrations.fastapi_injection import inject, injection_for
 from tidegate._integrations.fastapi_openapi import MARK, describe_refusals
 from tidegate._integrations.order_check import (
+    check_limit,
     check_view,
     reference_count,
     refuse_registered,
-    registration,
 )
 from tidegate._web.callables import is_async
 from tidegate._web.combined import combined
@@ -87,7 +86,7 @@ def rate_limit(
     Each route counts for itself, whatever it is called; those with one `scope` and equal
     limits count together. Decorators with one storage URI share one store.
     """
-    _check_limit(limit)
+    check_limit(limit, "@rate_limit")
     given, storage_options = _OPTIONS.read(options)
     check_scope(given.scope)
     for_requests = of_requests(given)
@@ -122,7 +121,7 @@ class _Decorator:
     def __signature__(self) -> Any:
         # Only a dependency's is asked for.
         raise ConfigurationError(
-            "@rate_limit(...) was given to Depends(); accepted as a dependency is "
+            "@rate_limit(...) was given to Depends(); expected as a dependency "
             "Depends(tidegate.fastapi.RateLimit(...)), and @rate_limit(...) above a route"
         )
 
@@ -189,7 +188,8 @@ class _DecoratorOfChosenLimit(_Decorator):
     def _mistaken(self) -> ConfigurationError:
         return ConfigurationError(
             f"@rate_limit was given {self._functions['limit']!r} and no view; expected a "
-            'limit: @rate_limit("5/minute"), or a function of the request that returns one'
+            'limit: @rate_limit("5/minute"), or a function of the request that returns one; and as '
+            "a dependency of FastAPI Depends(tidegate.fastapi.RateLimit(...))"
         )
 
 
@@ -299,23 +299,6 @@ async def _refuse(call: Call, outcome: RequestDecision, function: Any, execution
     )
     answer = call.refusal(outcome) if answer is USUAL else call.custom_refusal(answer)
     return call.with_headers(answer, outcome)
-
-
-def _check_limit(limit: Any) -> None:
-    """Tells a function that chooses a limit from a view that was decorated with no limit."""
-    if not inspect.isclass(limit):
-        if not inspect.isroutine(limit) or getattr(limit, "__name__", None) == "<lambda>":
-            return
-        with contextlib.suppress(ValueError):  # it has no signature
-            parameters = inspect.signature(limit).parameters.values()
-            required = [each for each in parameters if each.default is each.empty]
-            # What is registered already is a view.
-            if len(required) == 1 and registration(limit, sys.maxsize) is None:
-                return
-    raise ArgumentTypeError(
-        f'@rate_limit was given {limit!r}; expected a limit: @rate_limit("5/minute"), or a '
-        "function of the request that returns one"
-    )
 
 
 def _check_view(view: Any) -> None:
