@@ -28,6 +28,7 @@ _ORDER = (
     "storage",
     "limit",
     "endpoint_limit",
+    "meta_limit",
     "key",
     "cost",
     "exempt_when",
@@ -38,7 +39,16 @@ _ORDER = (
     "headers",
     "retry_jitter",
 )
-_FUNCTIONS = ("limit", "endpoint_limit", "key", "cost", "exempt_when", "on_refused", "retry_jitter")
+_FUNCTIONS = (
+    "limit",
+    "endpoint_limit",
+    "meta_limit",
+    "key",
+    "cost",
+    "exempt_when",
+    "on_refused",
+    "retry_jitter",
+)
 _NAMED_KEYS = ("ip", "user", "user_or_ip")
 
 
@@ -59,6 +69,7 @@ class Settings:
     storage: Any
     limit: Any
     endpoint_limit: Any
+    meta_limit: Any
     key: Any
     cost: Any
     exempt_when: Any
