@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = ["DefaultRateLimit", "RateLimit", "RateLimited", "exempt"]
 
 _OPTIONS = OptionReader(DependencyOptions)
+_DEFAULT_OPTIONS = OptionReader(DependencyOptions)
 _numbers = itertools.count(1)
 
 describe_refusals()
@@ -203,12 +204,14 @@ class DefaultRateLimit(RateLimit):
 
     It takes the arguments of RateLimit, and stands on the application. It does not apply to routes
     under @rate_limit, to those with a RateLimit of their own or of one of their routers, and to
-    those under @exempt. A RateLimit that stands on the application too is for all routes beside it.
+    those under @exempt; where their own limit is for some `methods`, it does to the others. A
+    RateLimit that stands on the application too is for all routes beside it.
     With a `scope`, all routes count together.
     """
 
     is_default = True
 
+    @_DEFAULT_OPTIONS.shown
     def __init__(
         self,
         limit: LimitLike | Callable[..., Any],
@@ -229,4 +232,4 @@ class DefaultRateLimit(RateLimit):
                 return self._request_limiter
             return self._in_scope(f"{self._name}:{name_of(route, scope)}")
 
-        return self._of_routes.get(route, make)
+        return self._of_routes.get(route, scope.get("method", "GET"), make)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Callable, Generic, TypeVar
 
 from tidegate._errors import ArgumentTypeError
-from tidegate._integrations.fastapi_openapi import EXEMPT, UNMARKED, calls_of, mark_of
+from tidegate._integrations.fastapi_openapi import EXEMPT, calls_of, mark_of
 
 __all__ = ["PerRoute", "exempt", "has_own_limit", "name_of"]
 
@@ -40,15 +40,20 @@ def exempt(function: Function) -> Function:
 
 
 def has_own_limit(route: Any, scope: Mapping[str, Any]) -> bool:
-    """Whether a limit stands on the route or its routers, beside those of the application."""
-    if mark_of(getattr(route, "endpoint", None)) is not UNMARKED:
-        return True
+    """Whether a limit stands on the route or its routers, beside those of the application, that
+    charges requests of this method."""
     router = getattr(scope.get("app"), "router", None)
     of_all = [each.dependency for each in getattr(router, "dependencies", ())]
-    return any(
-        mark_of(call) is not UNMARKED and not getattr(call, "is_default", False)
+    own = [
+        call
         for call in calls_of(getattr(route, "dependant", None))
-        if not any(call is each for each in of_all)
+        if not getattr(call, "is_default", False) and not any(call is each for each in of_all)
+    ]
+    method = scope.get("method", "GET")
+    return any(
+        limiter.charges(method)
+        for call in (getattr(route, "endpoint", None), *own)
+        for limiter in getattr(mark_of(call), "limiters", ())
     )
 
 
@@ -56,23 +61,23 @@ def name_of(route: Any, scope: Mapping[str, Any]) -> str:
     """What a route is called in every worker, whichever of its requests comes first."""
     endpoint = scope.get("endpoint", route)
     function = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
-    path = getattr(route, "path", scope.get("path", ""))
-    return f"{endpoint.__module__}.{function} {path}"
+    # Never the path of the request, of which there are as many as strangers make up.
+    return f"{getattr(endpoint, '__module__', '')}.{function} {getattr(route, 'path', '')}"
 
 
 class PerRoute(Generic[T]):
-    """One value for each route, made when it is asked for first."""
+    """One value for each route and method, made when it is asked for first."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Callable[[], Any], T]] = {}
+        self._known: dict[tuple[int, str], tuple[Callable[[], Any], T]] = {}
 
-    def get(self, route: Any, make: Callable[[], T]) -> T:
-        found = self._known.get(id(route))
+    def get(self, route: Any, method: str, make: Callable[[], T]) -> T:
+        found = self._known.get((id(route), method))
         if found is not None and found[0]() is route:
             return found[1]
         value = make()
         if len(self._known) >= _MOST_ROUTES:
             self._known.clear()
         with contextlib.suppress(TypeError):  # made anew the next time
-            self._known[id(route)] = weakref.ref(route), value
+            self._known[id(route), method] = weakref.ref(route), value
         return value

@@ -6,6 +6,7 @@ added to CommonOptions and DEFAULTS, and nowhere else.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -213,6 +214,7 @@ class OptionReader:
     def shown(self, function: Function) -> Function:
         """`function`, whose signature names the options in place of its ``**options``."""
         signature = inspect.signature(function)
+        shown: Any = self._checked(function, signature)
         self._name = f"{function.__qualname__.partition('.__init__')[0]}()"
         self._parameters = [name for name in signature.parameters if name not in _NO_OPTIONS]
         parameters = list(signature.parameters.values())
@@ -226,9 +228,26 @@ class OptionReader:
         ]
         if self._takes_storage_options:
             parameters.append(rest.replace(name="storage_options", annotation="StorageOptions"))
-        shown: Any = function
         shown.__signature__ = signature.replace(parameters=parameters)
-        return function
+        return shown  # type: ignore[no-any-return]
+
+    def _checked(self, function: Function, signature: inspect.Signature) -> Any:
+        """`function`, which says what is meant where a limit is given by another name."""
+        parameter = signature.parameters.get("limit")
+        if parameter is None or parameter.default is not parameter.empty:
+            return function
+        place = list(signature.parameters).index("limit")
+
+        @functools.wraps(function)
+        def checked(*args: Any, **options: Any) -> Any:
+            if len(args) <= place and "limit" not in options:
+                self.read(options)  # raises for an unknown option
+                raise ArgumentTypeError(
+                    f"{self._name} got no limit; expected one such as '5/minute'"
+                )
+            return function(*args, **options)
+
+        return checked
 
 
 def limiter_of(

@@ -98,6 +98,23 @@ def test_a_limit_of_a_router_takes_its_place_and_one_of_the_application_does_not
     assert get(app, "/routed")["retry-after"] == "20"
 
 
+def test_methods_that_the_own_limit_does_not_charge_have_the_default() -> None:
+    app = with_defaults()
+    own = rate_limit("3/minute", methods=["POST"], **clocked())
+    app.api_route("/both", methods=["GET", "POST"])(own(another()))
+    off = Depends(RateLimit("3/minute", enabled=False))
+    app.get("/off", dependencies=[off])(another())
+    assert statuses(app, *["/both"] * 3, *["/off"] * 3) == [200, 200, 429] * 2
+    posts = [ask(app, "/both", method="POST").status for _ in range(4)]
+    assert posts == [200, 200, 200, 429]
+
+
+def test_no_path_that_a_stranger_makes_up_has_a_count_of_its_own() -> None:
+    app = with_defaults()
+    app.get("/files/{rest:path}")(another())
+    assert statuses(app, *[f"/files/{n}" for n in range(4)]) == [200, 200, 429, 429]
+
+
 def test_an_exempt_route_is_not_charged_by_dependencies() -> None:
     whole = RateLimit("2/minute", key=lambda request: "all", **clocked())
     app = with_defaults(whole)
