@@ -90,6 +90,17 @@ def test_its_decision_can_be_pickled() -> None:
     assert (copied, copied.charged) == (decision, 3)
 
 
+@pytest.mark.parametrize("kind", ["memory", "shm"])
+@pytest.mark.parametrize("algorithm", ["token-bucket", "fixed-window", "sliding-log"])
+def test_a_limit_of_nothing_keeps_nothing(kind: str, algorithm: str, tmp_path: Path) -> None:
+    limit = tg.Limit("0/minute", algorithm=algorithm)
+    limiter = tg.Limiter(limit, storage=storage_of(kind, tmp_path))
+    for number in range(100):
+        decision = limiter.charge_up_to(f"k{number}", 3)
+        assert (decision.allowed, decision.charged, decision.remaining) == (True, 0, 0)
+    assert limiter.stats().keys == 0
+
+
 @pytest.mark.parametrize("cost", [0, -1, 1.5, True, None, "3"])
 def test_what_is_no_cost_charges_nothing(cost: object) -> None:
     limiter = tg.Limiter("10/minute")

@@ -122,6 +122,8 @@ Decision MemoryCells::Peek(const Charge& charge, const Moment& moment) {
 
 Decision MemoryCells::ChargeUpTo(const Charge& charge, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
+  // Nothing will be charged, so no cell has to be made.
+  if (limit.capacity() == 0) return Store::ChargeUpTo(charge, moment);
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
   if (!IsLog(limit.algorithm())) return CellCalls::ChargeStateUpTo(*this, charge, key, moment);
   Decision decision;
