@@ -89,9 +89,25 @@ LimitSpec Defaults(const py::handle& burst, const py::handle& algorithm, const p
   return spec;
 }
 
+[[noreturn]] void ThrowUnknown(const py::kwargs& unknown) {
+  const py::str name = py::str(unknown.begin()->first);
+  py::list options;
+  for (const char* option : {"limit", "period", "burst", "algorithm", "name", "shadow", "id"}) {
+    options.append(option);
+  }
+  const py::list near =
+      py::module_::import("difflib").attr("get_close_matches")(name, options, 1, 0.7);
+  const std::string meant =
+      near.empty() ? "" : " (here it is " + std::string(py::str(near[0])) + "=)";
+  Throw(Error::kArgumentType,
+        "Limit() got the unknown option " + std::string(name) + meant +
+            "; expected limit=, period=, burst=, algorithm=, name=, shadow= and id=");
+}
+
 Limit Make(const py::object& limit, const py::object& period, const py::object& burst,
            const py::object& algorithm, const py::object& name, const py::object& shadow,
-           const py::object& id) {
+           const py::object& id, const py::kwargs& unknown) {
+  if (!unknown.empty()) ThrowUnknown(unknown);
   LimitSpec spec = Defaults(burst, algorithm, name);
   if (!id.is_none()) spec.id = NameFrom(id, "the id");
   if (!PyBool_Check(shadow.ptr())) {
@@ -156,8 +172,8 @@ void RegisterLimit(py::module_& m) {
   py::options options;
   options.disable_function_signatures();  // those below are read by inspect.signature()
   py::class_<Limit, std::shared_ptr<Limit>>(m, "Limit", kAboutLimits)
-      .def(py::init(&Make), py::arg("limit"), py::arg("period") = py::none(), py::kw_only(),
-           py::arg("burst") = py::none(), py::arg("algorithm") = token_bucket,
+      .def(py::init(&Make), py::arg("limit") = py::none(), py::arg("period") = py::none(),
+           py::kw_only(), py::arg("burst") = py::none(), py::arg("algorithm") = token_bucket,
            py::arg("name") = py::none(), py::arg("shadow") = false, py::arg("id") = py::none(),
            "__init__(self, limit, period=None, *, burst=None, algorithm='token-bucket', "
            "name=None, shadow=False, id=None)\n--\n\nSee the class.")

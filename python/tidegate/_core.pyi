@@ -24,6 +24,7 @@ PEEK: Final[int]
 REFUND: Final[int]
 RELEASE: Final[int]
 RESET: Final[int]
+CHARGE_UP_TO: Final[int]
 
 @final
 class Decision:
@@ -63,6 +64,9 @@ class Decision:
         """The decision of each limit, where they were asked for (see Plan.hit()); else empty. Of a
         refused plan, a limit that would have passed says so: nothing was charged. A pickled
         decision loses them."""
+    @property
+    def charged(self) -> int | None:
+        """The units that Limiter.charge_up_to() charged; None in decisions of other calls."""
     @property
     def _index(self) -> int: ...
     @property
@@ -344,6 +348,14 @@ class Limiter:
     def peek(self, key: str | bytes, cost: int = 1) -> Decision:
         """The decision that a hit of `cost` would get now, with `remaining` and
         `reset_after` as they are without it. Charges nothing."""
+    def charge_up_to(self, key: str | bytes, cost: int) -> Decision:
+        """Charges as much of `cost` to `key` as there is room for, and refuses nothing.
+
+        It is for what has been used already, such as the tokens of an answer beyond what was
+        charged before. The decision says how the limits stand then, and its `charged` how many
+        units that were. Of several limits each is charged as much as it has room for itself,
+        and `charged` is the least of that. With Redis it is one round trip.
+        """
     def reset(self, key: str | bytes) -> None:
         """Makes `key` as good as new."""
     def refund(self, key: str | bytes, cost: int = 1, *, decision: Decision | None = None) -> None:

@@ -23,6 +23,7 @@ from tidegate._wait_queue import WaitingRoom
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Iterable
     from typing import Any, Callable, Union
 
     from typing_extensions import Self, Unpack
@@ -64,7 +65,7 @@ class Limiter(_core.Limiter):
     @explains_arguments("Limiter", OF_LIMITERS)
     def __init__(
         self,
-        limit: LimitLike,
+        limit: LimitLike = ...,  # type: ignore[assignment]
         *,
         storage: StorageLike = "memory://",
         algorithm: Algorithm = "token-bucket",
@@ -76,6 +77,9 @@ class Limiter(_core.Limiter):
             raise ArgumentTypeError(
                 f"the prefix is {prefix!r} of type {type(prefix).__name__}; expected a str"
             )
+        given: object = limit
+        if given is ...:
+            raise _without_limit(options)
         self._limits = distinct(as_limits(limit, algorithm))
         self._storage = open_store(storage, options)
         self._loops = _loops_for(self._storage)
@@ -127,6 +131,14 @@ class Limiter(_core.Limiter):
         return (
             self.peek(key, cost) if loops is None else await loops.ask(self, loops.PEEK, key, cost)
         )
+
+    async def charge_up_to_async(self, key: Key, cost: int) -> Decision:
+        """As charge_up_to(), without blocking the event loop."""
+        loops = self._loops
+        if loops is None:
+            return self.charge_up_to(key, cost)
+        decision: Decision = await loops.ask(self, loops.CHARGE_UP_TO, key, cost)
+        return decision
 
     async def refund_async(
         self, key: Key, cost: int = 1, *, decision: Decision | None = None
@@ -390,6 +402,15 @@ class Limiter(_core.Limiter):
 
 # Inherited, they would take a detour with each call.
 Limiter._add_fast_methods(Limiter)
+
+
+def _without_limit(options: Iterable[str]) -> ArgumentTypeError:
+    from tidegate._storage.hints import OF_LIMITERS, OF_LIMITERS_TEXT, unknown_options
+    from tidegate._storage.options import StorageOptions
+
+    unknown = set(options) - set(StorageOptions.__annotations__)
+    given = f" but the unknown option {unknown_options(unknown, OF_LIMITERS)}" if unknown else ""
+    return ArgumentTypeError(f"Limiter() got no limit{given}; expected {OF_LIMITERS_TEXT}")
 
 
 def _loops_for(storage: _core.Store) -> type[AsyncBridge] | None:

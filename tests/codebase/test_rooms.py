@@ -24,6 +24,7 @@ ROOMS: dict[str, tuple[str, str]] = {
     "web": ("_web/, asgi, wsgi, keys, refusals, testing, pytest_plugin", "core, storage, limiter"),
     "integrations": ("_integrations/, fastapi, flask, django", "core, storage, limiter, web"),
     "metrics": ("_metrics, prometheus, opentelemetry", "core, limiter, web"),
+    "outbound": ("_outbound/, httpx, requests", "core, limiter"),
     "contrib": ("contrib/, limits", "core, limiter"),
     "package": ("__init__", "core, limiter, integrations"),
     "command line": ("_cli/, __main__", "core, storage, limiter, web"),

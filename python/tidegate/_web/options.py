@@ -124,6 +124,7 @@ class FlaskOptions(ConfiguredOptions, ConfiguredStorage, total=False):
     enabled: bool | None
 
     endpoint_limit: LimitLike | Callable[..., Any] | None
+    meta_limit: LimitLike | Callable[..., Any] | None
     cost: int | Callable[[Any], Any] | None
     exempt_methods: Iterable[str] | None
 
@@ -149,6 +150,7 @@ DEFAULTS: dict[str, Any] = {
     "storage": "memory://",
     "limit": None,
     "endpoint_limit": None,
+    "meta_limit": None,
     "key": None,
     "cost": 1,
     "exempt_when": None,

@@ -29,6 +29,7 @@ _ORDER = (
     "storage",
     "limit",
     "endpoint_limit",
+    "meta_limit",
     "key",
     "cost",
     "exempt_when",
@@ -39,7 +40,16 @@ _ORDER = (
     "headers",
     "retry_jitter",
 )
-_FUNCTIONS = ("limit", "endpoint_limit", "key", "cost", "exempt_when", "on_refused", "retry_jitter")
+_FUNCTIONS = (
+    "limit",
+    "endpoint_limit",
+    "meta_limit",
+    "key",
+    "cost",
+    "exempt_when",
+    "on_refused",
+    "retry_jitter",
+)
 _NAMED_KEYS = ("ip", "user", "user_or_ip")
 
 
@@ -60,6 +70,7 @@ class Settings:
     storage: Any
     limit: Any
     endpoint_limit: Any
+    meta_limit: Any
     key: Any
     cost: Any
     exempt_when: Any
