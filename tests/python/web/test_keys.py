@@ -120,6 +120,8 @@ def test_hops():
         keys.client_ip(trusted_proxies=EVERYBODY, hops=4)(scope(lines)) == PROXY
     )  # not by way of the four
     assert keys.client_ip(trusted_proxies=EVERYBODY, hops=0)(scope(lines)) == PROXY
+    assert keys.client_ip(trusted_proxies=EVERYBODY, hops=0)(scope(lines, peer=None)) is None
+    assert keys.client_ip(trusted_proxies=EVERYBODY, hops=0)(scope(peer=None)) is None
     assert keys.client_ip(trusted_proxies=TRUSTED, hops=1)(scope(lines)) == "10.2.3.4"
     assert keys.client_ip(trusted_proxies=TRUSTED, hops=9)(scope(lines)) == "203.0.113.9"
 
