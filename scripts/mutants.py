@@ -228,10 +228,18 @@ class TestMap:
                         self._tests[module, 8 * byte + bit].add(context.partition("|")[0])
 
     def of(self, module: str, lines: range, seconds: float) -> list[str]:
-        """The quickest tests that run any of these lines, or, of what runs at import, of all."""
+        """The quickest tests that run any of these lines.
+
+        Which tests need what runs at import, or in a forked process, is not known: any of all
+        tests, or of those of the module.
+        """
         found = set().union(*(self._tests.get((module, line), ()) for line in lines))
         if found == {""}:
             found = set().union(*self._tests.values())
+        elif not found:
+            found = set().union(
+                *(tests for (name, _), tests in self._tests.items() if name == module)
+            )
         chosen: list[str] = []
         for test in sorted(found - {""}, key=self._order_of):
             seconds -= self._time_of(test)

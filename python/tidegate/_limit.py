@@ -93,7 +93,5 @@ def distinct(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     return tuple(kept.values())
 
 
-def _restore(
-    text: str, algorithm: str, name: str | None, shadow: bool = False, id: str | None = None
-) -> Limit:
+def _restore(text: str, algorithm: str, name: str | None, shadow: bool, id: str | None) -> Limit:
     return Limit(text, algorithm=algorithm, name=name, shadow=shadow, id=id)

@@ -139,6 +139,8 @@ class Charge:
             if found.allowed:
                 break
             cost = min(cost - 1, found.remaining)
+            if cost <= 0:
+                break
         return found._as_allowed()
 
 

@@ -37,6 +37,15 @@ def test_requests_of_one_time_stay_in_their_order():
     assert [decision.allowed for decision in decisions] == [False, True, True, False]
 
 
+@pytest.mark.parametrize(
+    ("times", "allowed"),
+    [([1, 0], [False, True]), ([0, -1], [True, False]), ([2**63, 2**62], [True, False])],
+)
+def test_times_beyond_the_bounds_count_as_the_bounds(times, allowed):
+    decisions = tg.replay("1/minute", ["k"] * 2, times)
+    assert [decision.allowed for decision in decisions] == allowed
+
+
 def test_datetimes():
     start = datetime(2024, 2, 29, 12, tzinfo=timezone(timedelta(hours=5)))
     times = [start + timedelta(microseconds=n) for n in (0, 1, 60_000_000, 59_999_999)]
@@ -53,7 +62,7 @@ def test_datetimes():
 )
 def test_another_unit_than_nanoseconds_is_suspected(unit, scale):
     times = [1_700_000_001 * scale + n for n in range(3)]
-    with pytest.warns(UserWarning, match=f"look like {unit}") as caught:
+    with pytest.warns(UserWarning, match=f"look like {unit}.*times {10**9 // scale}[)]") as caught:
         tg.replay("1/minute", ["k"] * 3, times)
     assert str(times[0]) in str(caught[0].message)
     assert caught[0].filename == __file__
