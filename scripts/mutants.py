@@ -10,7 +10,7 @@ of the installed package. Fails where fewer than `--least` percent are killed in
 
 Not drawn, because a test could not or should not tell them apart:
 
-- annotations, `TYPE_CHECKING`, and `assert`, which only tell mypy something;
+- annotations, `@overload`, `TYPE_CHECKING` and `assert`, which only tell mypy something;
 - `is` against `==`, and `is not` against `!=`;
 - `@functools.lru_cache`, with its size: the answers are the same without it.
 """
@@ -68,6 +68,7 @@ TESTS = [
         "tests/conformance",
     ],
     [
+        "tests/redis/test_one_client.py",
         "tests/redis/test_redis_async.py",
         "tests/redis/test_redis_plan.py",
         "tests/redis/test_redis_refunds_web.py",
@@ -122,7 +123,9 @@ def left_out(tree: ast.Module) -> Iterator[ast.AST]:
                 yield node.annotation
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield from (node.returns,) if node.returns is not None else ()
-            yield from (each for each in node.decorator_list if "lru_cache" in ast.unparse(each))
+            for decorator in node.decorator_list:
+                if ast.unparse(decorator).startswith(("functools.lru_cache", "overload")):
+                    yield decorator
         elif isinstance(node, ast.Assert) or (
             isinstance(node, (ast.Assign, ast.If))
             and ast.unparse(node).startswith(("TYPE_CHECKING =", "if TYPE_CHECKING:"))
@@ -230,18 +233,20 @@ class TestMap:
     def of(self, module: str, lines: range, seconds: float) -> list[str]:
         """The quickest tests that run any of these lines.
 
-        Which tests need what runs at import, or in a forked process, is not known: any of all
-        tests, or of those of the module.
+        Which tests need what runs at import, or in a forked process, is not known: it may be any
+        test that runs a line of the module.
         """
         found = set().union(*(self._tests.get((module, line), ()) for line in lines))
-        if found == {""}:
-            found = set().union(*self._tests.values())
-        elif not found:
-            found = set().union(
+        others: set[str] = set()
+        if found <= {""} or "" in found:
+            others = set().union(
                 *(tests for (name, _), tests in self._tests.items() if name == module)
             )
         chosen: list[str] = []
-        for test in sorted(found - {""}, key=self._order_of):
+        for test in [
+            *sorted(found - {""}, key=self._order_of),
+            *sorted(others - found - {""}, key=self._order_of),
+        ]:
             seconds -= self._time_of(test)
             if chosen and seconds < 0:
                 break

@@ -63,8 +63,8 @@ def check(line: str) -> None:
 
 def _only_proxies_are_believed(name: str, line: str) -> None:
     believing = key_function(name, TRUSTED)
-    assert believing(scope(name, line, STRANGER)) == STRANGER
-    assert believing(scope(name, line, None)) is None
+    for peer in (STRANGER, "testclient", None):
+        assert believing(scope(name, line, peer)) == peer
     assert believing(scope(name, None, PROXY)) == PROXY
     for hops, trusted in ((None, ()), (0, TRUSTED), (0, EVERYBODY), (0, ("unix",))):
         key = key_function(name, trusted, hops)

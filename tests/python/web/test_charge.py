@@ -70,6 +70,25 @@ def test_others_that_come_in_between_are_charged_first(more, others, remaining, 
     assert (left(limiter), crowded.looks) == (remaining, looks)
 
 
+@pytest.mark.parametrize("at", ["peek", "hit"])
+def test_a_refusal_lowers_the_charge_whatever_it_says_is_left(at):
+    charge, limiter = charge_of()
+    refused = tg.Limiter("100/minute").hit("k", 101)
+    assert (refused.allowed, refused.remaining) == (False, 100)
+
+    class Refusing(Blocking):
+        refusals = 1
+
+        async def ask(self, limiter, key, cost):
+            self.refusals -= 1
+            return refused if self.refusals >= 0 else getattr(limiter, at)(key, cost)
+
+    refusing = Refusing()
+    setattr(refusing, at, refusing.ask)
+    assert refusing.run(charge.charge_more(5, refusing)).allowed
+    assert left(limiter) == 10 - 1 - 4
+
+
 def test_where_nothing_is_left_nothing_is_charged():
     charge, limiter = charge_of(cost=10)
     told = BLOCKING.run(charge.charge_more(1, BLOCKING))

@@ -96,6 +96,7 @@ def test_nobody_else_is_believed():
     key = keys.client_ip(trusted_proxies=TRUSTED)
     assert key(scope("1.1.1.1", peer="198.51.100.1")) == "198.51.100.1"
     assert key(scope("1.1.1.1", peer=None)) is None
+    assert key(scope("1.1.1.1", peer="testclient")) == "testclient"
     assert key(scope("for=1.1.1.1", name="forwarded")) == PROXY
     assert keys.client_ip()(scope("1.1.1.1")) == PROXY
     unix = keys.client_ip(trusted_proxies=["unix"])
