@@ -24,7 +24,7 @@ cpp_others := $(shell find tests/cpp tests/fuzz benchmarks/cpp -name '*.cc' -o -
 python_files := python tests benchmarks examples docs scripts
 
 .PHONY: help demo test test-cpp test-python test-servers frameworks crash flood chaos bench lint lint-python lint-cpp asan asan-python tsan portable \
-  fetch fuzz campaign docs wheel clean deps-build deps-test deps-fuzz
+  fetch fuzz mutants campaign docs wheel clean deps-build deps-test deps-fuzz
 .DELETE_ON_ERROR:
 
 help:  ## list the targets

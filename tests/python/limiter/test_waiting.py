@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 import threading
@@ -97,6 +98,15 @@ def test_nobody_looks_while_nothing_happens() -> None:
     assert served
     # One look on arrival, at most one for each time the clock moved, one charge.
     assert limiter.looks <= 13
+
+
+@pytest.mark.parametrize(
+    ("method", "seconds"),
+    [("acquire", 5.0), ("acquire_async", 5.0), ("acquired", 5.0), ("slot", 0.0)],
+)
+def test_nobody_waits_longer_than_a_timeout_that_was_not_given(method: str, seconds: float) -> None:
+    signature = inspect.signature(getattr(tg.Limiter, method))
+    assert signature.parameters["timeout"].default == seconds
 
 
 def test_a_wait_beyond_the_timeout_is_refused_at_once() -> None:
