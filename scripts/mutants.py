@@ -68,6 +68,7 @@ TESTS = [
         "tests/conformance",
     ],
     [
+        "tests/redis/test_busy_loop.py::test_a_loop_without_descriptors_degrades_and_recovers",
         "tests/redis/test_one_client.py",
         "tests/redis/test_redis_async.py",
         "tests/redis/test_redis_plan.py",

@@ -46,6 +46,12 @@ def test_times_beyond_the_bounds_count_as_the_bounds(times, allowed):
     assert [decision.allowed for decision in decisions] == allowed
 
 
+@pytest.mark.parametrize("times", [[1, None], ["2024-02-29", 1], [1, 2.5]])
+def test_times_that_cannot_be_put_in_order_are_refused(times):
+    with pytest.raises(tg.ConfigurationError, match="expected"):
+        tg.replay("1/minute", ["k"] * 2, times)
+
+
 def test_datetimes():
     start = datetime(2024, 2, 29, 12, tzinfo=timezone(timedelta(hours=5)))
     times = [start + timedelta(microseconds=n) for n in (0, 1, 60_000_000, 59_999_999)]

@@ -145,6 +145,7 @@ def test_ipv6_prefix():
         keys.client_ip(trusted_proxies=EVERYBODY, hops=1, ipv6_prefix=48)(scope(line))
         == "2001:db8:1::/48"
     )
+    assert keys.client_ip(trusted_proxies=EVERYBODY, hops=1, ipv6_prefix=1)(scope(line)) == "::/1"
     app = limited("1/minute")
     assert statuses(app, 1, client=("2001:db8:1:2::1", 1)) == [200]
     assert statuses(app, 1, client=("2001:db8:1:2:ffff::2", 1)) == [429]
@@ -258,6 +259,7 @@ def test_requests_of_the_frameworks():
         lambda: keys.client_ip(hops=-1),
         lambda: keys.client_ip(hops=True),
         lambda: keys.client_ip(ipv6_prefix=0),
+        lambda: keys.client_ip(ipv6_prefix=129),
         lambda: keys.client_ip(ipv6_prefix="64"),
         lambda: keys.client_ip(header="a b"),
         lambda: keys.api_key("s3cret"),
