@@ -170,11 +170,12 @@ fuzz: deps-fuzz $(VENV)/.build  ## run each libFuzzer target for FUZZ_SECONDS
 	  -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/ \
 	  build/fuzz/tests/fuzz/found/forwarded_fuzz tests/fuzz/corpus/forwarded_fuzz
 
+# Cosmic Ray's dependencies are kept from the tests, which have only pytest-cov in addition.
 mutants: deps-test $(VENV)/.test  ## change the package at MUTANTS random places of each room; 90 % have to be noticed
 	rm -rf build/mutants
 	$(pip) --no-build-isolation --no-deps --target build/mutants/site .
-	$(pip) --target build/mutants/cosmic-ray $$(grep -o '^cosmic-ray==[0-9.]*' scripts/mutants-requirements.txt)
-	$(pip) --no-deps --target build/mutants/tools $$(grep -oE '^(coverage|pytest-cov)==[0-9.]*' scripts/mutants-requirements.txt)
+	$(pip) -c scripts/mutants-requirements.txt --target build/mutants/cosmic-ray cosmic-ray
+	$(pip) -c scripts/mutants-requirements.txt --no-deps --target build/mutants/tools coverage pytest-cov
 	PYTHONPATH=build/mutants/cosmic-ray $(python) scripts/mutants.py --site build/mutants/site \
 	  --tools build/mutants/tools --sample $(MUTANTS) --seed $(SEED) --jobs $(JOBS)
 

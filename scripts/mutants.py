@@ -234,20 +234,20 @@ class TestMap:
     def of(self, module: str, lines: range, seconds: float) -> list[str]:
         """The quickest tests that run any of these lines.
 
-        Which tests need what runs at import, or in a forked process, is not known: it may be any
-        test that runs a line of the module.
+        Which tests need what runs at import, or in a forked process, is not known: first those of
+        the module are taken, then any.
         """
         found = set().union(*(self._tests.get((module, line), ()) for line in lines))
-        others: set[str] = set()
-        if found <= {""} or "" in found:
-            others = set().union(
-                *(tests for (name, _), tests in self._tests.items() if name == module)
-            )
+        order = [found]
+        if not found or "" in found:
+            order += [
+                set().union(*(tests for (name, _), tests in self._tests.items() if name == module)),
+                set().union(*self._tests.values()),
+            ]
         chosen: list[str] = []
-        for test in [
-            *sorted(found - {""}, key=self._order_of),
-            *sorted(others - found - {""}, key=self._order_of),
-        ]:
+        for test in dict.fromkeys(
+            test for tests in order for test in sorted(tests - {""}, key=self._order_of)
+        ):
             seconds -= self._time_of(test)
             if chosen and seconds < 0:
                 break

@@ -368,6 +368,14 @@ def test_a_place_given_back_by_another_limiter_is_found(
     assert [decision.allowed for _, decision in served] == [True]
 
 
+def test_who_waits_for_a_lease_of_others_looks_more_and_more_rarely() -> None:
+    limiter = tg.Limiter("1/minute", algorithm="concurrency", clock=tg.ManualClock())
+    limiter.hit("k")
+    ticket = limiter._room.enter("k", 1, lambda: None)
+    pauses = [limiter._sleep(limiter.peek("k"), None, ticket) for _ in range(7)]
+    assert pauses == [0.01, 0.02, 0.04, 0.08, 0.16, 0.25, 0.25]
+
+
 def test_a_slot_needs_a_concurrency_limit() -> None:
     with pytest.raises(tg.ConfigurationError, match="algorithm='concurrency'"):
         tg.Limiter("2/minute").slot("k")
