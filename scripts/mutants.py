@@ -234,20 +234,17 @@ class TestMap:
     def of(self, module: str, lines: range, seconds: float) -> list[str]:
         """The quickest tests that run any of these lines.
 
-        Which tests need what runs at import, or in a forked process, is not known: first those of
-        the module are taken, then any.
+        Which tests need what runs in a forked process is not known, so it may be any test that
+        runs a line of the module; of what runs at import it may be any at all.
         """
         found = set().union(*(self._tests.get((module, line), ()) for line in lines))
-        order = [found]
-        if not found or "" in found:
-            order += [
-                set().union(*(tests for (name, _), tests in self._tests.items() if name == module)),
-                set().union(*self._tests.values()),
-            ]
+        if "" in found:
+            found = set().union(*self._tests.values())
+        elif not found:
+            of_module = (tests for (name, _), tests in self._tests.items() if name == module)
+            found = set().union(*of_module)
         chosen: list[str] = []
-        for test in dict.fromkeys(
-            test for tests in order for test in sorted(tests - {""}, key=self._order_of)
-        ):
+        for test in sorted(found - {""}, key=self._order_of):
             seconds -= self._time_of(test)
             if chosen and seconds < 0:
                 break
