@@ -98,6 +98,6 @@ def distinct(limits: Iterable[Limit]) -> tuple[Limit, ...]:
 
 
 def _restore(
-    text: str, algorithm: Algorithm, name: str | None, shadow: bool = False, id: str | None = None
+    text: str, algorithm: Algorithm, name: str | None, shadow: bool, id: str | None
 ) -> Limit:
     return Limit(text, algorithm=algorithm, name=name, shadow=shadow, id=id)

@@ -143,10 +143,10 @@ def client_ip(
     def key(request: Any) -> str | None:
         address = connection_of(request)
         if not address or address == _OF_WAITRESS:
-            return forwarded(request, None) if trusts_unix or (anyone and hops) else None
+            return forwarded(request, None) if hops != 0 and (trusts_unix or anyone) else None
         found = known(address.partition("%")[0]) if len(address) <= _LONGEST_NODE else None
         direct, is_proxy = found or (address, False)
-        if (is_proxy and hops != 0) or (anyone and hops):
+        if hops != 0 and (is_proxy or anyone):
             return forwarded(request, direct)
         return direct
 

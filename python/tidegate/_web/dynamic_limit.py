@@ -51,7 +51,7 @@ class DynamicLimit:
             self._fallback = activate(on_error)
         self._known: dict[Any, ActiveLimits] = {}
         self._takes_request = any(
-            each.default is each.empty or each.kind is each.VAR_POSITIONAL
+            each.default is each.empty and each.kind is not each.VAR_KEYWORD
             for each in inspect.signature(function).parameters.values()
         )
 

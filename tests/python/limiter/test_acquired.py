@@ -61,6 +61,7 @@ def test_an_async_function_that_calls_out() -> None:
         return "fetched"
 
     assert inspect.iscoroutinefunction(fetch)
+    assert fetch.__name__ == "fetch"
     assert asyncio.run(fetch()) == "fetched"
     with pytest.raises(tg.RateLimitExceeded):
         asyncio.run(fetch())
