@@ -6,6 +6,8 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 FUZZ_SECONDS ?= 60
 KILLS ?= 1000
 FLOOD_KEYS ?= 100000000
+MUTANTS ?= 40
+SEED ?= 1
 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export CTEST_PARALLEL_LEVEL ?= $(JOBS)
@@ -22,7 +24,7 @@ cpp_others := $(shell find tests/cpp tests/fuzz benchmarks/cpp -name '*.cc' -o -
 python_files := python tests benchmarks examples docs scripts
 
 .PHONY: help demo test test-cpp test-python test-servers frameworks crash flood chaos bench lint lint-python lint-cpp asan asan-python tsan portable \
-  fetch fuzz campaign docs wheel clean deps-build deps-test deps-fuzz
+  fetch fuzz mutants campaign docs wheel clean deps-build deps-test deps-fuzz
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -152,13 +154,30 @@ fetch: deps-test $(VENV)/.build  ## build and test with every dependency built f
 	cmake --build --preset fetch
 	ctest --preset fetch
 
+# What is parsed in Python is fuzzed there, by the same libFuzzer.
 fuzz: deps-fuzz $(VENV)/.build  ## run each libFuzzer target for FUZZ_SECONDS
 	cmake --preset fuzz
 	cmake --build --preset fuzz
-	set -e; for target in limit_fuzz step_fuzz reply_fuzz; do \
+	set -e; for target in limit_fuzz step_fuzz reply_fuzz pieces_fuzz; do \
 	  build/fuzz/tests/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/ \
 	    build/fuzz/tests/fuzz/found/$$target tests/fuzz/corpus/$$target; \
 	done
+	rm -rf build/fuzz/site
+	$(pip) --no-build-isolation --no-deps --target build/fuzz/site .
+	$(pip) --target build/fuzz/site -r tests/fuzz/requirements.txt
+	mkdir -p build/fuzz/tests/fuzz/found/forwarded_fuzz
+	PYTHONPATH=$(abspath build/fuzz/site) $(python) tests/fuzz/forwarded_fuzzer.py \
+	  -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/ \
+	  build/fuzz/tests/fuzz/found/forwarded_fuzz tests/fuzz/corpus/forwarded_fuzz
+
+# Cosmic Ray's dependencies are kept from the tests, which have only pytest-cov in addition.
+mutants: deps-test $(VENV)/.test  ## change the package at MUTANTS random places of each room; 90 % have to be noticed
+	rm -rf build/mutants
+	$(pip) --no-build-isolation --no-deps --target build/mutants/site .
+	$(pip) -c scripts/mutants-requirements.txt --target build/mutants/cosmic-ray cosmic-ray
+	$(pip) -c scripts/mutants-requirements.txt --no-deps --target build/mutants/tools coverage pytest-cov
+	PYTHONPATH=build/mutants/cosmic-ray $(python) scripts/mutants.py --site build/mutants/site \
+	  --tools build/mutants/tools --sample $(MUTANTS) --seed $(SEED) --jobs $(JOBS)
 
 chaos: deps-test $(VENV)/.test $(VENV)/.package  ## some 150 faults of servers, networks and processes, in at most 20 minutes
 	@mkdir -p build

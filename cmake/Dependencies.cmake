@@ -28,13 +28,20 @@ function(tidegate_fetched dir)
   endforeach()
 endfunction()
 
+# Says what is downloaded, and what to install where that fails: FetchContent's own error follows.
+function(tidegate_fetching library release packages)
+  message(STATUS "${library}: downloading and building ${release}. Where there is no network, "
+    "install ${packages}, and configure again")
+endfunction()
+
 if(NOT TIDEGATE_FETCH)
   find_package(absl QUIET)
   find_path(XXHASH_INCLUDE_DIR xxhash.h)
 endif()
 
 if(NOT absl_FOUND)
-  message(STATUS "Abseil: building 20220623.1")
+  tidegate_fetching("Abseil" 20220623.1
+    "libabsl-dev of Debian and Ubuntu, abseil-cpp-devel of Fedora, abseil-cpp-dev of Alpine or abseil of Homebrew")
   set(ABSL_PROPAGATE_CXX_STD ON)
   set(ABSL_ENABLE_INSTALL ${TIDEGATE_INSTALL})
   FetchContent_Declare(absl
@@ -49,7 +56,8 @@ if(NOT absl_FOUND)
 endif()
 
 if(NOT XXHASH_INCLUDE_DIR)
-  message(STATUS "xxHash: taking 0.8.1")
+  tidegate_fetching("xxHash" 0.8.1
+    "libxxhash-dev of Debian and Ubuntu, xxhash-devel of Fedora, xxhash-dev of Alpine or xxhash of Homebrew")
   FetchContent_Declare(xxhash
     URL https://github.com/Cyan4973/xxHash/archive/refs/tags/v0.8.1.tar.gz
     URL_HASH SHA256=3bb6b7d6f30c591dd65aaaff1c8b7a5b94d81687998ca9400082c739a690436c
@@ -59,7 +67,12 @@ if(NOT XXHASH_INCLUDE_DIR)
 endif()
 
 find_package(Threads REQUIRED)
-find_package(OpenSSL 1.1.1 REQUIRED)
+find_package(OpenSSL 1.1.1 QUIET)
+if(NOT OPENSSL_FOUND)
+  message(FATAL_ERROR "OpenSSL 1.1.1 or newer was not found with its headers, which the client for "
+    "Redis is built with. Install libssl-dev of Debian and Ubuntu, openssl-devel of Fedora, "
+    "openssl-dev of Alpine or openssl of Homebrew; OPENSSL_ROOT_DIR=/PATH names another one.")
+endif()
 
 # hiredis >= 0.14: its formatter and its parser. Old releases bring no CMake package,
 # and new ones none that puts the headers where an installation has them.
@@ -73,7 +86,8 @@ if(HIREDIS_INCLUDE_DIR AND HIREDIS_LIBRARY)
     $<BUILD_INTERFACE:${HIREDIS_INCLUDE_DIR}>)
   target_link_libraries(tidegate_hiredis INTERFACE ${HIREDIS_LIBRARY})
 else()
-  message(STATUS "hiredis: building 1.2.0")
+  tidegate_fetching("hiredis" 1.2.0
+    "libhiredis-dev of Debian and Ubuntu, hiredis-devel of Fedora, hiredis-dev of Alpine or hiredis of Homebrew")
   FetchContent_Declare(hiredis
     URL https://github.com/redis/hiredis/archive/refs/tags/v1.2.0.tar.gz
     URL_HASH SHA256=82ad632d31ee05da13b537c124f819eb88e18851d9cb0c30ae0552084811588c
@@ -99,7 +113,8 @@ if(TIDEGATE_BUILD_TESTS)
     find_package(GTest QUIET)
   endif()
   if(NOT GTest_FOUND)
-    message(STATUS "GoogleTest: building 1.12.1")
+    tidegate_fetching("GoogleTest" 1.12.1
+      "libgtest-dev and libgmock-dev of Debian and Ubuntu")
     set(INSTALL_GTEST OFF)
     FetchContent_Declare(googletest
       URL https://github.com/google/googletest/archive/refs/tags/release-1.12.1.tar.gz
@@ -114,7 +129,8 @@ if(TIDEGATE_BUILD_BENCHMARKS)
     find_package(benchmark QUIET)
   endif()
   if(NOT benchmark_FOUND)
-    message(STATUS "Google Benchmark: building 1.7.1")
+    tidegate_fetching("Google Benchmark" 1.7.1
+      "libbenchmark-dev of Debian and Ubuntu")
     set(BENCHMARK_ENABLE_TESTING OFF)
     set(BENCHMARK_ENABLE_INSTALL OFF)
     set(BENCHMARK_ENABLE_WERROR OFF)

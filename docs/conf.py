@@ -1,21 +1,59 @@
-"""The site: `make docs`."""
+"""The site: `make docs`. Nothing needs to be built for it, and no framework installed."""
 
 from __future__ import annotations
+import __future__
 
 import re
+import sys
+import types
 from pathlib import Path
+from unittest import mock
 
-_PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
+_ROOT = Path(__file__).resolve().parent.parent
 
 project = "tidegate"
 author = "The tidegate authors"
 copyright = author
-release = re.findall(r'^version = "(.+)"', _PYPROJECT.read_text(encoding="utf-8"), re.MULTILINE)[0]
+_PYPROJECT = (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
+release = re.findall(r'^version = "(.+)"', _PYPROJECT, re.MULTILINE)[0]
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 
 html_theme = "furo"
 html_title = f"tidegate {release}"
+
+# ------------------------------------------------------------------ reference/api.md
+
+default_role = "code"
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_mock_imports = [
+    *("asgiref", "django", "fastapi", "flask", "starlette", "werkzeug"),
+    *("jwt", "limits", "opentelemetry", "prometheus_client", "pytest"),
+]
+# Types in signatures are names, and not links to pages.
+nitpick_ignore_regex = [(r"py:.*", r".*")]
+
+
+def _load_stub_of_the_extension() -> None:
+    """Has its stub, which documents it, stand for the compiled module."""
+    package = _ROOT / "python" / "tidegate"
+    stub = types.ModuleType("tidegate._core")
+    stub.__file__ = str(package / "_core.pyi")
+    sys.modules["tidegate"] = types.ModuleType("tidegate")  # the stub imports a sibling
+    sys.modules["tidegate"].__path__ = [str(package)]
+    source = Path(stub.__file__).read_text(encoding="utf-8")
+    flags = __future__.annotations.compiler_flag
+    with mock.patch("typing.overload", lambda function: function):  # the last of several serves
+        exec(compile(source, stub.__file__, "exec", flags=flags), vars(stub))
+    for name in stub.__annotations__.keys() - vars(stub).keys():
+        setattr(stub, name, None)
+    sys.modules[stub.__name__] = stub
+    del sys.modules["tidegate"]
+
+
+_load_stub_of_the_extension()
+sys.path.insert(0, str(_ROOT / "python"))

@@ -6,14 +6,19 @@ curl -i -H 'authorization: Bearer sk-anna' -H 'content-type: application/json' \
      -d '{"prompt": "when is the tide high", "max_tokens": 50}' http://127.0.0.1:8000/v1/completions
 
 What a completion costs is known only when the model has answered. So what it may cost at most
-is charged before, by the prompt and `max_tokens`, and what it did not take is given back.
+is charged before, by the prompt and `max_tokens`, and what it did not take is given back: with
+`"stream": true` when the stream has ended, also where the client went away in the middle of it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from tidegate import keys, rate_limit
 
@@ -47,13 +52,16 @@ async def most_tokens(request: Request) -> int:
     return len(asked["prompt"].split()) + int(asked.get("max_tokens", 100))
 
 
-async def tokens_used(request: Request, completion: Completion) -> int:
-    return completion.usage
+def tokens_used(request: Request, answer: Any) -> int:
+    """What it did cost, by the time that all of it is sent or nobody listens any more."""
+    tokens: int = request.state.tokens
+    return tokens
 
 
 class Prompt(BaseModel):
     prompt: str
     max_tokens: int = 100
+    stream: bool = False
 
 
 class Completion(BaseModel):
@@ -61,17 +69,36 @@ class Completion(BaseModel):
     usage: int
 
 
-async def model(prompt: str, max_tokens: int) -> str:
-    """Stands for the model: it says the prompt backwards."""
-    return " ".join(reversed(prompt.split()[-max_tokens:]))
+async def model(prompt: str, max_tokens: int) -> AsyncIterator[str]:
+    """Stands for the model: it says the prompt backwards, a word at a time."""
+    for word in reversed(prompt.split()[-max_tokens:]):
+        await asyncio.sleep(0)
+        yield word
 
 
-@app.post("/v1/completions")
+async def counted(request: Request, words: AsyncIterator[str]) -> AsyncIterator[str]:
+    """The words of the model, each noted as a token that was used."""
+    async for word in words:
+        request.state.tokens += 1
+        yield word
+
+
+async def events(words: AsyncIterator[str]) -> AsyncIterator[str]:
+    async for word in words:
+        yield f"data: {json.dumps(word)}\n\n"
+    yield "data: [DONE]\n\n"
+
+
+@app.post("/v1/completions", response_model=Completion)
 @rate_limit("60/minute", key=client)
 @rate_limit(tokens_a_minute, key=client, cost=most_tokens, cost_after=tokens_used)
-async def completions(prompt: Prompt) -> Completion:
-    text = await model(prompt.prompt, prompt.max_tokens)
-    return Completion(text=text, usage=len(prompt.prompt.split()) + len(text.split()))
+async def completions(prompt: Prompt, request: Request) -> Any:
+    request.state.tokens = len(prompt.prompt.split())
+    words = counted(request, model(prompt.prompt, prompt.max_tokens))
+    if prompt.stream:
+        return StreamingResponse(events(words), media_type="text/event-stream")
+    text = " ".join([word async for word in words])
+    return Completion(text=text, usage=request.state.tokens)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@
 --   fraction in units of 1/denominator ns. Of a limit with an id always these 16 bytes, and 4
 --   each of the count and the denominator that wrote them.
 -- ARGV, 11: depth s, ns, fraction (burst * T); denominator; never (1 where the
---   cost is beyond the burst); cost * T as s, ns, fraction; and of a limit with an id its count
+--   cost is beyond the burst; of charge_up_to the units that are wanted); cost * T as s, ns,
+--   fraction (of charge_up_to T); and of a limit with an id its count
 --   (else 0), and how far ahead a state of another count may lie, s, ns.
 -- State in the reply, 4: s, ns, fraction, the count that wrote it (0 without an id); all 0 where
 --   fresh.
@@ -30,6 +31,16 @@ end
 -- (s, n, f) compared with (S, N, F): greater.
 local function deeper(s, n, f, S, N, F)
   return s > S or (s == S and (n > N or (n == N and f > F)))
+end
+
+-- (s, n, f) + (S, N, F), without ever adding two fractions: their sum may be beyond 2^53.
+local function plus(s, n, f, S, N, F, denominator)
+  s, n = add(s, n, S, N)
+  if f >= denominator - F then
+    s, n = add(s, n, 0, 1)
+    return s, n, f - (denominator - F)
+  end
+  return s, n, f + F
 end
 
 function bucket.read(key, a, now_s, now_n)
@@ -72,19 +83,35 @@ function bucket.read(key, a, now_s, now_n)
   end
   state.before = {us, un, uf}
   if ARGV[a + 4] == '0' then
-    local add_f = tonumber(ARGV[a + 7])
-    us, un = add(us, un, tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6]))
-    -- Without ever adding two fractions: their sum may be beyond 2^53.
-    if uf >= denominator - add_f then
-      uf = uf - (denominator - add_f)
-      us, un = add(us, un, 0, 1)
-    else
-      uf = uf + add_f
-    end
+    us, un, uf = plus(us, un, uf, tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6]),
+                      tonumber(ARGV[a + 7]), denominator)
     state.after = {us, un, uf}
     state.allowed = not deeper(us, un, uf, depth_s, depth_n, depth_f)
   end
   return state
+end
+
+-- As many of the wanted units as there is room for: found bit by bit, from the highest.
+function bucket.take(key, a, now_s, now_n, state)
+  local denominator, wanted = tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4])
+  local depth_s, depth_n, depth_f = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
+  local s, n, f = tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6]), tonumber(ARGV[a + 7])
+  local powers, power = {}, 1
+  while power <= wanted do
+    powers[#powers + 1] = {power, s, n, f}
+    power = power * 2
+    if power <= wanted then s, n, f = plus(s, n, f, s, n, f, denominator) end
+  end
+  local units, used = 0, state.before
+  for i = #powers, 1, -1 do
+    local p = powers[i]
+    local us, un, uf = plus(used[1], used[2], used[3], p[2], p[3], p[4], denominator)
+    if units + p[1] <= wanted and not deeper(us, un, uf, depth_s, depth_n, depth_f) then
+      units, used = units + p[1], {us, un, uf}
+    end
+  end
+  state.after = used
+  return units
 end
 
 local function store(key, now_s, now_n, used, count, denominator)

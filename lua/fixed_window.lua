@@ -74,6 +74,12 @@ function fixed.read(key, a, now_s, now_n)
   return state
 end
 
+function fixed.take(key, a, now_s, now_n, state)
+  local room = math.max(0, tonumber(ARGV[a + 3]) - state.used)
+  ARGV[a + 4] = math.min(tonumber(ARGV[a + 4]), room)
+  return ARGV[a + 4]
+end
+
 function fixed.write(key, a, now_s, now_n, state, charge)
   local used = state.used
   if charge then used = used + tonumber(ARGV[a + 4]) end

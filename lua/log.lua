@@ -9,7 +9,8 @@
 --   instant of the admission, s, ns (else 0, 0).
 -- State in the reply, 6: newest s, ns; alive; 1 where instants had to be lowered
 --   because the clock went back; the instant at which enough units end for this
---   cost, or the first one where it passes or never can, s, ns. All 0 where fresh.
+--   cost, or the first one where it passes, never can or is charge_up_to, s, ns. All 0 where
+--   fresh.
 local log = {args = 6}
 
 local function entry(key, i)
@@ -36,6 +37,16 @@ local function store(key, entries, now_s, now_n)
   end
   local es, en = struct.unpack('>I5I4', string.sub(entries, -9))
   redis.call('SET', key, '\0\0\0\0' .. entries, 'PX', life(sub(es, en, now_s, now_n)))
+end
+
+-- Notes the instant at which the entry number `freeing` ends.
+local function note_freeing(key, state, freeing)
+  if state[3] == 0 then return end
+  if state.clamp and freeing >= state.clamp then
+    state[5], state[6] = state.end_s, state.end_n
+  else
+    state[5], state[6] = entry(key, freeing)
+  end
 end
 
 function log.read(key, a, now_s, now_n)
@@ -65,19 +76,20 @@ function log.read(key, a, now_s, now_n)
     state.size, state.first, state.head = size, first, head
     state[3] = alive
     if alive > 0 then state[1], state[2] = ns, nn end
-    if alive > 0 then
-      local freeing = first
-      if cost <= count then freeing = first + math.max(alive + cost - count, 1) - 1 end
-      if state.clamp and freeing >= state.clamp then
-        state[5], state[6] = end_s, end_n
-      else
-        state[5], state[6] = entry(key, freeing)
-      end
-    end
+    state.end_s, state.end_n = end_s, end_n
+    local freeing = first
+    if cost <= count then freeing = first + math.max(alive + cost - count, 1) - 1 end
+    note_freeing(key, state, freeing)
     if alive > 0 and after(ns, nn, end_s, end_n) then state.es, state.en = ns, nn end
   end
   state.allowed = state[3] + cost <= count
   return state
+end
+
+function log.take(key, a, now_s, now_n, state)
+  note_freeing(key, state, state.first)
+  ARGV[a + 3] = math.min(tonumber(ARGV[a + 3]), math.max(0, tonumber(ARGV[a + 2]) - state[3]))
+  return ARGV[a + 3]
 end
 
 function log.write(key, a, now_s, now_n, state, charge)

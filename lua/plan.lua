@@ -3,7 +3,8 @@
 -- plan needs.
 --
 -- KEYS: one for each limit, all of one hash slot.
--- ARGV[1] what to do: hit, peek, refund or release.
+-- ARGV[1] what to do: hit, peek, refund, release or charge_up_to, which charges each limit as
+--   much of its cost as there is room for.
 -- ARGV[2], [3] the instant of the call, s and ns; both empty: the server's TIME.
 -- ARGV[4] 1 where a state that lies further ahead than the clock allows may be
 --   moved back (see cpp/include/tidegate/step.h).
@@ -14,7 +15,8 @@
 --   arguments that the head of that file lists.
 -- Reply, all integers: 1 where all limits pass, else 0 (of refund and release
 --   1); the instant of the call, s, ns; then for each limit its state before the
---   call, 4 numbers or 6, as the head of its file says. What the headers need
+--   call, 4 numbers or 6, as the head of its file says; and of charge_up_to, for each limit the
+--   units that it was charged. What the headers need
 --   follows from the state by the pure step of the core.
 -- Units: seconds and nanoseconds since the epoch.
 local op = ARGV[1]
@@ -37,7 +39,10 @@ for i = 1, #KEYS do
   local algorithm = algorithms[ARGV[a]]
   local state = algorithm.read(KEYS[i], a + 1, now_s, now_n)
   plan[i] = {algorithm, a + 1, state}
-  local refuses = not state.allowed and string.sub(shadows, i, i) ~= 's'
+  if op == 'charge_up_to' then
+    plan[i][4] = algorithm.take(KEYS[i], a + 1, now_s, now_n, state)
+  end
+  local refuses = op ~= 'charge_up_to' and not state.allowed and string.sub(shadows, i, i) ~= 's'
   if refuses or (state.behind and not confirmed) then reply[1] = 0 end
   for j = 1, #state do
     size = size + 1
@@ -55,6 +60,15 @@ if op == 'hit' then
     if charged or (state.behind and confirmed) then
       plan[i][1].write(KEYS[i], plan[i][2], now_s, now_n, state, charged)
     end
+  end
+elseif op == 'charge_up_to' then
+  for i = 1, #KEYS do
+    local state = plan[i][3]
+    local units = reply[1] == 1 and plan[i][4] or 0
+    if units > 0 or (state.behind and confirmed) then
+      plan[i][1].write(KEYS[i], plan[i][2], now_s, now_n, state, units > 0)
+    end
+    reply[size + i] = units
   end
 elseif op ~= 'peek' then
   for i = 1, #KEYS do

@@ -21,6 +21,20 @@ local function product(units, s, n)
   return top + math.floor(bottom / 65536), bottom % 65536, rest
 end
 
+-- Whether a charge leaves `room` units or more for what the previous window weighs.
+local function fits(a, now_s, now_n, state, room)
+  if room < 0 then return false end
+  if state.previous <= room then return true end
+  local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
+  local ls, ln = ps, pn
+  if after(now_s, now_n, state.ss, state.sn) then
+    ls, ln = sub(ps, pn, sub(now_s, now_n, state.ss, state.sn))
+  end
+  local t1, m1, l1 = product(state.previous, ls, ln)
+  local t2, m2, l2 = product(room, ps, pn)
+  return not (t1 > t2 or (t1 == t2 and (m1 > m2 or (m1 == m2 and l1 > l2))))
+end
+
 function sliding.read(key, a, now_s, now_n)
   local value = redis.call('GET', key)
   local gs, gn, current, previous = 0, 0, 0, 0
@@ -49,20 +63,24 @@ function sliding.read(key, a, now_s, now_n)
   end
   state.ss, state.sn, state.current, state.previous = ss, sn, current, previous
   local room = tonumber(ARGV[a + 2]) - current - tonumber(ARGV[a + 3])
-  if room < 0 then
-    state.allowed = false
-  elseif previous <= room then
-    state.allowed = true
-  else
-    local ls, ln = ps, pn
-    if after(now_s, now_n, ss, sn) then
-      ls, ln = sub(ps, pn, sub(now_s, now_n, ss, sn))
-    end
-    local t1, m1, l1 = product(previous, ls, ln)
-    local t2, m2, l2 = product(room, ps, pn)
-    state.allowed = not (t1 > t2 or (t1 == t2 and (m1 > m2 or (m1 == m2 and l1 > l2))))
-  end
+  state.allowed = fits(a, now_s, now_n, state, room)
   return state
+end
+
+-- As many of the wanted units as fit, found by bisection.
+function sliding.take(key, a, now_s, now_n, state)
+  local free = tonumber(ARGV[a + 2]) - state.current
+  local least, most = 0, math.min(tonumber(ARGV[a + 3]), math.max(0, free))
+  while least < most do
+    local middle = math.ceil((least + most) / 2)
+    if fits(a, now_s, now_n, state, free - middle) then
+      least = middle
+    else
+      most = middle - 1
+    end
+  end
+  ARGV[a + 3] = least
+  return least
 end
 
 function sliding.write(key, a, now_s, now_n, state, charge)

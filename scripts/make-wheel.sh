@@ -51,4 +51,6 @@ assert [limiter.allow("key") for _ in range(4)] == [True, True, True, False]
 assert limiter.hit("key").retry_after == 20.0
 PYTHON
 venv/bin/tidegate version
+cd ../..
+"$python" scripts/try-readme.py "$wheel"
 echo "$wheel works"

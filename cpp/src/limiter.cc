@@ -279,6 +279,7 @@ std::optional<Decision> Limiter::Submit(Op op, std::string_view key, int64_t cos
   if (!blocks_) {
     if (op == Op::kHit) return Hit(key, cost);
     if (op == Op::kPeek) return Peek(key, cost);
+    if (op == Op::kChargeUpTo) return ChargeUpTo(key, cost);
     if (op == Op::kRefund) Refund(key, cost, hit);
     if (op == Op::kRelease) Release(key, cost, *hit);
     if (op == Op::kReset) Reset(key);
@@ -321,6 +322,18 @@ Decision Limiter::Peek(std::string_view key, int64_t cost) {
   Decision decision = store_->PeekAll(PlanFor(key, cost), moment, nullptr);
   if (!blocks_) decision.at_ns = moment.now_ns;
   return Uncharged(decision);
+}
+
+Decision Limiter::ChargeUpTo(std::string_view key, int64_t cost) {
+  const Charges plan = PlanFor(key, cost);
+  Moment moment{NowNs()};
+  Decision decision = store_->ChargeAllUpTo(plan, moment);
+  if (decision.behind && sets_back_) {
+    moment = {NowNs(), /*confirmed=*/true};
+    decision = store_->ChargeAllUpTo(plan, moment);
+  }
+  if (!blocks_) decision.at_ns = moment.now_ns;
+  return decision;
 }
 
 Decision Limiter::PeekFallback(std::string_view key) {

@@ -93,6 +93,12 @@ PyObject* GetChargedIn(PyObject* self, void*) {
   return name;
 }
 
+PyObject* GetCharged(PyObject* self, void*) {
+  const int64_t charged = Of(self).charged;
+  if (charged == Decision::kNotTold) Py_RETURN_NONE;
+  return PyLong_FromLongLong(charged);
+}
+
 PyObject* GetOutcomes(PyObject* self, void*) {
   PyObject* const outcomes = reinterpret_cast<DecisionObject*>(self)->outcomes;
   if (outcomes == nullptr) return PyTuple_New(0);
@@ -128,6 +134,8 @@ PyGetSetDef getters[] = {
     {"_owner", GetOwner, nullptr, "What keeps its limits.", nullptr},
     {"_policy", GetPolicy, nullptr, "What header fields call the limit that binds.", nullptr},
     {"_limit", GetBinding, nullptr, "The limit that binds.", nullptr},
+    {"charged", GetCharged, nullptr,
+     "The units that Limiter.charge_up_to() charged; None in decisions of other calls.", nullptr},
     {"_index", GetIndex, nullptr, "Which limit of the plan binds, by number.", nullptr},
     {"degraded", GetDegraded, nullptr, "Decided without the shared store.", nullptr},
     {"_charged_in", GetChargedIn, nullptr,
@@ -168,7 +176,7 @@ PyObject* Reduce(PyObject* self, PyObject*) {
                py::make_tuple(*d.limit, d.allowed, d.degraded, d.rule, d.retry_after_ns,
                               d.reset_after_ns, d.delay_ns, d.at_ns, d.used_ns, d.used_fraction,
                               d.used_units, static_cast<int>(d.elsewhere), d.limits_elsewhere,
-                              d.known_more_ns))
+                              d.known_more_ns, d.charged))
         .release()
         .ptr();
   } catch (py::error_already_set& error) {
@@ -180,7 +188,7 @@ PyObject* Reduce(PyObject* self, PyObject*) {
 py::object Restored(const py::object& limit, bool allowed, bool degraded, uint16_t rule,
                     int64_t retry_after_ns, int64_t reset_after_ns, int64_t delay_ns, int64_t at_ns,
                     int64_t used_ns, int64_t used_fraction, int64_t used_units, int elsewhere,
-                    uint16_t limits_elsewhere, int64_t known_more_ns) {
+                    uint16_t limits_elsewhere, int64_t known_more_ns, int64_t charged) {
   Decision d;
   d.limit = &limit.cast<const Limit&>();
   d.allowed = allowed;
@@ -194,6 +202,7 @@ py::object Restored(const py::object& limit, bool allowed, bool degraded, uint16
   d.used_fraction = used_fraction;
   d.used_units = used_units;
   d.known_more_ns = known_more_ns;
+  d.charged = charged;
   // From a pickle, which anything may have written.
   d.elsewhere =
       static_cast<ChargedIn>(std::clamp(elsewhere, 0, static_cast<int>(ChargedIn::kNowhere)));

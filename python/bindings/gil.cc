@@ -10,6 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "freed_interpreter.h"
+
 namespace tidegate::python {
 namespace {
 
@@ -49,7 +51,8 @@ bool BeginToEnter() {
 
 void EndEntering() { entering.fetch_sub(1); }
 
-// Refuses entry to threads of the core, and waits for those that have entered.
+// The interpreter's handler of atexit: refuses entry to threads of the core, and waits for those
+// that have entered.
 void End() {
   ending.store(true);
   WithoutGil([] {
@@ -58,6 +61,7 @@ void End() {
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     while (visiting.load() > 0 && std::chrono::steady_clock::now() < deadline) nap();
   });
+  KeepFreedInterpreter();
 }
 
 // A thread of Python's that is inside WithoutGil().

@@ -89,9 +89,25 @@ LimitSpec Defaults(const py::handle& burst, const py::handle& algorithm, const p
   return spec;
 }
 
+[[noreturn]] void ThrowUnknown(const py::kwargs& unknown) {
+  const py::str name = py::str(unknown.begin()->first);
+  py::list options;
+  for (const char* option : {"limit", "period", "burst", "algorithm", "name", "shadow", "id"}) {
+    options.append(option);
+  }
+  const py::list near =
+      py::module_::import("difflib").attr("get_close_matches")(name, options, 1, 0.7);
+  const std::string meant =
+      near.empty() ? "" : " (here it is " + std::string(py::str(near[0])) + "=)";
+  Throw(Error::kArgumentType,
+        "Limit() got the unknown option " + std::string(name) + meant +
+            "; expected limit=, period=, burst=, algorithm=, name=, shadow= and id=");
+}
+
 Limit Make(const py::object& limit, const py::object& period, const py::object& burst,
            const py::object& algorithm, const py::object& name, const py::object& shadow,
-           const py::object& id) {
+           const py::object& id, const py::kwargs& unknown) {
+  if (!unknown.empty()) ThrowUnknown(unknown);
   LimitSpec spec = Defaults(burst, algorithm, name);
   if (!id.is_none()) spec.id = NameFrom(id, "the id");
   if (!PyBool_Check(shadow.ptr())) {
@@ -125,10 +141,20 @@ Limit Make(const py::object& limit, const py::object& period, const py::object& 
   return ValueOrThrow(Limit::Create(std::move(spec)));
 }
 
+// What is called with arguments that Make() does not take.
+std::shared_ptr<Limit> RefuseArguments(const py::args& args, const py::kwargs& options) {
+  std::string given = py::repr(args).cast<std::string>();
+  if (!options.empty()) given += " and " + py::repr(options).cast<std::string>();
+  Throw(Error::kArgumentType,
+        "Limit() was given " + given +
+            "; expected Limit('100/minute') or Limit(100, 60.0), with burst=, algorithm=, name=, "
+            "shadow= and id=");
+}
+
 constexpr const char* kAboutLimits = R"(How much may pass, in which time, by which algorithm.
 
 ``Limit("100/minute")``, ``Limit("10/second burst 40")``, ``Limit(100, 60.0)`` or
-``Limit(100, "minute")``. The grammar is COUNT (/|per) [N] UNIT [burst COUNT], with units
+``Limit(100, "minute")``. The grammar is ``COUNT (/|per) [N] UNIT [burst COUNT]``, with units
 ns, us, ms, s, m, h, d, w, month and year. A period is given in seconds or as a timedelta.
 `burst` (token-bucket and leaky-bucket only) is `count` where it is not given. Algorithms
 are token-bucket (alias gcra), leaky-bucket, fixed-window, sliding-window, sliding-log and
@@ -146,11 +172,12 @@ void RegisterLimit(py::module_& m) {
   py::options options;
   options.disable_function_signatures();  // those below are read by inspect.signature()
   py::class_<Limit, std::shared_ptr<Limit>>(m, "Limit", kAboutLimits)
-      .def(py::init(&Make), py::arg("limit"), py::arg("period") = py::none(), py::kw_only(),
-           py::arg("burst") = py::none(), py::arg("algorithm") = token_bucket,
+      .def(py::init(&Make), py::arg("limit") = py::none(), py::arg("period") = py::none(),
+           py::kw_only(), py::arg("burst") = py::none(), py::arg("algorithm") = token_bucket,
            py::arg("name") = py::none(), py::arg("shadow") = false, py::arg("id") = py::none(),
            "__init__(self, limit, period=None, *, burst=None, algorithm='token-bucket', "
            "name=None, shadow=False, id=None)\n--\n\nSee the class.")
+      .def(py::init(&RefuseArguments))
       .def_property_readonly("count", &Limit::count, "Units in a period.")
       .def_property_readonly(
           "period", [](const Limit& l) { return static_cast<double>(l.period_ns()) / 1e9; },

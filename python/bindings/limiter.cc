@@ -186,7 +186,7 @@ PyObject* FastBegin(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
     auto future = py::reinterpret_steal<py::object>(
         RunPython([&] { return PyObject_CallMethodNoArgs(args[4], create_future); }));
     if (!future) return nullptr;
-    const bool decides = op == Op::kHit || op == Op::kPeek;
+    const bool decides = IsDecision(op);
     // Given to the channel with the call.
     PyObject* const kept = future.inc_ref().ptr();
     Py_INCREF(self);
@@ -259,6 +259,14 @@ py::object Peek(const py::object& self, const py::object& key, const py::object&
   return py::reinterpret_steal<py::object>(NewDecision(decision, self.ptr()));
 }
 
+py::object ChargeUpTo(const py::object& self, const py::object& key, const py::object& cost) {
+  Limiter& limiter = Checked(self.cast<PyLimiter&>());
+  const KeyView view = KeyFrom(key);
+  const int64_t units = CostFrom(cost);
+  const Decision decision = Run(limiter, [&] { return limiter.ChargeUpTo(view.view(), units); });
+  return py::reinterpret_steal<py::object>(NewDecision(decision, self.ptr()));
+}
+
 py::object PyHitMany(PyLimiter& self, const py::object& keys, const py::object& costs) {
   return HitMany(Checked(self), keys, costs);
 }
@@ -281,6 +289,7 @@ void RegisterLimiter(py::module_& m) {
   m.attr("REFUND") = static_cast<int>(Op::kRefund);
   m.attr("RELEASE") = static_cast<int>(Op::kRelease);
   m.attr("RESET") = static_cast<int>(Op::kReset);
+  m.attr("CHARGE_UP_TO") = static_cast<int>(Op::kChargeUpTo);
   py::options options;
   options.disable_function_signatures();  // those below are read by inspect.signature()
   py::class_<PyLimiter> limiter(m, "Limiter");
@@ -290,6 +299,14 @@ void RegisterLimiter(py::module_& m) {
            "peek(self, key, cost=1)\n--\n\n"
            "The decision that a hit of `cost` would get now, with `remaining` and `reset_after`\n"
            "as they are without it. Charges nothing.")
+      .def("charge_up_to", &ChargeUpTo, py::arg("key"), py::arg("cost"),
+           "charge_up_to(self, key, cost)\n--\n\n"
+           "Charges as much of `cost` to `key` as there is room for, and refuses nothing.\n\n"
+           "It is for what has been used already, such as the tokens of an answer beyond what was\n"
+           "charged before. The decision says how the limits stand then, and its `charged` how "
+           "many\n"
+           "units that were. Of several limits each is charged as much as it has room for itself,\n"
+           "and `charged` is the least of that. With Redis it is one round trip.")
       .def(
           "reset",
           [](PyLimiter& self, const py::object& key) {

@@ -22,6 +22,7 @@ void RegisterMemoryStore(py::module_& m) {
                              })
       .def_property_readonly("blocks", &Store::blocks)
       .def_property_readonly("reads_clock", &Store::reads_clock)
+      .def("_clear", &Store::Clear)
       .def("ping", [](Store& store) -> py::object {
         const absl::Status status = WithoutGil([&] { return store.Ping(); });
         if (status.ok()) return py::none();

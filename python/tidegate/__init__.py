@@ -1,11 +1,13 @@
 """tidegate: rate limiting that decides in nanoseconds.
 
-import tidegate as tg
+::
 
-limiter = tg.Limiter("100/minute")
-decision = limiter.hit("user:42")
-if not decision:
-    print("try again in", decision.retry_after, "seconds")
+    import tidegate as tg
+
+    limiter = tg.Limiter("100/minute")
+    decision = limiter.hit("user:42")
+    if not decision:
+        print("try again in", decision.retry_after, "seconds")
 """
 
 from __future__ import annotations
@@ -76,7 +78,15 @@ def __getattr__(name: str) -> Any:
         from tidegate._stats import Stats
 
         return Stats
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    message = f"module {__name__!r} has no attribute {name!r}"
+    if not name.startswith("_"):
+        import difflib  # by nobody who makes no mistake
+
+        near = difflib.get_close_matches(name.lower(), [each.lower() for each in __all__])
+        names = [each for each in __all__ if each.lower() in near]
+        if names:
+            message += f"; expected perhaps {' or '.join(sorted(names))}"
+    raise AttributeError(message)
 
 
 def __dir__() -> list[str]:

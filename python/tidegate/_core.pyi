@@ -12,6 +12,8 @@ from typing import Any, Callable, Final, Literal, final, overload
 
 from typing_extensions import Self
 
+from tidegate.types import Algorithm
+
 __version__: Final[str]
 
 # The operations of Limiter._begin().
@@ -22,6 +24,7 @@ PEEK: Final[int]
 REFUND: Final[int]
 RELEASE: Final[int]
 RESET: Final[int]
+CHARGE_UP_TO: Final[int]
 
 @final
 class Decision:
@@ -62,6 +65,9 @@ class Decision:
         refused plan, a limit that would have passed says so: nothing was charged. A pickled
         decision loses them."""
     @property
+    def charged(self) -> int | None:
+        """The units that Limiter.charge_up_to() charged; None in decisions of other calls."""
+    @property
     def _index(self) -> int: ...
     @property
     def _charged_in(self) -> Literal["store", "fallback", "nowhere"]: ...
@@ -83,7 +89,7 @@ class Limit:
     """How much may pass, in which time, by which algorithm.
 
     ``Limit("100/minute")``, ``Limit("10/second burst 40")``, ``Limit(100, 60.0)`` or
-    ``Limit(100, "minute")``. The grammar is COUNT (/|per) [N] UNIT [burst COUNT], with units
+    ``Limit(100, "minute")``. The grammar is ``COUNT (/|per) [N] UNIT [burst COUNT]``, with units
     ns, us, ms, s, m, h, d, w, month and year. A period is given in seconds or as a timedelta.
     `burst` (token-bucket and leaky-bucket only) is `count` where it is not given. Algorithms
     are token-bucket (alias gcra), leaky-bucket, fixed-window, sliding-window, sliding-log and
@@ -102,7 +108,7 @@ class Limit:
         period: None = None,
         *,
         burst: int | None = None,
-        algorithm: str = "token-bucket",
+        algorithm: Algorithm = "token-bucket",
         name: str | None = None,
         shadow: bool = False,
         id: str | None = None,
@@ -114,7 +120,7 @@ class Limit:
         period: float | timedelta | str,
         *,
         burst: int | None = None,
-        algorithm: str = "token-bucket",
+        algorithm: Algorithm = "token-bucket",
         name: str | None = None,
         shadow: bool = False,
         id: str | None = None,
@@ -141,7 +147,7 @@ class Limit:
     def shadow(self) -> bool:
         """Whether it is counted but not enforced."""
     @property
-    def algorithm(self) -> str:
+    def algorithm(self) -> Algorithm:
         """The canonical name of its algorithm."""
     @property
     def name(self) -> str:
@@ -265,6 +271,7 @@ class Store:
         """Whether the limiter's clock decides; else the store has one of its own."""
     def ping(self) -> str | None:
         """One round trip to what the store waits for; None, or what is wrong."""
+    def _clear(self) -> None: ...
 
 class MemoryStore(Store):
     """A store in the process's own memory.
@@ -348,6 +355,14 @@ class Limiter:
     def peek(self, key: str | bytes, cost: int = 1) -> Decision:
         """The decision that a hit of `cost` would get now, with `remaining` and
         `reset_after` as they are without it. Charges nothing."""
+    def charge_up_to(self, key: str | bytes, cost: int) -> Decision:
+        """Charges as much of `cost` to `key` as there is room for, and refuses nothing.
+
+        It is for what has been used already, such as the tokens of an answer beyond what was
+        charged before. The decision says how the limits stand then, and its `charged` how many
+        units that were. Of several limits each is charged as much as it has room for itself,
+        and `charged` is the least of that. With Redis it is one round trip.
+        """
     def reset(self, key: str | bytes) -> None:
         """Makes `key` as good as new."""
     def refund(self, key: str | bytes, cost: int = 1, *, decision: Decision | None = None) -> None:
@@ -411,7 +426,7 @@ class Plan:
 def limit_of_rule(limit: Limit, rule: str) -> Limit:
     """The same limit, as that of a rule: what decisions call it then."""
 
-def parse_many(text: str, *, algorithm: str = "token-bucket") -> list[Limit]:
+def parse_many(text: str, *, algorithm: Algorithm = "token-bucket") -> list[Limit]:
     """Reads limits separated by ``;``, ``,`` or ``|``."""
 
 def replay(

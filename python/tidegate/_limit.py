@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Union
 
+    from tidegate.types import Algorithm
+
     LimitLike = Union[str, Limit, Iterable[Union[str, Limit]]]
 
 __all__ = ["Limit", "LimitLike", "as_limits", "check_names", "distinct", "parse", "parse_many"]
@@ -19,7 +21,7 @@ __all__ = ["Limit", "LimitLike", "as_limits", "check_names", "distinct", "parse"
 Limit.__module__ = "tidegate"
 
 
-def parse(text: str, *, algorithm: str = "token-bucket") -> Limit:
+def parse(text: str, *, algorithm: Algorithm = "token-bucket") -> Limit:
     """Reads one limit, such as ``"100/minute"`` or ``"10/second burst 40"``.
 
     Raises ConfigurationError where `text` is no limit.
@@ -32,7 +34,7 @@ def parse(text: str, *, algorithm: str = "token-bucket") -> Limit:
     return Limit(text, algorithm=algorithm)
 
 
-def parse_many(text: str, *, algorithm: str = "token-bucket") -> list[Limit]:
+def parse_many(text: str, *, algorithm: Algorithm = "token-bucket") -> list[Limit]:
     """Reads limits separated by ``;``, ``,`` or ``|``: ``"5/2 seconds; 100/hour"``.
 
     Raises ConfigurationError where one of them is no limit.
@@ -40,7 +42,7 @@ def parse_many(text: str, *, algorithm: str = "token-bucket") -> list[Limit]:
     return _core.parse_many(text, algorithm=algorithm)
 
 
-def as_limits(limits: LimitLike, algorithm: str) -> list[Limit]:
+def as_limits(limits: LimitLike, algorithm: Algorithm) -> list[Limit]:
     """What Limiter accepts as its limits, as a list. `algorithm` is that of texts."""
     if isinstance(limits, str):
         return parse_many(limits, algorithm=algorithm)
@@ -54,10 +56,12 @@ def as_limits(limits: LimitLike, algorithm: str) -> list[Limit]:
         )
     result: list[Limit] = []
     for item in limits:
-        if isinstance(item, Limit):
-            result.append(item)
-        else:
-            result.append(parse(item, algorithm=algorithm))
+        if not isinstance(item, (str, Limit)):
+            raise ArgumentTypeError(
+                f"the limits are {limits!r}, with {item!r} of type {type(item).__name__}; expected "
+                "texts such as '100/minute', and Limits such as Limit(100, 60)"
+            )
+        result.append(item if isinstance(item, Limit) else parse(item, algorithm=algorithm))
     if not result:
         raise ConfigurationError("no limit was given; expected at least one")
     check_names(result)
@@ -95,11 +99,11 @@ def distinct(limits: Iterable[Limit]) -> tuple[Limit, ...]:
 
 def _restore(
     text: str,
-    algorithm: str,
+    algorithm: Algorithm,
     name: str | None,
-    shadow: bool = False,
-    id: str | None = None,
-    rule: str | None = None,
+    shadow: bool,
+    id: str | None,
+    rule: str | None,
 ) -> Limit:
     limit = Limit(text, algorithm=algorithm, name=name, shadow=shadow, id=id)
     return limit if rule is None else _core.limit_of_rule(limit, rule)

@@ -14,6 +14,8 @@ from tidegate._errors import (
     StorageError,
 )
 from tidegate._limit import as_limits, distinct
+from tidegate._storage.arguments import explains_arguments
+from tidegate._storage.hints import OF_LIMITERS
 from tidegate._storage.uri import open_store
 from tidegate._waiting.queue import WaitingRoom
 from tidegate._waiting.slot import Acquired, Slot
@@ -21,6 +23,7 @@ from tidegate._waiting.slot import Acquired, Slot
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Iterable
     from typing import Any, Callable, Union
 
     from typing_extensions import Self, Unpack
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from tidegate._stats import Stats
     from tidegate._storage.options import StorageLike, StorageOptions
     from tidegate._waiting.queue import Ticket
+    from tidegate.types import Algorithm
 
     Key = Union[str, bytes]
 
@@ -70,14 +74,15 @@ class Limiter(_core.Limiter):
             return super().__new__(cls)
         return _with_rules(*args, **kwargs)
 
+    @explains_arguments("Limiter", OF_LIMITERS)
     def __init__(
         self,
-        limit: LimitLike | RuleSet | None = None,
+        limit: LimitLike | RuleSet = ...,  # type: ignore[assignment]
         *,
         rules: RuleSet | None = None,
         tiers: Tiers | None = None,
         storage: StorageLike = "memory://",
-        algorithm: str = "token-bucket",
+        algorithm: Algorithm = "token-bucket",
         prefix: str = "tg",
         clock: ClockLike = None,
         **options: Unpack[StorageOptions],
@@ -88,6 +93,9 @@ class Limiter(_core.Limiter):
             )
         if rules is not None or tiers is not None:  # else __new__() made something else
             raise ConfigurationError("tiers were given without rules; expected rules= too")
+        given: object = limit
+        if given is ...:
+            raise _without_limit(options)
         limits: Any = limit
         self._limits = distinct(as_limits(limits, algorithm))
         self._storage = open_store(storage, options)
@@ -147,6 +155,14 @@ class Limiter(_core.Limiter):
         return (
             self.peek(key, cost) if loops is None else await loops.ask(self, loops.PEEK, key, cost)
         )
+
+    async def charge_up_to_async(self, key: Key, cost: int) -> Decision:
+        """As charge_up_to(), without blocking the event loop."""
+        loops = self._loops
+        if loops is None:
+            return self.charge_up_to(key, cost)
+        decision: Decision = await loops.ask(self, loops.CHARGE_UP_TO, key, cost)
+        return decision
 
     async def refund_async(
         self, key: Key, cost: int = 1, *, decision: Decision | None = None
@@ -423,6 +439,15 @@ def _with_rules(*limits: Any, **kwargs: Any) -> RuleLimiter:
 
 # Inherited, they would take a detour with each call.
 Limiter._add_fast_methods(Limiter)
+
+
+def _without_limit(options: Iterable[str]) -> ArgumentTypeError:
+    from tidegate._storage.hints import OF_LIMITERS, OF_LIMITERS_TEXT, unknown_options
+    from tidegate._storage.options import StorageOptions
+
+    unknown = set(options) - set(StorageOptions.__annotations__)
+    given = f" but the unknown option {unknown_options(unknown, OF_LIMITERS)}" if unknown else ""
+    return ArgumentTypeError(f"Limiter() got no limit{given}; expected {OF_LIMITERS_TEXT}")
 
 
 def _loops_for(storage: _core.Store) -> type[AsyncBridge] | None:

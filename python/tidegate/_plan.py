@@ -21,6 +21,8 @@ __all__ = ["Plan"]
 class Plan(_core.Plan):
     """Several limiters that one request must pass, each with a key and a cost of its own.
 
+    ::
+
         requests = Limiter("60/minute", storage="redis://localhost")
         tokens = Limiter("100000/minute", storage=requests.storage)
         plan = Plan([requests, tokens])

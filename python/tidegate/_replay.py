@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tidegate._limit import LimitLike
+    from tidegate.types import Algorithm
 
 __all__ = ["replay"]
 
@@ -31,7 +32,7 @@ def replay(
     times_ns: Iterable[int | datetime],
     costs: Iterable[int] | None = None,
     *,
-    algorithm: str = "token-bucket",
+    algorithm: Algorithm = "token-bucket",
 ) -> list[_core.Decision]:
     """Takes requests in the order of their times through the steps that the stores take.
 

@@ -1,8 +1,10 @@
 """Rate limiting for every ASGI application.
 
+::
+
     app = RateLimitMiddleware(app, limit="100/minute")
 
-and where the framework has a place for it, as FastAPI and Starlette do:
+and where the framework has a place for it, as FastAPI and Starlette do::
 
     app.add_middleware(RateLimitMiddleware, limit="100/minute")
 

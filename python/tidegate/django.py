@@ -1,10 +1,12 @@
 """Rate limiting for Django: middleware for a project, and a decorator for its views.
 
-MIDDLEWARE = [..., "tidegate.django.RateLimitMiddleware"]
-TIDEGATE = {"LIMIT": "1000/hour", "STORAGE": "redis://localhost"}
+::
 
-@rate_limit("5/minute", key="user_or_ip")
-def login(request): ...
+    MIDDLEWARE = [..., "tidegate.django.RateLimitMiddleware"]
+    TIDEGATE = {"LIMIT": "1000/hour", "STORAGE": "redis://localhost"}
+
+    @rate_limit("5/minute", key="user_or_ip")
+    def login(request): ...
 """
 
 from __future__ import annotations
@@ -53,10 +55,6 @@ GetResponse = Callable[[Any], Any]
 Response = Union[HttpResponseBase, Awaitable[HttpResponseBase]]
 
 _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
-_OF_DJANGO_RATELIMIT = (
-    *("RATELIMIT_ENABLE", "RATELIMIT_USE_CACHE", "RATELIMIT_VIEW", "RATELIMIT_FAIL_OPEN"),
-    *("RATELIMIT_CACHE_PREFIX", "RATELIMIT_HASH_ALGORITHM", "RATELIMIT_IP_META_KEY"),
-)
 _CONFIGURED = frozenset(
     (
         "enabled", "limit", "key", "cost", "exempt_when", "exempt_methods", "storage",
@@ -173,6 +171,8 @@ def rate_limit(
 ) -> Callable[[T], T]:
     """As tidegate.rate_limit, for views of Django: functions, async or not, and classes.
 
+    ::
+
         @rate_limit("5/minute")
         def login(request): ...
 
@@ -274,30 +274,31 @@ def _check_settings(app_configs: Any = None, **options: Any) -> list[Any]:
     problem = _misplaced(name)
     if problem is not None:
         return [checks.Error(problem, id="tidegate.E002")]
-    leftover = [name for name in _OF_DJANGO_RATELIMIT if hasattr(settings, name)]
+    found = []
+    leftover = [name for name in dir(settings) if name.startswith("RATELIMIT_")]
     if leftover and not any("django_ratelimit" in name for name in settings.MIDDLEWARE):
-        return [
+        found.append(
             checks.Warning(
-                f"the settings have {', '.join(leftover)}, which tidegate does not read; expected "
-                "are keys of TIDEGATE such as ENABLED, STORAGE and ON_REFUSED",
+                f"the settings have {', '.join(sorted(leftover))}, which tidegate does not read; "
+                "expected keys of TIDEGATE, such as ENABLED, STORAGE and ON_REFUSED",
                 id="tidegate.W005",
             )
-        ]
+        )
     configured = getattr(settings, "TIDEGATE", {})
     if configured.get("LIMIT") is not None and name not in settings.MIDDLEWARE:
-        return [
+        found.append(
             checks.Warning(
                 f"TIDEGATE['LIMIT'] limits nothing without {name} in MIDDLEWARE",
                 id="tidegate.W003",
             )
-        ]
-    if configured.get("KEY") in ("user", "user_or_ip") and _AUTHENTICATION not in (
+        )
+    elif configured.get("KEY") in ("user", "user_or_ip") and _AUTHENTICATION not in (
         settings.MIDDLEWARE
     ):
-        return [
+        found.append(
             checks.Warning(
                 f"TIDEGATE['KEY'] asks for the user, and {_AUTHENTICATION} is not in MIDDLEWARE",
                 id="tidegate.W004",
             )
-        ]
-    return []
+        )
+    return found

@@ -1,27 +1,44 @@
 """Rate limiting as a dependency of FastAPI.
 
-@app.get("/posts", dependencies=[Depends(RateLimit("5/minute"))])
-async def posts(): ...
+::
 
-app = FastAPI(dependencies=[Depends(RateLimit("1000/hour"))])
+    @app.get("/posts", dependencies=[Depends(RateLimit("5/minute"))])
+    async def posts(): ...
 
-async def report(decision: Annotated[Decision, Depends(RateLimit("5/minute"))]): ...
+    async def report(decision: Annotated[Decision, Depends(RateLimit("5/minute"))]): ...
+
+    app = FastAPI(dependencies=[Depends(DefaultRateLimit("60/minute"))])  # routes without one
+
+    @app.get("/health")
+    @exempt
+    async def health(): ...
 """
 
 from __future__ import annotations
 
 import itertools
 import weakref
-from types import CoroutineType
+from collections.abc import Awaitable
+from types import CoroutineType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable
 
 from fastapi import Response
 from starlette.requests import HTTPConnection
 
 from tidegate._core import Decision
+from tidegate._errors import ConfigurationError
+from tidegate._integrations.coroutine_mark import mark_coroutine_function
+from tidegate._integrations.fastapi_defaults import (
+    PerRoute,
+    exempt,
+    has_own_limit,
+    name_of,
+)
 from tidegate._integrations.fastapi_errors import RateLimited, refusal_error
-from tidegate._integrations.fastapi_openapi import describe_refusals
+from tidegate._integrations.fastapi_injection import watch_signatures
+from tidegate._integrations.fastapi_openapi import EXEMPT, describe_refusals
 from tidegate._integrations.fastapi_responses import add_headers_to_responses, route_of
+from tidegate._integrations.order_check import check_limit
 from tidegate._integrations.starlette_exceptions import remember
 from tidegate._web.decisions import DECISIONS, binding
 from tidegate._web.execution import AWAITING
@@ -34,14 +51,16 @@ if TYPE_CHECKING:
 
     from tidegate._limit import LimitLike
     from tidegate._limiter import Limiter
-    from tidegate._web.request_limiter import RequestDecision
+    from tidegate._web.request_limiter import RequestDecision, RequestLimiter
 
-__all__ = ["RateLimit", "RateLimited"]
+__all__ = ["DefaultRateLimit", "RateLimit", "RateLimited", "exempt"]
 
 _OPTIONS = OptionReader(DependencyOptions)
+_DEFAULT_OPTIONS = OptionReader(DependencyOptions)
 _numbers = itertools.count(1)
 
 describe_refusals()
+watch_signatures()
 
 
 class RateLimit:
@@ -65,7 +84,9 @@ class RateLimit:
     """
 
     # What _integrations/fastapi_openapi.py knows it by.
-    __tidegate_rate_limit__ = None
+    __tidegate_rate_limit__: Any = None
+    # Whether the limits of routes take its place.
+    is_default = False
 
     @_OPTIONS.shown
     def __init__(
@@ -74,30 +95,69 @@ class RateLimit:
         **options: Unpack[DependencyOptions],
     ) -> None:
         given, storage_options = _OPTIONS.read(options)
+        check_limit(limit, "RateLimit")
         check_scope(given.scope)
         # The last of those that it was called for, whose function tells the fields.
         self._route: Callable[[], Any] = lambda: None
-        self._request_limiter = limiter_in_scope(
-            limit,
-            # Made in the same order, they have the same number in every worker.
-            scope=given.scope or f"dependency#{next(_numbers)}",
-            store=shared_store(given.storage, storage_options),
-            algorithm=given.algorithm,
-            prefix=given.prefix,
-            clock=given.clock,
-            **of_requests(given),
-        )
+        store = shared_store(given.storage, storage_options)
+
+        def in_scope(scope: str) -> RequestLimiter:
+            return limiter_in_scope(
+                limit,
+                scope=scope,
+                store=store,
+                algorithm=given.algorithm,
+                prefix=given.prefix,
+                clock=given.clock,
+                **of_requests(given),
+            )
+
+        self._in_scope = in_scope
+        self._scope = given.scope
+        # Made in the same order, they have the same number in every worker.
+        self._name = f"dependency#{next(_numbers)}"
+        self._request_limiter = in_scope(given.scope or self._name)
+        self.__tidegate_rate_limit__ = SimpleNamespace(limiters=[self._request_limiter])
 
     @property
     def limiter(self) -> Limiter | None:
         """Its limiter; None where a function chooses the limit."""
         return self._request_limiter.limiter
 
-    # No generator: FastAPI enters and leaves one at four times the cost of a call.
-    async def __call__(self, request: HTTPConnection, response: Response) -> Decision | None:
+    # No generator: FastAPI enters and leaves one at four times the cost of a call. Not async, so
+    # that what is called otherwise than by FastAPI says so at once.
+    def __call__(
+        self,
+        request: HTTPConnection,
+        response: Response = None,  # type: ignore[assignment]
+    ) -> Awaitable[Decision | None]:
+        if response is None:
+            raise ConfigurationError(
+                f"{type(self).__name__}(...) was called with {request!r}; expected "
+                f"Depends({type(self).__name__}(...)) in the route's dependencies, and "
+                "@tidegate.rate_limit(...) as a decorator"
+            )
+        return self._charge(request, response)
+
+    @property
+    def dependency(self) -> Any:
+        """Only that of Depends() is asked for."""
+        raise ConfigurationError(
+            f"{type(self).__name__}(...) was given as a dependency itself; expected "
+            f"Depends({type(self).__name__}(...))"
+        )
+
+    def _chosen(self, scope: Any) -> RequestLimiter | None:
+        """What limits requests of the route; None where nothing does."""
+        return None if getattr(scope.get("endpoint"), EXEMPT, False) else self._request_limiter
+
+    async def _charge(self, request: HTTPConnection, response: Response) -> Decision | None:
         scope = request.scope
         is_websocket = scope["type"] == "websocket"
-        checked = self._request_limiter.check(request)
+        request_limiter = self._chosen(scope)
+        if request_limiter is None:
+            return None
+        checked = request_limiter.check(request)
         outcome = await checked if isinstance(checked, CoroutineType) else checked
         if outcome is None:
             return None
@@ -130,6 +190,46 @@ class RateLimit:
         return refusal_error(request, outcome)
 
 
+# FastAPI asks whether it is to be awaited.
+mark_coroutine_function(RateLimit.__call__)
 # Older FastAPI evaluates annotations that are text among the globals of the object, which
 # has none.
 RateLimit.__call__.__annotations__.update(request=HTTPConnection, response=Response)
+
+
+class DefaultRateLimit(RateLimit):
+    """A limit for all routes that have none of their own, each of which counts for itself.
+
+        app = FastAPI(dependencies=[Depends(DefaultRateLimit("60/minute"))])
+
+    It takes the arguments of RateLimit, and stands on the application. It does not apply to routes
+    under @rate_limit, to those with a RateLimit of their own or of one of their routers, and to
+    those under @exempt; where their own limit is for some `methods`, it does to the others. A
+    RateLimit that stands on the application too is for all routes beside it.
+    With a `scope`, all routes count together.
+    """
+
+    is_default = True
+
+    @_DEFAULT_OPTIONS.shown
+    def __init__(
+        self,
+        limit: LimitLike | Callable[..., Any],
+        **options: Unpack[DependencyOptions],
+    ) -> None:
+        super().__init__(limit, **options)
+        self._of_routes: PerRoute[RequestLimiter | None] = PerRoute()
+
+    def _chosen(self, scope: Any) -> RequestLimiter | None:
+        if super()._chosen(scope) is None:
+            return None
+        route = route_of(scope)
+
+        def make() -> RequestLimiter | None:
+            if has_own_limit(route, scope):
+                return None
+            if self._scope:
+                return self._request_limiter
+            return self._in_scope(f"{self._name}:{name_of(route, scope)}")
+
+        return self._of_routes.get(route, scope.get("method", "GET"), make)

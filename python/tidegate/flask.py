@@ -1,12 +1,14 @@
 """Rate limiting as an extension of Flask.
 
+::
+
     limiter = RateLimit(app, "1000/hour", storage="redis://localhost")
 
     @app.post("/login")
     @limiter.limit("5/minute")
     def login(): ...
 
-and with an application factory, whose configuration may say the rest:
+and with an application factory, whose configuration may say the rest::
 
     limiter = RateLimit()
 
@@ -22,7 +24,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 import flask
@@ -31,7 +33,10 @@ from werkzeug.exceptions import TooManyRequests
 from tidegate import _errors
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._integrations.calls import flask_refusal, limited_class
+from tidegate._integrations.flask_cli import add_command, blueprints_of
+from tidegate._integrations.flask_headers import AddHeaders
 from tidegate._integrations.order_check import check_view, reference_count, refuse_registered
+from tidegate._integrations.streams import settle_after_flask
 from tidegate._limit import as_limits
 from tidegate._storage.hints import unknown_options
 from tidegate._storage.uri import open_store
@@ -41,6 +46,7 @@ from tidegate._web.decisions import DECISIONS
 from tidegate._web.execution import BLOCKING
 from tidegate._web.headers import PROBLEM_TYPE
 from tidegate._web.hooks import log
+from tidegate._web.meta_limit import MetaLimit
 from tidegate._web.options import (
     FlaskOptions,
     FlaskViewOptions,
@@ -51,7 +57,6 @@ from tidegate._web.refusal import USUAL
 from tidegate._web.request_limiter import Checks, RequestDecision, RequestLimiter
 from tidegate._web.settings import Settings, key_function
 from tidegate._web.shared_counters import check_scope, unique_scope
-from tidegate.wsgi import WSGIApp, with_fields
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -68,6 +73,7 @@ T = TypeVar("T")
 _HINTS = {
     "default_limits": "endpoint_limit=, or TIDEGATE_ENDPOINT_LIMIT",
     "application_limits": "limit=, or TIDEGATE_LIMIT",
+    "meta_limits": "meta_limit=, or TIDEGATE_META_LIMIT",
     "storage_options": "TIDEGATE_STORAGE_OPTIONS, or the options themselves",
 }
 _OPTIONS = OptionReader(FlaskOptions, {}, _HINTS)
@@ -75,7 +81,7 @@ _VIEW_OPTIONS = OptionReader(FlaskViewOptions, {"cost": 1}, _HINTS)
 
 _CONFIGURED = frozenset(
     (
-        "enabled", "limit", "endpoint_limit", "key", "exempt_methods", "storage",
+        "enabled", "limit", "endpoint_limit", "meta_limit", "key", "exempt_methods", "storage",
         "storage_options", "algorithm", "prefix", "on_limit_error", "on_no_key", "headers",
         "retry_jitter",
     )
@@ -114,14 +120,15 @@ class RateLimit:
     `limit` is what each client has for the whole application, `endpoint_limit` what it has
     for each endpoint that has no limit of its own; either may be left out. Requests for
     paths that do not exist count for the application, and as one endpoint; static files are not
-    limited. Counts are kept by endpoint, never by path.
+    limited. Counts are kept by endpoint, never by path. `meta_limit` is how many refusals each
+    client has: beyond it all of its requests are refused, until that limit lets it pass again.
 
     `key`, `cost` and `exempt_when` are functions of the request, `on_refused` one of request and
     decision that returns what a view could return, which is a 429 unless it says otherwise; none
     of them is async. `key` may also be
     ``"ip"`` (the default), ``"user"`` or ``"user_or_ip"``. The other options are those of
     tidegate.wsgi.RateLimitMiddleware. What is None is read from the configuration of the
-    application: TIDEGATE_LIMIT, _ENDPOINT_LIMIT, _KEY, _EXEMPT_METHODS, _STORAGE,
+    application: TIDEGATE_LIMIT, _ENDPOINT_LIMIT, _META_LIMIT, _KEY, _EXEMPT_METHODS, _STORAGE,
     _STORAGE_OPTIONS, _ALGORITHM, _PREFIX, _ON_LIMIT_ERROR, _ON_NO_KEY, _HEADERS and
     _RETRY_JITTER. With TIDEGATE_ENABLED false, which may change at any time, nothing is limited.
 
@@ -187,14 +194,17 @@ class RateLimit:
             limited.limiter_of(rule)
         known[self] = limited
         self._apps.add(app)
+        add_command(app, limited.limits_of)
         app.before_request(limited.check)
-        app.wsgi_app = _AddHeaders(app.wsgi_app)  # type: ignore[method-assign]
+        app.wsgi_app = AddHeaders(app.wsgi_app)  # type: ignore[method-assign]
 
     @_VIEW_OPTIONS.shown
     def limit(
         self, limit: LimitLike | Callable[..., Any], **options: Unpack[FlaskViewOptions]
     ) -> Callable[[T], T]:
         """A decorator that limits a view, or a function that limits a blueprint.
+
+        ::
 
             @app.post("/login")
             @limiter.limit("5/minute")
@@ -347,7 +357,8 @@ class _LimitedView:
         self.extension = extension
         self.view = view
         self.rules = rules
-        self._settles = any(rule.options["cost_after"] is not None for rule in rules)
+        costs_after = (rule.options["cost_after"] for rule in rules)
+        self._cost_after = next((each for each in costs_after if each is not None), None)
         self.function = self._wrapped()
 
     def _wrapped(self) -> Any:
@@ -390,29 +401,14 @@ class _LimitedView:
         return limited.enter(self, flask.request._get_current_object())  # type: ignore[attr-defined]
 
     def _leave(self, outcome: RequestDecision | None, result: Any) -> None:
-        if self._settles and outcome is not None:
+        if self._cost_after is not None and outcome is not None:
             request = flask.request._get_current_object()  # type: ignore[attr-defined]
-            settled = BLOCKING.run(outcome.settle(request, result, BLOCKING))
+            settle = functools.partial(outcome.settle, request, result)
+            if settle_after_flask(flask, result, settle, self._cost_after):
+                return
+            settled = BLOCKING.run(settle(BLOCKING))
             outcomes: list[RequestDecision] = request.environ.get(DECISIONS, [])
             outcomes[:] = [settled if each is outcome else each for each in outcomes]
-
-
-class _AddHeaders:
-    """The WSGI application of Flask, with the fields of all decisions on its responses.
-
-    It is here that they cost least, and that no response goes without.
-    """
-
-    def __init__(self, app: WSGIApp) -> None:
-        self._app = app
-
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if DECISIONS in environ:  # another extension tells
-            return self._app(environ, start_response)
-        # Before the call, for what is in between may copy the environ.
-        outcomes: list[RequestDecision] = []
-        environ[DECISIONS] = outcomes
-        return self._app(environ, with_fields(start_response, outcomes))
 
 
 class _LimitedApp:
@@ -431,6 +427,11 @@ class _LimitedApp:
         )
         if settings.endpoint_limit is not None:
             settings.limiter(settings.endpoint_limit, "endpoint:")
+        self._meta = (
+            None
+            if settings.meta_limit is None
+            else MetaLimit(settings.limiter(settings.meta_limit, "meta"))
+        )
         self._limiters: weakref.WeakKeyDictionary[_Rule, RequestLimiter] = (
             weakref.WeakKeyDictionary()
         )
@@ -457,7 +458,8 @@ class _LimitedApp:
         if plan is None:
             plan = self._plans[which] = self._plan(request)
         limits, views = plan
-        return None if limits is None else self._charge(limits, views, request)
+        has_meta = self._meta is not None and not self._is_left_out(endpoint)
+        return self._charge(limits, views, request) if limits or has_meta else None
 
     def enter(
         self, view: _LimitedView, request: flask.Request
@@ -482,9 +484,11 @@ class _LimitedApp:
             and request.method not in self._settings.exempt_methods
         )
 
-    def _charge(self, limits: Checks, views: Sequence[_LimitedView], request: flask.Request) -> Any:
+    def _charge(
+        self, limits: Checks | None, views: Sequence[_LimitedView], request: flask.Request
+    ) -> Any:
         environ = request.environ
-        outcome = limits.check(request, BLOCKING)
+        outcome = self._check(limits, request)
         if outcome is None or outcome.decision.allowed:
             if views:
                 environ.setdefault(_VIEWS, {}).update(dict.fromkeys(views, outcome))
@@ -499,6 +503,28 @@ class _LimitedApp:
         outcomes[:] = [outcome]
         return self._refused(request, outcome)
 
+    def _check(self, limits: Checks | None, request: flask.Request) -> RequestDecision | None:
+        meta = self._meta
+        if meta is not None and self._is_left_out(request.endpoint):
+            meta = None
+        outcome = None if meta is None else BLOCKING.run(meta.refusal(request, BLOCKING))
+        if outcome is not None or limits is None:
+            return outcome
+        outcome = limits.check(request, BLOCKING)
+        if meta is not None and outcome is not None and not outcome.decision.allowed:
+            BLOCKING.run(meta.count(request, BLOCKING))
+        return outcome
+
+    def _is_left_out(self, endpoint: str | None) -> bool:
+        """Whether an endpoint has no limits but its own: static files, and what is exempt."""
+        app = self._app()
+        if app is None or endpoint is None:
+            return False
+        if endpoint.rpartition(".")[2] == "static":
+            return True
+        blueprints = [app.blueprints.get(name) for name in blueprints_of(endpoint)]
+        return self._extension.is_exempt(app.view_functions.get(endpoint), blueprints)
+
     def _refused(self, request: flask.Request, outcome: RequestDecision) -> Any:
         answer = BLOCKING.run(
             outcome.service_answer(
@@ -511,31 +537,37 @@ class _LimitedApp:
 
     def _plan(self, request: flask.Request) -> tuple[Checks | None, list[_LimitedView]]:
         """What checks the requests for an endpoint, and the limited views that it is about."""
+        views = self._limited_views(request.endpoint, request.method)
+        limiters = [limiter for _, limiter in self.limits_of(request.endpoint, request.method)]
+        return (combined(limiters) if limiters else None), views
+
+    def limits_of(self, endpoint: str | None, method: str) -> list[tuple[str, RequestLimiter]]:
+        """The limiters that requests for an endpoint meet, each with what it counts for."""
         app = self._app()
         assert app is not None
-        endpoint = request.endpoint
-        view = None if endpoint is None else app.view_functions.get(endpoint)
-        views = self._limited_views(view, request.method)
-        rules = [rule for one in views for rule in one.rules]
-        blueprints = [app.blueprints[name] for name in request.blueprints if name in app.blueprints]
-        limiters = []
-        is_static = endpoint is not None and endpoint.rpartition(".")[2] == "static"
-        if not is_static and not self._extension.is_exempt(view, blueprints):
+        rules = [rule for one in self._limited_views(endpoint, method) for rule in one.rules]
+        names = [name for name in blueprints_of(endpoint) if name in app.blueprints]
+        blueprints = [app.blueprints[name] for name in names]
+        found = []
+        if not self._is_left_out(endpoint):
             if self._everywhere is not None:
-                limiters.append(self._everywhere)
+                found.append(("application", self._everywhere))
             of_blueprints = [
                 rule for known, rule in self._extension.of_blueprints if known in blueprints
             ]
-            limiters += map(self.limiter_of, of_blueprints)
+            found += [(rule.scope, self.limiter_of(rule)) for rule in of_blueprints]
             limit = self._settings.endpoint_limit
             if limit is not None and not any(
-                rule.is_for(request.method) for rule in [*of_blueprints, *rules]
+                rule.is_for(method) for rule in [*of_blueprints, *rules]
             ):
-                limiters.append(self._settings.limiter(limit, f"endpoint:{endpoint or ''}"))
-        limiters += map(self.limiter_of, rules)
-        return (combined(limiters) if limiters else None), views
+                limiter = self._settings.limiter(limit, f"endpoint:{endpoint or ''}")
+                found.append(("endpoint", limiter))
+        found += [(rule.scope, self.limiter_of(rule)) for rule in rules if rule.is_for(method)]
+        return found
 
-    def _limited_views(self, view: Any, method: str) -> list[_LimitedView]:
+    def _limited_views(self, endpoint: str | None, method: str) -> list[_LimitedView]:
+        app = self._app()
+        view: Any = app.view_functions.get(endpoint) if app and endpoint is not None else None
         found = [getattr(view, _MARK, None)]
         view_class = getattr(view, "view_class", None)
         if view_class is not None:

@@ -1,5 +1,7 @@
 """Who a request is charged to: key functions for the middleware and the decorators.
 
+::
+
     from tidegate import keys
 
     keys.first_of(keys.api_key(known=accounts), keys.user(), keys.client_ip())
@@ -22,6 +24,7 @@ from typing import Any, Callable, Union
 
 from tidegate._core import peer_of
 from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._storage.arguments import explains_arguments
 from tidegate._web.addresses import (
     address_of,
     forwarded_nodes,
@@ -30,6 +33,7 @@ from tidegate._web.addresses import (
     networks_of,
     peer_network,
 )
+from tidegate._web.callables import check_function
 from tidegate._web.request_access import connection_of, fields_of, source_of
 
 __all__ = [
@@ -61,6 +65,7 @@ _LONGEST_CREDENTIAL = 8192
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
+@explains_arguments("client_ip")
 def client_ip(
     *,
     trusted_proxies: Iterable[str] = (),
@@ -138,10 +143,10 @@ def client_ip(
     def key(request: Any) -> str | None:
         address = connection_of(request)
         if not address or address == _OF_WAITRESS:
-            return forwarded(request, None) if trusts_unix or (anyone and hops) else None
+            return forwarded(request, None) if hops != 0 and (trusts_unix or anyone) else None
         found = known(address.partition("%")[0]) if len(address) <= _LONGEST_NODE else None
         direct, is_proxy = found or (address, False)
-        if (is_proxy and hops != 0) or (anyone and hops):
+        if hops != 0 and (is_proxy or anyone):
             return forwarded(request, direct)
         return direct
 
@@ -159,6 +164,7 @@ def peer(request: Any) -> str | None:
     return peer_network(address)
 
 
+@explains_arguments("api_key")
 def api_key(known: Known, *, header: str = "x-api-key") -> KeyFunction:
     """The API key of the request, from `header` (of Authorization, what follows ``Bearer``).
 
@@ -176,6 +182,7 @@ def api_key(known: Known, *, header: str = "x-api-key") -> KeyFunction:
     return key
 
 
+@explains_arguments("cookie")
 def cookie(name: str, known: Known) -> KeyFunction:
     """The cookie `name`, where `known` accepts its value; see api_key()."""
     check = _known(known)
@@ -195,6 +202,7 @@ def cookie(name: str, known: Known) -> KeyFunction:
     return key
 
 
+@explains_arguments("header")
 def header(name: str, *, trusted_proxies: Iterable[str]) -> KeyFunction:
     """The value of a header that a gateway sets, such as X-Tenant.
 
@@ -256,6 +264,7 @@ def user() -> KeyFunction:
     return key
 
 
+@explains_arguments("jwt_claim")
 def jwt_claim(
     claim: str = "sub",
     *,
@@ -331,11 +340,7 @@ def first_of(*functions: KeyFunction) -> KeyFunction:
     if not functions:
         raise ConfigurationError("first_of() was given nothing; expected key functions")
     for function in functions:
-        if not callable(function):
-            raise ArgumentTypeError(
-                f"first_of() was given {function!r} of type {type(function).__name__}; "
-                "expected key functions"
-            )
+        check_function("a function of first_of()", function, ("the request",))
 
     def key(request: Any) -> Any:
         for number, function in enumerate(functions, 1):

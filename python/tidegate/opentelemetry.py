@@ -1,5 +1,7 @@
 """Metrics by OpenTelemetry.
 
+::
+
     from tidegate.opentelemetry import instrument
 
     instrument()

@@ -1,5 +1,7 @@
 """Metrics for Prometheus, by prometheus_client.
 
+::
+
     from prometheus_client import REGISTRY
     from tidegate.prometheus import RateLimitCollector
 

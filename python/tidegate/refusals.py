@@ -1,5 +1,7 @@
 """Who is refused: a log line for refusals, and the keys that are refused most.
 
+::
+
     from tidegate.refusals import RefusalLog, TopKeys, watch
 
     top = TopKeys(capacity=1000)

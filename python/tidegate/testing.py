@@ -1,16 +1,15 @@
-"""What the tests of a service need: limits off, and assertions about responses.
+"""What the tests of a service need: limits off or reset, and assertions about responses.
 
-    @pytest.fixture(autouse=True)
-    def no_limits():
-        with tidegate.testing.limits_off():
-            yield
+::
 
     def test_login_is_limited(client):
-        with tidegate.testing.limits_on():
-            ...
-            assert_refused(client.post("/login"))
+        tidegate.testing.reset_all()
+        for _ in range(5):
+            assert_allowed(client.post("/login"))
+        assert_refused(client.post("/login"), limit="5/minute")
 
-The environment variable ``TIDEGATE_ENABLED=0`` switches all limits of requests off as well.
+The fixtures of :mod:`tidegate.pytest_plugin` do the same for pytest. The environment variable
+``TIDEGATE_ENABLED=0`` switches all limits of requests off as well.
 """
 
 from __future__ import annotations
@@ -19,9 +18,21 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from tidegate._storage.uri import clear_open_stores
 from tidegate._web.switch import switch
 
-__all__ = ["assert_allowed", "assert_refused", "limits_off", "limits_on"]
+__all__ = ["assert_allowed", "assert_refused", "limits_off", "limits_on", "reset_all"]
+
+
+def reset_all() -> None:
+    """Makes all keys of all limiters as if they had never been charged, as far as this process
+    alone counts them.
+
+    That is every ``memory://`` storage; of a Redis its fallback and the refusals that were
+    remembered. Counts in Redis and ``shm://`` belong to other processes too and stay: give tests
+    a storage, or a `prefix`, of their own.
+    """
+    clear_open_stores()
 
 
 @contextlib.contextmanager

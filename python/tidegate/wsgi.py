@@ -1,8 +1,10 @@
 """Rate limiting for every WSGI application.
 
+::
+
     app = RateLimitMiddleware(app, limit="100/minute")
 
-and for Flask, which keeps its application object:
+and for Flask, which keeps its application object::
 
     app.wsgi_app = RateLimitMiddleware(app.wsgi_app, limit="100/minute")
 """

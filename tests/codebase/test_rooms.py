@@ -15,16 +15,20 @@ PACKAGE = ROOT / "python" / "tidegate"
 # By room: its modules (a folder stands for all that it holds), and the rooms that these may
 # import beside their own. docs/design.md has the same table.
 ROOMS: dict[str, tuple[str, str]] = {
-    "core": ("_core, _errors", ""),
+    "core": ("_core, _errors, types", ""),
     "storage": ("_storage/", "core"),
     "rules": ("_rules/, rules", "core"),
     "limiter": (
         "_asyncio, _clock, _limit, _limiter, _plan, _replay, _rule_limiter, _stats, _waiting/",
         "core, storage, rules",
     ),
-    "web": ("_web/, asgi, wsgi, keys, refusals, testing", "core, storage, rules, limiter"),
+    "web": (
+        "_web/, asgi, wsgi, keys, refusals, testing, pytest_plugin",
+        "core, storage, rules, limiter",
+    ),
     "integrations": ("_integrations/, fastapi, flask, django", "core, storage, limiter, web"),
     "metrics": ("_metrics, prometheus, opentelemetry", "core, limiter, web"),
+    "outbound": ("_outbound/, httpx, requests", "core, limiter"),
     "contrib": ("contrib/, limits", "core, limiter"),
     "package": ("__init__", "core, rules, limiter, integrations"),
     "command line": ("_cli/, __main__", "core, storage, rules, limiter, web"),

@@ -57,6 +57,62 @@ TEST(LimiterTest, LimitersOfOneStoreAndScopeShareWhatTheyCount) {
   EXPECT_TRUE(other->Hit("key").allowed);
 }
 
+TEST(LimiterTest, ChargeUpToTakesWhatThereIsAndCountsAsNoDecision) {
+  for (const Algorithm algorithm : kAllAlgorithms) {
+    const auto clock = std::make_shared<ManualClock>(kStart);
+    const auto limiter = *Limiter::Create({MakeLimit(10, kHour, algorithm)}, MakeStore(), clock);
+    ASSERT_TRUE(limiter->Hit("key", 3).allowed);
+    EXPECT_EQ(limiter->Hit("other").charged, Decision::kNotTold);
+    const Decision part = limiter->ChargeUpTo("key", 4);
+    EXPECT_TRUE(part.allowed);
+    EXPECT_EQ(part.charged, 4);
+    EXPECT_EQ(part.remaining(), 3);
+    const Decision rest = limiter->ChargeUpTo("key", int64_t{1} << 50);
+    EXPECT_TRUE(rest.allowed) << AlgorithmName(algorithm);
+    EXPECT_EQ(rest.charged, 3);
+    EXPECT_EQ(rest.remaining(), 0);
+    EXPECT_EQ(limiter->ChargeUpTo("key", 1).charged, 0);
+    EXPECT_FALSE(limiter->Hit("key").allowed);
+    EXPECT_EQ(limiter->stats().allowed, 2);
+    EXPECT_EQ(limiter->stats().denied, 1);
+  }
+}
+
+// What a store looks like under others that always come first.
+class ContendedStore final : public Store {
+ public:
+  std::string_view kind() const override { return "contended"; }
+  BoundLimit Bind(const Limit& limit, std::string_view scope) const override {
+    return BindWith(Hasher(Hasher::RandomSeed()), limit, scope);
+  }
+  Decision Hit(const Charge& charge, const Moment&) override {
+    ++hits;
+    Decision d;
+    d.limit = &charge.limit->limit;
+    return d;
+  }
+  Decision Peek(const Charge& charge, const Moment&) override {
+    Decision d;
+    d.limit = &charge.limit->limit;
+    d.allowed = true;
+    return d;
+  }
+  int64_t Refund(const Charge&, const Moment&) override { return 0; }
+  void Reset(const Charge&, const Moment&) override {}
+  void Release(const Charge&, int64_t, const Moment&) override {}
+  StoreStats stats() const override { return {}; }
+
+  int hits = 0;
+};
+
+TEST(LimiterTest, AChargeThatNeverComesThroughIsGivenUp) {
+  const auto store = std::make_shared<ContendedStore>();
+  const auto limiter = *Limiter::Create({MakeLimit(10, kHour)}, store);
+  EXPECT_EQ(limiter->ChargeUpTo("key", 5).charged, 0);
+  EXPECT_GT(store->hits, 1);
+  EXPECT_LE(store->hits, 1000);
+}
+
 TEST(LimiterTest, CountsWhichLimitRefused) {
   const auto clock = std::make_shared<ManualClock>(kStart);
   const auto limiter =

@@ -166,6 +166,19 @@ TEST_P(EachAlgorithm, AResetMakesAKeyNew) {
   EXPECT_FALSE(caller.Hit("other", kStart).allowed);
 }
 
+TEST_P(EachAlgorithm, AClearedStoreHasForgottenAllKeys) {
+  const auto store = MakeStore();
+  Caller caller(store, MakeLimit(1, kHour, GetParam()));
+  // So many that a move to a larger table is under way.
+  constexpr int64_t kKeys = 15'000;
+  for (int64_t i = 0; i < kKeys; ++i) ASSERT_TRUE(caller.Hit(KeyOf(i), kStart).allowed) << i;
+  store->Clear();
+  EXPECT_EQ(store->stats().keys, 0);
+  for (int64_t i = 0; i < kKeys; ++i) ASSERT_TRUE(caller.Hit(KeyOf(i), kStart).allowed) << i;
+  EXPECT_EQ(store->stats().keys, kKeys);
+  EXPECT_FALSE(caller.Hit(KeyOf(7), kStart).allowed);
+}
+
 TEST_P(EachAlgorithm, ManyAtOnceAreDecidedAsOneByOne) {
   const Limit limit = MakeLimit(5, kHour, GetParam());
   Caller many(MakeStore(), limit);

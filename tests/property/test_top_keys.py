@@ -42,3 +42,10 @@ def test_the_most_counted_come_first(keys, n):
     counts = [each.count for each in top.top(20)]
     assert counts == sorted(counts, reverse=True)
     assert [each.count for each in top.top(n)] == counts[:n]
+
+
+def test_keys_of_one_count_are_in_their_order_and_ten_are_shown():
+    top = TopKeys(20)
+    for key in "kjihgfedcbaa":
+        top.add(key)
+    assert [each.key for each in top.top()] == list("abcdefghij")

@@ -39,7 +39,7 @@ STORAGES = (
 # How the main thread ends, and the exit code that comes of it.
 ENDS = {
     "return": 0, "close": 0, "exit": 3, "_exit": 3, "sigterm": 3, "terminated": -15, "atexit": 0,
-    "del": 0, "os.fork": 0, "multiprocessing-fork": 0, "multiprocessing-spawn": 0,
+    "del": 0, "gil held": 0, "os.fork": 0, "multiprocessing-fork": 0, "multiprocessing-spawn": 0,
 }  # fmt: skip
 # Where a thread is in Python code that the core, or a method of the extension, has called.
 CALLBACKS = tuple(

@@ -15,6 +15,8 @@ import sys
 if sys.platform == "linux":
     _libc = ctypes.CDLL(None)
     _libc.__cxa_atexit(_libc.usleep, ctypes.c_void_p(50_000), None)
+# How long the last of Python's handlers of atexit holds the GIL.
+_gil_held_us = ctypes.c_uint(0)
 
 # ruff: noqa: E402
 import asyncio
@@ -32,7 +34,8 @@ import time
 import warnings
 from typing import Any, Callable
 
-# Handlers run in the reverse order of their registration: this one after that of tidegate.
+# Handlers run in the reverse order of their registration: these after that of tidegate.
+atexit.register(ctypes.PyDLL(None).usleep, _gil_held_us)
 _last_words: list[Callable[[], object]] = []
 atexit.register(lambda: [word() for word in _last_words])
 
@@ -283,6 +286,14 @@ def _exit(*_: object) -> None:
     sys.exit(3)
 
 
+def _hold_gil() -> None:
+    """Other threads ask for the GIL once before the interpreter has ended, and once after."""
+    sys.setswitchinterval(0.1)
+    _gil_held_us.value = 150_000
+    if sys.platform == "linux":
+        _libc.__cxa_atexit(_libc.usleep, ctypes.c_void_p(200_000), None)
+
+
 def _be_terminated() -> None:
     threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGTERM), daemon=True).start()
 
@@ -309,6 +320,8 @@ def _end(end: str, calls: Calls) -> None:
         _join(calls)
     elif end == "del":
         LastHit.last = LastHit(lambda: calls.limiter.hit("k"))
+    elif end == "gil held":
+        _hold_gil()
     elif end == "os.fork":
         # From CPython 3.12 on, of a fork with threads.
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -25,7 +25,9 @@ class Proxy:
     `loses_one` the next reply is lost. The server sees connections from `source`.
     """
 
-    def __init__(self, port: int, source: str = "") -> None:
+    def __init__(
+        self, port: int, source: str = "", address: tuple[str, int] = ("127.0.0.1", 0)
+    ) -> None:
         self.target = port
         self.source = source
         self.mode = "pass"
@@ -33,7 +35,7 @@ class Proxy:
         self.loses_one = False
         self.held: dict[socket.socket, bytes] = {}  # the replies that are to be sent next
         self.requests = 0  # chunks that came from clients
-        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener = socket.create_server(address)
         self.port: int = self.listener.getsockname()[1]
         self.sockets: list[socket.socket] = []
         self.threads = [threading.Thread(target=self._accept, daemon=True)]

@@ -72,6 +72,16 @@ struct Decision {
   int64_t used_units = 0;
   // What more_after_ns() is, where it does not follow from these; else -1.
   int64_t known_more_ns = -1;
+
+  // The units that Limiter::ChargeUpTo() charged; kNotTold in other decisions.
+  static constexpr int64_t kNotTold = -1;
+  int64_t charged = kNotTold;
+  // Makes it a decision of ChargeUpTo(), which refuses nothing.
+  void SetCharged(int64_t units) {
+    allowed = true;
+    retry_after_ns = delay_ns = 0;
+    charged = units;
+  }
 };
 
 }  // namespace tidegate

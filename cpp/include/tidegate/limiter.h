@@ -53,6 +53,10 @@ class Limiter {
   // As Hit(), but tells only whether it may pass: the fastest way to ask.
   bool Allow(std::string_view key, int64_t cost = 1);
   Decision Peek(std::string_view key, int64_t cost = 1);
+  // Charges each limit as much of `cost` as it has room for, and refuses nothing: for what has been
+  // used already. Decision::charged tells how much, of several limits the least. Counts as no
+  // decision in stats().
+  Decision ChargeUpTo(std::string_view key, int64_t cost);
   // As Peek() of the first limit alone, in the fallback of a shared store. Decision::limit is
   // the part of it that the fallback grants.
   Decision PeekFallback(std::string_view key);

@@ -143,6 +143,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
   Decision HitAll(absl::Span<const Charge> plan, const Moment& moment,
                   absl::FunctionRef<int64_t()> clock, Outcomes* outcomes) override;
+  Decision ChargeUpTo(const Charge& charge, const Moment& moment) override;
+  Decision ChargeAllUpTo(absl::Span<const Charge> plan, const Moment& moment) override;
   Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment,
                    Outcomes* outcomes) override;
   // A plan of one slot, in Redis alone: nothing where the breaker is open.
@@ -150,6 +152,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
                 const Moment& moment) override;
   void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
   StoreStats stats() const override;
+  // Its fallback, and the refusals that are remembered.
+  void Clear() override;
 
   bool blocks() const override { return true; }
   bool HitWithoutWaiting(absl::Span<const Charge> plan, const Moment& moment, Decision* decision,

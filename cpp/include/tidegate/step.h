@@ -58,6 +58,10 @@ struct CellState {
 Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
               CellState* next);
 
+// Charges as much of `cost` as there is room for, which Decision::charged tells. Refuses nothing.
+Decision StepUpTo(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
+                  CellState* next);
+
 // Gives `cost` units back, never beyond what a fresh state has.
 CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost);
 // The most units that Refund() can give back. Where a bucket holds a part of a unit, that

@@ -54,8 +54,8 @@ enum class Verdict : uint8_t { kRefused, kAllowed, kUnconfirmed };
 // where the plan was refused and nothing was charged.
 using Outcomes = absl::InlinedVector<Decision, 4>;
 
-enum class Op : uint8_t { kHit, kPeek, kRefund, kRelease, kReset };
-inline bool IsDecision(Op op) { return op == Op::kHit || op == Op::kPeek; }
+enum class Op : uint8_t { kHit, kPeek, kRefund, kRelease, kReset, kChargeUpTo };
+inline bool IsDecision(Op op) { return op == Op::kHit || op == Op::kPeek || op == Op::kChargeUpTo; }
 
 struct StoreStats {
   int64_t degraded = 0;        // decisions made without the shared store
@@ -100,6 +100,14 @@ class Store {
   // Ends the lease that a Hit at `admitted_ns` took; for concurrency limits.
   virtual void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) = 0;
 
+  // Charges as much of the cost as there is room for and refuses nothing; Decision::charged tells
+  // how much. The default asks what room there is and charges that, once more where another
+  // caller was faster. A state that lies too far ahead is not charged before that is confirmed.
+  virtual Decision ChargeUpTo(const Charge& charge, const Moment& moment);
+  // The same of several limits, each as far as it has room itself. Decision::charged is the least
+  // that an enforced one was charged.
+  virtual Decision ChargeAllUpTo(absl::Span<const Charge> plan, const Moment& moment);
+
   // Several limits, all or none. The binding limit is the refusing one with the
   // longest wait, else the one with the least room left. A limit in shadow (Limit::shadow())
   // never refuses the plan, and is charged where it has room itself. The default asks each
@@ -123,6 +131,10 @@ class Store {
   virtual int64_t clock_shift_ns() const { return 0; }
 
   virtual StoreStats stats() const = 0;
+
+  // Forgets what all keys have used, as far as this process alone holds it; for tests. What other
+  // processes or hosts hold too stays.
+  virtual void Clear() {}
 
   // Whether calls wait for something outside the process. Such a store sets Decision::at_ns, by
   // the clock that it decided by, and overrides the functions of this group.

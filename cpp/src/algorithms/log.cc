@@ -100,6 +100,16 @@ Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t 
   return d;
 }
 
+Decision StepLogUpTo(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost) {
+  Decision decision = StepLog(limit, ring, now_ns, limit.count() + 1);
+  const int64_t units = std::min(cost, decision.remaining());
+  const bool behind = decision.behind;
+  if (units > 0) decision = StepLog(limit, ring, now_ns, units);
+  decision.behind = behind;
+  decision.SetCharged(units);
+  return decision;
+}
+
 Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns, int64_t cost) {
   if (!IsBehind(limit, ring, now_ns)) {
     return Judge(limit, ring, now_ns, cost, ring.FirstAfter(now_ns));

@@ -53,6 +53,8 @@ bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns);
 // Decides and, when allowed, records. A refusal leaves the ring as it was, but
 // for instants that lie further ahead than the clock allows (see step.h).
 Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost);
+// As StepUpTo() in step.h.
+Decision StepLogUpTo(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost);
 // As Peek() in step.h.
 Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns, int64_t cost);
 // How many of the ends from index `from` on are one and the same at the most, which is

@@ -352,6 +352,16 @@ Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_
   }
 }
 
+Decision StepUpTo(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
+                  CellState* next) {
+  // A step that cannot pass charges nothing and tells how the limit stands.
+  Decision decision = Step(limit, state, now_ns, limit.capacity() + 1, next);
+  const int64_t units = std::min(cost, decision.remaining());
+  if (units > 0) decision = Step(limit, state, now_ns, units, next);
+  decision.SetCharged(units);
+  return decision;
+}
+
 CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost) {
   if (limit.keeps_count()) return RefundKept(limit, state, now_ns, cost);
   if (!IsUsed(limit, state, now_ns)) return state;

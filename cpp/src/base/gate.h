@@ -29,7 +29,7 @@ inline int ThreadNumber();
 
 namespace internal {
 // -1: not numbered yet. Without a constructor, so that reading it is one load.
-#if defined(__linux__)
+#if defined(__GLIBC__)  // musl opens no library that has it
 __attribute__((tls_model("initial-exec")))
 #endif
 extern constinit thread_local int thread_number;

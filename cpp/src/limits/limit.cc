@@ -116,7 +116,7 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
   if (spec.burst && !IsBucket(spec.algorithm)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a burst of ", *spec.burst, " was given for ", Absl(AlgorithmName(spec.algorithm)),
-        "; only token-bucket and leaky-bucket have a burst"));
+        "; expected none, since only token-bucket and leaky-bucket have a burst"));
   }
   Limit limit;
   limit.burst_ = spec.burst.value_or(spec.count);

@@ -120,6 +120,25 @@ Decision MemoryCells::Peek(const Charge& charge, const Moment& moment) {
   return decision;
 }
 
+Decision MemoryCells::ChargeUpTo(const Charge& charge, const Moment& moment) {
+  const Limit& limit = charge.limit->limit;
+  // Nothing will be charged, so no cell has to be made.
+  if (limit.capacity() == 0) return Store::ChargeUpTo(charge, moment);
+  const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
+  if (!IsLog(limit.algorithm())) return CellCalls::ChargeStateUpTo(*this, charge, key, moment);
+  Decision decision;
+  const Gate::Pass pass(gate_);
+  logs_->With(key, moment.now_ns, [&](InstantRing& ring) {
+    if (moment.confirmed || !IsBehind(limit, ring, moment.now_ns)) {
+      decision = StepLogUpTo(limit, &ring, moment.now_ns, charge.cost);
+    } else {
+      decision = PeekLog(limit, ring, moment.now_ns, 1);
+      decision.SetCharged(0);
+    }
+  });
+  return decision;
+}
+
 int64_t MemoryCells::Refund(const Charge& charge, const Moment& moment) {
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
   if (!IsLog(charge.limit->limit.algorithm())) {
@@ -166,6 +185,18 @@ StoreStats MemoryCells::stats() const {
   const Gate::Pass pass(gate_);
   logs_->Count(&stats);
   return stats;
+}
+
+void MemoryCells::Clear() {
+  Pages empty(std::min(most_slices_, kFewestSlices));
+  if (!empty.ok()) throw std::bad_alloc();
+  gate_.Alone([&] {
+    next_ = std::move(empty);
+    larger_ = Pages();
+    FinishMove();
+    used_.store(0, std::memory_order_relaxed);
+  });
+  logs_->Clear();
 }
 
 void MemoryCells::Entered(const Table::Entry& entry, int64_t now_ns) {

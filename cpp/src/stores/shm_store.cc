@@ -131,6 +131,15 @@ Decision ShmCells::Peek(const Charge& charge, const Moment& moment) {
   return LogCells(table_, limit, key, [](const Table::Entry&) {}).Peek(moment, charge.cost);
 }
 
+Decision ShmCells::ChargeUpTo(const Charge& charge, const Moment& moment) {
+  const Limit& limit = charge.limit->limit;
+  // A log takes its places one by one, all or none: that is the default. Of a limit of nothing,
+  // no cell has to be made.
+  if (IsLog(limit.algorithm()) || limit.capacity() == 0) return Store::ChargeUpTo(charge, moment);
+  const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
+  return CellCalls::ChargeStateUpTo(*this, charge, key, moment);
+}
+
 int64_t ShmCells::Refund(const Charge& charge, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);

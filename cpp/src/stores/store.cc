@@ -32,12 +32,15 @@ void PlanVerdict::Add(const Decision& decision, uint32_t index) {
              : !decision.allowed && decision.retry_after_ns > decision_.retry_after_ns);
     const int64_t delay_ns =
         any_enforced_ ? std::max(decision_.delay_ns, decision.delay_ns) : decision.delay_ns;
+    const int64_t charged =
+        any_enforced_ ? std::min(decision_.charged, decision.charged) : decision.charged;
     if (binds) {
       decision_ = decision;
       decision_.rule = static_cast<uint16_t>(index);
       any_enforced_ = true;
     }
     decision_.delay_ns = decision_.allowed ? delay_ns : 0;
+    decision_.charged = charged;
   }
   any_ = true;
   decision_.behind = behind;
@@ -80,6 +83,37 @@ Decision Store::PeekAll(absl::Span<const Charge> plan, const Moment& moment, Out
   return verdict.get();
 }
 
+Decision Store::ChargeUpTo(const Charge& charge, const Moment& moment) {
+  constexpr int kMostTries = 1000;
+  for (int tries = 0;; ++tries) {
+    Decision standing = Peek({charge.key, charge.limit, 1}, moment);
+    const int64_t units = std::min(charge.cost, standing.remaining());
+    if (units == 0 || tries == kMostTries || (standing.behind && !moment.confirmed)) {
+      standing.SetCharged(0);
+      return standing;
+    }
+    Decision decision = Hit({charge.key, charge.limit, units}, moment);
+    if (!decision.allowed || (decision.behind && !moment.confirmed)) continue;
+    decision.SetCharged(units);
+    return decision;
+  }
+}
+
+Decision Store::ChargeAllUpTo(absl::Span<const Charge> plan, const Moment& moment) {
+  if (plan.size() == 1) return ChargeUpTo(plan[0], moment);
+  // Else a limit would be charged anew with the one whose reading has to be confirmed.
+  Decision standing = PeekAll(plan, moment, nullptr);
+  if (standing.behind && !moment.confirmed) {
+    standing.SetCharged(0);
+    return standing;
+  }
+  PlanVerdict verdict;
+  for (size_t i = 0; i < plan.size(); ++i) {
+    verdict.Add(ChargeUpTo(plan[i], moment), static_cast<uint32_t>(i));
+  }
+  return verdict.get();
+}
+
 void Store::GiveBack(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                      const Moment& moment) {
   for (const Charge& charge : plan) {
@@ -102,6 +136,8 @@ std::optional<Decision> Store::Submit(Op op, absl::Span<const Charge> plan, int6
       return HitAll(plan, moment, now, outcomes);
     case Op::kPeek:
       return PeekAll(plan, moment, outcomes);
+    case Op::kChargeUpTo:
+      return ChargeAllUpTo(plan, moment);
     case Op::kReset:
       for (const Charge& charge : plan) Reset(charge, moment);
       break;

@@ -124,6 +124,32 @@ struct CellCalls {
   }
 
   template <typename S>
+  static Decision ChargeStateUpTo(S& store, const Charge& charge, const Fingerprint& key,
+                                  const Moment& moment) {
+    const Limit& limit = charge.limit->limit;
+    Decision decision;
+    Table::Entry entry;
+    {
+      [[maybe_unused]] const auto pass = store.Enter();
+      store.TableOf(key).Update(
+          key, moment.now_ns, {.one_word = false, .is_one = false}, entry,
+          [&] { return MarkOf(limit, std::max<int64_t>(decision.charged, 1)); },
+          [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
+            CellState next;
+            decision = StepUpTo(limit, {w0, w1}, moment.now_ns, charge.cost, &next);
+            next_w0 = next.w0;
+            next_w1 = next.w1;
+            if (!decision.behind || moment.confirmed)
+              return decision.behind || decision.charged > 0;
+            decision.charged = 0;
+            return false;
+          });
+    }
+    if (store.IsDue(entry, moment.now_ns)) store.Entered(entry, moment.now_ns);
+    return decision;
+  }
+
+  template <typename S>
   static Decision PeekState(S& store, const Charge& charge, const Fingerprint& key,
                             const Moment& moment) {
     Table::Slot slot;

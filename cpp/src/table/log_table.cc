@@ -42,6 +42,15 @@ void LogTable::Erase(const Fingerprint& key) {
   Drop(shard, it);
 }
 
+void LogTable::Clear() {
+  for (Shard& shard : shards_) {
+    const std::lock_guard lock(shard.mutex);
+    bytes_.fetch_sub(shard.bytes, std::memory_order_relaxed);
+    shard.bytes = 0;
+    shard.rings.clear();
+  }
+}
+
 void LogTable::Drop(Shard& shard, Rings::iterator it) {
   const size_t bytes = kRingBytes + it->second.bytes();
   shard.bytes -= bytes;

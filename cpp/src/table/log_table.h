@@ -28,6 +28,7 @@ class LogTable {
   // The same, with nullptr where there is none.
   void WithExisting(const Fingerprint& key, absl::FunctionRef<void(InstantRing*)> work);
   void Erase(const Fingerprint& key);
+  void Clear();
   // Adds to `stats`.
   void Count(StoreStats* stats) const;
 

@@ -17,6 +17,7 @@ from tidegate._limit import Limit
 from tidegate._limiter import Limiter
 from tidegate._storage.options import read_number
 from tidegate._storage.uri import open_store, without_password
+from tidegate.types import Algorithm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +41,7 @@ _ABOUT_FAILURES = {
 _CLOCK_TOLERANCE = _core.CLOCK_TOLERANCE_NS / 1e9
 # So slow that what is charged is seen; their keys vanish by themselves within the hour,
 # should nobody be left to remove them.
-_PLAN = tuple(
+_PLAN: tuple[tuple[str, Algorithm], ...] = tuple(
     ("100/hour", algorithm)
     for algorithm in (
         "token-bucket",
@@ -51,7 +52,7 @@ _PLAN = tuple(
         "concurrency",
     )
 )
-_FAST = (("1000000/second", "token-bucket"),)
+_FAST: tuple[tuple[str, Algorithm], ...] = (("1000000/second", "token-bucket"),)
 
 
 def examine(storage: str, *, prefix: str = "tg", samples: int = 200) -> Report:
@@ -359,7 +360,7 @@ class _Examination:
         )
         return True
 
-    def _limiter(self, limits: tuple[tuple[str, str], ...]) -> Limiter:
+    def _limiter(self, limits: tuple[tuple[str, Algorithm], ...]) -> Limiter:
         plan = [Limit(text, algorithm=name, name=f"{text} {name}") for text, name in limits]
         return Limiter(plan, storage=self.store, prefix=self.prefix)
 

@@ -10,6 +10,11 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 from tidegate._errors import ArgumentTypeError, TidegateError
+from tidegate._integrations.streams import (
+    settle_after_django,
+    settle_after_flask,
+    settle_after_starlette,
+)
 from tidegate._web.decisions import DECISIONS, binding
 from tidegate._web.headers import PROBLEM_TYPE, extend
 
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tidegate._integrations.fastapi_injection import Injection
+    from tidegate._integrations.streams import Settle
     from tidegate._web.request_limiter import RequestDecision
 
 __all__ = [
@@ -51,6 +57,9 @@ class Call(Protocol):
 
     def with_headers(self, result: Any, outcome: RequestDecision) -> Any:
         """`result` as it is to be returned, with the fields on its way to the response."""
+
+    def settle_at_end(self, result: Any, settle: Settle, cost_after: Any) -> bool:
+        """Has `settle` called at the end of the stream `result`; False where it is none."""
 
     def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:
         """`exc` as it is to be raised, with the fields where the framework can carry them."""
@@ -180,6 +189,9 @@ class StarletteCall:
             outcome.put(raw)
         return result
 
+    def settle_at_end(self, result: Any, settle: Settle, cost_after: Any) -> bool:
+        return settle_after_starlette(result, settle)
+
     def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:
         from starlette.exceptions import HTTPException
 
@@ -213,6 +225,9 @@ class _FlaskCall:
     def with_headers(self, result: Any, outcome: RequestDecision) -> Any:
         self._tell(outcome)
         return result
+
+    def settle_at_end(self, result: Any, settle: Settle, cost_after: Any) -> bool:
+        return settle_after_flask(self._flask, result, settle, cost_after)
 
     def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:
         self._tell(outcome)
@@ -255,6 +270,9 @@ class _DjangoCall:
         if isinstance(result, self._django.response.HttpResponseBase):
             extend(result.headers, outcome)
         return result
+
+    def settle_at_end(self, result: Any, settle: Settle, cost_after: Any) -> bool:
+        return settle_after_django(result, settle, cost_after)
 
     def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:
         # For tidegate.django's middleware, which sees what Django makes of it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import sys
@@ -10,15 +9,15 @@ import weakref
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._errors import ConfigurationError
 from tidegate._integrations.calls import StarletteCall, adapt_call, limited_class
 from tidegate._integrations.fastapi_injection import inject, injection_for
 from tidegate._integrations.fastapi_openapi import MARK, describe_refusals
 from tidegate._integrations.order_check import (
+    check_limit,
     check_view,
     reference_count,
     refuse_registered,
-    registration,
 )
 from tidegate._web.callables import is_async
 from tidegate._web.combined import combined
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     from tidegate._integrations.calls import Call
     from tidegate._integrations.fastapi_injection import Injection
+    from tidegate._integrations.streams import Settle
     from tidegate._limit import LimitLike
     from tidegate._web.execution import Execution
 
@@ -50,6 +50,8 @@ def rate_limit(
     limit: LimitLike | Callable[..., Any], **options: Unpack[RouteOptions]
 ) -> Callable[[View], View]:
     """Limits one route of FastAPI, Starlette, Flask or Django, async or not.
+
+    ::
 
         @app.get("/posts")
         @rate_limit("5/minute")
@@ -80,12 +82,13 @@ def rate_limit(
     `cost_after` is a function of the request and of what the route returned, and tells what
     the request did cost: the difference to `cost`, which was charged before, is charged, as far
     as there is room, or given back, as far as it still counts. What it fails to tell, or a
-    route that raises, leaves what was charged. The header fields show the corrected state.
+    route that raises, leaves what was charged. The header fields show the corrected state. Of a
+    streaming response it is called when the stream has ended, also where the client went away.
 
     Each route counts for itself, whatever it is called; those with one `scope` and equal
     limits count together. Decorators with one storage URI share one store.
     """
-    _check_limit(limit)
+    check_limit(limit, "@rate_limit")
     given, storage_options = _OPTIONS.read(options)
     check_scope(given.scope)
     for_requests = of_requests(given)
@@ -120,7 +123,7 @@ class _Decorator:
     def __signature__(self) -> Any:
         # Only a dependency's is asked for.
         raise ConfigurationError(
-            "@rate_limit(...) was given to Depends(); accepted as a dependency is "
+            "@rate_limit(...) was given to Depends(); expected as a dependency "
             "Depends(tidegate.fastapi.RateLimit(...)), and @rate_limit(...) above a route"
         )
 
@@ -187,7 +190,8 @@ class _DecoratorOfChosenLimit(_Decorator):
     def _mistaken(self) -> ConfigurationError:
         return ConfigurationError(
             f"@rate_limit was given {self._functions['limit']!r} and no view; expected a "
-            'limit: @rate_limit("5/minute"), or a function of the request that returns one'
+            'limit: @rate_limit("5/minute"), or a function of the request that returns one; and as '
+            "a dependency of FastAPI Depends(tidegate.fastapi.RateLimit(...))"
         )
 
 
@@ -212,7 +216,9 @@ class _Limited:
 def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Callable[..., Any]:
     injection = injection_for(view)
     check = combined(limiters).check
-    settles = any(one.hooks.cost_after is not None for one in limiters)
+    costs_after = [one.hooks.cost_after for one in limiters if one.hooks.cost_after is not None]
+    # Where any of them is async, all are awaited.
+    cost_after = next(filter(is_async, costs_after), costs_after[0] if costs_after else None)
 
     @functools.wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
@@ -229,8 +235,10 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
             if annotated is exc:
                 raise
             raise annotated from exc
-        if settles:
-            outcome = BLOCKING.run(outcome.settle(call.request, result, BLOCKING))
+        if cost_after is not None:
+            settle = _settling(outcome, call.request, result)
+            if not call.settle_at_end(result, settle, cost_after):
+                outcome = BLOCKING.run(settle(BLOCKING))
         return call.with_headers(result, outcome)
 
     called = view if inspect.iscoroutinefunction(view) else _awaiting(view)
@@ -254,8 +262,10 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
             if annotated is exc:
                 raise
             raise annotated from exc
-        if settles:
-            outcome = await outcome.settle(call.request, result, AWAITING)
+        if cost_after is not None:
+            settle = _settling(outcome, call.request, result)
+            if not call.settle_at_end(result, settle, cost_after):
+                outcome = await settle(AWAITING)
         return call.with_headers(result, outcome)
 
     # FastAPI awaits what is async underneath, and so what wraps it.
@@ -266,6 +276,10 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
         inject(chosen, injection)
         describe_refusals()
     return cast("Callable[..., Any]", chosen)
+
+
+def _settling(outcome: RequestDecision, request: Any, result: Any) -> Settle:
+    return lambda execution: outcome.settle(request, result, execution)
 
 
 def _awaiting(view: Callable[..., Any]) -> Callable[..., Any]:
@@ -287,23 +301,6 @@ async def _refuse(call: Call, outcome: RequestDecision, function: Any, execution
     )
     answer = call.refusal(outcome) if answer is USUAL else call.custom_refusal(answer)
     return call.with_headers(answer, outcome)
-
-
-def _check_limit(limit: Any) -> None:
-    """Tells a function that chooses a limit from a view that was decorated with no limit."""
-    if not inspect.isclass(limit):
-        if not inspect.isroutine(limit) or getattr(limit, "__name__", None) == "<lambda>":
-            return
-        with contextlib.suppress(ValueError):  # it has no signature
-            parameters = inspect.signature(limit).parameters.values()
-            required = [each for each in parameters if each.default is each.empty]
-            # What is registered already is a view.
-            if len(required) == 1 and registration(limit, sys.maxsize) is None:
-                return
-    raise ArgumentTypeError(
-        f'@rate_limit was given {limit!r}; expected a limit: @rate_limit("5/minute"), or a '
-        "function of the request that returns one"
-    )
 
 
 def _check_view(view: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Callable
 from tidegate._errors import ConfigurationError
 from tidegate._integrations.fastapi_openapi import MARK, mark_of
 
-__all__ = ["Injection", "inject", "injection_for"]
+__all__ = ["Injection", "inject", "injection_for", "watch_signatures"]
 
 
 class Injection:
@@ -91,10 +91,18 @@ def inject(function: Any, injection: Injection) -> None:
         # A version that is not known yet must do with what the function says of itself.
         function.__signature__ = injection.signature(function)
         return
-    if not hasattr(read, MARK):
-        utils.get_typed_signature = _reading(read)
+    watch_signatures()
     if injection.has_text and not _unwraps(utils):
         function.__signature__, _ = _signature(function)
+
+
+def watch_signatures() -> None:
+    """Has FastAPI read the signatures of what is limited as they are to be read."""
+    import fastapi.dependencies.utils as utils
+
+    read = getattr(utils, "get_typed_signature", None)
+    if read is not None and not hasattr(read, MARK):
+        setattr(utils, "get_typed_signature", _reading(read))  # noqa: B010
 
 
 def _unwraps(utils: Any) -> bool:
@@ -111,6 +119,11 @@ def _reading(read: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(read)
     def reading(call: Any) -> Any:
+        if inspect.isclass(call) and hasattr(call, MARK):
+            raise ConfigurationError(
+                f"Depends() was given the class {call.__name__}; expected a limit: "
+                f'Depends({call.__name__}("5/minute"))'
+            )
         injection: Injection | None = getattr(mark_of(call), "injection", None)
         return read(call if injection is None else _Asking(call, injection))
 

@@ -8,42 +8,68 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any, Callable
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
-__all__ = ["MARK", "UNMARKED", "describe_refusals", "mark_of"]
+if TYPE_CHECKING:
+    from tidegate._web.request_limiter import RequestLimiter
+
+__all__ = ["EXEMPT", "MARK", "UNMARKED", "calls_of", "describe_refusals", "mark_of"]
 
 # What is limited has this attribute: a function under @rate_limit, a dependency.
 MARK = "__tidegate_rate_limit__"
 UNMARKED = object()
+# What is exempt from the limits of dependencies has this one.
+EXEMPT = "__tidegate_exempt__"
 
 _INTEGER = {"schema": {"type": "integer"}}
-_REFUSAL = {
-    "description": "Too Many Requests",
-    "headers": {
-        "Retry-After": {"description": "Seconds to wait for", **_INTEGER},
-        "RateLimit": {
-            "description": "What is left of the limit that refused",
-            "schema": {"type": "string"},
-        },
+_HEADERS = {
+    "x-ratelimit": {
+        f"X-RateLimit-{name}": {"description": description, **_INTEGER}
+        for name, description in (
+            ("Limit", "What the limit that refused lets through at once"),
+            ("Remaining", "What is left of it"),
+            ("Reset", "Seconds since the epoch, when all of it is there again"),
+        )
     },
-    "content": {
-        "application/problem+json": {
-            "schema": {
-                "type": "object",
-                "title": "Quota exceeded",
-                "properties": {
-                    "type": {"type": "string", "format": "uri"},
-                    "title": {"type": "string"},
-                    "status": {"type": "integer"},
-                    "detail": {"type": "string"},
-                    "violated-policies": {"type": "array", "items": {"type": "string"}},
-                    "error": {"type": "string"},
-                    "retry_after": {"type": ["integer", "null"]},
-                },
-            }
-        }
+    "ietf": {
+        name: {"description": description, "schema": {"type": "string"}}
+        for name, description in (
+            ("RateLimit-Policy", "The limits of the route"),
+            ("RateLimit", "What is left of the limit that refused"),
+        )
     },
 }
+_PROBLEM = {
+    "application/problem+json": {
+        "schema": {
+            "type": "object",
+            "title": "Quota exceeded",
+            "properties": {
+                "type": {"type": "string", "format": "uri"},
+                "title": {"type": "string"},
+                "status": {"type": "integer"},
+                "detail": {"type": "string"},
+                "violated-policies": {"type": "array", "items": {"type": "string"}},
+                "error": {"type": "string"},
+                "retry_after": {"type": ["integer", "null"]},
+            },
+        }
+    }
+}
+
+
+def _refusal(limiters: Sequence[RequestLimiter]) -> dict[str, Any]:
+    """The 429 of a route with these limiters. What a function of the service answers is not known:
+    then nothing is said of its body."""
+    headers: dict[str, Any] = {"Retry-After": {"description": "Seconds to wait for", **_INTEGER}}
+    for family, fields in _HEADERS.items():
+        if any(family in limiter.headers for limiter in limiters):
+            headers.update(fields)
+    refusal: dict[str, Any] = {"description": "Too Many Requests", "headers": headers}
+    if all(limiter.hooks.on_refused is None for limiter in limiters):
+        refusal["content"] = _PROBLEM
+    return refusal
 
 
 def describe_refusals() -> None:
@@ -62,18 +88,26 @@ def _describing(describe: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(describe)
     def described(*args: Any, **kwargs: Any) -> Any:
         result = describe(*args, **kwargs)
-        if _is_limited(kwargs.get("route")):
-            for operation in result[0].values():
-                operation.setdefault("responses", {}).setdefault("429", _REFUSAL)
+        limiters = _limiters_of(kwargs.get("route"))
+        for operation in result[0].values() if limiters else ():
+            operation.setdefault("responses", {}).setdefault("429", _refusal(limiters))
         return result
 
     setattr(described, MARK, None)
     return described
 
 
-def _is_limited(route: Any) -> bool:
-    is_limited = mark_of(getattr(route, "endpoint", None)) is not UNMARKED
-    return is_limited or _depends(getattr(route, "dependant", None))
+def _limiters_of(route: Any) -> list[RequestLimiter]:
+    """All that limit the route."""
+    endpoint = getattr(route, "endpoint", None)
+    calls = [endpoint]
+    if not getattr(endpoint, EXEMPT, False):
+        calls += calls_of(getattr(route, "dependant", None))
+    marks = [mark_of(call) for call in calls]
+    found: list[RequestLimiter] = []
+    for mark in marks:
+        found += getattr(mark, "limiters", ())
+    return found
 
 
 def mark_of(call: Any) -> Any:
@@ -86,6 +120,8 @@ def mark_of(call: Any) -> Any:
     return getattr(call, MARK, getattr(type(call).__call__, MARK, UNMARKED))
 
 
-def _depends(dependant: Any) -> bool:
-    dependencies = getattr(dependant, "dependencies", ())
-    return any(mark_of(each.call) is not UNMARKED or _depends(each) for each in dependencies)
+def calls_of(dependant: Any) -> Iterator[Any]:
+    """What is called for a route, or a dependency, before it."""
+    for each in getattr(dependant, "dependencies", ()):
+        yield each.call
+        yield from calls_of(each)

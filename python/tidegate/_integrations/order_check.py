@@ -6,6 +6,7 @@ framework holds the bare one, and the limit is silently no limit. That must not 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import inspect
@@ -14,7 +15,7 @@ from typing import Any, Callable
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 
-__all__ = ["check_view", "reference_count", "refuse_registered", "registration"]
+__all__ = ["check_limit", "check_view", "reference_count", "refuse_registered", "registration"]
 
 # Decorators above one function; more are a cycle.
 _DEEPEST = 64
@@ -117,6 +118,24 @@ def refuse_registered(view: Any, references: int) -> None:
             "without @rate_limit; expected @rate_limit below the decorator that "
             "registers the route"
         )
+
+
+def check_limit(limit: Any, name: str) -> None:
+    """Tells a function that chooses a limit from a view under the decorator `name` that was given
+    no limit."""
+    if not inspect.isclass(limit):
+        if not inspect.isroutine(limit) or getattr(limit, "__name__", None) == "<lambda>":
+            return
+        with contextlib.suppress(ValueError):  # it has no signature
+            parameters = inspect.signature(limit).parameters.values()
+            required = [each for each in parameters if each.default is each.empty]
+            # What is registered already is a view.
+            if len(required) == 1 and registration(limit, sys.maxsize) is None:
+                return
+    raise ArgumentTypeError(
+        f'{name} was given {limit!r}; expected a limit: {name}("5/minute"), or a '
+        "function of the request that returns one"
+    )
 
 
 def check_view(view: Any) -> None:

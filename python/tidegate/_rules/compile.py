@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tidegate._rules import model
     from tidegate._rules.document import Document
+    from tidegate.types import Algorithm
 
 __all__ = ["compile_rules", "validate"]
 
@@ -182,7 +183,7 @@ class _Compiler:
         self._known: dict[tuple[str, str, bool], _core.Limit | None] = {}
 
     def limit(
-        self, where: tuple[str | int, ...], text: str, algorithm: str, shadow: bool
+        self, where: tuple[str | int, ...], text: str, algorithm: Algorithm, shadow: bool
     ) -> _core.Limit | None:
         key = (text, algorithm, shadow)
         if key not in self._known:
@@ -194,7 +195,11 @@ class _Compiler:
         return self._known[key]
 
     def limits(
-        self, where: tuple[str | int, ...], given: str | list[str], algorithm: str, shadow: bool
+        self,
+        where: tuple[str | int, ...],
+        given: str | list[str],
+        algorithm: Algorithm,
+        shadow: bool,
     ) -> list[_core.Limit]:
         from tidegate._rules.model import UNLIMITED
 
@@ -292,7 +297,7 @@ class _Compiler:
         epoch = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
         return max(0, (until - epoch) // dt.timedelta(microseconds=1)) * 1000
 
-    def _algorithm_of(self, rule: str) -> str:
+    def _algorithm_of(self, rule: str) -> Algorithm:
         return self._algorithms.get(rule, self.rules.algorithm)
 
     def spec(self) -> dict[str, Any]:

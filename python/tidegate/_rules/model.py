@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 
+from tidegate.types import Algorithm
+
 __all__ = [
     "Cost",
     "Default",
@@ -18,15 +20,6 @@ __all__ = [
     "as_list",
 ]
 
-ALGORITHMS = Literal[
-    "token-bucket",
-    "gcra",
-    "leaky-bucket",
-    "fixed-window",
-    "sliding-window",
-    "sliding-log",
-    "concurrency",
-]
 UNLIMITED = "unlimited"
 # Fields that may be written in the singular: a rule often has one endpoint and one limit.
 PLURALS = {
@@ -121,7 +114,7 @@ class _Limited(_Fields):
         description="A limit such as 100/minute, a list of limits, `unlimited`, or these by tier; "
         "the tier `*` is every other tier.",
     )
-    algorithm: Union[ALGORITHMS, None] = Field(default=None, description="Of its limits.")
+    algorithm: Union[Algorithm, None] = Field(default=None, description="Of its limits.")
     shadow: StrictBool = Field(
         default=False, description="Whether it is counted but not enforced: it refuses nothing."
     )
@@ -171,7 +164,7 @@ class Override(_Fields):
         default=None, description="When it ends: a time with its zone, or a day in UTC."
     )
     reason: str = ""
-    algorithm: Union[ALGORITHMS, None] = None
+    algorithm: Union[Algorithm, None] = None
 
 
 class Cost(_Condition):
@@ -205,7 +198,7 @@ class Rules(_Fields):
     default_tier: Union[str, None] = Field(
         default=None, description="Of requests without a tier, or with one that there is not."
     )
-    algorithm: ALGORITHMS = Field(
+    algorithm: Algorithm = Field(
         default="token-bucket", description="Of limits that do not say theirs."
     )
     rules: list[Rule] = []

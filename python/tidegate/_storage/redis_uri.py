@@ -17,6 +17,7 @@ from tidegate._storage.options import (
     REDIS_OPTIONS,
     SECONDS,
     TEXTS,
+    TLS,
     TLS_FILES,
     read_count,
     read_number,
@@ -142,7 +143,8 @@ def _opened(
         values["tls"] = tls
     elif tls:
         raise ConfigurationError(
-            "a storage without TLS was given options of TLS; expected they with rediss://"
+            f"options of TLS ({', '.join(each for each in TLS if each in given)}) were given with "
+            f"{uri.scheme}://; expected rediss://, or none of them"
         )
     clock = given.get("clock", "server")
     if clock not in ("server", "client"):
@@ -177,7 +179,7 @@ def _opened(
                 "the storage URI names no service; expected "
                 "redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DB"
             )
-    values["database"] = _database(path, given.get("db"))
+    values["database"] = _database(path, given.get("db"), hides)
     if scheme[2] == "cluster" and values["database"] != 0:
         raise ConfigurationError(
             f"the database is {values['database']}; a cluster has 0 and no other"
@@ -207,7 +209,7 @@ def _addresses(
     return found
 
 
-def _database(path: str, option: object) -> int:
+def _database(path: str, option: object, hides: bool) -> int:
     if path and option is not None:
         raise ConfigurationError("the database was given twice, as path and as db")
     given = path or option
@@ -216,7 +218,10 @@ def _database(path: str, option: object) -> int:
     if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 10:
         given = int(given)
     if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < 2**31:
-        raise ConfigurationError("the database of the storage is no number; expected 0 up")
+        shown = f" {given!r}," if option is not None or not hides else ""
+        raise ConfigurationError(
+            f"the database of the storage is{shown} no number; expected 0 up, as in redis://HOST/0"
+        )
     return given
 
 
@@ -269,7 +274,11 @@ def _script_failed(hook: Callable[[str], object] | None, message: str) -> None:
 
 
 def _fallback(storage: Any, open_store: OpenStore) -> _core.Store:
-    store = open_store(storage, {})
+    try:
+        store = open_store(storage, {})
+    except ConfigurationError as exc:
+        kind = type(exc)
+        raise kind(f"the storage option fallback: {exc}") from None
     if store.blocks:
         raise ConfigurationError(
             f"the fallback of a Redis is a {store.kind} storage; expected a memory:// or shm:// "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 
     from tidegate._storage.options import StorageLike
 
-__all__ = ["open_store", "without_password"]
+__all__ = ["clear_open_stores", "open_store", "without_password"]
 
 _ACCEPTED = (
     "expected 'memory://' and 'shm://NAME' or 'shm:///PATH', each with an optional "
@@ -21,8 +23,29 @@ _ACCEPTED = (
 )
 
 
+_open: weakref.WeakSet[_core.Store] = weakref.WeakSet()
+
+
+def clear_open_stores() -> None:
+    """Forgets what all keys have used, as far as this process alone holds it."""
+    while True:
+        try:
+            stores = list(_open)
+        except RuntimeError:  # another thread has just opened one
+            continue
+        break
+    for store in stores:
+        store._clear()
+
+
 def open_store(storage: StorageLike, options: Mapping[str, Any]) -> _core.Store:
     """Opens the store that `storage` names, with options from its query and `options`."""
+    store = _opened(storage, options)
+    _open.add(store)
+    return store
+
+
+def _opened(storage: StorageLike, options: Mapping[str, Any]) -> _core.Store:
     if isinstance(storage, _core.Store):
         if options:
             raise ConfigurationError(
@@ -79,7 +102,14 @@ def _capacity(options: Mapping[str, Any]) -> int | None:
     unknown = sorted(options.keys() - {"capacity"})
     if unknown:
         from tidegate._storage.hints import OF_LIMITERS, OF_LIMITERS_TEXT, unknown_options
+        from tidegate._storage.options import StorageOptions
 
+        of_redis = [name for name in unknown if name in StorageOptions.__annotations__]
+        if of_redis:
+            raise ConfigurationError(
+                f"the options {', '.join(of_redis)} were given with a storage that is no Redis; "
+                "expected storage='redis://HOST', or capacity=KEYS with memory:// and shm://"
+            )
         raise ConfigurationError(
             f"unknown option {unknown_options(unknown, ['capacity', *OF_LIMITERS])}; expected "
             f"capacity=KEYS with memory:// and shm://, and of a Limiter {OF_LIMITERS_TEXT}"

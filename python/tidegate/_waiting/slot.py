@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate._errors import RateLimitExceeded
+from tidegate._errors import ArgumentTypeError, RateLimitExceeded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         def acquire(self, key: Key, cost: int, timeout: float | None) -> Decision: ...
         async def acquire_async(self, key: Key, cost: int, timeout: float | None) -> Decision: ...
         def _check(self, key: Key, cost: int) -> None: ...
+        def _deadline_ns(self, timeout: float | None) -> int | None: ...
         def _release(self, key: Key, cost: int, decision: Decision) -> None: ...
 
 
@@ -112,8 +113,8 @@ class Acquired:
         cost: int,
         timeout: float | None,
     ) -> None:
-        if not callable(key):
-            limiter._check(key, cost)
+        limiter._check("a function's" if callable(key) else key, cost)
+        limiter._deadline_ns(timeout)  # raises for what is no timeout
         self._limiter = limiter
         self._key = key
         self._cost = cost
@@ -132,9 +133,16 @@ class Acquired:
         pass
 
     def __call__(self, function: Function) -> Function:
-        """`function`, async or not, each of whose calls waits for its turn."""
+        """`function`, each of whose calls waits for its turn: one that is async or not, or a
+        generator of either kind, which waits before its first item."""
         import functools
         import inspect
+
+        if not callable(function) or inspect.isclass(function):
+            raise ArgumentTypeError(
+                f"acquired() was to decorate {function!r} of type {type(function).__name__}; "
+                "expected a function"
+            )
 
         @functools.wraps(function)
         def waiting(*args: Any, **kwargs: Any) -> Any:
@@ -146,7 +154,31 @@ class Acquired:
             await self._acquire_async(self._key_of(args, kwargs))
             return await function(*args, **kwargs)
 
-        chosen: Any = waiting_async if inspect.iscoroutinefunction(function) else waiting
+        @functools.wraps(function)
+        def waiting_generator(*args: Any, **kwargs: Any) -> Any:
+            self._acquire(self._key_of(args, kwargs))
+            return (yield from function(*args, **kwargs))
+
+        @functools.wraps(function)
+        async def waiting_async_generator(*args: Any, **kwargs: Any) -> Any:
+            await self._acquire_async(self._key_of(args, kwargs))
+            items = function(*args, **kwargs)
+            try:
+                async for item in items:
+                    yield item
+            finally:
+                await items.aclose()
+
+        # Of an object that is called, what its call is decides.
+        kinds = (function, getattr(type(function), "__call__", None))  # noqa: B004
+        chosen: Any = waiting
+        for is_kind, wrapper in (
+            (inspect.iscoroutinefunction, waiting_async),
+            (inspect.isasyncgenfunction, waiting_async_generator),
+            (inspect.isgeneratorfunction, waiting_generator),
+        ):
+            if any(map(is_kind, kinds)):
+                chosen = wrapper
         return chosen  # type: ignore[no-any-return]
 
     def _key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:

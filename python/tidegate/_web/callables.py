@@ -13,6 +13,12 @@ __all__ = ["check_application", "check_function", "check_synchronous", "is_async
 def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
     """Raises ArgumentTypeError where `function` cannot be called with what it is to be given."""
     wanted = f"a function of {' and '.join(takes)}"
+    maker = _maker_of_keys(function)
+    if maker is not None:
+        raise ArgumentTypeError(
+            f"{name} is tidegate.keys.{maker}, which makes key functions; expected one that it "
+            f"makes: {maker}(...)"
+        )
     if not callable(function):
         ours = ", such as those of tidegate.keys" if name == "key" else ""
         raise ArgumentTypeError(
@@ -31,11 +37,23 @@ def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
         ) from None
 
 
+def _maker_of_keys(function: Any) -> str | None:
+    """The name of a function in tidegate.keys that was given in place of what it returns."""
+    name = getattr(function, "__qualname__", "")
+    made = getattr(function, "__module__", None) != "tidegate.keys" or "." in name
+    return None if made or name == "peer" else name
+
+
 def check_application(app: Any, interface: str, takes: tuple[str, ...], other: str) -> None:
     """Raises ArgumentTypeError for an application that is not of `interface`.
 
     `takes` is what it is called with; `other` is the middleware for the other interface.
     """
+    if isinstance(app, str):  # a limit, in its place
+        raise ArgumentTypeError(
+            f"the application is {app!r} of type {type(app).__name__}; expected one of "
+            f"{interface}, which takes {', '.join(takes)}"
+        )
     if not callable(app):
         return
     try:

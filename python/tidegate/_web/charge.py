@@ -17,9 +17,6 @@ __all__ = ["Charge", "Key", "outstanding"]
 
 Key = Union[str, bytes]
 
-# Another caller may come in between a look and the charge; not so often that it pays to go on.
-_MOST_LOOKS = 4
-
 _BUCKETS = ("token-bucket", "leaky-bucket")
 
 
@@ -113,32 +110,14 @@ class Charge:
             await self.give_back(self.cost - cost, execution)
             return await self.standing(execution)
         if cost > self.cost:
-            return await self.charge_more(cost - self.cost, execution)
+            assert self.key is not None
+            return await execution.charge_up_to(self.limits.limiter, self.key, cost - self.cost)
         return None
 
     async def standing(self, execution: Execution) -> Decision:
         """How its limits stand now, as a decision that lets the request pass."""
         assert self.key is not None
         found = await execution.peek(self.limits.limiter, self.key)
-        return found._as_allowed()
-
-    async def charge_more(self, cost: int, execution: Execution) -> Decision:
-        """Charges `cost` units beyond it, or as many of them as are left.
-
-        Returns how its limits stand then.
-        """
-        assert self.key is not None
-        limiter = self.limits.limiter
-        for _ in range(_MOST_LOOKS):
-            # Asked first, since a refusal would count as one of a request.
-            found = await execution.peek(limiter, self.key, cost)
-            cost = cost if found.allowed else min(cost - 1, found.remaining)
-            if cost <= 0:
-                break
-            found = await execution.hit(limiter, self.key, cost)
-            if found.allowed:
-                break
-            cost = min(cost - 1, found.remaining)
         return found._as_allowed()
 
 

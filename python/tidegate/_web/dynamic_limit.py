@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tidegate._web.active_limits import ActiveLimits
     from tidegate._web.execution import Execution
     from tidegate._web.hooks import Hooks
+    from tidegate.types import Algorithm
 
 __all__ = ["LIMIT_ERROR_POLICIES", "DynamicLimit", "check_limit_error_policy"]
 
@@ -37,7 +38,7 @@ class DynamicLimit:
         function: Callable[..., Any],
         activate: Callable[[Any], ActiveLimits],
         on_error: Any = "raise",
-        algorithm: str = "token-bucket",
+        algorithm: Algorithm = "token-bucket",
     ) -> None:
         check_limit_error_policy(on_error, algorithm)
         self.function = function
@@ -50,7 +51,7 @@ class DynamicLimit:
             self._fallback = activate(on_error)
         self._known: dict[Any, ActiveLimits] = {}
         self._takes_request = any(
-            each.default is each.empty or each.kind is each.VAR_POSITIONAL
+            each.default is each.empty and each.kind is not each.VAR_KEYWORD
             for each in inspect.signature(function).parameters.values()
         )
 
@@ -103,7 +104,7 @@ class DynamicLimit:
 _OUTCOMES = {"closed": "the request is refused", "open": "the request passes without a limit"}
 
 
-def check_limit_error_policy(policy: object, algorithm: str = "token-bucket") -> None:
+def check_limit_error_policy(policy: object, algorithm: Algorithm = "token-bucket") -> None:
     """Raises ConfigurationError for what is no value of the option `on_limit_error`."""
     if policy in LIMIT_ERROR_POLICIES:
         return

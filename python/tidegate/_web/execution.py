@@ -66,6 +66,9 @@ class Blocking:
     async def peek(self, limiter: Limiter, key: Key, cost: int = 1) -> Decision:
         return limiter.peek(key, cost)
 
+    async def charge_up_to(self, limiter: Limiter, key: Key, cost: int) -> Decision:
+        return limiter.charge_up_to(key, cost)
+
     async def refund(
         self, limiter: Limiter, key: Key, cost: int, admitted: Decision | None
     ) -> None:
@@ -109,6 +112,9 @@ class Awaiting:
 
     async def peek(self, limiter: Limiter, key: Key, cost: int = 1) -> Decision:
         return await limiter.peek_async(key, cost)
+
+    async def charge_up_to(self, limiter: Limiter, key: Key, cost: int) -> Decision:
+        return await limiter.charge_up_to_async(key, cost)
 
     async def refund(
         self, limiter: Limiter, key: Key, cost: int, admitted: Decision | None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, TypedDict, TypeVar, Union
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._limiter import Limiter
+from tidegate._storage.arguments import explains_arguments
 from tidegate._storage.hints import unknown_options
 from tidegate._storage.options import StorageLike, StorageOptions
 from tidegate._web.headers import FAMILIES
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tidegate._rule_limiter import RuleLimiter
     from tidegate._rules.rule_set import RuleSet
     from tidegate._rules.tiers import Tiers
+    from tidegate.types import Algorithm
 
 __all__ = [
     "DEFAULTS",
@@ -60,7 +62,7 @@ class RequestOptions(CommonOptions, StorageOptions, total=False):
     cost: int | Callable[[Any], Any]
     enabled: bool
     storage: StorageLike
-    algorithm: str
+    algorithm: Algorithm
     prefix: str
     clock: ClockLike
     on_no_key: str
@@ -108,7 +110,7 @@ class ConfiguredOptions(CommonOptions, total=False):
     """The options for which None stands for the framework's configuration."""
 
     key: Callable[[Any], Any] | str | None
-    algorithm: str | None
+    algorithm: Algorithm | None
     on_no_key: str | None
     retry_jitter: Jitter | None
 
@@ -128,6 +130,7 @@ class FlaskOptions(ConfiguredOptions, ConfiguredStorage, total=False):
     enabled: bool | None
 
     endpoint_limit: LimitLike | Callable[..., Any] | None
+    meta_limit: LimitLike | Callable[..., Any] | None
     cost: int | Callable[[Any], Any] | None
     exempt_methods: Iterable[str] | None
 
@@ -153,6 +156,7 @@ DEFAULTS: dict[str, Any] = {
     "storage": "memory://",
     "limit": None,
     "endpoint_limit": None,
+    "meta_limit": None,
     "key": None,
     "cost": 1,
     "exempt_when": None,
@@ -230,9 +234,11 @@ class OptionReader:
         ]
         if self._takes_storage_options:
             parameters.append(rest.replace(name="storage_options", annotation="StorageOptions"))
-        shown: Any = function
+        of_storages = StorageOptions.__annotations__ if self._takes_storage_options else {}
+        shown: Any = explains_arguments(self._name[:-2], self._types, of_storages)(function)
         shown.__signature__ = signature.replace(parameters=parameters)
-        return function
+        result: Function = shown
+        return result
 
 
 def limiter_of(

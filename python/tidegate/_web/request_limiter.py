@@ -293,6 +293,10 @@ class RequestLimiter:
         extra = 0.0 if decision.allowed else self.hooks.extra_wait(decision)
         return _decision(limits.fields, decision, decided_ns, extra, self, limits, charges)
 
+    def charges(self, method: str) -> bool:
+        """Whether requests of this method are charged at all."""
+        return self._enabled and (self._methods is None or method in self._methods)
+
     async def charge(
         self, request: Any, execution: Execution, key: Any = _NOT_ASKED
     ) -> Charge | None:

@@ -15,6 +15,7 @@ from tidegate._web.options import DEFAULTS, methods_of
 from tidegate._web.request_limiter import RequestLimiter
 from tidegate._web.shared_counters import limiter_in_scope
 from tidegate.keys import first_of, peer, user
+from tidegate.types import Algorithm
 
 __all__ = ["Settings", "key_function"]
 
@@ -28,6 +29,7 @@ _ORDER = (
     "storage",
     "limit",
     "endpoint_limit",
+    "meta_limit",
     "key",
     "cost",
     "exempt_when",
@@ -38,7 +40,16 @@ _ORDER = (
     "headers",
     "retry_jitter",
 )
-_FUNCTIONS = ("limit", "endpoint_limit", "key", "cost", "exempt_when", "on_refused", "retry_jitter")
+_FUNCTIONS = (
+    "limit",
+    "endpoint_limit",
+    "meta_limit",
+    "key",
+    "cost",
+    "exempt_when",
+    "on_refused",
+    "retry_jitter",
+)
 _NAMED_KEYS = ("ip", "user", "user_or_ip")
 
 
@@ -52,13 +63,14 @@ class Settings:
     """
 
     enabled: bool
-    algorithm: str
+    algorithm: Algorithm
     prefix: str
     clock: Any
     storage_options: dict[str, Any]
     storage: Any
     limit: Any
     endpoint_limit: Any
+    meta_limit: Any
     key: Any
     cost: Any
     exempt_when: Any

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
     from tidegate._storage.options import StorageLike
+    from tidegate.types import Algorithm
 
 __all__ = ["check_scope", "limiter_in_scope", "middleware_limiters", "shared_store", "unique_scope"]
 
@@ -44,7 +45,7 @@ def limiter_in_scope(
     *,
     scope: str,
     store: Store,
-    algorithm: str,
+    algorithm: Algorithm,
     prefix: str,
     clock: ClockLike,
     headers: Any,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tidegate._limit import LimitLike
     from tidegate._web.asgi_types import Message, Receive, Scope, Send
     from tidegate._web.hooks import Hooks
+    from tidegate.types import Algorithm
 
 __all__ = ["MessageLimit"]
 
@@ -44,7 +45,7 @@ class MessageLimit:
         limit: LimitLike | Limiter,
         limiter: Limiter,
         *,
-        algorithm: str,
+        algorithm: Algorithm,
         prefix: str,
         cost: int | Callable[[Reply], Any],
         on_refused: str | Callable[..., Any],

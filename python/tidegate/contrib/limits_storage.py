@@ -31,6 +31,7 @@ from limits.storage import MovingWindowSupport, SlidingWindowCounterSupport, Sto
 from tidegate._core import Decision, Limit, RedisStore, ShmStore, Store
 from tidegate._errors import ArgumentTypeError, ConfigurationError, TidegateError
 from tidegate._limiter import Limiter
+from tidegate.types import Algorithm
 
 __all__ = ["AsyncTidegateStorage", "TidegateStorage"]
 
@@ -84,11 +85,11 @@ class _Limiters:
         self._most_log = self._longest_log()
         self._known = functools.lru_cache(maxsize=_MAX_LIMITERS)(self._make)
 
-    def of(self, algorithm: str, count: int, period: int) -> Limiter:
+    def of(self, algorithm: Algorithm, count: int, period: int) -> Limiter:
         resets = 0 if self._resets is None else _used(self._resets.peek("resets"))
         return self._known(algorithm, count, period, resets)
 
-    def _make(self, algorithm: str, count: int, period: int, resets: int) -> Limiter:
+    def _make(self, algorithm: Algorithm, count: int, period: int, resets: int) -> Limiter:
         if algorithm == "sliding-log" and count > self._most_log:
             log.warning(
                 "rate limiting: a moving window of %d is beyond %d, the most that the storage "
@@ -111,7 +112,7 @@ class _Limiters:
             middle = (low + high) // 2
         return low
 
-    def _limiter(self, count: int, period: int, algorithm: str, resets: int = 0) -> Limiter:
+    def _limiter(self, count: int, period: int, algorithm: Algorithm, resets: int = 0) -> Limiter:
         return Limiter(
             Limit(count, float(period), algorithm=algorithm),
             storage=self.probe.storage,
@@ -283,12 +284,16 @@ class TidegateStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport)
         if count > 0:
             self._limiters.of("sliding-window", count, expiry).reset(key)
 
-    def _acquire(self, algorithm: str, key: str, limit: int, expiry: int, amount: int) -> bool:
+    def _acquire(
+        self, algorithm: Algorithm, key: str, limit: int, expiry: int, amount: int
+    ) -> bool:
         if limit < 1:
             return False
         return amount < 1 or self._limiters.of(algorithm, limit, expiry).allow(key, amount)
 
-    def _look(self, algorithm: str, key: str, limit: int, expiry: int) -> tuple[Decision, Decision]:
+    def _look(
+        self, algorithm: Algorithm, key: str, limit: int, expiry: int
+    ) -> tuple[Decision, Decision]:
         """What is used, and when one unit more than is free now will be."""
         limiter = self._limiters.of(algorithm, limit, expiry)
         decision = limiter.peek(key)
@@ -386,7 +391,7 @@ class AsyncTidegateStorage(
             await _reset(self._limiters.of("sliding-window", count, expiry), key)
 
     async def _acquire(
-        self, algorithm: str, key: str, limit: int, expiry: int, amount: int
+        self, algorithm: Algorithm, key: str, limit: int, expiry: int, amount: int
     ) -> bool:
         if limit < 1:
             return False
@@ -395,7 +400,7 @@ class AsyncTidegateStorage(
         return bool(await self._limiters.of(algorithm, limit, expiry).hit_async(key, amount))
 
     async def _look(
-        self, algorithm: str, key: str, limit: int, expiry: int
+        self, algorithm: Algorithm, key: str, limit: int, expiry: int
     ) -> tuple[Decision, Decision]:
         limiter = self._limiters.of(algorithm, limit, expiry)
         decision = await _peek(limiter, key)

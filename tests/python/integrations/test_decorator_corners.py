@@ -19,8 +19,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 from tidegate import rate_limit
-from tidegate._web.charge import Charge, outstanding
-from tidegate._web.execution import BLOCKING
+from tidegate._web.charge import outstanding
 from tidegate.fastapi import RateLimit
 
 if TYPE_CHECKING:
@@ -351,25 +350,3 @@ def test_a_log_gives_back_what_was_written_then(clock, limit):
     assert tg.Limiter("10/minute", prefix="tg:s", **options).peek("k").remaining == 7
     clock.advance(49)
     assert tg.Limiter("10/minute", prefix="tg:s", **options).peek("k").remaining == 7
-
-
-def test_a_charge_that_never_comes_through_is_given_up():
-    class Contended:
-        """What a storage looks like under others that always come first."""
-
-        calls = 0
-
-        def peek(self, key, cost=1):
-            Contended.calls += 1
-            return tg.Limiter("100/minute").peek(key, cost)
-
-        def hit(self, key, cost=1):
-            return tg.Limiter("100/minute").hit(key, 101)
-
-    class Terms:
-        limiter = Contended()
-
-    charge = Charge(None, Terms, "k", 1)
-    with pytest.raises(StopIteration):
-        charge.charge_more(50, BLOCKING).send(None)
-    assert Contended.calls <= 4

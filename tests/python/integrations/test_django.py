@@ -427,6 +427,25 @@ def test_settings_are_a_dict_of_upper_case(value):
             rate_limit("5/minute")
 
 
+def test_settings_of_django_ratelimit_that_are_left_over_are_warned_of(clock):
+    def found(*names, middleware=(MIDDLEWARE,), **tidegate):
+        leftover = dict.fromkeys(names, "x")
+        with project(clock, middleware=middleware, **tidegate), override_settings(**leftover):
+            return checks.run_checks(tags=["tidegate"])
+
+    assert found() == []
+    (warning,) = found("RATELIMIT_VIEW", "RATELIMIT_EXCEPTION_CLASS", "RATELIMIT_IPV6_MASK")
+    assert warning.id == "tidegate.W005"
+    assert warning.msg.startswith(
+        "the settings have RATELIMIT_EXCEPTION_CLASS, RATELIMIT_IPV6_MASK, RATELIMIT_VIEW, which "
+        "tidegate does not read; expected keys of TIDEGATE"
+    )
+    both = found("RATELIMIT_ENABLE", middleware=(), LIMIT="1/minute")
+    assert [problem.id for problem in both] == ["tidegate.W005", "tidegate.W003"]
+    theirs = "django_ratelimit.middleware.RatelimitMiddleware"
+    assert found("RATELIMIT_VIEW", middleware=(MIDDLEWARE, theirs)) == []
+
+
 def test_the_middleware_that_authenticates_comes_before(clock):
     def found(middleware, **tidegate):
         with project(clock, middleware=middleware, **tidegate):

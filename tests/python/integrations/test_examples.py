@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from polling import eventually
 from servers import Client, asgi_server, gunicorn_server, uvicorn_at, uvicorn_server, wsgi_server
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -95,8 +96,9 @@ def test_llm_gateway():
     pytest.importorskip("fastapi")
     pytest.importorskip("uvicorn")
 
-    def prompt(client, words, most=10, **headers):
-        body = json.dumps({"prompt": " ".join(["tide"] * words), "max_tokens": most}).encode()
+    def prompt(client, words, most=10, stream=False, **headers):
+        asked = {"prompt": " ".join(["tide"] * words), "max_tokens": most, "stream": stream}
+        body = json.dumps(asked).encode()
         headers = {"content-type": "application/json", **headers}
         return client("/v1/completions", "POST", body=body, headers=headers)
 
@@ -114,6 +116,13 @@ def test_llm_gateway():
         assert prompt(client, 500, most=500, authorization="Bearer sk-bert").status == 200
         assert prompt(client, 500, most=500, authorization="Bearer sk-nobody").status == 429
         assert prompt(client, 4, authorization="Bearer sk-nobody").status == 200
+
+        bert = {"authorization": "Bearer sk-bert"}
+        stream = prompt(client, 10, most=3900, stream=True, **bert)
+        assert stream["content-type"].startswith("text/event-stream")
+        assert stream.body.count(b"data: ") == 11
+        # All of its 3,910 tokens are charged at first, and 20 of them in the end.
+        eventually(lambda: prompt(client, 10, most=3500, **bert).status == 200)
 
 
 def test_flask_extension(tmp_path, monkeypatch):

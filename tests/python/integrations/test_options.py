@@ -65,3 +65,10 @@ def test_options_are_read_with_defaults_and_the_rest_is_the_storages() -> None:
 def test_an_unknown_option_of_a_view_is_a_type_error() -> None:
     with pytest.raises(TypeError, match=r"RateLimit.limit\(\) got the unknown option storage"):
         tidegate.flask.RateLimit().limit("5/minute", storage="memory://")
+
+
+def test_a_class_is_named_without_its_constructor() -> None:
+    with pytest.raises(
+        TypeError, match=r"^RateLimitMiddleware\(\) got the unknown option nonsense"
+    ):
+        tidegate.wsgi.RateLimitMiddleware(lambda environ, start: [], "1/minute", nonsense=1)

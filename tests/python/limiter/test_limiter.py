@@ -204,6 +204,19 @@ def test_hit_many_says_what_it_takes() -> None:
     assert limiter.peek("a").allowed
 
 
+def test_async_twins_do_the_same() -> None:
+    limiter = tg.Limiter("10/minute", clock=tg.ManualClock())
+
+    async def calls() -> list[int]:
+        left = [(await limiter.hit_async("k", 4)).remaining]
+        await limiter.refund_async("k", 1)
+        left.append((await limiter.peek_async("k")).remaining)
+        await limiter.reset_async("k")
+        return [*left, (await limiter.peek_async("k")).remaining]
+
+    assert asyncio.run(calls()) == [6, 7, 10]
+
+
 def test_stats() -> None:
     limiter = tg.Limiter("1/minute")
     limiter.hit("a")

@@ -88,6 +88,27 @@ def test_refund():
     assert (first.peek("a").remaining, second.peek("b").remaining) == (9, 100)
 
 
+def test_a_refund_without_costs_gives_back_one_unit_each():
+    first, second = limiters("10/minute", "100/minute")
+    plan = tg.Plan([first, second])
+    plan.hit(["a", "b"], costs=[3, 3])
+    plan.refund(["a", "b"])
+    assert (first.peek("a").remaining, second.peek("b").remaining) == (8, 98)
+
+
+@pytest.mark.parametrize(
+    ("keys", "costs"),
+    [(["a"], [1]), (["a", "b", "c"], [1, 1, 1]), (["a", "b"], [1]), (["a", "b", "c"], [1, 1])],
+)
+def test_a_refund_has_a_key_and_a_cost_for_each_limiter(keys, costs):
+    first, second = limiters("10/minute", "100/minute")
+    plan = tg.Plan([first, second])
+    plan.hit(["a", "b"], costs=[3, 3])
+    with pytest.raises(tg.ConfigurationError, match="for 2 limiters; expected one for each"):
+        plan.refund(keys, costs)
+    assert (first.peek("a").remaining, second.peek("b").remaining) == (7, 97)
+
+
 @pytest.mark.parametrize("algorithm", ["token-bucket", "sliding-log", "concurrency"])
 def test_refund_of_a_decision(algorithm):
     clock = tg.ManualClock(10**15)

@@ -37,6 +37,26 @@ def test_requests_of_one_time_stay_in_their_order():
     assert [decision.allowed for decision in decisions] == [False, True, True, False]
 
 
+@pytest.mark.parametrize(
+    ("times", "allowed"),
+    [
+        ([1, 0], [False, True]),
+        ([0, -1], [True, False]),
+        ([2**62 - 1, 2**62 - 2], [False, True]),
+        ([2**63, 2**62], [True, False]),
+    ],
+)
+def test_times_beyond_the_bounds_count_as_the_bounds(times, allowed):
+    decisions = tg.replay("1/minute", ["k"] * 2, times)
+    assert [decision.allowed for decision in decisions] == allowed
+
+
+@pytest.mark.parametrize("times", [[1, None], ["2024-02-29", 1], [1, 2.5]])
+def test_times_that_cannot_be_put_in_order_are_refused(times):
+    with pytest.raises(tg.ConfigurationError, match="expected"):
+        tg.replay("1/minute", ["k"] * 2, times)
+
+
 def test_datetimes():
     start = datetime(2024, 2, 29, 12, tzinfo=timezone(timedelta(hours=5)))
     times = [start + timedelta(microseconds=n) for n in (0, 1, 60_000_000, 59_999_999)]
@@ -51,9 +71,10 @@ def test_datetimes():
 @pytest.mark.parametrize(
     ("unit", "scale"), [("seconds", 1), ("milliseconds", 10**3), ("microseconds", 10**6)]
 )
-def test_another_unit_than_nanoseconds_is_suspected(unit, scale):
-    times = [1_700_000_001 * scale + n for n in range(3)]
-    with pytest.warns(UserWarning, match=f"look like {unit}") as caught:
+@pytest.mark.parametrize("start", [946_684_800, 1_700_000_001, 4_102_444_797])  # 2000 to 2100
+def test_another_unit_than_nanoseconds_is_suspected(unit, scale, start):
+    times = [start * scale + n for n in range(3)]
+    with pytest.warns(UserWarning, match=f"look like {unit}.*times {10**9 // scale}[)]") as caught:
         tg.replay("1/minute", ["k"] * 3, times)
     assert str(times[0]) in str(caught[0].message)
     assert caught[0].filename == __file__
@@ -61,7 +82,10 @@ def test_another_unit_than_nanoseconds_is_suspected(unit, scale):
 
 @pytest.mark.parametrize(
     "times",
-    [[], [0, 1, 2], [n * SECOND for n in range(1, 5)], [START], [5_000_000_000_000_000]],
+    [
+        *([], [0, 1, 2], [n * SECOND for n in range(1, 5)], [START], [5_000_000_000_000_000]),
+        *([946_684_799], [946_684_799, 946_684_801], [4_102_444_801]),
+    ],
 )
 def test_nanoseconds_are_not_suspected(times):
     with warnings.catch_warnings():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 import threading
@@ -97,6 +98,15 @@ def test_nobody_looks_while_nothing_happens() -> None:
     assert served
     # One look on arrival, at most one for each time the clock moved, one charge.
     assert limiter.looks <= 13
+
+
+@pytest.mark.parametrize(
+    ("method", "seconds"),
+    [("acquire", 5.0), ("acquire_async", 5.0), ("acquired", 5.0), ("slot", 0.0)],
+)
+def test_nobody_waits_longer_than_a_timeout_that_was_not_given(method: str, seconds: float) -> None:
+    signature = inspect.signature(getattr(tg.Limiter, method))
+    assert signature.parameters["timeout"].default == seconds
 
 
 def test_a_wait_beyond_the_timeout_is_refused_at_once() -> None:
@@ -356,6 +366,14 @@ def test_a_place_given_back_by_another_limiter_is_found(
     slot.__exit__(None, None, None)
     thread.join(20)
     assert [decision.allowed for _, decision in served] == [True]
+
+
+def test_who_waits_for_a_lease_of_others_looks_more_and_more_rarely() -> None:
+    limiter = tg.Limiter("1/minute", algorithm="concurrency", clock=tg.ManualClock())
+    limiter.hit("k")
+    ticket = limiter._room.enter("k", 1, lambda: None)
+    pauses = [limiter._sleep(limiter.peek("k"), None, ticket) for _ in range(7)]
+    assert pauses == [0.01, 0.02, 0.04, 0.08, 0.16, 0.25, 0.25]
 
 
 def test_a_slot_needs_a_concurrency_limit() -> None:

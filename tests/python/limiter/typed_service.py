@@ -14,6 +14,7 @@ from tidegate.asgi import RateLimitMiddleware
 from tidegate.django import rate_limit as django_rate_limit
 from tidegate.fastapi import RateLimit
 from tidegate.flask import RateLimit as FlaskRateLimit
+from tidegate.types import Algorithm
 from tidegate.wsgi import RateLimitMiddleware as WSGIRateLimitMiddleware
 
 app = FastAPI(dependencies=[Depends(RateLimit("1000/hour"))])
@@ -65,6 +66,8 @@ async def use() -> None:
         assert_type(limiter.hit_many(either), list[bool])
     with Counting("5/minute") as counting:
         counting.calls += 1
+    chosen: Algorithm = tg.Limit("5/minute").algorithm
+    tg.Limiter("5/minute", algorithm=chosen)
 
 
 flask = Flask(__name__)
@@ -79,3 +82,9 @@ rate_limit("5/minute", timeot=1)  # type: ignore[call-arg]
 django_rate_limit("5/minute", timeot=1)  # type: ignore[call-arg]
 tg.Limiter("5/minute", capacity=1_000, timeot=1)  # type: ignore[call-arg]
 tg.Limiter("5/minute", storage="redis://localhost", on_error=1)  # type: ignore[arg-type]
+tg.Limiter("5/minute", algorithm="sliding-windows")  # type: ignore[arg-type]
+tg.Limit("5/minute", algorithm="fixed_window")  # type: ignore[call-overload]
+tg.parse_many("5/minute", algorithm="")  # type: ignore[arg-type]
+tg.replay("5/minute", [], [], algorithm="x")  # type: ignore[arg-type]
+rate_limit("5/minute", algorithm="token_bucket")  # type: ignore[arg-type]
+RateLimitMiddleware(app, "5/minute", algorithm="token_bucket")  # type: ignore[arg-type]

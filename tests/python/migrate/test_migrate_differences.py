@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import slowapi
 import tidegate as tg
@@ -20,6 +22,8 @@ from tidegate import rate_limit
 from tidegate.asgi import RateLimitMiddleware
 from tidegate.fastapi import RateLimit
 from tidegate.wsgi import RateLimitMiddleware as WSGIRateLimitMiddleware
+
+MIGRATE = Path(__file__).resolve().parents[3] / "docs" / "migrate"
 
 
 def slow(**options):
@@ -262,3 +266,41 @@ def test_throttled_py_shares_its_store():
         tg.Limiter("3/day burst 5", algorithm="fixed-window")
     ignored = Throttled(quota="3/day burst 5", using="fixed_window", store=MemoryStore())
     assert [ignored.limit("key").limited for _ in range(4)] == [False] * 3 + [True]
+
+
+def test_the_table_of_django_ratelimit_says_what_rates_become():
+    """What docs/migrate/django-ratelimit.md has for `0/m`, None, tuples and dotted functions."""
+    from django.conf import settings
+    from django.http import HttpResponse
+    from django.test import RequestFactory
+    from tidegate.django import rate_limit as of_django
+
+    if not settings.configured:
+        settings.configure()
+
+    def status(limit):
+        view = of_django(limit)(lambda request: HttpResponse("found"))
+        return view(RequestFactory().get("/")).status_code
+
+    assert _split_rate("0/m") == (0, 60)
+    assert _split_rate((5, 60)) == (5, 60)
+    for limit, expected in (
+        ("0/m", 429),
+        (lambda request: "0/m", 429),
+        (lambda request: None, 200),
+        (tg.Limit(5, 60.0), 200),
+        (lambda request: tg.Limit(5, 60.0), 200),
+    ):
+        assert status(limit) == expected
+    for refused in (None, (5, 60), "shop.limits.rate"):
+        with pytest.raises(tg.ConfigurationError, match="expected"):
+            status(refused)
+    with pytest.raises(tg.ConfigurationError, match=r"returned \(5, 60\)"):
+        status(lambda request: (5, 60))
+
+
+def test_sections_of_one_line_say_that_windows_are_aligned():
+    for name in ("slowapi", "flask-limiter"):
+        text = (MIGRATE / f"{name}.md").read_text(encoding="utf-8")
+        section = text.partition("## One line")[2].partition("```")[0]
+        assert "aligned to the epoch" in section, name

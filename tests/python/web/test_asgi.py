@@ -38,6 +38,21 @@ def test_allowed_and_refused():
     assert third.json()["retry_after"] == 30
 
 
+@pytest.mark.parametrize(
+    "limit",
+    [
+        lambda: "1/minute",
+        lambda request: "1/minute",
+        lambda *requests: f"{len(requests)}/minute",
+        lambda request, other="2/minute": "1/minute",
+        lambda other="1/minute": other,
+        lambda **options: "1/minute",
+    ],
+)
+def test_a_limit_function_takes_the_request_or_nothing(limit):
+    assert statuses(limited(limit), 2) == [200, 429]
+
+
 def test_retry_after_is_exact():
     clock = tg.ManualClock(NOW)
     app = limited("1/10 seconds", clock=clock)

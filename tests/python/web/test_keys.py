@@ -96,6 +96,7 @@ def test_nobody_else_is_believed():
     key = keys.client_ip(trusted_proxies=TRUSTED)
     assert key(scope("1.1.1.1", peer="198.51.100.1")) == "198.51.100.1"
     assert key(scope("1.1.1.1", peer=None)) is None
+    assert key(scope("1.1.1.1", peer="testclient")) == "testclient"
     assert key(scope("for=1.1.1.1", name="forwarded")) == PROXY
     assert keys.client_ip()(scope("1.1.1.1")) == PROXY
     unix = keys.client_ip(trusted_proxies=["unix"])
@@ -120,8 +121,20 @@ def test_hops():
         keys.client_ip(trusted_proxies=EVERYBODY, hops=4)(scope(lines)) == PROXY
     )  # not by way of the four
     assert keys.client_ip(trusted_proxies=EVERYBODY, hops=0)(scope(lines)) == PROXY
+    assert keys.client_ip(trusted_proxies=EVERYBODY, hops=0)(scope(lines, peer=None)) is None
+    assert keys.client_ip(trusted_proxies=EVERYBODY, hops=0)(scope(peer=None)) is None
     assert keys.client_ip(trusted_proxies=TRUSTED, hops=1)(scope(lines)) == "10.2.3.4"
     assert keys.client_ip(trusted_proxies=TRUSTED, hops=9)(scope(lines)) == "203.0.113.9"
+
+
+@pytest.mark.parametrize(
+    ("name", "entry"), [("x-forwarded-for", "1.1.1.1"), ("forwarded", "for=1")]
+)
+def test_of_an_overlong_header_only_the_end_is_read(name, entry):
+    key = keys.client_ip(trusted_proxies=EVERYBODY, hops=400, header=name)
+    mine = "for=203.0.113.9" if name == "forwarded" else "203.0.113.9"
+    assert key(scope(",".join([mine, *[entry] * 399]), name=name)) == "203.0.113.9"
+    assert key(scope(",".join(["", mine, *[entry + " " * 9] * 399]), name=name)) == PROXY
 
 
 def test_what_a_stranger_puts_on_the_left_changes_nothing():
@@ -142,6 +155,7 @@ def test_ipv6_prefix():
         keys.client_ip(trusted_proxies=EVERYBODY, hops=1, ipv6_prefix=48)(scope(line))
         == "2001:db8:1::/48"
     )
+    assert keys.client_ip(trusted_proxies=EVERYBODY, hops=1, ipv6_prefix=1)(scope(line)) == "::/1"
     app = limited("1/minute")
     assert statuses(app, 1, client=("2001:db8:1:2::1", 1)) == [200]
     assert statuses(app, 1, client=("2001:db8:1:2:ffff::2", 1)) == [429]
@@ -255,6 +269,7 @@ def test_requests_of_the_frameworks():
         lambda: keys.client_ip(hops=-1),
         lambda: keys.client_ip(hops=True),
         lambda: keys.client_ip(ipv6_prefix=0),
+        lambda: keys.client_ip(ipv6_prefix=129),
         lambda: keys.client_ip(ipv6_prefix="64"),
         lambda: keys.client_ip(header="a b"),
         lambda: keys.api_key("s3cret"),

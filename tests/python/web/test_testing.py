@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from types import SimpleNamespace
 
 import fastapi
@@ -16,7 +18,13 @@ import tidegate.fastapi
 import tidegate.flask
 from starlette.testclient import TestClient
 from tidegate._web.switch import Switch
-from tidegate.testing import assert_allowed, assert_refused, limits_off, limits_on
+from tidegate.testing import (
+    assert_allowed,
+    assert_refused,
+    limits_off,
+    limits_on,
+    reset_all,
+)
 
 
 def asgi(**options):
@@ -119,3 +127,84 @@ def test_a_process_with_the_environment_variable_limits_nothing():
 def test_another_value_of_the_environment_variable_is_refused():
     with pytest.raises(tg.ConfigurationError, match="TIDEGATE_ENABLED is 'maybe'; expected "):
         Switch("maybe")
+
+
+def test_reset_all_gives_every_client_its_limit_again(make):
+    client = make()
+    assert_allowed(client.get("/"))
+    assert_refused(client.get("/"))
+    reset_all()
+    assert_allowed(client.get("/"))
+    assert_refused(client.get("/"))
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["token-bucket", "fixed-window", "sliding-window", "sliding-log", "concurrency"]
+)
+def test_reset_all_is_for_limiters_without_requests_too(algorithm):
+    limits = [tg.Limit("1/hour", algorithm=algorithm), tg.Limit("2/day", algorithm=algorithm)]
+    small = tg.Limiter(limits, storage="memory://?capacity=1000")
+    shared = tg.Limiter(limits, storage=small.storage, prefix="other")
+    for limiter in (small, shared):
+        assert [limiter.allow("key") for _ in range(2)] == [True, False]
+    reset_all()
+    for limiter in (small, shared):
+        assert [limiter.allow("key") for _ in range(2)] == [True, False]
+
+
+def test_reset_all_clears_the_fallback_of_a_redis_that_does_not_answer():
+    limiter = tg.Limiter("1/hour", storage="redis://127.0.0.1:1", timeout=0.01)
+    assert [limiter.allow("key") for _ in range(2)] == [True, False]
+    reset_all()
+    assert [limiter.allow("key") for _ in range(2)] == [True, False]
+
+
+def test_reset_all_keeps_no_store_alive():
+    storage = weakref.ref(tg.Limiter("1/hour").storage)
+    gc.collect()
+    assert storage() is None
+
+
+SUITE = """
+import pytest
+import tidegate as tg
+import tidegate.testing
+from tidegate._web.switch import switch
+
+limiter = tg.Limiter("1/day")
+
+@pytest.mark.parametrize("run", range(2))
+def test_each_run_has_the_whole_limit(run, tidegate_reset):
+    assert limiter.allow("key")
+    assert not limiter.allow("key")
+
+def test_nothing_is_left_behind():
+    assert limiter.peek("key").allowed
+
+def test_off(tidegate_limits_off):
+    assert not switch.on
+
+def test_on(tidegate_limits_on):
+    assert switch.on
+
+def test_the_clock_stands_still_where_windows_begin(tidegate_clock):
+    limiter = tg.Limiter("1/month", algorithm="fixed-window", clock=tidegate_clock)
+    assert limiter.allow("key")
+    assert limiter.hit("key").retry_after == 31 * 86400
+    tidegate_clock.advance(31 * 86400)
+    assert limiter.allow("key")
+"""
+
+
+def test_the_fixtures_of_the_plugin(tmp_path):
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["tidegate.pytest_plugin"]')
+    (tmp_path / "test_service.py").write_text(SUITE)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        env={**os.environ, "TIDEGATE_ENABLED": "0"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.strip().splitlines()[-1].startswith("6 passed"), done.stdout

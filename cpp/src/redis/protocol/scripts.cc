@@ -138,10 +138,12 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
     words->AddInstant(limit.depth_ns());
     words->Add(limit.depth_fraction());
     words->Add(limit.denominator());
-    words->Add(charge.cost > limit.burst() ? 1 : 0);
-    const bool gives_back = request.op != "hit" && request.op != "peek";
+    // Instead of whether the cost can never pass, the units wanted, each of which costs T.
+    const bool up_to = request.op == "charge_up_to";
+    words->Add(up_to ? std::min(charge.cost, limit.burst()) : charge.cost > limit.burst() ? 1 : 0);
+    const bool gives_back = request.op == "refund" || request.op == "release";
     const int64_t most = limit.keeps_count() && gives_back ? Limit::kMaxKeptCount : limit.burst();
-    const Interval interval = CostInterval(limit, std::min(charge.cost, most));
+    const Interval interval = CostInterval(limit, up_to ? 1 : std::min(charge.cost, most));
     words->AddInstant(interval.ns);
     words->Add(interval.fraction);
     words->Add(limit.keeps_count() ? limit.count() : 0);
@@ -158,7 +160,7 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
   words->Add(limit.count());
   // Beyond the count is beyond the count, but for what another number has charged; scripts count
   // exactly below 2^53 only.
-  const bool charges = request.op == "hit" || request.op == "peek";
+  const bool charges = request.op != "refund" && request.op != "release";
   words->Add(std::min(charge.cost, charges ? limit.count() + 1 : Limit::kMaxCount));
   if (part == 3) words->AddInstant(request.admitted_ns);
 }
@@ -344,7 +346,7 @@ absl::StatusOr<Answer> Scripts::Parse(const redisReply& reply, const Request& re
     if (!IsInteger(reply)) return ForeignReply();
     return Answer();
   }
-  if (form == Form::kFull) return ParseFull(reply, request.plan);
+  if (form == Form::kFull) return ParseFull(reply, request);
   const auto each = ParseHits(reply, request.plan.size());
   if (!each.ok()) return each.status();
   Answer answer = each->front();
@@ -357,8 +359,10 @@ absl::StatusOr<Answer> Scripts::Parse(const redisReply& reply, const Request& re
   return answer;
 }
 
-absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, absl::Span<const Charge> plan) {
-  size_t expected = 3;
+absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request& request) {
+  const absl::Span<const Charge> plan = request.plan;
+  const bool up_to = request.op == "charge_up_to";
+  size_t expected = up_to ? 3 + plan.size() : 3;
   for (const Charge& charge : plan) expected += StateSize(charge.limit->limit);
   if (reply.type != REDIS_REPLY_ARRAY || reply.elements != expected) return ForeignReply();
   for (size_t i = 0; i < expected; ++i) {
@@ -388,6 +392,11 @@ absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, absl::Span<co
     }
     at += size;
   }
+  for (size_t i = 0; up_to && i < plan.size(); ++i) {
+    const int64_t units = number(at + i);
+    if (units > std::min(plan[i].cost, plan[i].limit->limit.capacity())) return ForeignValue();
+    answer.charged.push_back(units);
+  }
   return answer;
 }
 
@@ -400,6 +409,24 @@ Decision Scripts::Decide(const Charge& charge, const Answer& answer, size_t inde
   if (peek) return Peek(limit, cell, answer.now_ns, charge.cost);
   CellState ignored;
   return Step(limit, cell, answer.now_ns, charge.cost, &ignored);
+}
+
+Decision Scripts::DecideUpTo(const Charge& charge, const Answer& answer, size_t index) {
+  const Limit& limit = charge.limit->limit;
+  const int64_t units = answer.charged[index];
+  const bool charged = units > 0;
+  // What cannot pass tells how the limit stands.
+  const Charge done{charge.key, charge.limit, charged ? units : limit.capacity() + 1};
+  Decision d;
+  if (IsLog(limit.algorithm())) {
+    d = DecideLog(done, answer, index, charged);
+  } else {
+    CellState ignored;
+    d = Step(limit, CellOf(limit, answer.states[index]), answer.now_ns, done.cost, &ignored);
+  }
+  const bool agrees = d.allowed == charged && (units == charge.cost || d.remaining() == 0);
+  if (agrees || limit.keeps_count() || d.behind) d.SetCharged(units);
+  return d;
 }
 
 std::optional<CellState> Scripts::Steppable(const Charge& charge, const Answer& answer,

@@ -25,6 +25,8 @@ struct Answer {
   int64_t now_ns = 0;
   // For each limit the numbers that the head of its Lua file lists.
   std::vector<std::array<int64_t, 6>> states;
+  // For each limit the units that charge_up_to charged; else empty.
+  std::vector<int64_t> charged;
 };
 
 struct Request {
@@ -77,6 +79,9 @@ class Scripts {
   // peek.
   static Decision Decide(const Charge& charge, const Answer& answer, size_t index, bool peek);
 
+  // The same of charge_up_to. Refused where the script charged otherwise than the step would.
+  static Decision DecideUpTo(const Charge& charge, const Answer& answer, size_t index);
+
   // The state of one limit of a plan, where later decisions follow from it alone: not of
   // places in flight, which are given back at any time, and of a log only when it is full.
   static std::optional<CellState> Steppable(const Charge& charge, const Answer& answer,
@@ -89,7 +94,7 @@ class Scripts {
     std::string text;
     std::string digest;
   };
-  static absl::StatusOr<Answer> ParseFull(const redisReply& reply, absl::Span<const Charge> plan);
+  static absl::StatusOr<Answer> ParseFull(const redisReply& reply, const Request& request);
 
   std::array<Script, 16> scripts_;  // by the set of algorithms in them
   Script hits_;

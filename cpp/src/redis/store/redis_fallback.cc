@@ -108,6 +108,7 @@ Decision RedisStore::PeekFallback(const Charge& charge, const Moment& moment) {
 Decision RedisStore::AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment,
                                  Outcomes* outcomes) {
   if (op == Op::kPeek) return fallback_->PeekAll(plan, moment, outcomes);
+  if (op == Op::kChargeUpTo) return fallback_->ChargeAllUpTo(plan, moment);
   if (plan.size() == 1 && outcomes == nullptr) return fallback_->Hit(plan[0], moment);
   return fallback_->HitAll(
       plan, moment, [&] { return FallbackMoment(moment, HostNowNs()).now_ns; }, outcomes);
@@ -179,6 +180,7 @@ Decision RedisStore::Degraded(Op op, absl::Span<const Charge> plan, const Moment
       if (outcomes != nullptr) outcomes->push_back(each);
     }
     d = verdict.get();
+    if (op == Op::kChargeUpTo) d.SetCharged(0);
   }
   mark(&d);
   for (size_t i = 0; outcomes != nullptr && i < outcomes->size(); ++i) mark(&(*outcomes)[i]);

@@ -150,7 +150,8 @@ Fingerprint RedisStore::KeyOf(const Charge& charge) const {
 
 redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                                       const Moment& moment) const {
-  static constexpr std::string_view kNames[] = {"hit", "peek", "refund", "release", "reset"};
+  static constexpr std::string_view kNames[] = {"hit",     "peek",  "refund",
+                                                "release", "reset", "charge_up_to"};
   redis::Request request;
   request.op = kNames[static_cast<size_t>(op)];
   request.plan = plan;
@@ -324,7 +325,9 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
     PlanVerdict verdict;
     if (outcomes != nullptr) outcomes->clear();
     for (size_t i = 0; i < plan.size(); ++i) {
-      Decision each = redis::Scripts::Decide(plan[i], *answer, i, op == Op::kPeek);
+      Decision each = op == Op::kChargeUpTo
+                          ? redis::Scripts::DecideUpTo(plan[i], *answer, i)
+                          : redis::Scripts::Decide(plan[i], *answer, i, op == Op::kPeek);
       verdict.Add(each, static_cast<uint32_t>(i));
       if (outcomes == nullptr) continue;
       // What would have passed was not charged where another limit refused.
@@ -348,7 +351,7 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
       d.retry_after_ns = d.allowed ? 0 : std::max<int64_t>(d.retry_after_ns, 1);
     }
     if (d.behind || d.allowed == answer->allowed) {
-      if (op == Op::kHit && changed && denied_->on()) {
+      if (op != Op::kPeek && changed && denied_->on()) {
         for (const Charge& charge : plan) denied_->Outdate(KeyOf(charge));
       } else if (op == Op::kHit && denied_->on()) {
         Remember(plan, asked, *answer, d.retry_after_ns);
@@ -407,6 +410,12 @@ Decision RedisStore::HitAll(absl::Span<const Charge> plan, const Moment& moment,
   Flush();
   over.WaitForNotification();
   return decision;
+}
+Decision RedisStore::ChargeUpTo(const Charge& charge, const Moment& moment) {
+  return ChargeAllUpTo({&charge, 1}, moment);
+}
+Decision RedisStore::ChargeAllUpTo(absl::Span<const Charge> plan, const Moment& moment) {
+  return Run(Op::kChargeUpTo, plan, kNoInstant, moment, nullptr);
 }
 Decision RedisStore::PeekAll(absl::Span<const Charge> plan, const Moment& moment,
                              Outcomes* outcomes) {
@@ -471,6 +480,11 @@ std::string RedisStore::name() const {
 }
 
 void RedisStore::ForgetRefusals() { denied_->ForgetAll(); }
+
+void RedisStore::Clear() {
+  ForgetRefusals();
+  fallback_->Clear();
+}
 
 StoreStats RedisStore::stats() const {
   StoreStats stats = fallback_->stats();

@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "redis/transport/openssl_use.h"
+#include "redis/transport/system_authorities.h"
 
 namespace tidegate::redis {
 namespace {
@@ -88,7 +89,7 @@ absl::StatusOr<Context> MakeContext(const RedisTls& tls) {
                    SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_verify(context.get(), tls.verify ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, nullptr);
   const bool found = tls.ca_file.empty() && tls.ca_dir.empty()
-                         ? SSL_CTX_set_default_verify_paths(context.get()) == 1
+                         ? TrustSystemAuthorities(context.get())
                          : SSL_CTX_load_verify_locations(
                                context.get(), tls.ca_file.empty() ? nullptr : tls.ca_file.c_str(),
                                tls.ca_dir.empty() ? nullptr : tls.ca_dir.c_str()) == 1;

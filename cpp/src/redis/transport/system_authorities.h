@@ -1,0 +1,24 @@
+// The certificate authorities that the system trusts, for an OpenSSL that was built for another
+// system: one that came in a wheel looks where its own system keeps them.
+#ifndef TIDEGATE_SRC_REDIS_TRANSPORT_SYSTEM_AUTHORITIES_H_
+#define TIDEGATE_SRC_REDIS_TRANSPORT_SYSTEM_AUTHORITIES_H_
+
+#include <openssl/ssl.h>
+
+#include <string>
+
+#include "absl/types/span.h"
+
+namespace tidegate::redis {
+
+// The first of `elsewhere` that can be read; empty where one of `usual` is there, or none is.
+std::string AuthoritiesElsewhere(absl::Span<const std::string> usual,
+                                 absl::Span<const std::string> elsewhere);
+
+// Has `context` trust them. SSL_CERT_FILE and SSL_CERT_DIR name others, as ever. False where
+// they cannot be read.
+bool TrustSystemAuthorities(SSL_CTX* context);
+
+}  // namespace tidegate::redis
+
+#endif  // TIDEGATE_SRC_REDIS_TRANSPORT_SYSTEM_AUTHORITIES_H_

@@ -1,0 +1,38 @@
+#include "freed_interpreter.h"
+
+#include <Python.h>
+
+namespace tidegate::python {
+
+#if PY_VERSION_HEX >= 0x030a0000 && PY_VERSION_HEX < 0x030b0000
+
+namespace {
+
+PyMemAllocatorEx wrapped;
+const void* kept = nullptr;
+
+// Wraps whatever frees memory without the GIL: among it, an interpreter's state.
+void Free(void* /*context*/, void* memory) {
+  if (memory != kept) wrapped.free(wrapped.ctx, memory);
+}
+
+}  // namespace
+
+void KeepFreedInterpreter() {
+  kept = PyInterpreterState_Main();
+  // Twice where the interpreter begins anew in this process.
+  if (wrapped.free != nullptr) return;
+  PyMem_GetAllocator(PYMEM_DOMAIN_RAW, &wrapped);
+  PyMemAllocatorEx wrapper = wrapped;
+  // The context stays, so that a thread that calls meanwhile may see either function with it.
+  wrapper.free = &Free;
+  PyMem_SetAllocator(PYMEM_DOMAIN_RAW, &wrapper);
+}
+
+#else
+
+void KeepFreedInterpreter() {}
+
+#endif
+
+}  // namespace tidegate::python

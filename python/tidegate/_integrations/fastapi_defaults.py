@@ -1,0 +1,83 @@
+"""Which routes of FastAPI the default limits leave alone: those that are exempt, and those with a
+limit of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Mapping
+from typing import Any, Callable, Generic, TypeVar
+
+from tidegate._errors import ArgumentTypeError
+from tidegate._integrations.fastapi_openapi import EXEMPT, calls_of, mark_of
+
+__all__ = ["PerRoute", "exempt", "has_own_limit", "name_of"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+T = TypeVar("T")
+
+# A service has fewer; what makes its routes anew for each request must not fill the memory.
+_MOST_ROUTES = 10_000
+
+
+def exempt(function: Function) -> Function:
+    """Leaves a route out of all RateLimit and DefaultRateLimit dependencies.
+
+        @app.get("/health")
+        @exempt
+        async def health(): ...
+
+    It may stand above or below the decorator that registers the route. A limit of the route's own
+    is then a @rate_limit. Middleware charges the route all the same: it has `exempt_when`.
+    """
+    if not callable(function):
+        raise ArgumentTypeError(
+            f"@exempt was given {function!r} of type {type(function).__name__}; expected a "
+            "function that answers requests: @exempt, without parentheses"
+        )
+    setattr(function, EXEMPT, True)
+    return function
+
+
+def has_own_limit(route: Any, scope: Mapping[str, Any]) -> bool:
+    """Whether a limit stands on the route or its routers, beside those of the application, that
+    charges requests of this method."""
+    router = getattr(scope.get("app"), "router", None)
+    of_all = [each.dependency for each in getattr(router, "dependencies", ())]
+    own = [
+        call
+        for call in calls_of(getattr(route, "dependant", None))
+        if not getattr(call, "is_default", False) and not any(call is each for each in of_all)
+    ]
+    method = scope.get("method", "GET")
+    return any(
+        limiter.charges(method)
+        for call in (getattr(route, "endpoint", None), *own)
+        for limiter in getattr(mark_of(call), "limiters", ())
+    )
+
+
+def name_of(route: Any, scope: Mapping[str, Any]) -> str:
+    """What a route is called in every worker, whichever of its requests comes first."""
+    endpoint = scope.get("endpoint", route)
+    function = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
+    # Never the path of the request, of which there are as many as strangers make up.
+    return f"{getattr(endpoint, '__module__', '')}.{function} {getattr(route, 'path', '')}"
+
+
+class PerRoute(Generic[T]):
+    """One value for each route and method, made when it is asked for first."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], tuple[Callable[[], Any], T]] = {}
+
+    def get(self, route: Any, method: str, make: Callable[[], T]) -> T:
+        found = self._known.get((id(route), method))
+        if found is not None and found[0]() is route:
+            return found[1]
+        value = make()
+        if len(self._known) >= _MOST_ROUTES:
+            self._known.clear()
+        with contextlib.suppress(TypeError):  # made anew the next time
+            self._known[id(route), method] = weakref.ref(route), value
+        return value

@@ -1,0 +1,32 @@
+"""The fields of the limits on all responses of an application of Flask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from tidegate._web.decisions import DECISIONS
+from tidegate.wsgi import WSGIApp, with_fields
+
+if TYPE_CHECKING:
+    from tidegate._web.request_limiter import RequestDecision
+
+__all__ = ["AddHeaders"]
+
+
+class AddHeaders:
+    """The WSGI application of Flask, with the fields of all decisions on its responses.
+
+    It is here that they cost least, and that no response goes without.
+    """
+
+    def __init__(self, app: WSGIApp) -> None:
+        self._app = app
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if DECISIONS in environ:  # another extension tells
+            return self._app(environ, start_response)
+        # Before the call, for what is in between may copy the environ.
+        outcomes: list[RequestDecision] = []
+        environ[DECISIONS] = outcomes
+        return self._app(environ, with_fields(start_response, outcomes))

@@ -1,0 +1,140 @@
+"""What a streaming response has cost is settled when its stream ends: when all of it was sent, and
+also when the client has gone away."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Coroutine
+from typing import Any, Callable
+
+from tidegate._web.callables import is_async
+from tidegate._web.execution import AWAITING, BLOCKING, Execution
+
+__all__ = ["Settle", "settle_after_django", "settle_after_flask", "settle_after_starlette"]
+
+# Settles by an execution.
+Settle = Callable[[Execution], Coroutine[Any, Any, Any]]
+
+# What a response that is to be settled has, and the class that it is of then.
+_SETTLE = "__tidegate_settle__"
+_KNOWN = "__tidegate_settles__"
+# Tasks that nobody awaits are kept by nobody else.
+_under_way: set[asyncio.Task[Any]] = set()
+
+
+def settle_after_starlette(response: Any, settle: Settle) -> bool:
+    """Has `settle` called when `response` has ended; False where it is no stream.
+
+    What Starlette calls is looked up on the class of a response, so that is replaced by one
+    that inherits it.
+    """
+    if not hasattr(response, "body_iterator"):
+        return False
+    kind: Any = type(response)
+    if not hasattr(kind, _KNOWN):
+        try:
+            response.__class__ = _settling(kind)
+        except TypeError:  # a layout of its own
+            return False
+    response.__dict__.setdefault(_SETTLE, []).append(settle)
+    return True
+
+
+@functools.lru_cache(maxsize=64)
+def _settling(kind: Any) -> Any:
+    async def call(self: Any, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await kind.__call__(self, scope, receive, send)
+        finally:
+            try:
+                # What the stream notes when it is closed, Starlette leaves to the garbage
+                # collector.
+                close = getattr(self.body_iterator, "aclose", None)
+                if close is not None:
+                    await close()
+            finally:
+                # A response that is returned once more is not settled once more.
+                for settle in self.__dict__.pop(_SETTLE, ()):
+                    await _to_the_end(settle(AWAITING))
+
+    names = {_KNOWN: True, "__call__": call, "__module__": kind.__module__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), {**names, "__qualname__": kind.__qualname__})
+
+
+async def _to_the_end(settling: Coroutine[Any, Any, Any]) -> None:
+    """Awaits it where that is not cancelled; it goes on where it is."""
+    try:
+        task = asyncio.get_running_loop().create_task(settling)
+    except RuntimeError:  # trio
+        await settling
+        return
+    _under_way.add(task)
+    task.add_done_callback(_under_way.discard)
+    await asyncio.shield(task)
+
+
+def settle_after_flask(flask: Any, result: Any, settle: Settle, cost_after: Any) -> bool:
+    """Has `settle` called when the response that Flask makes of `result` was closed; False where
+    that is no stream."""
+    body = result[0] if isinstance(result, tuple) and result else result
+    if not (hasattr(body, "__next__") or getattr(body, "is_streamed", False)):
+        return False
+    app = flask.current_app._get_current_object()
+
+    async def awaiting() -> None:
+        await settle(AWAITING)
+
+    def close() -> None:
+        if is_async(cost_after):
+            app.ensure_sync(awaiting)()
+        else:
+            BLOCKING.run(settle(BLOCKING))
+
+    def add(response: Any) -> Any:
+        response.call_on_close(_once(close))
+        return response
+
+    flask.after_this_request(add)
+    return True
+
+
+def settle_after_django(response: Any, settle: Settle, cost_after: Any) -> bool:
+    """Has `settle` called when Django closes `response`; False where it is no stream."""
+    if not getattr(response, "streaming", False):
+        return False
+    close = response.close
+
+    async def awaiting() -> None:
+        await settle(AWAITING)
+
+    def settling() -> None:
+        if is_async(cost_after):
+            from asgiref.sync import async_to_sync
+
+            async_to_sync(awaiting)()
+        else:
+            BLOCKING.run(settle(BLOCKING))
+
+    once = _once(settling)
+
+    def close_and_settle() -> None:
+        try:
+            close()
+        finally:
+            once()
+
+    response.close = close_and_settle
+    return True
+
+
+def _once(function: Callable[[], None]) -> Callable[[], None]:
+    """`function`, of whose calls all but the first do nothing."""
+    lock = threading.Lock()
+
+    def called() -> None:
+        if lock.acquire(blocking=False):
+            function()
+
+    return called

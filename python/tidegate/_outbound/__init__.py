@@ -1,0 +1,1 @@
+"""Calls to the services of others: within a limit, and again when they say so."""

@@ -1,0 +1,115 @@
+"""When a call to another's service may go out, and when it may go out again."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import TYPE_CHECKING, Any, Callable, TypedDict, Union
+
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._limiter import Limiter
+from tidegate._outbound.told_wait import told_wait
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Pacing", "PacingOptions"]
+
+Key = Union[str, bytes]
+_OPTIONS = ("limiter", "key", "timeout", "retries", "max_wait", "backoff", "jitter")
+
+
+class PacingOptions(TypedDict, total=False):
+    """The options of all transports and adapters; Pacing says what each means."""
+
+    limiter: Limiter | None
+    key: Key | Callable[[Any], Key] | None
+    timeout: float | None
+    retries: int
+    max_wait: float
+    backoff: float | None
+    jitter: float
+
+
+class Pacing:
+    """Reads and keeps the options of a transport or adapter.
+
+    `limiter` is what each attempt waits for, for up to `timeout` seconds; past them
+    RateLimitExceeded is raised, and nothing is sent. It is charged 1 for `key`, which may be a
+    function of the request, and is the host where it is None. A response of status 429 is asked
+    for again up to `retries` times, after the wait that it tells: of Retry-After, or else of its
+    RateLimit fields. Where it tells none, that is `backoff` seconds, twice as many each time, or no
+    retry where `backoff` is None. Up to `jitter` seconds are added to each wait, so that callers
+    who were refused together do not come back together. A wait of more than `max_wait` seconds is
+    not waited: the caller gets the 429.
+    """
+
+    def __init__(self, host_of: Callable[[Any], Key], options: Mapping[str, Any]) -> None:
+        unknown = sorted(options.keys() - set(_OPTIONS))
+        if unknown:
+            raise ArgumentTypeError(
+                f"the unknown option {unknown[0]}= was given; expected "
+                f"{', '.join(f'{name}=' for name in _OPTIONS)}"
+            )
+        self.retries: int = options.get("retries", 3)
+        if isinstance(self.retries, bool) or not isinstance(self.retries, int) or self.retries < 0:
+            raise ConfigurationError(f"retries is {self.retries!r}; expected an int from 0 up")
+        self._max_wait = _seconds("max_wait", options.get("max_wait", 60.0))
+        backoff = options.get("backoff", 1.0)
+        self._backoff = None if backoff is None else _seconds("backoff", backoff)
+        self._jitter = _seconds("jitter", options.get("jitter", 0.25))
+        limiter = options.get("limiter")
+        key = options.get("key")
+        if limiter is None:
+            if key is not None or "timeout" in options:
+                raise ConfigurationError("key or timeout was given without a limiter; expected one")
+            self._turns = None
+            return
+        if not isinstance(limiter, Limiter):
+            raise ArgumentTypeError(
+                f"the limiter is {limiter!r} of type {type(limiter).__name__}; "
+                "expected a tidegate.Limiter"
+            )
+        self._key = host_of if key is None else key
+        self._timeout = options.get("timeout", 5.0)
+        limiter.acquired("key" if callable(self._key) else self._key, timeout=self._timeout)
+        self._turns = limiter
+
+    def wait_turn(self, request: Any) -> None:
+        """Waits until the limiter lets `request` go out, and raises where that takes too long."""
+        if self._turns is not None:
+            with self._turns.acquired(self._key_of(request), timeout=self._timeout):
+                pass
+
+    async def wait_turn_async(self, request: Any) -> None:
+        """As wait_turn(), without blocking the event loop."""
+        if self._turns is not None:
+            async with self._turns.acquired(self._key_of(request), timeout=self._timeout):
+                pass
+
+    def wait_for_retry(self, status: int, headers: Mapping[str, str], attempt: int) -> float | None:
+        """Seconds until the request may be sent again; None where the response is the caller's.
+
+        `attempt` counts from 0; the names of `headers` are compared without regard to case.
+        """
+        if status != 429 or attempt >= self.retries:
+            return None
+        wait = told_wait(headers)
+        if wait is None and self._backoff is not None:
+            wait = self._backoff * 2.0**attempt
+        if wait is None or wait > self._max_wait:
+            return None
+        return wait + random.uniform(0.0, self._jitter)
+
+    def _key_of(self, request: Any) -> Key:
+        return self._key(request) if callable(self._key) else self._key
+
+
+def _seconds(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ArgumentTypeError(
+            f"{name} is {value!r} of type {type(value).__name__}; expected seconds as int or float"
+        )
+    if not 0 <= value < math.inf:
+        raise ConfigurationError(f"{name} is {value!r}; expected 0 or more seconds")
+    return float(value)

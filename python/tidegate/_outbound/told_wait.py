@@ -1,0 +1,97 @@
+"""How long a refusal tells its client to wait: Retry-After, and the RateLimit fields.
+
+The fields are whatever a stranger sent: what cannot be understood says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = ["told_wait"]
+
+# No service sends fields of such a length to be understood.
+_LONGEST = 2000
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+def told_wait(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a response with these header fields asks its client to wait; None where
+    it does not say.
+
+    Retry-After goes before RateLimit, as the IETF's draft asks; then the older forms of that
+    field, and RateLimit-Reset.
+    """
+    date = headers.get("date")
+    readers: dict[str, Callable[[str], float | None]] = {
+        "retry-after": lambda value: _retry_after(value, date),
+        "ratelimit": _of_rate_limit,
+        "ratelimit-reset": _seconds,
+    }
+    for name, read in readers.items():
+        value = headers.get(name)
+        if value is not None and len(value) <= _LONGEST:
+            wait = read(value)
+            if wait is not None:
+                return wait
+    return None
+
+
+def _retry_after(value: str, date: str | None) -> float | None:
+    seconds = _seconds(value)
+    return _until(value, date) if seconds is None else seconds
+
+
+def _seconds(value: str) -> float | None:
+    return float(value.strip()) if _SECONDS.fullmatch(value.strip()) else None
+
+
+def _until(value: str, date: str | None) -> float | None:
+    """Seconds until an instant as HTTP writes it, by the clock of the server where it has told
+    its time: the client's may be wrong."""
+    instant = _instant(value)
+    if instant is None:
+        return None
+    now = _instant(date) if date is not None else None
+    return max(0.0, instant - (time.time() if now is None else now))
+
+
+def _instant(value: str) -> float | None:
+    if len(value) > _LONGEST:
+        return None
+    try:
+        return parsedate_to_datetime(value).timestamp()
+    except (ValueError, TypeError, OverflowError, OSError, IndexError):
+        return None
+
+
+def _of_rate_limit(value: str) -> float | None:
+    """Of ``"name";r=0;t=30``, or of ``limit=100, remaining=0, reset=30`` as drafts had it.
+
+    Where several limits are listed, those that are exhausted count, or all if none is: the longest.
+    """
+    rest = _STRING.sub("", value)
+    if '"' in rest:
+        return None
+    members = rest.split(",")
+    parameters = [dict(_parameters(member.split(";"))) for member in members]
+    old = dict(_parameters(members))
+    if "reset" in old:
+        return old["reset"]
+    told = [each for each in parameters if "t" in each]
+    exhausted = [each for each in told if each.get("r") == 0]
+    return max((each["t"] for each in exhausted or told), default=None)
+
+
+def _parameters(texts: Iterable[str]) -> Iterable[tuple[str, float]]:
+    for text in texts:
+        name, is_given, value = text.partition("=")
+        seconds = _seconds(value)
+        if is_given and seconds is not None:
+            yield name.strip().lower(), seconds

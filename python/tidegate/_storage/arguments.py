@@ -1,0 +1,73 @@
+"""What is said of a call whose arguments are too many or too few."""
+
+from __future__ import annotations
+
+import functools
+
+from tidegate._errors import ArgumentTypeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any, Callable, TypeVar
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
+
+__all__ = ["explains_arguments"]
+
+
+def explains_arguments(
+    name: str, options: Iterable[str] = (), others: Iterable[str] = ()
+) -> Callable[[Function], Function]:
+    """A decorator that says what `name`, as users call the function, expects.
+
+    Where Python would say how many arguments are too many or missing, the caller is told
+    which, and what a misspelled option may have meant. `options` and `others` are those that the
+    function takes by ``**options``; messages list `options` alone.
+    """
+
+    def decorate(function: Function) -> Function:
+        code = function.__code__
+        positional = code.co_varnames[: code.co_argcount]
+        by_name = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
+        own = positional[:1] == ("self",)
+        optional = len(function.__defaults__ or ())
+        required = [*positional[: len(positional) - optional]]
+        required += [each for each in by_name if each not in (function.__kwdefaults__ or {})]
+        accepted = list(dict.fromkeys([*positional[own:], *by_name, *options]))
+        takes_any = bool(code.co_flags & 0x04)  # *args
+
+        @functools.wraps(function)
+        def checked(*args: Any, **given: Any) -> Any:
+            if len(args) > len(positional) and not takes_any:
+                extra = args[len(positional)]
+                raise ArgumentTypeError(
+                    f"{name}() was given {extra!r} without the name of an option; expected "
+                    f"{_call(name, positional[own:], accepted)}"
+                )
+            missing = [each for each in required if each not in positional[: len(args)]]
+            missing = [each for each in missing if each not in given]
+            if missing:
+                raise ArgumentTypeError(
+                    f"{name}() was called without {' and '.join(missing)}"
+                    f"{_unknown(given, [*accepted, *others])}; expected "
+                    f"{_call(name, positional[own:], accepted)}"
+                )
+            return function(*args, **given)
+
+        result: Function = checked  # type: ignore[assignment]
+        return result
+
+    return decorate
+
+
+def _call(name: str, positional: Sequence[str], accepted: Sequence[str]) -> str:
+    rest = [f"{each}=" for each in accepted if each not in positional]
+    return f"{name}({', '.join([*positional, *rest])})"
+
+
+def _unknown(given: Iterable[str], accepted: Sequence[str]) -> str:
+    from tidegate._storage.hints import unknown_options
+
+    unknown = set(given) - set(accepted)
+    return f" and with the unknown option {unknown_options(unknown, accepted)}" if unknown else ""

@@ -1,0 +1,38 @@
+"""A limit on refusals: who is refused too often is refused everything for a while."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidegate._web.execution import Execution
+    from tidegate._web.request_limiter import RequestDecision, RequestLimiter
+
+__all__ = ["MetaLimit"]
+
+
+class MetaLimit:
+    """Counts refusals by a request limiter of cost 1, which knows whom a request is of.
+
+    Clients without a key, under a policy that lets them pass or refuses them, are not counted.
+    """
+
+    def __init__(self, limiter: RequestLimiter) -> None:
+        self._limiter = limiter
+
+    async def refusal(self, request: Any, execution: Execution) -> RequestDecision | None:
+        """The decision that refuses a request whose client was refused too often; else None."""
+        charge = await self._limiter.charge(request, execution)
+        if charge is None or charge.key is None:
+            return None
+        found = await execution.peek(charge.limits.limiter, charge.key)
+        if found.allowed:
+            return None
+        charge.notify_refusal(request, found)
+        return self._limiter.decide(charge.limits, found, None, ())
+
+    async def count(self, request: Any, execution: Execution) -> None:
+        """Notes that a request was refused."""
+        charge = await self._limiter.charge(request, execution)
+        if charge is not None and charge.key is not None:
+            await execution.charge_up_to(charge.limits.limiter, charge.key, 1)

@@ -1,0 +1,109 @@
+"""Transports of httpx that call others within their limits.
+
+partner = tidegate.Limiter("50/second")
+client = httpx.Client(transport=RateLimitTransport(limiter=partner))
+client = httpx.AsyncClient(transport=AsyncRateLimitTransport(limiter=partner))
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+import httpx
+
+from tidegate._errors import ArgumentTypeError
+from tidegate._outbound.pacing import Pacing
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from tidegate._outbound.pacing import PacingOptions
+
+__all__ = ["AsyncRateLimitTransport", "RateLimitTransport"]
+
+
+class RateLimitTransport(httpx.BaseTransport):
+    """Sends requests through `transport`, within a limit, and again after a 429.
+
+    Each request waits for its turn by `limiter` (tidegate.Limiter), up to `timeout` seconds, and
+    raises RateLimitExceeded where that does not come: nothing was sent then. It is charged for
+    `key`, which may be a function of the request, by default the host.
+
+    A response of status 429 is asked for again up to `retries` times (3), after the wait that its
+    Retry-After tells, or else its RateLimit fields; where it tells none, after `backoff` seconds
+    (1), twice as many each time, or never where that is None. Up to `jitter` seconds (0.25) are
+    added. Where more than `max_wait` seconds (60) are asked for, and where the body of the request
+    is a stream that can be read only once, the caller gets the 429.
+
+    `transport` is httpx.HTTPTransport() by default: proxies, certificates and connections are
+    its options. Raises ConfigurationError at construction for what is not accepted.
+    """
+
+    def __init__(
+        self, transport: httpx.BaseTransport | None = None, **options: Unpack[PacingOptions]
+    ) -> None:
+        self._pacing = Pacing(_host_of, options)
+        _check(transport, "handle_request", "httpx.BaseTransport")
+        self._transport = httpx.HTTPTransport() if transport is None else transport
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Sends the request, as httpx asks of transports."""
+        attempt = 0
+        while True:
+            self._pacing.wait_turn(request)
+            response = self._transport.handle_request(request)
+            wait = self._pacing.wait_for_retry(response.status_code, response.headers, attempt)
+            if wait is None or not isinstance(request.stream, httpx.ByteStream):
+                return response
+            response.close()
+            time.sleep(wait)
+            attempt += 1
+
+    def close(self) -> None:
+        """Closes the transport beneath."""
+        self._transport.close()
+
+
+class AsyncRateLimitTransport(httpx.AsyncBaseTransport):
+    """As RateLimitTransport, for httpx.AsyncClient, by httpx.AsyncHTTPTransport().
+
+    A `limiter` needs asyncio.
+    """
+
+    def __init__(
+        self, transport: httpx.AsyncBaseTransport | None = None, **options: Unpack[PacingOptions]
+    ) -> None:
+        self._pacing = Pacing(_host_of, options)
+        _check(transport, "handle_async_request", "httpx.AsyncBaseTransport")
+        self._transport = httpx.AsyncHTTPTransport() if transport is None else transport
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Sends the request, as httpx asks of transports."""
+        attempt = 0
+        while True:
+            await self._pacing.wait_turn_async(request)
+            response = await self._transport.handle_async_request(request)
+            wait = self._pacing.wait_for_retry(response.status_code, response.headers, attempt)
+            if wait is None or not isinstance(request.stream, httpx.ByteStream):
+                return response
+            await response.aclose()
+            await anyio.sleep(wait)
+            attempt += 1
+
+    async def aclose(self) -> None:
+        """Closes the transport beneath."""
+        await self._transport.aclose()
+
+
+def _check(transport: object, method: str, expected: str) -> None:
+    if transport is not None and not hasattr(transport, method):
+        raise ArgumentTypeError(
+            f"the transport is {transport!r} of type {type(transport).__name__}; "
+            f"expected an {expected}"
+        )
+
+
+def _host_of(request: httpx.Request) -> str:
+    return request.url.host or "-"

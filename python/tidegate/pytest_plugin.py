@@ -1,0 +1,53 @@
+"""Fixtures for the tests of a service that uses tidegate.
+
+In the ``conftest.py`` at the top of the tests::
+
+    pytest_plugins = ["tidegate.pytest_plugin"]
+
+No fixture is used unless a test asks for it. For all tests of a folder, ask in its conftest.py::
+
+    @pytest.fixture(autouse=True)
+    def _limits(tidegate_reset): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tidegate._clock import ManualClock
+from tidegate.testing import limits_off, limits_on, reset_all
+
+__all__ = ["tidegate_clock", "tidegate_limits_off", "tidegate_limits_on", "tidegate_reset"]
+
+# 2026-01-01 00:00 UTC, where a window of a minute, hour, day, month and year begins.
+_START_NS = 1_767_225_600 * 10**9
+
+
+@pytest.fixture
+def tidegate_clock() -> ManualClock:
+    """A clock that stands at the beginning of 2026 until the test moves it, for ``clock=``."""
+    return ManualClock(_START_NS)
+
+
+@pytest.fixture
+def tidegate_reset() -> Iterator[None]:
+    """Forgets what clients have used, before the test and after it: see reset_all()."""
+    reset_all()
+    yield
+    reset_all()
+
+
+@pytest.fixture
+def tidegate_limits_off() -> Iterator[None]:
+    """Limits no request during the test, in any adapter: see limits_off()."""
+    with limits_off():
+        yield
+
+
+@pytest.fixture
+def tidegate_limits_on() -> Iterator[None]:
+    """Limits requests during the test, also where TIDEGATE_ENABLED says otherwise."""
+    with limits_on():
+        yield

@@ -1,0 +1,80 @@
+"""An adapter of requests that calls others within their limits.
+
+session = requests.Session()
+session.mount("https://api.example.org", RateLimitAdapter(limiter=tidegate.Limiter("50/second")))
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from requests.adapters import BaseAdapter, HTTPAdapter
+from requests.exceptions import UnrewindableBodyError
+from requests.utils import rewind_body
+
+from tidegate._errors import ArgumentTypeError
+from tidegate._outbound.pacing import Pacing
+
+if TYPE_CHECKING:
+    from requests import PreparedRequest, Response
+    from typing_extensions import Unpack
+
+    from tidegate._outbound.pacing import PacingOptions
+
+__all__ = ["RateLimitAdapter"]
+
+
+class RateLimitAdapter(BaseAdapter):  # type: ignore[misc]
+    """Sends requests through `adapter`, within a limit, and again after a 429.
+
+    The options are those of tidegate.httpx.RateLimitTransport: `limiter`, `key`, `timeout`,
+    `retries`, `max_wait`, `backoff` and `jitter`. `adapter` is requests' HTTPAdapter() by default:
+    connections and their retries are its options. Raises ConfigurationError at construction for
+    what is not accepted.
+    """
+
+    def __init__(
+        self, adapter: BaseAdapter | None = None, **options: Unpack[PacingOptions]
+    ) -> None:
+        super().__init__()
+        if adapter is not None and not hasattr(adapter, "send"):
+            raise ArgumentTypeError(
+                f"the adapter is {adapter!r} of type {type(adapter).__name__}; expected one of "
+                "requests, such as HTTPAdapter()"
+            )
+        self._pacing = Pacing(_host_of, options)
+        self._adapter = HTTPAdapter() if adapter is None else adapter
+
+    def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
+        """Sends the request, as requests asks of adapters."""
+        attempt = 0
+        while True:
+            self._pacing.wait_turn(request)
+            response = self._adapter.send(request, *args, **kwargs)
+            wait = self._pacing.wait_for_retry(response.status_code, response.headers, attempt)
+            if wait is None or not _rewound(request):
+                return response
+            response.close()
+            time.sleep(wait)
+            attempt += 1
+
+    def close(self) -> None:
+        """Closes the adapter beneath."""
+        self._adapter.close()
+
+
+def _rewound(request: PreparedRequest) -> bool:
+    """Whether the body can be sent again."""
+    if request.body is None or isinstance(request.body, (str, bytes)):
+        return True
+    try:
+        rewind_body(request)
+    except UnrewindableBodyError:
+        return False
+    return True
+
+
+def _host_of(request: PreparedRequest) -> str:
+    return urlsplit(request.url or "").hostname or "-"

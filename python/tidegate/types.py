@@ -1,0 +1,18 @@
+"""Types for annotations of code that passes options on."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+__all__ = ["Algorithm"]
+
+Algorithm = Literal[
+    "token-bucket",
+    "gcra",
+    "leaky-bucket",
+    "fixed-window",
+    "sliding-window",
+    "sliding-log",
+    "concurrency",
+]
+"""What the option `algorithm` accepts; ``gcra`` is an alias of ``token-bucket``."""

@@ -1,0 +1,383 @@
+"""Changes the package at random places, one at a time, and counts the changes that a test notices.
+
+    python scripts/mutants.py --site build/mutants/site --sample 100 --seed 1
+
+Cosmic Ray makes the mutants: it swaps operators, moves numbers by one, turns conditions round,
+empties loops and so on. In each room, places are drawn first and then one mutant of each place, so
+that an operator with ten replacements weighs no more than a number with two. A mutant is judged by
+the tests that run its statement, the quickest first and as many as fit into `--seconds`, in a copy
+of the installed package. Fails where fewer than `--least` percent are killed in a room.
+
+Not drawn, because a test could not or should not tell them apart:
+
+- annotations, `@overload`, `TYPE_CHECKING` and `assert`, which only tell mypy something;
+- `is` against `==`, and `is not` against `!=`;
+- `@functools.lru_cache`, with its size: the answers are the same without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import difflib
+import itertools
+import os
+import queue
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator, operator_names
+
+ROOMS = {
+    "limiter": [
+        "_asyncio.py",
+        "_clock.py",
+        "_limit.py",
+        "_limiter.py",
+        "_plan.py",
+        "_replay.py",
+        "_waiting/slot.py",
+        "_stats.py",
+        "_waiting/queue.py",
+    ],
+    "web": ["_web/*.py", "keys.py", "refusals.py", "asgi.py", "wsgi.py"],
+}
+# Run at the same time. Only the last need Redis, which is what reaches the asynchronous ways of a
+# limiter; they come last for each mutant too.
+TESTS = [
+    ["tests/python/integrations"],
+    [
+        "tests/python/limiter",
+        "tests/python/web",
+        "tests/python/observability",
+        "tests/property",
+        "tests/conformance",
+    ],
+    [
+        "tests/redis/test_busy_loop.py::test_a_loop_without_descriptors_degrades_and_recovers",
+        "tests/redis/test_one_client.py",
+        "tests/redis/test_redis_async.py",
+        "tests/redis/test_redis_plan.py",
+        "tests/redis/test_redis_refunds_web.py",
+        "tests/redis/test_redis_refusals.py",
+        "tests/redis/test_redis_store.py",
+        "tests/redis/test_redis_web.py",
+    ],
+]
+INDISTINCT = {
+    "core/ReplaceComparisonOperator_Eq_Is",
+    "core/ReplaceComparisonOperator_Is_Eq",
+    "core/ReplaceComparisonOperator_NotEq_IsNot",
+    "core/ReplaceComparisonOperator_IsNot_NotEq",
+}
+# One test, and all tests of one mutant, in seconds: a mutant that loops for ever is killed.
+TEST_TIMEOUT = 60
+MUTANT_TIMEOUT = 600
+
+
+@dataclass(frozen=True)
+class Mutant:
+    module: str  # below tidegate/
+    line: int
+    operator: str
+    occurrence: int
+
+
+# ------------------------------------------------------------------------- places
+
+
+def statement_of(tree: ast.Module, line: int) -> ast.stmt | None:
+    """The innermost statement that has `line`."""
+    around = (
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)
+    )
+    return max(around, key=lambda node: node.lineno, default=None)
+
+
+def lines_of(statement: ast.stmt) -> range:
+    """The lines of a statement; of a compound one, those of its head."""
+    body = getattr(statement, "body", None)
+    end = body[0].lineno - 1 if body else statement.end_lineno
+    return range(statement.lineno, max(end or 0, statement.lineno) + 1)
+
+
+def left_out(tree: ast.Module) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.AnnAssign, ast.arg)):
+            if node.annotation is not None:
+                yield node.annotation
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield from (node.returns,) if node.returns is not None else ()
+            for decorator in node.decorator_list:
+                if ast.unparse(decorator).startswith(("functools.lru_cache", "overload")):
+                    yield decorator
+        elif isinstance(node, ast.Assert) or (
+            isinstance(node, (ast.Assign, ast.If))
+            and ast.unparse(node).startswith(("TYPE_CHECKING =", "if TYPE_CHECKING:"))
+        ):
+            yield node
+
+
+def mutants_of(module: str, source: str) -> Iterator[list[Mutant]]:
+    """The mutants of a module, by place."""
+    tree = ast.parse(source)
+    spans = [
+        ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
+        for node in left_out(tree)
+    ]
+    places = defaultdict(list)
+    nodes = list(ast_nodes(get_ast(source)))
+    for name in operator_names():
+        operator = get_operator(name)
+        if operator.arguments() or name in INDISTINCT:
+            continue
+        positions = itertools.chain.from_iterable(map(operator().mutation_positions, nodes))
+        for occurrence, (start, end) in enumerate(positions):
+            # A decorator's position begins with its @.
+            if any(first <= (start[0], start[1] + 1) and start < last for first, last in spans):
+                continue
+            places[start, end].append(Mutant(module, start[0], name, occurrence))
+    yield from (places[place] for place in sorted(places))
+
+
+def sample_of(site: Path, room: str, size: int, seed: int) -> tuple[list[Mutant], int]:
+    """Mutants of a room, and of how many places they are."""
+    package = site / "tidegate"
+    modules = sorted({path for each in ROOMS[room] for path in package.glob(each)})
+    places = [
+        place
+        for path in modules
+        for place in mutants_of(str(path.relative_to(package)), path.read_text("utf-8"))
+    ]
+    draw = random.Random(seed)
+    chosen = draw.sample(places, min(size, len(places)))
+    return [draw.choice(place) for place in chosen], len(places)
+
+
+# -------------------------------------------------------------------------- tests
+
+
+def environment(*folders: Path) -> dict[str, str]:
+    path = os.pathsep.join(str(folder.resolve()) for folder in folders)
+    return {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def pytest(*arguments: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "pytest", "-q", "-o", f"timeout={TEST_TIMEOUT}"),
+        *("--hypothesis-seed=0", *arguments),
+    ]
+
+
+def run_all_tests(site: Path, tools: Path, work: Path) -> None:
+    """Notes which tests run which lines, and how long they take."""
+    env = environment(site, tools)
+    runs = [
+        subprocess.Popen(
+            pytest(
+                *("-p", "pytest_cov", f"--cov={site / 'tidegate'}", "--cov-context=test"),
+                *("--cov-report=", "-o", "junit_family=xunit1"),
+                *(f"--junit-xml={work}/{number}.xml", *tests),
+            ),
+            env={**env, "COVERAGE_FILE": f"{work}/{number}.coverage"},
+        )
+        for number, tests in enumerate(TESTS)
+    ]
+    statuses = [run.wait() for run in runs]
+    if any(statuses):
+        sys.exit("there are no mutants to judge where tests fail without them")
+
+
+class TestMap:
+    """Which tests run which lines, and how long they take, as run_all_tests() noted it."""
+
+    def __init__(self, site: Path, work: Path) -> None:
+        self._seconds: dict[str, float] = {}
+        self._tests: dict[tuple[str, int], set[str]] = defaultdict(set)
+        for number in range(len(TESTS)):
+            self._read_times(work / f"{number}.xml")
+            self._read_lines(work / f"{number}.coverage", site)
+
+    def _read_times(self, path: Path) -> None:
+        for case in ElementTree.parse(path).iter("testcase"):
+            self._seconds[f"{case.get('file')}::{case.get('name')}"] = float(case.get("time", 0))
+
+    def _read_lines(self, path: Path, site: Path) -> None:
+        package = (site / "tidegate").resolve()
+        with sqlite3.connect(path) as database:
+            rows = database.execute(
+                "select file.path, context.context, numbits from line_bits"
+                " join file on file.id = file_id join context on context.id = context_id"
+            )
+            for file, context, bits in rows:
+                module = str(Path(file).relative_to(package))
+                for byte, bit in itertools.product(range(len(bits)), range(8)):
+                    if bits[byte] >> bit & 1:
+                        self._tests[module, 8 * byte + bit].add(context.partition("|")[0])
+
+    def of(self, module: str, lines: range, seconds: float) -> list[str]:
+        """The quickest tests that run any of these lines.
+
+        Which tests need what runs in a forked process is not known, so it may be any test that
+        runs a line of the module; of what runs at import it may be any at all.
+        """
+        found = set().union(*(self._tests.get((module, line), ()) for line in lines))
+        if "" in found:
+            found = set().union(*self._tests.values())
+        elif not found:
+            of_module = (tests for (name, _), tests in self._tests.items() if name == module)
+            found = set().union(*of_module)
+        chosen: list[str] = []
+        for test in sorted(found - {""}, key=self._order_of):
+            seconds -= self._time_of(test)
+            if chosen and seconds < 0:
+                break
+            chosen.append(test)
+        return chosen
+
+    def _order_of(self, test: str) -> tuple[bool, float, str]:
+        return test.startswith("tests/redis/"), self._time_of(test), test
+
+    def _time_of(self, test: str) -> float:
+        file, _, rest = test.partition("::")
+        return self._seconds.get(f"{file}::{rest.rpartition('::')[2]}", 1.0)
+
+
+# ------------------------------------------------------------------------ judging
+
+
+def ends_well(command: list[str], env: dict[str, str]) -> bool:
+    process = subprocess.Popen(
+        command,
+        env=env,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        return process.wait(MUTANT_TIMEOUT) == 0
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@dataclass
+class Judge:
+    """Judges mutants in copies of `site`, several at a time."""
+
+    site: Path
+    tests: TestMap
+    work: Path
+    seconds: float
+    jobs: int
+
+    def survivors(self, mutants: list[Mutant]) -> list[str]:
+        """Those that no test notices, as diffs."""
+        waiting: queue.Queue[Mutant] = queue.Queue()
+        for mutant in mutants:
+            waiting.put(mutant)
+        found: list[str] = []
+
+        def work_off(number: int) -> None:
+            copy = self.work / f"site-{number}"
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(self.site, copy)
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    diff = self._survives(waiting.get_nowait(), copy)
+                    if diff is not None:
+                        found.append(diff)
+
+        workers = [threading.Thread(target=work_off, args=(n,)) for n in range(self.jobs)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        return found
+
+    def _survives(self, mutant: Mutant, copy: Path) -> str | None:
+        path = copy / "tidegate" / mutant.module
+        source = path.read_text("utf-8")
+        changed = mutate_code(source, get_operator(mutant.operator)(), mutant.occurrence)
+        statement = statement_of(ast.parse(source), mutant.line)
+        lines = lines_of(statement) if statement is not None else range(0)
+        tests = self.tests.of(mutant.module, lines, self.seconds)
+        started = time.monotonic()
+        path.write_text(changed, "utf-8")
+        try:
+            killed = bool(tests) and not self._all_pass(tests, copy)
+        finally:
+            path.write_text(source, "utf-8")
+        verdict = "killed" if killed else "SURVIVED"
+        print(
+            f"{verdict:8} {time.monotonic() - started:5.1f} s {len(tests):4} tests"
+            f"  {mutant.module}:{mutant.line}  {mutant.operator}",
+            flush=True,
+        )
+        return None if killed else diff_of(mutant, source, changed)
+
+    def _all_pass(self, tests: list[str], copy: Path) -> bool:
+        listed = self.work / f"{copy.name}.tests"
+        listed.write_text("\n".join(tests), "utf-8")
+        return ends_well(pytest("-x", f"@{listed}"), environment(copy))
+
+
+def diff_of(mutant: Mutant, source: str, changed: str) -> str:
+    name = f"tidegate/{mutant.module}"
+    texts = source.splitlines(), changed.splitlines()
+    return "\n".join(difflib.unified_diff(*texts, name, mutant.operator, n=2, lineterm=""))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--site", type=Path, required=True, help="where the package is installed")
+    parser.add_argument("--tools", type=Path, required=True, help="where pytest-cov is installed")
+    parser.add_argument("--rooms", nargs="+", default=list(ROOMS), choices=ROOMS)
+    parser.add_argument("--sample", type=int, default=40, help="how many mutants of each room")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--least", type=float, default=90, help="percent to be killed in each room")
+    parser.add_argument("--seconds", type=float, default=30, help="of tests for one mutant")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--same-tests", action="store_true", help="run the same lines as last time")
+    options = parser.parse_args()
+    work = options.site.resolve().parent
+    if not options.same_tests:
+        run_all_tests(options.site, options.tools, work)
+    judge = Judge(options.site, TestMap(options.site, work), work, options.seconds, options.jobs)
+    reports, all_enough = [], True
+    for room in options.rooms:
+        mutants, places = sample_of(options.site, room, options.sample, options.seed)
+        survivors = judge.survivors(mutants)
+        percent = 100 * (1 - len(survivors) / len(mutants))
+        all_enough = all_enough and percent >= options.least
+        for diff in survivors:
+            print(f"\nsurvives in the {room} room:\n{diff}")
+        reports.append(
+            f"{room}: {percent:.1f} % of {len(mutants)} mutants are killed, drawn from {places}"
+            f" places with seed {options.seed}; {options.least:g} % are expected"
+        )
+    print("", *reports, sep="\n")
+    return 0 if all_enough else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""A build that lacks something says what to install."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CMAKE = shutil.which("cmake")
+
+pytestmark = pytest.mark.skipif(CMAKE is None, reason="there is no cmake")
+
+
+def configure(build: Path, *options: str, **environment: str) -> str:
+    """What CMake says, in one line, as it fails."""
+    command = [
+        str(CMAKE),
+        "-S",
+        str(ROOT),
+        "-B",
+        str(build),
+        "-DFETCHCONTENT_FULLY_DISCONNECTED=ON",
+    ]
+    done = subprocess.run(
+        [*command, *options],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode != 0, done.stdout
+    return " ".join(done.stdout.split())
+
+
+def test_without_a_compiler(tmp_path: Path) -> None:
+    said = configure(tmp_path, CXX="/there/is/none")
+    assert "No C++ compiler was found" in said
+    assert "Install g++ 12 or newer" in said
+
+
+@pytest.mark.parametrize(
+    ("library", "problem", "package"),
+    [
+        ("OpenSSL", "OpenSSL 1.1.1 or newer was not found with its headers", "libssl-dev"),
+        ("absl", "Abseil: downloading and building", "libabsl-dev"),
+    ],
+)
+def test_without_a_library(tmp_path: Path, library: str, problem: str, package: str) -> None:
+    said = configure(tmp_path, f"-DCMAKE_DISABLE_FIND_PACKAGE_{library}=ON")
+    assert problem in said
+    assert package in said
+
+
+@pytest.mark.parametrize(
+    ("part", "problem", "advice"),
+    [
+        ("Python", "Python.h was not found", "python3-dev"),
+        ("pybind11", "pybind11 2.13 or newer was not found", "python/requirements.txt"),
+    ],
+)
+def test_without_a_part_of_python(tmp_path: Path, part: str, problem: str, advice: str) -> None:
+    said = configure(
+        tmp_path,
+        "-DTIDEGATE_BUILD_PYTHON=ON",
+        "-DSKBUILD_PROJECT_VERSION_FULL=0",
+        f"-DPython_EXECUTABLE={sys.executable}",
+        f"-DCMAKE_DISABLE_FIND_PACKAGE_{part}=ON",
+    )
+    assert problem in said
+    assert advice in said

@@ -1,0 +1,72 @@
+"""What refusals tell their clients to wait, as services write it, and as strangers do."""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tidegate._outbound.told_wait import told_wait
+
+HTTP_DATE = "Tue, 14 Nov 2023 22:13:20 GMT"
+LATER = "Tue, 14 Nov 2023 22:14:05 GMT"
+
+
+@pytest.mark.parametrize(
+    ("fields", "wait"),
+    [
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "0"}, 0.0),
+        ({"retry-after": " 1.5 "}, 1.5),
+        ({"retry-after": LATER, "date": HTTP_DATE}, 45.0),
+        ({"retry-after": HTTP_DATE, "date": LATER}, 0.0),
+        ({"ratelimit": '"burst";r=0;t=30'}, 30.0),
+        ({"ratelimit": '"second";r=4;t=1, "hour";r=0;t=1800'}, 1800.0),
+        ({"ratelimit": '"second";r=4;t=1, "hour";r=3;t=1800'}, 1800.0),
+        ({"ratelimit": '"a;r=0;t=9,";r=0;t=3'}, 3.0),
+        ({"ratelimit": '"a";r=0;t=3;pk=:c2VjcmV0:'}, 3.0),
+        ({"ratelimit": "default;r=0;t=12"}, 12.0),
+        ({"ratelimit": "limit=100, remaining=0, reset=50"}, 50.0),
+        ({"ratelimit-reset": "20"}, 20.0),
+        # The more precise one goes first, and one that says nothing is passed over.
+        ({"retry-after": "5", "ratelimit": '"a";r=0;t=30'}, 5.0),
+        ({"retry-after": "soon", "ratelimit": '"a";r=0;t=30'}, 30.0),
+        ({}, None),
+        ({"retry-after": ""}, None),
+        ({"retry-after": "-5"}, None),
+        ({"retry-after": "1e9"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "٣"}, None),
+        ({"retry-after": "5, 5"}, None),
+        ({"retry-after": "9" * 500}, None),
+        ({"retry-after": "1" * 100_000}, None),
+        ({"retry-after": "Tue, 99 Nov 99999 22:13:20 GMT"}, None),
+        ({"ratelimit": '"a";r=0'}, None),
+        ({"ratelimit": '"a;r=0;t=3'}, None),
+        ({"ratelimit": '";' * 100_000}, None),
+        ({"ratelimit": '"a";r=0;t=-3'}, None),
+    ],
+)
+def test_what_fields_tell(fields: dict[str, str], wait: float | None) -> None:
+    assert told_wait(fields) == wait
+
+
+def test_a_date_is_compared_with_the_clients_clock_where_the_server_told_no_time() -> None:
+    wait = told_wait({"retry-after": formatdate(time.time() + 3600, usegmt=True)})
+    assert wait is not None
+    assert 3500 < wait < 3700
+
+
+@given(st.sampled_from(["retry-after", "ratelimit", "ratelimit-reset", "date"]), st.text())
+def test_nothing_that_a_stranger_sends_raises(name: str, value: str) -> None:
+    wait = told_wait({name: value, **({"retry-after": LATER} if name == "date" else {})})
+    assert wait is None or wait >= 0
+
+
+@given(st.text(alphabet='"\\;,=rt01 :()?abc', max_size=60))
+def test_no_shape_of_a_list_raises(value: str) -> None:
+    wait = told_wait({"ratelimit": value})
+    assert wait is None or wait >= 0
