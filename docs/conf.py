@@ -32,7 +32,8 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_mock_imports = [
     *("asgiref", "django", "fastapi", "flask", "starlette", "werkzeug"),
-    *("jwt", "limits", "opentelemetry", "prometheus_client", "pytest"),
+    *("anyio", "click", "httpx", "jwt", "limits", "opentelemetry", "prometheus_client"),
+    *("pytest", "requests"),
 ]
 # Types in signatures are names, and not links to pages.
 nitpick_ignore_regex = [(r"py:.*", r".*")]

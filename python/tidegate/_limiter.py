@@ -23,8 +23,7 @@ from tidegate._waiting.slot import Acquired, Slot
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable
-    from typing import Any, Callable, Union
+    from typing import Any, Callable, Union, overload
 
     from typing_extensions import Self, Unpack
 
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from tidegate._limit import LimitLike
     from tidegate._rule_limiter import RuleLimiter
     from tidegate._rules.rule_set import RuleSet
+    from tidegate._rules.source import RuleSource
     from tidegate._rules.tiers import Tiers
     from tidegate._stats import Stats
     from tidegate._storage.options import StorageLike, StorageOptions
@@ -70,16 +70,42 @@ class Limiter(_core.Limiter):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         rules = kwargs.get("rules", args[0] if args else kwargs.get("limit"))
-        if "rules" not in kwargs and not hasattr(rules, "_compiled"):
-            return super().__new__(cls)
-        return _with_rules(*args, **kwargs)
+        if "rules" in kwargs or hasattr(rules, "_compiled") or hasattr(rules, "attach"):
+            return _with_rules(*args, **kwargs)
+        return super().__new__(cls)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self,
+            *,
+            rules: RuleSet | RuleSource,
+            tiers: Tiers | None = None,
+            storage: StorageLike = "memory://",
+            prefix: str = "tg",
+            clock: ClockLike = None,
+            **options: Unpack[StorageOptions],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self,
+            limit: LimitLike | RuleSet | RuleSource,
+            *,
+            tiers: Tiers | None = None,
+            storage: StorageLike = "memory://",
+            algorithm: Algorithm = "token-bucket",
+            prefix: str = "tg",
+            clock: ClockLike = None,
+            **options: Unpack[StorageOptions],
+        ) -> None: ...
 
     @explains_arguments("Limiter", OF_LIMITERS)
-    def __init__(
+    def __init__(  # type: ignore[misc]  # with rules, __new__() makes something else
         self,
-        limit: LimitLike | RuleSet = ...,  # type: ignore[assignment]
+        limit: LimitLike | RuleSet | RuleSource,
         *,
-        rules: RuleSet | None = None,
+        rules: RuleSet | RuleSource | None = None,
         tiers: Tiers | None = None,
         storage: StorageLike = "memory://",
         algorithm: Algorithm = "token-bucket",
@@ -93,9 +119,6 @@ class Limiter(_core.Limiter):
             )
         if rules is not None or tiers is not None:  # else __new__() made something else
             raise ConfigurationError("tiers were given without rules; expected rules= too")
-        given: object = limit
-        if given is ...:
-            raise _without_limit(options)
         limits: Any = limit
         self._limits = distinct(as_limits(limits, algorithm))
         self._storage = open_store(storage, options)
@@ -439,15 +462,6 @@ def _with_rules(*limits: Any, **kwargs: Any) -> RuleLimiter:
 
 # Inherited, they would take a detour with each call.
 Limiter._add_fast_methods(Limiter)
-
-
-def _without_limit(options: Iterable[str]) -> ArgumentTypeError:
-    from tidegate._storage.hints import OF_LIMITERS, OF_LIMITERS_TEXT, unknown_options
-    from tidegate._storage.options import StorageOptions
-
-    unknown = set(options) - set(StorageOptions.__annotations__)
-    given = f" but the unknown option {unknown_options(unknown, OF_LIMITERS)}" if unknown else ""
-    return ArgumentTypeError(f"Limiter() got no limit{given}; expected {OF_LIMITERS_TEXT}")
 
 
 def _loops_for(storage: _core.Store) -> type[AsyncBridge] | None:

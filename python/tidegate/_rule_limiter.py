@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tidegate._clock import ClockLike
     from tidegate._core import Decision, Limit
     from tidegate._rules.rule_set import RuleSet
+    from tidegate._rules.source import RuleSource
     from tidegate._rules.tiers import Tiers
     from tidegate._stats import Stats
     from tidegate._storage.options import StorageLike, StorageOptions
@@ -225,15 +226,20 @@ class TieredRuleLimiter(RuleLimiter):
         return _core.RuleLimiter.peek(self, cost=cost, **self._with_tier(attributes))
 
 
-def limiter_for(rules: RuleSet, **options: Any) -> RuleLimiter:
-    """The limiter of `rules` with the options of a Limiter."""
+def limiter_for(rules: RuleSet | RuleSource, **options: Any) -> RuleLimiter:
+    """The limiter of `rules`, or of a source of rules, with the options of a Limiter."""
     algorithm = options.pop("algorithm", None)
     if algorithm is not None:
         raise ConfigurationError(
             f"algorithm={algorithm!r} was given with rules; expected it in the rules"
         )
+    attach = getattr(rules, "attach", None)
+    now: Any = rules if attach is None else getattr(rules, "current", None)
     kind = RuleLimiter if options.get("tiers") is None else TieredRuleLimiter
-    return kind(rules, **options)
+    limiter = kind(now, **options)
+    if attach is not None:
+        attach(limiter)
+    return limiter
 
 
 # Inherited, they would take a detour with each call.

@@ -17,9 +17,11 @@ except ModuleNotFoundError:
         "tidegate.rules needs the package pydantic; expected `pip install 'tidegate[rules]'`"
     ) from None
 
+from tidegate._rules.file import RuleFile
 from tidegate._rules.model import Cost, Default, ListEntry, Override, Rule
 from tidegate._rules.problems import Problem, RulesError
 from tidegate._rules.rule_set import RuleSet
+from tidegate._rules.source import RuleSource
 from tidegate._rules.tiers import Tiers
 
 __all__ = [
@@ -29,7 +31,9 @@ __all__ = [
     "Override",
     "Problem",
     "Rule",
+    "RuleFile",
     "RuleSet",
+    "RuleSource",
     "RulesError",
     "Tiers",
 ]

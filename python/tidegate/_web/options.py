@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tidegate._limit import LimitLike
     from tidegate._rule_limiter import RuleLimiter
     from tidegate._rules.rule_set import RuleSet
+    from tidegate._rules.source import RuleSource
     from tidegate._rules.tiers import Tiers
     from tidegate.types import Algorithm
 
@@ -74,7 +75,7 @@ class MiddlewareOptions(RequestOptions, total=False):
     """The options of the WSGI middleware."""
 
     limiter: Limiter | RuleLimiter | None
-    rules: RuleSet | None
+    rules: RuleSet | RuleSource | None
     tiers: Tiers | None
     attributes: Mapping[str, Callable[[Any], Any]] | None
     exempt_methods: Iterable[str]

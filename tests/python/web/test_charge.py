@@ -5,26 +5,10 @@ from __future__ import annotations
 import pytest
 import tidegate as tg
 from tidegate._web.charge import outstanding
-from tidegate._web.execution import BLOCKING, Blocking
+from tidegate._web.execution import BLOCKING
 from tidegate._web.request_limiter import RequestLimiter
 
 START_NS = 1_700_000_000 * 10**9
-
-
-class Crowded(Blocking):
-    """Others charge units between a look and the charge that follows it."""
-
-    def __init__(self, *others: int) -> None:
-        self.others = list(others)
-        self.looks = 0
-
-    async def peek(self, limiter, key, cost=1):
-        found = limiter.peek(key, cost)
-        self.looks += 1
-        if self.others:
-            units = self.others.pop(0)
-            assert units == 0 or limiter.hit(key, units).allowed
-        return found
 
 
 def charge_of(limit="10/minute", cost=1, clock=None):
@@ -45,53 +29,14 @@ def left(limiter):
 @pytest.mark.parametrize("algorithm", ["token-bucket", "fixed-window", "sliding-log"])
 def test_all_that_is_left_is_charged_and_no_more(more, remaining, algorithm):
     charge, limiter = charge_of(tg.Limit("10/minute", algorithm=algorithm))
-    told = BLOCKING.run(charge.charge_more(more, BLOCKING))
+    told = BLOCKING.run(BLOCKING.charge_up_to(limiter, charge.key, more))
     assert told.allowed
     assert told.remaining == left(limiter) == remaining
 
 
-@pytest.mark.parametrize(
-    ("more", "others", "remaining", "looks"),
-    [
-        (5, [3], 1, 1),  # there is still enough
-        (5, [4], 0, 1),
-        (5, [5], 0, 2),  # one too few: all four that are left
-        (5, [7], 0, 2),
-        (5, [9], 0, 1),  # nothing is left
-        (9, [2, 2, 2], 0, 4),
-        (9, [2, 2, 2, 1], 2, 4),  # others came in at each look, so that it gives up
-    ],
-)
-def test_others_that_come_in_between_are_charged_first(more, others, remaining, looks):
-    charge, limiter = charge_of()
-    crowded = Crowded(*others)
-    told = crowded.run(charge.charge_more(more, crowded))
-    assert told.allowed
-    assert (left(limiter), crowded.looks) == (remaining, looks)
-
-
-@pytest.mark.parametrize("at", ["peek", "hit"])
-def test_a_refusal_lowers_the_charge_whatever_it_says_is_left(at):
-    charge, limiter = charge_of()
-    refused = tg.Limiter("100/minute").hit("k", 101)
-    assert (refused.allowed, refused.remaining) == (False, 100)
-
-    class Refusing(Blocking):
-        refusals = 1
-
-        async def ask(self, limiter, key, cost):
-            self.refusals -= 1
-            return refused if self.refusals >= 0 else getattr(limiter, at)(key, cost)
-
-    refusing = Refusing()
-    setattr(refusing, at, refusing.ask)
-    assert refusing.run(charge.charge_more(5, refusing)).allowed
-    assert left(limiter) == 10 - 1 - 4
-
-
 def test_where_nothing_is_left_nothing_is_charged():
     charge, limiter = charge_of(cost=10)
-    told = BLOCKING.run(charge.charge_more(1, BLOCKING))
+    told = BLOCKING.run(BLOCKING.charge_up_to(limiter, charge.key, 1))
     assert (told.allowed, told.remaining, left(limiter)) == (True, 0, 0)
     assert limiter.stats().denied == 0
 

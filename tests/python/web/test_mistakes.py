@@ -181,16 +181,22 @@ def test_a_decorator_as_a_dependency():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: tg.Limiter(limt="5/minute"), r"Limiter\(\) got no limit but .* limt \(here it is"),
-        (lambda: tg.Limiter(), r"Limiter\(\) got no limit; expected limit="),
-        (lambda: tg.Limiter(storage="memory://"), r"Limiter\(\) got no limit; expected"),
+        (
+            lambda: tg.Limiter(limt="5/minute"),
+            r"Limiter\(\) was called without limit and .* limt \(here it is",
+        ),
+        (lambda: tg.Limiter(), r"Limiter\(\) was called without limit; expected"),
+        (
+            lambda: tg.Limiter(storage="memory://"),
+            r"Limiter\(\) was called without limit; expected",
+        ),
         (lambda: tg.Limit("5/minute", alogrithm="gcra"), r"alogrithm \(here it is algorithm=\)"),
         (lambda: tg.Limit("5/minute", burts=5), r"burts \(here it is burst=\); expected limit="),
         (lambda: tg.Limit(limt="5/minute"), r"limt \(here it is limit=\)"),
         (lambda: tg.Limit("5/minute", colour=5), r"option colour; expected limit=, period="),
-        (lambda: tg.rate_limit(limt="5/minute"), r"rate_limit\(\) got .* limt \(here it is"),
-        (lambda: tg.rate_limit(), r"rate_limit\(\) got no limit; expected one such as"),
-        (lambda: tg.rate_limit(key=str), r"rate_limit\(\) got no limit"),
+        (lambda: tg.rate_limit(limt="5/minute"), r"rate_limit\(\) was called .* limt \(here it is"),
+        (lambda: tg.rate_limit(), r"rate_limit\(\) was called without limit; expected"),
+        (lambda: tg.rate_limit(key=str), r"rate_limit\(\) was called without limit"),
     ],
 )
 def test_a_limit_by_another_name_is_told(call, message):
@@ -200,11 +206,13 @@ def test_a_limit_by_another_name_is_told(call, message):
 
 def test_a_limit_of_a_dependency_by_another_name_is_told():
     for kind in (tidegate.fastapi.RateLimit, tidegate.fastapi.DefaultRateLimit):
-        with pytest.raises(tg.ConfigurationError, match=rf"{kind.__name__}\(\) got .* limt \(here"):
+        with pytest.raises(
+            tg.ConfigurationError, match=rf"{kind.__name__}\(\) was called .* limt \(here"
+        ):
             kind(limt="5/minute")
 
 
 def test_a_limit_of_flasks_views_by_another_name_is_told():
     limiter = tidegate.flask.RateLimit(flask.Flask("service"))
-    with pytest.raises(tg.ConfigurationError, match=r"limit\(\) got .* limt \(here it is"):
+    with pytest.raises(tg.ConfigurationError, match=r"limit\(\) was called .* limt \(here it is"):
         limiter.limit(limt="5/minute")

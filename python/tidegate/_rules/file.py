@@ -1,0 +1,75 @@
+"""Rules from a file that may change while they are in force."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidegate._errors import ConfigurationError
+from tidegate._rules.document import read_file
+from tidegate._rules.source import RuleSource
+
+if TYPE_CHECKING:
+    import threading
+
+    from tidegate._rules.document import Document
+
+__all__ = ["RuleFile"]
+
+# What tells two versions of a file apart. That of a link is that of the file it leads to, so
+# the swap of a link, as Kubernetes mounts ConfigMaps, is a new version.
+Stamp = tuple[int, int, int, int]
+
+
+class RuleFile(RuleSource):
+    """The rules of a file, which is looked at again every `interval` seconds.
+
+        limiter = Limiter(rules=RuleFile("rules.yaml"))
+
+    A new version is read once the file has stayed the same for one interval: a file that is being
+    written may look like rules too. It may be replaced, written in place, or be a link to
+    another file. A version that is not valid is logged and counted, and the rules before it stay
+    in force; so they do while the file is missing. Raises RulesError at construction for rules that
+    are not valid, and OSError for a file that cannot be read.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        interval: float = 0.5,
+        cache: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if not isinstance(interval, (int, float)) or isinstance(interval, bool) or interval <= 0:
+            raise ConfigurationError(f"the interval is {interval!r}; expected seconds above 0")
+        self._path = Path(path)
+        self._read_stamp: Stamp | None = None
+        super().__init__(interval=interval, cache=cache)
+
+    def _read(self) -> Document | None:
+        stamp = self._stamp()
+        if stamp == self._read_stamp:
+            return None
+        before, self._read_stamp = self._read_stamp, stamp
+        try:
+            # Where it changes meanwhile, the next look reads it again.
+            return read_file(self._path)
+        except OSError:
+            self._read_stamp = before
+            raise
+
+    def _wait(self, stop: threading.Event) -> None:
+        before: Stamp | None = None
+        while not stop.wait(self._interval):
+            now = self._stamp()
+            if now != self._read_stamp and now == before:
+                return
+            before = now
+
+    def _stamp(self) -> Stamp:
+        status = self._path.stat()
+        return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+
+    def __repr__(self) -> str:
+        return f"RuleFile({str(self._path)!r})"
