@@ -100,8 +100,9 @@ class Limiter(_core.Limiter):
             **options: Unpack[StorageOptions],
         ) -> None: ...
 
-    @explains_arguments("Limiter", OF_LIMITERS)
-    def __init__(  # type: ignore[misc]  # with rules, __new__() makes something else
+    # With rules, __new__() makes something else.
+    @explains_arguments("Limiter", OF_LIMITERS)  # type: ignore[misc]
+    def __init__(
         self,
         limit: LimitLike | RuleSet | RuleSource,
         *,
