@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Union
 
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError, ConfigurationError, LimiterClosedError
 from tidegate._limiter import Limiter
-from tidegate._web.registry import registered_limiters
+from tidegate._rule_limiter import RuleLimiter
+from tidegate._web.registry import registered_limiters, registered_rule_limiters
 
 if TYPE_CHECKING:
     from tidegate._stats import Stats
@@ -22,6 +23,9 @@ __all__ = [
     "Sources",
     "StoreReading",
 ]
+
+AnyLimiter = Union[Limiter, RuleLimiter]
+_LIMITERS = (Limiter, RuleLimiter)
 
 # The bounds of histograms: from what a decision in memory takes to beyond the deadline of
 # any store.
@@ -38,7 +42,9 @@ class LimiterReading(NamedTuple):
     allowed: int
     denied: int
     refused: dict[str, int]
-    """Refusals by the name of the limit that refused."""
+    """Refusals by the name of the limit, or the id of the rule, that refused."""
+    refused_in_shadow: dict[str, int]
+    """What limits and rules in shadow would have refused, likewise."""
 
 
 class StoreReading(NamedTuple):
@@ -56,12 +62,12 @@ class Readings(NamedTuple):
 class Sources:
     """The limiters that are read: those given with their names, else all that guard requests.
 
-    What is given is a Limiter, or has one as its `limiter`, as middleware and dependencies
-    do. Raises ConfigurationError for anything else. Thread-safe.
+    What is given is a Limiter, also one with rules, or has one as its `limiter`, as middleware
+    and dependencies do. Raises ConfigurationError for anything else. Thread-safe.
     """
 
     def __init__(self, limiters: Mapping[str, Any] | None = None) -> None:
-        self._names: dict[Limiter, str] | None = None
+        self._names: dict[AnyLimiter, str] | None = None
         if limiters is None:
             return
         if not isinstance(limiters, Mapping):
@@ -73,35 +79,37 @@ class Sources:
         for name, given in limiters.items():
             if not isinstance(name, str) or not name:
                 raise ConfigurationError(f"a limiter is called {name!r}; expected a non-empty str")
-            limiter = given if isinstance(given, Limiter) else getattr(given, "limiter", None)
-            if not isinstance(limiter, Limiter):
+            limiter = given if isinstance(given, _LIMITERS) else getattr(given, "limiter", None)
+            if not isinstance(limiter, _LIMITERS):
                 raise ArgumentTypeError(
                     f"the limiter {name!r} is of type {type(given).__name__}; expected a "
                     "tidegate.Limiter, a middleware, or a dependency"
                 )
             self._names[limiter] = name
 
-    def name_of(self, limiter: Limiter) -> str | None:
+    def name_of(self, limiter: AnyLimiter) -> str | None:
         """The name it goes by; None where it is not read."""
         return limiter._prefix if self._names is None else self._names.get(limiter)
 
     def read(self) -> Readings:
         """The counters as they are now. Closed limiters are left out."""
-        named = (
-            [(limiter._prefix, limiter) for limiter in registered_limiters()]
-            if self._names is None
-            else [(name, limiter) for limiter, name in self._names.items()]
-        )
+        named: list[tuple[str, AnyLimiter]] = []
+        if self._names is None:
+            named += [(limiter._prefix, limiter) for limiter in registered_limiters()]
+            named += [(limiter._prefix, limiter) for limiter in registered_rule_limiters()]
+        else:
+            named += [(name, limiter) for limiter, name in self._names.items()]
         named.sort(key=lambda each: (each[0], repr(each[1])))
         limiters: dict[str, LimiterReading] = {}
         stores: dict[_core.Store, StoreReading] = {}
         kinds: dict[str, int] = {}
         for name, limiter in named:
             try:
-                stats, refused = limiter.stats(), limiter._refused()
+                stats = limiter.stats()
+                counts = _by_rule(limiter)
             except LimiterClosedError:
                 continue
-            limiters[name] = _added(limiters.get(name), name, limiter, stats, refused)
+            limiters[name] = _added(limiters.get(name), name, stats, counts)
             if limiter.storage not in stores:
                 kind = limiter.storage.name
                 kinds[kind] = number = kinds.get(kind, 0) + 1
@@ -110,14 +118,35 @@ class Sources:
         return Readings(list(limiters.values()), list(stores.values()))
 
 
+# Rules beyond these share one label, so that a large set does not make as many time series.
+_MOST_RULES = 200
+_OTHER_RULES = "other"
+
+
+def _by_rule(limiter: AnyLimiter) -> Iterator[tuple[str, int, int]]:
+    """For each limit or rule its name, its refusals, and those in shadow."""
+    if isinstance(limiter, Limiter):
+        names = [limit.name for limit in limiter.limits]
+        return zip(names, limiter._refused(), limiter._refused_in_shadow())
+    return (
+        (rule if number < _MOST_RULES else _OTHER_RULES, stats.refused, stats.refused_in_shadow)
+        for number, (rule, stats) in enumerate(limiter.rule_stats().items())
+    )
+
+
 def _added(
-    before: LimiterReading | None, name: str, limiter: Limiter, stats: Stats, refused: list[int]
+    before: LimiterReading | None,
+    name: str,
+    stats: Stats,
+    counts: Iterable[tuple[str, int, int]],
 ) -> LimiterReading:
-    by_rule = {} if before is None else dict(before.refused)
-    for limit, count in zip(limiter.limits, refused):
-        by_rule[limit.name] = by_rule.get(limit.name, 0) + count
-    allowed, denied = (0, 0) if before is None else (before.allowed, before.denied)
-    return LimiterReading(name, allowed + stats.allowed, denied + stats.denied, by_rule)
+    before = before or LimiterReading(name, 0, 0, {}, {})
+    refused, in_shadow = dict(before.refused), dict(before.refused_in_shadow)
+    for rule, refusals, shadows in counts:
+        refused[rule] = refused.get(rule, 0) + refusals
+        in_shadow[rule] = in_shadow.get(rule, 0) + shadows
+    allowed, denied = before.allowed + stats.allowed, before.denied + stats.denied
+    return LimiterReading(name, allowed, denied, refused, in_shadow)
 
 
 Sample = tuple[tuple[str, ...], int]
@@ -145,6 +174,13 @@ def _refused(readings: Readings) -> Iterator[Sample]:
     for each in readings.limiters:
         for rule, count in each.refused.items():
             yield (each.name, rule), count
+
+
+def _refused_in_shadow(readings: Readings) -> Iterator[Sample]:
+    for each in readings.limiters:
+        for rule, count in each.refused_in_shadow.items():
+            if count:
+                yield (each.name, rule), count
 
 
 def _of_store(
@@ -175,6 +211,15 @@ METRICS = (
         "Refusals, by the limit that refused.",
         ("limiter", "rule"),
         _refused,
+    ),
+    Metric(
+        "refused_in_shadow",
+        "refused_in_shadow",
+        "{decision}",
+        True,
+        "What limits in shadow would have refused.",
+        ("limiter", "rule"),
+        _refused_in_shadow,
     ),
     _of_store(
         "degraded",

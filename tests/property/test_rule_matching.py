@@ -35,6 +35,7 @@ RULE = st.fixed_dictionaries(
         "methods": st.lists(st.sampled_from(["GET", "post"]), min_size=1, max_size=2),
         "networks": st.lists(NETWORKS, min_size=1, max_size=2),
         "when": st.dictionaries(st.sampled_from(["region", "app"]), st.sampled_from(["x", "y"])),
+        "counts": st.sampled_from(["cost", "requests"]),
         "replaces": st.lists(st.sampled_from(["r0", "r1"]), max_size=1),
     },
 )

@@ -103,12 +103,12 @@ def names_of(rule: dict[str, Any]) -> list[str]:
 def applying(document: dict[str, Any], request: dict[str, str]) -> set[str]:
     """The ids of the rules that apply."""
     tiers = list(document.get("tiers", []))
-    best: dict[frozenset[str], tuple[Any, str]] = {}
+    best: dict[tuple[frozenset[str], str], tuple[Any, str]] = {}
     for rule in document["rules"]:
         found = list(ranks(rule, request, tiers, document.get("default_tier")))
         if not found:
             continue
-        dimension = frozenset(names_of(rule))
+        dimension = frozenset(names_of(rule)), rule.get("counts", "cost")
         candidate = (max(found), rule["id"])
         if dimension not in best or candidate[0] > best[dimension][0]:
             best[dimension] = candidate

@@ -7,8 +7,8 @@
 //   std::shared_ptr<const RuleSet> rules = RuleSet::Compile(std::move(spec), &problems);
 //
 // A request is a set of attributes: its endpoint, method, tier, ip, and any others that the
-// service names. Rules that count by the same attributes are one dimension: of those that apply
-// to a request, the most specific one wins. Rules of different dimensions all apply. The time to
+// service names. Rules that count the same (costs, or requests) by the same attributes are one
+// dimension: of those that apply to a request, the most specific one wins. Rules of different dimensions all apply. The time to
 // match does not grow with the number of rules.
 #ifndef TIDEGATE_RULE_SET_H_
 #define TIDEGATE_RULE_SET_H_

@@ -447,6 +447,8 @@ void RuleCompiler::ReadRules() {
     // The order in which a rule names its attributes is that of its keys alone.
     absl::InlinedVector<uint32_t, 2> by = set_->by_[i];
     std::sort(by.begin(), by.end());
+    // Counts of requests and of costs go beside each other.
+    if (rule.counts_requests) by.push_back(UINT32_MAX);
     const auto at = std::find(dimensions.begin(), dimensions.end(), by);
     const auto dimension = static_cast<uint32_t>(at - dimensions.begin());
     if (at == dimensions.end()) dimensions.push_back(by);

@@ -281,7 +281,8 @@ std::string RuleSet::WhoInstead(uint32_t rule, const Matched& matched) const {
     }
   }
   for (const Applied& other : matched.rules) {
-    if (by_[other.rule] == by_[rule]) {
+    if (by_[other.rule] == by_[rule] &&
+        rules_[other.rule].counts_requests == rules_[rule].counts_requests) {
       return absl::StrCat("the rule '", rules_[other.rule].id,
                           "' is more specific and counts by the same attributes");
     }

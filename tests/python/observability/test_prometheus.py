@@ -138,6 +138,7 @@ def test_names_and_types():
     assert {name: family.type for name, family in families.items()} == {
         "tidegate_decisions": "counter",
         "tidegate_refused": "counter",
+        "tidegate_refused_in_shadow": "counter",
         "tidegate_degraded": "counter",
         "tidegate_errors": "counter",
         "tidegate_script_errors": "counter",

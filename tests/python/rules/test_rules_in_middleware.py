@@ -238,3 +238,36 @@ def test_wsgi_middleware_decides_by_rules() -> None:
 def test_mistakes_say_what_was_given_and_what_is_expected(options: Any, message: str) -> None:
     with pytest.raises(tg.ConfigurationError, match=message):
         asgi.RateLimitMiddleware(hello, **options)
+
+
+def test_metrics_have_refusals_by_rule_and_those_in_shadow_apart() -> None:
+    from prometheus_client import CollectorRegistry
+    from tidegate.prometheus import RateLimitCollector
+
+    document = {
+        "rules": [
+            {"id": "user", "by": "user", "limit": "1/minute"},
+            {"id": "trial", "by": "ip", "limit": "1/minute", "shadow": True},
+            *({"id": f"r{i}", "by": f"a{i}", "limit": "1/minute"} for i in range(300)),
+        ]
+    }
+    app = middleware(document)
+    for user in ("1", "1", "2"):
+        get(app, x_user=user)
+    registry = CollectorRegistry()
+    registry.register(RateLimitCollector({"api": app}))
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"tidegate_{name}_total", {"limiter": "api", **labels})
+
+    assert value("refused", rule="user") == 1
+    assert value("refused_in_shadow", rule="trial") == 2
+    assert value("decisions", outcome="allowed") == 2
+    rules = [
+        sample.labels["rule"]
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == "tidegate_refused_total"
+    ]
+    assert len(rules) == 201
+    assert "other" in rules
