@@ -228,7 +228,8 @@ class _Compiler:
         self.document = document
         self.rules = rules
         self.problems: list[Any] = []
-        self._known: dict[tuple[str, str, bool], _core.Limit | None] = {}
+        # By text, algorithm and shadow: the limit, or why it is none.
+        self._known: dict[tuple[str, str, bool], _core.Limit | str] = {}
 
     def limit(
         self, where: tuple[str | int, ...], text: str, algorithm: str, shadow: bool
@@ -238,9 +239,12 @@ class _Compiler:
             try:
                 self._known[key] = _core.Limit(text, algorithm=algorithm, shadow=shadow)
             except ConfigurationError as error:
-                self._known[key] = None
-                self.problems.append(self.document.problem(where, str(error)))
-        return self._known[key]
+                self._known[key] = str(error)
+        known = self._known[key]
+        if isinstance(known, str):
+            self.problems.append(self.document.problem(where, known))
+            return None
+        return known
 
     def limits(
         self, where: tuple[str | int, ...], given: str | list[str], algorithm: str, shadow: bool

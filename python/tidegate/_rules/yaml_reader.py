@@ -18,8 +18,11 @@ _PLAIN = {"str", "int", "float", "bool", "null", "timestamp", "seq", "map"}
 Lines = dict["tuple[str | int, ...]", int]
 
 
-def read_yaml(text: str, source: str) -> tuple[Any, Lines]:
-    """The data of a YAML text and the line of each of its fields. Raises RulesError."""
+def read_yaml(text: str, source: str, *, keep_texts: bool = False) -> tuple[Any, Lines]:
+    """The data of a YAML text and the line of each of its fields. Raises RulesError.
+
+    With `keep_texts`, `007`, `yes` and the like are texts as they are written.
+    """
     try:
         import yaml
     except ModuleNotFoundError:
@@ -27,7 +30,7 @@ def read_yaml(text: str, source: str) -> tuple[Any, Lines]:
             "YAML needs the package PyYAML; expected `pip install 'tidegate[rules]'`"
         ) from None
     try:
-        reader = _Reader(yaml, text, source)
+        reader = _Reader(yaml, text, source, keep_texts)
     except UnicodeEncodeError as error:
         line = text.count("\n", 0, error.start) + 1
         raise problem_at(
@@ -54,10 +57,11 @@ class _Reader:
     The loader composes nodes by recursion without a bound.
     """
 
-    def __init__(self, yaml: Any, text: str, source: str) -> None:
+    def __init__(self, yaml: Any, text: str, source: str, keep_texts: bool) -> None:
         self.yaml = yaml
         self.loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
         self.source = source
+        self.keep_texts = keep_texts
         self.lines: Lines = {}
         self.values = 0
         self.aliased = 0
@@ -128,7 +132,7 @@ class _Reader:
         if tag is None or tag == "!":
             tag = loader.resolve(yaml.ScalarNode, event.value, event.implicit)
         self.check_tag(event, tag)
-        if tag == f"{_TAG}str":
+        if tag == f"{_TAG}str" or (self.keep_texts and tag != f"{_TAG}null"):
             return event.value
         node = yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
         try:
