@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import tidegate as tg
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tidegate._cli.main import main
 from tidegate.rules import RuleSet
 
@@ -167,6 +169,8 @@ def test_explain_shows_what_the_service_has_counted(file: Any, tmp_path: Path, c
         (["--storage", "memory://"], "no other process can see"),
         (["--storage", "shm://no-such-one"], "there is no shared memory 'no-such-one'"),
         (["--cost", "0"], "cost"),
+        (["--attribute", "self=1"], "the attribute is named 'self'; expected a name such as"),
+        (["--attribute", "a b=1"], "the attribute is named 'a b'; expected a name such as"),
     ],
 )
 def test_explain_refuses_what_it_does_not_understand(
@@ -313,7 +317,7 @@ def test_cases_that_do_not_hold_print_what_was_expected_and_what_came(
         ),
         (
             "cases:\n- requests:\n  - {expect: allowed, times: 0}\n",
-            ".times: is 0; expected a whole number from 1 up",
+            ".times: is 0; expected a whole number from 1 to 1000000",
         ),
         (
             "cases:\n- requests:\n  - {expect: allowed, after: .inf}\n",
@@ -322,6 +326,10 @@ def test_cases_that_do_not_hold_print_what_was_expected_and_what_came(
         (
             "cases:\n- requests:\n  - {expect: allowed, user: [1]}\n",
             ".user: is [1]; expected a text",
+        ),
+        (
+            "cases:\n- requests:\n  - {expect: allowed, decision: x}\n",
+            ".decision: is no attribute; expected a name such as user",
         ),
     ],
 )
@@ -339,3 +347,26 @@ def test_a_case_begins_at_its_own_time(file: Any, capsys: Any) -> None:
         f"  - {request}2, after: 86400}}\n"
     )
     assert run(capsys, "test", file(rules), file(cases, "cases.yaml"))[0] == 0
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=8,
+)
+REQUEST = st.dictionaries(
+    st.sampled_from(
+        ["user", "expect", "rule", "limit", "remaining", "times", "cost", "after", "self", "x-y"]
+    ),
+    ANY | st.sampled_from(["allowed", "refused", 1, 5]),
+    max_size=5,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.sampled_from(["name", "start", "requests"]), ANY | st.lists(REQUEST)))
+def test_any_cases_are_run_or_refused(tmp_path: Path, case: Any) -> None:
+    (tmp_path / "rules.yaml").write_text(RULES)
+    (tmp_path / "cases.json").write_text(json.dumps({"cases": [case]}))
+    arguments = ["test", str(tmp_path / "rules.yaml"), str(tmp_path / "cases.json")]
+    assert main(["rules", *arguments]) in (0, 1, 2)

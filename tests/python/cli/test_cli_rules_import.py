@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tidegate as tg
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tidegate._cli.main import main
 from tidegate.rules import RuleSet
 
@@ -163,9 +166,11 @@ def test_what_does_not_carry_over_is_listed(imported: Any) -> None:
     assert notes[:-2] == [
         ":3: descriptors[0]: the value 'foo*' stands for all that begin so, which no condition "
         "does; left out, with all that is nested in it",
+        ":3: descriptors[0]: requests with a=foo* that none of its descriptors meets have no limit "
+        "in Envoy; here those below 'a' apply to them",
         ":8: descriptors[1].detailed_metric: is left out: metrics are by rule",
         ":6: descriptors[1]: requests with a=b that none of its descriptors meets have no limit in "
-        "Envoy; here those of 'a' apply to them",
+        "Envoy; here those below 'a' apply to them",
         ":13: descriptors[2].descriptors[0].quota_mode: is left out: the rule refuses, unless in "
         "shadow",
         ":16: descriptors[3].descriptors[0].share_threshold: all values of a count together, apart "
@@ -198,6 +203,8 @@ def test_rules_that_are_not_accepted_are_written_and_refused(tmp_path: Path, cap
         ("domain: d\ndescriptors: 3\n", ":2: descriptors: is '3'; expected a list"),
         ("domain: d\ndescriptors:\n- 3\n", ":3: descriptors[0]: is '3'; expected a mapping with a"),
         ("domain: d\ndescriptors:\n- {key: a, ky: b}\n", "descriptors[0].ky: is no field"),
+        ("domain: d\ndescriptors:\n- key: ''\n", "descriptors[0]: is {'key': ''}; expected a"),
+        ("domain: d\ndescriptors:\n- {key: a, value: [1]}\n", "].value: is no text; expected one"),
         ("domain: d\ndescriptors:\n- key: a\n- key: a\n", ":4: descriptors[1]: has the key and"),
         (
             "domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    unit: year2\n",
@@ -220,3 +227,31 @@ def test_files_that_are_none_of_envoys(
     path.write_text(text)
     assert main(["rules", "import", str(path)]) == 2
     assert message in capsys.readouterr().err
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 9) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+LIMIT = st.fixed_dictionaries(
+    {"unit": st.sampled_from(["second", "day"]) | ANY, "requests_per_unit": st.just(5) | ANY},
+    optional={"name": st.sampled_from(["a", "b"]) | ANY, "unlimited": ANY, "replaces": ANY}
+    | {"unit_multiplier": ANY},
+)
+
+
+def _descriptor(inner: Any) -> Any:
+    return st.fixed_dictionaries(
+        {"key": st.sampled_from(["a", "b", "remote_address", "x-y"]) | ANY},
+        optional={"value": st.sampled_from(["1", "f*"]) | ANY, "rate_limit": LIMIT | ANY}
+        | {"shadow_mode": ANY, "share_threshold": ANY, "descriptors": st.lists(inner, max_size=2)},
+    )
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(_descriptor(_descriptor(ANY)) | ANY, max_size=3) | ANY)
+def test_any_descriptors_are_imported_or_refused(tmp_path: Path, descriptors: Any) -> None:
+    path = tmp_path / "envoy.json"
+    path.write_text(json.dumps({"domain": "d", "descriptors": descriptors}))
+    assert main(["rules", "import", str(path)]) in (0, 1, 2)

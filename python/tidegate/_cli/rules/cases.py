@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,13 +32,14 @@ __all__ = ["run_cases"]
 # What is said of a request, and what each has to be; all else are its attributes.
 _NUMBERS = {
     "cost": "a whole number from 1 up",
-    "times": "a whole number from 1 up",
+    "times": "a whole number from 1 to 1000000",
     "after": "a number of seconds from 0 up",
     "limit": "a whole number from 0 up",
     "remaining": "a whole number from 0 up",
     "retry_after": "a number of seconds from 0 up",
 }
 _WHOLE = {"cost": 1, "times": 1, "limit": 0, "remaining": 0}
+_MOST_TIMES = 1_000_000
 _EXPECTED = ("expect", "rule", "limit", "remaining", "retry_after")
 # Waits are rounded up to whole nanoseconds or microseconds.
 _NEAR = 0.001
@@ -165,9 +167,10 @@ class _Reader:
         if not isinstance(request, dict):
             self.problem(where, f"is {request!r:.80}; expected a mapping of attributes")
             return _Request(where, {}, 1, 1, 0.0, {})
+        from tidegate._rules.model import NAME, RESERVED
+
         attributes = {}
         numbers: dict[str, Any] = {}
-        expected = {}
         for name, value in request.items():
             if name in _NUMBERS:
                 if not _is_number(name, value):
@@ -180,6 +183,8 @@ class _Reader:
             elif name == "rule":
                 if value is not None and not isinstance(value, str):
                     self.problem((*where, name), f"is {value!r:.80}; expected the id of a rule")
+            elif not re.fullmatch(NAME, name) or name in RESERVED:
+                self.problem((*where, name), "is no attribute; expected a name such as user")
             elif isinstance(value, (str, int)):
                 text = str(value)
                 attributes[name] = text.lower() if isinstance(value, bool) else text
@@ -202,5 +207,6 @@ def _is_number(name: str, value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     if name in _WHOLE:
-        return isinstance(value, int) and value >= _WHOLE[name]
+        most = _MOST_TIMES if name == "times" else value
+        return isinstance(value, int) and _WHOLE[name] <= value <= most
     return value >= 0 and (name == "retry_after" or math.isfinite(value))

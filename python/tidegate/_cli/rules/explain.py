@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
 
 from tidegate._cli.explain import span
 from tidegate._cli.key import check_visible
+from tidegate._errors import ConfigurationError
 from tidegate._rule_limiter import limiter_for
 from tidegate._rules.rule_set import RuleSet
 
@@ -23,7 +25,14 @@ def explain(
     file: str, attributes: dict[str, str], *, cost: int, storage: str | None, prefix: str
 ) -> int:
     """Prints each rule as the request sees it, and what comes out. Charges nothing."""
+    from tidegate._rules.model import NAME, RESERVED
+
     rules = RuleSet.load(file)
+    for name in attributes:
+        if not re.fullmatch(NAME, name) or name in RESERVED:
+            raise ConfigurationError(
+                f"the attribute is named {name!r:.80}; expected a name such as api_key"
+            )
     if storage is not None:
         check_visible(storage)
     limiter = limiter_for(rules, storage=storage or "memory://", prefix=prefix)

@@ -88,6 +88,9 @@ class Imported:
         self._replaces: list[tuple[Any, dict[str, Any], list[str]]] = []
         self._orders: dict[frozenset[str], tuple[list[str], str]] = {}
         self._keys: dict[str, str] = {}
+        self._renamed: set[str] = set()
+        # Of each id how often it was wanted.
+        self._ids: dict[str, int] = {}
 
     @property
     def data(self) -> dict[str, Any]:
@@ -96,7 +99,7 @@ class Imported:
 
     def read(self) -> None:
         data = self._document.data
-        if not isinstance(data, dict) or not data.get("domain"):
+        if not isinstance(data, dict) or not _is_text(data.get("domain")):
             raise RulesError(
                 [self._document.problem((), "has no domain; expected a domain and descriptors")]
             )
@@ -140,33 +143,44 @@ class Imported:
         seen = set()
         for i, descriptor in enumerate(descriptors):
             place = (*where, i)
-            if not isinstance(descriptor, dict) or not isinstance(descriptor.get("key"), str):
+            if not isinstance(descriptor, dict) or not _is_text(descriptor.get("key")):
                 raise self._refused(place, f"is {descriptor!r:.80}; expected a mapping with a key")
             self._refuse_unknown(place, descriptor, _OF_DESCRIPTOR)
+            if isinstance(descriptor.get("value"), (dict, list)):
+                raise self._refused((*place, "value"), "is no text; expected one")
             both = (descriptor["key"], descriptor.get("value"))
             if both in seen:
                 raise self._refused(place, "has the key and value of another; expected it once")
             seen.add(both)
         for i, descriptor in enumerate(descriptors):
-            self._descriptor((*where, i), descriptor, path)
+            same_key = [d for d in descriptors if d["key"] == descriptor["key"]]
+            is_default_limited = any(
+                d.get("value") is None and d.get("rate_limit") is not None for d in same_key
+            )
+            self._descriptor((*where, i), descriptor, path, is_default_limited)
             self._note_hidden((*where, i), descriptor, descriptors)
 
     def _note_hidden(self, where: Any, descriptor: Any, siblings: list[Any]) -> None:
         """Envoy does not go back from a value to the descriptor of any value."""
-        if descriptor.get("value") is None or not descriptor.get("descriptors"):
+        if descriptor.get("value") is None:
             return
+        caught = {child["key"] for child in _children(descriptor) if child.get("value") is None}
         for other in siblings:
-            if other["key"] == descriptor["key"] and other.get("value") is None:
-                if other.get("descriptors"):
-                    self._note(
-                        where,
-                        f"requests with {_told(descriptor)} that none of its descriptors meets "
-                        f"have no limit in Envoy; here those of {other['key']!r} apply to them",
-                    )
-                return
+            if other["key"] != descriptor["key"] or other.get("value") is not None:
+                continue
+            if {child["key"] for child in _children(other)} - caught:
+                self._note(
+                    where,
+                    f"requests with {_told(descriptor)} that none of its descriptors meets have no "
+                    f"limit in Envoy; here those below {other['key']!r} apply to them",
+                )
 
     def _descriptor(
-        self, where: Any, descriptor: dict[str, Any], path: list[dict[str, Any]]
+        self,
+        where: Any,
+        descriptor: dict[str, Any],
+        path: list[dict[str, Any]],
+        is_default_limited: bool,
     ) -> None:
         value = descriptor.get("value")
         if isinstance(value, str) and value.endswith("*") and not self._is_endpoint(descriptor):
@@ -185,7 +199,8 @@ class Imported:
                 self._note((*where, field), f"is left out: {why}")
         has_children = bool(descriptor.get("descriptors"))
         limit = descriptor.get("rate_limit")
-        if limit is not None or not has_children:
+        # Without a limit of its own, a value has none: not that of any value either.
+        if limit is not None or not has_children or (value is not None and is_default_limited):
             self._rule(where, path, limit)
         self._level((*where, "descriptors"), descriptor.get("descriptors"), path)
 
@@ -212,8 +227,10 @@ class Imported:
                 raise self._refused(place, f"is {limit!r:.80}; expected a mapping")
             self._refuse_unknown(place, limit, _OF_LIMIT)
             limit_name = limit.get("name")
+            if limit_name is not None and not _is_text(limit_name):
+                raise self._refused((*place, "name"), f"is {limit_name!r:.80}; expected a text")
             rule["limit"] = self._limit(place, limit)
-            replaced = [each.get("name", "") for each in limit.get("replaces") or []]
+            replaced = self._replaced((*place, "replaces"), limit.get("replaces"))
             if replaced:
                 self._replaces.append(((*place, "replaces"), rule, replaced))
         if _is_set(path[-1], "shadow_mode"):
@@ -229,6 +246,16 @@ class Imported:
                 "a request, here the more specific one",
             )
         self._rules.append(rule)
+
+    def _replaced(self, where: Any, replaces: Any) -> list[str]:
+        if replaces is None:
+            return []
+        if not isinstance(replaces, list) or not all(
+            isinstance(each, dict) and set(each) == {"name"} and _is_text(each["name"])
+            for each in replaces
+        ):
+            raise self._refused(where, f"is {replaces!r:.80}; expected a list of names")
+        return [each["name"] for each in replaces]
 
     def _counted(self, where: Any, path: list[dict[str, Any]], names: list[str]) -> Iterator[str]:
         for name, descriptor in zip(names, path):
@@ -261,9 +288,9 @@ class Imported:
                 f"--map {key}=ANOTHER",
             )
         if name != key:
-            note = f"the key {key!r} is the attribute {name!r} here"
-            if not any(each.endswith(note) for each in self.notes):
-                self._note(where, note)
+            if key not in self._renamed:
+                self._note(where, f"the key {key!r} is the attribute {name!r} here")
+            self._renamed.add(key)
         return name
 
     def _limit(self, where: Any, limit: dict[str, Any]) -> str:
@@ -290,11 +317,12 @@ class Imported:
 
     def _id(self, name: Any, path: list[dict[str, Any]]) -> str:
         text = str(name) if name else "/".join(_told(descriptor) for descriptor in path)
-        id = re.sub(r"[^!-~]", "-", text)[:90] or "rule"
-        taken = {rule["id"] for rule in self._rules}
-        if id not in taken:
-            return id
-        return next(f"{id}-{i}" for i in range(2, len(taken) + 3) if f"{id}-{i}" not in taken)
+        id = wanted = re.sub(r"[^!-~]", "-", text)[:90]
+        while id in self._ids:
+            self._ids[wanted] += 1
+            id = f"{wanted}-{self._ids[wanted]}"
+        self._ids[id] = 1
+        return id
 
     def _resolve_replaces(self) -> None:
         for where, rule, names in self._replaces:
@@ -304,6 +332,17 @@ class Imported:
             ids = [id for name in names for id in self._named.get(name, []) if id != rule["id"]]
             if ids:
                 rule["replaces"] = ids
+
+
+def _children(descriptor: dict[str, Any]) -> list[dict[str, Any]]:
+    children = descriptor.get("descriptors")
+    if not isinstance(children, list):
+        return []
+    return [each for each in children if isinstance(each, dict) and _is_text(each.get("key"))]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def _is_set(fields: dict[str, Any], name: str) -> bool:
