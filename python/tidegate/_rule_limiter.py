@@ -146,10 +146,12 @@ class RuleLimiter(_core.RuleLimiter):
         Charges nothing. Asks the store as peek() does.
         """
         attributes = self._with_tier(attributes)
-        outcomes = iter(_core.RuleLimiter.peek(self, cost=cost, **attributes).outcomes)
+        outcomes: dict[str | None, list[Decision]] = {}
+        for outcome in _core.RuleLimiter.peek(self, cost=cost, **attributes).outcomes:
+            outcomes.setdefault(outcome.rule, []).append(outcome)
         considered = []
         for rule, applies, why, key, limits in self._explain(attributes):
-            states = [next(outcomes, None) for _ in limits]
+            states = [*outcomes.get(rule, []), *[None] * len(limits)][: len(limits)]
             shown = None if key is None else key.decode("utf-8", "backslashreplace")
             considered.append(ConsideredRule(rule, applies, why, shown, tuple(limits), states))
         return considered

@@ -12,7 +12,7 @@ from tidegate._limiter import Limiter
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["register"]
+__all__ = ["check_visible", "register"]
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -56,8 +56,8 @@ def _reset(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _reached(arguments: argparse.Namespace) -> Limiter:
-    storage: str = arguments.storage
+def check_visible(storage: str) -> None:
+    """Raises ConfigurationError for a storage that this process cannot see, or would make."""
     scheme, _, rest = storage.partition("://")
     if scheme == "shm":
         name = rest.partition("?")[0]
@@ -72,6 +72,11 @@ def _reached(arguments: argparse.Namespace) -> Limiter:
             "the storage is memory://, which no other process can see; expected those of "
             "shm:// and redis://"
         )
+
+
+def _reached(arguments: argparse.Namespace) -> Limiter:
+    storage: str = arguments.storage
+    check_visible(storage)
     prefix = arguments.prefix
     limiter = Limiter(
         arguments.limit,

@@ -55,9 +55,11 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(run=_check)
 
     from tidegate._cli import doctor, key, shm
+    from tidegate._cli.rules import commands as rules
 
     doctor.register(commands)
     key.register(commands)
+    rules.register(commands)
     shm.register(commands)
     return parser
 

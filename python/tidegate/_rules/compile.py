@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
+import re
 from typing import TYPE_CHECKING, Any, cast
 
 from tidegate import _core
 from tidegate._errors import ConfigurationError
-from tidegate._rules.document import as_where
+from tidegate._rules.document import PLURALS, as_where
 from tidegate._rules.problems import RulesError
 
 if TYPE_CHECKING:
@@ -25,8 +26,22 @@ __all__ = ["compile_rules", "validate"]
 Where = "tuple[str | int, ...]"
 # Entries of a list that are none of its own fields are attributes.
 _OTHER_TIERS = "*"
+_LISTS = ("allow", "block")
+# What is expected of fields that are of a wrong type; of limits, whichever tier they are of.
+_EXPECTED = {
+    "limits": "a limit such as 100/minute, a list of limits, 'unlimited', or these by tier",
+    "by": "a name such as user, names such as user+endpoint, or a list of names",
+    "endpoints": "a text or a list of texts",
+    "methods": "a text or a list of texts",
+    "tiers": "a text or a list of texts",
+    "networks": "a text or a list of texts",
+    "replaces": "the id of a rule or a list of ids",
+    "key": "a text, or the text of each attribute that the rule counts by",
+}
+_WRONG_TYPES = {"string_type", "list_type", "dict_type", "model_type", "model_attributes_type"}
 # What a document calls the types of its fields.
 _WORDS = {
+    "greater than or equal to 1": "1 or more",
     "a valid string": "a text",
     "a valid list": "a list",
     "a valid dictionary": "a mapping",
@@ -56,16 +71,44 @@ def validate(document: Document) -> model.Rules:
                 )
             ]
         )
+    _check_texts(document)
     try:
         return model.Rules.model_validate(_in_plural(document, data))
     except pydantic.ValidationError as error:
         raise RulesError(_problems_of(document, error)) from None
 
 
+def _check_texts(document: Document) -> None:
+    """Raises RulesError for texts that no request can have, and for names that are none."""
+    waiting: list[tuple[tuple[str | int, ...], Any]] = [((), document.data)]
+    seen = set()
+    while waiting:
+        where, value = waiting.pop()
+        if isinstance(value, str):
+            if not value.isascii() and not _is_unicode(value):
+                message = f"is {value!a:.80}, with half of a surrogate pair; expected Unicode"
+                raise RulesError([document.problem(where, message)])
+        elif isinstance(value, (list, dict)) and id(value) not in seen:
+            seen.add(id(value))
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for name, item in items:
+                if isinstance(value, dict) and not (isinstance(name, str) and _is_unicode(name)):
+                    message = f"has the field name {_shown(name)}; expected a text"
+                    raise RulesError([document.problem(where, message)])
+                if isinstance(item, (str, list, dict)):
+                    waiting.append(((*where, name), item))
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _in_plural(document: Document, data: Mapping[str, Any]) -> dict[str, Any]:
     """The same with ``endpoint`` and the like as ``endpoints``."""
-    from tidegate._rules.model import PLURALS
-
     problems = []
     result = dict(data)
     for section in ("rules", "costs", "overrides", "allow", "block", "default"):
@@ -80,7 +123,7 @@ def _in_plural(document: Document, data: Mapping[str, Any]) -> dict[str, Any]:
         for i, item in enumerate([items] if single else cast("list[Any]", items)):
             if isinstance(item, dict):
                 item = dict(item)
-                if section in ("allow", "block") and "ip" in item:
+                if section in _LISTS and "ip" in item:
                     item["network"] = item.pop("ip")
                 for one, many in PLURALS.items():
                     if one in item and many in item:
@@ -98,7 +141,10 @@ def _in_plural(document: Document, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # thousands of digits, or of lists in each other
+        return f"a {type(value).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -109,7 +155,7 @@ def _problems_of(document: Document, error: ValidationError) -> list[Any]:
     fields = {
         name
         for each in (model.Rules, model.Rule, model.Default, model.Override, model.Cost)
-        for name in [*each.model_fields, *model.PLURALS]
+        for name in [*each.model_fields, *PLURALS]
     }
     seen = set()
     for each in error.errors(include_url=False):
@@ -133,6 +179,9 @@ def _problems_of(document: Document, error: ValidationError) -> list[Any]:
             message = str(each["ctx"]["error"])
         else:
             message = message.replace("Input should be", "expected")
+            if kind in _WRONG_TYPES and where and where[-1] in _EXPECTED:
+                message = f"expected {_EXPECTED[where[-1]]}"
+            message = re.sub("a valid dictionary or instance of .*", "a mapping", message)
             for theirs, ours in _WORDS.items():
                 message = message.replace(theirs, ours)
             message = f"is {_shown(each['input'])}; {message[0].lower()}{message[1:]}"
@@ -180,7 +229,8 @@ class _Compiler:
         self.document = document
         self.rules = rules
         self.problems: list[Any] = []
-        self._known: dict[tuple[str, str, bool], _core.Limit | None] = {}
+        # By text, algorithm and shadow: the limit, or why it is none.
+        self._known: dict[tuple[str, str, bool], _core.Limit | str] = {}
 
     def limit(
         self, where: tuple[str | int, ...], text: str, algorithm: Algorithm, shadow: bool
@@ -190,9 +240,12 @@ class _Compiler:
             try:
                 self._known[key] = _core.Limit(text, algorithm=algorithm, shadow=shadow)
             except ConfigurationError as error:
-                self._known[key] = None
-                self.problems.append(self.document.problem(where, str(error)))
-        return self._known[key]
+                self._known[key] = str(error)
+        known = self._known[key]
+        if isinstance(known, str):
+            self.problems.append(self.document.problem(where, known))
+            return None
+        return known
 
     def limits(
         self,
@@ -254,7 +307,7 @@ class _Compiler:
         names = by.get(override.rule, [])
         key = override.key
         if isinstance(key, dict):
-            if set(key) != set(names):
+            if override.rule in by and set(key) != set(names):
                 self.problems.append(
                     self.document.problem(
                         (*where, "key"),
@@ -325,7 +378,7 @@ class _Compiler:
                     "allows": section == "allow",
                     **_listed(entry),
                 }
-                for section in ("allow", "block")
+                for section in _LISTS
                 for i, entry in enumerate(getattr(self.rules, section))
             ],
         }
@@ -335,6 +388,10 @@ class _Compiler:
         if len(where) > 1 and where[0] == "rules" and isinstance(where[1], int):
             return ("rules", self._places[where[1]], *where[2:])
         return where
+
+    def message_of(self, message: str) -> str:
+        """With the rules' places in the document."""
+        return re.sub(r"rules\[(\d+)\]", lambda m: f"rules[{self._places[int(m[1])]}]", message)
 
 
 def _condition(fields: Any) -> dict[str, Any]:
@@ -358,7 +415,7 @@ def compile_rules(document: Document, rules: model.Rules) -> _core.RuleSet:
     compiler = _Compiler(document, rules)
     spec = compiler.spec()
     problems = list(compiler.problems)
-    for section in ("allow", "block"):
+    for section in _LISTS:
         for i, entry in enumerate(getattr(rules, section)):
             if not any(_listed(entry).values()):
                 problems.append(
@@ -369,10 +426,15 @@ def compile_rules(document: Document, rules: model.Rules) -> _core.RuleSet:
     if problems:
         raise RulesError(problems)
     compiled, found = _core.RuleSet._compile(spec)
+    if compiled is None and spec["lists"]:
+        # Once more, for the core names entries of lists as they are named, not where they are.
+        places = [f"{name}[{i}]" for name in _LISTS for i in range(len(getattr(rules, name)))]
+        spec["lists"] = [{**entry, "name": at} for entry, at in zip(spec["lists"], places)]
+        found = _core.RuleSet._compile(spec)[1]
     if compiled is None:
         raise RulesError(
             [
-                document.problem(compiler.place_of(as_where(where)), message)
+                document.problem(compiler.place_of(as_where(where)), compiler.message_of(message))
                 for where, message in found
             ]
         )

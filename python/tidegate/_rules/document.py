@@ -9,22 +9,30 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tidegate._errors import ConfigurationError
-from tidegate._rules.problems import Problem, RulesError
+from tidegate._rules.lines import json_lines, toml_lines
+from tidegate._rules.problems import Problem, problem_at
+from tidegate._rules.yaml_reader import read_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
     from pathlib import Path as FilePath
 
-__all__ = ["Document", "read_file", "read_text"]
+__all__ = ["PLURALS", "Document", "as_where", "read_file", "read_text"]
 
 Where = "tuple[str | int, ...]"
 
 # A document of 100,000 overrides takes about 8 MB.
 MOST_BYTES = 32 * 2**20
-# Of a YAML document with its aliases written out: a few lines can stand for billions of values.
-MOST_VALUES = 5_000_000
-_DEEPEST = 50
 _FORMATS = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".json": "json"}
+# Fields that may be written in the singular: a rule often has one endpoint and one limit.
+PLURALS = {
+    "endpoint": "endpoints",
+    "method": "methods",
+    "tier": "tiers",
+    "network": "networks",
+    "limit": "limits",
+}
+_SINGULARS = {many: one for one, many in PLURALS.items()}
 
 
 class Document:
@@ -39,12 +47,33 @@ class Document:
 
     def problem(self, where: tuple[str | int, ...], message: str) -> Problem:
         """A mistake in the field `where`; its line is that of the closest field that is there."""
+        where = self._as_written(where)
         line = None
         for length in range(len(where), -1, -1):
             line = self._line_of(where[:length])
             if line is not None:
                 break
         return Problem(self.source, line, as_text(where), message)
+
+    def _as_written(self, where: tuple[str | int, ...]) -> tuple[str | int, ...]:
+        """``rules[0].endpoints[0]`` as ``rules[0].endpoint``, where it is written so."""
+        data = self.data
+        written: list[str | int] = []
+        for part in where:
+            if isinstance(part, int) and not isinstance(data, list):
+                continue  # one text, where a list of texts may be
+            if isinstance(data, dict) and isinstance(part, str) and part not in data:
+                one = _SINGULARS.get(part, part)
+                in_list = part == "networks" and where[0] in ("allow", "block")
+                part = "ip" if in_list and "ip" in data else one if one in data else part
+            written.append(part)
+            if isinstance(data, dict):
+                data = data.get(part)
+            elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+                data = data[part]
+            else:
+                data = None
+        return tuple(written)
 
 
 def as_text(where: tuple[str | int, ...]) -> str:
@@ -69,63 +98,63 @@ def read_file(path: FilePath) -> Document:
     source = str(path)
     format = _FORMATS.get(path.suffix.lower())
     if format is None:
-        raise _error(
+        raise problem_at(
             source, None, f"the file ends in {path.suffix!r}; expected .yaml, .yml, .toml or .json"
         )
     with path.open("rb") as file:
         raw = file.read(MOST_BYTES + 1)
     if len(raw) > MOST_BYTES:
-        raise _error(
+        raise problem_at(
             source, None, f"the file has more than {MOST_BYTES} bytes; expected a smaller one"
         )
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise _error(source, line, f"byte {error.start} is not UTF-8; expected UTF-8") from None
+        raise problem_at(source, line, f"byte {error.start} is not UTF-8; expected UTF-8") from None
     return read_text(text, format, source)
 
 
 def read_text(text: str, format: str, source: str) -> Document:
     """Reads a text of `format`: yaml, toml or json."""
     if len(text) > MOST_BYTES:
-        raise _error(source, None, f"the text has more than {MOST_BYTES} characters")
+        raise problem_at(
+            source, None, f"the text has more than {MOST_BYTES} characters; expected fewer"
+        )
     readers = {"yaml": _read_yaml, "toml": _read_toml, "json": _read_json}
     if format not in readers:
         raise ConfigurationError(f"the format is {format!r}; expected 'yaml', 'toml' or 'json'")
     try:
         return readers[format](text, source)
     except RecursionError:
-        raise _error(source, None, "the document is nested too deep") from None
-
-
-def _error(source: str, line: int | None, message: str) -> RulesError:
-    return RulesError([Problem(source, line, "", message)])
+        raise problem_at(source, None, "the document is nested too deep") from None
 
 
 def _read_json(text: str, source: str) -> Document:
-    def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    has_repeated = False
+
+    def note_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal has_repeated
         result = dict(pairs)
-        if len(result) < len(pairs):
-            names = [name for name, _ in pairs]
-            repeated = next(name for name in names if names.count(name) > 1)
-            raise _error(source, None, f"the field {repeated!r} is given twice in one object")
+        has_repeated |= len(result) < len(pairs)
         return result
 
     try:
-        data = json.loads(text, object_pairs_hook=without_repeats)
+        data = json.loads(text, object_pairs_hook=note_repeated)
     except json.JSONDecodeError as error:
-        raise _error(source, error.lineno, f"the text is not JSON: {error.msg}") from None
-    # JSON has no marks; YAML reads it too, and has them.
+        raise problem_at(source, error.lineno, f"the text is not JSON: {error.msg}") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise problem_at(source, None, f"a value of the text is not accepted: {error}") from None
+    repeated = json_lines(text)[1] if has_repeated else None
+    if repeated is not None:
+        name, line = repeated
+        raise problem_at(source, line, f"the field {name!r:.80} is given twice")
     lines: dict[tuple[str | int, ...], int] | None = None
 
     def line_of(where: tuple[str | int, ...]) -> int | None:
         nonlocal lines
         if lines is None:
-            try:
-                lines = _compose_yaml(text, source)[1]
-            except (ConfigurationError, RecursionError):
-                lines = {}
+            lines = json_lines(text)[0]
         return lines.get(where)
 
     return Document(data, source, line_of)
@@ -138,13 +167,15 @@ def _read_toml(text: str, source: str) -> Document:
     except toml.TOMLDecodeError as error:
         found = re.search(r"at line (\d+)", str(error))
         line = int(found[1]) if found else None
-        raise _error(source, line, f"the text is not TOML: {error}") from None
+        raise problem_at(source, line, f"the text is not TOML: {error}") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise problem_at(source, None, f"a value of the text is not accepted: {error}") from None
     lines: dict[tuple[str | int, ...], int] | None = None
 
     def line_of(where: tuple[str | int, ...]) -> int | None:
         nonlocal lines
         if lines is None:
-            lines = _toml_lines(text)
+            lines = toml_lines(text)
         return lines.get(where)
 
     return Document(data, source, line_of)
@@ -159,97 +190,6 @@ def _toml() -> Any:
     )
 
 
-def _toml_lines(text: str) -> dict[tuple[str | int, ...], int]:
-    """The lines of tables and of the keys that stand at a line's beginning."""
-    lines: dict[tuple[str | int, ...], int] = {}
-    counts: dict[str, int] = {}
-    table: tuple[str | int, ...] = ()
-    for number, line in enumerate(text.splitlines(), 1):
-        header = re.match(r"\s*(\[\[?)\s*([\w.\-\"]+)\s*\]", line)
-        if header:
-            name = header[2]
-            table = ()
-            prefix = ""
-            for part in name.split("."):
-                prefix = f"{prefix}.{part}" if prefix else part
-                table += (part.strip('"'),)
-                if header[1] == "[[" and prefix == name:
-                    counts[name] = counts.get(name, -1) + 1
-                if prefix in counts:
-                    table += (counts[prefix],)
-            lines.setdefault(table, number)
-            continue
-        key = re.match(r"\s*([\w\-]+|\"[^\"]*\")\s*=", line)
-        if key:
-            lines.setdefault((*table, key[1].strip('"')), number)
-    return lines
-
-
 def _read_yaml(text: str, source: str) -> Document:
-    data, lines = _compose_yaml(text, source)
+    data, lines = read_yaml(text, source)
     return Document(data, source, lines.get)
-
-
-def _compose_yaml(text: str, source: str) -> tuple[Any, dict[tuple[str | int, ...], int]]:
-    """The data of a YAML text and the line of each of its fields."""
-    try:
-        import yaml
-    except ModuleNotFoundError:
-        raise ConfigurationError(
-            "YAML needs the package PyYAML; expected `pip install 'tidegate[rules]'`"
-        ) from None
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
-    lines: dict[tuple[str | int, ...], int] = {}
-    values = 0
-
-    def build(node: Any, where: tuple[str | int, ...]) -> Any:
-        nonlocal values
-        values += 1
-        line = node.start_mark.line + 1
-        if values > MOST_VALUES:
-            raise _error(
-                source,
-                line,
-                f"the document stands for more than {MOST_VALUES} values; expected "
-                "fewer, with fewer aliases",
-            )
-        if len(where) > _DEEPEST:
-            raise _error(source, line, f"the document is nested deeper than {_DEEPEST} fields")
-        lines.setdefault(where, line)
-        if isinstance(node, yaml.SequenceNode):
-            return [build(item, (*where, i)) for i, item in enumerate(node.value)]
-        if isinstance(node, yaml.MappingNode):
-            return mapping(node, where)
-        if node.tag.startswith("tag:yaml.org,2002:python/") or node.tag.startswith("!"):
-            raise _error(source, line, f"the tag {node.tag!r} is not accepted; expected plain data")
-        return loader.construct_object(node)
-
-    def mapping(node: Any, where: tuple[str | int, ...]) -> dict[Hashable, Any]:
-        result: dict[Hashable, Any] = {}
-        for key_node, value_node in node.value:
-            line = key_node.start_mark.line + 1
-            key = build(key_node, (*where, "<key>"))
-            if isinstance(key, bool):
-                key = key_node.value  # `on`, `yes`, `no` and `off` are names here
-            if not isinstance(key, (str, int)):
-                raise _error(source, line, f"the field name is {key!r}; expected a text")
-            key = str(key)
-            if key in result:
-                raise _error(source, line, f"the field {key!r} is given twice")
-            lines[(*where, key)] = line
-            result[key] = build(value_node, (*where, key))
-        return result
-
-    try:
-        node = loader.get_single_node()
-        data = None if node is None else build(node, ())
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = None if mark is None else mark.line + 1
-        problem = getattr(error, "problem", None) or str(error)
-        raise _error(source, line, f"the text is not YAML: {problem}") from None
-    except ValueError as error:  # a date such as 2026-13-01
-        raise _error(source, None, f"a value of the text is not accepted: {error}") from None
-    finally:
-        loader.dispose()
-    return data, lines

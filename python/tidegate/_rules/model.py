@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import re
 from typing import Annotated, Any, Literal, Union
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    WithJsonSchema,
+)
 
 from tidegate.types import Algorithm
 
@@ -21,14 +30,11 @@ __all__ = [
 ]
 
 UNLIMITED = "unlimited"
-# Fields that may be written in the singular: a rule often has one endpoint and one limit.
-PLURALS = {
-    "endpoint": "endpoints",
-    "method": "methods",
-    "tier": "tiers",
-    "network": "networks",
-    "limit": "limits",
-}
+NAME = "[A-Za-z_][A-Za-z0-9_]{0,63}"
+_ID = "[!-~]{1,100}"
+_METHOD = "[A-Za-z-]{1,20}"
+# Keywords of check() that are no attributes.
+RESERVED = frozenset({"cost", "decision", "self"})
 
 
 def as_list(value: Any) -> Any:
@@ -50,8 +56,23 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) else value
 
 
+def _as_time(value: Any) -> Any:
+    """A time or a day, of what YAML and TOML have types for and JSON has texts for."""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return dt.date.fromisoformat(value)
+        with contextlib.suppress(ValueError):
+            return dt.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", value))
+    if isinstance(value, dt.date):  # which a datetime is too
+        return value
+    raise ValueError(
+        f"is {value!r:.80}; expected a time such as 2030-01-31T12:00:00Z, or a day such as "
+        "2030-01-31"
+    )
+
+
 def _check_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", name):
+    if not re.fullmatch(NAME, name):
         raise ValueError(
             f"the attribute is named {name!r}; expected a name such as user or api_key"
         )
@@ -61,7 +82,7 @@ def _check_name(name: str) -> str:
 
 
 def _check_id(id: str) -> str:
-    if not re.fullmatch(r"[!-~]{1,100}", id):
+    if not re.fullmatch(_ID, id):
         raise ValueError(
             f"the id is {id!r}; expected 1 to 100 printable ASCII characters, no space"
         )
@@ -69,19 +90,32 @@ def _check_id(id: str) -> str:
 
 
 def _check_method(method: str) -> str:
-    if not re.fullmatch(r"[A-Za-z-]{1,20}", method):
+    if not re.fullmatch(_METHOD, method):
         raise ValueError(f"the method is {method!r}; expected one such as GET")
     return method.upper()
 
 
-# Keywords of check() that are no attributes.
-RESERVED = frozenset({"cost", "decision", "self"})
-
-Name = Annotated[str, AfterValidator(_check_name)]
-Id = Annotated[str, AfterValidator(_check_id)]
-Text = Annotated[str, BeforeValidator(_as_text)]
+Name = Annotated[
+    str,
+    AfterValidator(_check_name),
+    WithJsonSchema({"type": "string", "pattern": f"^{NAME}$", "not": {"enum": sorted(RESERVED)}}),
+]
+Id = Annotated[
+    str, AfterValidator(_check_id), WithJsonSchema({"type": "string", "pattern": f"^{_ID}$"})
+]
+Text = Annotated[
+    str,
+    BeforeValidator(_as_text),
+    WithJsonSchema({"type": ["string", "integer", "boolean"]}),
+]
 Texts = Annotated[list[str], BeforeValidator(as_list)]
-Methods = Annotated[list[Annotated[str, AfterValidator(_check_method)]], BeforeValidator(as_list)]
+Method = Annotated[
+    str,
+    AfterValidator(_check_method),
+    WithJsonSchema({"type": "string", "pattern": f"^{_METHOD}$"}),
+]
+Methods = Annotated[list[Method], BeforeValidator(as_list)]
+Time = Annotated[Union[dt.datetime, dt.date], BeforeValidator(_as_time)]
 # A limit, several, or those of each tier; "unlimited" for none.
 Limits = Union[str, list[str], dict[str, Union[str, list[str]]]]
 
@@ -160,7 +194,7 @@ class Override(_Fields):
         description="The value that the rule counts by; of several the value of each."
     )
     limits: Union[str, list[str]]
-    until: Union[dt.datetime, dt.date, None] = Field(
+    until: Union[Time, None] = Field(
         default=None, description="When it ends: a time with its zone, or a day in UTC."
     )
     reason: str = ""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tidegate._errors import ConfigurationError
 
-__all__ = ["Problem", "RulesError"]
+__all__ = ["Problem", "RulesError", "problem_at"]
 
 _MOST_SHOWN = 20
 
@@ -41,3 +41,8 @@ class RulesError(ConfigurationError):
 
     def __reduce__(self) -> tuple[type, tuple[list[Problem]]]:
         return type(self), (self.problems,)
+
+
+def problem_at(source: str, line: int | None, message: str) -> RulesError:
+    """The error of a document that cannot be read."""
+    return RulesError([Problem(source, line, "", message)])

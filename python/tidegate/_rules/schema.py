@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate._rules.model import PLURALS, Rules
+from tidegate._rules.document import PLURALS
+from tidegate._rules.model import NAME, Rules
 
 __all__ = ["json_schema"]
 
@@ -27,15 +28,17 @@ def json_schema() -> dict[str, Any]:
                         [{"required": [many]}, {"required": [one]}]
                     )
         _allow_one_text(fields)
+    default = schema["properties"]["default"]
+    default["anyOf"] += [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
     return schema
 
 
 def _allow_one_text(fields: dict[str, Any]) -> None:
     """Lists of texts may be one text."""
     for name, field in fields.items():
-        if field.get("type") == "array" and field.get("items", {}).get("type") == "string":
-            rest = {key: field[key] for key in ("description", "default", "title") if key in field}
-            fields[name] = {
-                **rest,
-                "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-            }
+        item = field.get("items", {})
+        if field.get("type") == "array" and item.get("type") == "string":
+            rest = {key: value for key, value in field.items() if key not in ("type", "items")}
+            several = {"type": "string", "pattern": rf"^{NAME}(\s*\+\s*{NAME})*$"}
+            one = several if name == "by" else item
+            fields[name] = {**rest, "anyOf": [one, {"type": "array", "items": item}]}

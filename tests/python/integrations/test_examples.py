@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from polling import eventually
 from servers import Client, asgi_server, gunicorn_server, uvicorn_at, uvicorn_server, wsgi_server
+from tidegate._cli.main import main
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -33,10 +34,38 @@ def test_all_examples_are_run_here():
         "flask_extension.py",
         "gunicorn_workers/compare.py",
         "llm_gateway.py",
+        "rules/payments.py",
+        "rules/ride_hailing.py",
+        "rules/tiers.py",
         "websocket_chat.py",
     }
     readme = (EXAMPLES / "README.md").read_text()
     assert all(f"`{name}`" in readme for name in names)
+
+
+RULES = {
+    "payments": ["m-1    5,000 passed", "m-2    4,900 passed", "m-3    6,000 by ceiling"],
+    "ride_hailing": ["25,000 rides in ten seconds; 5,950 reach", "5,000 are queued"],
+    "tiers": ["ada deletes 10 posts", "bea deletes 1,000 posts", "ada has 50 left"],
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules(name):
+    pytest.importorskip("pydantic")
+    pytest.importorskip("yaml")
+    command = [sys.executable, EXAMPLES / "rules" / f"{name}.py"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert [part for part in RULES[name] if part not in found.stdout] == []
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules_are_checked_and_decide_as_their_cases_expect(name, capsys):
+    pytest.importorskip("pydantic")
+    pytest.importorskip("yaml")
+    rules, cases = EXAMPLES / "rules" / f"{name}.yaml", EXAMPLES / "rules" / f"{name}_cases.yaml"
+    assert main(["rules", "check", "--strict", str(rules)]) == 0
+    assert main(["rules", "test", str(rules), str(cases)]) == 0, capsys.readouterr().out
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")

@@ -429,3 +429,22 @@ def test_the_storage_says_which_rule_it_cannot_count_for(tmp_path: Any) -> None:
     )
     with pytest.raises(tg.ConfigurationError, match="rule 'log'"):
         tg.Limiter(rules=rules, storage=f"shm://{tmp_path}/counts?capacity=1000")
+
+
+def test_explain_gives_each_rule_its_own_state_in_whichever_order_they_stand() -> None:
+    limiter = limiter_of(
+        {
+            "rules": [
+                {"id": "all", "by": "global", "limits": ["5/minute", "500/hour"]},
+                {"id": "mine", "by": "user", "endpoint": "/x", "limit": "3/minute"},
+                {"id": "address", "by": "ip", "limit": "unlimited"},
+            ]
+        }
+    )
+    request = {"user": "1", "ip": "::1", "endpoint": "/x"}
+    limiter.check(**request)
+    states = {
+        each.rule: [(state.limit, state.remaining) for state in each.states if state is not None]
+        for each in limiter.explain(**request)
+    }
+    assert states == {"all": [(5, 4), (500, 499)], "mine": [(3, 2)], "address": []}

@@ -1,0 +1,1 @@
+"""``tidegate rules``: documents of rules, checked, explained, compared and tested."""

@@ -1,0 +1,107 @@
+"""``tidegate rules check``: what is wrong with a document, and what is likely to be."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidegate._rules.compile import compile_rules, validate
+from tidegate._rules.document import read_file
+from tidegate._rules.problems import RulesError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tidegate._rules import model
+    from tidegate._rules.document import Document
+    from tidegate._rules.problems import Problem
+
+__all__ = ["check"]
+
+# What every request has.
+_EVERYONES = {"ip", "endpoint", "method"}
+
+
+def check(file: str, *, strict: bool) -> int:
+    """Prints problems and warnings, each with its place, and returns the exit code."""
+    try:
+        document = read_file(Path(file))
+        rules = validate(document)
+        compile_rules(document, rules)
+    except RulesError as error:
+        for problem in error.problems:
+            print(problem)
+        count = len(error.problems)
+        print(f"{file}: not accepted: {count} problem{'s' * (count != 1)}")
+        return 1
+    warnings = list(_warnings(document, rules))
+    for warning in warnings:
+        print(warning)
+    parts = [
+        f"{len(items)} {one if len(items) == 1 else many}"
+        for one, many, items in (
+            ("rule", "rules", rules.rules),
+            ("override", "overrides", rules.overrides),
+            ("cost", "costs", rules.costs),
+            ("entry of a list", "entries of lists", [*rules.allow, *rules.block]),
+        )
+        if items or one == "rule"
+    ]
+    found = f"{len(warnings)} warning{'s' * (len(warnings) != 1)}" if warnings else "no warnings"
+    print(f"{file}: accepted: {', '.join(parts)}; {found}")
+    return 1 if warnings and strict else 0
+
+
+def _warnings(document: Document, rules: model.Rules) -> Iterator[Problem]:
+    places: list[tuple[tuple[str | int, ...], model.Rule | model.Default]] = [
+        (("rules", i), rule) for i, rule in enumerate(rules.rules) if rule.enabled
+    ]
+    if rules.default is not None:
+        places.append((("default",), rules.default))
+    if not places:
+        yield document.problem((), "warning: no rule is enabled, so nothing is limited")
+        return
+    if not any(set(rule.by) <= _EVERYONES and not rule.shadow for _, rule in places):
+        named = sorted({name for _, rule in places for name in rule.by} - _EVERYONES)
+        yield document.problem(
+            ("rules",),
+            f"warning: nothing counts requests without {' or '.join(named) or 'a rule in force'}, "
+            "so they are not limited; expected a rule by ip or global, or a default",
+        )
+    for where, rule in places:
+        yield from _warnings_of_rule(document, rules, where, rule)
+    now = dt.datetime.now(dt.timezone.utc)
+    for i, override in enumerate(rules.overrides):
+        until = override.until
+        if until is not None and not isinstance(until, dt.datetime):
+            until = dt.datetime(until.year, until.month, until.day, tzinfo=dt.timezone.utc)
+        if until is not None and until <= now:
+            yield document.problem(
+                ("overrides", i, "until"),
+                f"warning: the override ended at {until.isoformat()}, so it changes nothing",
+            )
+
+
+def _warnings_of_rule(
+    document: Document,
+    rules: model.Rules,
+    where: tuple[str | int, ...],
+    rule: model.Rule | model.Default,
+) -> Iterator[Problem]:
+    limits = rule.limits
+    tiers: list[str] = getattr(rule, "tiers", [])
+    is_for_some = bool(tiers) or (isinstance(limits, dict) and "*" not in limits)
+    if is_for_some and rules.default_tier is None:
+        yield document.problem(
+            (*where, "tiers" if tiers else "limits"),
+            f"warning: the rule {rule.id!r} is not for requests without a tier, or with an unknown "
+            "one; expected a default_tier, or limits of the tier '*'",
+        )
+    endpoints: list[str] = getattr(rule, "endpoints", [])
+    if "endpoint" in rule.by and (not endpoints or "**" in endpoints or "/**" in endpoints):
+        yield document.problem(
+            (*where, "by"),
+            f"warning: the rule {rule.id!r} counts every path that a client makes up for itself; "
+            "expected endpoints, with {name} where parts of a path vary",
+        )

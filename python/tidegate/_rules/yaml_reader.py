@@ -1,0 +1,192 @@
+"""From a text of YAML to its data, with the line of each field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate._errors import ConfigurationError
+from tidegate._rules.problems import problem_at
+
+__all__ = ["read_yaml"]
+
+# A few lines of YAML can stand for billions of values: so many may be written by aliases.
+MOST_ALIASED = 100_000
+DEEPEST = 50
+_TAG = "tag:yaml.org,2002:"
+_PLAIN = {"str", "int", "float", "bool", "null", "timestamp", "seq", "map"}
+
+Lines = dict["tuple[str | int, ...]", int]
+
+
+def read_yaml(text: str, source: str, *, keep_texts: bool = False) -> tuple[Any, Lines]:
+    """The data of a YAML text and the line of each of its fields. Raises RulesError.
+
+    With `keep_texts`, `007`, `yes` and the like are texts as they are written.
+    """
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            "YAML needs the package PyYAML; expected `pip install 'tidegate[rules]'`"
+        ) from None
+    try:
+        reader = _Reader(yaml, text, source, keep_texts)
+    except UnicodeEncodeError as error:
+        line = text.count("\n", 0, error.start) + 1
+        raise problem_at(
+            source, line, "the text has half of a surrogate pair; expected Unicode"
+        ) from None
+    try:
+        return reader.read()
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise problem_at(source, line, "the text has a control character") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or str(error)
+        raise problem_at(
+            source, None if mark is None else mark.line + 1, f"the text is not YAML: {problem}"
+        ) from None
+    finally:
+        reader.loader.dispose()
+
+
+class _Reader:
+    """Reads event by event, so that no text is too deep for the stack of C.
+
+    The loader composes nodes by recursion without a bound.
+    """
+
+    def __init__(self, yaml: Any, text: str, source: str, keep_texts: bool) -> None:
+        self.yaml = yaml
+        self.loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+        self.source = source
+        self.keep_texts = keep_texts
+        self.lines: Lines = {}
+        self.values = 0
+        self.aliased = 0
+        # Of each anchor: its value, and for how many values it stands.
+        self.anchors: dict[str, tuple[Any, int]] = {}
+
+    def read(self) -> tuple[Any, Lines]:
+        yaml, loader = self.yaml, self.loader
+        loader.get_event()  # the stream begins
+        if loader.check_event(yaml.StreamEndEvent):
+            return None, {}
+        loader.get_event()  # a document begins
+        data = self.value(())
+        loader.get_event()  # it ends
+        if not loader.check_event(yaml.StreamEndEvent):
+            event = loader.get_event()
+            raise self.error(event, "the text has another document; expected one")
+        return data, self.lines
+
+    def error(self, event: Any, message: str) -> Exception:
+        return problem_at(self.source, event.start_mark.line + 1, message)
+
+    def value(self, where: tuple[str | int, ...]) -> Any:
+        yaml = self.yaml
+        event = self.loader.get_event()
+        self.lines.setdefault(where, event.start_mark.line + 1)
+        if isinstance(event, yaml.AliasEvent):
+            return self.alias(event)
+        if len(where) > DEEPEST:
+            raise self.error(event, f"the document is nested deeper than {DEEPEST} fields")
+        before = self.values
+        self.values += 1
+        if isinstance(event, yaml.ScalarEvent):
+            value = self.scalar(event)
+        else:
+            if event.tag is not None:
+                self.check_tag(event, event.tag)
+            is_list = isinstance(event, yaml.SequenceStartEvent)
+            value = self.sequence(where) if is_list else self.mapping(where)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = (value, self.values - before)
+        return value
+
+    def alias(self, event: Any) -> Any:
+        if event.anchor not in self.anchors:
+            raise self.error(
+                event, f"the alias {event.anchor!r} is of no value before it; expected one that is"
+            )
+        value, size = self.anchors[event.anchor]
+        self.values += size
+        self.aliased += size
+        if self.aliased > MOST_ALIASED:
+            raise self.error(
+                event,
+                f"aliases stand for more than {MOST_ALIASED} values; expected fewer, or them "
+                "written out",
+            )
+        return value
+
+    def check_tag(self, event: Any, tag: str) -> None:
+        if not tag.startswith(_TAG) or tag[len(_TAG) :] not in _PLAIN:
+            shown = tag.replace(_TAG, "!!")
+            raise self.error(event, f"the tag {shown!r} is not accepted; expected plain data")
+
+    def scalar(self, event: Any) -> Any:
+        yaml, loader = self.yaml, self.loader
+        tag = event.tag
+        if tag is None or tag == "!":
+            tag = loader.resolve(yaml.ScalarNode, event.value, event.implicit)
+        self.check_tag(event, tag)
+        if tag == f"{_TAG}str" or (self.keep_texts and tag != f"{_TAG}null"):
+            return event.value
+        node = yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
+        try:
+            return loader.yaml_constructors[tag](loader, node)
+        except (ValueError, KeyError, AttributeError) as error:  # a date such as 2026-13-01
+            raise self.error(
+                event, f"the value {event.value!r:.80} is not accepted: {error}"
+            ) from None
+
+    def sequence(self, where: tuple[str | int, ...]) -> list[Any]:
+        result: list[Any] = []
+        while not self.loader.check_event(self.yaml.SequenceEndEvent):
+            result.append(self.value((*where, len(result))))
+        self.loader.get_event()
+        return result
+
+    def mapping(self, where: tuple[str | int, ...]) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        while not self.loader.check_event(self.yaml.MappingEndEvent):
+            event = self.loader.peek_event()
+            key = self.key(event, where)
+            if key == "<<" and event.implicit[0]:
+                merged = {**self.merged(where), **merged}
+                continue
+            if key in result:
+                raise self.error(event, f"the field {key!r} is given twice")
+            self.lines[(*where, key)] = event.start_mark.line + 1
+            result[key] = self.value((*where, key))
+        self.loader.get_event()
+        return {**merged, **result}
+
+    def key(self, event: Any, where: tuple[str | int, ...]) -> str:
+        if isinstance(event, self.yaml.ScalarEvent) and event.tag is None:
+            self.loader.get_event()
+            self.values += 1
+            if event.anchor is not None:
+                self.anchors[event.anchor] = (event.value, 1)
+            is_null = event.implicit[0] and event.value in ("", "~", "null", "Null", "NULL")
+            # `on`, `yes`, `no`, `off` and numbers are names here.
+            key = None if is_null else event.value
+        else:
+            key = self.value((*where, "<key>"))
+        if not isinstance(key, str):
+            raise self.error(event, f"the field name is {key!r:.80}; expected a text")
+        return key
+
+    def merged(self, where: tuple[str | int, ...]) -> dict[str, Any]:
+        """The fields that ``<<: *other`` takes over."""
+        event = self.loader.peek_event()
+        value = self.value((*where, "<<"))
+        result: dict[str, Any] = {}
+        for each in value if isinstance(value, list) else [value]:
+            if not isinstance(each, dict):
+                raise self.error(event, f"'<<' is given {each!r:.80}; expected a mapping")
+            result = {**each, **result}
+        return result
