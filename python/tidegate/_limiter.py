@@ -23,7 +23,7 @@ from tidegate._waiting.slot import Acquired, Slot
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
-    from typing import Any, Callable, Union, overload
+    from typing import Any, Callable, Union
 
     from typing_extensions import Self, Unpack
 
@@ -74,37 +74,11 @@ class Limiter(_core.Limiter):
             return _with_rules(*args, **kwargs)
         return super().__new__(cls)
 
-    if TYPE_CHECKING:
-
-        @overload
-        def __init__(
-            self,
-            *,
-            rules: RuleSet | RuleSource,
-            tiers: Tiers | None = None,
-            storage: StorageLike = "memory://",
-            prefix: str = "tg",
-            clock: ClockLike = None,
-            **options: Unpack[StorageOptions],
-        ) -> None: ...
-        @overload
-        def __init__(
-            self,
-            limit: LimitLike | RuleSet | RuleSource,
-            *,
-            tiers: Tiers | None = None,
-            storage: StorageLike = "memory://",
-            algorithm: Algorithm = "token-bucket",
-            prefix: str = "tg",
-            clock: ClockLike = None,
-            **options: Unpack[StorageOptions],
-        ) -> None: ...
-
-    # With rules, __new__() makes something else.
-    @explains_arguments("Limiter", OF_LIMITERS)  # type: ignore[misc]
+    # With rules __new__() makes something else; without, the limit is required.
+    @explains_arguments("Limiter", OF_LIMITERS)
     def __init__(
         self,
-        limit: LimitLike | RuleSet | RuleSource,
+        limit: LimitLike | RuleSet | RuleSource = ...,  # type: ignore[assignment]
         *,
         rules: RuleSet | RuleSource | None = None,
         tiers: Tiers | None = None,

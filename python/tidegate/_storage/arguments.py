@@ -31,7 +31,8 @@ def explains_arguments(
         positional = code.co_varnames[: code.co_argcount]
         by_name = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
         own = positional[:1] == ("self",)
-        optional = len(function.__defaults__ or ())
+        # The default `...` is for type checkers alone.
+        optional = sum(default is not ... for default in function.__defaults__ or ())
         required = [*positional[: len(positional) - optional]]
         required += [each for each in by_name if each not in (function.__kwdefaults__ or {})]
         accepted = list(dict.fromkeys([*positional[own:], *by_name, *options]))
