@@ -54,11 +54,14 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--algorithm", default="token-bucket", help="default: %(default)s")
     check.set_defaults(run=_check)
 
-    from tidegate._cli import doctor, key, shm
+    from tidegate._cli import doctor, key, rules_migrate, shm, violations
 
     doctor.register(commands)
     key.register(commands)
+    rules = commands.add_parser("rules", help="look after rules")
+    rules_migrate.register(rules.add_subparsers(metavar="ACTION", required=True))
     shm.register(commands)
+    violations.register(commands)
     return parser
 
 

@@ -20,6 +20,7 @@ except ModuleNotFoundError:
 from tidegate._rules.model import Cost, Default, ListEntry, Override, Rule
 from tidegate._rules.problems import Problem, RulesError
 from tidegate._rules.rule_set import RuleSet
+from tidegate._rules.source import RuleSource
 from tidegate._rules.tiers import Tiers
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Problem",
     "Rule",
     "RuleSet",
+    "RuleSource",
     "RulesError",
     "Tiers",
 ]
