@@ -253,7 +253,7 @@ class _LoggerSink:
     def __call__(self, violations: list[Violation]) -> None:
         for each in violations:
             self._logger.warning(
-                "%s was refused %d times by %s at %r",
+                "%r was refused %d times by %s at %r",
                 each.caller,
                 each.attempted,
                 each.rule,
