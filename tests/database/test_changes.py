@@ -156,6 +156,36 @@ def test_a_child_of_fork_follows_too(database: RuleDatabase) -> None:
         assert source.failures == 0, "the child has left the parent's connections alone"
 
 
+def test_four_workers_see_a_change_within_two_seconds(database: RuleDatabase) -> None:
+    database.add_rule("api", "2/minute")
+    workers = []
+    for _ in range(4):
+        given, taken = os.pipe()
+        worker = os.fork()
+        if worker == 0:
+            status = 1
+            with contextlib.suppress(BaseException):
+                source = SqlRules(database.url)
+                limiter = tg.Limiter(rules=source, clock=tg.ManualClock(0))
+                os.write(taken, b"ready")
+                eventually(lambda limiter=limiter: limiter.peek(user="1").limit == 3, 60)
+                os.write(taken, str(time.monotonic()).encode())
+                status = 0
+            os._exit(status)
+        os.close(taken)
+        workers.append((worker, given))
+    for _, given in workers:
+        assert os.read(given, 5) == b"ready"
+    changed = time.monotonic()
+    set_limit(database, "3/minute")
+    took = []
+    for worker, given in workers:
+        took.append(float(os.read(given, 100)) - changed)
+        os.close(given)
+        assert os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) == 0
+    assert max(took) <= 2
+
+
 def test_churn_loses_no_request_and_admits_no_more_than_either_version(
     postgres: RuleDatabase,
 ) -> None:
@@ -178,9 +208,8 @@ def test_churn_loses_no_request_and_admits_no_more_than_either_version(
                 for round in range(100_000):
                     if ends.is_set():
                         return
-                    for key in range(10):
-                        # Four threads share each key; later rounds begin new keys.
-                        name = f"{key}-{round // 60}"
+                    # Four threads share each key: those of 60 rounds, and one of all rounds.
+                    for name in [*(f"{key}-{round // 60}" for key in range(10)), "always"]:
                         decision = limiter.check(user=name)
                         assert decision.limit in (low, high)
                         assert not decision.degraded
@@ -194,16 +223,17 @@ def test_churn_loses_no_request_and_admits_no_more_than_either_version(
         for thread in threads:
             thread.start()
         begun = time.monotonic()
-        changes = 200
-        for change in range(changes):
+        change = 0
+        while change < 200 or len(versions) <= 10:  # the threads leave the source little time
+            assert change < 6000, "versions are adopted while requests are decided"
             postgres.run(f"UPDATE rate_limit_rules SET limits = '{(low, high)[change % 2]}/hour'")
-            time.sleep(max(0.0, begun + (change + 1) / 100 - time.monotonic()))
+            change += 1
+            time.sleep(max(0.0, begun + change / 100 - time.monotonic()))
         ends.set()
         for thread in threads:
             thread.join()
         assert errors == []
         assert source.refused == source.failures == 0
-        assert len(versions) > 10, "versions were adopted while requests were decided"
         spent = [name for name, count in asked.items() if count >= 2 * high]
         assert spent
         assert max(admitted.values()) <= high

@@ -144,6 +144,20 @@ def test_a_sink_that_fails_loses_nothing_while_there_is_room() -> None:
     assert log.dropped == 2
 
 
+def test_a_sink_that_goes_on_failing_is_given_up() -> None:
+    def sink(violations: list[Violation]) -> None:
+        raise OSError("down")
+
+    log = ViolationLog(sink, interval=0.001)
+    limiter = limiter_of(log)
+    for _ in range(3):
+        limiter.check(user="1")
+    eventually(lambda: log.dropped)
+    assert log.failures == 5
+    log.close()
+    assert log.dropped == 2
+
+
 def test_a_slow_sink_makes_no_request_wait() -> None:
     goes_on, entered = threading.Event(), threading.Event()
 
