@@ -33,7 +33,7 @@ autodoc_typehints = "signature"
 autodoc_mock_imports = [
     *("asgiref", "django", "fastapi", "flask", "starlette", "werkzeug"),
     *("anyio", "click", "httpx", "jwt", "limits", "opentelemetry", "prometheus_client"),
-    *("pytest", "requests"),
+    *("alembic", "psycopg", "pytest", "requests", "sqlalchemy"),
 ]
 # Types in signatures are names, and not links to pages.
 nitpick_ignore_regex = [(r"py:.*", r".*")]

@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from tidegate._asyncio import AsyncBridge
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
-    from tidegate._rule_limiter import RuleLimiter
+    from tidegate._rule_limiter import RuleLimiter, TierLookup, Violations
     from tidegate._rules.rule_set import RuleSet
     from tidegate._rules.source import RuleSource
-    from tidegate._rules.tiers import Tiers
     from tidegate._stats import Stats
     from tidegate._storage.options import StorageLike, StorageOptions
     from tidegate._waiting.queue import Ticket
@@ -81,7 +80,8 @@ class Limiter(_core.Limiter):
         limit: LimitLike | RuleSet | RuleSource = ...,  # type: ignore[assignment]
         *,
         rules: RuleSet | RuleSource | None = None,
-        tiers: Tiers | None = None,
+        tiers: TierLookup | None = None,
+        violations: Violations | None = None,
         storage: StorageLike = "memory://",
         algorithm: Algorithm = "token-bucket",
         prefix: str = "tg",
@@ -92,8 +92,9 @@ class Limiter(_core.Limiter):
             raise ArgumentTypeError(
                 f"the prefix is {prefix!r} of type {type(prefix).__name__}; expected a str"
             )
-        if rules is not None or tiers is not None:  # else __new__() made something else
-            raise ConfigurationError("tiers were given without rules; expected rules= too")
+        for name, given in (("tiers", tiers), ("violations", violations), ("rules", rules)):
+            if given is not None:  # else __new__() made something else
+                raise ConfigurationError(f"{name} were given without rules; expected rules= too")
         limits: Any = limit
         self._limits = distinct(as_limits(limits, algorithm))
         self._storage = open_store(storage, options)

@@ -9,7 +9,7 @@ from tidegate._storage.uri import open_store
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, Union
+    from typing import Any, Protocol, Union
 
     from typing_extensions import Self, Unpack
 
@@ -17,11 +17,21 @@ if TYPE_CHECKING:
     from tidegate._core import Decision, Limit
     from tidegate._rules.rule_set import RuleSet
     from tidegate._rules.source import RuleSource
-    from tidegate._rules.tiers import Tiers
     from tidegate._stats import Stats
     from tidegate._storage.options import StorageLike, StorageOptions
 
     Attribute = Union[str, bytes, None]
+
+    class Violations(Protocol):
+        """What takes refusals, such as tidegate.rules.violations.ViolationLog."""
+
+        def record(self, decision: Decision, attributes: Mapping[str, Attribute]) -> None: ...
+
+    class TierLookup(Protocol):
+        """What finds tiers, such as tidegate.rules.Tiers."""
+
+        def of(self, attributes: Mapping[str, Attribute]) -> str | None: ...
+
 
 __all__ = ["ConsideredRule", "RuleLimiter", "RuleStats", "compiled"]
 
@@ -36,7 +46,9 @@ class RuleLimiter(_core.RuleLimiter):
     The decision's `rule` is the id of the rule that binds, None where no rule applies; its
     `outcomes` are the decisions of all limits. Attributes are str, bytes or None, which is as if
     it were not given; those that no rule looks at change nothing. `tiers` finds the tier of
-    requests that come without one. Other arguments are those of Limiter.
+    requests that come without one. `rules` may be a RuleSource too: then they change as it does.
+    Refusals are handed to `violations`, such as a ViolationLog. Other arguments are those of
+    Limiter.
 
     Thread-safe, and safe to use after `fork()`.
     """
@@ -48,7 +60,7 @@ class RuleLimiter(_core.RuleLimiter):
         storage: StorageLike = "memory://",
         prefix: str = "tg",
         clock: ClockLike = None,
-        tiers: Tiers | None = None,
+        tiers: TierLookup | None = None,
         **options: Unpack[StorageOptions],
     ) -> None:
         if not isinstance(prefix, str):
@@ -69,6 +81,7 @@ class RuleLimiter(_core.RuleLimiter):
             )
         self._rules = rules
         self._prefix = prefix
+        self.violations: Violations | None = None
         self._tiers = tiers
         super().__init__(core, self._storage, clock, prefix.encode("utf-8", "surrogatepass"))
         self._bound.hidden = rules.hidden
@@ -228,6 +241,26 @@ class TieredRuleLimiter(RuleLimiter):
         return _core.RuleLimiter.peek(self, cost=cost, **self._with_tier(attributes))
 
 
+class RecordingRuleLimiter(TieredRuleLimiter):
+    """One that hands refusals to a log, which takes Python for each call too."""
+
+    def check(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
+        given = self._with_tier(attributes)
+        decision = _core.RuleLimiter.check(self, cost=cost, **given)
+        if not decision.allowed and self.violations is not None:
+            self.violations.record(decision, given)
+        return decision
+
+    async def check_async(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
+        if not self._storage.blocks:
+            return self.check(cost=cost, **attributes)
+        given = self._with_tier(attributes)
+        decision = await super().check_async(cost=cost, **given)
+        if not decision.allowed and self.violations is not None:
+            self.violations.record(decision, given)
+        return decision
+
+
 def limiter_for(rules: RuleSet | RuleSource, **options: Any) -> RuleLimiter:
     """The limiter of `rules`, or of a source of rules, with the options of a Limiter."""
     algorithm = options.pop("algorithm", None)
@@ -237,8 +270,19 @@ def limiter_for(rules: RuleSet | RuleSource, **options: Any) -> RuleLimiter:
         )
     attach = getattr(rules, "attach", None)
     now: Any = rules if attach is None else getattr(rules, "current", None)
-    kind = RuleLimiter if options.get("tiers") is None else TieredRuleLimiter
-    limiter = kind(now, **options)
+    violations = options.pop("violations", None)
+    if violations is not None:
+        if not hasattr(violations, "record"):
+            raise ArgumentTypeError(
+                f"the violations are {violations!r} of type {type(violations).__name__}; expected "
+                "tidegate.rules.violations.ViolationLog(...)"
+            )
+        limiter: RuleLimiter = RecordingRuleLimiter(now, **options)
+        limiter.violations = violations
+    elif options.get("tiers") is not None:
+        limiter = TieredRuleLimiter(now, **options)
+    else:
+        limiter = RuleLimiter(now, **options)
     if attach is not None:
         attach(limiter)
     return limiter

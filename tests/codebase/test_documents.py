@@ -115,7 +115,9 @@ def test_the_reference_has_all_options_of_storages() -> None:
 
 def test_the_reference_has_all_public_modules() -> None:
     package = ROOT / "python" / "tidegate"
-    public = {f"tidegate.{path.stem}" for path in package.glob("[a-z]*.py")} | {"tidegate"}
+    public = {f"tidegate.{path.stem}" for path in package.glob("[a-z]*.py")}
+    public |= {f"tidegate.rules.{path.stem}" for path in package.glob("rules/[a-z]*.py")}
+    public |= {"tidegate", "tidegate.rules"}
     assert set(re.findall(r"automodule:: (\S+)", _page("reference/api.md"))) == public
 
 

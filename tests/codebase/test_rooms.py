@@ -17,7 +17,9 @@ PACKAGE = ROOT / "python" / "tidegate"
 ROOMS: dict[str, tuple[str, str]] = {
     "core": ("_core, _errors, types", ""),
     "storage": ("_storage/", "core"),
-    "rules": ("_rules/, rules", "core"),
+    # Before the room whose folder its public modules lie in.
+    "database": ("_database/, rules.sql, rules.violations", "core, rules"),
+    "rules": ("_rules/, rules/", "core"),
     "limiter": (
         "_asyncio, _clock, _limit, _limiter, _plan, _replay, _rule_limiter, _stats, _waiting/",
         "core, storage, rules",
@@ -31,7 +33,7 @@ ROOMS: dict[str, tuple[str, str]] = {
     "outbound": ("_outbound/, httpx, requests", "core, limiter"),
     "contrib": ("contrib/, limits", "core, limiter"),
     "package": ("__init__", "core, rules, limiter, integrations"),
-    "command line": ("_cli/, __main__", "core, storage, rules, limiter, web"),
+    "command line": ("_cli/, __main__", "core, storage, database, rules, limiter, web"),
 }
 
 FRAMEWORKS = {"django", "fastapi", "flask", "starlette", "werkzeug"}

@@ -54,13 +54,14 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--algorithm", default="token-bucket", help="default: %(default)s")
     check.set_defaults(run=_check)
 
-    from tidegate._cli import doctor, key, shm
+    from tidegate._cli import doctor, key, shm, violations
     from tidegate._cli.rules import commands as rules
 
     doctor.register(commands)
     key.register(commands)
     rules.register(commands)
     shm.register(commands)
+    violations.register(commands)
     return parser
 
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from tidegate._cli.rules import migrate
 from tidegate._errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def register(commands: Actions[argparse.ArgumentParser]) -> None:
         help="what a descriptor key is called as an attribute, such as path=endpoint",
     )
     imported.set_defaults(run=_reading_files(_import))
+
+    migrate.register(actions)
 
 
 def _add_check(actions: Actions[argparse.ArgumentParser]) -> None:

@@ -1,0 +1,1 @@
+"""Rules, tiers and violations in a database."""

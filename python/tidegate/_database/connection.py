@@ -1,0 +1,168 @@
+"""A connection to the database of rules, that never waits beyond its timeout."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+from tidegate._errors import ArgumentTypeError, ConfigurationError, StorageError
+
+try:
+    import sqlalchemy as sa
+except ModuleNotFoundError:
+    raise ImportError(
+        "rules in a database need the package SQLAlchemy; expected "
+        "`pip install 'tidegate[sql]'`, or 'tidegate[postgres]'"
+    ) from None
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Union
+
+    DatabaseLike = Union[str, sa.URL, sa.Engine]
+
+__all__ = ["Database", "engine_of"]
+
+# Connections that belong to the process that forked this one. To let go of them would end them.
+_of_parents: list[Any] = []
+
+
+def engine_of(database: DatabaseLike, timeout: float = 5.0, *, creates: bool = False) -> sa.Engine:
+    """The engine of a URL. Connections are opened and closed by whoever asks for one."""
+    if isinstance(database, sa.Engine):
+        return database
+    if not isinstance(database, (str, sa.URL)):
+        raise ArgumentTypeError(
+            f"the database is of type {type(database).__name__}; expected a URL such as "
+            "postgresql://host/name or sqlite:///path, or an Engine of SQLAlchemy"
+        )
+    if isinstance(database, str) and database.startswith("postgres://"):
+        database = "postgresql" + database[len("postgres") :]
+    try:
+        url = sa.make_url(database)
+        if url.drivername == "postgresql":
+            url = url.set(drivername="postgresql+psycopg")
+        arguments: dict[str, Any] = {}
+        if url.get_backend_name() == "sqlite":
+            arguments = {"check_same_thread": False, "timeout": timeout}
+        elif url.get_driver_name() == "psycopg":
+            arguments = {"connect_timeout": max(2, math.ceil(timeout))}
+        engine = sa.create_engine(url, poolclass=sa.NullPool, connect_args=arguments)
+    except sa.exc.ArgumentError as error:
+        raise ConfigurationError(
+            f"the database's URL is not accepted: {error}; expected one such as "
+            "postgresql://host/name or sqlite:///path"
+        ) from None
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"the database needs the package {error.name}; expected "
+            "`pip install 'tidegate[postgres]'`"
+        ) from None
+    file = url.database
+    if url.get_backend_name() == "sqlite" and not creates and not _is_there(file):
+        raise StorageError(f"there is no file {file!r}; expected a database with tables of rules")
+    return engine
+
+
+def _is_there(file: str | None) -> bool:
+    return not file or file == ":memory:" or file.startswith("file:") or os.path.exists(file)
+
+
+class Database:
+    """One connection, opened when it is needed, and again after a failure. Not thread-safe."""
+
+    def __init__(self, database: DatabaseLike, timeout: float) -> None:
+        if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
+            raise ConfigurationError(f"the timeout is {timeout!r}; expected seconds above 0")
+        self._timeout = timeout
+        self.engine = engine_of(database, timeout)
+        self._connection: sa.Connection | None = None
+        self.opened = 0
+        """How many connections there were."""
+
+    @property
+    def name(self) -> str:
+        """Its URL without the password."""
+        return self.engine.url.render_as_string(hide_password=True)
+
+    @contextlib.contextmanager
+    def use(self, *, isolation: str | None = None) -> Iterator[sa.Connection]:
+        """The connection. It is closed where the block raises.
+
+        Raises StorageError where the database fails, or does not answer in time.
+        """
+        try:
+            if self._connection is None:
+                self._connection = self.engine.connect()
+                self.opened += 1
+                if isolation is not None and self.engine.dialect.name != "sqlite":
+                    self._connection = self._connection.execution_options(isolation_level=isolation)
+            with _within(self._timeout, self._connection):
+                try:
+                    yield self._connection
+                finally:
+                    self._connection.rollback()
+        except ConfigurationError:  # of what was read
+            raise
+        except BaseException as error:
+            self.close()
+            if isinstance(error, (sa.exc.SQLAlchemyError, OSError)):
+                advice = ""
+                if re.search("no such table|UndefinedTable", repr(error)):
+                    advice = "; expected the tables that `tidegate rules migrate URL` makes"
+                raise StorageError(
+                    f"the database {self.name} failed: {_cause(error)}{advice}"
+                ) from error
+            raise
+
+    def close(self) -> None:
+        """Closes the connection; the next use opens another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(Exception), _within(self._timeout, connection):
+                connection.invalidate()
+            with contextlib.suppress(Exception):
+                connection.close()
+
+    def forget_parent(self) -> None:
+        """In a child of fork(): leaves the connection to the parent."""
+        if self._connection is not None:
+            _of_parents.append(self._connection)
+            self._connection = None
+        self.engine.dispose(close=False)
+
+
+def _cause(error: BaseException) -> str:
+    text = str(getattr(error, "orig", None) or error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+@contextlib.contextmanager
+def _within(seconds: float, connection: sa.Connection) -> Iterator[None]:
+    """Ends the connection where the block takes longer: a network that is gone says nothing."""
+    if connection.invalidated:
+        yield
+        return
+    raw = connection.connection.driver_connection
+    timer = threading.Timer(seconds, _end, (raw,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _end(raw: Any) -> None:
+    with contextlib.suppress(Exception):
+        if hasattr(raw, "interrupt"):  # SQLite's
+            raw.interrupt()
+        else:
+            # Of a copy, so that the driver finds its descriptor where it was.
+            with socket.socket(fileno=os.dup(raw.fileno())) as copy:
+                copy.shutdown(socket.SHUT_RDWR)

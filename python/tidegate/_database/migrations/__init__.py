@@ -1,0 +1,1 @@
+"""The Alembic migrations of the tables."""

@@ -1,0 +1,299 @@
+"""From the rows of the tables to a document of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from tidegate._database import schema
+from tidegate._rules.document import Document, as_text
+from tidegate._rules.problems import Problem, RulesError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Row
+
+    Where = tuple[str | int, ...]
+
+__all__ = ["change_mark", "read_document"]
+
+MOST_ROWS = 1_000_000
+_SETTINGS = ("tiers", "default_tier", "algorithm", "default")
+# What the columns are called that are not named as the fields of a document are.
+_COLUMNS = {
+    "id": "rule_id",
+    "by": "count_by",
+    "when": "conditions",
+    "until": "expires_at",
+    "rule": "rule_id",
+}
+# Columns that rows of one rule have to agree in.
+_OF_A_RULE = (
+    "endpoint_pattern",
+    "count_by",
+    "algorithm",
+    "endpoints",
+    "methods",
+    "tiers",
+    "networks",
+    "conditions",
+    "counts",
+    "counter",
+    "replaces",
+    "shadow",
+    "headers",
+    "enabled",
+)
+
+
+class _RowDocument(Document):
+    """A document whose fields are columns of rows."""
+
+    def __init__(self, data: dict[str, Any], source: str, places: dict[Where, str]) -> None:
+        super().__init__(data, source, lambda where: None)
+        self._places = places
+
+    def problem(self, where: Where, message: str) -> Problem:
+        for length in range(len(where), 0, -1):
+            place = self._places.get(where[:length])
+            if place is not None:
+                named = where[length:] if "custom_limits" in place else _columns(where, length)
+                return Problem(f"{self.source}: {place}", None, as_text(named), message)
+        return Problem(self.source, None, as_text(where), message)
+
+
+def _columns(where: Where, length: int) -> Where:
+    """What is called `where` in a document, from `length` on, as columns of its row."""
+    rest = where[length:]
+    if "limits" in where[:length]:  # the place is that of the limits of one tier
+        return ("limits",)
+    return (_COLUMNS.get(str(rest[0]), rest[0]), *rest[1:]) if rest else ()
+
+
+class _Builder:
+    """Gathers a document, and which row each part of it is from."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.data: dict[str, Any] = {}
+        self.places: dict[Where, str] = {}
+        self.problems: list[Problem] = []
+
+    def refuse(self, place: str, column: str, message: str) -> None:
+        self.problems.append(Problem(f"{self.source}: {place}", None, column, message))
+
+    def add(self, section: str, place: str, fields: dict[str, Any]) -> Where:
+        items = self.data.setdefault(section, [])
+        items.append({name: value for name, value in fields.items() if value is not None})
+        where = (section, len(items) - 1)
+        self.places[where] = place
+        return where
+
+    def settings(self, rows: Iterable[Row[Any]]) -> None:
+        for row in rows:
+            place = f"rate_limit_settings row {row.name!r}"
+            if row.name not in _SETTINGS:
+                self.refuse(place, "name", f"is no setting; expected {', '.join(_SETTINGS)}")
+                continue
+            self.data[row.name] = row.value
+            self.places[(row.name,)] = place
+
+    def rules(self, rows: Iterable[Row[Any]]) -> None:
+        by_rule: dict[str, list[Row[Any]]] = {}
+        for row in rows:
+            by_rule.setdefault(_rule_id(row), []).append(row)
+        for id, of_rule in by_rule.items():
+            self.rule(id, of_rule)
+
+    def rule(self, id: str, rows: list[Row[Any]]) -> None:
+        first = rows[0]
+        for row in rows[1:]:
+            for column in _OF_A_RULE:
+                given, expected = getattr(row, column), getattr(first, column)
+                if given != expected:
+                    self.refuse(
+                        f"rate_limit_rules row {row.id}",
+                        column,
+                        f"is {given!r:.80}; expected {expected!r:.80}, as in row {first.id} of the "
+                        f"same rule {id!r}",
+                    )
+        fields = {
+            "id": id,
+            "by": first.count_by,
+            "endpoints": _endpoints(first.endpoint_pattern, first.endpoints),
+            "algorithm": first.algorithm,
+            "counts": first.counts,
+            "counter": first.counter,
+            "replaces": first.replaces,
+            "shadow": first.shadow,
+            "headers": first.headers,
+            "enabled": first.enabled,
+            "description": first.description,
+            **_conditions(first),
+        }
+        where = self.add("rules", f"rate_limit_rules row {first.id}", fields)
+        self.data["rules"][-1]["limits"] = self.limits(where, rows)
+
+    def limits(self, where: Where, rows: list[Row[Any]]) -> Any:
+        by_tier: dict[str, list[str]] = {}
+        for row in rows:
+            text = self.limit(row)
+            if text is None:
+                continue
+            of_tier = by_tier.setdefault(row.tier, [])
+            place = f"rate_limit_rules row {row.id}"
+            self.places[(*where, "limits", row.tier, len(of_tier))] = place
+            self.places.setdefault((*where, "limits", row.tier), place)
+            if set(by_tier) == {"*"}:
+                self.places[(*where, "limits", len(of_tier))] = place
+            of_tier.append(text)
+        return by_tier["*"] if set(by_tier) == {"*"} else by_tier
+
+    def limit(self, row: Row[Any]) -> str | None:
+        place = f"rate_limit_rules row {row.id}"
+        given = [
+            column
+            for column in ("limit_count", "window_seconds", "burst_capacity")
+            if getattr(row, column) is not None
+        ]
+        if row.limits is not None:
+            if given:
+                self.refuse(place, "limits", f"is given with {given[0]}; expected one of them")
+            return str(row.limits)
+        if given[:2] != ["limit_count", "window_seconds"]:
+            self.refuse(
+                place,
+                "limits",
+                "is missing; expected a text such as '100/minute', or limit_count and "
+                "window_seconds",
+            )
+            return None
+        burst = "" if row.burst_capacity is None else f" burst {row.burst_capacity}"
+        return f"{row.limit_count}/{row.window_seconds} seconds{burst}"
+
+    def overrides(self, rows: Iterable[Row[Any]]) -> None:
+        for row in rows:
+            fields = {
+                "rule": row.rule_id,
+                "key": row.key,
+                "limits": row.limits,
+                "algorithm": row.algorithm,
+                "until": row.expires_at,
+                "reason": row.reason,
+            }
+            self.add("overrides", f"rate_limit_overrides row {row.id}", fields)
+
+    def custom_limits(self, rows: Iterable[Row[Any]]) -> None:
+        """``{"api": "500/minute"}`` or ``{"api": {"limits": ..., "until": ...}}``"""
+        for row in rows:
+            place = f"user_tiers row {row.user_id!r}"
+            if not isinstance(row.custom_limits, dict):
+                self.refuse(
+                    place,
+                    "custom_limits",
+                    f"is {row.custom_limits!r:.80}; expected an object of rules and limits, such "
+                    'as {"api": "500/minute"}',
+                )
+                continue
+            for rule, limits in row.custom_limits.items():
+                more = limits if isinstance(limits, dict) else {"limits": limits}
+                fields = {**more, "rule": rule, "key": row.user_id}
+                self.add("overrides", f"{place}: custom_limits", fields)
+
+    def costs(self, rows: Iterable[Row[Any]]) -> None:
+        for row in rows:
+            fields = {"cost": row.cost, **_conditions(row)}
+            fields["endpoints"] = _endpoints(row.endpoint, row.endpoints)
+            if row.method is not None:
+                fields["methods"] = [row.method, *(row.methods or [])]
+            self.add("costs", f"operation_costs row {row.id}", fields)
+
+    def lists(self, rows: Iterable[Row[Any]]) -> None:
+        for row in rows:
+            place = f"rate_limit_lists row {row.id}"
+            if row.list not in ("allow", "block"):
+                self.refuse(place, "list", f"is {row.list!r}; expected 'allow' or 'block'")
+                continue
+            conditions = _conditions(row)
+            when = conditions.pop("when")
+            if not isinstance(when or {}, dict):
+                self.refuse(place, "conditions", f"is {when!r:.80}; expected an object")
+                continue
+            fields = {
+                **(when or {}),
+                **conditions,
+                "endpoints": row.endpoints,
+                "id": row.name,
+                "reason": row.reason,
+            }
+            self.add(row.list, place, fields)
+
+
+def _rule_id(row: Row[Any]) -> str:
+    """Rows without one that are about the same endpoint are one rule."""
+    if row.rule_id is not None:
+        return str(row.rule_id)
+    return f"endpoint:{row.endpoint_pattern}" if row.endpoint_pattern else f"row-{row.id}"
+
+
+def _endpoints(one: str | None, more: Any) -> Any:
+    if one is None:
+        return more
+    return [one, *more] if isinstance(more, list) else [one]
+
+
+def _conditions(row: Row[Any]) -> dict[str, Any]:
+    return {
+        "methods": row.methods,
+        "tiers": row.tiers,
+        "networks": row.networks,
+        "when": row.conditions,
+    }
+
+
+def read_document(connection: Connection, source: str) -> Document:
+    """Reads all tables of rules, in one transaction of the caller's. Raises RulesError."""
+    builder = _Builder(source)
+    for table, read in (
+        (schema.settings, builder.settings),
+        (schema.rules, builder.rules),
+        (schema.overrides, builder.overrides),
+        (schema.user_tiers, builder.custom_limits),
+        (schema.costs, builder.costs),
+        (schema.lists, builder.lists),
+    ):
+        found = connection.execute(_rows_of(table).limit(MOST_ROWS + 1)).all()
+        if len(found) > MOST_ROWS:
+            message = f"has more than {MOST_ROWS} rows; expected fewer"
+            raise RulesError([Problem(f"{source}: {table.name}", None, "", message)])
+        read(found)
+    if builder.problems:
+        raise RulesError(builder.problems)
+    return _RowDocument(builder.data, source, builder.places)
+
+
+def _rows_of(table: sa.Table) -> sa.Select[Any]:
+    rows = sa.select(table).order_by(*table.primary_key.columns)
+    if table is not schema.user_tiers:
+        return rows
+    # The tiers of users are asked for one by one, by SqlTiers.
+    return rows.where(table.c.custom_limits.is_not(None))
+
+
+def change_mark(connection: Connection) -> object:
+    """Differs after each change of the tables; None where a database has no such mark."""
+    if connection.dialect.name == "sqlite":
+        return connection.exec_driver_sql("PRAGMA data_version").scalar()
+    if connection.dialect.name != "postgresql":
+        return None
+    # A change gives a row the number of its transaction, which no row had before.
+    parts = []
+    for table in schema.RULE_TABLES:
+        counted = (
+            f"SELECT count(*) || ':' || coalesce(sum(xmin::text::bigint), 0) FROM {table.name}"
+        )
+        if table is schema.user_tiers:
+            counted += " WHERE custom_limits IS NOT NULL"
+        parts.append(f"({counted})")
+    return tuple(connection.exec_driver_sql(f"SELECT {', '.join(parts)}").one())

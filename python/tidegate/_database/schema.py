@@ -1,0 +1,168 @@
+"""The tables of rules, tiers and violations."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
+
+__all__ = [
+    "NOTIFICATIONS",
+    "RULE_TABLES",
+    "UtcTime",
+    "costs",
+    "lists",
+    "metadata",
+    "overrides",
+    "rules",
+    "settings",
+    "user_tiers",
+    "violations",
+]
+
+# What PostgreSQL notifies on when one of RULE_TABLES changes.
+NOTIFICATIONS = "tidegate_rules"
+
+
+class UtcTime(sa.types.TypeDecorator[dt.datetime]):
+    """An instant. SQLite keeps no zones: there it is a time in UTC."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: dt.datetime | None, dialect: Any) -> dt.datetime | None:
+        if value is None:
+            return None
+        value = value.astimezone(dt.timezone.utc)
+        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: dt.datetime | None, dialect: Any) -> dt.datetime | None:
+        if value is None or value.tzinfo is not None:
+            return value
+        return value.replace(tzinfo=dt.timezone.utc)
+
+
+metadata = sa.MetaData()
+_json = sa.JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+
+
+def _id() -> sa.Column[Any]:
+    # SQLite numbers rows by itself only where the type is INTEGER.
+    number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+    return sa.Column("id", number, primary_key=True, autoincrement=True)
+
+
+def _times() -> tuple[sa.Column[Any], sa.Column[Any]]:
+    return (
+        sa.Column("created_at", UtcTime(), nullable=False, server_default=sa.func.now()),
+        sa.Column("updated_at", UtcTime(), nullable=False, server_default=sa.func.now()),
+    )
+
+
+def _conditions() -> tuple[sa.Column[Any], ...]:
+    return (
+        sa.Column("endpoints", _json),
+        sa.Column("methods", _json),
+        sa.Column("tiers", _json),
+        sa.Column("networks", _json),
+        sa.Column("conditions", _json),
+    )
+
+
+# A row is what one tier gets by a rule; rows of one rule_id are one rule.
+rules = sa.Table(
+    "rate_limit_rules",
+    metadata,
+    _id(),
+    sa.Column("rule_id", sa.String(100), index=True),
+    sa.Column("tier", sa.String(50), nullable=False, server_default="*"),
+    sa.Column("endpoint_pattern", sa.String(255)),
+    sa.Column("limit_count", sa.Integer),
+    sa.Column("window_seconds", sa.Integer),
+    sa.Column("burst_capacity", sa.Integer),
+    sa.Column("limits", sa.String(1000)),
+    sa.Column("count_by", sa.String(255), nullable=False, server_default="user"),
+    sa.Column("algorithm", sa.String(20)),
+    *_conditions(),
+    sa.Column("counts", sa.String(10), nullable=False, server_default="cost"),
+    sa.Column("counter", sa.String(100)),
+    sa.Column("replaces", _json),
+    sa.Column("shadow", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("headers", sa.Boolean, nullable=False, server_default=sa.true()),
+    sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
+    sa.Column("description", sa.Text),
+    *_times(),
+)
+
+# The fields of a document that are not lists: tiers, default_tier, algorithm, default.
+settings = sa.Table(
+    "rate_limit_settings",
+    metadata,
+    sa.Column("name", sa.String(50), primary_key=True),
+    sa.Column("value", _json, nullable=False),
+)
+
+overrides = sa.Table(
+    "rate_limit_overrides",
+    metadata,
+    _id(),
+    sa.Column("rule_id", sa.String(100), nullable=False, index=True),
+    sa.Column("key", _json, nullable=False),
+    sa.Column("limits", sa.String(1000), nullable=False),
+    sa.Column("algorithm", sa.String(20)),
+    sa.Column("expires_at", UtcTime()),
+    sa.Column("reason", sa.Text),
+    *_times(),
+)
+
+# Requests that are let through ("allow") or refused ("block") whatever the rules say.
+lists = sa.Table(
+    "rate_limit_lists",
+    metadata,
+    _id(),
+    sa.Column("list", sa.String(5), nullable=False),
+    sa.Column("name", sa.String(100)),
+    *_conditions(),
+    sa.Column("reason", sa.Text),
+    *_times(),
+)
+
+user_tiers = sa.Table(
+    "user_tiers",
+    metadata,
+    sa.Column("user_id", sa.String(255), primary_key=True),
+    sa.Column("tier", sa.String(50), nullable=False),
+    sa.Column("custom_limits", _json),
+    *_times(),
+)
+
+costs = sa.Table(
+    "operation_costs",
+    metadata,
+    _id(),
+    sa.Column("endpoint", sa.String(255)),
+    sa.Column("method", sa.String(20)),
+    sa.Column("cost", sa.Integer, nullable=False),
+    *_conditions(),
+)
+
+# A row stands for all refusals of one caller by one rule within a second or so.
+violations = sa.Table(
+    "rate_limit_violations",
+    metadata,
+    _id(),
+    sa.Column("user_id", sa.String(255)),
+    sa.Column("endpoint", sa.String(255), nullable=False),
+    sa.Column("timestamp", UtcTime(), nullable=False),
+    sa.Column("attempted_count", sa.Integer, nullable=False),
+    sa.Column("rule_id", sa.String(100)),
+    sa.Column("caller", sa.String(255), nullable=False),
+    sa.Column("attributes", _json),
+    sa.Index("ix_rate_limit_violations_caller", "caller", "timestamp"),
+    sa.Index("ix_rate_limit_violations_timestamp", "timestamp"),
+)
+
+# What a rule set is read from, of user_tiers what has custom limits.
+RULE_TABLES = (rules, settings, overrides, lists, user_tiers, costs)

@@ -1,0 +1,132 @@
+"""Violations in the table rate_limit_violations, and whose rose."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import sqlalchemy as sa
+
+from tidegate._database.connection import Database
+from tidegate._database.schema import violations
+from tidegate._errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tidegate._database.connection import DatabaseLike
+    from tidegate._database.violation import Violation
+
+__all__ = ["Rise", "ViolationTable", "top_violations"]
+
+_HOUR = 3600.0
+
+
+class ViolationTable:
+    """Takes violations for the table, and deletes those that are too old."""
+
+    def __init__(self, database: DatabaseLike, *, keep: float | None, timeout: float = 5.0) -> None:
+        self._database = Database(database, timeout)
+        self._keep = None if keep is None else dt.timedelta(days=keep)
+        self._prune_at = 0.0
+
+    def __call__(self, batch: list[Violation]) -> None:
+        rows = [
+            {
+                "user_id": each.attributes.get("user"),
+                "endpoint": each.endpoint,
+                "timestamp": each.time,
+                "attempted_count": min(each.attempted, 2**31 - 1),
+                "rule_id": each.rule and each.rule[:100],
+                "caller": each.caller,
+                "attributes": each.attributes,
+            }
+            for each in batch
+        ]
+        now = time.monotonic()
+        with self._database.use() as connection:
+            connection.execute(sa.insert(violations), rows)
+            if self._keep is not None and now >= self._prune_at:
+                oldest = dt.datetime.now(dt.timezone.utc) - self._keep
+                connection.execute(sa.delete(violations).where(violations.c.timestamp < oldest))
+            connection.commit()
+        if now >= self._prune_at:
+            self._prune_at = now + _HOUR
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._database.close()
+
+    def forget_parent(self) -> None:
+        """In a child of fork(): leaves the connection to the parent."""
+        self._database.forget_parent()
+
+
+class Rise(NamedTuple):
+    """How many requests of one caller were refused, against the caller's own past."""
+
+    name: str
+    """The caller, such as ``user:42``; or the rule, or the endpoint."""
+    recent: int
+    """Requests refused in the last period."""
+    before: float
+    """Their mean over the periods before."""
+
+    @property
+    def factor(self) -> float:
+        """By how much they rose. One is added to both sides: a first refusal is no great rise."""
+        return (self.recent + 1) / (self.before + 1)
+
+
+_GROUPS = {
+    "caller": violations.c.caller,
+    "rule": violations.c.rule_id,
+    "endpoint": violations.c.endpoint,
+}
+
+
+def top_violations(
+    database: DatabaseLike,
+    *,
+    period: float = 3600,
+    past: int = 24,
+    by: str = "caller",
+    most: int = 20,
+    now: dt.datetime | None = None,
+    timeout: float = 30.0,
+) -> list[Rise]:
+    """Whose refusals rose: the last `period` of seconds against the mean of the `past` before it.
+
+    The greatest rise comes first. Raises StorageError where the database does not answer.
+    """
+    if by not in _GROUPS:
+        raise ConfigurationError(f"by is {by!r}; expected 'caller', 'rule' or 'endpoint'")
+    if not period > 0 or past < 1 or most < 1:
+        raise ConfigurationError(
+            f"the period is {period!r} s, the past {past!r}, the most {most!r}; expected numbers "
+            "above 0"
+        )
+    now = now or dt.datetime.now(dt.timezone.utc)
+    begun = now - dt.timedelta(seconds=period)
+    first = begun - dt.timedelta(seconds=period * past)
+    group = _GROUPS[by]
+    at, count = violations.c.timestamp, violations.c.attempted_count
+    recent = sa.func.sum(sa.case((at > begun, count), else_=0))
+    earlier = sa.func.sum(sa.case((at <= begun, count), else_=0))
+    rise = (recent + 1.0) / (earlier * 1.0 / past + 1.0)
+    asked: sa.Select[Any] = (
+        sa.select(group, recent, earlier)
+        .where(at > first, at <= now)
+        .group_by(group)
+        .having(recent > 0)
+        .order_by(rise.desc(), recent.desc(), group)
+        .limit(most)
+    )
+    source = Database(database, timeout)
+    try:
+        with source.use() as connection:
+            rows = connection.execute(asked).all()
+    finally:
+        source.close()
+    return [Rise(str(name), int(recent), int(earlier) / past) for name, recent, earlier in rows]

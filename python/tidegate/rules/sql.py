@@ -1,0 +1,21 @@
+"""Rules in a database: PostgreSQL, or SQLite within the process.
+
+    from tidegate.rules.sql import SqlRules, SqlTiers, upgrade
+
+    upgrade("postgresql://db.internal/shop")  # once: makes the tables
+    limiter = tidegate.Limiter(
+        rules=SqlRules("postgresql://db.internal/shop"),
+        tiers=SqlTiers("postgresql://db.internal/shop"),
+    )
+
+Needs the extra ``sql``, for PostgreSQL ``postgres``: ``pip install 'tidegate[postgres]'``.
+"""
+
+from __future__ import annotations
+
+from tidegate._database.schema import metadata
+from tidegate._database.sql_rules import SqlRules, read_rules
+from tidegate._database.sql_tiers import SqlTiers
+from tidegate._database.upgrade import upgrade
+
+__all__ = ["SqlRules", "SqlTiers", "metadata", "read_rules", "upgrade"]

@@ -1,0 +1,66 @@
+"""Databases with tables of rules, for the tests that need one."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from postgres_server import PostgresServer
+from rule_database import RuleDatabase
+from tidegate.rules.sql import upgrade
+
+
+@pytest.fixture(scope="session")
+def postgres_directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tg") as directory:
+        # The user that PostgreSQL runs as has to get through it.
+        Path(directory).chmod(0o711)
+        yield Path(directory)
+
+
+@pytest.fixture(scope="session")
+def shared_postgres(postgres_directory: Path) -> Iterator[PostgresServer]:
+    server = PostgresServer(postgres_directory)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def postgres(shared_postgres: PostgresServer) -> Iterator[RuleDatabase]:
+    """A database of its own, with tables, on a server that other tests use too."""
+    name = shared_postgres.create_database()
+    upgrade(shared_postgres.url(name))
+    with shared_postgres.connect(name) as connection:
+        yield RuleDatabase(shared_postgres.url(name), connection)
+
+
+@pytest.fixture
+def own_postgres(postgres_directory: Path) -> Iterator[PostgresServer]:
+    """A server that the test may do anything to, with tables in its database ``postgres``."""
+    server = PostgresServer(postgres_directory)
+    server.start()
+    upgrade(server.url("postgres"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[RuleDatabase]:
+    url = f"sqlite:///{tmp_path / 'rules.db'}"
+    upgrade(url)
+    with contextlib.closing(
+        sqlite3.connect(tmp_path / "rules.db", isolation_level=None, timeout=30)
+    ) as connection:
+        yield RuleDatabase(url, connection)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest) -> RuleDatabase:
+    """Each kind of database in turn."""
+    found: RuleDatabase = request.getfixturevalue(request.param)
+    return found

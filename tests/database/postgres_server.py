@@ -1,0 +1,135 @@
+"""A PostgreSQL of the tests' own."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import processes
+import psycopg
+from polling import eventually
+
+_numbers = itertools.count(1)
+
+
+def _program(name: str) -> str:
+    # Debian keeps them out of the path, by version.
+    found = sorted(glob.glob(f"/usr/lib/postgresql/*/bin/{name}"))
+    program = found[-1] if found else shutil.which(name)
+    assert program is not None, f"Expected the program {name} of the package postgresql, found none"
+    return program
+
+
+def _not_as_root() -> dict[str, Any]:
+    """PostgreSQL refuses to run as root."""
+    if os.geteuid() != 0:
+        return {}
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            user = pwd.getpwnam(name)
+            return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    raise AssertionError("Expected a user named postgres or nobody to run PostgreSQL as")
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+class PostgresServer:
+    """A PostgreSQL on a free port. `start` after `kill` keeps the port and the data."""
+
+    def __init__(self, directory: Path) -> None:
+        self.port = free_port()
+        self.data = directory / f"postgres-{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._user = _not_as_root()
+        self.data.mkdir(mode=0o700)
+        if self._user:
+            os.chown(self.data, self._user["user"], self._user["group"])
+        made = subprocess.run(
+            [
+                *(_program("initdb"), "--pgdata", str(self.data), "--username", "tests"),
+                *("--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync"),
+            ],
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=240,
+            **self._user,
+        )
+        assert made.returncode == 0, made.stderr
+
+    def start(self) -> None:
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "fsync": "off",
+            "shared_buffers": "8MB",
+            "autovacuum": "off",
+        }
+        self.process = processes.start(
+            [
+                *(_program("postgres"), "-D", str(self.data), "-p", str(self.port)),
+                *(part for name, value in settings.items() for part in ("-c", f"{name}={value}")),
+            ],
+            cwd="/",
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            **self._user,
+        )
+        try:
+            eventually(self._accepts, 120, despite=psycopg.OperationalError)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _accepts(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, "PostgreSQL has ended"
+        self.connect("postgres").close()
+        return True
+
+    def connect(self, database: str) -> psycopg.Connection[Any]:
+        """A connection that commits each statement."""
+        return psycopg.connect(
+            host="127.0.0.1",
+            port=self.port,
+            user="tests",
+            dbname=database,
+            autocommit=True,
+            connect_timeout=20,
+        )
+
+    def create_database(self) -> str:
+        """The name of a new, empty database."""
+        name = f"test_{next(_numbers)}"
+        with self.connect("postgres") as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return name
+
+    def url(self, database: str, port: int | None = None) -> str:
+        return f"postgresql://tests@127.0.0.1:{port or self.port}/{database}"
+
+    def kill(self) -> None:
+        """Ends it at once, and all of its connections."""
+        if self.process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            # Each of its processes leads a group of its own; it ends them on this signal.
+            self.process.send_signal(signal.SIGQUIT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(30)
+        processes.stop(self.process)
+        self.process = None

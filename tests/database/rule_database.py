@@ -1,0 +1,33 @@
+"""A database with tables of rules, as those who look after it see it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+class RuleDatabase:
+    """`connection` is one of psycopg or sqlite3 that commits each statement."""
+
+    def __init__(self, url: str, connection: Any) -> None:
+        self.url = url
+        self.connection = connection
+
+    def run(self, statement: str) -> None:
+        self.connection.execute(statement)
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        return list(self.connection.execute(statement).fetchall())
+
+    def add(self, table: str, **columns: Any) -> None:
+        """Adds a row. Lists and mappings are given as JSON."""
+        mark = "?" if self.url.startswith("sqlite") else "%s"
+        values = [json.dumps(v) if isinstance(v, (list, dict)) else v for v in columns.values()]
+        self.connection.execute(
+            f"INSERT INTO {table} ({', '.join(columns)}) "
+            f"VALUES ({', '.join([mark] * len(columns))})",
+            values,
+        )
+
+    def add_rule(self, id: str, limits: str, **columns: Any) -> None:
+        self.add("rate_limit_rules", rule_id=id, limits=limits, **columns)

@@ -1,0 +1,238 @@
+"""Rules that are read from tables: what each column means, and what is said of bad rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+import tidegate as tg
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from rule_database import RuleDatabase
+from tidegate.rules import RulesError, RuleSet
+from tidegate.rules.sql import metadata, read_rules, upgrade
+
+
+def limiter_of(database: RuleDatabase) -> tg.Limiter:
+    return tg.Limiter(rules=read_rules(database.url), clock=tg.ManualClock(0))
+
+
+def problems_of(database: RuleDatabase) -> str:
+    with pytest.raises(RulesError) as caught:
+        read_rules(database.url)
+    assert database.url.partition("://")[2].rpartition("/")[2] in str(caught.value)
+    return str(caught.value)
+
+
+def test_rows_of_the_simplest_kind_are_a_rule_with_limits_by_tier(database: RuleDatabase) -> None:
+    for tier, count in (("free", 10), ("premium", 1000)):
+        database.add(
+            "rate_limit_rules",
+            tier=tier,
+            endpoint_pattern="/api/*",
+            limit_count=count,
+            window_seconds=60,
+        )
+    limiter = limiter_of(database)
+    free = limiter.check(user="1", tier="free", endpoint="/api/posts")
+    assert (free.rule, free.limit) == ("endpoint:/api/*", 10)
+    assert limiter.check(user="2", tier="premium", endpoint="/api/posts").limit == 1000
+    assert limiter.check(user="3", tier="premium", endpoint="/other").rule is None
+
+
+def test_tables_say_what_a_document_says(database: RuleDatabase) -> None:
+    database.add("rate_limit_settings", name="tiers", value='["free", "premium"]')
+    database.add("rate_limit_settings", name="default_tier", value='"free"')
+    database.add("rate_limit_settings", name="algorithm", value='"sliding-window"')
+    database.add("rate_limit_settings", name="default", value='{"by": "ip", "limits": "5/hour"}')
+    database.add_rule(
+        "posts",
+        "10/second; 100/hour",
+        endpoint_pattern="/posts",
+        endpoints=["/posts/{id}"],
+        count_by="user+endpoint",
+        methods=["POST"],
+        networks=["10.0.0.0/8"],
+        conditions={"tenant": "acme"},
+        algorithm="fixed-window",
+        counts="requests",
+        counter="shared",
+        description="for those who post",
+    )
+    database.add_rule("all", "5/second", count_by="global", replaces=["posts"], shadow=True)
+    database.add_rule("off", "1/second", enabled=False)
+    database.add("operation_costs", endpoint="/posts", method="DELETE", cost=10)
+    database.add("rate_limit_lists", list="block", name="bad", networks=["192.0.2.0/24"])
+    database.add("rate_limit_lists", list="allow", conditions={"user": "root"}, reason="ours")
+    document = {
+        "tiers": ["free", "premium"],
+        "default_tier": "free",
+        "algorithm": "sliding-window",
+        "default": {"by": "ip", "limits": "5/hour"},
+        "rules": [
+            {
+                "id": "posts",
+                "by": "user+endpoint",
+                "limits": ["10/second; 100/hour"],
+                "endpoints": ["/posts", "/posts/{id}"],
+                "methods": "POST",
+                "networks": "10.0.0.0/8",
+                "when": {"tenant": "acme"},
+                "algorithm": "fixed-window",
+                "counts": "requests",
+                "counter": "shared",
+                "description": "for those who post",
+            },
+            {
+                "id": "all",
+                "by": "global",
+                "limits": ["5/second"],
+                "replaces": "posts",
+                "shadow": True,
+            },
+            {"id": "off", "by": "user", "limits": ["1/second"], "enabled": False},
+        ],
+        "costs": [{"endpoint": "/posts", "method": "DELETE", "cost": 10}],
+        "block": [{"id": "bad", "network": "192.0.2.0/24"}],
+        "allow": [{"user": "root", "reason": "ours"}],
+    }
+    assert read_rules(database.url).digest == RuleSet(document).digest
+
+
+def test_a_user_has_custom_limits(database: RuleDatabase) -> None:
+    database.add_rule("api", "10/minute")
+    database.add("user_tiers", user_id="42", tier="free", custom_limits={"api": "500/minute"})
+    database.add(
+        "user_tiers",
+        user_id="43",
+        tier="free",
+        custom_limits={
+            "api": {"limits": "7/minute", "until": "1970-01-02T00:00:00Z", "reason": "trial"}
+        },
+    )
+    database.add("user_tiers", user_id="44", tier="free")
+    rules = read_rules(database.url)
+    assert rules.overrides == 2
+    clock = tg.ManualClock(0)
+    limiter = tg.Limiter(rules=rules, clock=clock)
+    assert [limiter.check(user=user).limit for user in ("42", "43", "44")] == [500, 7, 10]
+    clock.advance(86400)
+    assert limiter.check(user="43").limit == 10, "the custom limit has ended"
+
+
+def test_an_override_ends(database: RuleDatabase) -> None:
+    database.add_rule("api", "10/minute")
+    database.add(
+        "rate_limit_overrides",
+        rule_id="api",
+        key='"42"',
+        limits="20/minute",
+        expires_at="1970-01-02 00:00:00" + ("+00" if "postgres" in database.url else ""),
+    )
+    clock = tg.ManualClock(0)
+    limiter = tg.Limiter(rules=read_rules(database.url), clock=clock)
+    assert limiter.check(user="42").limit == 20
+    clock.advance(86400)
+    assert limiter.check(user="42").limit == 10
+
+
+def test_several_rows_of_a_rule_and_a_tier_are_several_limits(database: RuleDatabase) -> None:
+    for count, seconds in ((2, 1), (3, 60)):
+        database.add(
+            "rate_limit_rules", rule_id="api", limit_count=count, window_seconds=seconds,
+            burst_capacity=count + 5,
+        )  # fmt: skip
+    outcomes = limiter_of(database).check(user="1").outcomes
+    assert [(outcome.limit, outcome.remaining) for outcome in outcomes] == [(7, 6), (8, 7)]
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "said"),
+    [
+        (
+            "rate_limit_rules",
+            {"rule_id": "api", "limits": "7 bananas"},
+            "rate_limit_rules row 2: limits: cannot read the limit '7 bananas'",
+        ),
+        ("rate_limit_rules", {"rule_id": "api"}, "rate_limit_rules row 2: limits: is missing"),
+        (
+            "rate_limit_rules",
+            {"rule_id": "api", "limits": "1/s", "limit_count": 5},
+            "rate_limit_rules row 2: limits: is given with limit_count; expected one of them",
+        ),
+        (
+            "rate_limit_rules",
+            {"rule_id": "a b", "limits": "1/s"},
+            "rate_limit_rules row 2: rule_id: the id is 'a b'; expected 1 to 100 printable",
+        ),
+        (
+            "rate_limit_rules",
+            {"rule_id": "good", "limits": "1/s", "count_by": "ip"},
+            "rate_limit_rules row 2: count_by: is 'ip'; expected 'user', as in row 1 of the same "
+            "rule 'good'",
+        ),
+        (
+            "rate_limit_rules",
+            {"rule_id": "api", "limits": "1/s", "methods": [5]},
+            "rate_limit_rules row 2: methods[0]: is 5; expected",
+        ),
+        ("rate_limit_settings", {"name": "colour", "value": '"red"'}, "row 'colour': name: is no"),
+        ("rate_limit_lists", {"list": "grey"}, "rate_limit_lists row 1: list: is 'grey'; expected"),
+        ("operation_costs", {"cost": 0}, "operation_costs row 1: cost: is 0; expected"),
+        (
+            "rate_limit_overrides",
+            {"rule_id": "none", "key": '"42"', "limits": "1/s"},
+            "rate_limit_overrides row 1",
+        ),
+        (
+            "user_tiers",
+            {"user_id": "42", "tier": "free", "custom_limits": ["1/s"]},
+            "user_tiers row '42': custom_limits: is ['1/s']; expected an object",
+        ),
+        (
+            "user_tiers",
+            {"user_id": "42", "tier": "free", "custom_limits": {"good": "soon"}},
+            "user_tiers row '42': custom_limits: limits: cannot read the limit 'soon'",
+        ),
+    ],
+)
+def test_a_bad_row_is_named(
+    database: RuleDatabase, table: str, columns: dict[str, object], said: str
+) -> None:
+    database.add_rule("good", "1/second")
+    database.add(table, **columns)
+    assert said in problems_of(database)
+
+
+def test_a_database_without_tables_says_how_to_make_them(tmp_path: Path) -> None:
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(tg.StorageError, match=r"no such table.*tidegate rules migrate"):
+        read_rules(f"sqlite:///{tmp_path}/empty.db")
+
+
+@pytest.mark.parametrize("url", ["nonsense", "mysqlite://x", 5])
+def test_what_is_no_url_is_refused(url: object) -> None:
+    with pytest.raises(tg.ConfigurationError, match="expected"):
+        read_rules(url)  # type: ignore[arg-type]
+
+
+def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(tg.StorageError, match=r"there is no file.*expected"):
+        read_rules(f"sqlite:///{tmp_path}/none.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_migrations_make_the_tables_that_are_read(database: RuleDatabase) -> None:
+    upgrade(database.url)  # once more does nothing
+    engine = sa.create_engine(database.url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection,
+            opts={
+                "compare_type": True,
+                "include_name": lambda name, kind, _: name != "tidegate_version",
+            },
+        )
+        assert compare_metadata(context, metadata) == []
+    engine.dispose()

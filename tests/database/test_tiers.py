@@ -1,0 +1,107 @@
+"""The tiers of users, from the table user_tiers."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import tidegate as tg
+from polling import eventually
+from postgres_server import PostgresServer
+from rule_database import RuleDatabase
+from tidegate.rules import RuleSet
+from tidegate.rules.sql import SqlTiers
+
+RULES = RuleSet(
+    {
+        "default_tier": "free",
+        "rules": [
+            {"id": "api", "by": "user", "limits": {"free": "2/minute", "premium": "5/minute"}}
+        ],
+    }
+)
+
+
+def test_a_user_has_the_tier_of_the_table_once_it_was_looked_up(database: RuleDatabase) -> None:
+    database.add("user_tiers", user_id="42", tier="premium")
+    with SqlTiers(database.url) as tiers:
+        limiter = tg.Limiter(rules=RULES, tiers=tiers, clock=tg.ManualClock(0))
+        assert limiter.check(user="42").limit in (2, 5), "the first request does not wait"
+        eventually(lambda: limiter.peek(user="42").limit == 5)
+        assert limiter.peek(user="43").limit == 2
+        assert limiter.peek(user="42", tier="free").limit == 2, "what the request says counts"
+        assert limiter.peek(ip="192.0.2.1").rule is None
+
+
+def test_a_changed_tier_is_seen_after_the_ttl_and_the_old_one_stands_until_then(
+    database: RuleDatabase,
+) -> None:
+    now = 0.0
+    database.add("user_tiers", user_id="42", tier="premium")
+    with SqlTiers(database.url, ttl=60, clock=lambda: now) as tiers:
+        eventually(lambda: tiers.of({"user": "42"}) == "premium")
+        database.run("UPDATE user_tiers SET tier = 'free'")
+        assert tiers.of({"user": "42"}) == "premium"
+        now = 61.0
+        assert tiers.of({"user": "42"}) == "premium", "nobody waits"
+        eventually(lambda: tiers.of({"user": "42"}) == "free")
+        database.run("UPDATE user_tiers SET tier = 'premium'")
+        tiers.forget("42")
+        eventually(lambda: tiers.of({"user": "42"}) == "premium")
+
+
+def test_those_asked_for_longest_ago_are_forgotten(sqlite: RuleDatabase) -> None:
+    for user in range(10):
+        sqlite.add("user_tiers", user_id=str(user), tier="premium")
+    with SqlTiers(sqlite.url, capacity=3) as tiers:
+        for user in range(10):
+            eventually(lambda user=user: tiers.of({"user": str(user)}) == "premium")
+        assert list(tiers._known) == ["7", "8", "9"]
+
+
+@pytest.mark.parametrize("user", ["\0", "\ud800", "x" * 300, b"\xff\xfe", "'; DROP TABLE x;--"])
+def test_users_are_data(database: RuleDatabase, user: str | bytes) -> None:
+    database.add("user_tiers", user_id="42", tier="premium")
+    with SqlTiers(database.url) as tiers:
+        assert tiers.of({"user": user}) is None
+        eventually(lambda: tiers.of({"user": "42"}) == "premium")
+        assert tiers.failures == 0
+
+
+def test_a_database_that_is_down_changes_no_tier(own_postgres: PostgresServer) -> None:
+    now = 0.0
+    url = own_postgres.url("postgres")
+    with own_postgres.connect("postgres") as connection:
+        RuleDatabase(url, connection).add("user_tiers", user_id="42", tier="premium")
+    with SqlTiers(url, timeout=2, clock=lambda: now) as tiers:
+        eventually(lambda: tiers.of({"user": "42"}) == "premium")
+        own_postgres.kill()
+        now = 1000.0
+        for user in ("42", "43"):
+            tiers.of({"user": user})
+        eventually(lambda: tiers.failures > 0)
+        assert tiers.of({"user": "42"}) == "premium"
+        assert tiers.of({"user": "43"}) is None
+        own_postgres.start()
+        with own_postgres.connect("postgres") as connection:
+            RuleDatabase(url, connection).add("user_tiers", user_id="43", tier="premium")
+        now = 2000.0
+        eventually(lambda: tiers.of({"user": "43"}) == "premium", 60)
+
+
+def test_a_child_of_fork_looks_up_too(database: RuleDatabase) -> None:
+    database.add("user_tiers", user_id="42", tier="premium")
+    database.add("user_tiers", user_id="43", tier="premium")
+    with SqlTiers(database.url) as tiers:
+        eventually(lambda: tiers.of({"user": "42"}) == "premium")
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                eventually(lambda: tiers.of({"user": "43"}) == "premium")
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        eventually(lambda: tiers.of({"user": "43"}) == "premium")
+        assert tiers.failures == 0
