@@ -60,9 +60,13 @@ struct PyRuleLimiter {
 };
 
 py::object Bind(const PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& set) {
-  const RuleLimiter* const before = limiter.rules == nullptr ? nullptr : &limiter.rules->limiter();
-  return py::cast(std::make_unique<BoundRules>(
-      ValueOrThrow(RuleLimiter::Create(set, limiter.store, limiter.scope, before))));
+  const std::shared_ptr<RuleLimiter> before =
+      limiter.rules == nullptr ? nullptr : limiter.rules->shared();
+  // A large set takes long, and requests go on meanwhile.
+  auto made = WithoutGil([&, store = limiter.store, scope = limiter.scope] {
+    return RuleLimiter::Create(set, store, scope, before.get());
+  });
+  return py::cast(std::make_unique<BoundRules>(ValueOrThrow(std::move(made))));
 }
 
 void Use(PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& set) {

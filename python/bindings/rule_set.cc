@@ -10,6 +10,7 @@
 
 #include "classes.h"
 #include "convert.h"
+#include "gil.h"
 
 namespace tidegate::python {
 namespace {
@@ -81,7 +82,10 @@ RuleSetSpec SpecFrom(const py::dict& given) {
 // (rule set, problems): None where there are problems, each (where, message).
 py::tuple Compile(const py::dict& given) {
   std::vector<RuleProblem> problems;
-  std::shared_ptr<const RuleSet> set = RuleSet::Compile(SpecFrom(given), &problems);
+  RuleSetSpec spec = SpecFrom(given);
+  // A large set takes long, and requests go on meanwhile.
+  std::shared_ptr<const RuleSet> set =
+      WithoutGil([&] { return RuleSet::Compile(std::move(spec), &problems); });
   py::list shown;
   for (const RuleProblem& problem : problems) {
     shown.append(py::make_tuple(problem.where, problem.message));

@@ -1,5 +1,7 @@
 """Rules in a database: PostgreSQL, or SQLite within the process.
 
+::
+
     from tidegate.rules.sql import SqlRules, SqlTiers, upgrade
 
     upgrade("postgresql://db.internal/shop")  # once: makes the tables

@@ -62,7 +62,7 @@ def test_a_version_that_is_not_valid_is_refused_once_and_the_rules_before_stay(
         limiter = tg.Limiter(rules=source)
         path.write_text("rules: [{id: api, by: user, limit: 5/mnute}]\n")
         eventually(lambda: source.refused == 1)
-        assert "rules[0].limits: " in str(source.last_error)
+        assert "rules[0].limit: " in str(source.last_error)
         assert limit_of(limiter) == 2
         path.write_text("")
         eventually(lambda: source.refused == 2)
