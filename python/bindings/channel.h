@@ -55,7 +55,7 @@ class Channel {
   std::vector<Call> calls_;
   std::vector<Call> draining_;
   std::vector<std::pair<Store*, PyObject*>> to_kick_;  // by the loop's thread alone
-  std::unique_ptr<Orphans> left_;                        // empty; there before it is needed
+  std::unique_ptr<Orphans> left_;                      // empty; there before it is needed
 };
 
 }  // namespace tidegate::python

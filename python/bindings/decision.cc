@@ -238,8 +238,8 @@ PyObject* AsAllowed(PyObject* self, PyObject*) {
 PyObject* PlanKey(PyObject* self, PyObject*) {
   PyObject* const outcomes = reinterpret_cast<DecisionObject*>(self)->outcomes;
   const Py_ssize_t count = outcomes == nullptr ? 0 : PyTuple_GET_SIZE(outcomes);
-  PyObject* const key = PyBytes_FromStringAndSize(
-      nullptr, count * static_cast<Py_ssize_t>(sizeof(const Limit*)));
+  PyObject* const key =
+      PyBytes_FromStringAndSize(nullptr, count * static_cast<Py_ssize_t>(sizeof(const Limit*)));
   for (Py_ssize_t i = 0; key != nullptr && i < count; ++i) {
     const Limit* const limit = Of(PyTuple_GET_ITEM(outcomes, i)).limit;
     std::memcpy(PyBytes_AS_STRING(key) + i * static_cast<Py_ssize_t>(sizeof(limit)), &limit,

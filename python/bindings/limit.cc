@@ -222,8 +222,8 @@ void RegisterLimit(py::module_& m) {
            })
       .def("__hash__",
            [](const Limit& l) {
-             return py::hash(py::make_tuple(l.ToString(), l.name(), l.rule(), static_cast<int>(l.algorithm()),
-                                            l.shadow(), l.id()));
+             return py::hash(py::make_tuple(l.ToString(), l.name(), l.rule(),
+                                            static_cast<int>(l.algorithm()), l.shadow(), l.id()));
            })
       .def("__reduce__", [](const py::object& self) {
         const auto& l = self.cast<const Limit&>();

@@ -1,5 +1,6 @@
-// tidegate._core.RuleLimiter: what tidegate's limiter of a rule set inherits. check() and peek() are
-// CPython fast-call methods: between a request's attributes and its decision there is no Python.
+// tidegate._core.RuleLimiter: what tidegate's limiter of a rule set inherits. check() and peek()
+// are CPython fast-call methods: between a request's attributes and its decision there is no
+// Python.
 #include "tidegate/rule_limiter.h"
 
 #include <pybind11/stl.h>
@@ -317,15 +318,15 @@ py::tuple Match(const py::object& self, const py::dict& attributes, int times) {
 
 py::dict StatsOf(const py::object& self) {
   const RuleLimiter::Stats s = Checked(self.ptr()).rules->limiter().stats();
-  return py::dict(
-      py::arg("allowed") = s.allowed, py::arg("denied") = s.denied,
-      py::arg("denied_in_shadow") = s.denied_in_shadow, py::arg("degraded") = s.store.degraded,
-      py::arg("errors") = s.store.errors, py::arg("keys") = s.store.keys,
-      py::arg("evictions") = s.store.evictions, py::arg("evicted_live") = s.store.evicted_live,
-      py::arg("script_errors") = s.store.script_errors,
-      py::arg("denied_locally") = s.store.denied_locally,
-      py::arg("breaker_opened") = s.store.breaker_opened,
-      py::arg("breaker_open") = s.store.breaker_open);
+  return py::dict(py::arg("allowed") = s.allowed, py::arg("denied") = s.denied,
+                  py::arg("denied_in_shadow") = s.denied_in_shadow,
+                  py::arg("degraded") = s.store.degraded, py::arg("errors") = s.store.errors,
+                  py::arg("keys") = s.store.keys, py::arg("evictions") = s.store.evictions,
+                  py::arg("evicted_live") = s.store.evicted_live,
+                  py::arg("script_errors") = s.store.script_errors,
+                  py::arg("denied_locally") = s.store.denied_locally,
+                  py::arg("breaker_opened") = s.store.breaker_opened,
+                  py::arg("breaker_open") = s.store.breaker_open);
 }
 
 py::list RuleStatsOf(const py::object& self) {

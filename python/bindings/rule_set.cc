@@ -62,7 +62,8 @@ RuleSetSpec SpecFrom(const py::dict& given) {
   RuleSetSpec spec;
   spec.tiers = Get<std::vector<std::string>>(given, "tiers");
   spec.default_tier = Get<std::string>(given, "default_tier");
-  for (const py::handle rule : given["rules"]) spec.rules.push_back(RuleFrom(rule.cast<py::dict>()));
+  for (const py::handle rule : given["rules"])
+    spec.rules.push_back(RuleFrom(rule.cast<py::dict>()));
   if (!given["otherwise"].is_none()) spec.otherwise = RuleFrom(given["otherwise"]);
   for (const py::handle each : given["overrides"]) {
     spec.overrides.push_back(OverrideFrom(each.cast<py::dict>()));

@@ -42,9 +42,10 @@ class RuleLimiter {
   };
 
   // `before` may be null. The error says which limit the store cannot count for.
-  static absl::StatusOr<std::shared_ptr<RuleLimiter>> Create(
-      std::shared_ptr<const RuleSet> rules, std::shared_ptr<TimedStore> store,
-      std::string_view scope = "tg", const RuleLimiter* before = nullptr);
+  static absl::StatusOr<std::shared_ptr<RuleLimiter>> Create(std::shared_ptr<const RuleSet> rules,
+                                                             std::shared_ptr<TimedStore> store,
+                                                             std::string_view scope = "tg",
+                                                             const RuleLimiter* before = nullptr);
 
   const RuleSet& rules() const { return *rules_; }
   TimedStore& store() const { return *store_; }

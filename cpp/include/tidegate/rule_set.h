@@ -8,8 +8,8 @@
 //
 // A request is a set of attributes: its endpoint, method, tier, ip, and any others that the
 // service names. Rules that count the same (costs, or requests) by the same attributes are one
-// dimension: of those that apply to a request, the most specific one wins. Rules of different dimensions all apply. The time to
-// match does not grow with the number of rules.
+// dimension: of those that apply to a request, the most specific one wins. Rules of different
+// dimensions all apply. The time to match does not grow with the number of rules.
 #ifndef TIDEGATE_RULE_SET_H_
 #define TIDEGATE_RULE_SET_H_
 
@@ -35,7 +35,7 @@ struct RuleCondition {
   std::vector<std::string> endpoints;
   std::vector<std::string> methods;
   std::vector<std::string> tiers;
-  std::vector<std::string> networks;  // CIDRs, of the attribute `ip`
+  std::vector<std::string> networks;                      // CIDRs, of the attribute `ip`
   std::vector<std::pair<std::string, std::string>> when;  // attribute and its value
 };
 
@@ -134,8 +134,8 @@ class RuleSet {
 
    private:
     friend class RuleSet;
-    std::string_view endpoint;  // canonical
-    std::string path;           // what it is made in, where it was not
+    std::string_view endpoint;            // canonical
+    std::string path;                     // what it is made in, where it was not
     absl::InlinedVector<char, 256> made;  // the keys that are made of several values
   };
 

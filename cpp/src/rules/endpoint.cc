@@ -21,8 +21,7 @@ bool IsName(std::string_view part) {
 }
 
 absl::Status Bad(std::string_view text, std::string_view why) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("the endpoint ", Quote(text), " ", Absl(why)));
+  return absl::InvalidArgumentError(absl::StrCat("the endpoint ", Quote(text), " ", Absl(why)));
 }
 
 }  // namespace

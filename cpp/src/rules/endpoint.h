@@ -14,10 +14,10 @@ namespace tidegate {
 struct EndpointPattern {
   // Of a path; empty for any other text.
   std::vector<std::string> parts;
-  std::string text;         // canonical
-  bool anything = false;    // `**`: also a request without an endpoint
+  std::string text;       // canonical
+  bool anything = false;  // `**`: also a request without an endpoint
   bool is_path = false;
-  bool below = false;       // ends in `**`
+  bool below = false;         // ends in `**`
   bool has_wildcard = false;  // `*`, `{name}` or `**` among its parts
   bool has_name = false;      // `{name}`
 

@@ -143,8 +143,8 @@ void RuleCompiler::ReadTiers() {
     know_all(spec_.lists[i].name, spec_.lists[i].condition.tiers);
   }
   if (tiers.size() > kMostNumbers) {
-    Add("tiers", absl::StrCat("there are ", tiers.size(), " tiers; expected at most ",
-                              kMostNumbers));
+    Add("tiers",
+        absl::StrCat("there are ", tiers.size(), " tiers; expected at most ", kMostNumbers));
     tiers.resize(kMostNumbers);
   }
   set_->default_tier_ = tiers.size();
@@ -224,9 +224,9 @@ void RuleCompiler::ReadIds() {
     if (id.empty()) Add(WhereRule(i) + ".id", "the id is empty; expected a name for the rule");
     const auto [known, is_new] = rule_numbers_.try_emplace(id, i);
     if (!is_new) {
-      Add(WhereRule(i) + ".id", absl::StrCat("the id ", Quote(id), " is that of ",
-                                             WhereRule(known->second),
-                                             " too; expected an id of its own for each rule"));
+      Add(WhereRule(i) + ".id",
+          absl::StrCat("the id ", Quote(id), " is that of ", WhereRule(known->second),
+                       " too; expected an id of its own for each rule"));
     }
   }
 }
@@ -269,14 +269,13 @@ void RuleCompiler::ReadReplaces() {
       const uint32_t next = set_->replaces_[step.rule][step.next++];
       if (marks[next] == Mark::kOpen) {
         std::string cycle;
-        auto from = std::find_if(path.begin(), path.end(),
-                                 [&](const Step& s) { return s.rule == next; });
+        auto from =
+            std::find_if(path.begin(), path.end(), [&](const Step& s) { return s.rule == next; });
         for (; from != path.end(); ++from) {
           absl::StrAppend(&cycle, "'", set_->rules_[from->rule].id, "' replaces ");
         }
-        Add(WhereRule(next) + ".replaces",
-            absl::StrCat("rules replace each other in a circle: ", cycle, "'",
-                         set_->rules_[next].id, "'"));
+        Add(WhereRule(next) + ".replaces", absl::StrCat("rules replace each other in a circle: ",
+                                                        cycle, "'", set_->rules_[next].id, "'"));
         return;
       }
       if (marks[next] == Mark::kNew) path.push_back({next, 0});
@@ -428,7 +427,7 @@ void RuleCompiler::ReadLimits(const std::string& where, uint32_t number) {
   for (const TierLimits* limits : of_tier) {
     if (limits == nullptr) limits = other;
     ranges.push_back(limits == nullptr ? RuleSet::LimitRange{}
-                                         : AddLimits(where, number, limits->limits));
+                                       : AddLimits(where, number, limits->limits));
   }
 }
 
@@ -469,11 +468,11 @@ void RuleCompiler::ReadOverrides() {
     }
     const auto& by = set_->rules_[rule->second].by;
     if (by.empty() || given.key.size() != by.size()) {
-      Add(where + ".key",
-          by.empty() ? absl::StrCat("the rule '", given.rule,
-                                    "' counts all requests together and has no keys")
-                     : absl::StrCat("the key has ", given.key.size(), " values; expected ",
-                                    absl::StrJoin(by, ", ")));
+      Add(where + ".key", by.empty()
+                              ? absl::StrCat("the rule '", given.rule,
+                                             "' counts all requests together and has no keys")
+                              : absl::StrCat("the key has ", given.key.size(), " values; expected ",
+                                             absl::StrJoin(by, ", ")));
       continue;
     }
     std::string key = given.key[0];
@@ -494,8 +493,8 @@ void RuleCompiler::ReadCosts() {
   for (uint32_t i = 0; i < spec_.costs.size(); ++i) {
     const std::string where = describe(i);
     if (spec_.costs[i].cost < 1) {
-      Add(where + ".cost", absl::StrCat("the cost is ", spec_.costs[i].cost,
-                                        "; expected 1 or more"));
+      Add(where + ".cost",
+          absl::StrCat("the cost is ", spec_.costs[i].cost, "; expected 1 or more"));
     }
     set_->costs_.push_back(spec_.costs[i].cost);
     Put(*set_->cost_index_, where, Read(where, spec_.costs[i].condition), i, 0,

@@ -20,8 +20,8 @@ std::string_view AsText(const Address& address) {
   return {reinterpret_cast<const char*>(address.data()), address.size()};
 }
 
-std::string_view ValueFor(
-    absl::Span<const std::pair<uint32_t, std::string_view>> when, uint32_t attribute) {
+std::string_view ValueFor(absl::Span<const std::pair<uint32_t, std::string_view>> when,
+                          uint32_t attribute) {
   for (const auto& [number, value] : when) {
     if (number == attribute) return value;
   }
@@ -82,8 +82,8 @@ RuleSet::Index::Group& RuleSet::Index::GroupFor(Place& place, const Entry& entry
       return group;
     }
   }
-  const uint32_t rank = static_cast<uint32_t>(attributes.size()) << 16 |
-                        static_cast<uint32_t>(prefix + 1) << 4;
+  const uint32_t rank =
+      static_cast<uint32_t>(attributes.size()) << 16 | static_cast<uint32_t>(prefix + 1) << 4;
   Group& made = place.groups.emplace_back();
   made.dimension = entry.dimension;
   made.attributes = std::move(attributes);
@@ -216,9 +216,9 @@ void RuleSet::Index::Visit(int place, Search& search) const {
     for (const Leaf& leaf : *leaves) {
       if ((leaf.tiers & search.tier) == 0 || (leaf.methods & search.method) == 0) continue;
       const Found one{leaf.target, group.dimension, leaf.pattern, group.rank | leaf.rank()};
-      const auto same = std::find_if(
-          search.found->begin(), search.found->end(),
-          [&](const Found& known) { return known.dimension == one.dimension; });
+      const auto same =
+          std::find_if(search.found->begin(), search.found->end(),
+                       [&](const Found& known) { return known.dimension == one.dimension; });
       if (same == search.found->end()) {
         search.found->push_back(one);
       } else if (static_cast<size_t>(same - search.found->begin()) >= before &&

@@ -35,8 +35,8 @@ class RuleSet::Index {
 
   // Of a condition: its target is found where all of this is met.
   struct Entry {
-    uint32_t target = 0;     // the number of what the condition is of
-    uint32_t dimension = 0;  // of each dimension one target is found
+    uint32_t target = 0;                        // the number of what the condition is of
+    uint32_t dimension = 0;                     // of each dimension one target is found
     const EndpointPattern* endpoint = nullptr;  // any where it is null
     absl::InlinedVector<std::pair<uint32_t, std::string_view>, 2> when;  // by number, ascending
     const Network* network = nullptr;
@@ -128,8 +128,8 @@ class RuleSet::Index {
 
   int PlaceFor(const EndpointPattern* endpoint);
   Group& GroupFor(Place& place, const Entry& entry);
-  static bool Collides(const Place& place, const Group& group, const Entry& entry,
-                       const Leaf& leaf, uint32_t* with);
+  static bool Collides(const Place& place, const Group& group, const Entry& entry, const Leaf& leaf,
+                       uint32_t* with);
   Fingerprint ValueOf(const Group& group, const Entry& entry) const;
   void Walk(const PathParts& parts, size_t part, uint32_t node, Search& search) const;
   void Visit(int place, Search& search) const;

@@ -87,8 +87,7 @@ Decision RuleLimiter::WithoutCharges(const Charged& charged) const {
     decision.allowed = matched.listed->allows;
     if (!decision.allowed) decision.retry_after_ns = Decision::kNever;
   } else {
-    decision.limit =
-        matched.rules.empty() ? &no_rule_ : &unlimited_[matched.rules[0].rule];
+    decision.limit = matched.rules.empty() ? &no_rule_ : &unlimited_[matched.rules[0].rule];
   }
   return decision;
 }
@@ -96,8 +95,7 @@ Decision RuleLimiter::WithoutCharges(const Charged& charged) const {
 void RuleLimiter::Count(const Charged& charged, const Decision& decision,
                         const Outcomes* outcomes) const {
   if (charged.charges.empty()) {
-    (decision.allowed ? total_->allowed : total_->refused)
-        .fetch_add(1, std::memory_order_relaxed);
+    (decision.allowed ? total_->allowed : total_->refused).fetch_add(1, std::memory_order_relaxed);
     for (const RuleSet::Applied& applied : charged.matched.rules) {
       counts_[applied.rule].second->allowed.fetch_add(1, std::memory_order_relaxed);
     }
@@ -145,8 +143,8 @@ Decision RuleLimiter::Hit(const Request& request, int64_t cost, Outcomes* outcom
   }
   Charged charged;
   Charges(request, cost, &charged);
-  const Decision decision = charged.charges.empty() ? WithoutCharges(charged)
-                                                    : store_->HitAll(charged.charges, outcomes);
+  const Decision decision =
+      charged.charges.empty() ? WithoutCharges(charged) : store_->HitAll(charged.charges, outcomes);
   Complete(decision, store_->blocks(), outcomes);
   Count(charged, decision, outcomes);
   return decision;
@@ -193,9 +191,8 @@ std::optional<Decision> RuleLimiter::Submit(Op op, const Request& request, int64
   Charged charged;
   Charges(request, cost, &charged);
   if (!IsDecision(op)) {
-    const auto plan = op == Op::kReset
-                          ? charged.charges
-                          : ToGiveBack(charged, hit, {store_->NowNs()});
+    const auto plan =
+        op == Op::kReset ? charged.charges : ToGiveBack(charged, hit, {store_->NowNs()});
     if (plan.empty()) return Decision();
     return store_->Submit(op, plan, hit == nullptr ? Store::kNoInstant : hit->at_ns, nullptr,
                           std::move(done));

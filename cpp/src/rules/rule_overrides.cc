@@ -14,9 +14,8 @@ bool RuleSet::Overrides::Add(uint32_t rule, std::string_view key, LimitRange lim
                              int64_t until_ns, const std::string& reason) {
   Override override{limits, kForeverS, 0};
   if (until_ns != RuleOverride::kForever) {
-    override.until_s = static_cast<uint32_t>(
-        std::clamp<int64_t>(until_ns / kSecond + (until_ns % kSecond > 0 ? 1 : 0), 0,
-                            kForeverS - 1));
+    override.until_s = static_cast<uint32_t>(std::clamp<int64_t>(
+        until_ns / kSecond + (until_ns % kSecond > 0 ? 1 : 0), 0, kForeverS - 1));
   }
   const auto [known, is_new] =
       reason_numbers_.try_emplace(reason, static_cast<uint32_t>(reasons_.size()));

@@ -134,11 +134,10 @@ void RuleSet::Match(const Request& request, int64_t now_ns, Matched* matched) co
   }
   if (any_replaces_) {
     const auto is_replaced = [&](const Applied& applied) {
-      return std::any_of(
-          matched->rules.begin(), matched->rules.end(), [&](const Applied& other) {
-            const auto& replaced = replaces_[other.rule];
-            return std::find(replaced.begin(), replaced.end(), applied.rule) != replaced.end();
-          });
+      return std::any_of(matched->rules.begin(), matched->rules.end(), [&](const Applied& other) {
+        const auto& replaced = replaces_[other.rule];
+        return std::find(replaced.begin(), replaced.end(), applied.rule) != replaced.end();
+      });
     };
     absl::InlinedVector<Applied, 6> kept;
     std::copy_if(matched->rules.begin(), matched->rules.end(), std::back_inserter(kept),
@@ -196,10 +195,9 @@ std::string RuleSet::WhyNot(const Rule& rule, const Request& request,
   const size_t tier = TierOf(request);
   const NumberSet tiers = TiersOf(rule);
   if ((tiers >> (tier < tiers_.size() ? tier : kOtherNumber) & 1) == 0) {
-    return tier < tiers_.size()
-               ? absl::StrCat("the rule is not for the tier '", tiers_[tier], "'")
-               : absl::StrCat("the tier is ", ShownValue(request[kTier]),
-                              ", and the rule is for some tiers only");
+    return tier < tiers_.size() ? absl::StrCat("the rule is not for the tier '", tiers_[tier], "'")
+                                : absl::StrCat("the tier is ", ShownValue(request[kTier]),
+                                               ", and the rule is for some tiers only");
   }
   for (const auto& [name, value] : condition.when) {
     const std::string_view given = request[static_cast<size_t>(AttributeNumber(name))];

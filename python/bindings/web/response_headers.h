@@ -352,9 +352,7 @@ class Template {
 struct HeaderFields {
   HeaderFields(std::function<int64_t()> clock, const Rules& rules, bool x_ratelimit,
                const std::optional<std::string>& policy)
-      : now(std::move(clock)),
-        raw(rules, x_ratelimit, policy),
-        text(rules, x_ratelimit, policy) {}
+      : now(std::move(clock)), raw(rules, x_ratelimit, policy), text(rules, x_ratelimit, policy) {}
 
   template <typename Kind>
   const Template<Kind>& of() const {
