@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tidegate import _core
 from tidegate._errors import ConfigurationError
 from tidegate._rules.document import PLURALS, as_where
+from tidegate._rules.pauses import pause_at_times
 from tidegate._rules.problems import RulesError
 
 if TYPE_CHECKING:
@@ -292,6 +293,7 @@ class _Compiler:
         ]
 
     def rule(self, where: tuple[str | int, ...], rule: model.Rule | model.Default) -> Any:
+        pause_at_times()
         spec = {
             "id": rule.id,
             "by": list(rule.by),
@@ -303,6 +305,7 @@ class _Compiler:
         return {**spec, **_condition(rule)}
 
     def override(self, i: int, override: model.Override, by: dict[str, list[str]]) -> Any:
+        pause_at_times()
         where = ("overrides", i)
         names = by.get(override.rule, [])
         key = override.key

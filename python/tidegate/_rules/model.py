@@ -15,8 +15,10 @@ from pydantic import (
     Field,
     StrictBool,
     WithJsonSchema,
+    model_validator,
 )
 
+from tidegate._rules.pauses import pause_at_times
 from tidegate.types import Algorithm
 
 __all__ = [
@@ -124,6 +126,12 @@ class _Fields(BaseModel):
     """Unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pause(cls, fields: Any) -> Any:
+        pause_at_times()
+        return fields
 
 
 class _Condition(_Fields):

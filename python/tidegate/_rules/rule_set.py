@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from tidegate._errors import ArgumentTypeError
 from tidegate._rules.compile import compile_rules, validate
 from tidegate._rules.document import Document, read_file, read_text
+from tidegate._rules.pauses import pause_at_times
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping
 
     from tidegate import _core
-    from tidegate._rules.model import Rule
+    from tidegate._rules.model import Rule, Rules
 
 __all__ = ["RuleSet"]
 
@@ -75,9 +76,7 @@ class RuleSet:
         """The ids of the rules whose limits responses do not tell."""
         self.overrides: int = len(model.overrides)
         """How many overrides it has. Their keys are not kept."""
-        plain = model.model_dump(mode="json", exclude_defaults=True)
-        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
-        self.digest: str = hashlib.sha256(text.encode()).hexdigest()[:12]
+        self.digest: str = _digest_of(model)
         """Equal for rules that say the same; in logs and metrics it names the version."""
 
     @staticmethod
@@ -89,6 +88,20 @@ class RuleSet:
 
     def __repr__(self) -> str:
         return f"RuleSet({self.source!r}, {len(self.rules)} rules, digest={self.digest!r})"
+
+
+def _digest_of(model: Rules) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(type(model).model_fields):
+        value = getattr(model, name)
+        items = value if isinstance(value, list) else [value]
+        digest.update(f"\n{name}={len(items)}".encode())
+        for item in items:
+            pause_at_times()
+            dump = getattr(item, "model_dump", None)
+            plain = item if dump is None else dump(mode="json", exclude_defaults=True)
+            digest.update(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
+    return digest.hexdigest()[:12]
 
 
 def _document_of(rules: Mapping[str, Any] | Iterable[Rule]) -> Document:
