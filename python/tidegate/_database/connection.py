@@ -33,7 +33,7 @@ _of_parents: list[Any] = []
 
 
 def engine_of(database: DatabaseLike, timeout: float = 5.0, *, creates: bool = False) -> sa.Engine:
-    """The engine of a URL. Connections are opened and closed by whoever asks for one."""
+    """The engine of a URL. Connections are opened and closed for each use."""
     if isinstance(database, sa.Engine):
         return database
     if not isinstance(database, (str, sa.URL)):

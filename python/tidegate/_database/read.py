@@ -94,7 +94,7 @@ class _Builder:
         for row in rows:
             place = f"rate_limit_settings row {row.name!r}"
             if row.name not in _SETTINGS:
-                self.refuse(place, "name", f"is no setting; expected {', '.join(_SETTINGS)}")
+                self.refuse(place, "name", f"is not a setting; expected {', '.join(_SETTINGS)}")
                 continue
             self.data[row.name] = row.value
             self.places[(row.name,)] = place

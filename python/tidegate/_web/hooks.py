@@ -13,6 +13,7 @@ from tidegate._web.callables import check_function
 
 if TYPE_CHECKING:
     from tidegate._core import Decision
+    from tidegate._web.execution import Execution
 
 __all__ = ["Hooks", "log"]
 
@@ -25,7 +26,7 @@ _QUIET_SECONDS = 10.0
 
 
 class Hooks:
-    """The functions of a service that are called once a request is decided.
+    """The functions of a service, most of which are called once a request is decided.
 
     `cost_after` computes the actual cost from the response, `on_refused` replaces the usual
     refusal, `retry_jitter` is added to the wait of a refused client. Raises ConfigurationError
@@ -50,6 +51,32 @@ class Hooks:
         self.on_refused = on_refused
         self._retry_jitter = retry_jitter
         self._quiet_until: dict[str, float] = {}
+
+    async def is_exempt(
+        self, function: Callable[[Any], Any], request: Any, execution: Execution
+    ) -> bool:
+        """What the service's `function` says of the request; False where it fails."""
+        try:
+            return bool(await execution.resolve(function(request)))
+        except Exception as exc:
+            self.log_throttled("exempt_when raised; the request is not exempt", exc=exc)
+            return False
+
+    async def cost_of(
+        self, function: Callable[[Any], Any], request: Any, execution: Execution
+    ) -> int:
+        """The cost that the service's `function` computes from the request; 1 where it fails."""
+        try:
+            cost = await execution.resolve(function(request))
+        except Exception as exc:
+            self.log_throttled("the cost function raised; 1 is charged", exc=exc)
+            return 1
+        if isinstance(cost, int) and not isinstance(cost, bool) and cost >= 1:
+            return cost
+        self.log_throttled(
+            "the cost function gave %.50r, expected an int from 1 up; 1 is charged", cost
+        )
+        return 1
 
     def extra_wait(self, refusal: Decision) -> float:
         """Seconds that a refused client is asked to wait beyond what it must."""

@@ -309,7 +309,8 @@ class RequestLimiter:
         # A WebSocket is a GET that has no name for it.
         if self._methods is not None and getattr(request, "method", "GET") not in self._methods:
             return None
-        if self._exempt_when is not None and await self._is_exempt(request, execution):
+        exempt_when = self._exempt_when
+        if exempt_when and await self.hooks.is_exempt(exempt_when, request, execution):
             return None
         limits = self._limits
         if limits is None:
@@ -325,21 +326,13 @@ class RequestLimiter:
             return None
         cost = self.cost
         if not isinstance(cost, int):
-            cost = await self._cost_of(request, execution)
+            cost = await self.hooks.cost_of(cost, request, execution)
         return Charge(self.hooks, limits, key, cost)
 
     def refuse_without_key(self, request: Any, charge: Charge) -> RequestDecision:
         """The decision on a request that is refused for having no key."""
         decision = charge.limits.offline_limiter.peek(_STAND_IN, _NEVER)
         return self._refused(request, charge, decision, None)
-
-    async def _is_exempt(self, request: Any, execution: Execution) -> bool:
-        assert self._exempt_when is not None
-        try:
-            return bool(await execution.resolve(self._exempt_when(request)))
-        except Exception as exc:
-            self.hooks.log_throttled("exempt_when raised; the request is not exempt", exc=exc)
-            return False
 
     def _asked_key(self, request: Any) -> Key | Awaitable[Any] | None:
         """The key of the request, None where the policy is to charge nobody; or what the key
@@ -390,20 +383,6 @@ class RequestLimiter:
             outcome = "the client's address is charged" if address else "all such share one limit"
         self.hooks.log_throttled(f"{problem}; {outcome}", *details, exc=exc)
         return None if self._on_no_key != "address" else _STAND_IN + (address or "")
-
-    async def _cost_of(self, request: Any, execution: Execution) -> int:
-        assert callable(self.cost)
-        try:
-            cost = await execution.resolve(self.cost(request))
-        except Exception as exc:
-            self.hooks.log_throttled("the cost function raised; 1 is charged", exc=exc)
-            return 1
-        if isinstance(cost, int) and not isinstance(cost, bool) and cost >= 1:
-            return cost
-        self.hooks.log_throttled(
-            "the cost function gave %.50r, expected an int from 1 up; 1 is charged", cost
-        )
-        return 1
 
 
 def check_cost(limits: Iterable[Limit], cost: object) -> None:

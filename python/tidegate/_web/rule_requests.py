@@ -98,9 +98,13 @@ class RuleRequests:
         return result
 
     async def _check_slow(self, request: Any, execution: Execution) -> RequestDecision | None:
-        if self._exempt_when is not None and await self._is_exempt(request, execution):
+        exempt_when = self._exempt_when
+        if exempt_when and await self.hooks.is_exempt(exempt_when, request, execution):
             return None
-        attributes: Attributes = {"cost": await self._cost_of(request, execution)}
+        cost = self._cost
+        if callable(cost):
+            cost = await self.hooks.cost_of(cost, request, execution)
+        attributes: Attributes = {"cost": cost}
         for name, reader in self._readers.items():
             value = self._value(request, name, reader)
             if inspect.isawaitable(value):
@@ -152,29 +156,6 @@ class RuleRequests:
             exc=exc,
         )
         return _STAND_IN + (peer(request) or "")
-
-    async def _is_exempt(self, request: Any, execution: Execution) -> bool:
-        assert self._exempt_when is not None
-        try:
-            return bool(await execution.resolve(self._exempt_when(request)))
-        except Exception as exc:
-            self.hooks.log_throttled("exempt_when raised; the request is not exempt", exc=exc)
-            return False
-
-    async def _cost_of(self, request: Any, execution: Execution) -> int:
-        if not callable(self._cost):
-            return self._cost
-        try:
-            cost = await execution.resolve(self._cost(request))
-        except Exception as exc:
-            self.hooks.log_throttled("the cost function raised; 1 is charged", exc=exc)
-            return 1
-        if isinstance(cost, int) and not isinstance(cost, bool) and cost >= 1:
-            return cost
-        self.hooks.log_throttled(
-            "the cost function gave %.50r, expected an int from 1 up; 1 is charged", cost
-        )
-        return 1
 
     def _finish(
         self, request: Any, attributes: Attributes, decision: Decision
