@@ -70,19 +70,22 @@ py::object Bind(const PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& se
   return py::cast(std::make_unique<BoundRules>(ValueOrThrow(std::move(made))));
 }
 
-void Use(PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& set) {
+void Use(PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& set, const py::object& hidden) {
+  if (!limiter.is_open) Throw(Error::kClosed, "the limiter is closed");
   py::object bound = Bind(limiter, set);
+  // Before a request meets the rules.
+  bound.attr("hidden") = hidden;
   limiter.rules = bound.cast<BoundRules*>();
   limiter.bound = std::move(bound);
 }
 
 std::unique_ptr<PyRuleLimiter> Make(const std::shared_ptr<RuleSet>& set,
                                     const std::shared_ptr<Store>& store, const py::object& clock,
-                                    const std::string& scope) {
+                                    const std::string& scope, const py::object& hidden) {
   auto limiter = std::make_unique<PyRuleLimiter>();
   limiter->store = std::make_shared<TimedStore>(store, ClockFrom(clock));
   limiter->scope = scope;
-  Use(*limiter, set);
+  Use(*limiter, set, hidden);
   return limiter;
 }
 
@@ -355,8 +358,9 @@ void RegisterRuleLimiter(py::module_& m) {
   py::class_<PyRuleLimiter> limiter(m, "RuleLimiter");
   AddFastMethods(limiter, fast_methods);
   limiter
-      .def(py::init(&Make), py::arg("rules"), py::arg("store"), py::arg("clock"), py::arg("scope"))
-      .def("_use", &Use, py::arg("rules"))
+      .def(py::init(&Make), py::arg("rules"), py::arg("store"), py::arg("clock"), py::arg("scope"),
+           py::arg("hidden"))
+      .def("_use", &Use, py::arg("rules"), py::arg("hidden"))
       .def_property_readonly("_bound", [](const PyRuleLimiter& self) { return self.bound; })
       .def("_refund", &Refund, py::arg("attributes"), py::arg("decision"))
       .def("_reset", &Reset, py::arg("attributes"))

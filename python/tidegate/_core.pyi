@@ -464,7 +464,14 @@ class RuleSet:
 class RuleLimiter:
     """What tidegate's limiter of a rule set inherits."""
 
-    def __init__(self, rules: RuleSet, store: Store, clock: object, scope: str | bytes) -> None: ...
+    def __init__(
+        self,
+        rules: RuleSet,
+        store: Store,
+        clock: object,
+        scope: str | bytes,
+        hidden: frozenset[str],
+    ) -> None: ...
     def check(self, *, cost: int = 1, **attributes: str | bytes | None) -> Decision:
         """Charges all limits that the rules have for a request with these attributes, or none.
 
@@ -473,7 +480,7 @@ class RuleLimiter:
         """
     def peek(self, *, cost: int = 1, **attributes: str | bytes | None) -> Decision:
         """The decision that check() would get now. Charges nothing."""
-    def _use(self, rules: RuleSet) -> None: ...
+    def _use(self, rules: RuleSet, hidden: frozenset[str]) -> None: ...
     @property
     def _bound(self) -> Any: ...
     def _refund(self, attributes: dict[str, Any], decision: Decision | None) -> None: ...

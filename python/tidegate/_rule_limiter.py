@@ -83,8 +83,8 @@ class RuleLimiter(_core.RuleLimiter):
         self._prefix = prefix
         self.violations: Violations | None = None
         self._tiers = tiers
-        super().__init__(core, self._storage, clock, prefix.encode("utf-8", "surrogatepass"))
-        self._bound.hidden = rules.hidden
+        scope = prefix.encode("utf-8", "surrogatepass")
+        super().__init__(core, self._storage, clock, scope, rules.hidden)
 
     @property
     def rules(self) -> RuleSet:
@@ -105,8 +105,7 @@ class RuleLimiter(_core.RuleLimiter):
         stay as they are.
         """
         core = compiled(rules)
-        self._use(core)
-        self._bound.hidden = rules.hidden
+        self._use(core, rules.hidden)
         self._rules = rules
 
     async def check_async(self, *, cost: int = 1, **attributes: Attribute) -> Decision:

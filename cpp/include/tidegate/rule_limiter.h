@@ -87,7 +87,12 @@ class RuleLimiter {
   RuleLimiter(std::shared_ptr<const RuleSet> rules, std::shared_ptr<TimedStore> store,
               std::vector<BoundLimit> bound, const RuleLimiter* before);
 
-  void Charges(const Request& request, int64_t cost, Charged* charged) const;
+  void Charges(const Request& request, int64_t cost, int64_t now_ns, Charged* charged) const;
+  // The charges that `hit` was about, or those of now where it is null.
+  void ChargesOf(const Decision* hit, const Request& request, int64_t cost,
+                 Charged* charged) const {
+    Charges(request, cost, hit == nullptr ? store_->NowNs() : hit->at_ns, charged);
+  }
   // The answer of a request without charges.
   Decision WithoutCharges(const Charged& charged) const;
   void Count(const Charged& charged, const Decision& decision, const Outcomes* outcomes) const;

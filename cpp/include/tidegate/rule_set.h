@@ -134,8 +134,10 @@ class RuleSet {
 
    private:
     friend class RuleSet;
-    std::string_view endpoint;            // canonical
-    std::string path;                     // what it is made in, where it was not
+    std::string_view endpoint;  // canonical
+    std::string path;           // what it is made in, where it was not
+    std::string_view counted_ip;
+    std::string network;                  // what that is made in
     absl::InlinedVector<char, 256> made;  // the keys that are made of several values
   };
 
@@ -181,6 +183,8 @@ class RuleSet {
   // Adds the rule where the request has what it counts by.
   void Apply(uint32_t rule, uint32_t pattern, size_t tier, const Request& request, int64_t now_ns,
              Matched* matched) const;
+  static std::string_view ValueOf(uint32_t attribute, const Request& request,
+                                  const Matched& matched);
   // Appends the key of a rule that counts by several attributes, or by endpoints with names.
   void MakeKey(uint32_t rule, uint32_t pattern, const Request& request, Matched* matched) const;
   LimitRange LimitsFor(uint32_t rule, size_t tier, std::string_view key, int64_t now_ns) const;

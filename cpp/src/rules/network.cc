@@ -16,6 +16,7 @@ namespace tidegate {
 namespace {
 
 constexpr int kIpv4Prefix = 96;
+constexpr int kCountedPrefix = 64;
 constexpr size_t kLongestAddress = 45;
 
 absl::Status Bad(std::string_view text, std::string_view expected) {
@@ -38,6 +39,19 @@ std::optional<Address> ParseAddress(std::string_view text) {
   address[10] = address[11] = 0xff;
   if (inet_pton(AF_INET, terminated.c_str(), address.data() + 12) != 1) return std::nullopt;
   return address;
+}
+
+std::string_view CountedAddress(std::string_view text, std::string* room) {
+  if (text.find(':') == std::string_view::npos) return text;
+  const std::optional<Address> address = ParseAddress(text);
+  if (!address.has_value()) return text;
+  char shown[INET6_ADDRSTRLEN] = {};
+  if (Masked(*address, kIpv4Prefix) == *ParseAddress("0.0.0.0")) {
+    inet_ntop(AF_INET, address->data() + 12, shown, sizeof(shown));
+    return *room = shown;
+  }
+  inet_ntop(AF_INET6, Masked(*address, kCountedPrefix).data(), shown, sizeof(shown));
+  return *room = std::string(shown) + "/64";
 }
 
 Address Masked(Address address, int prefix) {

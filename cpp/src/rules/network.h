@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -15,6 +16,10 @@ namespace tidegate {
 using Address = std::array<uint8_t, 16>;
 // Empty for what is no address.
 std::optional<Address> ParseAddress(std::string_view text);
+// What a client of this address is counted by: of IPv6 its network of 64 bits, since a client has
+// as many addresses in it as it wants. `text` itself where that is an IPv4 address or none; else it
+// is made in `room`.
+std::string_view CountedAddress(std::string_view text, std::string* room);
 // With all bits after the first `prefix` set to 0.
 Address Masked(Address address, int prefix);
 

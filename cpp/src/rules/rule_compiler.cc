@@ -475,10 +475,16 @@ void RuleCompiler::ReadOverrides() {
                                              absl::StrJoin(by, ", ")));
       continue;
     }
-    std::string key = given.key[0];
-    if (by.size() > 1) {
-      key.clear();
-      for (size_t k = 0; k < by.size(); ++k) AppendToKey(given.key[k], k == 0, &key);
+    std::string key;
+    for (size_t k = 0; k < by.size(); ++k) {
+      std::string room;
+      const std::string_view value =
+          by[k] == "ip" ? CountedAddress(given.key[k], &room) : std::string_view(given.key[k]);
+      if (by.size() == 1) {
+        key = value;
+      } else {
+        AppendToKey(value, k == 0, &key);
+      }
     }
     if (!set_->overrides_->Add(rule->second, key, AddLimits(where, rule->second, given.limits),
                                given.until_ns, given.reason)) {

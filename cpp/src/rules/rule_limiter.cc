@@ -64,8 +64,9 @@ RuleLimiter::RuleLimiter(std::shared_ptr<const RuleSet> rules, std::shared_ptr<T
   }
 }
 
-void RuleLimiter::Charges(const Request& request, int64_t cost, Charged* charged) const {
-  rules_->Match(request, store_->NowNs(), &charged->matched);
+void RuleLimiter::Charges(const Request& request, int64_t cost, int64_t now_ns,
+                          Charged* charged) const {
+  rules_->Match(request, now_ns, &charged->matched);
   const int64_t units = Product(cost, charged->matched.cost);
   for (const RuleSet::Applied& applied : charged->matched.rules) {
     const int64_t own = rules_->rules()[applied.rule].counts_requests ? 1 : units;
@@ -142,7 +143,7 @@ Decision RuleLimiter::Hit(const Request& request, int64_t cost, Outcomes* outcom
     if (const auto early = HitWithoutWaiting(request, cost, outcomes)) return *early;
   }
   Charged charged;
-  Charges(request, cost, &charged);
+  ChargesOf(nullptr, request, cost, &charged);
   const Decision decision =
       charged.charges.empty() ? WithoutCharges(charged) : store_->HitAll(charged.charges, outcomes);
   Complete(decision, store_->blocks(), outcomes);
@@ -152,7 +153,7 @@ Decision RuleLimiter::Hit(const Request& request, int64_t cost, Outcomes* outcom
 
 Decision RuleLimiter::Peek(const Request& request, int64_t cost, Outcomes* outcomes) const {
   Charged charged;
-  Charges(request, cost, &charged);
+  ChargesOf(nullptr, request, cost, &charged);
   if (charged.charges.empty()) return WithoutCharges(charged);
   const Decision decision = store_->PeekAll(charged.charges, outcomes);
   Complete(decision, store_->blocks(), outcomes);
@@ -164,7 +165,7 @@ std::optional<Decision> RuleLimiter::HitWithoutWaiting(const Request& request, i
   Outcomes own;
   outcomes = Wanted(outcomes, &own);
   Charged charged;
-  Charges(request, cost, &charged);
+  ChargesOf(nullptr, request, cost, &charged);
   const std::optional<Decision> decision =
       charged.charges.empty() ? WithoutCharges(charged)
                               : store_->HitWithoutWaiting(charged.charges, outcomes);
@@ -189,7 +190,7 @@ std::optional<Decision> RuleLimiter::Submit(Op op, const Request& request, int64
     return Decision();
   }
   Charged charged;
-  Charges(request, cost, &charged);
+  ChargesOf(hit, request, cost, &charged);
   if (!IsDecision(op)) {
     const auto plan =
         op == Op::kReset ? charged.charges : ToGiveBack(charged, hit, {store_->NowNs()});
@@ -240,7 +241,7 @@ absl::InlinedVector<Charge, 6> RuleLimiter::ToGiveBack(const Charged& charged, c
 
 void RuleLimiter::Refund(const Request& request, int64_t cost, const Decision* hit) const {
   Charged charged;
-  Charges(request, cost, &charged);
+  ChargesOf(hit, request, cost, &charged);
   Moment moment{store_->NowNs()};
   const auto plan = ToGiveBack(charged, hit, moment);
   const auto is_behind = [&](const Charge& charge) {
@@ -255,7 +256,7 @@ void RuleLimiter::Refund(const Request& request, int64_t cost, const Decision* h
 
 void RuleLimiter::Reset(const Request& request) const {
   Charged charged;
-  Charges(request, 1, &charged);
+  ChargesOf(nullptr, request, 1, &charged);
   const Moment moment{store_->NowNs()};
   for (const Charge& charge : charged.charges) store_->store().Reset(charge, moment);
 }

@@ -29,7 +29,12 @@ int MethodIn(const std::vector<std::string>& methods, std::string_view method) {
                       [](char a, char b) { return a == (b >= 'a' && b <= 'z' ? b - 32 : b); });
   };
   const auto at = std::find_if(methods.begin(), methods.end(), same);
-  return at == methods.end() ? kOtherNumber : static_cast<int>(at - methods.begin());
+  if (at != methods.end()) return static_cast<int>(at - methods.begin());
+  // Frameworks answer it by what answers GET. Where a rule names it, it is a method of its own.
+  constexpr std::string_view kHead = "HEAD";
+  const bool is_head = std::equal(kHead.begin(), kHead.end(), method.begin(), method.end(),
+                                  [](char a, char b) { return a == (b & ~0x20); });
+  return is_head ? NumberIn(methods, "GET") : kOtherNumber;
 }
 
 }  // namespace
@@ -51,13 +56,19 @@ size_t RuleSet::TierOf(const Request& request) const {
   return known < tiers_.size() ? known : default_tier_;
 }
 
+std::string_view RuleSet::ValueOf(uint32_t attribute, const Request& request,
+                                  const Matched& matched) {
+  if (attribute == kEndpoint) return matched.endpoint;
+  return attribute == kIp ? matched.counted_ip : request[attribute];
+}
+
 void RuleSet::MakeKey(uint32_t rule, uint32_t pattern, const Request& request,
                       Matched* matched) const {
   auto& made = matched->made;
   const auto& by = by_[rule];
   std::string room;
   for (size_t i = 0; i < by.size(); ++i) {
-    std::string_view value = by[i] == kEndpoint ? matched->endpoint : request[by[i]];
+    std::string_view value = ValueOf(by[i], request, *matched);
     if (by[i] == kEndpoint && pattern != Index::kNoPattern) {
       room.clear();
       AppendNamed(index_->pattern(pattern), value, &room);
@@ -94,7 +105,7 @@ void RuleSet::Apply(uint32_t rule, uint32_t pattern, size_t tier, const Request&
     }
     key = {now + start, matched->made.size() - start};
   } else if (!by.empty()) {
-    key = counts_endpoint ? matched->endpoint : request[by[0]];
+    key = ValueOf(by[0], request, *matched);
   }
   matched->rules.push_back({rule, LimitsFor(rule, tier, key, now_ns), key});
 }
@@ -111,6 +122,7 @@ void RuleSet::Match(const Request& request, int64_t now_ns, Matched* matched) co
   matched->rules.clear();
   matched->made.clear();
   matched->endpoint = CanonicalEndpoint(request[kEndpoint], &matched->path);
+  matched->counted_ip = CountedAddress(request[kIp], &matched->network);
   const size_t tier = TierOf(request);
   const int tier_number = tier < tiers_.size() ? static_cast<int>(tier) : kOtherNumber;
   const int method =

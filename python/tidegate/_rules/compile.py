@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["compile_rules", "validate"]
 
 Where = "tuple[str | int, ...]"
+# From here on, in the year 2106, an override does not end.
+_FOREVER_NS = (2**32 - 1) * 10**9
 # Entries of a list that are none of its own fields are attributes.
 _OTHER_TIERS = "*"
 _LISTS = ("allow", "block")
@@ -351,7 +353,8 @@ class _Compiler:
             )
             return None
         epoch = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-        return max(0, (until - epoch) // dt.timedelta(microseconds=1)) * 1000
+        until_ns = max(0, (until - epoch) // dt.timedelta(microseconds=1)) * 1000
+        return until_ns if until_ns < _FOREVER_NS else None
 
     def _algorithm_of(self, rule: str) -> Algorithm:
         return self._algorithms.get(rule, self.rules.algorithm)

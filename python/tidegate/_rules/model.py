@@ -212,7 +212,7 @@ class Override(_Fields):
 class Cost(_Condition):
     """What a request costs: 1 where there is nothing about it."""
 
-    cost: Annotated[int, Field(ge=1, strict=True)]
+    cost: Annotated[int, Field(ge=1, le=2**53 - 1, strict=True)]
     when: dict[Name, Text] = {}
 
 

@@ -74,6 +74,10 @@ class RuleSet:
             if not rule.headers
         )
         """The ids of the rules whose limits responses do not tell."""
+        whens = [rule.when for rule in model.rules] + [cost.when for cost in model.costs]
+        blocked = [entry.__pydantic_extra__ or {} for entry in model.block]
+        self.conditions: frozenset[str] = frozenset({"tier"}.union(*whens, *blocked))
+        """The attributes that decide which rules apply, beside endpoint, method and ip."""
         self.overrides: int = len(model.overrides)
         """How many overrides it has. Their keys are not kept."""
         self.digest: str = _digest_of(model)

@@ -54,7 +54,8 @@ class RuleSource:
         self._thread: threading.Thread | None = None
         self._callbacks: list[Callable[[RuleSet], object]] = []
         self._limiters: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._last_refusal: str | None = None
+        # Why the version that is there now is not in force; None where it is.
+        self._refusal: Exception | None = None
         self._is_unreachable = False
         self.refused = 0
         """How many versions were refused: by the rules' checks, or by a subscriber."""
@@ -110,7 +111,6 @@ class RuleSource:
         with self._reading:
             try:
                 document = self._read()
-                rules = None if document is None else RuleSet._from(document)
             except RulesError as error:
                 self._reached()
                 self._refuse(error)
@@ -119,10 +119,14 @@ class RuleSource:
                 self._not_reached(error)
                 return False
             self._reached()
-            if document is None or rules is None:
+            if document is None:
                 return False
-            self._last_refusal = None
-            self.last_error = None
+            try:
+                rules = RuleSet._from(document)
+            except Exception as error:
+                self._refuse(error)
+                return False
+            self._refusal = self.last_error = None
             if rules.digest == self.current.digest:
                 return False
             self._put_into_force(rules)
@@ -177,10 +181,10 @@ class RuleSource:
                     self.last_error = error
                     log.error("%s: rules %s were refused: %s", self, rules.digest, error)
 
-    def _refuse(self, error: RulesError) -> None:
-        self.last_error = error
-        if str(error) != self._last_refusal:  # not once for each look at the same version
-            self._last_refusal = str(error)
+    def _refuse(self, error: Exception) -> None:
+        is_new = self._refusal is None or str(error) != str(self._refusal)
+        self._refusal = self.last_error = error
+        if is_new:  # not once for each look at the same version
             self.refused += 1
             log.error("%s: a new version of the rules was refused: %s", self, error)
 
@@ -194,7 +198,7 @@ class RuleSource:
     def _reached(self) -> None:
         if self._is_unreachable:
             self._is_unreachable = False
-            self.last_error = None
+            self.last_error = self._refusal
             log.warning("%s can be read again", self)
 
     def _remember(self, document: Document) -> None:

@@ -14,7 +14,7 @@ from tidegate._web.headers import Problems, check_families, fields_for
 from tidegate._web.hooks import Hooks
 from tidegate._web.observers import Refusal, observers
 from tidegate._web.registry import register_rules
-from tidegate._web.request_access import source_of
+from tidegate._web.request_access import connection_of, source_of
 from tidegate._web.request_limiter import Checked, RequestDecision, check_cost
 from tidegate._web.switch import switch
 from tidegate.keys import peer
@@ -37,8 +37,10 @@ class RuleRequests:
     `attributes` are functions of the request, by the name of the attribute that they return: a
     str or bytes, None where the request has none, or an awaitable of these. Every request has
     the attributes endpoint (its path), method and ip, where `attributes` does not read them.
-    A function that fails is logged, and the request counts with all others of its client for
-    which it fails: what a client sends never makes a rule not apply.
+    What a client sends never makes a rule not apply: where the function of an attribute that
+    rules count by fails, that is logged, and the request counts with all others of its client
+    for which it fails. A function of the tier, or of an attribute that a rule has as a
+    condition, raises into the request, as limit functions do: it is the service's own error.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class RuleRequests:
         self._readers = {
             "endpoint": _path_of,
             "method": _method_of,
-            "ip": peer,
+            "ip": _address_of,
             **_checked_readers(attributes),
         }
         if exempt_when is not None:
@@ -149,6 +151,10 @@ class RuleRequests:
     def _stand_in(
         self, request: Any, name: str, problem: str, exc: BaseException | None = None
     ) -> str:
+        if name in self.limiter.rules.conditions:
+            if exc is not None:
+                raise exc
+            raise ArgumentTypeError(f"the attribute {name} is unknown: {problem}")
         self.hooks.log_throttled(
             "the attribute %s is unknown: %s; the client's address is counted in its place",
             name,
@@ -268,6 +274,11 @@ def _checked_readers(attributes: Mapping[str, Reader] | None) -> dict[str, Reade
             )
         check_function(f"attributes[{name!r}]", reader, ("the request",))
     return dict(attributes)
+
+
+def _address_of(request: Any) -> str:
+    """Clients without an address, on a Unix socket, count together."""
+    return connection_of(request) or _STAND_IN
 
 
 def _path_of(request: Any) -> str | bytes | None:

@@ -129,7 +129,7 @@ def test_explain_says_why_each_rule_applies_or_not(file: Any, capsys: Any) -> No
         "    counts by user, key '7'",
         "    100/minute (token-bucket)",
         "+ address applies",
-        "    counts by ip, key '::1'",
+        "    counts by ip, key '::/64'",
         "    1000/minute (token-bucket)",
         "",
         "The request passes: 100 of 100 left by 'api', which has the least room.",

@@ -132,3 +132,16 @@ sys.exit(any(os.waitpid(child, 0)[1] for child in children))
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_refused_version_that_comes_back_is_still_the_reason(path: Path, tmp_path: Path) -> None:
+    with RuleFile(path, interval=60) as source:
+        path.write_text("rules: 5")
+        source.refresh()
+        refusal = source.last_error
+        path.rename(tmp_path / "away")
+        source.refresh()
+        assert isinstance(source.last_error, FileNotFoundError)
+        (tmp_path / "away").rename(path)
+        source.refresh()
+        assert (source.last_error, source.refused) == (refusal, 1)

@@ -448,3 +448,67 @@ def test_explain_gives_each_rule_its_own_state_in_whichever_order_they_stand() -
         for each in limiter.explain(**request)
     }
     assert states == {"all": [(5, 4), (500, 499)], "mine": [(3, 2)], "address": []}
+
+
+def test_an_override_may_last_beyond_what_nanoseconds_can_count() -> None:
+    override = {"rule": "a", "key": "z", "limit": "2/minute", "until": "9999-12-31T23:59:59Z"}
+    limiter = limiter_of(
+        {"rules": [{"id": "a", "by": "user", "limit": "1/minute"}], "overrides": [override]}
+    )
+    assert limiter.check(user="z").limit == 2
+
+
+def test_head_is_counted_as_get_where_no_rule_names_it() -> None:
+    rules = [{"id": "a", "by": "ip", "method": "GET", "limit": "2/hour"}]
+    limiter = limiter_of({"rules": rules, "costs": [{"method": "GET", "cost": 2}]})
+    assert limiter.check(ip="::1", method="HEAD")
+    assert not limiter.check(ip="::1", method="GET")
+    limiter = limiter_of(
+        {"rules": [*rules, {"id": "b", "by": "ip", "method": "head", "limit": "9/hour"}]}
+    )
+    assert limiter.check(ip="::1", method="HEAD").rule == "b"
+
+
+def test_clients_of_ipv6_count_by_their_network_and_are_listed_by_their_address() -> None:
+    limiter = limiter_of(
+        {
+            "rules": [{"id": "a", "by": "ip", "limit": "1/hour"}],
+            "overrides": [{"rule": "a", "key": "2001:db8:0:1::9", "limit": "3/hour"}],
+            "block": [{"ip": "2001:db8::1"}],
+            "allow": [{"ip": "::1"}],
+        }
+    )
+    assert limiter.check(ip="2001:db8::2").limit == 1
+    assert not limiter.check(ip="2001:db8::3"), "one client has all addresses of a /64"
+    assert limiter.check(ip="2001:db8:0:1::7").limit == 3
+    assert limiter.check(ip="2001:db8::1").rule == "block[0]"
+    assert limiter.check(ip="::1").rule == "allow[0]"
+    assert limiter.check(ip="203.0.113.9")
+    assert not limiter.check(ip="::ffff:203.0.113.9"), "the same address"
+
+
+def test_a_refund_goes_to_the_override_that_was_charged_though_it_has_ended() -> None:
+    clock = tg.ManualClock(0)
+    limiter = limiter_of(
+        {
+            "algorithm": "fixed-window",
+            "rules": [{"id": "a", "by": "user", "limit": "5/hour"}],
+            "overrides": [
+                {"rule": "a", "key": "1", "limit": "9/day", "until": "1970-01-01T00:00:30Z"}
+            ],
+        },
+        clock=clock,
+    )
+    hits = [limiter.check(user="1") for _ in range(5)]
+    clock.advance(30)
+    assert sum(bool(limiter.check(user="1")) for _ in range(9)) == 5
+    for hit in hits:
+        limiter.refund(user="1", decision=hit)
+    assert not limiter.check(user="1")
+
+
+def test_a_closed_limiter_takes_no_rules() -> None:
+    limiter = limiter_of(API)
+    limiter.close()
+    with pytest.raises(tg.LimiterClosedError):
+        limiter.use(limiter.rules)

@@ -271,3 +271,47 @@ def test_metrics_have_refusals_by_rule_and_those_in_shadow_apart() -> None:
     ]
     assert len(rules) == 201
     assert "other" in rules
+
+
+@pytest.mark.parametrize(
+    ("rule", "attribute"),
+    [
+        ({"by": "ip", "limits": {"free": "1/hour", "gold": "9/hour"}}, "tier"),
+        ({"by": "ip", "limits": "1/hour", "when": {"plan": "trial"}}, "plan"),
+    ],
+)
+def test_a_function_that_fails_to_read_a_condition_raises(rule: Any, attribute: str) -> None:
+    def broken(scope: Any) -> str:
+        return dict(scope["headers"])[b"x-none"].decode()
+
+    app = middleware({"rules": [{"id": "a", **rule}]}, attributes={attribute: broken})
+    with pytest.raises(KeyError):
+        get(app)
+
+
+def test_clients_without_an_address_share_one_limit() -> None:
+    app = middleware({"rules": [{"id": "a", "by": "ip", "limit": "1/hour"}]})
+
+    async def ask() -> int:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": "/", "client": None, "headers": []}
+        await app(scope, None, send)
+        status: int = sent[0]["status"]
+        return status
+
+    assert [asyncio.run(ask()) for _ in range(2)] == [200, 429]
+
+
+def test_one_address_of_ipv6_can_be_blocked() -> None:
+    app = middleware(
+        {
+            "rules": [{"id": "a", "by": "ip", "limit": "9/hour"}],
+            "block": [{"ip": "2001:db8::1"}],
+        }
+    )
+    assert get(app, client="2001:db8::1")[0] == 429
+    assert get(app, client="2001:db8::2")[0] == 200

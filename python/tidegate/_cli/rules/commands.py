@@ -129,6 +129,8 @@ def _reading_files(
         except BrokenPipeError:
             raise
         except OSError as error:
+            if error.filename is None:  # of a storage, which says itself what is wrong
+                raise
             raise ConfigurationError(f"{error.filename}: {error.strerror}") from None
 
     return run_or_say_which
