@@ -34,7 +34,7 @@ def _top(arguments: argparse.Namespace) -> int:
     try:
         from tidegate._database.violation_table import top_violations
     except ImportError as error:
-        raise ConfigurationError(str(error)) from None
+        raise ConfigurationError(f"{error}; expected `pip install 'tidegate[sql]'`") from None
     try:
         rises = top_violations(
             arguments.database,

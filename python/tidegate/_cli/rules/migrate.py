@@ -28,7 +28,7 @@ def _migrate(arguments: argparse.Namespace) -> int:
     try:
         from tidegate._database.upgrade import upgrade
     except ImportError as error:
-        raise ConfigurationError(str(error)) from None
+        raise ConfigurationError(f"{error}; expected `pip install 'tidegate[sql]'`") from None
     try:
         upgrade(arguments.database)
     except StorageError as error:
