@@ -181,11 +181,7 @@ TIDEGATE_INLINE Decision Limiter::HitIn(S& store, std::string_view key, int64_t 
   BucketOutcome outcome;
   if (!HitQuickly(store, key, cost, now_ns, outcome)) [[unlikely]]
     return HitAtLength(key, cost);
-  // One variable that is returned, so that it is made where the caller wants it: to copy
-  // a struct that was just written stalls.
-  Decision decision = MakeDecision(limits_.data()->limit, outcome);
-  decision.at_ns = now_ns;
-  return decision;
+  return MakeDecision(limits_.data()->limit, outcome, now_ns);
 }
 
 template <typename S>

@@ -92,7 +92,7 @@ struct BucketOutcome {
 };
 void StepBucket(const Limit& limit, uint64_t w0, uint64_t w1, int64_t now_ns, int64_t cost,
                 BucketOutcome& out);
-Decision MakeDecision(const Limit& limit, const BucketOutcome& outcome);
+Decision MakeDecision(const Limit& limit, const BucketOutcome& outcome, int64_t at_ns = 0);
 
 // cost * T as nanoseconds and a fraction; cost <= burst.
 struct Interval {
@@ -165,18 +165,20 @@ __attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64
   }
 }
 
+// Without a variable, so that it is made where the caller wants it: to copy a struct that was just
+// written stalls.
 __attribute__((always_inline)) inline Decision MakeDecision(const Limit& limit,
-                                                            const BucketOutcome& outcome) {
-  Decision d;
-  d.allowed = outcome.allowed;
-  d.behind = outcome.behind;
-  d.limit = &limit;
-  d.retry_after_ns = outcome.wait_ns;
-  d.reset_after_ns = outcome.used_ns + (outcome.used_fraction != 0);
-  d.delay_ns = outcome.delay_ns;
-  d.used_ns = outcome.used_ns;
-  d.used_fraction = outcome.used_fraction;
-  return d;
+                                                            const BucketOutcome& outcome,
+                                                            int64_t at_ns) {
+  return Decision{.allowed = outcome.allowed,
+                  .behind = outcome.behind,
+                  .limit = &limit,
+                  .retry_after_ns = outcome.wait_ns,
+                  .reset_after_ns = outcome.used_ns + (outcome.used_fraction != 0),
+                  .delay_ns = outcome.delay_ns,
+                  .at_ns = at_ns,
+                  .used_ns = outcome.used_ns,
+                  .used_fraction = outcome.used_fraction};
 }
 
 }  // namespace tidegate
