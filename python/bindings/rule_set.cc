@@ -3,6 +3,7 @@
 
 #include <pybind11/stl.h>
 
+#include <array>
 #include <memory>
 #include <string>
 #include <utility>
@@ -44,6 +45,7 @@ Rule RuleFrom(const py::dict& given) {
   rule.replaces = Get<std::vector<std::string>>(given, "replaces");
   rule.counts_requests = Get<bool>(given, "counts_requests");
   rule.counter = Get<std::string>(given, "counter");
+  rule.reserve = Get<std::array<int, kPriorities>>(given, "reserve");
   return rule;
 }
 
@@ -70,7 +72,8 @@ RuleSetSpec SpecFrom(const py::dict& given) {
   }
   for (const py::handle each : given["costs"]) {
     const auto cost = each.cast<py::dict>();
-    spec.costs.push_back({ConditionFrom(cost), Get<int64_t>(cost, "cost")});
+    spec.costs.push_back({ConditionFrom(cost), Get<int64_t>(cost, "cost"),
+                          *ParsePriority(Get<std::string>(cost, "priority"))});
   }
   for (const py::handle each : given["lists"]) {
     const auto entry = each.cast<py::dict>();

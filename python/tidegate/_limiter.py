@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tidegate._asyncio import AsyncBridge
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
+    from tidegate._load.shedding import LoadShedding
     from tidegate._rule_limiter import RuleLimiter, TierLookup, Violations
     from tidegate._rules.rule_set import RuleSet
     from tidegate._rules.source import RuleSource
@@ -82,6 +83,7 @@ class Limiter(_core.Limiter):
         rules: RuleSet | RuleSource | None = None,
         tiers: TierLookup | None = None,
         violations: Violations | None = None,
+        load: LoadShedding | None = None,
         storage: StorageLike = "memory://",
         algorithm: Algorithm = "token-bucket",
         prefix: str = "tg",
@@ -92,9 +94,14 @@ class Limiter(_core.Limiter):
             raise ArgumentTypeError(
                 f"the prefix is {prefix!r} of type {type(prefix).__name__}; expected a str"
             )
-        for name, given in (("tiers", tiers), ("violations", violations), ("rules", rules)):
+        for name, given in (
+            ("tiers were", tiers),
+            ("violations were", violations),
+            ("a load was", load),
+            ("rules were", rules),
+        ):
             if given is not None:  # else __new__() made something else
-                raise ConfigurationError(f"{name} were given without rules; expected rules= too")
+                raise ConfigurationError(f"{name} given without rules; expected rules= too")
         limits: Any = limit
         self._limits = distinct(as_limits(limits, algorithm))
         self._storage = open_store(storage, options)

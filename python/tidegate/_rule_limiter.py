@@ -47,8 +47,8 @@ class RuleLimiter(_core.RuleLimiter):
     `outcomes` are the decisions of all limits. Attributes are str, bytes or None, which is as if
     it were not given; those that no rule looks at change nothing. `tiers` finds the tier of
     requests that come without one. `rules` may be a RuleSource too: then they change as it does.
-    Refusals are handed to `violations`, such as a ViolationLog. Other arguments are those of
-    Limiter.
+    Refusals are handed to `violations`, such as a ViolationLog. With `load`, a LoadShedding,
+    requests cost more while the service is under load. Other arguments are those of Limiter.
 
     Thread-safe, and safe to use after `fork()`.
     """
@@ -269,6 +269,12 @@ def limiter_for(rules: RuleSet | RuleSource, **options: Any) -> RuleLimiter:
         )
     attach = getattr(rules, "attach", None)
     now: Any = rules if attach is None else getattr(rules, "current", None)
+    load = options.pop("load", None)
+    if load is not None and not hasattr(load, "attach"):
+        raise ArgumentTypeError(
+            f"the load is {load!r:.80} of type {type(load).__name__}; expected "
+            "tidegate.load.LoadShedding(...)"
+        )
     violations = options.pop("violations", None)
     if violations is not None:
         if not hasattr(violations, "record"):
@@ -284,6 +290,8 @@ def limiter_for(rules: RuleSet | RuleSource, **options: Any) -> RuleLimiter:
         limiter = RuleLimiter(now, **options)
     if attach is not None:
         attach(limiter)
+    if load is not None:
+        load.attach(limiter)
     return limiter
 
 

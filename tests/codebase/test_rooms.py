@@ -20,9 +20,10 @@ ROOMS: dict[str, tuple[str, str]] = {
     # Before the room whose folder its public modules lie in.
     "database": ("_database/, rules.sql, rules.violations", "core, rules"),
     "rules": ("_rules/, rules/", "core"),
+    "load": ("_load/, load", "core"),
     "limiter": (
         "_asyncio, _clock, _limit, _limiter, _plan, _replay, _rule_limiter, _stats, _waiting/",
-        "core, storage, rules",
+        "core, storage, rules, load",
     ),
     "web": (
         "_web/, asgi, wsgi, keys, refusals, testing, pytest_plugin",

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "tidegate/load_factor.h"
 #include "tidegate/rule_set.h"
 #include "tidegate/timed_store.h"
 
@@ -48,10 +49,12 @@ class RuleLimiter {
                                                              const RuleLimiter* before = nullptr);
 
   const RuleSet& rules() const { return *rules_; }
+  // What requests cost under load; one for all rule sets that follow each other.
+  LoadFactor& load() const { return *load_; }
   TimedStore& store() const { return *store_; }
 
   // `request` has a place for each of rules().attributes(). What the request costs by the rules is
-  // multiplied by `cost`. `outcomes`, where it is not null, gets the decision of each limit.
+  // multiplied by `cost`, and divided by the factor of load(). `outcomes`, where it is not null, gets the decision of each limit.
   // Where no limit applies the decision allows, and its limit is one that nothing reaches.
   Decision Hit(const Request& request, int64_t cost = 1, Outcomes* outcomes = nullptr) const;
   Decision Peek(const Request& request, int64_t cost = 1, Outcomes* outcomes = nullptr) const;
@@ -61,7 +64,8 @@ class RuleLimiter {
   // Hit() where the answer takes no wait.
   std::optional<Decision> HitWithoutWaiting(const Request& request, int64_t cost,
                                             Outcomes* outcomes) const;
-  // Gives back what `hit`, a decision of this limiter for the same request and cost, charged.
+  // Gives back what `hit`, a decision of this limiter for the same request and cost, charged; not
+  // what load added to it.
   void Refund(const Request& request, int64_t cost, const Decision* hit) const;
   void Reset(const Request& request) const;
 
@@ -87,11 +91,17 @@ class RuleLimiter {
   RuleLimiter(std::shared_ptr<const RuleSet> rules, std::shared_ptr<TimedStore> store,
               std::vector<BoundLimit> bound, const RuleLimiter* before);
 
-  void Charges(const Request& request, int64_t cost, int64_t now_ns, Charged* charged) const;
-  // The charges that `hit` was about, or those of now where it is null.
+  // Adds to them what load does, at random, or as much as it may.
+  enum class Load : uint8_t { kDrawn, kMost, kNone };
+  void Charges(const Request& request, int64_t cost, int64_t now_ns, Load load,
+               Charged* charged) const;
+  // The charges that `hit` was about, or those of now where it is null; without load.
   void ChargesOf(const Decision* hit, const Request& request, int64_t cost,
                  Charged* charged) const {
-    Charges(request, cost, hit == nullptr ? store_->NowNs() : hit->at_ns, charged);
+    Charges(request, cost, hit == nullptr ? store_->NowNs() : hit->at_ns, Load::kNone, charged);
+  }
+  void ChargesToAsk(Op op, const Request& request, int64_t cost, Charged* charged) const {
+    Charges(request, cost, store_->NowNs(), op == Op::kPeek ? Load::kMost : Load::kDrawn, charged);
   }
   // The answer of a request without charges.
   Decision WithoutCharges(const Charged& charged) const;
@@ -108,6 +118,7 @@ class RuleLimiter {
   const std::shared_ptr<const RuleSet> rules_;
   const std::shared_ptr<TimedStore> store_;
   const std::vector<BoundLimit> bound_;  // in the order of rules().limits()
+  const std::shared_ptr<LoadFactor> load_;
   bool has_shadow_ = false;
   const Limit no_rule_;
   std::vector<Limit> listed_;     // what decisions about entries of lists point to

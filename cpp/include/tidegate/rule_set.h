@@ -13,6 +13,7 @@
 #ifndef TIDEGATE_RULE_SET_H_
 #define TIDEGATE_RULE_SET_H_
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -22,9 +23,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "tidegate/limit.h"
+#include "tidegate/load_factor.h"
 
 namespace tidegate {
 
@@ -60,6 +63,10 @@ struct Rule {
   // What its counts are known by, where it is not the id: rules of one counter that count by the
   // same attributes count together.
   std::string counter;
+  // The percentage of its limits that is kept from requests of each priority: of theirs and those
+  // of lower priority together, no more than the rest is let through. Nothing is kept from
+  // critical ones. Not of limits by an override.
+  std::array<int, kPriorities> reserve{};
 };
 
 // Other limits for one key of a rule.
@@ -73,10 +80,11 @@ struct RuleOverride {
   std::string reason;
 };
 
-// What a request costs; the most specific one counts.
+// What a request costs, and how much it matters; the most specific one counts.
 struct OperationCost {
   RuleCondition condition;
   int64_t cost = 1;
+  Priority priority = Priority::kNormal;
 };
 
 // Requests that no rule is asked about: they are let through, or refused.
@@ -113,7 +121,7 @@ using Request = absl::InlinedVector<std::string_view, 12>;
 class RuleSet {
  public:
   // These attributes have a meaning of their own, and these numbers in every rule set.
-  enum Attribute : uint32_t { kEndpoint, kMethod, kTier, kIp };
+  enum Attribute : uint32_t { kEndpoint, kMethod, kTier, kIp, kPriority };
 
   // A range of limits().
   struct LimitRange {
@@ -130,6 +138,7 @@ class RuleSet {
   struct Matched {
     const ListEntry* listed = nullptr;  // then no rule was asked
     int64_t cost = 1;
+    Priority priority = Priority::kNormal;
     absl::InlinedVector<Applied, 6> rules;
 
    private:
@@ -187,7 +196,8 @@ class RuleSet {
                                   const Matched& matched);
   // Appends the key of a rule that counts by several attributes, or by endpoints with names.
   void MakeKey(uint32_t rule, uint32_t pattern, const Request& request, Matched* matched) const;
-  LimitRange LimitsFor(uint32_t rule, size_t tier, std::string_view key, int64_t now_ns) const;
+  // What is left for requests of such a priority of the limits of a rule that has a reserve.
+  void ApplyReserve(uint32_t rule, size_t tier, std::string_view key, Matched* matched) const;
   // The tiers that a rule is for, by number.
   uint64_t TiersOf(const Rule& rule) const;
   // Which of its conditions the request does not meet; empty where it meets all.
@@ -202,7 +212,7 @@ class RuleSet {
   std::vector<Rule> rules_;
   bool has_otherwise_ = false;
   std::vector<ListEntry> lists_;
-  std::vector<int64_t> costs_;
+  std::vector<OperationCost> costs_;
   std::vector<Limit> limits_;
   std::vector<uint32_t> limit_rules_;
   std::vector<absl::InlinedVector<uint32_t, 2>> by_;        // of each rule, by number
@@ -210,6 +220,9 @@ class RuleSet {
   bool any_replaces_ = false;
   // Of each rule: the limits of each tier, in the order of tiers_, and of no tier.
   std::vector<std::vector<LimitRange>> tier_limits_;
+  // Of each rule with a reserve, likewise: what it leaves to each priority.
+  using LeftToPriority = std::array<LimitRange, kPriorities>;
+  absl::flat_hash_map<uint32_t, std::vector<LeftToPriority>> left_by_reserve_;
   std::unique_ptr<Index> index_;
   std::unique_ptr<Index> cost_index_;
   std::unique_ptr<Index> list_index_;

@@ -60,6 +60,9 @@ class RuleCompiler {
            const std::function<std::string(uint32_t)>& describe);
   RuleSet::LimitRange AddLimits(const std::string& where, uint32_t rule,
                                 const std::vector<Limit>& limits);
+  // What the rule's reserve leaves of them to requests of this priority.
+  RuleSet::LimitRange AddLeft(const std::string& where, uint32_t rule,
+                              const std::vector<Limit>& limits, Priority priority);
 
   RuleSetSpec spec_;
   std::vector<RuleProblem>& problems_;
@@ -177,7 +180,7 @@ uint32_t RuleCompiler::AttributeFor(const std::string& name) {
 }
 
 void RuleCompiler::ReadAttributes() {
-  set_->attributes_ = {"endpoint", "method", "tier", "ip"};
+  set_->attributes_ = {"endpoint", "method", "tier", "ip", "priority"};
   const auto read = [&](const RuleCondition& condition) {
     for (const auto& [name, value] : condition.when) AttributeFor(name);
   };
@@ -394,6 +397,36 @@ RuleSet::LimitRange RuleCompiler::AddLimits(const std::string& where, uint32_t n
   return known->second;
 }
 
+RuleSet::LimitRange RuleCompiler::AddLeft(const std::string& where, uint32_t number,
+                                          const std::vector<Limit>& limits, Priority priority) {
+  const Rule& rule = set_->rules_[number];
+  const int percent = rule.reserve[static_cast<size_t>(priority)];
+  if (percent == 0) return {};
+  const RuleSet::LimitRange range{static_cast<uint32_t>(set_->limits_.size()),
+                                  static_cast<uint32_t>(limits.size())};
+  for (const Limit& limit : limits) {
+    const auto left = [percent](int64_t units) {
+      return units / 100 * (100 - percent) + units % 100 * (100 - percent) / 100;
+    };
+    LimitSpec spec = limit.spec();
+    spec.count = left(spec.count);
+    if (spec.burst.has_value()) spec.burst = left(*spec.burst);
+    spec.rule = rule.id;
+    spec.name = absl::StrCat(rule.id, "/", Absl(PriorityName(priority)));
+    if (limits.size() > 1) absl::StrAppend(&spec.name, ":", limit.ToString());
+    spec.id = absl::StrCat(rule.counter.empty() ? rule.id : rule.counter, "/",
+                           Absl(PriorityName(priority)), " by ", absl::StrJoin(rule.by, "+"));
+    auto own = Limit::Create(std::move(spec));
+    if (!own.ok()) {
+      Add(where, std::string(own.status().message()));
+      return {};
+    }
+    set_->limits_.push_back(*std::move(own));
+    set_->limit_rules_.push_back(number);
+  }
+  return range;
+}
+
 void RuleCompiler::ReadLimits(const std::string& where, uint32_t number) {
   const Rule& rule = set_->rules_[number];
   // One for each tier, and one for requests of no tier.
@@ -424,10 +457,19 @@ void RuleCompiler::ReadLimits(const std::string& where, uint32_t number) {
     }
   }
   std::vector<RuleSet::LimitRange>& ranges = set_->tier_limits_.emplace_back();
+  std::vector<RuleSet::LeftToPriority> left_to;
   for (const TierLimits* limits : of_tier) {
     if (limits == nullptr) limits = other;
     ranges.push_back(limits == nullptr ? RuleSet::LimitRange{}
                                        : AddLimits(where, number, limits->limits));
+    auto& left = left_to.emplace_back();
+    for (size_t i = 0; i < kPriorities && limits != nullptr; ++i) {
+      left[i] = AddLeft(where, number, limits->limits, static_cast<Priority>(i));
+    }
+  }
+  const auto& reserve = rule.reserve;
+  if (std::any_of(reserve.begin(), reserve.end(), [](int percent) { return percent > 0; })) {
+    set_->left_by_reserve_.emplace(number, std::move(left_to));
   }
 }
 
@@ -502,7 +544,7 @@ void RuleCompiler::ReadCosts() {
       Add(where + ".cost",
           absl::StrCat("the cost is ", spec_.costs[i].cost, "; expected 1 or more"));
     }
-    set_->costs_.push_back(spec_.costs[i].cost);
+    set_->costs_.push_back({{}, spec_.costs[i].cost, spec_.costs[i].priority});
     Put(*set_->cost_index_, where, Read(where, spec_.costs[i].condition), i, 0,
         /*wins_ties=*/false, describe);
   }

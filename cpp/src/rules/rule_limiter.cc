@@ -47,6 +47,7 @@ RuleLimiter::RuleLimiter(std::shared_ptr<const RuleSet> rules, std::shared_ptr<T
     : rules_(std::move(rules)),
       store_(std::move(store)),
       bound_(std::move(bound)),
+      load_(before == nullptr ? std::make_shared<LoadFactor>() : before->load_),
       has_shadow_(std::any_of(bound_.begin(), bound_.end(),
                               [](const BoundLimit& b) { return b.limit.shadow(); })),
       no_rule_(Limit::Unlimited("")),
@@ -64,14 +65,26 @@ RuleLimiter::RuleLimiter(std::shared_ptr<const RuleSet> rules, std::shared_ptr<T
   }
 }
 
-void RuleLimiter::Charges(const Request& request, int64_t cost, int64_t now_ns,
+void RuleLimiter::Charges(const Request& request, int64_t cost, int64_t now_ns, Load load,
                           Charged* charged) const {
   rules_->Match(request, now_ns, &charged->matched);
-  const int64_t units = Product(cost, charged->matched.cost);
+  const Priority priority = charged->matched.priority;
+  const auto loaded = [&](int64_t units) {
+    if (load == Load::kNone) return units;
+    return load == Load::kDrawn ? load_->Scaled(units, priority)
+                                : load_->MostScaled(units, priority);
+  };
+  const int64_t nominal = Product(cost, charged->matched.cost);
+  const int64_t units = loaded(nominal);
   for (const RuleSet::Applied& applied : charged->matched.rules) {
-    const int64_t own = rules_->rules()[applied.rule].counts_requests ? 1 : units;
+    const bool counts_requests = rules_->rules()[applied.rule].counts_requests;
+    const int64_t own = counts_requests ? loaded(1) : units;
+    const int64_t least = counts_requests ? 1 : nominal;
     for (uint32_t i = 0; i < applied.limits.count; ++i) {
-      charged->charges.push_back({applied.key, &bound_[applied.limits.first + i], own});
+      const BoundLimit& bound = bound_[applied.limits.first + i];
+      // What load adds makes no request cost more than the limit ever has room for.
+      const int64_t most = std::max(least, bound.limit.capacity());
+      charged->charges.push_back({applied.key, &bound, std::min(own, most)});
       charged->rules.push_back(applied.rule);
     }
   }
@@ -143,7 +156,7 @@ Decision RuleLimiter::Hit(const Request& request, int64_t cost, Outcomes* outcom
     if (const auto early = HitWithoutWaiting(request, cost, outcomes)) return *early;
   }
   Charged charged;
-  ChargesOf(nullptr, request, cost, &charged);
+  ChargesToAsk(Op::kHit, request, cost, &charged);
   const Decision decision =
       charged.charges.empty() ? WithoutCharges(charged) : store_->HitAll(charged.charges, outcomes);
   Complete(decision, store_->blocks(), outcomes);
@@ -153,7 +166,7 @@ Decision RuleLimiter::Hit(const Request& request, int64_t cost, Outcomes* outcom
 
 Decision RuleLimiter::Peek(const Request& request, int64_t cost, Outcomes* outcomes) const {
   Charged charged;
-  ChargesOf(nullptr, request, cost, &charged);
+  ChargesToAsk(Op::kPeek, request, cost, &charged);
   if (charged.charges.empty()) return WithoutCharges(charged);
   const Decision decision = store_->PeekAll(charged.charges, outcomes);
   Complete(decision, store_->blocks(), outcomes);
@@ -165,7 +178,7 @@ std::optional<Decision> RuleLimiter::HitWithoutWaiting(const Request& request, i
   Outcomes own;
   outcomes = Wanted(outcomes, &own);
   Charged charged;
-  ChargesOf(nullptr, request, cost, &charged);
+  ChargesToAsk(Op::kHit, request, cost, &charged);
   const std::optional<Decision> decision =
       charged.charges.empty() ? WithoutCharges(charged)
                               : store_->HitWithoutWaiting(charged.charges, outcomes);
@@ -190,14 +203,15 @@ std::optional<Decision> RuleLimiter::Submit(Op op, const Request& request, int64
     return Decision();
   }
   Charged charged;
-  ChargesOf(hit, request, cost, &charged);
   if (!IsDecision(op)) {
+    ChargesOf(hit, request, cost, &charged);
     const auto plan =
         op == Op::kReset ? charged.charges : ToGiveBack(charged, hit, {store_->NowNs()});
     if (plan.empty()) return Decision();
     return store_->Submit(op, plan, hit == nullptr ? Store::kNoInstant : hit->at_ns, nullptr,
                           std::move(done));
   }
+  ChargesToAsk(op, request, cost, &charged);
   if (charged.charges.empty()) {
     const Decision decision = WithoutCharges(charged);
     if (op == Op::kHit) Count(charged, decision, nullptr);

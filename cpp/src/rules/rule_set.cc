@@ -107,18 +107,29 @@ void RuleSet::Apply(uint32_t rule, uint32_t pattern, size_t tier, const Request&
   } else if (!by.empty()) {
     key = ValueOf(by[0], request, *matched);
   }
-  matched->rules.push_back({rule, LimitsFor(rule, tier, key, now_ns), key});
+  if (const auto* override = overrides_->Find(rule, key, now_ns)) {
+    matched->rules.push_back({rule, override->limits, key});
+    return;
+  }
+  matched->rules.push_back({rule, tier_limits_[rule][tier], key});
+  if (!left_by_reserve_.empty()) ApplyReserve(rule, tier, key, matched);
 }
 
-RuleSet::LimitRange RuleSet::LimitsFor(uint32_t rule, size_t tier, std::string_view key,
-                                       int64_t now_ns) const {
-  if (const auto* override = overrides_->Find(rule, key, now_ns)) return override->limits;
-  return tier_limits_[rule][tier];
+void RuleSet::ApplyReserve(uint32_t rule, size_t tier, std::string_view key,
+                           Matched* matched) const {
+  const auto of_rule = left_by_reserve_.find(rule);
+  if (of_rule == left_by_reserve_.end()) return;
+  // What is left to requests of a priority is left to those of lower ones too.
+  for (size_t i = 0; i <= static_cast<size_t>(matched->priority); ++i) {
+    const LimitRange& left = of_rule->second[tier][i];
+    if (left.count != 0) matched->rules.push_back({rule, left, key});
+  }
 }
 
 void RuleSet::Match(const Request& request, int64_t now_ns, Matched* matched) const {
   matched->listed = nullptr;
   matched->cost = 1;
+  matched->priority = Priority::kNormal;
   matched->rules.clear();
   matched->made.clear();
   matched->endpoint = CanonicalEndpoint(request[kEndpoint], &matched->path);
@@ -137,8 +148,14 @@ void RuleSet::Match(const Request& request, int64_t now_ns, Matched* matched) co
   }
   if (!costs_.empty()) {
     cost_index_->Find(request, matched->endpoint, tier_number, method, &found);
-    if (!found.empty()) matched->cost = costs_[found[0].target];
+    if (!found.empty()) {
+      matched->cost = costs_[found[0].target].cost;
+      matched->priority = costs_[found[0].target].priority;
+    }
     found.clear();
+  }
+  if (request[kPriority].data() != nullptr) {
+    if (const auto given = ParsePriority(request[kPriority])) matched->priority = *given;
   }
   index_->Find(request, matched->endpoint, tier_number, method, &found);
   for (const Index::Found& one : found) {

@@ -157,7 +157,14 @@ def _problems_of(document: Document, error: ValidationError) -> list[Any]:
     problems = []
     fields = {
         name
-        for each in (model.Rules, model.Rule, model.Default, model.Override, model.Cost)
+        for each in (
+            model.Rules,
+            model.Rule,
+            model.Default,
+            model.Override,
+            model.Cost,
+            model.Reserve,
+        )
         for name in [*each.model_fields, *PLURALS]
     }
     seen = set()
@@ -302,6 +309,7 @@ class _Compiler:
             "limits": self.by_tier(where, rule),
             "counts_requests": rule.counts == "requests",
             "counter": rule.counter or "",
+            "reserve": [0, rule.reserve.normal, rule.reserve.background],
             "replaces": list(getattr(rule, "replaces", ())),
         }
         return {**spec, **_condition(rule)}
@@ -377,7 +385,10 @@ class _Compiler:
             "overrides": [
                 self.override(i, override, by) for i, override in enumerate(self.rules.overrides)
             ],
-            "costs": [{"cost": cost.cost, **_condition(cost)} for cost in self.rules.costs],
+            "costs": [
+                {"cost": cost.cost, "priority": cost.priority, **_condition(cost)}
+                for cost in self.rules.costs
+            ],
             "lists": [
                 {
                     "name": entry.id or f"{section}[{i}]",

@@ -26,6 +26,7 @@ __all__ = [
     "Default",
     "ListEntry",
     "Override",
+    "Reserve",
     "Rule",
     "Rules",
     "as_list",
@@ -97,6 +98,21 @@ def _check_method(method: str) -> str:
     return method.upper()
 
 
+def _as_reserve(value: Any) -> Any:
+    """The same share for all but critical requests, where it is one."""
+    if isinstance(value, dict):
+        return value
+    return {"normal": value, "background": value}
+
+
+def _as_percentage(value: Any) -> Any:
+    """``20%`` as 20."""
+    match = re.fullmatch(r"([0-9]{1,3}) ?%", value) if isinstance(value, str) else None
+    if match is None or int(match[1]) > 100:
+        raise ValueError(f"is {value!r:.80}; expected a share from 0% to 100%, such as 20%")
+    return int(match[1])
+
+
 Name = Annotated[
     str,
     AfterValidator(_check_name),
@@ -118,6 +134,11 @@ Method = Annotated[
 ]
 Methods = Annotated[list[Method], BeforeValidator(as_list)]
 Time = Annotated[Union[dt.datetime, dt.date], BeforeValidator(_as_time)]
+Percentage = Annotated[
+    int,
+    BeforeValidator(_as_percentage),
+    WithJsonSchema({"type": "string", "pattern": "^[0-9]{1,3} ?%$"}),
+]
 # A limit, several, or those of each tier; "unlimited" for none.
 Limits = Union[str, list[str], dict[str, Union[str, list[str]]]]
 
@@ -146,6 +167,15 @@ class _Condition(_Fields):
     networks: Texts = Field(default=[], description="CIDRs of the attribute ip.")
 
 
+class Reserve(_Fields):
+    """What of its limits a rule keeps from requests that are not critical."""
+
+    normal: Percentage = Field(
+        default=0, description="What is kept from normal and background requests."
+    )
+    background: Percentage = Field(default=0, description="What is kept from background requests.")
+
+
 class _Limited(_Fields):
     by: Annotated[list[Name], BeforeValidator(_as_names)] = Field(
         default=[],
@@ -171,6 +201,11 @@ class _Limited(_Fields):
     )
     headers: StrictBool = Field(
         default=True, description="Whether responses tell clients about its limits."
+    )
+    reserve: Annotated[Reserve, BeforeValidator(_as_reserve)] = Field(
+        default=Reserve(),
+        description="The share of its limits that is kept for critical requests, such as 20%; or "
+        "what is kept from normal and from background ones.",
     )
     description: Union[str, None] = None
 
@@ -210,10 +245,17 @@ class Override(_Fields):
 
 
 class Cost(_Condition):
-    """What a request costs: 1 where there is nothing about it."""
+    """What a request costs, and how much it matters: 1 and normal where nothing says so."""
 
-    cost: Annotated[int, Field(ge=1, le=2**53 - 1, strict=True)]
+    cost: Annotated[int, Field(ge=1, le=2**53 - 1, strict=True)] = 1
+    priority: Literal["critical", "normal", "background"] = "normal"
     when: dict[Name, Text] = {}
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Cost:
+        if not self.model_fields_set & {"cost", "priority"}:
+            raise ValueError("has no cost and no priority; expected one of them")
+        return self
 
 
 class ListEntry(_Fields):

@@ -1,0 +1,128 @@
+"""How loaded a service is, as a number: 0 when idle, 1 when nothing is left."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from tidegate._errors import ConfigurationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+    from typing import Any, Callable
+
+__all__ = ["EventLoopLag", "QueueWait", "SystemLoad", "highest"]
+
+
+class SystemLoad:
+    """The larger share of the machine's CPU and memory that is in use, by psutil.
+
+    The CPU's share is that since the call before. Limits of a container are not looked at: there,
+    give LoadShedding a function of your own. Needs the extra ``load``. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import psutil
+        except ModuleNotFoundError:
+            raise ConfigurationError(
+                "the load of the machine needs the package psutil; expected `pip install "
+                "'tidegate[load]'`, or measure= with a function that returns the load"
+            ) from None
+        self._psutil: Any = psutil
+        psutil.cpu_percent(None)  # where the first share begins
+
+    def __call__(self) -> float:
+        cpu: float = self._psutil.cpu_percent(None)
+        memory: float = self._psutil.virtual_memory().percent
+        return max(cpu, memory) / 100
+
+
+class EventLoopLag:
+    """How late an event loop runs its callbacks, as a share of `full` seconds.
+
+        lag = EventLoopLag(full=0.1)
+        lag.watch(asyncio.get_running_loop())  # in the application's lifespan
+
+    The load is the worst lag since the call before; one that has not ended yet counts too.
+    Thread-safe, but for watch(), which is called on the loop.
+    """
+
+    def __init__(self, full: float = 0.1, *, interval: float = 0.1) -> None:
+        self._full = _seconds("full", full)
+        self._interval = _seconds("interval", interval)
+        self._lock = threading.Lock()
+        self._worst = 0.0
+        self._due: float | None = None
+        self._stop: Callable[[], None] | None = None
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begins to watch `loop`, in place of the one watched before."""
+        self.stop()
+        handle: list[asyncio.TimerHandle] = []
+
+        def tick(due: float) -> None:
+            now = time.monotonic()
+            with self._lock:
+                self._worst = max(self._worst, now - due)
+                self._due = now + self._interval
+            handle[0] = loop.call_later(self._interval, tick, now + self._interval)
+
+        first = time.monotonic() + self._interval
+        with self._lock:
+            self._worst, self._due = 0.0, first
+        handle.append(loop.call_later(self._interval, tick, first))
+        self._stop = lambda: handle[0].cancel()
+
+    def stop(self) -> None:
+        """Ends the watch. The load is 0 from then on."""
+        if self._stop is not None:
+            self._stop()
+        self._stop = None
+        with self._lock:
+            self._worst, self._due = 0.0, None
+
+    def __call__(self) -> float:
+        with self._lock:
+            worst, self._worst = self._worst, 0.0
+            if self._due is not None:
+                worst = max(worst, time.monotonic() - self._due)
+        return max(0.0, worst) / self._full
+
+
+class QueueWait:
+    """How long requests waited before they were begun, as a share of `full` seconds.
+
+    `record()` takes the wait of each; the load is the longest since the call before. Thread-safe.
+    """
+
+    def __init__(self, full: float = 1.0) -> None:
+        self._full = _seconds("full", full)
+        self._lock = threading.Lock()
+        self._longest = 0.0
+
+    def record(self, seconds: float) -> None:
+        """Takes the wait of one request. One below 0, of clocks that differ, counts as none."""
+        with self._lock:
+            self._longest = max(self._longest, seconds)
+
+    def __call__(self) -> float:
+        with self._lock:
+            longest, self._longest = self._longest, 0.0
+        return longest / self._full
+
+
+def highest(*measures: Callable[[], float]) -> Callable[[], float]:
+    """The load of what is loaded most: ``highest(SystemLoad(), lag)``."""
+    if not measures or not all(callable(each) for each in measures):
+        raise ConfigurationError(
+            f"the measures are {measures!r:.80}; expected functions that return a load"
+        )
+    return lambda: max(measure() for measure in measures)
+
+
+def _seconds(name: str, value: float) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
+        raise ConfigurationError(f"{name} is {value!r}; expected seconds above 0")
+    return value

@@ -1,0 +1,13 @@
+"""Limits by load: clients get less of their limits while the service is under load.
+
+    from tidegate.load import EventLoopLag, LoadShedding, SystemLoad, highest
+
+    limiter = tidegate.Limiter(rules=rules, load=LoadShedding(highest(SystemLoad(), lag)))
+
+SystemLoad needs the extra ``load``: ``pip install 'tidegate[load]'``.
+"""
+
+from tidegate._load.measures import EventLoopLag, QueueWait, SystemLoad, highest
+from tidegate._load.shedding import LoadShedding
+
+__all__ = ["EventLoopLag", "LoadShedding", "QueueWait", "SystemLoad", "highest"]
