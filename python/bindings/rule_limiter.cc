@@ -370,16 +370,18 @@ void RegisterRuleLimiter(py::module_& m) {
       .def("_match", &Match, py::arg("attributes"), py::arg("times") = 1)
       .def("_stats", &StatsOf)
       .def("_rule_stats", &RuleStatsOf)
-      .def("_set_load_factor",
-           [](const py::object& self, const std::string& priority, double factor) {
-             Checked(self.ptr()).rules->limiter().load().Set(*ParsePriority(priority), factor);
-           },
-           py::arg("priority"), py::arg("factor"))
-      .def("_load_factor",
-           [](const py::object& self, const std::string& priority) {
-             return Checked(self.ptr()).rules->limiter().load().Get(*ParsePriority(priority));
-           },
-           py::arg("priority"))
+      .def(
+          "_set_load_factor",
+          [](const py::object& self, const std::string& priority, double factor) {
+            Checked(self.ptr()).rules->limiter().load().Set(*ParsePriority(priority), factor);
+          },
+          py::arg("priority"), py::arg("factor"))
+      .def(
+          "_load_factor",
+          [](const py::object& self, const std::string& priority) {
+            return Checked(self.ptr()).rules->limiter().load().Get(*ParsePriority(priority));
+          },
+          py::arg("priority"))
       .def("_now_ns", [](const py::object& self) { return Checked(self.ptr()).store->NowNs(); })
       .def("_close", [](PyRuleLimiter& self) { self.is_open = false; })
       .def_static("_add_fast_methods", [](const py::type& type) {

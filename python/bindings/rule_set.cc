@@ -45,6 +45,7 @@ Rule RuleFrom(const py::dict& given) {
   rule.replaces = Get<std::vector<std::string>>(given, "replaces");
   rule.counts_requests = Get<bool>(given, "counts_requests");
   rule.counter = Get<std::string>(given, "counter");
+  rule.carry_over = static_cast<CarryOver>(Get<int>(given, "carry_over"));
   rule.reserve = Get<std::array<int, kPriorities>>(given, "reserve");
   return rule;
 }

@@ -44,6 +44,13 @@ constexpr bool IsLog(Algorithm a) {
   return a == Algorithm::kSlidingLog || a == Algorithm::kConcurrency;
 }
 
+// What stays of a count when the number of a limit with an id changes.
+enum class CarryOver : uint8_t {
+  kUnits,    // the units used
+  kShare,    // the share of the limit that was used; of buckets
+  kNothing,  // it begins anew
+};
+
 struct LimitSpec {
   int64_t count = 0;
   int64_t period_ns = 0;
@@ -57,6 +64,7 @@ struct LimitSpec {
   // What the count is known by, instead of by the text of the limit: when only the number of
   // such a limit changes, usage stays. Empty: the text.
   std::string id;
+  CarryOver carry_over = CarryOver::kUnits;
 };
 
 class Limit {
@@ -134,7 +142,8 @@ class Limit {
 
   friend bool operator==(const Limit& a, const Limit& b) {
     return a.spec_.algorithm == b.spec_.algorithm && a.text_ == b.text_ && a.name_ == b.name_ &&
-           a.rule_ == b.rule_ && a.spec_.shadow == b.spec_.shadow && a.spec_.id == b.spec_.id;
+           a.rule_ == b.rule_ && a.spec_.shadow == b.spec_.shadow && a.spec_.id == b.spec_.id &&
+           a.spec_.carry_over == b.spec_.carry_over;
   }
 
  private:

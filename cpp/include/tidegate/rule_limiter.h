@@ -54,8 +54,9 @@ class RuleLimiter {
   TimedStore& store() const { return *store_; }
 
   // `request` has a place for each of rules().attributes(). What the request costs by the rules is
-  // multiplied by `cost`, and divided by the factor of load(). `outcomes`, where it is not null, gets the decision of each limit.
-  // Where no limit applies the decision allows, and its limit is one that nothing reaches.
+  // multiplied by `cost`, and divided by the factor of load(). `outcomes`, where it is not null,
+  // gets the decision of each limit. Where no limit applies the decision allows, and its limit is
+  // one that nothing reaches.
   Decision Hit(const Request& request, int64_t cost = 1, Outcomes* outcomes = nullptr) const;
   Decision Peek(const Request& request, int64_t cost = 1, Outcomes* outcomes = nullptr) const;
   // As Store::Submit(): this and `outcomes` must live until `done` was called.

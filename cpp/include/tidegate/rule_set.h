@@ -63,6 +63,8 @@ struct Rule {
   // What its counts are known by, where it is not the id: rules of one counter that count by the
   // same attributes count together.
   std::string counter;
+  // What stays of its counts when the number of a limit changes.
+  CarryOver carry_over = CarryOver::kUnits;
   // The percentage of its limits that is kept from requests of each priority: of theirs and those
   // of lower priority together, no more than the rest is let through. Nothing is kept from
   // critical ones. Not of limits by an override.

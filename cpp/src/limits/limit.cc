@@ -130,6 +130,11 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
   } else if (limit.burst_ < 1 || limit.burst_ > kMaxCount) {
     return Bad("the burst of a limit", limit.burst_, absl::StrCat("1 to ", kMaxCount));
   }
+  if (spec.carry_over == CarryOver::kShare && !IsBucket(spec.algorithm)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the share used cannot be carried over for ", Absl(AlgorithmName(spec.algorithm)),
+        "; expected token-bucket or leaky-bucket, whose state is a share"));
+  }
   // Windows of months and years are a matter of fixed windows only; for the
   // others a month is 30 days and a year 365.
   if (spec.algorithm != Algorithm::kFixedWindow) {
@@ -157,13 +162,16 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
   limit.text_ = Canonical(spec, limit.burst_);
   limit.identity_ = limit.text_;
   if (!spec.id.empty()) {
-    limit.keeps_count_ = IsBucket(spec.algorithm);
+    // A bucket's state is time: without the count that wrote it, it is a share of the burst.
+    limit.keeps_count_ = IsBucket(spec.algorithm) && spec.carry_over == CarryOver::kUnits;
     if (limit.keeps_count_ && spec.count > kMaxKeptCount) {
       return Bad("the count of a limit with an id", spec.count,
                  absl::StrCat("0 to ", kMaxKeptCount));
     }
     limit.identity_ = absl::StrCat("id ", Absl(spec.id), " per ", spec.period_ns, " ",
                                    static_cast<int>(spec.calendar), " ", spec.calendar_units);
+    if (spec.carry_over == CarryOver::kShare) absl::StrAppend(&limit.identity_, " as a share");
+    if (spec.carry_over == CarryOver::kNothing) absl::StrAppend(&limit.identity_, " ", limit.text_);
   }
   limit.most_plain_cost_ = limit.keeps_count_ || spec.shadow ? 0 : limit.burst_;
   limit.name_ = spec.name.empty() ? limit.text_ : spec.name;

@@ -33,15 +33,13 @@ void LoadFactor::Set(Priority priority, double factor) {
                                                     std::memory_order_relaxed);
 }
 
-double LoadFactor::Get(Priority priority) const {
-  return double{kOne} / MultiplierOf(priority);
-}
+double LoadFactor::Get(Priority priority) const { return double{kOne} / MultiplierOf(priority); }
 
 int64_t LoadFactor::Scaled(int64_t cost, Priority priority) const {
   const uint32_t multiplier = MultiplierOf(priority);
   if (multiplier == kOne) return cost;
-  const absl::uint128 scaled =
-      absl::uint128(static_cast<uint64_t>(cost)) * multiplier + (RandomBits() >> (64 - kFractionBits));
+  const absl::uint128 scaled = absl::uint128(static_cast<uint64_t>(cost)) * multiplier +
+                               (RandomBits() >> (64 - kFractionBits));
   const absl::uint128 units = scaled >> kFractionBits;
   return static_cast<int64_t>(absl::Uint128Low64(std::min(units, absl::uint128(INT64_MAX))));
 }

@@ -372,6 +372,7 @@ RuleSet::LimitRange RuleCompiler::AddLimits(const std::string& where, uint32_t n
     if (limits.size() > 1) absl::StrAppend(&spec.name, ":", limit.ToString());
     spec.id = absl::StrCat(rule.counter.empty() ? rule.id : rule.counter, " by ",
                            absl::StrJoin(rule.by, "+"));
+    spec.carry_over = rule.carry_over;
     auto own = Limit::Create(std::move(spec));
     if (!own.ok()) {
       Add(where, std::string(own.status().message()));
@@ -416,6 +417,7 @@ RuleSet::LimitRange RuleCompiler::AddLeft(const std::string& where, uint32_t num
     if (limits.size() > 1) absl::StrAppend(&spec.name, ":", limit.ToString());
     spec.id = absl::StrCat(rule.counter.empty() ? rule.id : rule.counter, "/",
                            Absl(PriorityName(priority)), " by ", absl::StrJoin(rule.by, "+"));
+    spec.carry_over = rule.carry_over;
     auto own = Limit::Create(std::move(spec));
     if (!own.ok()) {
       Add(where, std::string(own.status().message()));

@@ -309,6 +309,7 @@ class _Compiler:
             "limits": self.by_tier(where, rule),
             "counts_requests": rule.counts == "requests",
             "counter": rule.counter or "",
+            "carry_over": ("as-is", "proportional", "reset").index(rule.carry_over),
             "reserve": [0, rule.reserve.normal, rule.reserve.background],
             "replaces": list(getattr(rule, "replaces", ())),
         }

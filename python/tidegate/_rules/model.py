@@ -202,6 +202,11 @@ class _Limited(_Fields):
     headers: StrictBool = Field(
         default=True, description="Whether responses tell clients about its limits."
     )
+    carry_over: Literal["as-is", "proportional", "reset"] = Field(
+        default="as-is",
+        description="What stays of its counts when the number of a limit changes: the units used, "
+        "the share of the limit that was used (of token-bucket and leaky-bucket), or nothing.",
+    )
     reserve: Annotated[Reserve, BeforeValidator(_as_reserve)] = Field(
         default=Reserve(),
         description="The share of its limits that is kept for critical requests, such as 20%; or "

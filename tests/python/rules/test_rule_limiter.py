@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import tidegate as tg
-from tidegate.rules import Rule, RuleSet, Tiers
+from tidegate.rules import Rule, RulesError, RuleSet, Tiers
 
 API = {
     "tiers": ["free", "premium", "enterprise"],
@@ -512,3 +512,40 @@ def test_a_closed_limiter_takes_no_rules() -> None:
     limiter.close()
     with pytest.raises(tg.LimiterClosedError):
         limiter.use(limiter.rules)
+
+
+def changed(carry_over: str, algorithm: str, old: str, new: str, used: int) -> Any:
+    """What is left by `new`, of a user who used so much by `old`."""
+
+    def rules(limit: str) -> RuleSet:
+        rule = {"id": "r", "by": "user", "limit": limit, "carry_over": carry_over}
+        return RuleSet({"rules": [{**rule, "algorithm": algorithm}]})
+
+    limiter = tg.Limiter(rules=rules(old), clock=tg.ManualClock(10**18))
+    assert limiter.check(user="1", cost=used)
+    limiter.use(rules(new))
+    return limiter.peek(user="1").remaining
+
+
+@pytest.mark.parametrize("algorithm", ["token-bucket", "leaky-bucket"])
+def test_half_used_stays_half_used_where_usage_is_carried_over_in_proportion(
+    algorithm: str,
+) -> None:
+    assert changed("proportional", algorithm, "100/hour", "200/hour", 50) == 100
+    assert changed("proportional", algorithm, "100/hour", "10/hour", 50) == 5
+    assert changed("proportional", algorithm, "7/hour", "3/hour", 7) == 0
+    assert changed("as-is", algorithm, "100/hour", "200/hour", 50) == 150
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["token-bucket", "fixed-window", "sliding-window", "sliding-log"]
+)
+def test_usage_begins_anew_where_nothing_is_carried_over(algorithm: str) -> None:
+    assert changed("reset", algorithm, "100/hour", "200/hour", 50) == 200
+    assert changed("reset", algorithm, "100/hour", "100/hour", 50) == 50
+    assert changed("as-is", algorithm, "100/hour", "200/hour", 50) == 150
+
+
+def test_windows_cannot_carry_a_share_over() -> None:
+    with pytest.raises(RulesError, match="expected token-bucket or leaky-bucket"):
+        changed("proportional", "fixed-window", "100/hour", "200/hour", 50)

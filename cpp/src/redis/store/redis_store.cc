@@ -94,6 +94,7 @@ absl::StatusOr<Limit> ShareOf(const Limit& whole, double share) {
   spec.rule = whole.rule();
   spec.shadow = whole.shadow();
   spec.id = whole.id();
+  spec.carry_over = whole.spec().carry_over;
   return Limit::Create(std::move(spec));
 }
 

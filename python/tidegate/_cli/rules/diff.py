@@ -117,7 +117,13 @@ def _counts(rules: model.Rules, rule: AnyRule) -> dict[tuple[Any, ...], str]:
             if text == "unlimited":
                 continue
             for limit in parse_many(text, algorithm=algorithm):
-                known_by = (rule.counter or rule.id, tuple(rule.by), limit.algorithm)
+                known_by = (
+                    rule.counter or rule.id,
+                    tuple(rule.by),
+                    limit.algorithm,
+                    rule.carry_over,
+                    str(limit) if rule.carry_over == "reset" else "",
+                )
                 counts[(*known_by, limit.period_ns)] = str(limit)
     return counts
 
