@@ -93,6 +93,7 @@ def _check_texts(document: Document) -> None:
                 raise RulesError([document.problem(where, message)])
         elif isinstance(value, (list, dict)) and id(value) not in seen:
             seen.add(id(value))
+            pause_at_times()
             items = value.items() if isinstance(value, dict) else enumerate(value)
             for name, item in items:
                 if isinstance(value, dict) and not (isinstance(name, str) and _is_unicode(name)):
@@ -124,6 +125,7 @@ def _in_plural(document: Document, data: Mapping[str, Any]) -> dict[str, Any]:
             continue
         changed = []
         for i, item in enumerate([items] if single else cast("list[Any]", items)):
+            pause_at_times()
             if isinstance(item, dict):
                 item = dict(item)
                 if section in _LISTS and "ip" in item:
