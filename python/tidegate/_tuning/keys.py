@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._tuning.columns import ArrowColumn, opened, shown
+from tidegate._tuning.columns import ArrowColumn, is_missing, opened, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,11 +175,11 @@ def _of_list(items: list[Any], what: str, optional: bool) -> Keys:
 
 
 def _with_none(items: list[Any], what: str) -> Keys:
-    """None, and NaN as pandas has it, are as if they were not given; empty texts are texts."""
+    """What is missing, as pandas and NumPy have it too, is None; empty texts are texts."""
     numbers: dict[Any, int] = {}
     codes = np.empty(len(items), np.uint32)
     for at, item in enumerate(items):
-        name = None if item is None or item != item else item
+        name = None if is_missing(item) else item
         if name is not None and not isinstance(name, (str, bytes, int)):
             _refuse(at, item, what)
         codes[at] = numbers.setdefault(name, len(numbers))

@@ -183,9 +183,7 @@ def test_a_long_log_of_many_keys(algorithm: Any) -> None:
     clock = ManualClock()
     limiter = Limiter("20/minute", algorithm=algorithm, clock=clock)
     refused = 0
-    for at, (key, time, cost) in enumerate(
-        zip(keys.tolist(), times.tolist(), costs.tolist())
-    ):
+    for at, (key, time, cost) in enumerate(zip(keys.tolist(), times.tolist(), costs.tolist())):
         clock.set_ns(time)
         live = limiter.hit(f"{key}", cost)
         refused += not live
