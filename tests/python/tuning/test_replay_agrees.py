@@ -82,12 +82,12 @@ def test_one_limit(limit: Limit, events: list[tuple[int, int, int, int]]) -> Non
 def test_several_limits_of_one_key(
     several: list[Limit], events: list[tuple[int, int, int, int]]
 ) -> None:
+    clock = ManualClock()
     try:
-        limiter = Limiter(several, clock=(clock := ManualClock()))
-    except ValueError as error:  # two of one id that differ
-        with pytest.raises(ValueError, match="expected") as replayed:
+        limiter = Limiter(several, clock=clock)
+    except ValueError:  # two of one id that differ
+        with pytest.raises(ValueError, match="expected"):
             tuning.replay(several, [], [])
-        assert str(replayed.value) == str(error)
         return
     times, keys, _, costs = columns(events)
     result = tuning.replay(several, keys, times, costs)
