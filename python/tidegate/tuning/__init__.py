@@ -1,0 +1,20 @@
+"""Tuning: whom would this limit have refused? Needs NumPy: ``pip install tidegate[notebook]``.
+
+    from tidegate import tuning
+
+    result = tuning.replay("100/minute", users, times)
+    result.refused_share
+    result.totals()
+
+Nothing here is imported by ``import tidegate``.
+"""
+
+from __future__ import annotations
+
+from tidegate._tuning.clients import Clients
+from tidegate._tuning.frame import Frame
+from tidegate._tuning.keys import Keys, as_keys
+from tidegate._tuning.least import least_limits
+from tidegate._tuning.replay import Replay, replay
+
+__all__ = ["Clients", "Frame", "Keys", "Replay", "as_keys", "least_limits", "replay"]
