@@ -47,7 +47,9 @@ Rule RuleFrom(const py::dict& given) {
   rule.replaces = Get<std::vector<std::string>>(given, "replaces");
   rule.counts_requests = Get<bool>(given, "counts_requests");
   rule.counter = Get<std::string>(given, "counter");
-  rule.carry_over = static_cast<CarryOver>(Get<int>(given, "carry_over"));
+  const auto carry_over = Get<std::string>(given, "carry_over");
+  rule.carry_over = carry_over == "proportional" ? CarryOver::kShare : CarryOver::kUnits;
+  rule.resets = carry_over == "reset";
   rule.reserve = Get<std::array<int, kPriorities>>(given, "reserve");
   return rule;
 }

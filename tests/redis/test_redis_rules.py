@@ -142,3 +142,21 @@ def test_a_share_that_was_used_is_carried_over_in_redis(server: RedisServer) -> 
     limiter.use(rules("100/day"))
     assert limiter.peek(user="1").remaining == 50
     limiter.close()
+
+
+def test_a_user_who_was_suspended_keeps_what_was_used_in_redis(server: RedisServer) -> None:
+    for carry_over in ("as-is", "proportional"):
+
+        def rules(limit: str, carry_over: str = carry_over) -> RuleSet:
+            rule = {"id": "r", "by": "user", "limit": limit, "carry_over": carry_over}
+            return RuleSet({"rules": [rule]})
+
+        prefix = f"suspended-{carry_over}"
+        limiter = tg.Limiter(rules=rules("10/day"), storage=uri_of(server), prefix=prefix)
+        assert limiter.check(user="1", cost=9)
+        limiter.use(rules("0/day"))
+        for _ in range(2):
+            assert not limiter.check(user="1")
+        limiter.use(rules("10/day"))
+        assert limiter.peek(user="1").remaining == 1
+        limiter.close()

@@ -230,6 +230,8 @@ def _fields_at(where: list[str | int]) -> list[str]:
         "allow": model.ListEntry,
         "block": model.ListEntry,
     }
+    if "reserve" in where[:-1]:
+        return sorted(model.Reserve.model_fields)
     at = sections.get(str(where[0])) if len(where) > 1 else None
     return sorted((at or model.Rules).model_fields)
 
@@ -311,7 +313,7 @@ class _Compiler:
             "limits": self.by_tier(where, rule),
             "counts_requests": rule.counts == "requests",
             "counter": rule.counter or "",
-            "carry_over": ("as-is", "proportional", "reset").index(rule.carry_over),
+            "carry_over": rule.carry_over,
             "reserve": [0, rule.reserve.normal, rule.reserve.background],
             "replaces": list(getattr(rule, "replaces", ())),
         }
