@@ -245,7 +245,7 @@ def test_requests_of_the_frameworks():
     from starlette.requests import Request
 
     if not settings.configured:
-        settings.configure()
+        settings.configure(SECRET_KEY="-")
     key = keys.client_ip(trusted_proxies=TRUSTED)
     assert key(Request(scope("203.0.113.9"))) == "203.0.113.9"
     given = {"X-Forwarded-For": "203.0.113.9"}
