@@ -10,7 +10,8 @@ of the installed package. Fails where fewer than `--least` percent are killed in
 
 Not drawn, because a test could not or should not tell them apart:
 
-- annotations, `@overload`, `TYPE_CHECKING` and `assert`, which only tell mypy something;
+- annotations, `@overload`, `TYPE_CHECKING`, `assert` and a TypedDict's `total=`, which only tell
+  mypy something;
 - `is` against `==`, and `is not` against `!=`;
 - `@functools.lru_cache`, with its size: the answers are the same without it.
 """
@@ -139,8 +140,11 @@ def left_out(tree: ast.Module) -> Iterator[ast.AST]:
                 if ast.unparse(decorator).startswith(("functools.lru_cache", "overload")):
                     yield decorator
         elif isinstance(node, ast.Assert) or (
-            isinstance(node, (ast.Assign, ast.If))
-            and ast.unparse(node).startswith(("TYPE_CHECKING =", "if TYPE_CHECKING:"))
+            isinstance(node, ast.keyword) and node.arg == "total"
+        ):
+            yield node
+        elif isinstance(node, (ast.Assign, ast.If)) and ast.unparse(node).startswith(
+            ("TYPE_CHECKING =", "if TYPE_CHECKING:")
         ):
             yield node
 
