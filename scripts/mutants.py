@@ -139,12 +139,13 @@ def left_out(tree: ast.Module) -> Iterator[ast.AST]:
             for decorator in node.decorator_list:
                 if ast.unparse(decorator).startswith(("functools.lru_cache", "overload")):
                     yield decorator
-        elif isinstance(node, ast.Assert) or (
-            isinstance(node, ast.keyword) and node.arg == "total"
-        ):
-            yield node
-        elif isinstance(node, (ast.Assign, ast.If)) and ast.unparse(node).startswith(
-            ("TYPE_CHECKING =", "if TYPE_CHECKING:")
+        elif (
+            isinstance(node, ast.Assert)
+            or (isinstance(node, ast.keyword) and node.arg == "total")
+            or (
+                isinstance(node, (ast.Assign, ast.If))
+                and ast.unparse(node).startswith(("TYPE_CHECKING =", "if TYPE_CHECKING:"))
+            )
         ):
             yield node
 
