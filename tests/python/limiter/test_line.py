@@ -176,3 +176,16 @@ def test_what_is_ahead_is_what_those_who_came_before_wait_for() -> None:
     room.leave(tickets[1])
     assert room.cost_ahead(tickets[3]) == 5
     assert room.cost_ahead(room.enter("another", 1, lambda: None)) == 0
+
+
+def test_who_has_left_the_line_may_leave_again() -> None:
+    room = WaitingRoom()
+    woken: list[str] = []
+    first = room.enter("k", 1, lambda: woken.append("first"))
+    second = room.enter("k", 1, lambda: woken.append("second"))
+    room.leave(first)
+    room.leave(first)
+    assert woken == ["second"]
+    room.leave(second)
+    room.leave(second)
+    assert not room._lines
