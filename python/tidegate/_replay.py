@@ -47,8 +47,8 @@ def replay(
     all_keys = _listed("keys", keys, "str or bytes")
     times = _times(times_ns)
     all_costs = None if costs is None else _listed("costs", costs, "int")
-    lengths = {len(all_keys), len(times), len(times if all_costs is None else all_costs)}
-    order = _order_of(times) if len(lengths) == 1 else None
+    costs_given = len(times) if all_costs is None else len(all_costs)
+    order = _order_of(times) if len(all_keys) == len(times) == costs_given else None
     if order is None:
         return _core.replay(limits, all_keys, times, all_costs)
     decisions = _core.replay(
