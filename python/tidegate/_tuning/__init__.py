@@ -1,1 +1,1 @@
-"""The implementation of `tidegate.tuning`."""
+"""Tuning: what limits would have said to the requests of a log. Needs NumPy."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._tuning.frame import Frame
 from tidegate._tuning.keys import Keys
 
 __all__ = ["BadLine", "Log"]
@@ -133,58 +134,25 @@ class Log:
             mask &= _met(self[name], condition)
         return self.select(mask)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns lists by column, with times as int."""
-        columns = {"time": self.times.tolist()}
-        for name, column in self._columns.items():
-            if isinstance(column, Keys):
-                names = list(column.names)
-                columns[name] = [names[code] for code in column.codes.tolist()]
-            else:
-                columns[name] = column.tolist()
-        return columns
+    def frame(self) -> Frame:
+        """Returns the columns as a Frame, with the times as datetime64[ns] of UTC."""
+        return Frame({"time": self.times.view("datetime64[ns]"), **self._columns})
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Returns lists of plain values, by column."""
+        return self.frame().to_dict()
 
     def to_pandas(self) -> Any:
-        """Returns a pandas DataFrame, with categories for texts."""
-        import pandas as pd
-
-        columns: dict[str, Any] = {"time": pd.to_datetime(self.times, unit="ns", utc=True)}
-        for name, column in self._columns.items():
-            if isinstance(column, Keys):
-                codes = column.codes.astype(np.int64)
-                columns[name] = pd.Categorical.from_codes(codes, categories=list(column.names))
-            else:
-                columns[name] = column
-        return pd.DataFrame(columns)
+        """Returns a DataFrame of pandas; texts are categorical."""
+        return self.frame().to_pandas()
 
     def to_arrow(self) -> Any:
-        """Returns a pyarrow Table, with dictionaries for texts."""
-        import pyarrow as pa
-
-        columns: dict[str, Any] = {
-            "time": pa.array(self.times).cast(pa.timestamp("ns", tz="UTC")),
-        }
-        for name, column in self._columns.items():
-            if isinstance(column, Keys):
-                columns[name] = pa.DictionaryArray.from_arrays(
-                    pa.array(column.codes), pa.array(list(column.names), pa.string())
-                )
-            else:
-                columns[name] = pa.array(column)
-        return pa.table(columns)
+        """Returns a Table of Arrow; texts are dictionary-encoded."""
+        return self.frame().to_arrow()
 
     def to_polars(self) -> Any:
-        """Returns a polars DataFrame, with categories for texts."""
-        import polars as pl
-
-        columns = [pl.Series("time", self.times).cast(pl.Datetime("ns", "UTC"))]
-        for name, column in self._columns.items():
-            if isinstance(column, Keys):
-                names = pl.Series(name, list(column.names), dtype=pl.String)
-                columns.append(names.gather(column.codes).cast(pl.Categorical))
-            else:
-                columns.append(pl.Series(name, column))
-        return pl.DataFrame(columns)
+        """Returns a DataFrame of polars."""
+        return self.frame().to_polars()
 
     def __repr__(self) -> str:
         if not len(self):
