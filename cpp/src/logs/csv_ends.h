@@ -3,6 +3,7 @@
 #ifndef TIDEGATE_SRC_LOGS_CSV_ENDS_H_
 #define TIDEGATE_SRC_LOGS_CSV_ENDS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -14,19 +15,28 @@ class CsvEnds {
   explicit CsvEnds(char delimiter) : delimiter_(delimiter) {}
 
   size_t Find(std::string_view text) {
-    for (size_t i = 0; i < text.size(); ++i) {
-      const char c = text[i];
+    size_t at = 0;
+    size_t newline = text.find('\n');
+    while (at < text.size()) {
+      const size_t quote = text.find('"', at);
       if (quoted_) {
-        if (c == '"') quoted_ = false;  // of two in a row, the second one opens again
-        if (c == '\n') ++inner_newlines_;
-        at_start_ = c == '"';
-      } else if (c == '"') {
-        quoted_ = at_start_;
-      } else if (c == '\n') {
-        return i;
-      } else {
-        at_start_ = c == delimiter_;
+        const size_t end = std::min(quote, text.size());
+        inner_newlines_ += std::count(text.begin() + static_cast<ptrdiff_t>(at),
+                                      text.begin() + static_cast<ptrdiff_t>(end), '\n');
+        if (quote == std::string_view::npos) return quote;
+        at = quote + 1;
+        quoted_ = false;
+        at_start_ = true;  // of two quotes in a row, the second one opens again
+        continue;
       }
+      if (newline < at) newline = text.find('\n', at);
+      if (newline <= quote) {  // both may be beyond the text
+        at_start_ = text.back() == delimiter_;
+        return newline;
+      }
+      quoted_ = quote == at ? at_start_ : text[quote - 1] == delimiter_;
+      at_start_ = false;
+      at = quote + 1;
     }
     return std::string_view::npos;
   }

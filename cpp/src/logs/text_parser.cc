@@ -50,20 +50,26 @@ void Unescape(std::string_view text, std::string* into) {
 class TextParser final : public Parser {
  public:
   TextParser(std::string start, std::vector<TextField> fields, bool open_end)
-      : start_(std::move(start)), fields_(std::move(fields)), open_end_(open_end) {}
+      : start_(std::move(start)), fields_(std::move(fields)), open_end_(open_end) {
+    expected_start_ = Expected(start_);
+    for (const TextField& field : fields_) expected_.push_back(Expected(field.until));
+  }
 
   Outcome Parse(std::string_view line, Record* record) override {
-    if (line.substr(0, start_.size()) != start_) return Bad(record, start_, line);
+    if (line.substr(0, start_.size()) != start_) return Bad(record, expected_start_, line);
     std::string_view rest = line.substr(start_.size());
     bool quoted = !start_.empty() && start_.back() == '"';
     for (size_t i = 0; i < fields_.size(); ++i) {
       const TextField& field = fields_[i];
       const bool last = i + 1 == fields_.size();
       const size_t end = field.until.empty() ? rest.size() : Find(rest, field.until, quoted);
-      if (end == std::string_view::npos) return Bad(record, field.until, rest);
+      if (end == std::string_view::npos) return Bad(record, expected_[i], rest);
       if (!Set(field.target, rest.substr(0, end), quoted, record)) return Outcome::kBad;
       rest.remove_prefix(end + field.until.size());
-      if (last && !rest.empty() && !open_end_) return Bad(record, "the end of the line", rest);
+      if (last && !rest.empty() && !open_end_) {
+        record->Fail("the end of the line", rest);
+        return Outcome::kBad;
+      }
       quoted = !field.until.empty() && field.until.back() == '"';
     }
     return record->Complete() ? Outcome::kRequest : Outcome::kBad;
@@ -103,14 +109,21 @@ class TextParser final : public Parser {
     return record->Set(target, text);
   }
 
-  static Outcome Bad(Record* record, std::string_view expected, std::string_view got) {
-    record->Fail(expected.data(), got);
+  static std::string Expected(const std::string& literal) {
+    return "`" + literal + "` as the format has it";
+  }
+
+  static Outcome Bad(Record* record, const std::string& expected, std::string_view got) {
+    record->Fail(expected.c_str(), got);
     return Outcome::kBad;
   }
 
   std::string start_;
   std::vector<TextField> fields_;
   bool open_end_;
+  // For messages.
+  std::string expected_start_;
+  std::vector<std::string> expected_;
 };
 
 }  // namespace
