@@ -161,12 +161,12 @@ PYBIND11_MODULE(_logs, m) {
       .def_property_readonly("bad_lines", &BadLines)
       .def_property_readonly("time_unit",
                              [](const Reader& reader) { return NameOf(reader.times().unit()); })
-      .def_property_readonly(
-          "has_no_zones", [](const Reader& reader) { return reader.times().has_no_zones(); })
-      .def_property_readonly(
-          "has_mixed_zones", [](const Reader& reader) { return reader.times().has_mixed_zones(); })
-      .def_property_readonly(
-          "has_fractions", [](const Reader& reader) { return reader.times().has_fractions(); });
+      .def_property_readonly("has_no_zones",
+                             [](const Reader& reader) { return reader.times().has_no_zones(); })
+      .def_property_readonly("has_mixed_zones",
+                             [](const Reader& reader) { return reader.times().has_mixed_zones(); })
+      .def_property_readonly("has_fractions",
+                             [](const Reader& reader) { return reader.times().has_fractions(); });
 }
 
 }  // namespace tidegate::python

@@ -160,8 +160,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   tidegate::logs::CheckColumns(*whole);
   tidegate::logs::CheckSame(*whole, *pieces);
   const auto newlines = std::count(text.begin(), text.end(), '\n');
-  tidegate::logs::Require(
-      static_cast<int64_t>(whole->rows()) + whole->bad() <= newlines + 1,
-      "there are no more requests and bad lines than lines");
+  tidegate::logs::Require(static_cast<int64_t>(whole->rows()) + whole->bad() <= newlines + 1,
+                          "there are no more requests and bad lines than lines");
   return 0;
 }

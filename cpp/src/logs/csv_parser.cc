@@ -30,8 +30,8 @@ class CsvParser final : public Parser {
       if (!record->Set(fields_[i], text)) return Outcome::kBad;
       const bool ended = at > line.size();
       if (ended != (i + 1 == fields_.size())) {
-        record->Fail(ended ? "a field more, as the header has it" : "no more fields than the header",
-                     line);
+        record->Fail(
+            ended ? "a field more, as the header has it" : "no more fields than the header", line);
         return Outcome::kBad;
       }
     }

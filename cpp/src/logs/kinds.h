@@ -14,8 +14,8 @@ namespace tidegate::logs {
 enum class Kind : uint8_t {
   kSkip,
   kTime,
-  kEndTime,      // the duration is what lies between kTime and this
-  kDate,         // with kClock, of W3C logs
+  kEndTime,  // the duration is what lies between kTime and this
+  kDate,     // with kClock, of W3C logs
   kClock,
   kKey,          // text as it stands
   kEncodedKey,   // text with %20 for a blank

@@ -52,9 +52,9 @@ class LineSplitter {
         const size_t taken = longest_ - kept_.size();
         kept_.append(chunk.substr(0, std::min(taken, kShownBytes)));
         kept_.resize(std::min(kept_.size(), kShownBytes));
-        inner_ = ends_.InnerNewlines() -
-                 std::count(chunk.begin() + static_cast<ptrdiff_t>(taken),
-                            chunk.begin() + static_cast<ptrdiff_t>(more), '\n');
+        inner_ =
+            ends_.InnerNewlines() - std::count(chunk.begin() + static_cast<ptrdiff_t>(taken),
+                                               chunk.begin() + static_cast<ptrdiff_t>(more), '\n');
         chunk.remove_prefix(taken);
         skipping_ = true;
       } else if (end == std::string_view::npos) {

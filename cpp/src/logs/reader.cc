@@ -37,7 +37,8 @@ void Reader::EndSource(bool cut_off) {
         if (cut_off) {
           const std::string text = lines.TakeUnfinished();
           if (!text.empty()) {
-            AddBad({text, lines.number()}, "the rest of the line", "the end of a file that was cut off");
+            AddBad({text, lines.number()}, "the rest of the line",
+                   "the end of a file that was cut off");
           }
         }
         lines.End([this](const Line& line) { OnLine(line); });

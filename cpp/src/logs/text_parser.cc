@@ -80,9 +80,8 @@ class TextParser final : public Parser {
   static size_t Find(std::string_view text, std::string_view until, bool quoted) {
     size_t at = 0;
     while (true) {
-      const void* found = at < text.size()
-                              ? std::memchr(text.data() + at, until[0], text.size() - at)
-                              : nullptr;
+      const void* found =
+          at < text.size() ? std::memchr(text.data() + at, until[0], text.size() - at) : nullptr;
       if (found == nullptr) return std::string_view::npos;
       at = static_cast<size_t>(static_cast<const char*>(found) - text.data());
       if (text.substr(at, until.size()) == until && !(quoted && IsEscaped(text, at))) return at;

@@ -49,8 +49,7 @@ bool SecondsOf(const Civil& c, int64_t* seconds) {
   if (c.year < 1970 || c.year > 2261 || c.month < 1 || c.month > 12 || c.day < 1) return false;
   if (c.day > DaysIn(c.year, c.month)) return false;
   if (c.hour > 23 || c.minute > 59 || c.second > 60) return false;
-  *seconds =
-      DaysOf(c.year, c.month, c.day) * 86400 + c.hour * 3600 + c.minute * 60 + c.second;
+  *seconds = DaysOf(c.year, c.month, c.day) * 86400 + c.hour * 3600 + c.minute * 60 + c.second;
   return true;
 }
 
