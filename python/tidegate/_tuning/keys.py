@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Any, Union, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from tidegate import _core
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._tuning.columns import ArrowColumn, opened, shown
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     Names = Union[list[Any], NDArray[Any]]
 
-__all__ = ["Keys"]
+__all__ = ["Keys", "as_keys"]
+
+_ACCEPTED = "keys: non-empty str or bytes, or ints"
 
 
 class Keys:
@@ -56,3 +62,138 @@ class Keys:
         some = ", ".join(repr(each) for each in self.names[:3])
         more = ", ..." if len(self.names) > 3 else ""
         return f"Keys({len(self):,} of {len(self.names):,} names: {some}{more})"
+
+
+def as_keys(column: Any, what: str = "keys", *, optional: bool = False) -> Keys:
+    """`column` as Keys. What is missing is a key of None where that is `optional`.
+
+    Raises ConfigurationError or ArgumentTypeError, which names the first position, for what is
+    no key.
+    """
+    if isinstance(column, Keys):
+        return _checked(column, what)
+    categories = _of_categories(column, what, optional)
+    if categories is not None:
+        return categories
+    given = opened(column, what, _ACCEPTED)
+    if isinstance(given, ArrowColumn):
+        return _of_arrow(given, what, optional)
+    if isinstance(given, list):
+        return _of_list(given, what, optional)
+    if given.dtype.kind in "iu":
+        codes, firsts = _core.number_ints(given)
+        return Keys(codes, given[firsts])
+    if given.dtype.kind in "SU":
+        codes, firsts = _core.number_fixed(given)
+        names = given[firsts].tolist()
+        if not optional:
+            _check_names(codes, names, what)
+        return Keys(codes, names)
+    if given.size == 0:
+        return Keys(np.empty(0, np.uint32), [])
+    raise ArgumentTypeError(
+        f"the {what} are an array of {given.dtype}, with {shown(given[0].item())} at index 0; "
+        f"expected {_ACCEPTED}"
+    )
+
+
+def _checked(keys: Keys, what: str) -> Keys:
+    codes: Any = keys.codes
+    if not isinstance(codes, np.ndarray) or codes.dtype != np.uint32 or codes.ndim != 1:
+        raise ArgumentTypeError(
+            f"the codes of the {what} are {shown(codes)}; expected a column of uint32"
+        )
+    if len(codes) and int(codes.max()) >= len(keys.names):
+        at = int((codes >= len(keys.names)).argmax())
+        raise ConfigurationError(
+            f"the code at index {at} of the {what} is {codes[at]}; expected one below "
+            f"{len(keys.names)}, the number of names"
+        )
+    return Keys(np.ascontiguousarray(codes), keys.names)
+
+
+def _of_categories(column: Any, what: str, optional: bool) -> Keys | None:
+    """Of a categorical column of pandas; None of others."""
+    if getattr(getattr(column, "dtype", None), "name", "") != "category":
+        return None
+    column = getattr(column, "cat", column)
+    given = np.asarray(column.codes)
+    names = list(column.categories)
+    used = np.flatnonzero(np.bincount(given[given >= 0], minlength=len(names)))
+    # Names that no event has are no keys.
+    numbers = np.full(len(names) + 1, len(used), np.uint32)
+    numbers[used] = np.arange(len(used), dtype=np.uint32)
+    missing = given < 0
+    if missing.any() and not optional:
+        _refuse(int(missing.argmax()), None, what)
+    own = as_keys([names[at] for at in used], what, optional=optional)
+    kept = [*own.names, None] if missing.any() else own.names
+    code_of = np.append(own.codes, np.uint32(len(own.names))).astype(np.uint32)
+    return Keys(code_of[numbers[np.where(missing, len(names), given)]], kept)
+
+
+def _of_arrow(column: ArrowColumn, what: str, optional: bool) -> Keys:
+    if column.kind == "times":
+        raise ArgumentTypeError(f"the {what} are timestamps; expected {_ACCEPTED}")
+    if column.null_at >= 0 and not optional:
+        _refuse(column.null_at, None, what)
+    if column.kind == "ints":
+        if column.null_at >= 0:
+            raise ArgumentTypeError(
+                f"the {what} are ints, of which that at index {column.null_at} is missing; "
+                "expected texts where some are missing"
+            )
+        ints = column.items.view(np.uint64) if column.detail else column.items
+        codes, firsts = _core.number_ints(ints)
+        return Keys(codes, ints[firsts])
+    codes, names = column.items, column.detail
+    if column.null_at >= 0:
+        codes = np.where(codes == 2**32 - 1, np.uint32(len(names)), codes)
+        names = [*names, None]
+    elif not optional:
+        _check_names(codes, names, what)
+    return Keys(codes, names)
+
+
+def _of_list(items: list[Any], what: str, optional: bool) -> Keys:
+    if items and all(type(item) is int for item in items):
+        try:
+            ints = np.array(items, dtype=np.int64)
+        except OverflowError:
+            at = next(i for i, item in enumerate(items) if not -(2**63) <= item < 2**63)
+            raise ConfigurationError(
+                f"the {what} have {items[at]} at index {at}; expected ints of 64 bits, or texts"
+            ) from None
+        codes, firsts = _core.number_ints(ints)
+        return Keys(codes, ints[firsts])
+    if optional:
+        return _with_none(items, what)
+    codes, firsts, bad = _core.number_objects(items)
+    if bad >= 0:
+        _refuse(bad, items[bad], what)
+    return Keys(codes, [items[at] for at in firsts.tolist()])
+
+
+def _with_none(items: list[Any], what: str) -> Keys:
+    """None, and NaN as pandas has it, are as if they were not given; empty texts are texts."""
+    numbers: dict[Any, int] = {}
+    codes = np.empty(len(items), np.uint32)
+    for at, item in enumerate(items):
+        name = None if item is None or item != item else item
+        if name is not None and not isinstance(name, (str, bytes, int)):
+            _refuse(at, item, what)
+        codes[at] = numbers.setdefault(name, len(numbers))
+    return Keys(codes, list(numbers))
+
+
+def _check_names(codes: NDArray[np.uint32], names: list[Any], what: str) -> None:
+    for number, name in enumerate(names):
+        if not name:
+            at = np.flatnonzero(codes == number)
+            if len(at):
+                _refuse(int(at[0]), name, what)
+
+
+def _refuse(at: int, key: object, what: str) -> None:
+    kind = ConfigurationError if isinstance(key, (str, bytes)) else ArgumentTypeError
+    raise kind(f"the {what} have {shown(key)} at index {at}; expected {_ACCEPTED}")
