@@ -155,7 +155,7 @@ const char* TimeReader::Read(std::string_view text, int64_t* ns) {
   if (text.size() > 2 && text.front() == '[' && text.back() == ']') {
     text = text.substr(1, text.size() - 2);
   }
-  if (text.size() < 4) return ReadText(text, ns);
+  if (text.size() < 5) return ReadText(text, ns);
   if (text[2] == '/' && text.size() == 26) return ReadCommon(text, ns);
   if (text[4] == '-' || text[4] == '/') return ReadIso(text, ns);
   return ReadText(text, ns);
