@@ -54,7 +54,7 @@ def layout_of(sample: bytes, wishes: Wishes, source: str) -> Layout:
             best, most = layout, rows
     if best is not None:
         return best
-    if wishes.format is not None and candidates:
+    if candidates and (wishes.format is not None or candidates[0].reader != "text"):
         return candidates[0]  # its reader says what is wrong with the lines
     lines = _lines(sample)
     raise ConfigurationError(
@@ -68,7 +68,7 @@ def _rows(layout: Layout, sample: bytes, wishes: Wishes) -> int:
     reader = layout.make_reader(keep_query=wishes.keep_query, time_unit=wishes.time_unit)
     reader.feed(sample)
     reader.end_source()
-    return reader.rows if reader.rows >= reader.bad else 0
+    return reader.rows
 
 
 def _lines(sample: bytes) -> list[str]:

@@ -24,7 +24,7 @@ def json_layout(
     for line in lines[:_LINES]:
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
             _flatten(value, "", found)
