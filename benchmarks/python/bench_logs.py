@@ -135,9 +135,10 @@ def main() -> None:
         part = megabytes * 10**5 * 2
         _write(paths["json"], [*map(_json, requests)], part)
         _write(paths["csv"], [*map(_csv, requests)], part, "ip,time,path,status,bytes,user_agent\n")
-        with paths["combined"].open("rb") as plain, gzip.open(
-            paths["combined, gzip"], "wb", compresslevel=1
-        ) as packed:
+        with (
+            paths["combined"].open("rb") as plain,
+            gzip.open(paths["combined, gzip"], "wb", compresslevel=1) as packed,
+        ):
             packed.write(plain.read(part))
 
         samples: dict[str, list[tuple[float, float]]] = {name: [] for name in [*paths, "regex"]}

@@ -11,12 +11,10 @@ from collections import Counter
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-np = pytest.importorskip("numpy", reason="tuning needs NumPy")
-
 from tidegate import tuning
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 
@@ -57,9 +55,7 @@ def test_a_log_says_what_it_is(log: tuning.Log) -> None:
 
 
 def test_html_escapes_what_clients_sent() -> None:
-    log = tuning.read_log(
-        io.BytesIO(b"ts,ip\n" + b"1769861100,1\n" * 3 + b"<script>,1\n")
-    )
+    log = tuning.read_log(io.BytesIO(b"ts,ip\n" + b"1769861100,1\n" * 3 + b"<script>,1\n"))
     assert "<script>" not in log._repr_html_()
 
 
@@ -133,9 +129,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def escaped(text: str) -> str:
-    return "".join(
-        chr(byte) if chr(byte) in PLAIN else f"\\x{byte:02X}" for byte in text.encode()
-    )
+    return "".join(chr(byte) if chr(byte) in PLAIN else f"\\x{byte:02X}" for byte in text.encode())
 
 
 def expected(requests: list[dict[str, object]], *, subtract: bool) -> list[tuple[object, ...]]:
@@ -173,14 +167,13 @@ def test_what_nginx_writes_is_read(requests: list[dict[str, object]]) -> None:
         at = (EPOCH + timedelta(seconds=request["second"])).astimezone(zone)
         target = f"{request['method']} {escaped(request['path'])}?q HTTP/1.1"
         lines.append(
-            f"{request['ip']} - {request['user']} [{at:%d/%b/%Y:%H:%M:%S %z}] \"{target}\" "
-            f"{request['status']} {request['bytes']} \"-\" \"{escaped(request['agent'])}\" "
+            f'{request["ip"]} - {request["user"]} [{at:%d/%b/%Y:%H:%M:%S %z}] "{target}" '
+            f'{request["status"]} {request["bytes"]} "-" "{escaped(request["agent"])}" '
             f"{request['duration_ms'] / 1000:.3f}\n"
         )
     log = tuning.read_log(io.BytesIO("".join(lines).encode()))
     assert log.bad == 0
-    late = [row for row in expected(requests, subtract=True)]
-    assert read_back(log) == late
+    assert read_back(log) == expected(requests, subtract=True)
 
 
 @settings(deadline=None)

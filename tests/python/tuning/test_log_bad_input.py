@@ -14,9 +14,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("numpy", reason="tuning needs NumPy")
-
 from tidegate import tuning
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 
@@ -41,7 +38,8 @@ def test_bad_lines_are_counted_and_the_first_are_shown() -> None:
 
 def test_a_log_of_which_most_lines_are_bad_is_an_error() -> None:
     with pytest.raises(
-        ConfigurationError, match=r"Expected lines in the format common, got 200 others of 250; .*'x'"
+        ConfigurationError,
+        match=r"Expected lines in the format common, got 200 others of 250; .*'x'",
     ):
         read(TEXT + b"x\n" * 200)
 
@@ -76,11 +74,11 @@ def test_what_is_no_log_is_named(data: bytes, what: str) -> None:
 
 
 def test_paths_where_no_log_is(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="Expected a log, got .*there is no file"):
+    with pytest.raises(FileNotFoundError, match=r"Expected a log, got .*there is no file"):
         tuning.read_log(tmp_path / "access.log")
     with pytest.raises(ConfigurationError, match="Expected a file or a glob, got the directory"):
         tuning.read_log(tmp_path)
-    with pytest.raises(FileNotFoundError, match="glob .* matches no file"):
+    with pytest.raises(FileNotFoundError, match=r"glob .* matches no file"):
         tuning.read_log(str(tmp_path / "*.gz"))
     with pytest.raises(ArgumentTypeError, match=r"the log is 7 of type int; expected a path"):
         tuning.read_log(7)
@@ -115,6 +113,12 @@ def test_what_is_no_utf_8_shows_as_bytes() -> None:
     log = read(TEXT.replace(b"/a ", b"/\xff\xc3\xa9 ") + b"\xff\n")
     assert log["path"][0] == "/\\xff\u00e9"
     assert log.bad_lines[0].text == "\\xff"
+
+
+def test_bytes_and_their_escapes_are_one_key() -> None:
+    log = read(b"ts,user\n1769861100,\xff\n1769861100,\\xff\n")
+    assert list(log["user"]) == ["\\xff", "\\xff"]
+    assert len(log["user"].names) == 1
 
 
 def test_nul_bytes_make_a_bad_line() -> None:

@@ -7,9 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("numpy", reason="tuning needs NumPy")
-
 from tidegate import tuning
 from tidegate._errors import ConfigurationError
 
@@ -74,7 +71,8 @@ def test_formats_of_nginx_and_apache_are_found(line: str, name: str, fields: obj
 
 def test_alb_is_read_by_the_time_at_which_requests_came() -> None:
     line = (
-        "https 2026-01-31T12:05:01.250000Z app/lb/50dc 192.0.2.1:2817 10.0.0.1:80 0.000 1.248 0.002 "
+        "https 2026-01-31T12:05:01.250000Z app/lb/50dc 192.0.2.1:2817 10.0.0.1:80 0.000 1.248 "
+        "0.002 "
         '429 429 34 366 "GET https://www.example.com:443/a?b=c HTTP/1.1" "curl/7.46.0" '
         "ECDHE-RSA TLSv1.2 arn:aws:x "
         '"Root=1-58337262" "www.example.com" "arn:cert" 0 2026-01-31T12:05:00.000000Z "forward" '
@@ -228,7 +226,7 @@ def test_json_columns_are_named_with_dots() -> None:
 
 
 def test_json_without_a_time_lists_its_fields() -> None:
-    with pytest.raises(ConfigurationError, match=r"has the fields a, b\.c; expected one that tells"):
+    with pytest.raises(ConfigurationError, match=r"has the fields a, b\.c; expected one that"):
         read('{"a": 1, "b": {"c": 2}}\n')
     with pytest.raises(ConfigurationError, match=r"'when', which the log has not.*one of a, b\.c"):
         read('{"a": 1, "b": {"c": 2}}\n', columns={"time": "when"})
@@ -289,7 +287,9 @@ def test_odd_requests_count_too(request_line: str, method: str, path: str) -> No
     assert (log["method"][0], log["path"][0], log["bytes"][0]) == (method, path, 0)
 
 
-@pytest.mark.parametrize("name", ["common", "combined", "nginx-main", "vhost-combined", "alb", "envoy"])
+@pytest.mark.parametrize(
+    "name", ["common", "combined", "nginx-main", "vhost-combined", "alb", "envoy"]
+)
 def test_a_named_format_says_what_is_wrong_with_the_lines(name: str) -> None:
     with pytest.raises(ConfigurationError, match=r"Expected lines in the format .*'hello'"):
         read("hello\n", format=name)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-
-np = pytest.importorskip("numpy", reason="tuning needs NumPy")
-pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-
 from tidegate import tuning
 from tidegate._errors import ConfigurationError
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 NOON_NS = 1_769_861_100 * 10**9
 COLUMNS = {
@@ -25,8 +24,8 @@ COLUMNS = {
 def table(time_type=None):
     columns = {name: pa.array(values) for name, values in COLUMNS.items()}
     if time_type is not None:
-        columns["timestamp"] = columns["timestamp"].cast(pa.timestamp("ns", tz="UTC")).cast(
-            time_type
+        columns["timestamp"] = (
+            columns["timestamp"].cast(pa.timestamp("ns", tz="UTC")).cast(time_type)
         )
     return pa.table(columns)
 
@@ -41,7 +40,9 @@ def check(log: tuning.Log) -> None:
     assert log.bad_lines[0].line == 2
 
 
-@pytest.mark.parametrize("kind", [None, pa.timestamp("ms", "UTC"), pa.timestamp("ns", "Asia/Tokyo")])
+@pytest.mark.parametrize(
+    "kind", [None, pa.timestamp("ms", "UTC"), pa.timestamp("ns", "Asia/Tokyo")]
+)
 def test_arrow_is_read(kind) -> None:
     check(tuning.read_log(table(kind)))
 
@@ -78,7 +79,7 @@ def test_numbers_of_several_units_are_refused() -> None:
 def test_texts_are_instants_or_refused() -> None:
     log = tuning.read_log(pa.table({"ts": ["2026-01-31T12:05:00Z", None], "ip": ["a", "b"]}))
     assert (log.times.tolist(), log.bad) == ([NOON_NS], 1)
-    with pytest.raises(ConfigurationError, match="Expected a time such as .*, got 'noon'"):
+    with pytest.raises(ConfigurationError, match=r"Expected a time such as .*, got 'noon'"):
         tuning.read_log(pa.table({"ts": ["noon"], "ip": ["a"]}))
 
 

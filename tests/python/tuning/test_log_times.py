@@ -5,10 +5,8 @@ from __future__ import annotations
 import io
 from datetime import datetime, timezone
 
+import numpy as np
 import pytest
-
-np = pytest.importorskip("numpy", reason="tuning needs NumPy")
-
 from tidegate import tuning
 from tidegate._errors import ConfigurationError
 
@@ -152,7 +150,9 @@ def test_end_stamped_says_otherwise() -> None:
 
 def test_a_log_out_of_order_is_sorted_stably_and_that_is_said() -> None:
     seconds = [3, 1, 2, 1, 3]
-    log = read([LINE.format(ip=i, second=s, path="", rt="").rstrip() for i, s in enumerate(seconds)])
+    log = read(
+        [LINE.format(ip=i, second=s, path="", rt="").rstrip() for i, s in enumerate(seconds)]
+    )
     assert [log["ip"][i] for i in range(5)] == ["1", "3", "2", "0", "4"]
     assert np.all(np.diff(log.times) >= 0)
     assert noted(log, "not in the order", "2 s")
@@ -176,7 +176,9 @@ def test_refusals_in_the_log_are_said_to_hide_demand() -> None:
 
 def test_an_address_with_an_outsized_share_is_named() -> None:
     row = "1769861100,{}"
-    lines = [row.format("203.0.113.5")] * 500 + [row.format(f"198.18.0.{i}") for i in range(250)] * 2
+    lines = [row.format("203.0.113.5")] * 500 + [
+        row.format(f"198.18.0.{i}") for i in range(250)
+    ] * 2
     assert noted(read(["ts,ip", *lines]), "203.0.113.5", "50%")
     even = [row.format(f"198.18.0.{i}") for i in range(250)] * 4
     assert not noted(read(["ts,ip", *even]), "sent")

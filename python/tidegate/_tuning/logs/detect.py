@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 from tidegate._errors import ConfigurationError
 from tidegate._tuning.logs import apache, cloud, envoy, nginx
@@ -33,10 +33,10 @@ _LINES = 200
 class Wishes:
     """What a caller says of a log."""
 
-    format: Optional[str] = None
+    format: str | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
-    delimiter: Optional[str] = None
-    duration_unit: Optional[str] = None
+    delimiter: str | None = None
+    duration_unit: str | None = None
     time_unit: str = ""
     keep_query: bool = False
 
@@ -87,7 +87,7 @@ def _guessed(sample: bytes, wishes: Wishes) -> list[Layout]:
         return _named("csv", sample, wishes)
     # A field that a caller names may be in one of the formats and not in the others.
     text: list[Layout] = []
-    refusal: Optional[ConfigurationError] = None
+    refusal: ConfigurationError | None = None
     for make in [*_TEXT.values(), _open_combined]:
         try:
             text += make(wishes.columns)

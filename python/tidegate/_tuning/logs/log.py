@@ -94,7 +94,7 @@ class Log:
             if chosen.dtype != bool and chosen.dtype.kind not in "iu":
                 if len(chosen):
                     raise ArgumentTypeError(
-                        f"requests are chosen by {chosen.dtype}; expected a mask of bool, or indices"
+                        f"requests are chosen by {chosen.dtype}; expected a mask of bool or indices"
                     )
                 chosen = chosen.astype(np.int64)
         times = self.times[chosen]
