@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate import _core
-from tidegate._errors import ConfigurationError
+from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._tuning.clients import Clients, as_clients
+from tidegate._tuning.columns import shown
 from tidegate._tuning.frame import Frame
 from tidegate._tuning.keys import Keys
 from tidegate._tuning.progress import Progress
@@ -17,7 +18,7 @@ from tidegate._tuning.subjects import Subject, as_subject
 from tidegate._tuning.times import Times, as_times
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from tidegate._core import Limit
     from tidegate._limit import LimitLike
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Replay", "replay"]
 
 _NEVER = np.iinfo(np.int64).max
+_COLUMNS = ("remaining", "retry_after", "rule", "delay")
 # What takes about a tenth of a second, so that Ctrl-C does not wait; and what a bar is worth.
 _CHUNK, _SLOW_CHUNK = 4_000_000, 200_000
 _LONG, _SLOW_LONG = 20_000_000, 1_000_000
@@ -49,6 +51,7 @@ def replay(
     *,
     algorithm: Algorithm = "token-bucket",
     clients: str | Clients = "never",
+    columns: Iterable[str] | None = None,
     progress: bool | None = None,
 ) -> Replay:
     """Takes requests in the order of their times through the steps that the stores take.
@@ -67,8 +70,9 @@ def replay(
     each. `algorithm` is that of texts.
 
     `clients` says what refused clients do: ``"never"`` come again, ``"obey"`` Retry-After,
-    ``"back-off"``, ``"hammer"``, or Clients. `progress` shows a bar: by default where the work is
-    long, tqdm is installed, and somebody can see it.
+    ``"back-off"``, ``"hammer"``, or Clients. `columns` names what is wanted beside `allowed`:
+    ``remaining``, ``retry_after``, ``rule``, ``delay``; all where it is not given. `progress` shows
+    a bar: by default where the work is long, tqdm is installed, and somebody can see it.
 
     State is exact and unbounded, and every decision is the one that a live limiter gives for the
     same calls at the same times. Raises ConfigurationError for bad input, with the first position
@@ -78,7 +82,7 @@ def replay(
     checked = as_times(times, stacklevel=2)
     size = len(checked.ns)
     subject = as_subject(limit, keys, costs, size, algorithm)
-    answers = _new_answers(subject, size, behaviour)
+    answers = _new_answers(subject, size, behaviour, _wanted(columns))
     run = subject.start(checked, answers, behaviour._as_core_has_them())
     is_slow = subject.is_slow or behaviour.react
     chunk, long = (_SLOW_CHUNK, _SLOW_LONG) if is_slow else (_CHUNK, _LONG)
@@ -91,15 +95,34 @@ def replay(
     return Replay(subject, checked, answers, behaviour, run)
 
 
-def _new_answers(subject: Subject, size: int, clients: Clients) -> dict[str, NDArray[Any]]:
-    kinds: dict[str, type] = {
-        "allowed": np.uint8,
-        "remaining": np.int64,
-        "retry_after_ns": np.int64,
-    }
-    if len(subject.limits) != 1:
+def _wanted(columns: Iterable[str] | None) -> set[str]:
+    if columns is None:
+        return set(_COLUMNS)
+    if isinstance(columns, str) or not hasattr(columns, "__iter__"):
+        raise ArgumentTypeError(
+            f"the columns are {shown(columns)}; expected a list of {', '.join(_COLUMNS)}"
+        )
+    wanted = set(columns)
+    unknown = wanted - {*_COLUMNS, "allowed"}
+    if unknown:
+        raise ConfigurationError(
+            f"the columns have {sorted(map(repr, unknown))[0]}; expected a list of "
+            f"{', '.join(_COLUMNS)}"
+        )
+    return wanted
+
+
+def _new_answers(
+    subject: Subject, size: int, clients: Clients, wanted: set[str]
+) -> dict[str, NDArray[Any]]:
+    kinds: dict[str, type] = {"allowed": np.uint8}
+    if "remaining" in wanted:
+        kinds["remaining"] = np.int64
+    if "retry_after" in wanted:
+        kinds["retry_after_ns"] = np.int64
+    if "rule" in wanted and len(subject.limits) != 1:
         kinds["rule"] = np.uint32
-    if any(limit.algorithm == "leaky-bucket" for limit in subject.limits) or not subject.limits:
+    if "delay" in wanted and subject.delays:
         kinds["delay_ns"] = np.int64
     if clients.react:
         kinds |= {"attempts": np.uint32, "waited_ns": np.int64}
@@ -121,11 +144,6 @@ class Replay:
     """The limits that decided; none where a rule set did."""
     clients: Clients
     allowed: NDArray[np.bool_]
-    remaining: NDArray[np.int64]
-    retry_after_ns: NDArray[np.int64]
-    """As `retry_after`, in nanoseconds; 2**63 - 1 where the request can never pass."""
-    rule: Keys
-    """The limit or rule that binds, as a decision names it: of a refusal the one that refused."""
     attempts: NDArray[np.uint32] | None
     """Where clients react: how often each request was tried."""
     waited_ns: NDArray[np.int64] | None
@@ -150,13 +168,9 @@ class Replay:
         self.limits = subject.limits
         self.clients = clients
         self.allowed = answers["allowed"].view(np.bool_)
-        self.remaining = answers["remaining"]
-        self.retry_after_ns = answers["retry_after_ns"]
-        self._delay_ns = answers.get("delay_ns")
-        rule = answers.get("rule")
-        if rule is None:  # there is but one
-            rule = np.broadcast_to(np.uint32(0), len(times.ns))
-        self.rule = Keys(rule, subject.rule_names(run))
+        self._answers = answers
+        self._delays = subject.delays
+        self._rules = subject.rule_names(run)
         self.attempts = answers.get("attempts")
         self.waited_ns = answers.get("waited_ns")
         refused = len(self.allowed) - int(np.count_nonzero(self.allowed))
@@ -185,6 +199,23 @@ class Replay:
         return self._refused / len(self) if len(self) else 0.0
 
     @property
+    def remaining(self) -> NDArray[np.int64]:
+        """Whole units that the limit that binds has left."""
+        return self._answer("remaining", "remaining")
+
+    @property
+    def rule(self) -> Keys:
+        """The limit or rule that binds, as decisions name it: of a refusal the one that refused."""
+        if len(self.limits) == 1:
+            return Keys(np.broadcast_to(np.uint32(0), len(self)), self._rules)
+        return Keys(self._answer("rule", "rule"), self._rules)
+
+    @property
+    def retry_after_ns(self) -> NDArray[np.int64]:
+        """As `retry_after`, in nanoseconds; 2**63 - 1 where the request can never pass."""
+        return self._answer("retry_after_ns", "retry_after")
+
+    @property
     def retry_after(self) -> NDArray[np.float64]:
         """Seconds after which the same request would pass: 0 where it did, inf for never."""
         seconds = self.retry_after_ns / 1e9
@@ -194,7 +225,7 @@ class Replay:
     @property
     def delay(self) -> NDArray[np.float64]:
         """Seconds that callers of a leaky bucket wait before they proceed; else 0."""
-        return np.zeros(len(self)) if self._delay_ns is None else self._delay_ns / 1e9
+        return self._answer("delay_ns", "delay") / 1e9 if self._delays else np.zeros(len(self))
 
     @property
     def waited(self) -> NDArray[np.float64]:
@@ -229,14 +260,14 @@ class Replay:
     def frame(self) -> Frame:
         """A row for each request, in the order given."""
         columns: dict[str, Any] = {"time": self.times.view("datetime64[ns]"), **self.keys}
-        columns |= {
-            "allowed": self.allowed,
-            "remaining": self.remaining,
-            "retry_after": self.retry_after,
-            "rule": self.rule,
-        }
-        if self._delay_ns is not None:
-            columns["delay"] = self.delay
+        columns["allowed"] = self.allowed
+        for name, answer in (
+            ("remaining", "remaining"), ("retry_after", "retry_after_ns"), ("delay", "delay_ns"),
+        ):  # fmt: skip
+            if answer in self._answers:
+                columns[name] = getattr(self, name)
+        if len(self.limits) == 1 or "rule" in self._answers:
+            columns["rule"] = self.rule
         if self.attempts is not None:
             columns |= {"attempts": self.attempts, "waited": self.waited}
         return Frame(columns)
@@ -276,6 +307,14 @@ class Replay:
         if self.clients.react:
             text += f", {self.total_attempts:,} attempts ({self.clients.reaction})"
         return text
+
+    def _answer(self, name: str, column: str) -> NDArray[Any]:
+        if name not in self._answers:
+            raise ConfigurationError(
+                f"{column} was not asked for; expected replay(..., columns=[{column!r}]), or "
+                "without columns, which is all of them"
+            )
+        return self._answers[name]
 
     def _column(self, by: str | None) -> tuple[str, Keys]:
         if by is None and self.keys:

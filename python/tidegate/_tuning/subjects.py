@@ -35,8 +35,10 @@ class Subject:
     """All columns of keys by their names, those too that no limit looks at."""
     limits: tuple[Limit, ...]
     """Of a rule set none."""
-    is_slow: bool = False
+    is_slow: bool
     """Whether it takes about a microsecond a request."""
+    delays: bool
+    """Whether there may be a leaky bucket."""
 
     def start(
         self, times: Times, answers: dict[str, NDArray[Any]], clients: dict[str, Any] | None
@@ -61,6 +63,7 @@ class LimitsSubject(Subject):
 
     def __post_init__(self) -> None:
         self.is_slow = len(self.limits) > 1
+        self.delays = any(limit.algorithm == "leaky-bucket" for limit in self.limits)
 
     def start(
         self, times: Times, answers: dict[str, NDArray[Any]], clients: dict[str, Any] | None
@@ -93,6 +96,7 @@ class RulesSubject(Subject):
     costs: Costs
     limits: tuple[Limit, ...] = ()
     is_slow: bool = True
+    delays: bool = True
 
     def start(
         self, times: Times, answers: dict[str, NDArray[Any]], clients: dict[str, Any] | None
