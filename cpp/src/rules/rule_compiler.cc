@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/text.h"
+#include "rules/circle.h"
 #include "rules/endpoint.h"
 #include "rules/network.h"
 #include "rules/rule_index.h"
@@ -254,39 +255,15 @@ void RuleCompiler::ReadReplaces() {
       }
     }
   }
-  // A depth-first search; a rule that is met again on the way to itself closes a cycle.
-  enum class Mark : uint8_t { kNew, kOpen, kDone };
-  std::vector<Mark> marks(set_->rules_.size(), Mark::kNew);
-  struct Step {
-    uint32_t rule;
-    size_t next;
-  };
-  for (uint32_t start = 0; start < marks.size(); ++start) {
-    std::vector<Step> path;
-    if (marks[start] == Mark::kNew) path.push_back({start, 0});
-    while (!path.empty()) {
-      Step& step = path.back();
-      marks[step.rule] = Mark::kOpen;
-      if (step.next == set_->replaces_[step.rule].size()) {
-        marks[step.rule] = Mark::kDone;
-        path.pop_back();
-        continue;
-      }
-      const uint32_t next = set_->replaces_[step.rule][step.next++];
-      if (marks[next] == Mark::kOpen) {
-        std::string cycle;
-        auto from =
-            std::find_if(path.begin(), path.end(), [&](const Step& s) { return s.rule == next; });
-        for (; from != path.end(); ++from) {
-          absl::StrAppend(&cycle, "'", set_->rules_[from->rule].id, "' replaces ");
-        }
-        Add(WhereRule(next) + ".replaces", absl::StrCat("rules replace each other in a circle: ",
-                                                        cycle, "'", set_->rules_[next].id, "'"));
-        return;
-      }
-      if (marks[next] == Mark::kNew) path.push_back({next, 0});
-    }
+  const std::vector<uint32_t> circle = FindCircle(set_->replaces_);
+  if (circle.empty()) return;
+  std::string shown;
+  for (const uint32_t rule : circle) {
+    absl::StrAppend(&shown, "'", set_->rules_[rule].id, "' replaces ");
   }
+  Add(WhereRule(circle[0]) + ".replaces",
+      absl::StrCat("rules replace each other in a circle: ", shown, "'", set_->rules_[circle[0]].id,
+                   "'"));
 }
 
 NumberSet RuleCompiler::NumbersOf(const std::vector<std::string>& given,

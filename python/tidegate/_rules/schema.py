@@ -30,10 +30,10 @@ def json_schema() -> dict[str, Any]:
         _allow_one_text(fields)
         if "reserve" in fields:
             share = schema["$defs"]["Reserve"]["properties"]["normal"]
-            one = {"type": share["type"], "pattern": share["pattern"]}
+            text = {"type": share["type"], "pattern": share["pattern"]}
             fields["reserve"] = {
                 "description": fields["reserve"].get("description", ""),
-                "anyOf": [one, {"$ref": "#/$defs/Reserve"}],
+                "anyOf": [text, {"$ref": "#/$defs/Reserve"}],
             }
     if "Cost" in schema["$defs"]:
         schema["$defs"]["Cost"]["anyOf"] = [{"required": ["cost"]}, {"required": ["priority"]}]

@@ -439,7 +439,7 @@ def test_a_reserve_counts_apart_from_a_rule_that_has_its_name() -> None:
 )
 def test_a_reserve_that_leaves_nothing_says_so(limit: str, reserve: str, algorithm: str) -> None:
     rule = {"id": "r", "by": "user", "limit": limit, "reserve": reserve, "algorithm": algorithm}
-    with pytest.raises(RulesError, match="reserve of .* leaves nothing of") as caught:
+    with pytest.raises(RulesError, match=r"reserve of .* leaves nothing of") as caught:
         RuleSet({"rules": [rule]})
     assert caught.value.problems[0].where == "rules[0].reserve"
 
