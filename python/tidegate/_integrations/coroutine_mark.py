@@ -1,4 +1,4 @@
-"""Marking a function as one whose result is awaited, though it is not async."""
+"""Marks a plain function as one whose result must be awaited."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["mark_coroutine_function"]
 
 
 def mark_coroutine_function(function: Callable[..., Any]) -> None:
-    """Has frameworks await what `function` returns."""
+    """Has frameworks await the result of `function`."""
     mark = getattr(inspect, "markcoroutinefunction", None)
     if mark is not None:
         mark(function)
         return
-    # What asyncio.iscoroutinefunction() looks for, before Python 3.12.
+    # The mark that asyncio.iscoroutinefunction() reads before Python 3.12.
     setattr(function, "_is_coroutine", getattr(asyncio.coroutines, "_is_coroutine"))  # noqa: B009, B010

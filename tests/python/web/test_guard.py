@@ -36,8 +36,8 @@ def broken_key(scope):
 
 NO_KEYS = {
     "raised": broken_key,
-    "gave no key": lambda scope: None,
-    "gave a int": lambda scope: 42,
+    "returned no key": lambda scope: None,
+    "returned a int": lambda scope: 42,
 }
 
 
@@ -57,7 +57,7 @@ def test_without_a_key_the_address_is_charged(why, caplog):
 def test_an_empty_key_is_none(empty, caplog):
     app = limited("1/minute", key=lambda scope: empty)
     assert statuses(app, 2) == [200, 429]
-    assert "gave no key" in caplog.text
+    assert "returned no key" in caplog.text
 
 
 def test_a_stand_in_is_nobodys_key():
@@ -89,7 +89,7 @@ def test_clients_without_an_address_share_one_limit(caplog):
     app = limited("1/minute")
     assert statuses(app, 2, client=None) == [200, 429]
     assert statuses(app, 1) == [200]
-    assert "the client has no address; all such share one limit" in caplog.text
+    assert "the client has no address; all such clients share one limit" in caplog.text
 
 
 def test_a_fault_that_lasts_does_not_flood_the_log(caplog, monkeypatch):

@@ -121,7 +121,7 @@ def test_a_process_with_the_environment_variable_limits_nothing():
         check=True,
     )
     assert done.stdout.strip() == "[['ok'], ['ok'], ['ok']]"
-    assert "nothing is limited" in done.stderr
+    assert "rate limiting is off" in done.stderr
 
 
 def test_another_value_of_the_environment_variable_is_refused():

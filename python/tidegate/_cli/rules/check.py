@@ -1,4 +1,4 @@
-"""``tidegate rules check``: what is wrong with a document, and what is likely to be."""
+"""``tidegate rules check``: the mistakes of a document of rules, and its likely mistakes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check"]
 
-# What every request has.
+# The attributes that every request has.
 _EVERYONES = {"ip", "endpoint", "method"}
 
 

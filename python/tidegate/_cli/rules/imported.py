@@ -1,8 +1,8 @@
 """``tidegate rules import``: the descriptors of Envoy's rate limit service as rules.
 
-A counter of Envoy is known by all keys and values of its descriptor. So a rule counts by all
-keys, and the keys that have a value are its conditions. Of descriptors with the same keys the
-one with more values counts, and those with other keys all count: as rules do.
+Envoy identifies a counter by all keys and values of its descriptor. So a rule counts by all keys,
+and the keys with a value are its conditions. Of descriptors with the same keys only the one with
+more values applies, and descriptors with different keys all apply: rules do the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["as_yaml", "import_file"]
 
-# Envoy's months and years are of a fixed length, and its weeks begin on a Thursday as ours do.
+# Envoy's months and years have a fixed length, and its weeks begin on a Thursday, as here.
 _UNITS = {
     "second": (1, "second"),
     "minute": (1, "minute"),
@@ -51,10 +51,10 @@ Where = "tuple[str | int, ...]"
 
 
 def import_file(file: str, names: dict[str, str]) -> Imported:
-    """Reads `file`; `names` are the attributes of descriptor keys that are called otherwise."""
+    """Reads `file`; `names` are attributes for descriptor keys with other names."""
     document = read_file(Path(file))
     if Path(file).suffix.lower() in (".yaml", ".yml"):
-        # Values are texts to Envoy: `007` and `yes` too.
+        # All values are texts in Envoy, also `007` and `yes`.
         text = Path(file).read_text(encoding="utf-8-sig")
         data, lines = read_yaml(text, file, keep_texts=True)
         document = Document(data, file, lines.get)
@@ -73,23 +73,23 @@ def as_yaml(imported: Imported, file: str) -> str:
 
 
 class Imported:
-    """The rules of a document of descriptors, and what does not carry over."""
+    """The rules of a document of descriptors, and notes on the parts that have no equivalent."""
 
     def __init__(self, document: Document, names: dict[str, str]) -> None:
         self.notes: list[str] = []
-        """What does not carry over, and what to look at."""
+        """Notes on parts without an equivalent, and on parts to check."""
         self.is_refused = False
         """Whether the rules as a whole are not accepted."""
         self._document = document
         self._names = names
         self._rules: list[dict[str, Any]] = []
-        # By the name that `replaces` goes by, and by the order of keys.
+        # Rules by the name that `replaces` uses, and by the order of keys.
         self._named: dict[str, list[str]] = {}
         self._replaces: list[tuple[Any, dict[str, Any], list[str]]] = []
         self._orders: dict[frozenset[str], tuple[list[str], str]] = {}
         self._keys: dict[str, str] = {}
         self._renamed: set[str] = set()
-        # Of each id how often it was wanted.
+        # How often each id was needed.
         self._ids: dict[str, int] = {}
 
     @property
@@ -161,7 +161,8 @@ class Imported:
             self._note_hidden((*where, i), descriptor, descriptors)
 
     def _note_hidden(self, where: Any, descriptor: Any, siblings: list[Any]) -> None:
-        """Envoy does not go back from a value to the descriptor of any value."""
+        """Notes a difference: Envoy does not fall back from a value to the descriptor of any
+        value."""
         if descriptor.get("value") is None:
             return
         caught = {child["key"] for child in _children(descriptor) if child.get("value") is None}
@@ -186,8 +187,8 @@ class Imported:
         if isinstance(value, str) and value.endswith("*") and not self._is_endpoint(descriptor):
             self._note(
                 where,
-                f"the value {value!r} stands for all that begin so, which no condition does; left "
-                "out, with all that is nested in it",
+                f"the value {value!r} stands for all values that begin so, which no condition can; "
+                "left out, with all that is nested in it",
             )
             return
         path = [*path, descriptor]
@@ -199,7 +200,7 @@ class Imported:
                 self._note((*where, field), f"is left out: {why}")
         has_children = bool(descriptor.get("descriptors"))
         limit = descriptor.get("rate_limit")
-        # Without a limit of its own, a value has none: not that of any value either.
+        # A value without a limit of its own has no limit, not that of any value either.
         if limit is not None or not has_children or (value is not None and is_default_limited):
             self._rule(where, path, limit)
         self._level((*where, "descriptors"), descriptor.get("descriptors"), path)
