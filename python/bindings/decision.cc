@@ -24,7 +24,7 @@ PyNumberMethods as_number{};
 
 const Decision& Of(PyObject* self) { return reinterpret_cast<DecisionObject*>(self)->decision; }
 
-// Dead decisions wait here to be used again. Guarded by the GIL.
+// Freed decisions, to be used again. Guarded by the GIL.
 #if !defined(Py_GIL_DISABLED)
 constexpr int kMostFree = 64;
 DecisionObject* free_decisions[kMostFree];
@@ -44,9 +44,9 @@ void Dealloc(PyObject* self) {
   PyObject_Free(self);
 }
 
-// Seconds, never earlier than the nanoseconds say: who multiplies them by 1e9 again, as
-// ManualClock.advance() does, gets no less. Below 2^51 ns rounding sees to that; beyond
-// 2^53, where a double has no place for a nanosecond, they are not less themselves.
+// Seconds that are never less than the nanoseconds: multiplied by 1e9 again, as by
+// ManualClock.advance(), they give no smaller value. Below 2^51 ns rounding ensures that; beyond
+// 2^53, where a double cannot represent each nanosecond, they are rounded up.
 double Seconds(int64_t ns) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (ns == Decision::kNever) return kInfinity;
@@ -210,7 +210,7 @@ py::object Restored(const py::object& limit, bool allowed, bool degraded, uint16
   return py::reinterpret_steal<py::object>(NewDecision(d, limit.ptr()));
 }
 
-// (number): the decision of a plan as one on its limits from this number on, which says where
+// (number): the decision of a plan as one on its limits from this number on, with the places where
 // those were charged.
 PyObject* FromLimit(PyObject* self, PyObject* number) {
   const size_t first = PyLong_AsSize_t(number);

@@ -141,7 +141,7 @@ Limit Make(const py::object& limit, const py::object& period, const py::object& 
   return ValueOrThrow(Limit::Create(std::move(spec)));
 }
 
-// What is called with arguments that Make() does not take.
+// Called with arguments that Make() does not take.
 std::shared_ptr<Limit> RefuseArguments(const py::args& args, const py::kwargs& options) {
   std::string given = py::repr(args).cast<std::string>();
   if (!options.empty()) given += " and " + py::repr(options).cast<std::string>();
@@ -198,7 +198,7 @@ void RegisterLimit(py::module_& m) {
             if (l.id().empty()) return py::none();
             return py::str(l.id());
           },
-          "What its count is known by, else None.")
+          "The id that identifies its usage; None if its text does.")
       .def_property_readonly("shadow", &Limit::shadow, "Whether it is counted but not enforced.")
       .def("__str__", &Limit::ToString)
       .def("__repr__",

@@ -1,4 +1,4 @@
-"""Which rules apply to a request, decided the slow and obvious way: what the core is held to."""
+"""Decides which rules apply to a request, the slow and obvious way: the model of the core."""
 
 from __future__ import annotations
 

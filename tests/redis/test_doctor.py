@@ -1,4 +1,4 @@
-"""What `tidegate doctor` says of servers that are well, and of those that are not."""
+"""The reports of `tidegate doctor` on good servers and on bad ones."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def grant(server: RedisServer, user: str, *rules: str) -> str:
     return uri_of(server, user)
 
 
-def test_a_server_that_is_well(server: RedisServer, doctor: Doctor) -> None:
+def test_a_good_server_is_usable(server: RedisServer, doctor: Doctor) -> None:
     code, report = doctor(server.uri())
     assert code == 0
     assert report["verdict"] == "fine"
@@ -269,7 +269,7 @@ def test_a_timeout_that_is_too_short(server: RedisServer, doctor: Doctor) -> Non
         ("redis://localhost", ("--samples", "0")),
     ],
 )
-def test_what_cannot_be_understood(
+def test_invalid_arguments_are_refused(
     capsys: pytest.CaptureFixture[str], uri: str, arguments: tuple[str, ...]
 ) -> None:
     assert main(["doctor", uri, *arguments]) == 2

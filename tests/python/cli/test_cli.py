@@ -1,4 +1,4 @@
-"""The command, and what `check` says of limits."""
+"""The command, and the explanations of `check`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_as_a_module():
     assert done.stdout == f"{tg.__version__}\n"
 
 
-def test_nobody_has_to_read_to_the_end():
+def test_a_reader_that_closes_the_pipe_causes_no_traceback():
     command = [sys.executable, "-m", "tidegate", "check", "10/second; 100/hour"]
     with processes.running(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()

@@ -1,4 +1,4 @@
-"""`tidegate key`: what a client of a route has used is shown, and forgotten."""
+"""`tidegate key` shows and resets the usage of a client of a route."""
 
 from __future__ import annotations
 

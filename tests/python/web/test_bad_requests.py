@@ -1,4 +1,4 @@
-"""What clients send and servers leave out, through real servers."""
+"""Malformed requests of clients and incomplete ones of servers, through real servers."""
 
 from __future__ import annotations
 
