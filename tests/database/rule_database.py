@@ -1,4 +1,4 @@
-"""A database with tables of rules, as its administrators see it."""
+"""A database with tables of rules, as those who look after it see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides which rules apply to a request, the slow and obvious way: the model of the core."""
+"""Which rules apply to a request, decided the slow and obvious way: what the core is held to."""
 
 from __future__ import annotations
 

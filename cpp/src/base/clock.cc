@@ -116,7 +116,7 @@ void SystemClock::Refit() {
   const uint64_t ticks = reading.ticks;
   const int64_t now_ns = reading.monotonic_ns + epoch_offset_ns_;
   const int64_t passed_ns = now_ns - first_ns_;
-  if (ticks <= first_ticks_) {  // the machine was suspended: begin anew
+  if (ticks <= first_ticks_) {  // the machine was suspended: start over
     first_ticks_ = ticks;
     first_ns_ = now_ns;
     return;

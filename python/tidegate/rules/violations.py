@@ -1,4 +1,4 @@
-"""Records of refused callers: in a log, in SQLite or in PostgreSQL.
+"""Who was refused, kept for later: in a log, in SQLite or in PostgreSQL.
 
 from tidegate.rules.violations import ViolationLog
 
@@ -19,7 +19,7 @@ __all__ = ["Rise", "Violation", "ViolationLog", "top_violations"]
 
 
 def __getattr__(name: str) -> Any:
-    # These need SQLAlchemy, which a logger as a sink does not.
+    # These need SQLAlchemy, and a logger as a sink does not.
     if name in ("Rise", "top_violations"):
         from tidegate._database import violation_table
 

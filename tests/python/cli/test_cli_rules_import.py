@@ -164,8 +164,8 @@ def test_what_does_not_carry_over_is_listed(imported: Any) -> None:
     )
     assert [rule.id for rule in rules.rules] == ["a=b/c=d", "a/c", "c/a"]
     assert notes[:-2] == [
-        ":3: descriptors[0]: the value 'foo*' stands for all values that begin so, which no "
-        "condition can; left out, with all that is nested in it",
+        ":3: descriptors[0]: the value 'foo*' stands for all that begin so, which no condition "
+        "does; left out, with all that is nested in it",
         ":3: descriptors[0]: requests with a=foo* that none of its descriptors meets have no limit "
         "in Envoy; here those below 'a' apply to them",
         ":8: descriptors[1].detailed_metric: is left out: metrics are by rule",

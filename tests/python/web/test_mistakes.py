@@ -50,7 +50,7 @@ def test_units_in_capitals(text):
 
 
 @pytest.mark.parametrize("option", ["timeout", "connect_timeout"])
-def test_milliseconds_in_place_of_seconds_raise_a_warning(option, caplog):
+def test_milliseconds_in_place_of_seconds_log_a_warning(option, caplog):
     with caplog.at_level(logging.WARNING, logger="tidegate"):
         tg.Limiter("5/minute", storage="redis://127.0.0.1:1", **{option: 50}).close()
     (message,) = [line for line in caplog.messages if option in line]

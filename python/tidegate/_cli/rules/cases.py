@@ -1,5 +1,4 @@
-"""``tidegate rules test``: decides requests in order, by a clock of their own, and checks the
-decisions.
+"""``tidegate rules test``: requests in order, by a clock of their own, and what is expected.
 
     cases:
     - name: free users get ten requests a minute
@@ -8,7 +7,7 @@ decisions.
       - {user: "42", tier: free, endpoint: /api/posts, expect: refused, retry_after: 6}
       - {user: "42", tier: free, endpoint: /api/posts, after: 6, expect: allowed}
 
-Each case begins with fresh counts.
+Each case begins with nothing counted.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run_cases"]
 
-# The fields of a request and their types; all other names are its attributes.
+# What is said of a request, and what each has to be; all else are its attributes.
 _NUMBERS = {
     "cost": "a whole number from 1 up",
     "times": "a whole number from 1 to 1000000",
@@ -62,7 +61,7 @@ class _Case(NamedTuple):
 
 
 def run_cases(rules_file: str, cases_file: str) -> int:
-    """Runs all cases, prints unexpected decisions, and returns the exit code."""
+    """Runs all cases, prints what is not as expected, and returns the exit code."""
     rules = RuleSet.load(rules_file)
     document = read_file(Path(cases_file))
     cases = _Reader(document).cases()
@@ -90,8 +89,7 @@ def run_cases(rules_file: str, cases_file: str) -> int:
 
 
 def _differences(request: _Request, decision: Decision, *, is_last: bool) -> list[str]:
-    """The differences from the expected decision. Of a repeated request the verdict is checked each
-    time, the rest the last time."""
+    """All that is expected holds for the last of several times; the verdict for each."""
     given = {
         "expect": "allowed" if decision.allowed else "refused",
         "rule": decision.rule,
@@ -118,7 +116,7 @@ def _differences(request: _Request, decision: Decision, *, is_last: bool) -> lis
 
 
 class _Reader:
-    """Reads the cases of a document, and collects their problems."""
+    """Reads the cases of a document, and gathers what is wrong with them."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -134,7 +132,7 @@ class _Reader:
                 self.problem((name,), "is no field; expected cases")
             cases = [self.case(("cases", i), case) for i, case in enumerate(data["cases"])]
         if not self.problems and not any(case.requests for case in cases):
-            self.problem((), "has no request; expected cases with requests")
+            self.problem((), "there is no request; expected cases with requests")
         if self.problems:
             raise RulesError(self.problems)
         return cases

@@ -1,4 +1,4 @@
-"""``tidegate rules check``: the mistakes of a document of rules, and its likely mistakes."""
+"""``tidegate rules check``: what is wrong with a document, and what is likely to be."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check"]
 
-# The attributes that every request has.
+# What every request has.
 _EVERYONES = {"ip", "endpoint", "method"}
 
 

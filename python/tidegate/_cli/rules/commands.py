@@ -1,4 +1,4 @@
-"""The arguments of ``tidegate rules``, and the functions that run its actions."""
+"""What ``tidegate rules`` takes, and what runs it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _FILE = "a document of rules: .yaml, .yml, .toml or .json"
 _CHECK_CODES = """\
 exit codes:
   0  the rules are accepted, perhaps with warnings
-  1  they are not accepted, or there are warnings and --strict was given
+  1  they are not, or there are warnings and --strict was given
   2  the file cannot be read
 """
 _TEST_CODES = """\
 exit codes:
   0  every decision is as expected
-  1  some decisions are not
+  1  some are not
   2  the rules or the cases cannot be read
 """
 
@@ -48,18 +48,16 @@ def register(commands: Actions[argparse.ArgumentParser]) -> None:
 
     test = actions.add_parser(
         "test",
-        help="check decisions against a file of cases",
+        help="whether requests are decided as a file of cases expects",
         epilog=_TEST_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     test.add_argument("file", metavar="FILE", help=_FILE)
-    test.add_argument(
-        "cases", metavar="CASES", help="requests in order, with the expected decisions"
-    )
+    test.add_argument("cases", metavar="CASES", help="requests in order, and what is expected")
     test.set_defaults(run=_reading_files(_test))
 
     imported = actions.add_parser(
-        "import", help="convert the descriptors of Envoy's rate limit service to rules"
+        "import", help="make rules of the descriptors of Envoy's rate limit service"
     )
     imported.add_argument("file", metavar="FILE", help="its YAML, with a domain and descriptors")
     imported.add_argument("-o", "--output", metavar="OUT", help="write them here, not to stdout")
@@ -68,7 +66,7 @@ def register(commands: Actions[argparse.ArgumentParser]) -> None:
         metavar="KEY=ATTRIBUTE",
         action="append",
         default=[],
-        help="the attribute for a descriptor key, such as path=endpoint",
+        help="what a descriptor key is called as an attribute, such as path=endpoint",
     )
     imported.set_defaults(run=_reading_files(_import))
 
@@ -83,13 +81,13 @@ def _add_check(actions: Actions[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     check.add_argument("file", metavar="FILE", help=_FILE)
-    check.add_argument("--strict", action="store_true", help="fail on warnings too")
+    check.add_argument("--strict", action="store_true", help="let warnings fail too")
     check.set_defaults(run=_reading_files(_check))
 
 
 def _add_explain(actions: Actions[argparse.ArgumentParser]) -> None:
     explain = actions.add_parser(
-        "explain", help="say which rules apply to a request, why, and what it has left"
+        "explain", help="say which rules apply to a request, why, and what is left to it"
     )
     explain.add_argument("file", metavar="FILE", help=_FILE)
     for name in ("user", "endpoint", "method", "tier", "ip"):
@@ -105,7 +103,7 @@ def _add_explain(actions: Actions[argparse.ArgumentParser]) -> None:
     explain.add_argument(
         "--storage", metavar="URI", help="where the service counts, such as redis://HOST"
     )
-    explain.add_argument("--prefix", default="tg", help="the prefix of the limiter (default: tg)")
+    explain.add_argument("--prefix", default="tg", help="that of the limiter (default: tg)")
     explain.set_defaults(run=_reading_files(_explain))
 
 
@@ -131,7 +129,7 @@ def _reading_files(
         except BrokenPipeError:
             raise
         except OSError as error:
-            if error.filename is None:  # of a storage, whose message needs nothing more
+            if error.filename is None:  # of a storage, which says itself what is wrong
                 raise
             raise ConfigurationError(f"{error.filename}: {error.strerror}") from None
 

@@ -21,7 +21,7 @@ __all__ = ["diff"]
 
 
 def diff(old: str, new: str) -> Iterator[str]:
-    """The differences as lines: ``+`` added, ``-`` removed, ``~`` changed, field by field."""
+    """Lines: ``+`` what is added, ``-`` what is removed, ``~`` what changes, field by field."""
     before, after = _read(old), _read(new)
     lines = [
         *_plain_fields(before, after),
@@ -103,12 +103,12 @@ def _rules(before: model.Rules, after: model.Rules) -> Iterator[str]:
             yield from (f"    {change}" for change in changes)
         if anew:
             joined = any(count in kept for count in _counts(after, rule) if count not in own)
-            how = "continues from another rule's" if joined else "starts anew"
+            how = "goes on from another rule's" if joined else "starts anew"
             yield f"    usage {how}: {', '.join(anew)}"
 
 
 def _counts(rules: model.Rules, rule: AnyRule) -> dict[tuple[Any, ...], str]:
-    """The identity of the rule's counts, and their limits."""
+    """What the rule's counts are known by, and the limits that they are of."""
     algorithm = rule.algorithm or rules.algorithm
     of_tiers = list(rule.limits.values()) if isinstance(rule.limits, dict) else [rule.limits]
     counts = {}

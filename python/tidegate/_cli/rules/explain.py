@@ -24,7 +24,7 @@ __all__ = ["explain"]
 def explain(
     file: str, attributes: dict[str, str], *, cost: int, storage: str | None, prefix: str
 ) -> int:
-    """Prints whether each rule applies to the request, and the decision. Charges nothing."""
+    """Prints each rule as the request sees it, and what comes out. Charges nothing."""
     from tidegate._rules.model import NAME, RESERVED
 
     rules = RuleSet.load(file)
@@ -37,7 +37,7 @@ def explain(
         check_visible(storage)
     limiter = limiter_for(rules, storage=storage or "memory://", prefix=prefix)
     if storage is not None:
-        limiter.ping()  # the first call would not wait for the connection
+        limiter.ping()  # a first call would not wait for the connection
     considered = limiter.explain(cost=cost, **attributes)
     decision = limiter.peek(cost=cost, **attributes)
     if decision.degraded:

@@ -1,8 +1,8 @@
 """``tidegate rules import``: the descriptors of Envoy's rate limit service as rules.
 
-Envoy identifies a counter by all keys and values of its descriptor. So a rule counts by all keys,
-and the keys with a value are its conditions. Of descriptors with the same keys only the one with
-more values applies, and descriptors with different keys all apply: rules do the same.
+A counter of Envoy is known by all keys and values of its descriptor. So a rule counts by all
+keys, and the keys that have a value are its conditions. Of descriptors with the same keys the
+one with more values counts, and those with other keys all count: as rules do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["as_yaml", "import_file"]
 
-# Envoy's months and years have a fixed length, and its weeks begin on a Thursday, as here.
+# Envoy's months and years are of a fixed length, and its weeks begin on a Thursday as ours do.
 _UNITS = {
     "second": (1, "second"),
     "minute": (1, "minute"),
@@ -51,10 +51,10 @@ Where = "tuple[str | int, ...]"
 
 
 def import_file(file: str, names: dict[str, str]) -> Imported:
-    """Reads `file`; `names` are attributes for descriptor keys with other names."""
+    """Reads `file`; `names` are the attributes of descriptor keys that are called otherwise."""
     document = read_file(Path(file))
     if Path(file).suffix.lower() in (".yaml", ".yml"):
-        # All values are texts in Envoy, also `007` and `yes`.
+        # Values are texts to Envoy: `007` and `yes` too.
         text = Path(file).read_text(encoding="utf-8-sig")
         data, lines = read_yaml(text, file, keep_texts=True)
         document = Document(data, file, lines.get)
@@ -73,23 +73,23 @@ def as_yaml(imported: Imported, file: str) -> str:
 
 
 class Imported:
-    """The rules of a document of descriptors, and notes on the parts that have no equivalent."""
+    """The rules of a document of descriptors, and what does not carry over."""
 
     def __init__(self, document: Document, names: dict[str, str]) -> None:
         self.notes: list[str] = []
-        """Notes on parts without an equivalent, and on parts to check."""
+        """What does not carry over, and what to look at."""
         self.is_refused = False
         """Whether the rules as a whole are not accepted."""
         self._document = document
         self._names = names
         self._rules: list[dict[str, Any]] = []
-        # Rules by the name that `replaces` uses, and by the order of keys.
+        # By the name that `replaces` goes by, and by the order of keys.
         self._named: dict[str, list[str]] = {}
         self._replaces: list[tuple[Any, dict[str, Any], list[str]]] = []
         self._orders: dict[frozenset[str], tuple[list[str], str]] = {}
         self._keys: dict[str, str] = {}
         self._renamed: set[str] = set()
-        # How often each id was needed.
+        # Of each id how often it was wanted.
         self._ids: dict[str, int] = {}
 
     @property
@@ -161,8 +161,7 @@ class Imported:
             self._note_hidden((*where, i), descriptor, descriptors)
 
     def _note_hidden(self, where: Any, descriptor: Any, siblings: list[Any]) -> None:
-        """Notes a difference: Envoy does not fall back from a value to the descriptor of any
-        value."""
+        """Envoy does not go back from a value to the descriptor of any value."""
         if descriptor.get("value") is None:
             return
         caught = {child["key"] for child in _children(descriptor) if child.get("value") is None}
@@ -187,8 +186,8 @@ class Imported:
         if isinstance(value, str) and value.endswith("*") and not self._is_endpoint(descriptor):
             self._note(
                 where,
-                f"the value {value!r} stands for all values that begin so, which no condition can; "
-                "left out, with all that is nested in it",
+                f"the value {value!r} stands for all that begin so, which no condition does; left "
+                "out, with all that is nested in it",
             )
             return
         path = [*path, descriptor]
@@ -200,7 +199,7 @@ class Imported:
                 self._note((*where, field), f"is left out: {why}")
         has_children = bool(descriptor.get("descriptors"))
         limit = descriptor.get("rate_limit")
-        # A value without a limit of its own has no limit, not that of any value either.
+        # Without a limit of its own, a value has none: not that of any value either.
         if limit is not None or not has_children or (value is not None and is_default_limited):
             self._rule(where, path, limit)
         self._level((*where, "descriptors"), descriptor.get("descriptors"), path)

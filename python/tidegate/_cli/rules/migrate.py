@@ -15,7 +15,9 @@ __all__ = ["register"]
 
 def register(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the action ``migrate`` to those of ``tidegate rules``."""
-    migrate = actions.add_parser("migrate", help="make the tables of rules, or update them")
+    migrate = actions.add_parser(
+        "migrate", help="make the tables of rules, or bring them up to date"
+    )
     migrate.add_argument(
         "database", metavar="URL", help="such as postgresql://HOST/NAME or sqlite:///PATH"
     )
