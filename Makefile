@@ -1,4 +1,4 @@
-# Everything that is done with this repository. `make help` lists it.
+# All tasks of this repository. `make help` lists them.
 PYTHON ?= python3
 VENV ?= .venv
 CLANG ?= 14
@@ -30,11 +30,11 @@ python_files := python tests benchmarks examples docs scripts
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-demo: $(VENV)/.demo  ## protect a FastAPI service and watch it refuse the right requests
+demo: $(VENV)/.demo  ## show a FastAPI service that refuses the right requests
 	$(VENV)/bin/tidegate demo
 
-# One after the other and pytest last, so that what failed is what stands at the end.
-test:  ## all tests, C++ and Python; lint-cpp, asan, tsan and asan-python are apart
+# One after the other and pytest last, so that failures stand at the end of the output.
+test:  ## all tests, C++ and Python, except lint-cpp, asan, tsan and asan-python
 	+@$(MAKE) --no-print-directory deps-test
 	+@$(MAKE) --no-print-directory lint-python
 	+@$(MAKE) --no-print-directory test-cpp
@@ -44,7 +44,7 @@ test:  ## all tests, C++ and Python; lint-cpp, asan, tsan and asan-python are ap
 
 deps-build deps-test deps-fuzz: deps-%:
 	@PYTHON=$(PYTHON) scripts/install-deps.sh $*
-deps-test deps-fuzz: | deps-build  # apt-get is not for two at a time
+deps-test deps-fuzz: | deps-build  # two apt-get at once would fail
 
 $(python): | deps-build
 	$(PYTHON) -m venv $(VENV)
@@ -53,7 +53,7 @@ $(VENV)/.build: python/requirements.txt | $(python)
 	$(pip) -r python/requirements.txt
 	@touch $@
 
-# Some Pythons have a list of their own.
+# Some Python versions have a list of their own.
 $(VENV)/.test: tests/requirements.txt $(wildcard tests/requirements-3.*.txt) $(VENV)/.build
 	version=$$($(python) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 	  list=tests/requirements-$$version.txt; test -e $$list || list=tests/requirements.txt; \
@@ -74,7 +74,7 @@ $(VENV)/.demo: $(package_files) $(VENV)/.build | deps-build
 
 # ------------------------------------------------------------------------- tests
 
-# An editable install in the environment comes before PYTHONPATH, and would be what is tested.
+# An editable install in the environment comes before PYTHONPATH, and would be tested instead.
 is_from = $(python) -c 'import sys, tidegate._core as core; \
   sys.exit("$(1)" not in core.__file__ and "not from $(1): " + core.__file__)'
 
@@ -90,7 +90,7 @@ test-servers: deps-test $(VENV)/.test $(VENV)/.package  ## the Redis tests on Re
 	$(python) scripts/test-servers.py $(SERVERS)
 
 # Integrations touch private parts of frameworks, see docs/adr/0009-frameworks-private-parts.md. Each
-# end has an environment of its own; what old releases deprecate is no fault of ours.
+# end has an environment of its own; deprecations of old releases are ignored.
 FRAMEWORKS ?= lowest newest
 frameworks: deps-build $(VENV)/.build  ## the tests of the web at the lowest and the newest FastAPI, Flask and Django
 	rm -rf build/frameworks/site
@@ -136,7 +136,7 @@ asan-python: deps-test $(VENV)/.test  ## the Python tests with an extension buil
 	  tests/property tests/concurrency tests/faults tests/redis
 
 # Pipes for eventfd, fences for membarrier, the system's clock for the counter.
-portable: deps-test $(VENV)/.test  ## the C++ tests and those of Redis without what only Linux has
+portable: deps-test $(VENV)/.test  ## the C++ tests and those of Redis without features that only Linux has
 	cmake --preset portable
 	cmake --build --preset portable
 	ctest --preset portable
@@ -154,7 +154,7 @@ fetch: deps-test $(VENV)/.build  ## build and test with every dependency built f
 	cmake --build --preset fetch
 	ctest --preset fetch
 
-# What is parsed in Python is fuzzed there, by the same libFuzzer.
+# Python parsers are fuzzed in Python, by the same libFuzzer.
 fuzz: deps-fuzz $(VENV)/.build  ## run each libFuzzer target for FUZZ_SECONDS
 	cmake --preset fuzz
 	cmake --build --preset fuzz
@@ -171,7 +171,7 @@ fuzz: deps-fuzz $(VENV)/.build  ## run each libFuzzer target for FUZZ_SECONDS
 	  build/fuzz/tests/fuzz/found/forwarded_fuzz tests/fuzz/corpus/forwarded_fuzz
 
 # Cosmic Ray's dependencies are kept from the tests, which have only pytest-cov in addition.
-mutants: deps-test $(VENV)/.test  ## change the package at MUTANTS random places of each room; 90 % have to be noticed
+mutants: deps-test $(VENV)/.test  ## change the package at MUTANTS random places of each room; tests must notice 90 %
 	rm -rf build/mutants
 	$(pip) --no-build-isolation --no-deps --target build/mutants/site .
 	$(pip) -c scripts/mutants-requirements.txt --target build/mutants/cosmic-ray cosmic-ray
@@ -183,7 +183,7 @@ chaos: deps-test $(VENV)/.test $(VENV)/.package  ## some 150 faults of servers, 
 	@mkdir -p build
 	$(python) tests/faults/chaos_campaign.py --minutes 20 --json build/chaos.json
 
-campaign: deps-test $(VENV)/.test $(VENV)/.package  ## what takes minutes: five million calls, outages of 10 s, 1,000 kills
+campaign: deps-test $(VENV)/.test $(VENV)/.package  ## slow tests: five million calls, outages of 10 s, 1,000 kills
 	TIDEGATE_LONG=1 $(python) -m pytest tests/redis/test_redis_clocks.py tests/redis/test_redis_refusals.py
 	$(python) tests/faults/crash_campaign.py --kills 1000
 
@@ -214,7 +214,7 @@ build/tidy/%.ok: % .clang-tidy $(cpp_headers) build/tidy/compile_commands.json
 
 # ------------------------------------------------------- benchmarks, docs, wheels
 
-# In an environment of its own: what the peers bring along is no business of ours.
+# In an environment of its own, to keep the peers' dependencies out of ours.
 bench: deps-test $(VENV)/.build  ## measure, in C++ and against peers from PyPI
 	cmake --preset release
 	cmake --build --preset release

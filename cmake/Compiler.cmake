@@ -1,4 +1,4 @@
-# A C++20 compiler, or what to install.
+# Requires a C++20 compiler; the error says what to install.
 include(CheckLanguage)
 set(advice "Install g++ 12 or newer, or clang 14 or newer: the package g++ of Debian and Ubuntu, gcc-c++ \
 of Fedora, g++ of Alpine, the Xcode command line tools of macOS. CXX=/PATH/TO/g++ names another one.")

@@ -1,6 +1,6 @@
-# Every dependency: what the system has first, else a pinned release that is
-# fetched and built statically. -DFETCHCONTENT_SOURCE_DIR_<NAME>=DIR builds from
-# sources that lie on disk, -DTIDEGATE_FETCH=ON ignores the system's packages.
+# Every dependency: the system's package if there is one, else a pinned release that is fetched and
+# built statically. -DFETCHCONTENT_SOURCE_DIR_<NAME>=DIR builds from sources that lie on disk,
+# -DTIDEGATE_FETCH=ON ignores the system's packages.
 include(FetchContent)
 option(TIDEGATE_FETCH "Build the dependencies instead of looking for them" OFF)
 if(POLICY CMP0135)
@@ -28,7 +28,7 @@ function(tidegate_fetched dir)
   endforeach()
 endfunction()
 
-# Says what is downloaded, and what to install where that fails: FetchContent's own error follows.
+# Says what is downloaded, and what to install if that fails: FetchContent's own error follows.
 function(tidegate_fetching library release packages)
   message(STATUS "${library}: downloading and building ${release}. Where there is no network, "
     "install ${packages}, and configure again")

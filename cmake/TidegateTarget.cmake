@@ -1,9 +1,9 @@
-# What every target of the project is compiled with.
+# The compile options of every target of the project.
 include(CheckIPOSupported)
 check_ipo_supported(RESULT TIDEGATE_IPO_SUPPORTED OUTPUT ignored LANGUAGES CXX)
 
 # Whole-program optimization is for the extension, the tests and the benchmarks.
-# An archive that is installed must also serve linkers that know nothing of it:
+# An installed archive must also work with linkers without it:
 # gcc puts both forms into one object file, other compilers cannot.
 set(TIDEGATE_IPO OFF)
 if(TIDEGATE_IPO_SUPPORTED AND CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT TIDEGATE_SANITIZE)

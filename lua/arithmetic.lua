@@ -21,11 +21,11 @@ local function after(s1, n1, s2, n2)
 end
 
 -- TOLERANCE, in nanoseconds, is how far a state may lie ahead of `now` before the clock is
--- taken to have gone back; the core defines it in front of this (kClockToleranceNs).
+-- assumed to have gone back; the core prepends its definition (kClockToleranceNs).
 
--- The life of a key whose state matters for (s, n): milliseconds, rounded up, at
--- least 1, plus the margin of the plan. Two more, since the server counts from a
--- millisecond that it rounds down and may have read before the script began.
+-- The lifetime of a key whose state matters for (s, n): milliseconds, rounded up, at least 1, plus
+-- the margin of the plan. Two more, since the server counts from a millisecond that it rounds down
+-- and may have read before the script began.
 local margin_ms = 0
 local function life(s, n)
   local ms = s * 1000 + math.ceil(n / 1000000) + 2 + margin_ms

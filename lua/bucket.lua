@@ -20,7 +20,7 @@ local function scaled(s, n, f, count, denominator, to_count, to_denominator)
   local whole = math.floor(s * count / to_count)
   local rest = (s * count - whole * to_count) * E9 + n * count + f * count / denominator
   local ns = math.floor(rest / to_count)
-  -- Less than any fraction that is there: what the division of doubles leaves.
+  -- Less than any possible fraction: a rounding error of the division.
   local parts = math.ceil((rest - ns * to_count) * to_denominator / to_count - 0.000001)
   if parts >= to_denominator then ns, parts = ns + 1, 0 end
   if parts < 0 then parts = 0 end
@@ -47,7 +47,7 @@ function bucket.read(key, a, now_s, now_n)
   local value = redis.call('GET', key)
   local s, n, f = 0, 0, 0
   local denominator, count = tonumber(ARGV[a + 3]), tonumber(ARGV[a + 8])
-  local by_count, by_denominator = count, denominator  -- those that wrote it
+  local by_count, by_denominator = count, denominator  -- of the limit that wrote the state
   if value then
     if string.byte(value) >= 48 then
       local us = tonumber(value)
@@ -66,7 +66,7 @@ function bucket.read(key, a, now_s, now_n)
   local state = {s, n, f, value and by_count or 0}
   state.count, state.denominator = by_count, by_denominator
   local depth_s, depth_n, depth_f = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
-  -- What is used, as a duration from now.
+  -- The usage, as a duration from now.
   local us, un, uf = 0, 0, 0
   if not after(now_s, now_n, s, n) and (s > 0 or n > 0) then
     us, un = sub(s, n, now_s, now_n)
@@ -138,7 +138,7 @@ function bucket.write(key, a, now_s, now_n, state, charge)
   store(key, now_s, now_n, used, tonumber(ARGV[a + 8]), tonumber(ARGV[a + 3]))
 end
 
--- Here cost * T is that of min(cost, burst), or of all the cost where the limit has an id. In the
+-- Here cost * T is for min(cost, burst), or for the whole cost if the limit has an id. Uses the
 -- numbers that wrote the state.
 function bucket.refund(key, a, now_s, now_n, state)
   local s, n, f = state[1], state[2], state[3]

@@ -1,15 +1,15 @@
--- Hits on buckets of one limit, each on its own: what most calls are, without what most
--- calls do not need. For limits and costs of whole microseconds, by the server's TIME.
+-- Hits on buckets of one limit, each decided on its own: a short script for the most frequent
+-- calls. For limits and costs of whole microseconds, by the server's TIME.
 --
 -- KEYS: one for each hit; they may repeat.
 -- ARGV[1] depth (burst * T) and [2] cost * T, microseconds; [3] milliseconds that keys
---   live on after their state has lost its meaning.
+--   are kept after their state no longer matters.
 -- Value: the theoretical arrival time, microseconds since the epoch, decimal.
 -- Reply, all integers: the instant of the call, microseconds; then for each hit 1 where
 --   it passes, else 0, and its state before, 0 where fresh. A state of -1 is one that
---   this script does not understand: then nothing was done, and bucket.lua is to be
---   asked.
--- TOLERANCE_US is kClockToleranceNs of the core, which defines it in front of this.
+--   this script does not understand: then nothing was done, and bucket.lua must be
+--   --   called.
+-- TOLERANCE_US is kClockToleranceNs; the core prepends its definition.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local depth, cost = tonumber(ARGV[1]), tonumber(ARGV[2])

@@ -1,10 +1,10 @@
--- A hit on several buckets, all or none: what lua/plan.lua does, without what most plans do
--- not need. For limits and costs of whole microseconds, by the server's TIME.
+-- A hit on several buckets, all or none: a short script in place of lua/plan.lua. For limits and
+-- costs of whole microseconds, by the server's TIME.
 --
 -- KEYS: one for each limit, all of one hash slot.
--- ARGV[1] milliseconds that keys live on after their state has lost its meaning; then for
+-- ARGV[1] milliseconds that keys are kept after their state no longer matters; then for
 --   each limit depth (burst * T) and cost * T, microseconds.
--- Value, TOLERANCE_US and reply as in lua/bucket_hits.lua, where 1 is that all limits pass.
+-- Value, TOLERANCE_US and reply as in lua/bucket_hits.lua; 1 means that all limits pass.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local margin = tonumber(ARGV[1]) + 3

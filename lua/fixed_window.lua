@@ -2,7 +2,7 @@
 --
 -- Value: the end of the window, 5 bytes of seconds and 4 of nanoseconds, then 7
 --   bytes of units used; big-endian.
--- ARGV, 5: period s, ns; months in a calendar window (0: the period is meant);
+-- ARGV, 5: period s, ns; months in a calendar window (0: the period applies);
 --   count; cost.
 -- State in the reply, 4: end s, ns, used, 0; all 0 where fresh.
 local fixed = {args = 5}

@@ -1,10 +1,10 @@
--- sliding-log and concurrency: the instants at which admitted units stop to
--- count (admission + period, admission + lease), oldest first.
+-- sliding-log and concurrency: the instants at which admitted units stop counting (admission +
+-- period, admission + lease), oldest first.
 --
--- Value: 4 bytes, how many of the entries at the front are over and done with;
+-- Value: 4 bytes, how many of the entries at the front have expired;
 --   then the entries, 5 bytes of seconds and 4 of nanoseconds each; big-endian.
 --   Entries are appended and looked up by binary search, so that a call on a
---   long log moves a few bytes; the front is cut off when it is the larger part.
+--   long log moves few bytes; the front is cut off when it is the larger part.
 -- ARGV, 6: period s, ns; count; cost; and for a release, and a refund that knows it, the
 --   instant of the admission, s, ns (else 0, 0).
 -- State in the reply, 6: newest s, ns; alive; 1 where instants had to be lowered
@@ -136,7 +136,7 @@ function log.refund(key, a, now_s, now_n, state)
   store(key, kept, now_s, now_n)
 end
 
--- Ends the leases of units admitted at the given instant, unless they ran out.
+-- Ends the leases of units admitted at the given instant, unless they have ended.
 function log.release(key, a, now_s, now_n, state)
   local es, en = add(tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]),
                      tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
@@ -144,7 +144,7 @@ function log.release(key, a, now_s, now_n, state)
   local es1, en1 = sub(es, en, 0, 1)
   local at = math.min(first_after(key, state.head, state.size, es1, en1), state.size - 1)
   local n = math.min(tonumber(ARGV[a + 3]), state.size - state.head)
-  -- Where fewer than n lie behind, the newest ones go.
+  -- If fewer than n lie behind, the newest ones are removed.
   local from = math.max(state.head, math.min(at, state.size - n))
   local front, back = '', ''
   if from > state.head then

@@ -1,6 +1,5 @@
--- Applies a plan: every limit is evaluated, and all are charged or none. The
--- build embeds this file behind arithmetic.lua and those algorithms that the
--- plan needs.
+-- Applies a plan: every limit is evaluated, and all are charged or none. The core puts
+-- arithmetic.lua and the algorithms that the plan needs before this file.
 --
 -- KEYS: one for each limit, all of one hash slot.
 -- ARGV[1] what to do: hit, peek, refund, release or charge_up_to, which charges each limit as
@@ -8,10 +7,10 @@
 -- ARGV[2], [3] the instant of the call, s and ns; both empty: the server's TIME.
 -- ARGV[4] 1 where a state that lies further ahead than the clock allows may be
 --   moved back (see cpp/include/tidegate/step.h).
--- ARGV[5] milliseconds that keys live on after their state has lost its meaning.
--- ARGV[6] one letter for each limit: s where it is in shadow, so that it refuses nothing and is
---   charged where it has room; else e. Empty: none is in shadow.
--- Then for each limit its algorithm (bucket, fixed, sliding, log) and the
+-- ARGV[5] milliseconds that keys are kept after their state no longer matters.
+-- ARGV[6] one letter for each limit: s if it is in shadow, so that it refuses nothing and is
+-- charged if it has room; else e. Empty: none is in shadow. Then for each limit its algorithm
+-- (bucket, fixed, sliding, log) and the
 --   arguments that the head of that file lists.
 -- Reply, all integers: 1 where all limits pass, else 0 (of refund and release
 --   1); the instant of the call, s, ns; then for each limit its state before the

@@ -1,5 +1,5 @@
--- What finds out whether the server serves again: a script that writes. A server that is full,
--- a replica or short of replicas still answers PING.
+-- The probe: finds out whether the server works again by a write. A server that is full, a replica
+-- or short of replicas still answers PING.
 --
 -- KEYS[1]: a key of the caller's slot that holds no limit; it expires at once.
 -- ARGV[1]: the number of this probe.

@@ -1,5 +1,5 @@
--- sliding-window: two counters; the previous window weighs by the share of it
--- that still overlaps.
+-- sliding-window: two counters; the previous window is weighted by the share of it that still
+-- overlaps.
 --
 -- Value: the end of the window after the current one, 5 bytes of seconds and 4
 --   of nanoseconds, then 4 bytes each of current and previous units; big-endian.
@@ -21,7 +21,7 @@ local function product(units, s, n)
   return top + math.floor(bottom / 65536), bottom % 65536, rest
 end
 
--- Whether a charge leaves `room` units or more for what the previous window weighs.
+-- Whether a charge leaves `room` units or more for the weight of the previous window.
 local function fits(a, now_s, now_n, state, room)
   if room < 0 then return false end
   if state.previous <= room then return true end

@@ -5,8 +5,8 @@
 #
 #   cmake --preset tsan $(scripts/debian-sources.sh build/sources)
 #
-# Prints nothing where apt-get does not have these very releases; FetchContent
-# downloads them then. Needs no root: it keeps package lists of its own.
+# Prints nothing if apt-get does not have exactly these releases; then FetchContent downloads them.
+# Needs no root: it keeps package lists of its own.
 set -euo pipefail
 
 dir=${1:?usage: debian-sources.sh DIR}
@@ -39,7 +39,7 @@ apt_options=(
   -o APT::Sandbox::User=
 )
 
-# The machine's own Debian mirror, asked for sources and nothing else.
+# The machine's own Debian mirror, used only for sources.
 list_sources() {
   mkdir -p "$dir/apt/sources" "$dir/apt/lists/partial" "$dir/apt/cache"
   local keyring=/usr/share/keyrings/debian-archive-keyring.gpg

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing for what is to be done:
+# Installs the Debian packages that a task needs and that are missing:
 #
 #   scripts/install-deps.sh build   the Python package
 #   scripts/install-deps.sh test    the tests and linters too
 #   scripts/install-deps.sh fuzz    the fuzzers
 #
-# Where there is no apt-get it names what the build looks for and installs nothing.
+# Without apt-get it lists what the build looks for and installs nothing.
 set -euo pipefail
 
 python=${PYTHON:-python3}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds a wheel with every dependency linked in, as a release does, checks that it
-# needs nothing but what every Linux has, and tries it in an empty environment.
+# Builds a wheel with every dependency linked in, as a release does, checks that it needs only
+# libraries of every Linux, and tries it in an empty environment.
 #
 #   scripts/make-wheel.sh PYTHON    PYTHON's environment holds auditwheel and the build tools
 set -euo pipefail
@@ -27,7 +27,7 @@ if [ "$(uname)" = Linux ]; then
     case $library in
       libc.so.6 | libm.so.6 | libgcc_s.so.1 | libstdc++.so.6 | libpthread.so.0 | ld-linux-*) ;;
       *)
-        # What it brings along: OpenSSL, for Redis over TLS.
+        # The wheel includes OpenSSL, for Redis over TLS.
         [ -z "$(find build/wheel-tried/unpacked -name "$library")" ] || continue
         echo "the wheel needs $library, which is not everywhere" >&2
         exit 1

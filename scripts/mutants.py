@@ -6,7 +6,7 @@ Cosmic Ray makes the mutants: it swaps operators, moves numbers by one, turns co
 empties loops and so on. In each room, places are drawn first and then one mutant of each place, so
 that an operator with ten replacements weighs no more than a number with two. A mutant is judged by
 the tests that run its statement, the quickest first and as many as fit into `--seconds`, in a copy
-of the installed package. Fails where fewer than `--least` percent are killed in a room.
+of the installed package. Fails if fewer than `--least` percent are killed in a room.
 
 Not drawn, because a test could not or should not tell them apart:
 
@@ -57,8 +57,8 @@ ROOMS = {
     ],
     "web": ["_web/*.py", "keys.py", "refusals.py", "asgi.py", "wsgi.py"],
 }
-# Run at the same time. Only the last need Redis, which is what reaches the asynchronous ways of a
-# limiter; they come last for each mutant too.
+# Run at the same time. Only the last need Redis, which reaches the asynchronous paths of a limiter;
+# they come last for each mutant too.
 TESTS = [
     ["tests/python/integrations"],
     [
@@ -173,7 +173,7 @@ def mutants_of(module: str, source: str) -> Iterator[list[Mutant]]:
 
 
 def sample_of(site: Path, room: str, size: int, seed: int) -> tuple[list[Mutant], int]:
-    """Mutants of a room, and of how many places they are."""
+    """Mutants of a room, and the number of their places."""
     package = site / "tidegate"
     modules = sorted({path for each in ROOMS[room] for path in package.glob(each)})
     places = [
@@ -250,9 +250,8 @@ class TestMap:
     def of(self, module: str, lines: range, at_import: bool, seconds: float) -> list[str]:
         """The quickest tests that run any of these lines.
 
-        Which tests need what runs in a forked process is not known, so it may be any test that
-        runs a line of the module; of what runs at import it may be any at all, though the first
-        test that imports a module may be the only one to run it.
+        For code that runs in a forked process the tests are unknown, so any test that runs a line
+        of the module is taken; for code that runs at import, any test at all.
         """
         found = set().union(*(self._tests.get((module, line), ()) for line in lines))
         if at_import or "" in found:
@@ -308,7 +307,7 @@ class Judge:
     jobs: int
 
     def survivors(self, mutants: list[Mutant]) -> list[str]:
-        """Those that no test notices, as diffs."""
+        """The mutants that no test notices, as diffs."""
         waiting: queue.Queue[Mutant] = queue.Queue()
         for mutant in mutants:
             waiting.put(mutant)
@@ -371,7 +370,7 @@ def main() -> int:
     parser.add_argument("--site", type=Path, required=True, help="where the package is installed")
     parser.add_argument("--tools", type=Path, required=True, help="where pytest-cov is installed")
     parser.add_argument("--rooms", nargs="+", default=list(ROOMS), choices=ROOMS)
-    parser.add_argument("--sample", type=int, default=40, help="how many mutants of each room")
+    parser.add_argument("--sample", type=int, default=40, help="number of mutants in each room")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--least", type=float, default=90, help="percent to be killed in each room")
     parser.add_argument("--seconds", type=float, default=30, help="of tests for one mutant")
@@ -392,7 +391,7 @@ def main() -> int:
             print(f"\nsurvives in the {room} room:\n{diff}")
         reports.append(
             f"{room}: {percent:.1f} % of {len(mutants)} mutants are killed, drawn from {places}"
-            f" places with seed {options.seed}; {options.least:g} % are expected"
+            f" places with seed {options.seed}; expected {options.least:g} %"
         )
     print("", *reports, sep="\n")
     return 0 if all_enough else 1

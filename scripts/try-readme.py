@@ -84,7 +84,7 @@ def main(wheel: str) -> None:
                 server.wait(timeout=30)
     took = time.monotonic() - began
     if answers.split() != ["200"] * 5 + ["429"] or took > MOST_SECONDS:
-        sys.exit(f"the README led to the answers {answers.split()} in {took:.0f} s")
+        sys.exit(f"following the README gave the answers {answers.split()} in {took:.0f} s")
     print(f"from an empty environment to a 429 in {took:.0f} s")
 
 

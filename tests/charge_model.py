@@ -1,4 +1,4 @@
-"""What Limiter.charge_up_to() is held to: a peek, and a hit of what that says remains."""
+"""A model of Limiter.charge_up_to(): a peek, and a hit of the remaining units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every test run."""
+"""Settings of every test run."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Decision:
 
 
 class State(abc.ABC):
-    """What is remembered of one key under one limit."""
+    """The state of one key under one limit."""
 
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
@@ -101,7 +101,8 @@ class State(abc.ABC):
 
     @abc.abstractmethod
     def recover(self, now: int) -> None:
-        """Where the clock went back, moves the state to the fullest that `now` allows."""
+        """If the clock went back, moves the state back to the most usage that is possible at
+        `now`."""
 
     def delay(self, now: int) -> int:
         """How long a caller that is let through at `now` should wait."""

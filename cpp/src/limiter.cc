@@ -86,7 +86,7 @@ Decision Uncharged(Decision decision) {
   return decision;
 }
 
-// For what one thread alone writes.
+// For counters that only one thread writes.
 TIDEGATE_INLINE void AddAlone(std::atomic<int64_t>& count, int64_t n) {
   count.store(count.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
 }
@@ -146,7 +146,7 @@ void Limiter::CountShadow(absl::Span<const Decision> outcomes) {
   }
 }
 
-// The short way of a limiter of one limit; false where it leads to no decision.
+// The fast path of a limiter of one limit; false if it leads to no decision.
 template <typename S>
 TIDEGATE_INLINE bool Limiter::HitQuickly(S& store, std::string_view key, int64_t cost,
                                          int64_t& now_ns, BucketOutcome& outcome) {
@@ -154,8 +154,8 @@ TIDEGATE_INLINE bool Limiter::HitQuickly(S& store, std::string_view key, int64_t
   const int number = OwnThreadNumber();
   if (number <= 0 || !CellCalls::IsShort(bound.limit, cost)) [[unlikely]]
     return false;
-  // In this order: while the time-stamp counter is read, which takes as long as all the
-  // rest, the processor begins nothing, but finishes what it has begun.
+  // In this order: while the time-stamp counter is read, which takes as long as all the rest, the
+  // processor begins no instruction, but finishes those under way.
   const Fingerprint print = CellCalls::FingerprintOf(store, key, bound);
   if (clock_ != nullptr) [[unlikely]]
     now_ns = AskClock();
@@ -205,8 +205,8 @@ bool Limiter::Allow(std::string_view key, int64_t cost) {
   return memory_ != nullptr ? AllowIn(*memory_, key, 1) : AllowElsewhere(key);
 }
 
-// Apart, as are HitAtLength() and AskClock(), so that the short way of a single unit in
-// the memory store has the registers to itself.
+// Separate, like HitAtLength() and AskClock(), so that the fast path of a single unit in the memory
+// store has the registers to itself.
 __attribute__((noinline)) Decision Limiter::HitElsewhere(std::string_view key) {
   return shm_ != nullptr ? HitIn(*shm_, key, 1) : HitWithoutCells(key, 1);
 }
@@ -225,7 +225,7 @@ __attribute__((noinline)) bool Limiter::AllowSeveral(std::string_view key, int64
   return shm_ != nullptr ? AllowIn(*shm_, key, cost) : HitWithoutCells(key, cost).allowed;
 }
 
-// Where there are several limits, or a store without cells.
+// For several limits, or a store without cells.
 __attribute__((noinline)) Decision Limiter::HitWithoutCells(std::string_view key, int64_t cost) {
   if (blocks_) {
     if (Decision early; HitWithoutWaiting(key, cost, &early)) return early;
@@ -436,7 +436,7 @@ void Limiter::HitMany(absl::Span<const Fingerprint> keys, bool* allowed) {
     const absl::Span<const Fingerprint> batch = keys.subspan(start, kBatch);
     // One reading for each batch, as above.
     AskMany(batch, {NowNs()}, verdicts);
-    // Each loop does one thing, so that the compiler makes it one of vectors.
+    // Each loop does one thing, so that the compiler vectorises it.
     bool all_confirmed = true;
     for (size_t i = 0; i < batch.size(); ++i) {
       all_confirmed &= verdicts[i] != Verdict::kUnconfirmed;

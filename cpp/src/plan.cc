@@ -12,7 +12,7 @@ namespace tidegate {
 
 namespace {
 
-// Of limits that count in one place, which have one id then, the first two of unlike numbers.
+// Of limits with one id, which share counts, the first two with different numbers.
 absl::Status CheckIds(absl::Span<const BoundLimit* const> limits) {
   absl::flat_hash_map<Fingerprint, const BoundLimit*> known;
   for (const BoundLimit* bound : limits) {

@@ -23,7 +23,7 @@ namespace {
 
 namespace py = pybind11;
 
-// Resolves one future; an error there is the loop's to hear of.
+// Resolves one future; an error in it is reported to the loop.
 void Resolve(const Channel::Call& call, PyObject* done, PyObject* set_result) {
   PyObject* over = PyObject_CallMethodNoArgs(call.future, done);
   if (over == Py_False) {
@@ -39,8 +39,8 @@ void Resolve(const Channel::Call& call, PyObject* done, PyObject* set_result) {
   if (PyErr_Occurred() != nullptr) PyErr_WriteUnraisable(call.future);
 }
 
-// What channels that are gone held. Its references can only be dropped with the GIL, which
-// who drops a channel may not have. Without a lock, so that no fork() leaves it held.
+// References of destroyed channels. They can only be dropped with the GIL, which a channel's
+// destructor may not hold. Without a lock, so that no fork() leaves it held.
 std::atomic<Channel::Orphans*> orphans{nullptr};
 
 void DropOrphans() {
@@ -64,7 +64,7 @@ int DropOrphansSoon(void*) {
 
 Channel::Channel() : left_(std::make_unique<Orphans>()) {}
 
-// It asks for no memory.
+// It allocates no memory.
 Channel::~Channel() {
   if (calls_.empty() && to_kick_.empty()) return;
   Orphans* const left = left_.release();
@@ -74,7 +74,7 @@ Channel::~Channel() {
   while (!orphans.compare_exchange_weak(left->next, left, std::memory_order_release,
                                         std::memory_order_relaxed)) {
   }
-  // Where the queue is full, the next channel's.
+  // If the queue is full, the next channel drops it.
   (void)UnlessEnding([] { (void)Py_AddPendingCall(DropOrphansSoon, nullptr); });
 }
 
@@ -91,7 +91,7 @@ void Channel::Push(const Call& call) {
 void Channel::Drain() {
   static PyObject* const done = PyUnicode_InternFromString("done");
   static PyObject* const set_result = PyUnicode_InternFromString("set_result");
-  // Before the calls are taken: what comes after that signals anew.
+  // Before the calls are taken: later ones signal again.
   wake_.Clear();
   {
     const std::lock_guard<std::mutex> lock(mu_);

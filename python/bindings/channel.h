@@ -1,7 +1,6 @@
-// How an event loop hears of calls that it did not wait for. The core tells of them on
-// a thread of its own, which never touches Python: it leaves what came out and makes a
-// descriptor readable, once for all that has not been fetched. The loop calls drain()
-// then, which resolves their futures.
+// Tells an event loop which of its calls are finished. The core reports them on a thread of its
+// own, which never touches Python: it queues the results and makes a descriptor readable, once for
+// all that have not been fetched. Then the loop calls drain(), which resolves their futures.
 #ifndef TIDEGATE_PYTHON_BINDINGS_CHANNEL_H_
 #define TIDEGATE_PYTHON_BINDINGS_CHANNEL_H_
 
@@ -27,14 +26,14 @@ class Channel {
     PyObject* owner;
     bool decides;
     Decision decision;
-    std::shared_ptr<const Outcomes> outcomes;  // null where they were not asked for
+    std::shared_ptr<const Outcomes> outcomes;  // null if the caller did not ask for them
   };
 
-  // What is left when a channel is gone; see its destructor.
+  // The references of a destroyed channel; see its destructor.
   struct Orphans;
 
   Channel();
-  // Without the GIL, from any thread: the main thread drops what references are left.
+  // Without the GIL, from any thread: the main thread drops the remaining references.
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -44,8 +43,8 @@ class Channel {
   void Push(const Call& call);
   // With the GIL, in the loop's thread.
   void Drain();
-  // Has Flush() called of `store`, which `owner` keeps, when the loop is done with what
-  // it is at. False with a Python error set where the loop is closed.
+  // Has Flush() of `store`, which `owner` keeps, called at the end of the loop's turn. Returns
+  // false with a Python error set if the loop is closed.
   bool KickSoon(PyObject* channel, PyObject* loop, Store* store, PyObject* owner);
   void KickAll();
 
@@ -54,7 +53,7 @@ class Channel {
   std::mutex mu_;
   std::vector<Call> calls_;
   std::vector<Call> draining_;
-  std::vector<std::pair<Store*, PyObject*>> to_kick_;  // by the loop's thread alone
+  std::vector<std::pair<Store*, PyObject*>> to_kick_;  // only used by the loop's thread
   std::unique_ptr<Orphans> left_;                      // empty; there before it is needed
 };
 

@@ -1,4 +1,4 @@
-// What each file of the module registers.
+// The registration functions of the module's files.
 #ifndef TIDEGATE_PYTHON_BINDINGS_CLASSES_H_
 #define TIDEGATE_PYTHON_BINDINGS_CLASSES_H_
 
@@ -31,7 +31,7 @@ void RegisterHeaderSend(pybind11::module_& m);
 void RegisterPeer(pybind11::module_& m);
 void RegisterRequestDecision(pybind11::module_& m);
 
-// The clock that a caller named: None, a ManualClock, a callable that returns
+// The caller's clock: None, a ManualClock, a callable that returns
 // int nanoseconds or float seconds, or an object with now_ns(). Null for None.
 std::shared_ptr<Clock> ClockFrom(const pybind11::object& clock);
 

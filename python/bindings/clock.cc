@@ -15,8 +15,8 @@ constexpr const char* kAccepted =
     "; expected None, a ManualClock, an object with now_ns(), or a callable that returns int "
     "nanoseconds or float seconds since the epoch";
 
-// Calls Python for each reading. What the callable raises comes out of the call
-// that asked for the time.
+// Calls Python for each reading. An exception of the callable is raised by the call that needed the
+// time.
 class PythonClock final : public Clock {
  public:
   explicit PythonClock(py::object read) : read_(std::move(read)) {}
@@ -27,7 +27,7 @@ class PythonClock final : public Clock {
 
   int64_t NowNs() override {
     int64_t ns = 0;
-    // A thread of the core can do without: the reading was to confirm another.
+    // A thread of the core does not need it: the reading was to confirm another.
     if (!WithGil([&] { ns = Read(); })) throw PythonRaised();
     return ns;
   }
@@ -44,9 +44,8 @@ class PythonClock final : public Clock {
     return std::clamp<int64_t>(ns, 0, kMaxInstantNs);
   }
 
-  // Rounded to the finest decimal that a double of this size tells apart, microseconds in
-  // this century: what was meant by 1767225600.1 is not the nearest double, which lies
-  // 95 ns before it.
+  // Rounded to the finest decimal that a double of this size can represent, microseconds in this
+  // century: 1767225600.1 means that decimal, not the nearest double, which lies 95 ns before it.
   static int64_t NsOf(double seconds, const py::object& now) {
     if (!std::isfinite(seconds)) Refuse(now);
     const double most = static_cast<double>(kMaxInstantNs);
@@ -65,7 +64,7 @@ class PythonClock final : public Clock {
   py::object read_;
 };
 
-// Whether `clock` is a ManualClock that is read as all are, not by a subclass's now_ns().
+// Whether `clock` is a ManualClock without a subclass's own now_ns().
 bool IsPlainManualClock(const py::object& clock) {
   constexpr const char* kName = "now_ns";
   return py::isinstance<ManualClock>(clock) &&

@@ -85,7 +85,7 @@ py::object IntFrom(PyObject* value, const char* what, const char* accepted) {
   PyObject* index = nullptr;
   if (!PyBool_Check(value) && PyIndex_Check(value) != 0) {
     index = PyNumber_Index(value);
-    // An array, say, is no int unless it is a scalar.
+    // An array, for example, is not an int unless it is a scalar.
     if (index == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) == 0) return {};
   }
   if (index == nullptr) {

@@ -1,5 +1,5 @@
-// From Python's values to the core's, with errors that say what was given and
-// what is accepted. Everything here needs the GIL.
+// From Python's values to the core's, with errors that say what was given and what is expected.
+// Everything here needs the GIL.
 #ifndef TIDEGATE_PYTHON_BINDINGS_CONVERT_H_
 #define TIDEGATE_PYTHON_BINDINGS_CONVERT_H_
 
@@ -22,8 +22,8 @@ enum class Error { kConfiguration, kArgumentType, kClosed, kStorage };
 void SetError(Error error, const std::string& message);
 [[noreturn]] void Throw(Error error, const std::string& message);
 
-// Throws unless ok: ConfigurationError for an invalid argument, StorageError for all
-// else that a store may report.
+// Throws unless ok: ConfigurationError for an invalid argument, StorageError for other errors of a
+// store.
 void ThrowUnlessOk(const absl::Status& status);
 template <typename T>
 T ValueOrThrow(absl::StatusOr<T> value) {
@@ -34,11 +34,11 @@ T ValueOrThrow(absl::StatusOr<T> value) {
 // repr(object), cut to a length that fits a message; never fails.
 std::string Shown(PyObject* object);
 
-// The bytes of a key: of str its UTF-8, of bytes themselves. Lone surrogates are
-// encoded as they stand. `view` lives as long as the object and this.
+// The bytes of a key: the UTF-8 of a str, or bytes themselves. Lone surrogates are encoded as they
+// stand. `view` lives as long as the object and this.
 class KeyView {
  public:
-  // False with the error indicator set where `key` is no key.
+  // Returns false with the error indicator set if `key` is invalid.
   bool Read(PyObject* key) {
     if (PyUnicode_Check(key) && PyUnicode_IS_COMPACT_ASCII(key)) [[likely]] {
       view_ = {static_cast<const char*>(PyUnicode_DATA(key)),
@@ -59,15 +59,15 @@ class KeyView {
   py::object encoded_;
 };
 
-// `value`, which is `what`, as an int of Python's. Null with the error indicator set where it
-// is none, or a bool.
+// `value`, named `what` in errors, as a Python int. Null with the error indicator set if it is not
+// an int, or a bool.
 py::object IntFrom(PyObject* value, const char* what, const char* accepted);
 
-// An int of nanoseconds, saturated. Throws where `ns`, which is `what`, is none.
+// An int of nanoseconds, saturated. Throws if `ns`, named `what` in errors, is not an int.
 int64_t NsFrom(const py::handle& ns, const char* what);
 
-// An int from 1 up; what does not fit 64 bits becomes the largest value, which
-// is beyond every limit. False with the error indicator set otherwise.
+// An int from 1 up; values beyond 64 bits become the largest value, which exceeds every limit.
+// Returns false with the error indicator set otherwise.
 bool ReadCost(PyObject* cost, int64_t* value);
 
 }  // namespace tidegate::python

@@ -24,7 +24,7 @@ PyNumberMethods as_number{};
 
 const Decision& Of(PyObject* self) { return reinterpret_cast<DecisionObject*>(self)->decision; }
 
-// Dead decisions wait here to be used again. Guarded by the GIL.
+// Freed decisions, to be used again. Guarded by the GIL.
 #if !defined(Py_GIL_DISABLED)
 constexpr int kMostFree = 64;
 DecisionObject* free_decisions[kMostFree];
@@ -44,9 +44,9 @@ void Dealloc(PyObject* self) {
   PyObject_Free(self);
 }
 
-// Seconds, never earlier than the nanoseconds say: who multiplies them by 1e9 again, as
-// ManualClock.advance() does, gets no less. Below 2^51 ns rounding sees to that; beyond
-// 2^53, where a double has no place for a nanosecond, they are not less themselves.
+// Seconds that are never less than the nanoseconds: multiplied by 1e9 again, as by
+// ManualClock.advance(), they give no smaller value. Below 2^51 ns rounding ensures that; beyond
+// 2^53, where a double cannot represent each nanosecond, they are rounded up.
 double Seconds(int64_t ns) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (ns == Decision::kNever) return kInfinity;
@@ -113,31 +113,31 @@ PyObject* GetPolicy(PyObject* self, void*) { return Text(Of(self).limit->name())
 PyGetSetDef getters[] = {
     {"allowed", GetAllowed, nullptr, "Whether the call may pass.", nullptr},
     {"limit", GetLimit, nullptr,
-     "Capacity of the limit that binds: the one that refused (of several the one with\n"
-     "the longest wait), else the one with the least room left.",
+     "Capacity of the limit that binds: the limit that refused with the longest wait, else the\n"
+     "limit with the least room left.",
      nullptr},
     {"remaining", GetRemaining, nullptr, "Whole units left now, from 0 up.", nullptr},
     {"retry_after", GetRetryAfter, nullptr,
      "Seconds after which the same call would pass, never early; 0.0 when allowed, inf\n"
-     "when it never can (a cost beyond the capacity).",
+     "if it never can (a cost beyond the capacity).",
      nullptr},
-    {"reset_after", GetResetAfter, nullptr, "Seconds until the limit is as if untouched.", nullptr},
+    {"reset_after", GetResetAfter, nullptr, "Seconds until the key is full again.", nullptr},
     {"delay", GetDelay, nullptr,
-     "Seconds that a leaky-bucket caller should wait before proceeding; else 0.0.", nullptr},
+     "Seconds that the caller of a leaky bucket should wait before proceeding; else 0.0.", nullptr},
     {"rule", GetRule, nullptr,
-     "Name of the limit that binds, or id of its rule; None where no rule applies.", nullptr},
+     "Name of the limit that binds, or id of its rule; None if no rule applies.", nullptr},
     {"outcomes", GetOutcomes, nullptr,
-     "The decision of each limit, where they were asked for (see Plan.hit()); else empty. Of a\n"
-     "refused plan, a limit that would have passed says so: nothing was charged. A pickled\n"
-     "decision loses them.",
+     "The decision of each limit, if the caller asked for them (see Plan.hit()); else empty. In\n"
+     "a refused plan, a limit that would have let the call pass says so, though nothing was\n"
+     "charged. A pickled decision loses them.",
      nullptr},
-    {"_owner", GetOwner, nullptr, "What keeps its limits.", nullptr},
-    {"_policy", GetPolicy, nullptr, "What header fields call the limit that binds.", nullptr},
+    {"_owner", GetOwner, nullptr, "The owner of its limits.", nullptr},
+    {"_policy", GetPolicy, nullptr, "The name of the limit that binds in header fields.", nullptr},
     {"_limit", GetBinding, nullptr, "The limit that binds.", nullptr},
     {"charged", GetCharged, nullptr,
      "The units that Limiter.charge_up_to() charged; None in decisions of other calls.", nullptr},
-    {"_index", GetIndex, nullptr, "Which limit of the plan binds, by number.", nullptr},
-    {"degraded", GetDegraded, nullptr, "Decided without the shared store.", nullptr},
+    {"_index", GetIndex, nullptr, "The index of the limit of the plan that binds.", nullptr},
+    {"degraded", GetDegraded, nullptr, "Whether it was decided without the shared store.", nullptr},
     {"_charged_in", GetChargedIn, nullptr,
      "Where the first limit of its plan was charged: store, fallback or nowhere.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
@@ -210,7 +210,7 @@ py::object Restored(const py::object& limit, bool allowed, bool degraded, uint16
   return py::reinterpret_steal<py::object>(NewDecision(d, limit.ptr()));
 }
 
-// (number): the decision of a plan as one on its limits from this number on, which says where
+// (number): the decision of a plan as one on its limits from this number on, with the places where
 // those were charged.
 PyObject* FromLimit(PyObject* self, PyObject* number) {
   const size_t first = PyLong_AsSize_t(number);
@@ -303,8 +303,8 @@ void RegisterDecision(pybind11::module_& module) {
   type.tp_flags |= Py_TPFLAGS_DISALLOW_INSTANTIATION;  // before 3.10 the lack of tp_new says it
 #endif
   type.tp_doc =
-      "What came out of a hit; true where the call may pass.\n\n"
-      "A value that never changes. Attributes are computed when they are read.";
+      "The answer to a call; truthy if the call may pass.\n\n"
+      "Immutable. Attributes are computed when they are read.";
   type.tp_getset = getters;
   type.tp_methods = methods;
   AddType(module, "Decision", type);

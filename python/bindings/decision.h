@@ -18,14 +18,13 @@ void RegisterDecision(pybind11::module_& module);
 PyObject* NewDecision(const Decision& decision, PyObject* owner,
                       const Outcomes* outcomes = nullptr);
 
-// The same, with room for a decision that the caller constructs in place at
-// `*room`, which saves a copy.
+// The same, with room for a decision that the caller constructs in place at `*room` to save a copy.
 PyObject* NewDecisionIn(PyObject* owner, Decision** room);
 
 // The decision in `object`, which must be a tidegate.Decision; else nullptr.
 const Decision* GetDecision(PyObject* object);
 
-// What keeps the limit of `decision` alive.
+// The object that keeps the limit of `decision` alive.
 pybind11::object DecisionOwner(PyObject* decision);
 
 }  // namespace tidegate::python

@@ -1,5 +1,5 @@
-// What is called with each request: methods of CPython's fast-call convention on classes of
-// pybind11 (docs/adr/0004-fast-call-methods.md), and types that are written in C.
+// For calls of each request: methods of CPython's fast-call convention on classes of pybind11
+// (docs/adr/0004-fast-call-methods.md), and types that are written in C.
 #ifndef TIDEGATE_PYTHON_BINDINGS_FAST_CALL_H_
 #define TIDEGATE_PYTHON_BINDINGS_FAST_CALL_H_
 
@@ -30,14 +30,14 @@ inline void AddType(pybind11::module_& m, const char* name, PyTypeObject& type) 
   m.add_object(name, object);
 }
 
-// A name to ask for with each request, made once and kept for good.
+// An attribute name that each request looks up, made once and kept for good.
 inline PyObject* Interned(const char* text) {
   PyObject* const name = PyUnicode_InternFromString(text);
   if (name == nullptr) throw pybind11::error_already_set();
   return name;
 }
 
-// What pybind11 holds in `self`; null where __init__ was not run.
+// The C++ object in `self`; null if __init__ was not run.
 template <typename T>
 T* HeldBy(PyObject* self) {
   // The pointer of a simple instance is inline.

@@ -11,7 +11,7 @@ namespace {
 PyMemAllocatorEx wrapped;
 const void* kept = nullptr;
 
-// Wraps whatever frees memory without the GIL: among it, an interpreter's state.
+// Wraps the function that frees memory without the GIL, such as an interpreter's state.
 void Free(void* /*context*/, void* memory) {
   if (memory != kept) wrapped.free(wrapped.ctx, memory);
 }
@@ -20,7 +20,7 @@ void Free(void* /*context*/, void* memory) {
 
 void KeepFreedInterpreter() {
   kept = PyInterpreterState_Main();
-  // Twice where the interpreter begins anew in this process.
+  // Called twice if the interpreter is initialised again in this process.
   if (wrapped.free != nullptr) return;
   PyMem_GetAllocator(PYMEM_DOMAIN_RAW, &wrapped);
   PyMemAllocatorEx wrapper = wrapped;

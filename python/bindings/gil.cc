@@ -17,16 +17,16 @@ namespace {
 
 namespace py = pybind11;
 
-// How long a hook or a password function that is running may take to return before the
-// interpreter ends all the same.
+// How long a running hook or password function may take to return before the interpreter ends
+// nevertheless.
 constexpr std::chrono::milliseconds kPatience{500};
 
 // Set for good by an atexit handler. Sequentially consistent with `entering`: either the handler
 // sees that a thread is entering, or that thread sees that the interpreter is ending.
 std::atomic<bool> ending{false};
-// Threads of the core that found the interpreter running, and use it without the GIL yet.
+// Threads of the core that found the interpreter running, and use it before they have the GIL.
 std::atomic<int> entering{0};
-// Threads of the core that have the GIL, or ask for it, or gave it up for a while.
+// Threads of the core that have the GIL, wait for it, or released it for a while.
 std::atomic<int> visiting{0};
 
 // The state of this thread while it is inside WithoutGil(), and not inside WithGil() again.
@@ -51,8 +51,7 @@ bool BeginToEnter() {
 
 void EndEntering() { entering.fetch_sub(1); }
 
-// The interpreter's handler of atexit: refuses entry to threads of the core, and waits for those
-// that have entered.
+// The atexit handler: refuses entry to threads of the core, and waits for those that have entered.
 void End() {
   ending.store(true);
   WithoutGil([] {
@@ -64,7 +63,7 @@ void End() {
   KeepFreedInterpreter();
 }
 
-// A thread of Python's that is inside WithoutGil().
+// A Python thread inside WithoutGil().
 void CallOnPythonThread(absl::FunctionRef<void()> call) {
   std::exception_ptr thrown;
   bool raised = false;
@@ -135,7 +134,7 @@ bool UnlessEnding(absl::FunctionRef<void()> call) {
 }
 
 void internal::Park() {
-  // Signals are for threads that go on.
+  // Only threads that go on must handle signals.
   sigset_t all;
   sigfillset(&all);
   (void)pthread_sigmask(SIG_SETMASK, &all, nullptr);
@@ -162,7 +161,7 @@ void internal::CallWithoutGil(absl::FunctionRef<void()> call) {
 
 void RegisterGil() {
   ending.store(false);
-  // What a child inherits of its parent's threads.
+  // Resets the state of the parent's threads in a child.
   (void)pthread_atfork(nullptr, nullptr, [] {
     entering.store(0);
     visiting.store(0);

@@ -23,29 +23,30 @@
 
 namespace tidegate::python {
 
-// Whether the interpreter is ending: from the moment that its atexit handlers come to ours, which
-// run in the reverse order of their registration.
+// Whether the interpreter is ending: true once our atexit handler has run. Handlers run in the
+// reverse order of their registration.
 bool IsEnding();
 
-// Calls `call` without the GIL, which the caller has, and returns or throws what `call` does.
-// Returns never where the interpreter has ended meanwhile, unless this is the thread that ends it.
+// Calls `call` without the GIL, which the caller has, and returns or throws what `call` does. Never
+// returns if the interpreter has ended meanwhile, unless this is the thread that ends it.
 template <typename Call>
 auto WithoutGil(Call call);
 
 // Calls `call` with the GIL, on any thread, also inside WithoutGil(). Returns false, and calls
-// nothing, where this is a thread of the core and the interpreter is ending.
-// Throws PythonRaised for an exception of Python's where the GIL is not held on return.
+// nothing, if this is a thread of the core and the interpreter is ending. Throws PythonRaised for a
+// Python exception if the GIL is not held on return.
 bool WithGil(absl::FunctionRef<void()> call);
 
-// A Python exception that no thread without the GIL can carry. Inside WithoutGil() it is set in
-// the thread's state, and WithoutGil() throws it; threads of the core drop it.
+// Stands for a Python exception, which a thread without the GIL cannot carry. Inside WithoutGil()
+// the exception is set in the thread's state, and WithoutGil() throws it; threads of the core drop
+// it.
 class PythonRaised final : public std::exception {
  public:
   const char* what() const noexcept override { return "a Python function raised an exception"; }
 };
 
 // Calls `call`, which needs no GIL, on any thread. The interpreter does not end meanwhile.
-// Returns false, and calls nothing, where it is ending already.
+// Returns false, and calls nothing, if it is ending already.
 bool UnlessEnding(absl::FunctionRef<void()> call);
 
 // Calls `call` of the C API, with the GIL. `call` may run Python code, and that may be where the
@@ -57,7 +58,7 @@ auto RunPython(Call call);
 template <typename... Arguments>
 pybind11::object CallPython(const pybind11::handle& callable, const Arguments&... arguments);
 
-// Has the module learn of the interpreter's end.
+// Registers the handler of the interpreter's end.
 void RegisterGil();
 
 // ------------------------------------------------------------- details from here on

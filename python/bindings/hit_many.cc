@@ -18,8 +18,8 @@ namespace {
 
 namespace py = pybind11;
 
-// The items of a sequence. As a tuple they are our own, which no code can change that runs
-// meanwhile: of a cost, of a clock, or of another thread where the GIL is given up.
+// The items of a sequence, as a tuple that no other code can change meanwhile: code of a cost or a
+// clock, or another thread while the GIL is released.
 class Items {
  public:
   Items(const py::object& sequence, const char* what, const char* accepted, bool as_tuple) {
@@ -35,7 +35,7 @@ class Items {
   size_t size() const { return static_cast<size_t>(PySequence_Fast_GET_SIZE(items_.ptr())); }
   PyObject* operator[](size_t i) const { return PySequence_Fast_ITEMS(items_.ptr())[i]; }
 
-  // Fetches what lies ahead: an item is an object of its own, which the cache hardly has.
+  // Prefetches the next items: each is an object of its own, which is hardly in the cache.
   void Prefetch(size_t i) const {
     constexpr size_t kAhead = 16;
     if (i + kAhead >= size()) return;
@@ -53,8 +53,8 @@ constexpr const char* kAcceptedKeys = "a list of str or bytes";
 std::vector<Fingerprint> FingerprintsOf(const Limiter& limiter, const Items& keys) {
   std::vector<Fingerprint> fingerprints;
   fingerprints.reserve(keys.size());
-  // By halves into a block, and on as a whole later: at once that would stall, as the
-  // processor has written two words and is to read one.
+  // Written by halves into a block and read as a whole later: reading at once would stall, since
+  // the processor has written two words and reads one.
   constexpr size_t kBlock = 128;
   Fingerprint block[kBlock];
   for (size_t start = 0; start < keys.size(); start += kBlock) {
@@ -94,7 +94,7 @@ std::vector<char> Allowed(Limiter& limiter, const py::object& keys, const py::ob
           "the keys are " + Shown(keys.ptr()) + "; expected " + kAcceptedKeys);
   }
   const bool by_fingerprints = costs.is_none() && limiter.TakesFingerprints();
-  // Nothing else runs while fingerprints are made, which are all that is kept of keys.
+  // No other code runs while fingerprints are made, and only these are kept of keys.
   const Items items(keys, "the keys", kAcceptedKeys, /*as_tuple=*/!by_fingerprints);
   std::vector<char> allowed(items.size());
   static_assert(sizeof(bool) == 1);

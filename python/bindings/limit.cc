@@ -141,7 +141,7 @@ Limit Make(const py::object& limit, const py::object& period, const py::object& 
   return ValueOrThrow(Limit::Create(std::move(spec)));
 }
 
-// What is called with arguments that Make() does not take.
+// Called with arguments that Make() does not take.
 std::shared_ptr<Limit> RefuseArguments(const py::args& args, const py::kwargs& options) {
   std::string given = py::repr(args).cast<std::string>();
   if (!options.empty()) given += " and " + py::repr(options).cast<std::string>();
@@ -151,19 +151,19 @@ std::shared_ptr<Limit> RefuseArguments(const py::args& args, const py::kwargs& o
             "shadow= and id=");
 }
 
-constexpr const char* kAboutLimits = R"(How much may pass, in which time, by which algorithm.
+constexpr const char* kAboutLimits = R"(How many units may pass in what time, by which algorithm.
 
 ``Limit("100/minute")``, ``Limit("10/second burst 40")``, ``Limit(100, 60.0)`` or
 ``Limit(100, "minute")``. The grammar is ``COUNT (/|per) [N] UNIT [burst COUNT]``, with units
 ns, us, ms, s, m, h, d, w, month and year. A period is given in seconds or as a timedelta.
-`burst` (token-bucket and leaky-bucket only) is `count` where it is not given. Algorithms
+`burst` (token-bucket and leaky-bucket only) defaults to `count`. Algorithms
 are token-bucket (alias gcra), leaky-bucket, fixed-window, sliding-window, sliding-log and
-concurrency. `name` is what a Decision calls it: 1 to 200 printable ASCII characters.
+concurrency. `name` is its name in a Decision: 1 to 200 printable ASCII characters.
 A limit in `shadow` is counted but not enforced: it refuses nothing, and what it would have
-refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``. `id` is what its count is
-known by instead of its text: when the number of such a limit changes, what was used stays.
+refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``. `id` identifies its usage
+instead of its text: when the number of such a limit changes, what was used stays.
 
-Immutable; equal and hashed by value. Raises ConfigurationError for what is not accepted.)";
+Immutable; equal and hashed by value. Raises ConfigurationError for invalid arguments.)";
 
 }  // namespace
 
@@ -198,7 +198,7 @@ void RegisterLimit(py::module_& m) {
             if (l.id().empty()) return py::none();
             return py::str(l.id());
           },
-          "What its count is known by, else None.")
+          "The id that identifies its usage; None if its text does.")
       .def_property_readonly("shadow", &Limit::shadow, "Whether it is counted but not enforced.")
       .def("__str__", &Limit::ToString)
       .def("__repr__",

@@ -1,10 +1,9 @@
-// tidegate._core.Limiter: what tidegate.Limiter inherits. The calls made for each
+// tidegate._core.Limiter, the base class of tidegate.Limiter. The calls made for each
 // request (hit, allow, hit_many) are CPython fast-call methods, added to the
 // pybind11 class as plain method descriptors; the rest is plain pybind11.
 //
-// The GIL is held where a call is a step in memory: it takes tens of nanoseconds,
-// and releasing it would cost as much again. Around calls that may wait for I/O
-// it is released.
+// The GIL is held during a step in memory: it takes tens of nanoseconds, and releasing the GIL
+// would cost as much again. It is released around calls that may wait for I/O.
 #include "tidegate/limiter.h"
 
 #include <pybind11/stl.h>
@@ -44,7 +43,7 @@ Limiter* LimiterOf(PyObject* self) {
 
 namespace {
 
-// As LimiterOf(), also once closed: what was taken can always be given back.
+// As LimiterOf(), also once closed: a place that was taken can always be given back.
 Limiter* LimiterToReleaseOf(PyObject* self) {
   const auto* py_limiter = HeldBy<PyLimiter>(self);
   return py_limiter != nullptr && py_limiter->limiter != nullptr ? py_limiter->limiter.get()
@@ -61,7 +60,7 @@ std::shared_ptr<Limiter> SharedLimiter(const py::object& object) {
 
 namespace {
 
-// (key, cost=1) as a fast call gives them.
+// The arguments (key, cost=1) of a fast call.
 struct KeyAndCost {
   KeyView key;
   int64_t cost = 1;
@@ -104,7 +103,7 @@ struct KeyAndCost {
   }
 };
 
-// Runs `decide` and turns what a Python clock raised into a Python error.
+// Runs `decide` and sets the exception of a Python clock as the Python error.
 template <typename Decide>
 PyObject* Guarded(Decide decide) {
   try {
@@ -125,7 +124,7 @@ PyObject* FastHit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
     Decision* room = nullptr;
     auto object = py::reinterpret_steal<py::object>(NewDecisionIn(self, &room));
     if (!object) return nullptr;
-    // Without giving up the GIL where that is not needed.
+    // Without releasing the GIL if that is not needed.
     if (limiter->blocks() && limiter->HitWithoutWaiting(call.key.view(), call.cost, room)) {
       return object.release().ptr();
     }
@@ -150,7 +149,7 @@ PyObject* FastAllow(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
   });
 }
 
-// The decision in `object`, null where that is None. Throws for anything else.
+// The decision in `object`, null if that is None. Throws for anything else.
 const Decision* HitFrom(PyObject* object) {
   if (object == Py_None) return nullptr;
   const Decision* const hit = GetDecision(object);
@@ -160,8 +159,8 @@ const Decision* HitFrom(PyObject* object) {
   return hit;
 }
 
-// (op, key, cost, hit, loop, channel): begins what an event loop must not wait for.
-// The decision or None where it takes no wait, else a future of the loop. `hit` is the
+// (op, key, cost, hit, loop, channel): begins a call for which an event loop must not wait. Returns
+// the decision or None if there is no need to wait, else a future of the loop. `hit` is the
 // decision that a refund or a release gives back, else None.
 PyObject* FastBegin(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject*) {
   return Guarded([&]() -> PyObject* {
@@ -223,10 +222,10 @@ PyObject* FastNow(PyObject* self, PyObject*) {
 PyMethodDef fast_methods[] = {
     {"hit", AsMethod(FastHit), METH_FASTCALL | METH_KEYWORDS,
      "hit($self, key, cost=1)\n--\n\n"
-     "Charges `cost` to `key` and tells whether it may pass. A refusal charges nothing."},
+     "Charges `cost` to `key` if the call may pass. A refusal charges nothing."},
     {"allow", AsMethod(FastAllow), METH_FASTCALL | METH_KEYWORDS,
      "allow($self, key, cost=1)\n--\n\n"
-     "As hit(), but returns only whether it may pass: the fastest way to ask."},
+     "As hit(), but returns only whether the call may pass: the fastest call."},
     {"_begin", AsMethod(FastBegin), METH_FASTCALL | METH_KEYWORDS,
      "_begin($self, op, key, cost, admitted, loop, channel, /)\n--\n\nBegins a call."},
     {"_now_ns", FastNow, METH_NOARGS,
@@ -283,7 +282,7 @@ std::unique_ptr<PyLimiter> Make(const std::vector<Limit>& limits,
 }  // namespace
 
 void RegisterLimiter(py::module_& m) {
-  // What Limiter._begin() begins.
+  // The operations of Limiter._begin().
   m.attr("HIT") = static_cast<int>(Op::kHit);
   m.attr("PEEK") = static_cast<int>(Op::kPeek);
   m.attr("REFUND") = static_cast<int>(Op::kRefund);
@@ -299,14 +298,15 @@ void RegisterLimiter(py::module_& m) {
            "peek(self, key, cost=1)\n--\n\n"
            "The decision that a hit of `cost` would get now, with `remaining` and `reset_after`\n"
            "as they are without it. Charges nothing.")
-      .def("charge_up_to", &ChargeUpTo, py::arg("key"), py::arg("cost"),
-           "charge_up_to(self, key, cost)\n--\n\n"
-           "Charges as much of `cost` to `key` as there is room for, and refuses nothing.\n\n"
-           "It is for what has been used already, such as the tokens of an answer beyond what was\n"
-           "charged before. The decision says how the limits stand then, and its `charged` how "
-           "many\n"
-           "units that were. Of several limits each is charged as much as it has room for itself,\n"
-           "and `charged` is the least of that. With Redis it is one round trip.")
+      .def(
+          "charge_up_to", &ChargeUpTo, py::arg("key"), py::arg("cost"),
+          "charge_up_to(self, key, cost)\n--\n\n"
+          "Charges as much of `cost` to `key` as there is room for, and refuses nothing.\n\n"
+          "It is for a cost that is known only afterwards, such as the tokens of an answer beyond\n"
+          "those charged before. The decision describes the limits after the charge, and its\n"
+          "`charged` is the number of units charged. Of several limits each is charged as much\n"
+          "as it has room for itself, and `charged` is the smallest of these charges. With Redis\n"
+          "it is one round trip.")
       .def(
           "reset",
           [](PyLimiter& self, const py::object& key) {
@@ -358,10 +358,11 @@ void RegisterLimiter(py::module_& m) {
           py::arg("key"), py::arg("cost"), py::arg("decision"))
       .def("hit_many", &PyHitMany, py::arg("keys"), py::arg("costs") = py::none(),
            "hit_many(self, keys, costs=None)\n--\n\n"
-           "Each key as by hit(), in order: which of them may pass.\n\n"
-           "A list of bool for a sequence, a NumPy array of bool (flat) for a NumPy array of\n"
-           "keys. `costs` are as many as keys, 1 each where not given. All keys and costs are\n"
-           "read before the first is charged: one that is not accepted charges nothing.")
+           "Hits each key in order; returns which of them may pass.\n\n"
+           "The result is a list of bool for a sequence, a flat NumPy array of bool for a NumPy "
+           "array\n"
+           "of keys. `costs` has one for each key, 1 each by default. All keys and costs are read\n"
+           "before the first is charged: if one is invalid, nothing is charged.")
       .def("_stats",
            [](PyLimiter& self) {
              const LimiterStats s = Checked(self).stats();
@@ -382,7 +383,7 @@ void RegisterLimiter(py::module_& m) {
   limiter.def_static(
       "_add_fast_methods",
       [](const py::type& type) {
-        // Methods that are called with anything else would read what is not there.
+        // The methods would read invalid memory if called with another class.
         if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type.ptr()),
                               reinterpret_cast<PyTypeObject*>(py::type::of<PyLimiter>().ptr()))) {
           throw py::type_error("a class that inherits Limiter is expected");

@@ -1,4 +1,4 @@
-// tidegate._core.Store, which all stores are, and MemoryStore.
+// tidegate._core.Store, the base class of all stores, and MemoryStore.
 #include "tidegate/memory_store.h"
 
 #include <memory>

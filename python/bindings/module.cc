@@ -14,7 +14,7 @@ constexpr const char* kMainOnly =
 
 }  // namespace
 
-// What pybind11 makes is not what Python calls, see below.
+// Python does not call pybind11's function directly, see below.
 // NOLINTNEXTLINE(bugprone-reserved-identifier): the name is Python's.
 #define PyInit__core TidegateInitModule
 PYBIND11_MODULE(_core, m) {
@@ -42,10 +42,9 @@ PYBIND11_MODULE(_core, m) {
 }
 #undef PyInit__core
 
-// Classes and their free lists are those of one interpreter. To ask pybind11 for them in
-// another one is to wait for ever for the lock that this very thread has. From 3.13 on this
-// is called by the main one, and the module is then made by the other.
-// NOLINTNEXTLINE(bugprone-reserved-identifier)
+// Classes and their free lists belong to one interpreter. Asking pybind11 for them in another one
+// would deadlock on a lock that this thread holds. From 3.13 on the main interpreter calls this,
+// and the other one then makes the module. NOLINTNEXTLINE(bugprone-reserved-identifier)
 extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
   if (IsMainInterpreter()) return TidegateInitModule();
   PyErr_SetString(PyExc_ImportError, kMainOnly);

@@ -1,4 +1,4 @@
-// tidegate._core.Plan: what tidegate.Plan inherits.
+// tidegate._core.Plan, the base class of tidegate.Plan.
 #include "tidegate/plan.h"
 
 #include <pybind11/stl.h>
@@ -50,7 +50,7 @@ class PyPlan {
     auto channel = channel_object.cast<std::shared_ptr<Channel>>();
     Channel& heard = *channel;
     py::object future = CallPython(loop.attr("create_future"));
-    // Given to the channel with the call. The limits live as long as the plan.
+    // Passed to the channel with the call. The limits live as long as the plan.
     PyObject* const kept = future.inc_ref().ptr();
     PyObject* const owner = self.inc_ref().ptr();
     const auto give_back = [&] {
@@ -80,12 +80,12 @@ class PyPlan {
   }
 
  private:
-  // What is charged, read before anything is.
+  // The charges, read before anything is charged.
   struct Call {
     Call(const PyPlan& plan, const py::object& key_list, const py::object& cost_list)
         : objects(Items(key_list, "keys")) {
       const size_t size = plan.plan_->size();
-      // A limiter that is closed charges nobody.
+      // A closed limiter charges nothing.
       for (const py::handle limiter : plan.owners_) {
         if (LimiterOf(limiter.ptr()) == nullptr) throw py::error_already_set();
       }

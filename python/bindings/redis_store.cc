@@ -1,5 +1,5 @@
 // tidegate._core.RedisStore. tidegate/_storage/redis_uri.py reads the URI
-// and the options, and hands over values of the right types.
+// and the options, and passes values of the right types.
 #include "tidegate/redis_store.h"
 
 #include <pybind11/pybind11.h>
@@ -28,7 +28,7 @@ OnError OnErrorFrom(const std::string& text) {
                                    "; expected fallback, open and closed");
 }
 
-// A function that may be let go of by any thread.
+// A Python function that any thread may release.
 std::shared_ptr<py::object> Keep(const py::object& function) {
   return {new py::object(function), [](py::object* object) {
             if (!WithGil([&] { *object = py::object(); })) (void)object->release();
@@ -50,7 +50,7 @@ std::function<void(Arguments...)> HookFrom(const py::object& hook, const char* n
   };
 }
 
-// What goes wrong is told by its type alone: a message might hold the secret.
+// Errors show only the type of the exception: its message might hold the secret.
 std::function<absl::StatusOr<std::string>()> SourceFrom(const py::object& source) {
   return [kept = Keep(source)] {
     absl::StatusOr<std::string> given = absl::UnavailableError("the interpreter is ending");
@@ -71,7 +71,7 @@ std::function<absl::StatusOr<std::string>()> SourceFrom(const py::object& source
   };
 }
 
-// As redis-py has it: str, int, None, lists; bytes that are no UTF-8 stay bytes.
+// As in redis-py: str, int, None, lists; bytes that are not UTF-8 stay bytes.
 struct ToObject {
   py::object operator()(std::monostate) const { return py::none(); }
   py::object operator()(int64_t number) const { return py::int_(number); }

@@ -32,7 +32,7 @@ py::list PyReplay(const std::vector<Limit>& limits, const py::list& keys, const 
       throw py::error_already_set();
     }
   }
-  // The decisions point into the limits, which a capsule keeps.
+  // The decisions point into the limits, which a capsule keeps alive.
   auto* kept = new std::vector<Limit>(limits);
   const py::capsule capsule(kept, [](void* p) { delete static_cast<std::vector<Limit>*>(p); });
   py::list result;

@@ -1,5 +1,5 @@
-// tidegate._core.ShmStore. A file may take a while to make (its memory is taken at
-// once), so the GIL is released for that alone.
+// tidegate._core.ShmStore. Making a file may take a while (its memory is allocated at once), so
+// only that releases the GIL.
 #include "tidegate/shm_store.h"
 
 #include <pybind11/stl.h>

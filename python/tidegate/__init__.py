@@ -27,7 +27,7 @@ from tidegate._limiter import Limiter
 from tidegate._replay import replay
 from tidegate._waiting.slot import Slot
 
-# What only type checkers need is not imported: `import tidegate` takes milliseconds.
+# Names that only type checkers need are not imported, so that `import tidegate` takes milliseconds.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -61,7 +61,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Not everybody needs these, and they take longer to import than all the rest.
+    # Few programs need these, and they take longer to import than everything else.
     if name == "rate_limit":
         from tidegate._integrations.decorator import rate_limit
 
@@ -80,7 +80,7 @@ def __getattr__(name: str) -> Any:
         return Stats
     message = f"module {__name__!r} has no attribute {name!r}"
     if not name.startswith("_"):
-        import difflib  # by nobody who makes no mistake
+        import difflib  # only an error message needs it
 
         near = difflib.get_close_matches(name.lower(), [each.lower() for each in __all__])
         names = [each for each in __all__ if each.lower() in near]

@@ -1,4 +1,4 @@
-"""Which channel an event loop hears on of what the core does for it."""
+"""The bridge to asyncio: a channel tells each event loop which of its calls are finished."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tidegate._core import Decision
 
     class Limiter(Protocol):
-        """What a limiter has for this module."""
+        """The methods of a limiter that this module calls."""
 
         def _begin(
             self,
@@ -49,8 +49,8 @@ __all__ = ["AsyncBridge"]
 log = logging.getLogger("tidegate")
 
 _channels: WeakKeyDictionary[asyncio.AbstractEventLoop, _core.Channel] = WeakKeyDictionary()
-# The last loop that asked, with its channel: most processes have one. Replaced as a whole, so
-# that threads may share it.
+# The last loop that made a call, with its channel: most processes have one loop. The tuple is
+# replaced as a whole, so that threads may share it.
 _NONE: tuple[Callable[[], object], _core.Channel | None] = (lambda: None, None)
 _last = _NONE
 
@@ -67,14 +67,14 @@ def _forget_all() -> None:
     _last = _NONE
 
 
-# A child of fork() has none of its parent's loops running, and must not hear for them.
+# In a child of fork() none of its parent's loops runs, and it must not read their channels.
 os.register_at_fork(after_in_child=_forget_all)
 
 
 def forget_closed() -> None:
-    """Lets go of loops that were closed with calls in flight.
+    """Releases loops that were closed with calls in flight.
 
-    Futures that such a loop never heard of keep it, and its channel keeps them.
+    Such a loop is kept by the futures that it never completed, and its channel keeps those.
     """
     global _last
     for reference in _channels.keyrefs():
@@ -87,11 +87,11 @@ def forget_closed() -> None:
 def begin(
     limiter: Limiter, op: int, key: str | bytes, cost: int, hit: Decision | None = None
 ) -> Decision | asyncio.Future[Any] | None:
-    """Begins `op` on the running loop: what it comes to, or a future of that.
+    """Begins `op` on the running loop; returns its result, or a future of it.
 
-    That is a decision, or None of what decides nothing. `hit` is the decision that a refund or a
-    release gives back. A call whose task is cancelled goes
-    on in the core, and what it comes to is dropped.
+    The result is a decision, or None for an operation that decides nothing. `hit` is the decision
+    that a refund or a release gives back. A call whose task is cancelled goes on in the core, and
+    its result is dropped.
     """
     loop = asyncio.get_running_loop()
     asked, channel = _last
@@ -123,7 +123,7 @@ _logged_at = -math.inf
 
 
 def _log_without_channel(error: OSError) -> None:
-    """Logs at most once a minute: every call of the loop comes here until it has a channel."""
+    """Logs at most once a minute, since each call of the loop leads here until it has a channel."""
     global _logged_at
     now = time.monotonic()
     if now - _logged_at >= 60:
@@ -134,7 +134,7 @@ def _log_without_channel(error: OSError) -> None:
 def _blocking(
     limiter: Limiter, op: int, key: str | bytes, cost: int, hit: Decision | None
 ) -> Callable[[], Any]:
-    """`op` as a call that waits, for a thread."""
+    """`op` as a blocking call, for a thread."""
     if op == RELEASE:
         assert hit is not None
         return functools.partial(limiter._release, key, cost, hit)
@@ -150,7 +150,7 @@ def _blocking(
 async def ask(
     limiter: Limiter, op: int, key: str | bytes, cost: int, hit: Decision | None = None
 ) -> Any:
-    """As begin(), and waits for it."""
+    """As begin(), and awaits the result."""
     answer = begin(limiter, op, key, cost, hit)
     return answer if answer is None or type(answer) is _core.Decision else await answer
 
@@ -158,7 +158,7 @@ async def ask(
 async def ask_plan(
     plan: Plan, keys: Sequence[str | bytes], costs: Sequence[int] | None, outcomes: bool
 ) -> Decision:
-    """As ask() a hit of a plan."""
+    """As ask(), for a hit of a plan."""
     loop = asyncio.get_running_loop()
     channel = _channel_of(loop)
     if channel is None:
@@ -173,7 +173,7 @@ async def ask_rules(
     attributes: dict[str, Any],
     decision: Decision | None,
 ) -> Any:
-    """As ask(), of a limiter with rules. `attributes` have the cost too."""
+    """As ask(), for a limiter with rules. `attributes` include the cost."""
     loop = asyncio.get_running_loop()
     channel = _channel_of(loop)
     if channel is None:
@@ -189,7 +189,7 @@ async def ask_rules(
 
 
 class AsyncBridge:
-    """The calls that let event loops go on while a store is asked."""
+    """The calls that keep event loops free while a store decides."""
 
     HIT, PEEK, REFUND, RELEASE, RESET = HIT, PEEK, REFUND, RELEASE, RESET
     CHARGE_UP_TO = CHARGE_UP_TO

@@ -1,4 +1,4 @@
-"""A clock that stands still until told otherwise."""
+"""A clock that stands still until it is moved."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class ManualClock(_core.ManualClock):
     """Time under the control of a test or a replay.
 
     Instants are integer nanoseconds since the epoch, clamped to [0, 2**62]. Moving the
-    clock wakes those who wait in `Limiter.acquire`. Thread-safe.
+    clock wakes callers that wait in `Limiter.acquire`. Thread-safe.
     """
 
     def __init__(self, start_ns: int = 0) -> None:
         super().__init__(start_ns)
-        # No WeakSet, which may not be added to while it is gone through.
+        # Not a WeakSet: nothing may be added to one during an iteration.
         self._rooms: set[weakref.ref[WaitingRoom]] = set()
 
     def advance(self, seconds: float) -> None:

@@ -1,8 +1,7 @@
 """The compiled core.
 
-Calls hold the GIL where a step takes tens of nanoseconds, and release it where they wait for
-Redis. Every class is safe to use from
-many threads and after `fork()`.
+Calls hold the GIL for steps of tens of nanoseconds, and release it while they wait for Redis. Every
+class is safe to use from many threads and after `fork()`.
 """
 
 from asyncio import AbstractEventLoop, Future
@@ -18,7 +17,7 @@ __version__: Final[str]
 
 # The operations of Limiter._begin().
 CLOCK_TOLERANCE_NS: Final[int]
-"""How far a state may lie ahead of the clock before the clock is taken to have gone back."""
+"""How far a state may lie ahead of the clock before the clock is assumed to have gone back."""
 HIT: Final[int]
 PEEK: Final[int]
 REFUND: Final[int]
@@ -28,9 +27,9 @@ CHARGE_UP_TO: Final[int]
 
 @final
 class Decision:
-    """What came out of a hit; true where the call may pass.
+    """The answer to a call; truthy if the call may pass.
 
-    A value that never changes. Attributes are computed when they are read.
+    Immutable. Attributes are computed when they are read.
     """
 
     @property
@@ -38,32 +37,32 @@ class Decision:
         """Whether the call may pass."""
     @property
     def limit(self) -> int:
-        """Capacity of the limit that binds: the one that refused (of several the one with
-        the longest wait), else the one with the least room left."""
+        """Capacity of the limit that binds: the limit that refused with the longest wait, else the
+        limit with the least room left."""
     @property
     def remaining(self) -> int:
         """Whole units left now, from 0 up."""
     @property
     def retry_after(self) -> float:
         """Seconds after which the same call would pass, never early; 0.0 when allowed, inf
-        when it never can (a cost beyond the capacity)."""
+        if it never can (a cost beyond the capacity)."""
     @property
     def reset_after(self) -> float:
-        """Seconds until the limit is as if untouched."""
+        """Seconds until the key is full again."""
     @property
     def delay(self) -> float:
-        """Seconds that a leaky-bucket caller should wait before proceeding; else 0.0."""
+        """Seconds that the caller of a leaky bucket should wait before proceeding; else 0.0."""
     @property
     def rule(self) -> str | None:
-        """Name of the limit that binds, or id of its rule; None where no rule applies."""
+        """Name of the limit that binds, or id of its rule; None if no rule applies."""
     @property
     def degraded(self) -> bool:
-        """Decided without the shared store."""
+        """Whether it was decided without the shared store."""
     @property
     def outcomes(self) -> tuple[Decision, ...]:
-        """The decision of each limit, where they were asked for (see Plan.hit()); else empty. Of a
-        refused plan, a limit that would have passed says so: nothing was charged. A pickled
-        decision loses them."""
+        """The decision of each limit, if the caller asked for them (see Plan.hit()); else empty. In
+        a refused plan, a limit that would have let the call pass says so, though nothing was
+        charged. A pickled decision loses them."""
     @property
     def charged(self) -> int | None:
         """The units that Limiter.charge_up_to() charged; None in decisions of other calls."""
@@ -86,19 +85,19 @@ class Decision:
     __hash__: None  # type: ignore[assignment]
 
 class Limit:
-    """How much may pass, in which time, by which algorithm.
+    """How many units may pass in what time, by which algorithm.
 
     ``Limit("100/minute")``, ``Limit("10/second burst 40")``, ``Limit(100, 60.0)`` or
     ``Limit(100, "minute")``. The grammar is ``COUNT (/|per) [N] UNIT [burst COUNT]``, with units
     ns, us, ms, s, m, h, d, w, month and year. A period is given in seconds or as a timedelta.
-    `burst` (token-bucket and leaky-bucket only) is `count` where it is not given. Algorithms
+    `burst` (token-bucket and leaky-bucket only) defaults to `count`. Algorithms
     are token-bucket (alias gcra), leaky-bucket, fixed-window, sliding-window, sliding-log and
-    concurrency. `name` is what a Decision calls it: 1 to 200 printable ASCII characters.
+    concurrency. `name` is its name in a Decision: 1 to 200 printable ASCII characters.
     A limit in `shadow` is counted but not enforced: it refuses nothing, and what it would have
-    refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``. `id` is what its count is
-    known by instead of its text: when the number of such a limit changes, what was used stays.
+    refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``. `id` identifies its usage
+    instead of its text: when the number of such a limit changes, what was used stays.
 
-    Immutable; equal and hashed by value. Raises ConfigurationError for what is not accepted.
+    Immutable; equal and hashed by value. Raises ConfigurationError for invalid arguments.
     """
 
     @overload
@@ -142,7 +141,7 @@ class Limit:
         """The most that can pass at once: `burst` of a bucket, else `count`."""
     @property
     def id(self) -> str | None:
-        """What its count is known by, else None."""
+        """The id that identifies its usage; None if its text does."""
     @property
     def shadow(self) -> bool:
         """Whether it is counted but not enforced."""
@@ -158,9 +157,9 @@ class Limit:
 class HeaderFields:
     """Templates of the rate-limit header fields; see fields_for() in _web/headers.py.
 
-    Immutable. `limiter` is the one whose clock tells the time. `rules` are limits: name,
-    capacity, and the name as it stands in the fields. `policy` is the value of
-    RateLimit-Policy, None where it and RateLimit are not sent.
+    Immutable. `limiter` is the limiter whose clock gives the time. `rules` are limits: name,
+    capacity, and the name as it stands in the fields. `policy` is the value of RateLimit-Policy,
+    None if it and RateLimit are not sent.
     """
 
     def __init__(
@@ -185,11 +184,11 @@ class HeaderSend:
 class RequestDecision:
     """A decision on one request, and the header fields of its response.
 
-    `decided_ns` is when it was made, by the limiter's clock; None for the decision's own time.
-    `extra_s` is added to the wait of a refusal. `limiter`, `limits` and `charges` are kept for
-    the subclass, that of tidegate._web.request_limiter.
+    `decided_ns` is the instant of the decision, by the limiter's clock; None for the decision's own
+    time. `extra_s` is added to the wait of a refusal. `limiter`, `limits` and `charges` are kept
+    for the subclass, that of tidegate._web.request_limiter.
 
-    The methods make the fields of a response that is sent now. Instants and spans are whole
+    The methods make the fields of a response that is sent now. Instants and durations are whole
     seconds, rounded up; an instant in the past is sent as now.
     """
 
@@ -223,21 +222,20 @@ class RequestDecision:
     ) -> Self: ...
     @property
     def wait(self) -> int | None:
-        """Whole seconds to wait after a refusal; None for others, and where no wait helps."""
+        """Whole seconds to wait after a refusal; None for other decisions, and if no wait helps."""
     def fields(self) -> list[tuple[bytes, bytes]]:
-        """The fields as ASGI wants them, with names in lower case."""
+        """The fields in the form of ASGI, with names in lower case."""
     def merged(self, headers: Iterable[tuple[bytes, bytes]], /) -> list[tuple[bytes, bytes]]:
-        """`headers` as the application gave them, and the fields that they leave open: those
-        with one value that it has not set, for what is nearer to the route is the more
-        specific, and those that are lists, which a second line extends."""
+        """`headers` of the application, and the fields that it has not set, since a value set
+        nearer to the route is more specific. Fields that are lists are added in any case."""
     def put(self, headers: list[tuple[bytes, bytes]], /) -> None:
-        """Puts the fields into `headers`, in place of those that it has.
+        """Puts the fields into `headers`, in place of existing ones.
 
-        Starlette's responses share them with their `headers`. A response that a route returns
-        time and again has those of the last request.
+        Starlette's responses share this list with their `headers`. A response that a route returns
+        repeatedly has the fields of the last request.
         """
     def text_fields(self) -> list[tuple[str, str]]:
-        """The fields as WSGI wants them, with names as they are usually written."""
+        """The fields in the form of WSGI, with names as they are usually written."""
     def merged_text(self, headers: Iterable[tuple[str, str]], /) -> list[tuple[str, str]]:
         """As merged(), for WSGI."""
 
@@ -255,14 +253,14 @@ class ManualClock:
         """Nanoseconds since the epoch."""
 
 class Store:
-    """Where limiters keep what they count. Limiters of one store and prefix share it."""
+    """The store of limiters' counts. Limiters of one store and prefix share counts."""
 
     @property
     def kind(self) -> str:
-        """What its kind is called: memory, shm or redis."""
+        """The name of its kind: memory, shm or redis."""
     @property
     def name(self) -> str:
-        """What logs and metrics call it: its kind, or where a Redis is, without secrets."""
+        """Its name in logs and metrics: its kind, or the URI of a Redis without secrets."""
     @property
     def blocks(self) -> bool:
         """Whether calls wait for something outside the process."""
@@ -270,15 +268,14 @@ class Store:
     def reads_clock(self) -> bool:
         """Whether the limiter's clock decides; else the store has one of its own."""
     def ping(self) -> str | None:
-        """One round trip to what the store waits for; None, or what is wrong."""
+        """One round trip to the server, if there is one; None, or what is wrong."""
     def _clear(self) -> None: ...
 
 class MemoryStore(Store):
     """A store in the process's own memory.
 
-    `capacity` keys (1 to 2**32) fit without loss, at 38 to 47 bytes each; of further ones
-    each takes the place of an idle key, or else of the least often charged of
-    its neighbours.
+    `capacity` keys (1 to 2**32) fit without loss, at 38 to 48 bytes each; each further key takes
+    the place of an idle key, or else of its neighbour that was charged the least often.
     """
 
     DEFAULT_CAPACITY: Final[int]
@@ -288,21 +285,21 @@ class ShmStore(Store):
     """A store that all processes of a host share: a mapped file of this user.
 
     `name` is an absolute path, or 1 to 100 of ``A-Z a-z 0-9 . _ -`` for a file under
-    /dev/shm. It is made where there is none. Raises ConfigurationError for a name or
-    capacity that is not accepted, StorageError where the file is refused or cannot be made.
+    /dev/shm. The file is made if it does not exist. Raises ConfigurationError for an invalid name
+    or capacity, StorageError if the file is refused or cannot be made.
     """
 
     DEFAULT_CAPACITY: Final[int]
     def __init__(self, name: str, capacity: int | None = None) -> None: ...
     @staticmethod
     def path_of(name: str) -> str:
-        """The path that `name` stands for."""
+        """The path of the file with this `name`."""
     @staticmethod
     def remove(name: str) -> None:
-        """Takes the name away from a file of this user, also from a damaged one."""
+        """Removes the name of a file of this user, also of a damaged one."""
     @property
     def path(self) -> str:
-        """Where the file is."""
+        """The path of the file."""
     @property
     def capacity(self) -> int:
         """Keys that fit without loss."""
@@ -312,77 +309,77 @@ class ShmStore(Store):
     def now_ns(self) -> int:
         """The time that all processes of the store agree on."""
     def counters(self) -> tuple[int, int, int]:
-        """Cells in use, idle keys reclaimed, live keys given up."""
+        """Cells in use, idle keys reclaimed, live keys evicted."""
     def census(self, busiest: int = 0) -> tuple[int, int, int, list[tuple[int, int, int]]]:
-        """Counts live, idle and claimed cells; and the `busiest` live ones, those that are
-        the furthest from being as good as new: their fingerprints (two words) and
-        nanoseconds until they are."""
+        """Counts live, idle and claimed cells, and lists the `busiest` live ones, which need the
+        longest until they are full again: their fingerprints (two words) and the nanoseconds until
+        then."""
 
 class Channel:
-    """How an event loop hears of the calls that it did not wait for."""
+    """Tells an event loop which of its calls are finished."""
 
     def __init__(self) -> None: ...
     def fileno(self) -> int:
-        """What is readable when there is something to hear."""
+        """A descriptor that is readable when calls are finished."""
     def drain(self) -> None:
-        """Resolves the futures of what is over. To be called in the loop's thread."""
+        """Resolves the futures of finished calls. Must be called in the loop's thread."""
     def _kick(self) -> None: ...
 
 class RedisStore(Store):
     """The store that a fleet shares: one round trip to one Redis for each decision.
 
     Its options are those of the URI, as tidegate._storage.redis_uri reads them. It begins to
-    connect at once; a server that cannot be reached is no error. Raises ConfigurationError for
-    an option that is not accepted. Calls release the GIL while they wait.
+    connect at once; an unreachable server is no error. Raises ConfigurationError for an invalid
+    option. Calls release the GIL while they wait.
     """
 
     def __init__(self, **options: Any) -> None: ...
     def command(self, words: Sequence[str | bytes], timeout: float = 1.0) -> Any:
-        """Any command, as str, int, None and lists. Raises StorageError for an error reply and
-        where none comes."""
+        """The reply to any command, as str, int, None and lists. Raises StorageError for an error
+        reply, and if no reply comes."""
     def _forget_refusals(self) -> None: ...
 
 class Limiter:
-    """What tidegate.Limiter inherits; see there for keys, costs and errors."""
+    """The base class of tidegate.Limiter; see there for keys, costs and errors."""
 
     def __init__(
         self, limits: Sequence[Limit], store: Store, clock: object, scope: str | bytes
     ) -> None: ...
     def hit(self, key: str | bytes, cost: int = 1) -> Decision:
-        """Charges `cost` to `key` and tells whether it may pass. A refusal charges nothing."""
+        """Charges `cost` to `key` if the call may pass. A refusal charges nothing."""
     def allow(self, key: str | bytes, cost: int = 1) -> bool:
-        """As hit(), but returns only whether it may pass: the fastest way to ask."""
+        """As hit(), but returns only whether the call may pass: the fastest call."""
     def peek(self, key: str | bytes, cost: int = 1) -> Decision:
         """The decision that a hit of `cost` would get now, with `remaining` and
         `reset_after` as they are without it. Charges nothing."""
     def charge_up_to(self, key: str | bytes, cost: int) -> Decision:
         """Charges as much of `cost` to `key` as there is room for, and refuses nothing.
 
-        It is for what has been used already, such as the tokens of an answer beyond what was
-        charged before. The decision says how the limits stand then, and its `charged` how many
-        units that were. Of several limits each is charged as much as it has room for itself,
-        and `charged` is the least of that. With Redis it is one round trip.
+        It is for a cost that is known only afterwards, such as the tokens of an answer beyond those
+        charged before. The decision describes the limits after the charge, and its `charged` is the
+        number of units charged. Of several limits each is charged as much as it has room for
+        itself, and `charged` is the smallest of these charges. With Redis it is one round trip.
         """
     def reset(self, key: str | bytes) -> None:
-        """Makes `key` as good as new."""
+        """Makes `key` as if it had never been charged."""
     def refund(self, key: str | bytes, cost: int = 1, *, decision: Decision | None = None) -> None:
         """Gives `cost` units back to `key`, never beyond what a fresh key has; with the
-        `decision` of the hit that charged them, exactly where it did."""
+        `decision` of the hit that charged them, exactly where it charged them."""
     @overload
     def hit_many(
         self, keys: Sequence[str | bytes], costs: Iterable[int] | None = None
     ) -> list[bool]: ...
     @overload
     def hit_many(self, keys: Any, costs: Any = None) -> Any:
-        """Each key as by hit(), in order: which of them may pass.
+        """Hits each key in order; returns which of them may pass.
 
-        A list of bool for a sequence, a NumPy array of bool (flat) for a NumPy array of
-        keys. `costs` are as many as keys, 1 each where not given. All keys and costs are
-        read before the first is charged: one that is not accepted charges nothing.
+        The result is a list of bool for a sequence, a flat NumPy array of bool for a NumPy array of
+        keys. `costs` has one for each key, 1 each by default. All keys and costs are read before
+        the first is charged: if one is invalid, nothing is charged.
         """
     def _peek_fallback(self, key: str | bytes) -> tuple[Limit, int]:
-        """What the fallback grants of the first limit, and nanoseconds until `key` is as if
-        untouched there."""
+        """The first limit as the fallback grants it, and the nanoseconds until `key` is full again
+        there."""
     def _check(self, key: str | bytes, cost: int) -> None: ...
     def _release(self, key: str | bytes, cost: int, decision: Decision) -> None: ...
     def _now_ns(self) -> int: ...
@@ -404,7 +401,7 @@ class Limiter:
     def _add_fast_methods(type: type[Limiter]) -> None: ...
 
 class Plan:
-    """What tidegate.Plan inherits; see there."""
+    """The base class of tidegate.Plan; see there."""
 
     def __init__(self, limiters: tuple[Limiter, ...]) -> None: ...
     def hit(
@@ -413,7 +410,7 @@ class Plan:
         costs: Sequence[int] | None = None,
         outcomes: bool = False,
     ) -> Decision:
-        """Charges every limiter its cost under its key, or none of them."""
+        """Charges each limiter its cost under its key, or none of them."""
     def _begin(
         self,
         keys: Sequence[str | bytes],
@@ -424,7 +421,7 @@ class Plan:
     ) -> Decision | Future[Decision]: ...
 
 def limit_of_rule(limit: Limit, rule: str) -> Limit:
-    """The same limit, as that of a rule: what decisions call it then."""
+    """The same limit as a rule's: decisions then name the rule."""
 
 def parse_many(text: str, *, algorithm: Algorithm = "token-bucket") -> list[Limit]:
     """Reads limits separated by ``;``, ``,`` or ``|``."""
@@ -509,16 +506,16 @@ def count_by_key(codes: Any, keys: int, marks: Any) -> tuple[Any, Any]:
     """How often each code comes, and how often with a mark (uint8) that is not 0."""
 
 def system_now_ns() -> int:
-    """The system clock as limiters read it: Unix time at the start of the process, carried
-    on by the monotonic clock. Nanoseconds."""
+    """The system clock of limiters, in nanoseconds: Unix time at the start of the process,
+    continued by the monotonic clock."""
 
 def peer_of(request: Any, /) -> str | None:
-    """The address of the connection of an ASGI request, where it is plain: in ASCII and without
-    a colon. None for all others, of which tidegate.keys.peer knows more."""
+    """The address of the connection of an ASGI request, if it is plain: in ASCII and without a
+    colon. None for all others, which tidegate.keys.peer handles."""
 
 @final
 class BoundRules:
-    """One rule set with its limits bound to a store; what its decisions keep alive."""
+    """One rule set with its limits bound to a store; its decisions keep it alive."""
 
 class RuleSet:
     """Rules, compiled: see tidegate.RuleSet."""
@@ -533,7 +530,7 @@ class RuleSet:
     def _rule_ids(self) -> list[str]: ...
 
 class RuleLimiter:
-    """What tidegate's limiter of a rule set inherits."""
+    """The base class of the limiter of a rule set."""
 
     def __init__(
         self,
@@ -546,8 +543,8 @@ class RuleLimiter:
     def check(self, *, cost: int = 1, **attributes: str | bytes | None) -> Decision:
         """Charges all limits that the rules have for a request with these attributes, or none.
 
-        Without Python between the attributes and the decision. Raises ArgumentTypeError for an
-        attribute that is no str, bytes or None, and ConfigurationError for a cost below 1.
+        No Python code runs between the attributes and the decision. Raises ArgumentTypeError for an
+        attribute other than str, bytes and None, and ConfigurationError for a cost below 1.
         """
     def peek(self, *, cost: int = 1, **attributes: str | bytes | None) -> Decision:
         """The decision that check() would get now. Charges nothing."""

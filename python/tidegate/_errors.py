@@ -19,15 +19,15 @@ __all__ = [
 
 
 class TidegateError(Exception):
-    """The base of everything that tidegate raises."""
+    """The base class of all exceptions of tidegate."""
 
 
 class ConfigurationError(TidegateError, ValueError):
-    """A value that is not accepted; the message says what was given and what is."""
+    """An invalid value; the message says what was given and what is expected."""
 
 
 class ArgumentTypeError(ConfigurationError, TypeError):
-    """A value of a type that is not accepted."""
+    """A value of the wrong type."""
 
 
 class StorageError(TidegateError, ConnectionError):
@@ -39,7 +39,7 @@ class LimiterClosedError(TidegateError, RuntimeError):
 
 
 class RateLimitExceeded(TidegateError):
-    """A call was refused where an answer cannot be returned, as on entering a slot.
+    """A call was refused where no decision can be returned, such as on entering a slot.
 
     `decision` is the refusal.
     """

@@ -1,4 +1,4 @@
-"""Limits and the grammar they are written in."""
+"""Limits and their grammar."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Limit", "LimitLike", "as_limits", "check_names", "distinct", "parse", "parse_many"]
 
-# What pickles and error messages call it.
+# The name in pickles and error messages.
 Limit.__module__ = "tidegate"
 
 
 def parse(text: str, *, algorithm: Algorithm = "token-bucket") -> Limit:
     """Reads one limit, such as ``"100/minute"`` or ``"10/second burst 40"``.
 
-    Raises ConfigurationError where `text` is no limit.
+    Raises ConfigurationError if `text` is not a limit.
     """
     if not isinstance(text, str):
         raise ArgumentTypeError(
@@ -37,16 +37,16 @@ def parse(text: str, *, algorithm: Algorithm = "token-bucket") -> Limit:
 def parse_many(text: str, *, algorithm: Algorithm = "token-bucket") -> list[Limit]:
     """Reads limits separated by ``;``, ``,`` or ``|``: ``"5/2 seconds; 100/hour"``.
 
-    Raises ConfigurationError where one of them is no limit.
+    Raises ConfigurationError if one of them is not a limit.
     """
     return _core.parse_many(text, algorithm=algorithm)
 
 
 def as_limits(limits: LimitLike, algorithm: Algorithm) -> list[Limit]:
-    """What Limiter accepts as its limits, as a list. `algorithm` is that of texts."""
+    """The limits that Limiter accepts, as a list. `algorithm` applies to texts."""
     if isinstance(limits, str):
         return parse_many(limits, algorithm=algorithm)
-    parse("1/second", algorithm=algorithm)  # one that is none is refused beside a Limit too
+    parse("1/second", algorithm=algorithm)  # an invalid one is refused also if no text uses it
     if isinstance(limits, Limit):
         return [limits]
     if isinstance(limits, (bytes, dict)) or not hasattr(limits, "__iter__"):
@@ -69,7 +69,7 @@ def as_limits(limits: LimitLike, algorithm: Algorithm) -> list[Limit]:
 
 
 def check_names(limits: Iterable[Limit]) -> None:
-    """Raises ConfigurationError where two of one name differ: decisions tell of them by it."""
+    """Raises ConfigurationError if two limits of one name differ: decisions name limits."""
     named: dict[str, Limit] = {}
     for limit in limits:
         known = named.setdefault(limit.name, limit)
@@ -87,7 +87,7 @@ def check_names(limits: Iterable[Limit]) -> None:
 def distinct(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     """`limits` without those that are equal to an earlier one, as Limiter::Create() of the core.
 
-    Of an enforced one and one in shadow the enforced one stays.
+    Of an enforced limit and an equal one in shadow the enforced one stays.
     """
     kept: dict[tuple[str, str, str | None], Limit] = {}
     for limit in limits:

@@ -43,24 +43,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Limiter"]
 
-# Longer than any wait that a timer of the platform takes.
+# Longer than any wait that a timer of the platform accepts.
 _LONGEST_SLEEP = 3600.0
-# Between two looks for a place that was given back where nobody here could be told: by another
-# limiter of the storage, in another process perhaps.
+# Seconds between two looks for a place that another limiter of the storage, perhaps in another
+# process, gave back: nothing wakes callers here then.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
 
 
 class Limiter(_core.Limiter):
     """Decides whether calls may pass.
 
-    `limit` is a text such as ``"100/minute"``, a Limit, or several of them, which are then
-    one plan: a call passes all of them or is charged by none. `algorithm` is that of texts; a
-    Limit has its own. `storage` is a URI (``memory://?capacity=1000000``), whose options may
-    also be arguments, or the `storage` of another limiter, with which it then shares what
-    equal limits and prefixes count. `clock` is None for the system's, a ManualClock, an object
-    with ``now_ns()``, or a callable that returns int nanoseconds or float seconds.
+    `limit` is a text such as ``"100/minute"``, a Limit, or several of them, which are then one
+    plan: a call passes all of them or is charged by none. `algorithm` applies to texts; a Limit has
+    its own. `storage` is a URI (``memory://?capacity=1000000``), whose options may also be
+    arguments, or the `storage` of another limiter; equal limits with equal prefixes then share
+    counts. `clock` is None for the system's, a ManualClock, an object with ``now_ns()``, or a
+    callable that returns int nanoseconds or float seconds.
 
-    With a RuleSet in the place of limits, or as `rules`, it is a RuleLimiter, which makes keys of
+    With a RuleSet in the place of limits, or as `rules`, it is a RuleLimiter, which makes keys from
     a request's attributes: see there.
 
     A key is a non-empty str or bytes, a cost an int from 1 up. Raises ConfigurationError
@@ -74,7 +74,7 @@ class Limiter(_core.Limiter):
             return _with_rules(*args, **kwargs)
         return super().__new__(cls)
 
-    # With rules __new__() makes something else; without, the limit is required.
+    # With rules __new__() returns a RuleLimiter; without them the limit is required.
     @explains_arguments("Limiter", OF_LIMITERS)
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Limiter(_core.Limiter):
             ("a load was", load),
             ("rules were", rules),
         ):
-            if given is not None:  # else __new__() made something else
+            if given is not None:  # with rules __new__() has returned a RuleLimiter
                 raise ConfigurationError(f"{name} given without rules; expected rules= too")
         limits: Any = limit
         self._limits = distinct(as_limits(limits, algorithm))
@@ -108,23 +108,23 @@ class Limiter(_core.Limiter):
         self._loops = _loops_for(self._storage)
         if clock is not None and not self._storage.reads_clock:
             raise ConfigurationError(
-                "a clock was given with a storage that goes by its server's time; expected "
+                "a clock was given with a storage that uses its server's time; expected "
                 "clock=client in the storage's URI"
             )
         self._clock = clock
         self._prefix = prefix
         self._room = WaitingRoom()
-        scope = prefix.encode("utf-8", "surrogatepass")  # any text, as keys are
+        scope = prefix.encode("utf-8", "surrogatepass")  # any text is a key
         super().__init__(list(self._limits), self._storage, clock, scope)
         self._has_leases = any(limit.algorithm == "concurrency" for limit in self._limits)
-        # Only a clock that says when it moves can be waited on without a timer, and only where
-        # nothing comes back without it.
+        # A wait without a timer needs a clock that reports its moves, and limits whose units come
+        # back only by its time.
         self._timed = self._has_leases or not isinstance(clock, ManualClock)
         if isinstance(clock, ManualClock):
             clock._wakes(self._room)
 
     def check(self, **attributes: Any) -> Decision:
-        """Raises ConfigurationError: only a limiter with rules makes keys of attributes."""
+        """Raises ConfigurationError: only a limiter with rules makes keys from attributes."""
         raise ConfigurationError(
             "check() was called on a limiter without rules; expected Limiter(rules=...), or "
             "hit(key)"
@@ -191,7 +191,7 @@ class Limiter(_core.Limiter):
             self._room.wake_first(key)
 
     async def hit_many_async(self, keys: Any, costs: Any = None) -> Any:
-        """As hit_many(), without blocking the event loop: in a thread where it may wait."""
+        """As hit_many(), without blocking the event loop: in a thread if the store may wait."""
         if self._loops is None:
             return self.hit_many(keys, costs)
         import asyncio
@@ -199,8 +199,8 @@ class Limiter(_core.Limiter):
         return await asyncio.to_thread(self.hit_many, keys, costs)
 
     def ping(self) -> None:
-        """Raises StorageError where the storage does not answer; returns where it does."""
-        self._now_ns()  # raises where it is closed
+        """Raises StorageError if the storage does not answer."""
+        self._now_ns()  # raises if the limiter is closed
         problem = self._storage.ping()
         if problem is not None:
             raise StorageError(f"the storage does not answer: {problem}")
@@ -211,10 +211,10 @@ class Limiter(_core.Limiter):
         `decision` is the one of the hit that charged them. With it the units go back exactly
         where that hit was charged: to Redis, or to the fallback that decided without Redis, or
         nowhere if the decision was refused, came from a policy (`on_error="open"`) or from
-        peek(). A sliding log or a concurrency limit forgets the very units of that hit.
+        peek(). A sliding log or a concurrency limit forgets exactly the units of that hit.
         Without it, the units that the fallback counts for `key` are given back there first, and
-        Redis is given back only the rest; without it the newest units of a log are forgotten.
-        What Redis charged is not given back while the circuit breaker is open.
+        only the rest goes to Redis; a log forgets its newest units. Nothing is given back to Redis
+        while the circuit breaker is open.
         """
         super().refund(key, cost, decision=decision)
         self._room.wake_first(key)
@@ -229,10 +229,10 @@ class Limiter(_core.Limiter):
 
         Callers of one key, threads and tasks alike, are served in the order in which they
         came. `timeout` is in seconds of the limiter's clock, None for no bound. A decision
-        that is refused is returned when the time is up, and at once where the wait would be
-        longer than the time left, even if nobody stood before it, or the cost can never pass.
+        that is refused is returned when the time is up, or at once if the wait would be longer than
+        the timeout even with no caller before it, or if the cost can never pass.
         """
-        self._check(key, cost)  # what is no key or cost joins no line
+        self._check(key, cost)  # an invalid key or cost must not join the queue
         deadline_ns = self._deadline_ns(timeout)
         woken = threading.Event()
         ticket = self._room.enter(key, cost, woken.set)
@@ -249,15 +249,15 @@ class Limiter(_core.Limiter):
     def acquired(
         self, key: Key | Callable[..., Key], cost: int = 1, timeout: float | None = 5.0
     ) -> Acquired:
-        """acquire() for ``with``, ``async with`` or as a decorator, which raises
-        RateLimitExceeded where it would return a refusal.
+        """As acquire(), for ``with``, ``async with`` or as a decorator; raises RateLimitExceeded
+        instead of returning a refusal.
 
-        For a function it decorates, `key` may be a function of its arguments.
+        `key` may be a function of the arguments of the decorated function.
         """
         return Acquired(self, key, cost, timeout)
 
     async def acquire_async(self, key: Key, cost: int = 1, timeout: float | None = 5.0) -> Decision:
-        """As acquire(), without blocking the event loop. A cancelled task leaves the line."""
+        """As acquire(), without blocking the event loop. A cancelled task leaves the queue."""
         import asyncio
         import contextlib
 
@@ -267,7 +267,7 @@ class Limiter(_core.Limiter):
         woken = asyncio.Event()
 
         def wake() -> None:
-            with contextlib.suppress(RuntimeError):  # a closed loop has nobody left to wake
+            with contextlib.suppress(RuntimeError):  # a closed loop has no task left to wake
                 loop.call_soon_threadsafe(woken.set)
 
         ticket = self._room.enter(key, cost, wake)
@@ -290,13 +290,13 @@ class Limiter(_core.Limiter):
         """A place among the calls of `key` that are in flight, for ``with`` and ``async with``.
 
         Entering waits up to `timeout` seconds, as acquire() does, and raises
-        RateLimitExceeded where no place was had. Leaving gives the place back; a holder that
-        never leaves loses it when the lease (the limit's period) runs out. Raises
-        ConfigurationError where the limiter has no concurrency limit.
+        RateLimitExceeded if it got no place. Leaving gives the place back; a holder that never
+        leaves loses it when the lease (the limit's period) ends. Raises ConfigurationError if the
+        limiter has no concurrency limit.
         """
         if not self._has_leases:
             raise ConfigurationError(
-                f"a slot was asked of {', '.join(map(str, self._limits))}; expected a limiter "
+                f"a slot was requested of {', '.join(map(str, self._limits))}; expected a limiter "
                 "with a limit of algorithm='concurrency'"
             )
         self._check(key, cost)
@@ -348,7 +348,7 @@ class Limiter(_core.Limiter):
         return self._now_ns() + round(timeout * 1e9)
 
     def _look(self, ticket: Ticket, deadline_ns: int | None) -> Decision | float:
-        """One look of somebody in the line: the answer, or how long to sleep at most."""
+        """Tries once for a caller in the queue: the decision, or how long to sleep at most."""
         key, cost = ticket.key, ticket.cost
         first = self._room.is_first(ticket)
         forecast = self.peek(key, cost)
@@ -389,7 +389,7 @@ class Limiter(_core.Limiter):
         return await hit(key, cost)
 
     async def _hit_or_leave(self, key: Key, cost: int) -> Decision:
-        """As hit_async(), but a place is not taken for a task that is cancelled meanwhile."""
+        """As hit_async(), but gives the place back if the task is cancelled meanwhile."""
         import asyncio
 
         hit = asyncio.ensure_future(self.hit_async(key, cost))
@@ -400,7 +400,7 @@ class Limiter(_core.Limiter):
             raise
 
     def _give_back(self, key: Key, cost: int, done: asyncio.Future[Decision]) -> None:
-        """Gives back what was had, in the loop's own time: nobody waits for that."""
+        """Gives back a charge without waiting for the store."""
         loops = self._loops
         if loops is None or done.cancelled() or done.exception() or not done.result().allowed:
             return
@@ -408,15 +408,15 @@ class Limiter(_core.Limiter):
         self._room.wake_first(key)
 
     def _cost_in_turn(self, ticket: Ticket) -> int:
-        """What must be there for somebody whose time is up not to take it from those who
-        came before: of what is more than can ever be there, all that can."""
+        """The units that must be left for a caller whose time is up not to take them from earlier
+        callers; at most the capacity."""
         capacity = min(limit.capacity for limit in self._limits)
         return min(self._room.cost_ahead(ticket) + ticket.cost, capacity)
 
     def _sleep(self, forecast: Decision, deadline_ns: int | None, first: Ticket | None) -> float:
-        """Seconds until the next look, 0.0 where there is no use in waiting any longer.
+        """Seconds until the next try, 0.0 if waiting longer is of no use.
 
-        `first` is the ticket of the one who looks, where that is the first of its line.
+        `first` is the ticket of the caller if it is the first of its queue.
         """
         wait = forecast.retry_after
         left = math.inf if deadline_ns is None else (deadline_ns - self._now_ns()) / 1e9
@@ -430,7 +430,7 @@ class Limiter(_core.Limiter):
 
 
 def _with_rules(*limits: Any, **kwargs: Any) -> RuleLimiter:
-    """What Limiter(rules=...) and Limiter(rule_set) make."""
+    """The result of Limiter(rules=...) and Limiter(rule_set)."""
     from tidegate._rule_limiter import limiter_for
 
     limits = (*limits, *([kwargs.pop("limit")] if "limit" in kwargs else []))
@@ -442,12 +442,12 @@ def _with_rules(*limits: Any, **kwargs: Any) -> RuleLimiter:
     return limiter_for(rules, **kwargs)
 
 
-# Inherited, they would take a detour with each call.
+# Inherited methods would be slower with each call (ADR 4).
 Limiter._add_fast_methods(Limiter)
 
 
 def _loops_for(storage: _core.Store) -> type[AsyncBridge] | None:
-    """What lets event loops go on while `storage` is asked; None where it never waits."""
+    """The bridge that keeps event loops free while `storage` decides; None if it never waits."""
     if not storage.blocks:
         return None
     from tidegate._asyncio import AsyncBridge

@@ -1,4 +1,4 @@
-"""The counters of limiters and their stores, as metrics are made of them."""
+"""Counters of limiters and their stores, as metrics for monitoring systems."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ __all__ = [
 AnyLimiter = Union[Limiter, RuleLimiter]
 _LIMITERS = (Limiter, RuleLimiter)
 
-# The bounds of histograms: from what a decision in memory takes to beyond the deadline of
-# any store.
+# The bounds of histograms: from the time of a decision in memory to beyond the deadline of any
+# store.
 DECISION_SECONDS = [
     *(1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4),
     *(1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25),
@@ -36,7 +36,7 @@ DECISION_SECONDS = [
 
 
 class LimiterReading(NamedTuple):
-    """What the limiters of one name have decided."""
+    """The decisions of all limiters of one name."""
 
     name: str
     allowed: int
@@ -44,11 +44,11 @@ class LimiterReading(NamedTuple):
     refused: dict[str, int]
     """Refusals by the name of the limit, or the id of the rule, that refused."""
     refused_in_shadow: dict[str, int]
-    """What limits and rules in shadow would have refused, likewise."""
+    """Calls that limits and rules in shadow would have refused, by the same names."""
 
 
 class StoreReading(NamedTuple):
-    """What one store tells. Of several of a kind the names are numbered."""
+    """The counters of one store. The names of several stores of a kind are numbered."""
 
     name: str
     stats: Stats
@@ -60,10 +60,10 @@ class Readings(NamedTuple):
 
 
 class Sources:
-    """The limiters that are read: those given with their names, else all that guard requests.
+    """The limiters that are read: the given ones by name, else all that guard requests.
 
-    What is given is a Limiter, also one with rules, or has one as its `limiter`, as middleware
-    and dependencies do. Raises ConfigurationError for anything else. Thread-safe.
+    Each is a Limiter or RuleLimiter, or has one as its `limiter`, as middleware and dependencies
+    do. Raises ConfigurationError for anything else. Thread-safe.
     """
 
     def __init__(self, limiters: Mapping[str, Any] | None = None) -> None:
@@ -88,7 +88,7 @@ class Sources:
             self._names[limiter] = name
 
     def name_of(self, limiter: AnyLimiter) -> str | None:
-        """The name it goes by; None where it is not read."""
+        """The name of the limiter; None if it is not read."""
         return limiter._prefix if self._names is None else self._names.get(limiter)
 
     def read(self) -> Readings:
@@ -118,13 +118,13 @@ class Sources:
         return Readings(list(limiters.values()), list(stores.values()))
 
 
-# Rules beyond these share one label, so that a large set does not make as many time series.
+# Further rules share one label, so that a large set does not make as many time series.
 _MOST_RULES = 200
 _OTHER_RULES = "other"
 
 
 def _by_rule(limiter: AnyLimiter) -> Iterator[tuple[str, int, int]]:
-    """For each limit or rule its name, its refusals, and those in shadow."""
+    """For each limit or rule its name, its refusals, and its refusals in shadow."""
     if isinstance(limiter, Limiter):
         names = [limit.name for limit in limiter.limits]
         return zip(names, limiter._refused(), limiter._refused_in_shadow())
@@ -153,7 +153,7 @@ Sample = tuple[tuple[str, ...], int]
 
 
 class Metric(NamedTuple):
-    """One metric: what it is called after ``tidegate_`` and ``tidegate.``, and its samples."""
+    """One metric: its name after ``tidegate_`` and ``tidegate.``, and its samples."""
 
     name: str
     dotted: str
@@ -199,7 +199,7 @@ METRICS = (
         "decisions",
         "{decision}",
         True,
-        "Decisions, by what came out.",
+        "Decisions, by outcome.",
         ("limiter", "outcome"),
         _decisions,
     ),
@@ -217,7 +217,7 @@ METRICS = (
         "refused_in_shadow",
         "{decision}",
         True,
-        "What limits in shadow would have refused.",
+        "Calls that limits in shadow would have refused.",
         ("limiter", "rule"),
         _refused_in_shadow,
     ),
@@ -239,7 +239,7 @@ METRICS = (
         "script_errors",
         "store.script_errors",
         "{call}",
-        "Keys that hold something else, and mistakes in tidegate's scripts: report those.",
+        "Keys that another program wrote, and defects of tidegate's scripts: report those.",
         "script_errors",
     ),
     _of_store(
@@ -283,7 +283,7 @@ METRICS = (
         "evictions_live",
         "store.evictions_live",
         "{key}",
-        "Live keys given up, since the capacity is too small: their counts began anew.",
+        "Live keys evicted, since the capacity is too small: their counts restarted.",
         "evicted_live",
     ),
 )

@@ -1,4 +1,4 @@
-"""What one request must pass where it is charged under several keys."""
+"""A plan of several limiters, for requests that are charged under several keys."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ class Plan(_core.Plan):
         plan = Plan([requests, tokens])
         decision = plan.hit([user, tenant], costs=[1, 1500])
 
-    All pass or none is charged. The limiters share one storage and one clock. With Redis it
-    is one command in one round trip; in a cluster, where keys lie in several slots, it is
-    one for each limit, sent together, and what passed is given back before the call
-    returns where another did not. A limit that meets one key twice is charged both costs.
-
-    Raises ConfigurationError for limiters of different storages or clocks. Thread-safe, and
+    A request passes all of them, or none is charged. The limiters share one storage and one clock.
+    With Redis a hit is one command in one round trip. In a cluster, where keys lie in several
+    slots, it is one command for each limit, all sent together; if one refuses, what the others
+    charged is given back before the call returns. A limit that gets one key twice is charged both
+    costs. Raises ConfigurationError for limiters of different storages or clocks. Thread-safe, and
     safe to use after `fork()`.
     """
 
@@ -67,14 +66,14 @@ class Plan(_core.Plan):
         costs: Sequence[int] | None = None,
         outcomes: bool = False,
     ) -> Decision:
-        """Charges every limiter its cost under its key, or none of them.
+        """Charges each limiter its cost under its key, or none of them.
 
         `keys` and `costs` are lists with one for each limiter; without `costs` each is 1. The
-        decision is that of the limit that binds, see binding(). A request that passes counts
-        as allowed for all limiters, one that is refused counts as denied for the one that
-        refused. With `outcomes`, the decision's ``outcomes`` are the decisions of all limits, in
-        the order of the limiters and of their limits. Raises ConfigurationError for anything
-        else, before anything is charged.
+        decision is that of the limit that binds, see binding(). An allowed request counts as
+        allowed for all limiters, a refused one as denied for the limiter that refused. With
+        `outcomes`, the decision's ``outcomes`` are the decisions of all limits, in the order of the
+        limiters and of their limits. Raises ConfigurationError for invalid arguments, before
+        anything is charged.
         """
         return super().hit(keys, costs, outcomes)
 
@@ -100,9 +99,9 @@ class Plan(_core.Plan):
     ) -> None:
         """Gives back what hit() with the same arguments charged.
 
-        With the `decision` of that hit, each limiter gives back exactly where it was charged:
-        see Limiter.refund(). In a cluster that was down in part some limits of a plan may have
-        been charged in Redis and others in the fallback.
+        With the `decision` of that hit, each limiter's units go back exactly where they were
+        charged: see Limiter.refund(). In a cluster that was down in part some limits of a plan may
+        have been charged in Redis and others in the fallback.
         """
         for limiter, key, cost, part in self._each(keys, costs, decision):
             limiter.refund(key, cost, decision=part)
@@ -119,9 +118,9 @@ class Plan(_core.Plan):
             await limiter.refund_async(key, cost, decision=part)
 
     def binding(self, decision: Decision) -> int:
-        """Which of its limiters, by number, has the limit that binds in a decision of it.
+        """The index of the limiter whose limit binds in `decision`.
 
-        Raises ConfigurationError for what is no decision of this plan.
+        Raises ConfigurationError if `decision` is not one of this plan.
         """
         _check_decision(decision)
         index = decision._index
@@ -137,7 +136,7 @@ class Plan(_core.Plan):
     def _each(
         self, keys: Sequence[Key], costs: Sequence[int] | None, decision: Decision | None
     ) -> list[tuple[Limiter, Key, int, Decision | None]]:
-        """Each limiter with its key and cost, and the decision as one on its limits alone."""
+        """Each limiter with its key and cost, and its part of the decision."""
         if decision is not None:
             _check_decision(decision)
         costs = [1] * len(self._limiters) if costs is None else costs

@@ -1,4 +1,4 @@
-"""What would these limits have said to these requests?"""
+"""Replay: how limits would have decided past requests."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def replay(
     *,
     algorithm: Algorithm = "token-bucket",
 ) -> list[_core.Decision]:
-    """Takes requests in the order of their times through the steps that the stores take.
+    """Decides requests in the order of their times, by the same steps as the stores.
 
-    `keys`, `times_ns` and `costs` (1 each where it is not given) are of one length; so is the
-    list of decisions that is returned, in the order in which the requests were given. A time is
-    an int, in nanoseconds since the epoch, or a datetime with a time zone. Requests of one time
-    stay in the order given. The state is exact and unbounded. Warns where the times look like
-    seconds, milliseconds or microseconds. Raises ConfigurationError for lengths that differ, keys,
-    costs and times that are none, and limits that cannot be read. Pure.
+    `keys`, `times_ns` and `costs` (1 each by default) have one length; so has the returned list of
+    decisions, in the order in which the requests were given. A time is an int, in nanoseconds since
+    the epoch, or a datetime with a time zone. Requests of one time stay in the order given. The
+    state is exact and unbounded. Warns if the times look like seconds, milliseconds or
+    microseconds. Raises ConfigurationError for lengths that differ, and for invalid keys, costs,
+    times and limits. Pure.
     """
     limits = as_limits(limit, algorithm)
     all_keys = _listed("keys", keys, "str or bytes")
@@ -88,18 +88,18 @@ def instant_ns(instant: datetime) -> int:
 
 
 def _order_of(times: list[Any]) -> list[int] | None:
-    """The order in which to take them, where it is not that in which they stand."""
+    """The order by time; None if the requests are already in it."""
     try:
         clamped = [min(max(time, 0), LAST_NS) for time in times]
     except TypeError:
-        return None  # what is no time at all, the core says
+        return None  # the core reports invalid times
     if all(earlier <= later for earlier, later in zip(clamped, clamped[1:])):
         return None
     return sorted(range(len(times)), key=clamped.__getitem__)
 
 
 def suspect(first: int, last: int, in_part: bool, *, stacklevel: int) -> None:
-    """Warns of instants of the present in a unit that is not nanoseconds.
+    """Warns if the times look like instants of the present in a unit other than nanoseconds.
 
     `in_part`: whether one of them is no whole number of milliseconds, if it is nanoseconds.
     """
@@ -108,7 +108,7 @@ def suspect(first: int, last: int, in_part: bool, *, stacklevel: int) -> None:
         if in_present and in_part:
             warnings.warn(
                 f"the times are {first} to {last}, which look like {unit} since the epoch; "
-                f"expected are nanoseconds (times {10**9 // scale}), or datetimes",
+                f"expected nanoseconds (times {10**9 // scale}), or datetimes",
                 stacklevel=stacklevel,
             )
 

@@ -12,22 +12,23 @@ class Stats(NamedTuple):
     and `denied_in_shadow` are the store's, of all limiters that share it."""
 
     allowed: int
-    """Calls that this limiter let through, those that were given back included."""
+    """Calls that this limiter let through, including those that were refunded."""
     denied: int
-    """Calls that it refused. To look, as peek() does, counts as neither."""
+    """Calls that it refused. A peek() counts as neither."""
     degraded: int
     """Decisions made without the shared store."""
     errors: int
     """Calls that the shared store did not answer, or refused."""
     keys: int
-    """Keys that the store holds for each of its limits, idle ones included; where that is a
-    Redis, those of its fallback, as the next two."""
+    """Keys that the store holds for each of its limits, idle ones included. For Redis, this and the
+    next two are those of its fallback."""
     evictions: int
     """Idle keys whose place was taken: nothing was lost."""
     evicted_live: int
-    """Live keys whose place was taken: their counts began anew."""
+    """Live keys whose place was taken: their counts restarted."""
     script_errors: int = 0
-    """Keys that hold something else, and mistakes in tidegate's scripts: counted apart."""
+    """Calls on keys that another program wrote, and defects of tidegate's scripts; not in
+    `errors`."""
     denied_locally: int = 0
     """Refusals repeated from the deny cache, without asking the shared store."""
     breaker_opened: int = 0
@@ -35,4 +36,4 @@ class Stats(NamedTuple):
     breaker_open: bool = False
     """Whether it is open now."""
     denied_in_shadow: int = 0
-    """Calls that this limiter's limits in shadow would have refused, each counted for each."""
+    """Calls that limits in shadow would have refused, counted once for each such limit."""

@@ -65,26 +65,24 @@ watch_signatures()
 class RateLimit:
     """A dependency that refuses with 429 above `limit`; its value is the Decision.
 
-    The arguments are those of tidegate.rate_limit, but for `cost_after`. It may stand on
-    routes, routers and the application. Each object counts for itself, for all routes that
-    it stands on; those with one `scope` and equal limits count together. Where several
-    stand on one route and a later one refuses, the earlier ones are given back what they
-    charged.
+    The arguments are those of tidegate.rate_limit, except `cost_after`. It may stand on routes,
+    routers and the application. Each object has counts of its own, for all routes that it stands
+    on; objects with the same `scope` and equal limits share them. If several stand on one route and
+    a later one refuses, the earlier ones give back what they charged.
 
-    All responses carry the fields of the limits: those that are made from what the route
-    returns, responses that it returns, and what handlers answer to exceptions of the route
-    and of dependencies that come after this one. `on_refused` is a function of request and
-    decision that returns the exception to raise instead. Raises ConfigurationError at
-    construction.
+    All responses carry the fields of the limits, whether the route returns a value or a response,
+    or a handler answers an exception of the route or of a later dependency. `on_refused` is a
+    function of request and decision that returns the exception to raise instead. Raises
+    ConfigurationError at construction.
 
-    A WebSocket is one request, a GET, charged when it connects. It is refused by a 429 where
-    the server can send one, else by closing it with code 1013. Functions of the request are
-    given the WebSocket.
+    A WebSocket is one request, a GET, charged when it connects. It is refused by a 429 if the
+    server can send one, else by closing it with code 1013. Functions of the request get the
+    WebSocket.
     """
 
-    # What _integrations/fastapi_openapi.py knows it by.
+    # _integrations/fastapi_openapi.py recognises the dependency by this.
     __tidegate_rate_limit__: Any = None
-    # Whether the limits of routes take its place.
+    # Whether a route's own limit replaces it.
     is_default = False
 
     @_OPTIONS.shown
@@ -96,7 +94,7 @@ class RateLimit:
         given, storage_options = _OPTIONS.read(options)
         check_limit(limit, "RateLimit")
         check_scope(given.scope)
-        # The last of those that it was called for, whose function tells the fields.
+        # The dependency that was called last for the request, whose function adds the fields.
         self._route: Callable[[], Any] = lambda: None
         store = shared_store(given.storage, storage_options)
 
@@ -126,8 +124,8 @@ class RateLimit:
         """Its limiter; None where a function chooses the limit."""
         return self._request_limiter.limiter
 
-    # No generator: FastAPI enters and leaves one at four times the cost of a call. Not async, so
-    # that what is called otherwise than by FastAPI says so at once.
+    # Not a generator, which costs FastAPI four times a call. Not async, so that a call by anything
+    # but FastAPI raises at once.
     def __call__(
         self,
         request: HTTPConnection,
@@ -143,14 +141,14 @@ class RateLimit:
 
     @property
     def dependency(self) -> Any:
-        """Only that of Depends() is asked for."""
+        """Raises: only Depends() has this attribute."""
         raise ConfigurationError(
             f"{type(self).__name__}(...) was given as a dependency itself; expected "
             f"Depends({type(self).__name__}(...))"
         )
 
     def _chosen(self, scope: Any) -> RequestLimiter | None:
-        """What limits requests of the route; None where nothing does."""
+        """The dependency that limits requests of the route; None if none does."""
         return None if getattr(scope.get("endpoint"), EXEMPT, False) else self._request_limiter
 
     async def _charge(self, request: HTTPConnection, response: Response) -> Decision | None:
@@ -198,15 +196,15 @@ RateLimit.__call__.__annotations__.update(request=HTTPConnection, response=Respo
 
 
 class DefaultRateLimit(RateLimit):
-    """A limit for all routes that have none of their own, each of which counts for itself.
+    """A limit for all routes without a limit of their own; each route has its own counts.
 
         app = FastAPI(dependencies=[Depends(DefaultRateLimit("60/minute"))])
 
     It takes the arguments of RateLimit, and stands on the application. It does not apply to routes
     under @rate_limit, to those with a RateLimit of their own or of one of their routers, and to
-    those under @exempt; where their own limit is for some `methods`, it does to the others. A
-    RateLimit that stands on the application too is for all routes beside it.
-    With a `scope`, all routes count together.
+    those under @exempt. If their own limit is for some `methods`, it applies to the others. A
+    RateLimit on the application applies to all routes as well. With a `scope`, all routes count
+    together.
     """
 
     is_default = True

@@ -1,4 +1,4 @@
-"""Transports of httpx that call others within their limits.
+"""Transports of httpx that call APIs within their limits.
 
 partner = tidegate.Limiter("50/second")
 client = httpx.Client(transport=RateLimitTransport(limiter=partner))
@@ -27,18 +27,18 @@ __all__ = ["AsyncRateLimitTransport", "RateLimitTransport"]
 class RateLimitTransport(httpx.BaseTransport):
     """Sends requests through `transport`, within a limit, and again after a 429.
 
-    Each request waits for its turn by `limiter` (tidegate.Limiter), up to `timeout` seconds, and
-    raises RateLimitExceeded where that does not come: nothing was sent then. It is charged for
-    `key`, which may be a function of the request, by default the host.
+    Each request waits for its turn at `limiter` (tidegate.Limiter), up to `timeout` seconds, and
+    raises RateLimitExceeded if that does not come; then nothing was sent. It is charged to `key`,
+    which may be a function of the request, by default the host.
 
-    A response of status 429 is asked for again up to `retries` times (3), after the wait that its
-    Retry-After tells, or else its RateLimit fields; where it tells none, after `backoff` seconds
-    (1), twice as many each time, or never where that is None. Up to `jitter` seconds (0.25) are
-    added. Where more than `max_wait` seconds (60) are asked for, and where the body of the request
-    is a stream that can be read only once, the caller gets the 429.
+    After a response of status 429 the request is sent again up to `retries` times (3), after the
+    wait in its Retry-After, or else in its RateLimit fields. If it states none, the wait is
+    `backoff` seconds (1), doubled each time; with None the request is not sent again. Up to
+    `jitter` seconds (0.25) are added. If the wait is longer than `max_wait` seconds (60), or the
+    body of the request is a stream that can be read only once, the caller gets the 429.
 
-    `transport` is httpx.HTTPTransport() by default: proxies, certificates and connections are
-    its options. Raises ConfigurationError at construction for what is not accepted.
+    `transport` is httpx.HTTPTransport() by default: proxies, certificates and connections are its
+    options. Raises ConfigurationError at construction for invalid arguments.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class RateLimitTransport(httpx.BaseTransport):
             attempt += 1
 
     def close(self) -> None:
-        """Closes the transport beneath."""
+        """Closes the wrapped transport."""
         self._transport.close()
 
 
@@ -93,7 +93,7 @@ class AsyncRateLimitTransport(httpx.AsyncBaseTransport):
             attempt += 1
 
     async def aclose(self) -> None:
-        """Closes the transport beneath."""
+        """Closes the wrapped transport."""
         await self._transport.aclose()
 
 

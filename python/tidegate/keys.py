@@ -1,4 +1,4 @@
-"""Who a request is charged to: key functions for the middleware and the decorators.
+"""Key functions for the middleware and the decorators: which client a request is charged to.
 
 ::
 
@@ -7,9 +7,9 @@
     keys.first_of(keys.api_key(known=accounts), keys.user(), keys.client_ip())
 
 Each function here returns a key function, which takes a request and returns a key, or None
-where the request has none. A request is an ASGI scope, a WSGI environ, or a request object
-of Starlette, FastAPI, Flask, Django, Litestar or Quart. Key functions never raise for what a
-request holds, and are thread-safe.
+if the request has none. A request is an ASGI scope, a WSGI environ, or a request object
+of Starlette, FastAPI, Flask, Django, Litestar or Quart. Key functions never raise, whatever a
+request contains, and are thread-safe.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ Known = Union[Container[str], Callable[[str], Any]]
 # The longest text of an address, with brackets and a port.
 _LONGEST_NODE = 64
 
-# What waitress calls clients of a Unix socket.
+# The address that waitress reports for clients of a Unix socket.
 _OF_WAITRESS = "localhost"
 
-# No credential is longer; hashing or verifying more would be work done for strangers.
+# No credential is longer. Strangers must not make us hash or verify more.
 _LONGEST_CREDENTIAL = 8192
 
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -76,21 +76,21 @@ def client_ip(
     """The client's address, read from a forwarding header as far as proxies are trusted.
 
     `trusted_proxies` are addresses and networks (``"10.0.0.0/8"``), and ``"unix"`` for
-    connections that have no address. Starting from the connection's own address, as long as
-    an address is a trusted proxy's, the one that it forwarded for is looked at, from the
-    right of the header to the left; the first that is not trusted is the client's. `hops` is
-    how many of them are believed at most. Where the addresses of the proxies are not known, and
-    nobody else can connect, ``trusted_proxies=["0.0.0.0/0", "::/0", "unix"]`` says so, and `hops`
-    is the number of proxies: the address that the outermost of them saw is taken. Without
-    `trusted_proxies` no header is read, and `hops` is refused: anybody could send the header.
+    connections that have no address. The header is read from right to left, starting with the
+    connection's own address: as long as an address is a trusted proxy's, the next entry is read;
+    the first address that is not trusted is the client's. At most `hops` entries are believed. If
+    the addresses of the proxies are not known, and nobody else can connect, pass
+    ``trusted_proxies=["0.0.0.0/0", "::/0", "unix"]`` and the number of proxies as `hops`: the
+    result is the address that the outermost proxy saw. Without `trusted_proxies` no header is read,
+    and `hops` is refused: anybody could send the header.
 
-    `header` is the one that the proxies write: a list of addresses as in X-Forwarded-For, or
-    ``"forwarded"`` of RFC 7239. Only one is read, for a proxy passes on the other as a stranger
-    sent it. Where the next entry is missing, malformed, unknown or obfuscated, the address of
-    the proxy that wrote it is taken. IPv6 addresses count by their network of `ipv6_prefix`
-    bits, which is what one customer has; IPv4-mapped ones as IPv4.
+    `header` is the header that the proxies write: a list of addresses as in X-Forwarded-For, or
+    ``"forwarded"`` of RFC 7239. Only one is read, since a proxy passes on the other as a stranger
+    sent it. If the next entry is missing, malformed, unknown or obfuscated, the result is the
+    address of the proxy that wrote it. IPv6 addresses count by their network of `ipv6_prefix` bits,
+    since one customer has a whole network; IPv4-mapped ones count as IPv4.
 
-    None for clients without an address. Raises ConfigurationError at construction.
+    The key is None for clients without an address. Raises ConfigurationError at construction.
     """
     networks, trusts_unix = networks_of(trusted_proxies)
     name = _field_name(header)
@@ -103,9 +103,9 @@ def client_ip(
     read = forwarded_nodes if name == "forwarded" else listed_nodes
     if hops and not networks and not trusts_unix:
         raise ConfigurationError(
-            f"hops is {hops} without trusted_proxies, so that whoever connects could choose its "
+            f"hops is {hops} without trusted_proxies, so that any client could choose its "
             "address; expected the addresses of the proxies, or trusted_proxies="
-            "['0.0.0.0/0', '::/0', 'unix'] where nobody but they can connect"
+            "['0.0.0.0/0', '::/0', 'unix'] if only they can connect"
         )
     anyone = hops is not None and {each.version for each in networks if each.prefixlen == 0} == {
         4,
@@ -114,7 +114,7 @@ def client_ip(
 
     @functools.lru_cache(maxsize=4096)
     def known(node: str) -> tuple[str, bool] | None:
-        """The key that an address stands for, and whether it is a proxy's."""
+        """The key of an address, and whether the address is a trusted proxy's."""
         address = address_of(node)
         if address is None:
             return None
@@ -166,12 +166,12 @@ def peer(request: Any) -> str | None:
 
 @explains_arguments("api_key")
 def api_key(known: Known, *, header: str = "x-api-key") -> KeyFunction:
-    """The API key of the request, from `header` (of Authorization, what follows ``Bearer``).
+    """The API key of the request, from `header` (for Authorization, the text after ``Bearer``).
 
-    `known` says which keys there are, since anybody can invent one: a container of them, or
-    a function of the key, async or not, that returns whether it is one, or the name (a str)
-    of the account that it belongs to. The limiter sees a digest and never the key itself.
-    None where the request has no key, or one that is not known.
+    `known` says which keys exist, since anybody can invent one: a container of them, or a function
+    of the key, async or not, that returns whether it exists, or the name (a str) of its account.
+    The limiter gets a digest and never the API key itself. The result is None if the request has no
+    key, or an unknown one.
     """
     check = _known(known)
     name = _field_name(header)
@@ -184,10 +184,10 @@ def api_key(known: Known, *, header: str = "x-api-key") -> KeyFunction:
 
 @explains_arguments("cookie")
 def cookie(name: str, known: Known) -> KeyFunction:
-    """The cookie `name`, where `known` accepts its value; see api_key()."""
+    """The cookie `name`, if `known` accepts its value; see api_key()."""
     check = _known(known)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigurationError(f"the cookie is {name!r}; expected the name of one")
+        raise ConfigurationError(f"the cookie is {name!r}; expected the name of a cookie")
 
     def key(request: Any) -> Any:
         values = [
@@ -196,7 +196,7 @@ def cookie(name: str, known: Known) -> KeyFunction:
             for found, _, value in (pair.partition("=") for pair in field.split(";"))
             if found.strip(" \t") == name
         ]
-        # Several of one name come from different paths or domains: which is meant is unknown.
+        # Several cookies of one name come from different paths or domains: none can be preferred.
         return _verified("cookie", values[0] if len(values) == 1 else None, check)
 
     return key
@@ -206,9 +206,9 @@ def cookie(name: str, known: Known) -> KeyFunction:
 def header(name: str, *, trusted_proxies: Iterable[str]) -> KeyFunction:
     """The value of a header that a gateway sets, such as X-Tenant.
 
-    It is believed where the connection comes from `trusted_proxies`, see client_ip(), and
-    nowhere else; ``["0.0.0.0/0", "::/0", "unix"]`` believes everybody. None where it is
-    missing, repeated, empty or longer than 8 KiB.
+    It is believed only if the connection comes from `trusted_proxies`, see client_ip();
+    ``["0.0.0.0/0", "::/0", "unix"]`` believes everybody. The key is None if the header is missing,
+    repeated, empty or longer than 8 KiB.
     """
     name = _field_name(name)
     networks, trusts_unix = networks_of(trusted_proxies)
@@ -237,14 +237,14 @@ def header(name: str, *, trusted_proxies: Iterable[str]) -> KeyFunction:
 def user() -> KeyFunction:
     """The user that the framework has authenticated; None for anonymous ones.
 
-    That is `user` of the request or the scope (Django, Starlette's AuthenticationMiddleware,
-    Litestar), Flask-Login's `current_user`, or REMOTE_USER of a WSGI server. Where none of
-    these knows, the middleware that authenticates must run before.
+    It is `user` of the request or the scope (Django, Starlette's AuthenticationMiddleware,
+    Litestar), Flask-Login's `current_user`, or REMOTE_USER of a WSGI server. The middleware that
+    authenticates must run before.
     """
 
     def key(request: Any) -> Any:
         source = source_of(request)
-        # Django's `user` asks the database, in its async views only by this way.
+        # Django's `user` queries the database, which async views may do only by this method.
         later = getattr(request, "auser", None)
         if later is not None and _in_event_loop():
             return _user_later(later)
@@ -275,12 +275,12 @@ def jwt_claim(
     leeway: float = 0.0,
     header: str = "authorization",
 ) -> KeyFunction:
-    """A claim of the bearer token, once its signature, expiry, audience and issuer hold.
+    """A claim of the bearer token, if its signature, expiry, audience and issuer are valid.
 
     `key` is the secret or public key, or a function of the token that returns it (such as
     ``lambda token: jwks.get_signing_key_from_jwt(token).key`` with PyJWT's PyJWKClient).
-    `algorithms` are those accepted; ``"none"`` is not. `leeway` is in seconds. None for
-    tokens that do not hold and claims that are no str or int. Needs ``tidegate[jwt]``.
+    `algorithms` are those accepted; ``"none"`` is not. `leeway` is in seconds. The key is None for
+    invalid tokens, and for claims other than str and int. Needs ``tidegate[jwt]``.
     """
     try:
         import jwt
@@ -306,7 +306,7 @@ def jwt_claim(
             known(algorithm)
         except Exception:
             raise ConfigurationError(
-                f"the algorithms have {algorithm!r}; expected those of PyJWT but 'none'"
+                f"the algorithms have {algorithm!r}; expected algorithms of PyJWT other than 'none'"
             ) from None
     name = _field_name(header)
     audiences = audience if audience is None or isinstance(audience, str) else list(audience)
@@ -324,7 +324,7 @@ def jwt_claim(
                 issuer=issuer,
                 leeway=leeway,
             )
-        # Whatever a library finds wrong with a stranger's token, there is no key in it.
+        # Whatever exception the library raises for a stranger's token, there is no key in it.
         except Exception:
             return None
         value = claims.get(claim)
@@ -336,9 +336,9 @@ def jwt_claim(
 
 
 def first_of(*functions: KeyFunction) -> KeyFunction:
-    """The first key that one of `functions` gives, in their order; None where none does."""
+    """The first key that one of `functions` returns, in their order; None if none does."""
     if not functions:
-        raise ConfigurationError("first_of() was given nothing; expected key functions")
+        raise ConfigurationError("first_of() was given no function; expected key functions")
     for function in functions:
         check_function("a function of first_of()", function, ("the request",))
 
@@ -390,9 +390,9 @@ def _known(known: Known) -> Callable[[str], Any]:
     if callable(known):
         return known
     if isinstance(known, (str, bytes)) or not hasattr(known, "__contains__"):
-        # Never the value itself: it may be a secret.
+        # The message never shows the value: it may be a secret.
         raise ArgumentTypeError(
-            f"known is of type {type(known).__name__}; expected a container of those that "
+            f"known is of type {type(known).__name__}; expected a container of the keys that "
             "exist, or a function that says whether one does"
         )
     return known.__contains__
@@ -430,7 +430,7 @@ def _user_key(found: Any) -> str | None:
     for name in ("pk", "id", "identity", "username", "display_name"):
         try:
             identity = getattr(found, name, None)
-        except NotImplementedError:  # Starlette's BaseUser, where it is left out
+        except NotImplementedError:  # Starlette's BaseUser need not implement it
             continue
         if identity is not None and identity != "":
             return f"user:{identity}"

@@ -1,4 +1,4 @@
-"""The storages of tidegate.contrib.limits_storage, by the name under which they came first."""
+"""The storages of tidegate.contrib.limits_storage, under a shorter name."""
 
 from __future__ import annotations
 

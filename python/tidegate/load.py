@@ -1,4 +1,4 @@
-"""Limits by load: clients get less of their limits while the service is under load.
+"""Limits by load: clients get a part of their limits while the service is under load.
 
     from tidegate.load import EventLoopLag, LoadShedding, SystemLoad, highest
 

@@ -27,14 +27,14 @@ __all__ = ["Instruments", "instrument"]
 
 
 class Instruments:
-    """What instrument() made. close() ends it."""
+    """The instruments that instrument() made. close() ends them."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self.is_open = True
 
     def close(self) -> None:
-        """Tells nothing more. Its instruments fall silent, since none can be taken back."""
+        """Ends all reports. The instruments stay, since OpenTelemetry cannot remove them."""
         self.is_open = False
         self._watch.close()
 
@@ -45,10 +45,10 @@ def instrument(
     *,
     decision_duration: bool = False,
 ) -> Instruments:
-    """Tells `meter_provider` (the global one) what limiters and their stores have counted.
+    """Reports the counters of limiters and their stores to `meter_provider` (the global one).
 
     `limiters` is a dict of names and limiters as in tidegate.prometheus.RateLimitCollector;
-    without it all middleware, decorators and dependencies of the process are told of.
+    without it all middleware, decorators and dependencies of the process are reported.
     Instruments are ``tidegate.decisions`` (by ``tidegate.limiter`` and
     ``tidegate.outcome``), ``tidegate.refused`` (by ``tidegate.limiter`` and
     ``tidegate.rule``), and by ``tidegate.store``: ``tidegate.degraded``,
@@ -56,9 +56,9 @@ def instrument(
     No key and no path becomes an attribute.
 
     With `decision_duration` the time that each decision on a request takes is recorded too,
-    in the histogram ``tidegate.decision.duration`` (seconds), which costs each request more
-    than a decision in memory does. To be called once for a provider. Raises
-    ConfigurationError for limiters that are none. Thread-safe.
+    in the histogram ``tidegate.decision.duration`` (seconds), which costs each request more than a
+    decision in memory does. Call it once for a provider. Raises ConfigurationError for invalid
+    limiters. Thread-safe.
     """
     sources = Sources(limiters)
     provider = get_meter_provider() if meter_provider is None else meter_provider
@@ -68,7 +68,7 @@ def instrument(
         histogram = meter.create_histogram(
             "tidegate.decision.duration",
             unit="s",
-            description="How long decisions on requests took.",
+            description="The time that decisions on requests took.",
             explicit_bucket_boundaries_advisory=DECISION_SECONDS,
         )
 

@@ -36,22 +36,20 @@ log = logging.getLogger("tidegate")
 
 
 class RateLimitCollector(Collector):
-    """What limiters and their stores have counted, for a registry of prometheus_client.
+    """The counters of limiters and their stores, for a registry of prometheus_client.
 
-    `limiters` is a dict of names (the label `limiter`) and what has a limiter: Limiters,
-    middleware, dependencies. Without it they are those of all middleware, decorators and
-    dependencies of the process, by the names of their prefixes: ``tg`` of middleware,
-    ``tg:module.function`` of decorators. Those with one name are told as one. The label
-    `store` is ``memory``, ``shm`` or ``redis``, numbered from the second of a kind. No key
-    and no path ever becomes a label.
+    `limiters` is a dict of names (the label `limiter`) and Limiters, or middleware and
+    dependencies, which have one. By default these are all middleware, decorators and dependencies
+    of the process, named by their prefixes: ``tg`` for middleware, ``tg:module.function`` for
+    decorators. Limiters with one name are added up. The label `store` is ``memory``, ``shm`` or
+    ``redis``, numbered from the second of a kind. No key and no path ever becomes a label.
 
-    With `decision_seconds` the time that each decision on a request takes is told too, in a
-    histogram of `buckets` (seconds), which costs each request more than a decision in
-    memory does; close() ends that.
+    With `decision_seconds` the time that each decision on a request takes is measured too, in a
+    histogram of `buckets` (seconds), which costs each request more than a decision in memory does;
+    close() ends that.
 
-    The counters are those of this process. prometheus_client's multiprocess mode knows
-    nothing of collectors: see Mirror. Raises ConfigurationError for limiters that are none.
-    Thread-safe.
+    The counters are those of this process. prometheus_client's multiprocess mode ignores
+    collectors: see Mirror. Raises ConfigurationError for invalid limiters. Thread-safe.
     """
 
     def __init__(
@@ -65,7 +63,7 @@ class RateLimitCollector(Collector):
         self._times = _Times(self._sources, buckets, None) if decision_seconds else None
 
     def collect(self) -> Iterable[MetricFamily]:
-        """The metrics as they are now."""
+        """The metrics with their current values."""
         return self._families(self._sources.read())
 
     def describe(self) -> Iterable[MetricFamily]:
@@ -73,7 +71,7 @@ class RateLimitCollector(Collector):
         return self._families(Readings([], []))
 
     def close(self) -> None:
-        """Ends the measuring of time; counters are told further on."""
+        """Ends the measuring of time; counters are still collected."""
         if self._times is not None:
             self._times.watch.close()
 
@@ -97,7 +95,7 @@ class _Times:
         self._sources = sources
         self.histogram = Histogram(
             "tidegate_decision_seconds",
-            "How long decisions on requests took.",
+            "The time that decisions on requests took.",
             ["limiter"],
             registry=registry,
             buckets=buckets,
@@ -116,12 +114,11 @@ _Family = Union[Counter, Gauge]
 class Mirror:
     """The metrics of RateLimitCollector for prometheus_client's multiprocess mode.
 
-    There each worker process writes what it counts to files, which whoever is scraped adds
-    up; collectors have no part in it. A Mirror writes what the limiters of its process
-    have counted into usual metrics of `registry`, every `every` seconds in a thread of its
-    own, and a last time in close(). To be made once in each worker, after the fork: in
-    gunicorn's `post_worker_init`, closed in its `worker_exit`. Gauges are of the mode
-    "liveall": one for each process, with the label `pid`.
+    In that mode each worker process writes its metrics to files, and the worker that is scraped
+    adds them up; collectors have no part in it. A Mirror copies the counters of its process to
+    ordinary metrics of `registry`, every `every` seconds in a thread of its own, and a last time in
+    close(). Make one in each worker, after the fork: in gunicorn's `post_worker_init`, closed in
+    its `worker_exit`. Gauges are of the mode "liveall": one for each process, with the label `pid`.
 
     The other arguments are those of RateLimitCollector. Thread-safe.
     """
@@ -153,7 +150,7 @@ class Mirror:
         self._thread.start()
 
     def update(self) -> None:
-        """Writes what was counted until now."""
+        """Copies the current counters."""
         with self._lock:
             readings = self._sources.read()
             for metric, family in self._families:
@@ -163,12 +160,12 @@ class Mirror:
                         child.set(value)
                         continue
                     before = self._seen.get((metric.name, labels), 0)
-                    # It is less where a limiter of the name is no more.
+                    # The sum falls when a limiter of the name is gone.
                     child.inc(max(0, value - before))
                     self._seen[metric.name, labels] = value
 
     def close(self) -> None:
-        """Writes a last time and ends. The metrics stay."""
+        """Copies the counters a last time and ends. The metrics stay."""
         self._over.set()
         self._thread.join()
         if self._times is not None:
@@ -179,7 +176,7 @@ class Mirror:
         while not self._over.wait(self._every):
             try:
                 self.update()
-            except Exception:  # the disk may be full, and not be so the next time
+            except Exception:  # a disk that is full now may have room the next time
                 log.exception("rate limiting: metrics could not be mirrored")
 
 

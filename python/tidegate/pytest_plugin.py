@@ -4,7 +4,8 @@ In the ``conftest.py`` at the top of the tests::
 
     pytest_plugins = ["tidegate.pytest_plugin"]
 
-No fixture is used unless a test asks for it. For all tests of a folder, ask in its conftest.py::
+No fixture acts unless a test asks for it. A fixture in conftest.py can ask for all tests of a
+folder::
 
     @pytest.fixture(autouse=True)
     def _limits(tidegate_reset): ...
@@ -21,7 +22,7 @@ from tidegate.testing import limits_off, limits_on, reset_all
 
 __all__ = ["tidegate_clock", "tidegate_limits_off", "tidegate_limits_on", "tidegate_reset"]
 
-# 2026-01-01 00:00 UTC, where a window of a minute, hour, day, month and year begins.
+# 2026-01-01 00:00 UTC, when windows of a minute, hour, day, month and year begin.
 _START_NS = 1_767_225_600 * 10**9
 
 
@@ -41,13 +42,13 @@ def tidegate_reset() -> Iterator[None]:
 
 @pytest.fixture
 def tidegate_limits_off() -> Iterator[None]:
-    """Limits no request during the test, in any adapter: see limits_off()."""
+    """Switches limits off during the test, in any adapter: see limits_off()."""
     with limits_off():
         yield
 
 
 @pytest.fixture
 def tidegate_limits_on() -> Iterator[None]:
-    """Limits requests during the test, also where TIDEGATE_ENABLED says otherwise."""
+    """Switches limits on during the test, whatever TIDEGATE_ENABLED says: see limits_on()."""
     with limits_on():
         yield

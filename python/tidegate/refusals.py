@@ -1,4 +1,4 @@
-"""Who is refused: a log line for refusals, and the keys that are refused most.
+"""A log of refusals, and the keys that are refused most.
 
 ::
 
@@ -9,9 +9,9 @@
     ...
     top.top(10)
 
-An observer is any function of a Refusal. What watch() is given is told of those by the
-middleware, decorators and dependencies of this process. Code of one's own that asks a
-Limiter may tell one itself: ``top(Refusal("jobs", key, decision))``.
+An observer is any function of a Refusal. watch() has observers called for each refusal by the
+middleware, decorators and dependencies of this process. Code that calls a Limiter directly may call
+an observer itself: ``top(Refusal("jobs", key, decision))``.
 """
 
 from __future__ import annotations
@@ -42,16 +42,17 @@ __all__ = ["Refusal", "RefusalLog", "TopKey", "TopKeys", "Watch", "watch"]
 
 KEY_POLICIES = ("addresses", "hashed", "full", "none")
 
-# What a stranger sent is told up to this length.
+# Texts that a stranger sent are cut at this length.
 _LONGEST = 200
 
 
 def watch(*observers: Callable[[Refusal], object]) -> Watch:
-    """Has `observers` told of each refusal, until the Watch that it returns is closed.
+    """Has `observers` called for each refusal, until the returned Watch is closed.
 
-    They are told in the thread that answers the request, in their order, and are to be quick.
-    What one raises is logged and reaches no request. Raises ConfigurationError for what is
-    no function. Thread-safe; what is watched before `fork()` is watched in the children too.
+    They are called in the thread that answers the request, in their order, and should be quick.
+    Their exceptions are logged and reach no request. Raises ConfigurationError for an observer that
+    is not a function. Thread-safe; a Watch that was made before `fork()` also works in the
+    children.
     """
     for observer in observers:
         if not callable(observer):
@@ -63,7 +64,7 @@ def watch(*observers: Callable[[Refusal], object]) -> Watch:
 
 
 class _Counting:
-    """What changes under a lock of its own, and begins anew where a fork() broke a change off."""
+    """A base class with a lock, whose state is reset if a fork() interrupted a change."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -100,7 +101,7 @@ class TopKey:
 
 
 class TopKeys(_Counting):
-    """The keys that are refused most, in the memory of `capacity` of them.
+    """The keys that are refused most, in memory for `capacity` of them.
 
     This is the Space-Saving algorithm (Metwally, Agrawal and El Abbadi, 2005): a key beyond
     the capacity takes the place of one with the least count, and takes over this count as its
@@ -111,7 +112,7 @@ class TopKeys(_Counting):
     - a key that is not listed was counted at most `floor` times.
 
     So with a capacity of 1,000 each key with more than a thousandth of all refusals is listed.
-    Keys are told as text; of those longer than 200 characters the beginning and a digest. One
+    Keys are kept as text; those longer than 200 characters as their beginning and a digest. One
     call takes constant time. Raises ConfigurationError for a capacity below 1. Thread-safe.
     """
 
@@ -129,12 +130,12 @@ class TopKeys(_Counting):
     def _begin(self) -> None:
         self._total = 0
         self._counts: dict[str, int] = {}
-        # Keys of each count, with their errors: an eviction finds the least at once.
+        # Keys by count, with their errors: an eviction finds the smallest count at once.
         self._of_count: dict[int, dict[str, int]] = {}
         self._least = 0
 
     def __call__(self, refusal: Refusal) -> None:
-        """Counts the key of `refusal`, where it has one."""
+        """Counts the key of `refusal`, if it has one."""
         if refusal.key is not None:
             self.add(refusal.key)
 
@@ -151,14 +152,15 @@ class TopKeys(_Counting):
             else:
                 count = error = self._least
                 alike = self._of_count[count]
-                # The last, since to look for the first passes over all that were taken before.
+                # The last key: finding the first would pass over all entries that were removed
+                # before.
                 victim, _ = alike.popitem()
                 if not alike:
                     del self._of_count[count]
                 del self._counts[victim]
             self._counts[text] = count + 1
             self._of_count.setdefault(count + 1, {})[text] = error
-            # One that had the least count has one more now, so the next count is not empty.
+            # A key of the smallest count now has one more, so the next count is not empty.
             if self._least not in self._of_count:
                 self._least += 1
 
@@ -177,18 +179,18 @@ class TopKeys(_Counting):
 
     @property
     def total(self) -> int:
-        """How many were counted."""
+        """How many refusals were counted."""
         with self._lock:
             return self._total
 
     @property
     def floor(self) -> int:
-        """How often a key that is not listed was counted at most."""
+        """The most often that a key that is not listed can have been counted."""
         with self._lock:
             return self._least if len(self._counts) == self.capacity else 0
 
     def clear(self) -> None:
-        """Begins anew."""
+        """Forgets all counts."""
         with self._lock:
             self._begin()
 
@@ -200,21 +202,18 @@ class RefusalLog(_Counting):
     """Writes a log line for refusals: a share of them, and never more than a rate.
 
     `sample` is the share, from above 0.0 to 1.0, `per_second` how many lines at most. The
-    lines go to `logger` ("tidegate.refusals") at `level`. What they tell is in the message as
-    ``name=value``, and in the record, for formatters that write JSON: `event` (always
-    "rate_limit_refused"), `limiter`, `rule`, `limit`, `cost`, `retry_after` (seconds, None
-    where the request can never pass), `degraded`, `key`, `method`, `path`, `route`, and
-    `skipped`, the number of refusals since the last line that got none.
+    lines go to `logger` ("tidegate.refusals") at `level`. The message has these fields as
+    ``name=value``, and the record has them as attributes, for formatters that write JSON: `event`
+    (always "rate_limit_refused"), `limiter`, `rule`, `limit`, `cost`, `retry_after` (seconds, None
+    if the request can never pass), `degraded`, `key`, `method`, `path`, `route`, and `skipped`, the
+    number of refusals without a line since the last line.
 
-    `keys` says what is told of a key. ``"addresses"``: addresses as they are, and of all else
-    a short hash, since a key may be a secret; ``"hashed"``: hashes alone; ``"full"``: the key;
-    ``"none"``: nothing; or a function of the key that returns a str. The hash is keyed by
-    `secret`, a
-    random one unless given: give one, so that lines of several processes and
-    hosts can be brought together. `paths` says whether paths are told.
-
-    Texts are cut at 200 characters and their control characters escaped. Raises
-    ConfigurationError at construction for what is not accepted. Thread-safe.
+    `keys` says what to log of a key. ``"addresses"``: addresses as they are, and a short hash of
+    any other key, since it may be a secret; ``"hashed"``: only hashes; ``"full"``: the key;
+    ``"none"``: nothing; or a function of the key that returns a str. The hash is keyed by `secret`,
+    random by default: give one to compare the lines of several processes and hosts. `paths` says
+    whether to log paths. Texts are cut at 200 characters and their control characters escaped.
+    Raises ConfigurationError at construction for invalid arguments. Thread-safe.
     """
 
     def __init__(
@@ -241,7 +240,7 @@ class RefusalLog(_Counting):
                 f"keys is {keys!r}; expected {', '.join(map(repr, KEY_POLICIES))}, and a "
                 "function of the key"
             )
-        # Never the value itself.
+        # The message never shows the value.
         if secret is not None and (not isinstance(secret, bytes) or not 16 <= len(secret) <= 64):
             raise ConfigurationError(
                 f"the secret is a {type(secret).__name__}; expected 16 to 64 bytes, or None"
@@ -311,7 +310,7 @@ def _text_of(key: Key) -> str:
     """`key` as a text of bounded length."""
     if isinstance(key, bytes):
         key = key.decode("utf-8", "backslashreplace")
-    # What stands in for a key that a request did not have, see RequestLimiter.
+    # The key that stands in for a missing one, see RequestLimiter.
     key = key[1:] or "unknown" if key[:1] == "\0" else key
     if len(key) <= _LONGEST:
         return key
@@ -328,7 +327,7 @@ def _is_address(text: str) -> bool:
 
 
 def _bounded(text: str | None) -> str | None:
-    """`text` without what could forge another line, and not longer than is told."""
+    """`text` without characters that could forge another line, cut at the longest length."""
     if text is None or (len(text) <= _LONGEST and text.isprintable()):
         return text
     return "".join(

@@ -1,4 +1,4 @@
-"""An adapter of requests that calls others within their limits.
+"""An adapter of requests that calls APIs within their limits.
 
 session = requests.Session()
 session.mount("https://api.example.org", RateLimitAdapter(limiter=tidegate.Limiter("50/second")))
@@ -32,7 +32,7 @@ class RateLimitAdapter(BaseAdapter):  # type: ignore[misc]
     The options are those of tidegate.httpx.RateLimitTransport: `limiter`, `key`, `timeout`,
     `retries`, `max_wait`, `backoff` and `jitter`. `adapter` is requests' HTTPAdapter() by default:
     connections and their retries are its options. Raises ConfigurationError at construction for
-    what is not accepted.
+    invalid arguments.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class RateLimitAdapter(BaseAdapter):  # type: ignore[misc]
         super().__init__()
         if adapter is not None and not hasattr(adapter, "send"):
             raise ArgumentTypeError(
-                f"the adapter is {adapter!r} of type {type(adapter).__name__}; expected one of "
-                "requests, such as HTTPAdapter()"
+                f"the adapter is {adapter!r} of type {type(adapter).__name__}; expected an adapter "
+                "of requests, such as HTTPAdapter()"
             )
         self._pacing = Pacing(_host_of, options)
         self._adapter = HTTPAdapter() if adapter is None else adapter
@@ -61,7 +61,7 @@ class RateLimitAdapter(BaseAdapter):  # type: ignore[misc]
             attempt += 1
 
     def close(self) -> None:
-        """Closes the adapter beneath."""
+        """Closes the wrapped adapter."""
         self._adapter.close()
 
 

@@ -1,4 +1,4 @@
-"""What the tests of a service need: limits off or reset, and assertions about responses.
+"""Helpers for the tests of a service: limits off or reset, and assertions about responses.
 
 ::
 
@@ -28,18 +28,18 @@ def reset_all() -> None:
     """Makes all keys of all limiters as if they had never been charged, as far as this process
     alone counts them.
 
-    That is every ``memory://`` storage; of a Redis its fallback and the refusals that were
-    remembered. Counts in Redis and ``shm://`` belong to other processes too and stay: give tests
-    a storage, or a `prefix`, of their own.
+    These are all ``memory://`` storages, and for Redis the fallback and the remembered refusals.
+    Counts in Redis and ``shm://`` belong to other processes too and stay: give tests a storage, or
+    a `prefix`, of their own.
     """
     clear_open_stores()
 
 
 @contextlib.contextmanager
 def limits_off() -> Iterator[None]:
-    """Limits no request of the process, in any adapter, and charges none.
+    """Within it no request of the process is limited or charged, in any adapter.
 
-    A Limiter that is called directly decides as ever. For tests, which run one at a time.
+    A Limiter that is called directly is not affected. For tests, which run one at a time.
     """
     with _switched(on=False):
         yield
@@ -47,7 +47,8 @@ def limits_off() -> Iterator[None]:
 
 @contextlib.contextmanager
 def limits_on() -> Iterator[None]:
-    """Limits requests also within limits_off(), and where TIDEGATE_ENABLED says otherwise."""
+    """Within it requests are limited, also inside limits_off() and whatever TIDEGATE_ENABLED
+    says."""
     with _switched(on=True):
         yield
 
@@ -67,8 +68,7 @@ def assert_refused(
 ) -> None:
     """Asserts that a limit refused the request of `response`, one of any framework or client.
 
-    `limit` is the name of the limit, `retry_after` the whole seconds, where they are to be
-    checked.
+    `limit`, the name of the limit, and `retry_after`, in whole seconds, are checked if given.
     """
     status, told = _status(response), _told(response)
     assert status == 429, f"expected a refusal, a 429, and got a {status} ({told})"
@@ -82,7 +82,7 @@ def assert_refused(
 
 
 def assert_allowed(response: Any) -> None:
-    """Asserts that no limit refused the request of `response`, whatever its status is else."""
+    """Asserts that no limit refused the request of `response`, whatever else its status says."""
     status = _status(response)
     assert status != 429, f"expected no refusal, and got a 429 ({_told(response)})"
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(CMAKE is None, reason="there is no cmake")
 
 
 def configure(build: Path, *options: str, **environment: str) -> str:
-    """What CMake says, in one line, as it fails."""
+    """The error message of CMake, in one line."""
     command = [
         str(CMAKE),
         "-S",

@@ -34,7 +34,7 @@ SCRIPTS = [d for d in DOCUMENTS if _blocks(d) and d.parent.name != "migrate"]
 
 @pytest.fixture(autouse=True)
 def _django() -> None:
-    """What is typed into a Django project has its settings."""
+    """The settings of a Django project, for code that is typed into one."""
     from django.conf import settings
 
     if not settings.configured:
@@ -51,7 +51,7 @@ def test_its_code_runs(document: Path, tmp_path: Path) -> None:
         source = re.sub(
             r"(?<=[/@])(?:redis\.internal|localhost)(?::6379)?(?=[/\"?])", "127.0.0.1:1", source
         )
-        # The decorator looks at its module's source, so lines have to be where they are.
+        # The decorator reads its module's source, so lines must keep their numbers.
         exec(compile("\n" * line + source, str(document), "exec"), namespace)
 
 

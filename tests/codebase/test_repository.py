@@ -90,7 +90,7 @@ def test_versions_agree() -> None:
     assert tidegate.__version__ == version
     heading, first_line = re.findall(r"^## (.+)\n\n(.+)", _read("CHANGELOG.md"), re.MULTILINE)[0]
     assert heading.startswith(version) or (
-        heading == "Unreleased" and first_line == f"What becomes {version}."
+        heading == "Unreleased" and first_line == f"This becomes {version}."
     )
 
 

@@ -44,7 +44,7 @@ DOCUMENTED = {"_get_current_object"}
 
 
 def _modules() -> dict[str, Path]:
-    """All modules by name below the package, stubs in place of what is compiled."""
+    """All modules of the package by name, with stubs in place of compiled ones."""
     found = {}
     for path in sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")]):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
@@ -59,7 +59,7 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MOD
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
-    """What a module imports of the package: at its top, late, and for type checkers alone."""
+    """The package's modules that a module imports: at its top, late, and only for type checkers."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -88,7 +88,7 @@ def _room(module: str) -> str:
 
 
 def _cycle(start: str) -> list[str] | None:
-    """A way from a module back to itself, None where there is none."""
+    """An import cycle, as the path from a module back to itself; None if there is none."""
     waiting = [[start]]
     seen = set()
     while waiting:

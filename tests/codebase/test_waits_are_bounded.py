@@ -9,7 +9,7 @@ import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
 
-# What a loop does that only waits.
+# The statements of loops that only wait.
 PYTHON_IDLE = re.compile(r"pass|\.\.\.|(?:await )?(?:\w+\.)*(?:sleep|sched_yield)\(.*\)")
 _CPP_CALL = r"[\w:]*(?:[Ss]leep|yield)\w*\([^;]*\);"
 CPP_IDLE = re.compile(rf"\s*(?:;|{_CPP_CALL}|\{{\s*(?:{_CPP_CALL}\s*)?\}})")

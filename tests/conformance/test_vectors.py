@@ -1,4 +1,4 @@
-"""Every engine gives the answers of tests/vectors/ (their README tells the format)."""
+"""Every engine gives the answers of tests/vectors/ (their README describes the format)."""
 
 from __future__ import annotations
 

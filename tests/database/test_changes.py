@@ -21,7 +21,7 @@ from rule_database import RuleDatabase
 from tidegate.rules import RulesError, RuleSet
 from tidegate.rules.sql import SqlRules
 
-# Longer than any test: where it is the interval, only a notification tells of a change.
+# Longer than any test: with it as the interval, only a notification reports a change.
 NEVER = 3600.0
 
 
@@ -55,7 +55,7 @@ def test_a_limiter_follows_its_database(database: RuleDatabase) -> None:
     ids=lambda statement: " ".join(statement.split()[:3]),
 )
 @pytest.mark.parametrize("hears", [True, False], ids=["notified", "polling"])
-def test_postgres_tells_of_each_kind_of_change(
+def test_postgres_notifies_of_each_kind_of_change(
     postgres: RuleDatabase, statement: str, hears: bool
 ) -> None:
     postgres.add_rule("api", "2/minute", tier="free")
@@ -392,7 +392,7 @@ def test_a_cache_that_cannot_be_written_is_only_logged(
     assert "cannot be kept" in caplog.text
 
 
-def test_passwords_are_not_told(own_postgres: PostgresServer) -> None:
+def test_passwords_are_not_logged(own_postgres: PostgresServer) -> None:
     url = own_postgres.url("none").replace("tests@", "tests:secret@")
     with pytest.raises(tg.StorageError) as caught:
         SqlRules(url)

@@ -1,4 +1,4 @@
-"""Rules that are read from tables: what each column means, and what is said of bad rows."""
+"""Rules that are read from tables: the meaning of each column, and messages about bad rows."""
 
 from __future__ import annotations
 

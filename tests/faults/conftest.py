@@ -1,4 +1,4 @@
-"""What the tests of this directory share lies beside them."""
+"""Makes the helpers beside the tests of this directory importable."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ QUICK = [
 
 
 def pace(fault: Fault) -> Pace:
-    # Where the server is well, a deadline that it meets on a machine that does other things too.
+    # A deadline that a working server meets on a busy machine.
     timeout = 2.0 if fault.degraded == NONE else 0.2
     options = {"timeout": timeout, "connect_timeout": 0.5, "breaker_open": 0.2}
     return Pace(warm=0.1, hold=0.3, calm=0.2, options=options)
@@ -83,7 +83,7 @@ def a_fault(**attributes: Any) -> Fault:
 
 
 def a_report() -> dict[str, Any]:
-    """What a process reports for which all laws held."""
+    """The report of a process for which all laws held."""
     calls = {"seconds": [0.001] * 1000, "ended": [102.0] * 1000, "operations": [0] * 1000}
     use = {"fds": 10, "threads": 5}
     return {

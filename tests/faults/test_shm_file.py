@@ -107,7 +107,7 @@ def test_no_regular_file_of_ours(path: Path, sound: bytes) -> None:
     assert "mode is 0644" in refusal(path)
 
 
-def test_damage_among_the_cells_crashes_nobody(path: Path, sound: bytes) -> None:
+def test_damaged_cells_crash_no_process(path: Path, sound: bytes) -> None:
     """Each damaged file in a process of its own, which must end well: any answer will do."""
     work = """
 import sys

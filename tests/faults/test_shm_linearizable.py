@@ -1,4 +1,4 @@
-"""What processes were told could have been told to one caller after the other.
+"""The answers to concurrent processes could have been given to one caller after the other.
 
 A few processes make a few calls each on one key, at a clock that stands still, and note when each
 call began and ended. Some order of the calls, in which none comes before one that had ended when it
@@ -39,7 +39,7 @@ class Call(NamedTuple):
 
 
 def answer(reference: naive.Oracle, call: Call) -> bool:
-    """Whether the oracle, as it stands, would have told the same."""
+    """Whether the oracle, in its present state, would have given the same answer."""
     if call.what == "refund":
         reference.refund("k", now=NOW, cost=call.cost)
         return True
@@ -119,7 +119,7 @@ def test_recorded_histories_are_linearizable(algorithm: str) -> None:
             assert len(calls) == PROCESSES * CALLS
             limit = naive.Limit(6, 3600 * 10**9, algorithm=algorithm)  # type: ignore[arg-type]
             assert is_linearizable(naive.Oracle([limit]), calls), sorted(calls)
-    # The check can fail: an answer that nobody may have been given.
+    # The check can fail: an answer that no process can have received.
     wrong = calls[0]._replace(what="hit", cost=1, allowed=True, remaining=6)
     assert not is_linearizable(naive.Oracle([limit]), [wrong, *calls[1:]])
 

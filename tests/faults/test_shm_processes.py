@@ -45,7 +45,7 @@ def test_eight_processes_admit_exactly_n(directory: Path, algorithm: str) -> Non
             worker.end()
 
 
-def test_killed_workers_block_nobody_and_take_nothing_along(directory: Path) -> None:
+def test_killed_workers_block_no_process_and_lose_no_units(directory: Path) -> None:
     assert crash_campaign.campaign(kills=40, seed=7) >= 40
 
 

@@ -254,7 +254,7 @@ HELD_UP = {
 
 
 def check_charges(scenario: Scenario, world: World) -> None:
-    """What was admitted is charged, in one cell."""
+    """Admitted units are charged, in one cell."""
     for key in set(scenario.keys):
         cells = charged(world, key)
         done = sum(a.key == key and a.step == "done" for a in world.actors)

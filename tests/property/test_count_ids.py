@@ -1,4 +1,4 @@
-"""A limit with an id keeps what was used when its number changes."""
+"""A limit with an id keeps its usage when its number changes."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_without_an_id_each_number_counts_on_its_own(algorithm: str) -> None:
     assert other.peek("k").remaining == 6
 
 
-def test_another_period_begins_anew() -> None:
+def test_another_period_starts_from_zero() -> None:
     clock = tg.ManualClock(NOW)
     first = tg.Limiter(tg.Limit("5/minute", id="api"), clock=clock)
     other = tg.Limiter(tg.Limit("5/hour", id="api"), clock=clock, storage=first.storage)

@@ -1,4 +1,4 @@
-"""What TopKeys promises, against exact counts."""
+"""The guarantees of TopKeys, against exact counts."""
 
 from __future__ import annotations
 

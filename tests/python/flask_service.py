@@ -1,4 +1,4 @@
-"""An application of Flask to limit, and what it answers."""
+"""A Flask application to limit, and its answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def service(**config):
 
 
 def statuses(app, *paths, method="GET", **options):
-    """What requests for `paths` are answered with, one after the other."""
+    """The answers to requests for `paths`, one after the other."""
     client = app.test_client()
     options["buffered"] = True
     return [client.open(path, method=method, **options).status_code for path in paths]

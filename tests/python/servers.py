@@ -192,7 +192,7 @@ async def asgi_call(
     client: Address | None = ("203.0.113.9", 5000),
     headers: list[tuple[bytes, bytes]] | None = None,
 ) -> Answer:
-    """One call of an ASGI application, checked for what the protocol demands."""
+    """One call of an ASGI application, checked against the protocol."""
     scope = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -258,7 +258,7 @@ def limited(limit: Any = "2/minute", app: Any = hello, **options: Any) -> RateLi
 
 
 def statuses(app: Any, times: int, **options: Any) -> list[int]:
-    """What each of several calls is answered with."""
+    """The answers to several calls."""
     return [ask(app, **options).status for _ in range(times)]
 
 

@@ -1,4 +1,4 @@
-"""What the tests of streaming responses share: a limit of 100 units that charges 50 at first."""
+"""For the tests of streaming responses: a limit of 100 units that charges 50 at first."""
 
 from __future__ import annotations
 

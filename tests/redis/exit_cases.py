@@ -157,7 +157,7 @@ def storages() -> Iterator[Storages]:
 
 
 def problem(case: Case, servers: Storages) -> str | None:
-    """What was wrong with how the process ended; None where it ended as it should."""
+    """The fault in how the process ended; None if there was none."""
     with servers.given(case) as given:
         given |= {"end": case.end, "calls": case.calls, "threads": case.threads}
         child = _started(HERE / "exit_child.py", json.dumps(given))

@@ -1,4 +1,4 @@
-"""The circuit breaker: when it opens and closes, who hears of it, and that nobody suffers."""
+"""The circuit breaker: when it opens and closes, how it reports, and that no call suffers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def heals(limiter: tidegate.Limiter) -> float:
     return max(took)
 
 
-def test_it_opens_tells_once_and_closes_by_itself(
+def test_it_opens_reports_once_and_closes_by_itself(
     proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "tidegate")
@@ -89,7 +89,7 @@ def test_half_of_the_calls(proxy: Proxy) -> None:
         assert limiter.stats().breaker_opened == 1
 
 
-def test_what_it_decided_is_not_charged_again(proxy: Proxy) -> None:
+def test_units_that_the_fallback_charged_are_not_charged_again(proxy: Proxy) -> None:
     with limiter_of(proxy, "10/hour") as limiter:
         assert limiter.hit("k", 4).remaining == 6
         proxy.mode = "hole"

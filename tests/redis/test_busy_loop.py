@@ -202,7 +202,7 @@ def test_a_suspended_process_degrades_no_call(server: RedisServer) -> None:
     assert answer == "0 0 0 True\n"
 
 
-def test_a_slow_password_function_says_nothing_of_the_server(server: RedisServer) -> None:
+def test_a_slow_password_function_is_no_failure_of_the_server(server: RedisServer) -> None:
     asked = threading.Event()
     released = threading.Event()
 
@@ -226,7 +226,7 @@ def test_a_slow_password_function_says_nothing_of_the_server(server: RedisServer
             time.sleep(0.01)
 
 
-def test_a_full_queue_says_nothing_of_the_server(own_server: RedisServer, run: Run) -> None:
+def test_a_full_queue_is_no_failure_of_the_server(own_server: RedisServer, run: Run) -> None:
     async def main(limiter: tidegate.Limiter) -> None:
         own_server.signal(signal.SIGSTOP)
         try:

@@ -64,7 +64,7 @@ def test_it_can_be_turned_off(server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("give_back", ["refund", "reset"])
-def test_what_is_given_back_counts_at_once(server: RedisServer, give_back: str) -> None:
+def test_a_refund_takes_effect_at_once(server: RedisServer, give_back: str) -> None:
     uri = server.uri(f"{PATIENT}&deny_cache_max=3600")
 
     async def is_refused(limiter: tidegate.Limiter) -> bool:
@@ -102,7 +102,7 @@ def test_a_refusal_from_before_a_refund_is_not_repeated_after_it(server: RedisSe
     asyncio.run(main())
 
 
-def test_what_is_given_back_elsewhere_counts_soon(server: RedisServer) -> None:
+def test_a_refund_elsewhere_takes_effect_soon(server: RedisServer) -> None:
     clock = tidegate.ManualClock(START)
     uri = server.uri(f"{GIVEN_TIME}&deny_cache_max=0.5")
     with (
@@ -158,7 +158,7 @@ def test_retry_after_is_exact(server: RedisServer, algorithm: str, text: str) ->
             assert memory.hit("k")
 
 
-def test_a_plan_is_refused_by_what_refused_it(server: RedisServer) -> None:
+def test_a_repeated_refusal_of_a_plan_names_the_same_limit(server: RedisServer) -> None:
     plan = ["5/hour", tidegate.Limit("2/hour", algorithm="fixed-window"), "100/day"]
     clock = tidegate.ManualClock(START)
     uri = server.uri(f"{GIVEN_TIME}&deny_cache_max=3600")

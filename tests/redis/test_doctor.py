@@ -1,4 +1,4 @@
-"""What `tidegate doctor` says of servers that are well, and of those that are not."""
+"""The reports of `tidegate doctor` on good servers and on bad ones."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def grant(server: RedisServer, user: str, *rules: str) -> str:
     return uri_of(server, user)
 
 
-def test_a_server_that_is_well(server: RedisServer, doctor: Doctor) -> None:
+def test_a_good_server_is_usable(server: RedisServer, doctor: Doctor) -> None:
     code, report = doctor(server.uri())
     assert code == 0
     assert report["verdict"] == "fine"
@@ -80,7 +80,7 @@ def test_a_server_that_is_well(server: RedisServer, doctor: Doctor) -> None:
     for name in ("ping_latency_ms", "check_latency_ms"):
         ranks = report[name]
         assert 0 < ranks["p50"] <= ranks["p90"] <= ranks["p99"] <= ranks["max"]
-    assert "a restart begins all limits anew" in said(report, "note", "persistence")
+    assert "after a restart all limits start from zero" in said(report, "note", "persistence")
 
 
 def test_it_leaves_no_key(server: RedisServer, doctor: Doctor) -> None:
@@ -123,7 +123,7 @@ def test_nobody_listens(doctor: Doctor) -> None:
         taken.bind(("127.0.0.1", 0))
         code, report = doctor(f"redis://user:{SECRET}@127.0.0.1:{taken.getsockname()[1]}")
     assert code == 2
-    assert "nobody listens" in said(report, "problem", "connection")
+    assert "no server listens" in said(report, "problem", "connection")
 
 
 def test_somebody_listens_and_says_nothing(doctor: Doctor) -> None:
@@ -147,7 +147,7 @@ def test_no_password(own_server: RedisServer, doctor: Doctor) -> None:
     own_server.password = SECRET
     code, report = doctor(own_server.uri())
     assert code == 2
-    assert "wants a password" in str(report["findings"])
+    assert "requires a password" in str(report["findings"])
 
 
 @pytest.mark.parametrize("command", ["time", "evalsha", "eval", "set", "ping"])
@@ -269,7 +269,7 @@ def test_a_timeout_that_is_too_short(server: RedisServer, doctor: Doctor) -> Non
         ("redis://localhost", ("--samples", "0")),
     ],
 )
-def test_what_cannot_be_understood(
+def test_invalid_arguments_are_refused(
     capsys: pytest.CaptureFixture[str], uri: str, arguments: tuple[str, ...]
 ) -> None:
     assert main(["doctor", uri, *arguments]) == 2

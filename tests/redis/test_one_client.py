@@ -1,4 +1,4 @@
-"""One client for one URI in a process, and which server and prefix count is said."""
+"""One client for each URI in a process, and the log of its server and prefix."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_server_is_named_without_its_password(uri: str, server: str) -> None:
     assert store.name == server
 
 
-def test_a_service_says_where_it_counts(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_service_logs_where_its_counts_are(caplog: pytest.LogCaptureFixture) -> None:
     def app(environ: object, start_response: object) -> list[bytes]:
         return []
 
@@ -80,7 +80,7 @@ def test_a_service_says_where_it_counts(caplog: pytest.LogCaptureFixture) -> Non
     ]
 
 
-def test_the_breaker_says_of_which_server_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_breaker_names_its_server(caplog: pytest.LogCaptureFixture) -> None:
     uri = "redis://me:s3cret@127.0.0.1:1/0?breaker_failures=1"
     with caplog.at_level(logging.INFO, logger="tidegate"):
         limiter = tg.Limiter("9/minute", storage=uri)

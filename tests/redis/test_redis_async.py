@@ -257,7 +257,7 @@ def test_a_closed_loop_is_not_kept(
     eventually(all_gone)
 
 
-def test_what_nobody_sent_in_time_is_not_sent(server: RedisServer) -> None:
+def test_a_request_that_is_late_is_not_sent(server: RedisServer) -> None:
     limiter = tidegate.Limiter("100/hour", storage=server.uri("timeout=0.05&connect_timeout=20"))
     eventually(lambda: not limiter.hit("warm").degraded)
 

@@ -1,4 +1,4 @@
-"""Each error reply that a real server can be brought to send, and what becomes of the call."""
+"""Each error reply that a real server can be made to send, and its effect on the call."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ def test_a_connection_that_lost_its_login_logs_in_again(start: Start) -> None:
     ],
     ids=["command", "key", "in the script"],
 )
-def test_what_an_acl_forbids_opens_the_breaker(
+def test_a_command_that_an_acl_forbids_opens_the_breaker(
     start: Start, rules: tuple[str, ...], words: list[str], way: str
 ) -> None:
     server = start()
@@ -384,7 +384,7 @@ def test_a_plan_over_several_slots_of_a_node_is_an_error_of_that_plan(
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 @pytest.mark.parametrize("value", ["a list", "a text", "a number"])
-def test_a_key_that_holds_something_else_is_told_apart(
+def test_a_key_with_a_foreign_value_is_counted_separately(
     server: RedisServer,
     value: str,
     way: str,

@@ -73,8 +73,8 @@ def test_a_bad_network(server: RedisServer, proxy: Proxy, mode: str, on_error: s
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc tells of memory")
-def test_what_a_server_promises_takes_no_memory(proxy: Proxy) -> None:
-    """A reply without end is given up long before the pause after which silence is."""
+def test_the_announced_size_of_a_reply_takes_no_memory(proxy: Proxy) -> None:
+    """A connection with an endless reply is given up long before a silent one would be."""
 
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
@@ -111,7 +111,7 @@ def test_nobody_listens() -> None:
             limiter.ping()
 
 
-def test_the_fallback_has_its_share() -> None:
+def test_the_fallback_grants_its_share() -> None:
     uri = f"redis://127.0.0.1:1?{QUICK}&fallback_share=0.25"
     with tidegate.Limiter(["100/hour", "1000/hour"], storage=uri) as limiter:
         decisions = [timed_hit(limiter) for _ in range(30)]
@@ -187,7 +187,7 @@ def test_a_replica(own_server: RedisServer) -> None:
         eventually_shared(limiter)
 
 
-def test_a_foreign_value_is_told_apart(server: RedisServer) -> None:
+def test_a_foreign_value_is_counted_separately(server: RedisServer) -> None:
     with tidegate.Limiter("5/hour", storage=server.uri()) as limiter:
         limiter.hit("k")
         key = next(k for k in server.command("KEYS", "*").splitlines() if k.startswith(b"tg:"))

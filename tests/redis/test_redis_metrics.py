@@ -17,7 +17,7 @@ from servers import hello
 from tidegate.prometheus import RateLimitCollector
 
 
-def test_what_is_told_of_a_redis_that_is_gone(
+def test_the_metrics_of_a_redis_that_does_not_answer(
     own_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     uri = f"redis://127.0.0.1:{own_server.port}/0?timeout=1&connect_timeout=1&breaker_open=30"
@@ -63,7 +63,7 @@ def test_what_is_told_of_a_redis_that_is_gone(
         assert [each.degraded for each in lines] == [True] * 18  # type: ignore[attr-defined]
 
 
-def test_refusals_from_the_deny_cache_are_told(server: RedisServer) -> None:
+def test_refusals_from_the_deny_cache_are_counted(server: RedisServer) -> None:
     registry = CollectorRegistry()
     uri = f"redis://127.0.0.1:{server.port}/0?timeout=1"
     with tg.Limiter(["3/hour", "9/hour"], storage=uri) as limiter:

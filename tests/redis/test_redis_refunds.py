@@ -1,4 +1,4 @@
-"""What is given back goes where it was charged, through outages and recoveries, or nowhere."""
+"""A refund goes where the units were charged, through outages and recoveries, or nowhere."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_no_outage_makes_a_refund_count_twice(
 
 
 @pytest.mark.parametrize("policy", ["open", "closed"])
-def test_what_a_policy_let_through_is_given_back_nowhere(
+def test_units_that_a_policy_let_through_are_given_back_nowhere(
     server: RedisServer,
     proxy: Proxy,
     clock: tg.ManualClock,

@@ -1,4 +1,4 @@
-"""What the web layer gives back of a request goes where that request was charged."""
+"""A refund by the web layer goes where the request was charged."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_of_a_request_that_redis_did_not_charge(
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
-def test_what_has_run_out_of_the_fallbacks_share_is_not_given_back(
+def test_expired_units_of_the_fallbacks_share_are_not_given_back(
     server: RedisServer, proxy: Proxy, clock: tg.ManualClock, is_cut: bool
 ) -> None:
     line = Line(proxy, clock, "&fallback_share=0.1")

@@ -57,7 +57,9 @@ def test_a_user_without_the_script_command(own_server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("forbidden", ["eval", "evalsha", "get", "set"])
-def test_a_user_who_may_not_is_told_what(own_server: RedisServer, forbidden: str) -> None:
+def test_the_message_names_the_permission_that_a_user_lacks(
+    own_server: RedisServer, forbidden: str
+) -> None:
     reasons: list[str] = []
     uri = f"{grant(own_server, '+@all', f'-{forbidden}')}?{PATIENT}"
     with tidegate.Limiter(

@@ -1,4 +1,4 @@
-"""One trip, any key, any thread: what a shared store does when all is well."""
+"""One round trip, any key, any thread: a shared store without faults."""
 
 from __future__ import annotations
 

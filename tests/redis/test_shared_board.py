@@ -121,7 +121,7 @@ def test_a_process_that_is_killed_while_it_probes(
         assert other.changes() == [True, False]
 
 
-def test_a_refusal_that_one_heard_is_repeated_by_the_other(
+def test_a_refusal_of_one_process_is_repeated_by_the_other(
     server: RedisServer, fallback: str
 ) -> None:
     uri = server.uri(PATIENT)
@@ -185,7 +185,7 @@ assert not limiter.stats().breaker_open
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_change_is_told_to_each_limiter_of_a_process(
+def test_a_change_is_reported_to_each_limiter_of_a_process(
     server: RedisServer, proxy: Proxy, fallback: str, shared: bool
 ) -> None:
     uri = f"redis://127.0.0.1:{proxy.port}/0?timeout=0.2&connect_timeout=20&breaker_open=3600"

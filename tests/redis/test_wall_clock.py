@@ -1,4 +1,4 @@
-"""The wall clock steps by an hour under load: no deadline, breaker or cache hears of it."""
+"""The wall clock steps by an hour under load, without effect on deadlines, breaker and cache."""
 
 from __future__ import annotations
 

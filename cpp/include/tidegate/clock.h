@@ -1,5 +1,5 @@
 // Time as a parameter. Every instant in tidegate is nanoseconds since the Unix
-// epoch, as told by the clock that the limiter was given.
+// epoch, read from the limiter's clock.
 #ifndef TIDEGATE_CLOCK_H_
 #define TIDEGATE_CLOCK_H_
 
@@ -16,22 +16,21 @@ class Clock {
   virtual ~Clock() = default;
   // Nanoseconds since the epoch, within [0, kMaxInstantNs].
   virtual int64_t NowNs() = 0;
-  // Whether all who share a store read this very clock, wherever they are, as tests and replay
-  // have it.
+  // Whether all users of a store read this very object, as in tests and replay.
   virtual bool is_common() const { return false; }
 };
 
-// Unix time at the process's start, carried on by the monotonic clock: it never
+// Unix time at the process's start, continued by the monotonic clock: it never
 // steps, whatever happens to the wall clock. On x86 with an invariant counter
-// that the kernel trusts, read through the time-stamp counter, which is fitted
-// to CLOCK_MONOTONIC again every second by whichever thread notices.
+// that the kernel trusts, it is read through the time-stamp counter, which some thread fits to
+// CLOCK_MONOTONIC again every second.
 class SystemClock final : public Clock {
  public:
   static SystemClock& Get();
 
   int64_t NowNs() override { return Now(); }
 
-  // Unix time minus the monotonic clock, as this process took it at its start.
+  // Unix time minus the monotonic clock, read when this process started.
   int64_t epoch_offset_ns() const { return epoch_offset_ns_; }
 
   inline int64_t Now() {
@@ -56,8 +55,8 @@ class SystemClock final : public Clock {
     uint64_t ns_per_tick = 0;
   };
 
-  // A sequence lock round one Fit: readers never wait for a writer that was
-  // stopped, they see an invalid fit and ask the kernel.
+  // A sequence lock for one Fit: readers never wait for a writer that was stopped; they see an
+  // invalid fit and ask the kernel.
   class SharedFit {
    public:
     Fit Load() const {
@@ -91,11 +90,11 @@ class SystemClock final : public Clock {
   // Guarded by fitting_: the pair of readings that the rate is taken from.
   uint64_t first_ticks_ = 0;
   int64_t first_ns_ = 0;
-  // The last instant told by a fit that has run out; nothing earlier is told.
+  // The last instant of the fit that has expired; no earlier one is returned.
   std::atomic<int64_t> floor_ns_{0};
 };
 
-// A clock that stands still until told otherwise: for tests and replay.
+// A clock that stands still until it is moved: for tests and replay.
 class ManualClock final : public Clock {
  public:
   explicit ManualClock(int64_t start_ns = 0) { SetNs(start_ns); }

@@ -1,4 +1,4 @@
-// What came out of a plan: may the request pass, and what its headers need.
+// The answer to a plan: whether the request may pass, and the values that its headers need.
 #ifndef TIDEGATE_DECISION_H_
 #define TIDEGATE_DECISION_H_
 
@@ -9,7 +9,7 @@
 
 namespace tidegate {
 
-// Where a hit was charged, which is where it can be given back.
+// Where a hit was charged, and so where a refund gives it back.
 enum class ChargedIn : uint8_t {
   kStore,
   kFallback,  // the store that decides while a shared store does not answer
@@ -33,16 +33,16 @@ struct Decision {
   uint16_t limits_elsewhere = 0;
   const Limit* limit = nullptr;  // the binding limit
   int64_t retry_after_ns = 0;    // 0 when allowed; kNever when it never can
-  int64_t reset_after_ns = 0;    // until the limit is as if untouched
+  int64_t reset_after_ns = 0;    // until the key is full again
   int64_t delay_ns = 0;          // leaky bucket: wait so long before proceeding
   int64_t at_ns = 0;             // the instant it was made
 
   explicit operator bool() const { return allowed; }
 
-  // Where the limit number `i` of the plan was charged. One bit for each of the first limits
-  // says that it was charged `elsewhere` instead of in the store; kAllLimits says so of any
-  // number of limits. A cluster that is down in part charges some limits of a plan and not
-  // others; a plan of more than kMostTracked limits counts as charged nowhere then.
+  // Where limit `i` of the plan was charged. One bit for each of the first limits says that it was
+  // charged `elsewhere` instead of in the store; kAllLimits says so of all limits. A cluster that
+  // is down in part charges only some limits of a plan; a plan of more than kMostTracked limits
+  // then counts as charged nowhere.
   static constexpr size_t kMostTracked = 16;
   static constexpr uint16_t kAllLimits = 0xffff;
   ChargedIn charged_in(size_t i) const {
@@ -56,27 +56,26 @@ struct Decision {
     limits_elsewhere = where == ChargedIn::kStore ? 0 : kAllLimits;
   }
 
-  // Whole units left now. Computed when asked, since a bucket's answer takes a
-  // division and most callers only ask whether they may pass.
+  // Whole units left now. Computed on demand: a bucket needs a division, and most callers only ask
+  // whether they may pass.
   int64_t remaining() const;
 
-  // Until `remaining` has grown, of itself; 0 where the limit is full. Computed
-  // when asked.
+  // The time until `remaining` grows by itself; 0 if the key is full. Computed on demand.
   int64_t more_after_ns() const;
 
-  // Room taken: of a bucket in time (used_ns + used_fraction / denominator), of
-  // the others in units. Of a sliding window, used_ns is the time that its window
-  // has left, and used_fraction the units of the window before.
+  // Usage: of a bucket as time (used_ns + used_fraction / denominator), of the others in units. For
+  // a sliding window, used_ns is the time that its window has left, and used_fraction the units of
+  // the window before.
   int64_t used_ns = 0;
   int64_t used_fraction = 0;
   int64_t used_units = 0;
-  // What more_after_ns() is, where it does not follow from these; else -1.
+  // The value of more_after_ns() if it does not follow from these; else -1.
   int64_t known_more_ns = -1;
 
   // The units that Limiter::ChargeUpTo() charged; kNotTold in other decisions.
   static constexpr int64_t kNotTold = -1;
   int64_t charged = kNotTold;
-  // Makes it a decision of ChargeUpTo(), which refuses nothing.
+  // Turns it into a decision of ChargeUpTo(), which refuses nothing.
   void SetCharged(int64_t units) {
     allowed = true;
     retry_after_ns = delay_ns = 0;

@@ -1,6 +1,5 @@
-// 128 bits that stand for a key: keyed hashing (XXH3 with a secret of the
-// store's own), so that nobody outside can aim two keys at one cell, and memory
-// does not depend on how long keys are.
+// 128 bits that identify a key: a keyed hash (XXH3 with a secret of the store's own), so that
+// nobody outside can make two keys collide, and memory does not depend on the length of keys.
 #ifndef TIDEGATE_FINGERPRINT_H_
 #define TIDEGATE_FINGERPRINT_H_
 
@@ -32,8 +31,8 @@ class Hasher {
   explicit Hasher(const Seed& seed);
 
   Fingerprint Hash(std::string_view key) const;
-  // A key under one limit. Its high word is never less than this: the table has its
-  // own use for what is.
+  // A key under one limit. Its high word is never less than this: the table uses smaller values for
+  // itself.
   static constexpr uint64_t kLeastHigh = uint64_t{1} << 16;
   Fingerprint Hash(std::string_view key, const Fingerprint& tag) const;
 

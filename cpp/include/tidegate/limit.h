@@ -1,4 +1,4 @@
-// A limit: how much may pass, in which time, by which algorithm.
+// A limit: how many units may pass in what time, by which algorithm.
 //
 //   absl::StatusOr<Limit> limit = Limit::Parse("100/minute");
 //   absl::StatusOr<Limit> burst = Limit::Parse("10/second burst 40");
@@ -20,7 +20,7 @@ namespace tidegate {
 
 enum class Algorithm : uint8_t {
   kTokenBucket,    // GCRA; `gcra` is its alias
-  kLeakyBucket,    // the same state, and callers are told how long to wait
+  kLeakyBucket,    // the same state; decisions say how long to wait
   kFixedWindow,    // windows aligned to the epoch, or to the calendar
   kSlidingWindow,  // two weighted counters
   kSlidingLog,     // the instants themselves: exact, O(count) memory a key
@@ -44,7 +44,7 @@ constexpr bool IsLog(Algorithm a) {
   return a == Algorithm::kSlidingLog || a == Algorithm::kConcurrency;
 }
 
-// What stays of a count when the number of a limit with an id changes.
+// The usage that stays when the number of a limit with an id changes.
 enum class CarryOver : uint8_t {
   kUnits,  // the units used
   kShare,  // the share of the limit that was used; of buckets whose burst is their count
@@ -53,15 +53,15 @@ enum class CarryOver : uint8_t {
 struct LimitSpec {
   int64_t count = 0;
   int64_t period_ns = 0;
-  std::optional<int64_t> burst;  // buckets only; `count` where it is not given
+  std::optional<int64_t> burst;  // buckets only; defaults to `count`
   Algorithm algorithm = Algorithm::kTokenBucket;
   Calendar calendar = Calendar::kNone;  // month and year, in units of
   int64_t calendar_units = 1;           // so many months or years
   std::string name;                     // empty: the canonical text
   std::string rule;                     // what a Decision reports as its rule; empty: the name
   bool shadow = false;                  // counts, and refuses nothing
-  // What the count is known by, instead of by the text of the limit: when only the number of
-  // such a limit changes, usage stays. Empty: the text.
+  // Identifies the usage instead of the limit's text: when only the number of such a limit changes,
+  // usage stays. Empty: the text identifies it.
   std::string id;
   CarryOver carry_over = CarryOver::kUnits;
 };
@@ -77,11 +77,11 @@ class Limit {
   static constexpr int64_t kMaxPeriodNs = 3'155'760'000'000'000'000;  // 100 a
 
   static absl::StatusOr<Limit> Create(LimitSpec spec);
-  // One that nothing reaches, for decisions about requests that no limit applies to. `rule` is
-  // what rule() returns, which may be empty.
+  // A limit that is never reached, for decisions on requests without limits. `rule` is the value of
+  // rule(), and may be empty.
   static Limit Unlimited(std::string rule);
 
-  // The same limit of a rule, which may be empty.
+  // The same limit as one of `rule`, which may be empty.
   Limit WithRule(std::string rule) const;
 
   // Parses one limit: COUNT (/|per) [N] UNIT [burst COUNT]. UNIT is ns, us, ms,
@@ -100,29 +100,29 @@ class Limit {
   Calendar calendar() const { return spec_.calendar; }
   int64_t calendar_units() const { return spec_.calendar_units; }
 
-  // The most that can pass at once: the burst of a bucket, else the count.
-  // This is what a Decision reports as its limit.
+  // The most that can pass at once: the burst of a bucket, else the count. A Decision reports it as
+  // its limit.
   int64_t capacity() const { return IsBucket(spec_.algorithm) ? burst_ : spec_.count; }
 
-  // What header fields call it: the name given, else ToString().
+  // Its name in header fields: the given name, else ToString().
   const std::string& name() const { return name_; }
-  // What a Decision reports as its rule: that of a rule set it belongs to, else name().
+  // The rule in a Decision: the rule of the set that it belongs to, else name().
   const std::string& rule() const { return rule_; }
 
-  // What Create() made it of, to make a similar one.
+  // The arguments of Create(), to make a similar limit.
   const LimitSpec& spec() const { return spec_; }
 
   // Whether it is counted but not enforced: how to try a limit on real traffic.
   bool shadow() const { return spec_.shadow; }
 
   const std::string& id() const { return spec_.id; }
-  // What tells its count from those of other limits of the same algorithm: the id and the period,
+  // Distinguishes its usage from that of other limits of the same algorithm: the id and the period,
   // else the text.
   const std::string& identity() const { return identity_; }
-  // Whether the state says by which count it was written (step.h): buckets with an id do.
+  // Whether the state records the count that wrote it (step.h): for buckets with an id.
   bool keeps_count() const { return keeps_count_; }
-  // The most that the short ways of a bucket may charge: nothing where it keeps its count or is
-  // in shadow.
+  // The most that the fast paths of a bucket may charge: nothing if it keeps its count or is in
+  // shadow.
   int64_t most_plain_cost() const { return most_plain_cost_; }
 
   // The canonical text: Parse(ToString()) gives an equal limit (of the same

@@ -30,16 +30,15 @@ class ShmCells;
 struct LimiterStats {
   int64_t allowed = 0;
   int64_t denied = 0;
-  int64_t denied_in_shadow = 0;  // refusals of limits in shadow, each of which passed
+  int64_t denied_in_shadow = 0;  // refusals by limits in shadow, whose calls passed
   StoreStats store;
 };
 
 class Limiter {
  public:
   static constexpr size_t kMostLimits = 65'535;
-  // At least one limit; equal ones count once, enforced where one of them is. `clock` is
-  // SystemClock where it is null. Limiters of one store and one scope share what they count for
-  // equal limits.
+  // Takes at least one limit; equal limits count once, enforced if one of them is. A null `clock`
+  // is SystemClock. Limiters of one store and one scope share the counts of equal limits.
   static absl::StatusOr<std::unique_ptr<Limiter>> Create(const std::vector<Limit>& limits,
                                                          std::shared_ptr<Store> store,
                                                          std::shared_ptr<Clock> clock = nullptr,
@@ -50,53 +49,52 @@ class Limiter {
   // 1 <= cost. A cost beyond a limit's capacity is refused with retry_after_ns ==
   // Decision::kNever.
   Decision Hit(std::string_view key, int64_t cost = 1);
-  // As Hit(), but tells only whether it may pass: the fastest way to ask.
+  // As Hit(), but returns only whether the call may pass: the fastest call.
   bool Allow(std::string_view key, int64_t cost = 1);
   Decision Peek(std::string_view key, int64_t cost = 1);
-  // Charges each limit as much of `cost` as it has room for, and refuses nothing: for what has been
-  // used already. Decision::charged tells how much, of several limits the least. Counts as no
-  // decision in stats().
+  // Charges each limit as much of `cost` as it has room for, and refuses nothing: for costs that
+  // are known afterwards. Decision::charged is the amount, the smallest of several limits. stats()
+  // does not count it as a decision.
   Decision ChargeUpTo(std::string_view key, int64_t cost);
-  // As Peek() of the first limit alone, in the fallback of a shared store. Decision::limit is
-  // the part of it that the fallback grants.
+  // As Peek(), for the first limit only, in the fallback of a shared store. Decision::limit is the
+  // part of it that the fallback grants.
   Decision PeekFallback(std::string_view key);
-  // Gives `cost` units back, never beyond what a fresh key has. With `hit`, the decision of the
-  // Hit that charged them, they go back where that charged them (Decision::charged_in()) and
-  // nowhere else: of logs its very units. Without it, units that the fallback of a shared store
-  // counts for the key are taken back there, and only the rest in the shared store.
+  // Gives `cost` units back, never beyond what a fresh key has. With `hit`, the decision of the Hit
+  // that charged them, they go back where that hit charged them (Decision::charged_in()) and
+  // nowhere else; a log forgets exactly those units. Without it, units that the fallback of a
+  // shared store counts for the key are taken back there, and only the rest in the shared store.
   void Refund(std::string_view key, int64_t cost = 1, const Decision* hit = nullptr);
   void Reset(std::string_view key);
-  // Ends the leases that `hit` took. Where the only limit is a sliding log, takes back what it
-  // charged.
+  // Ends the leases that `hit` took. If the only limit is a sliding log, takes back its charge.
   void Release(std::string_view key, int64_t cost, const Decision& hit);
-  // Each key as by Hit(). `costs` is empty (one each) or as long as `keys`.
+  // Hits each key in order. `costs` is empty (one each) or as long as `keys`.
   void HitMany(absl::Span<const std::string_view> keys, absl::Span<const int64_t> costs,
                bool* allowed);
 
-  // Whether keys can be told by their fingerprints, so that a caller who has many hashes
-  // each when it has read it and reads none of them twice.
+  // Whether keys may be passed as fingerprints, so that a caller with many keys can hash each as it
+  // reads it, and reads none twice.
   bool TakesFingerprints() const { return takes_fingerprints_; }
-  // Both only where they can.
+  // Both only if they may.
   Fingerprint FingerprintOf(std::string_view key) const;
   void HitMany(absl::Span<const Fingerprint> keys, bool* allowed);
 
   int64_t NowNs() { return clock_ == nullptr ? system_.Now() + clock_shift_ns_ : AskClock(); }
   LimiterStats stats() const;
-  // How often each of limits() was the one that refused, in their order.
+  // How often each of limits() was the limit that refused, in their order.
   std::vector<int64_t> refused() const;
   // How often each of limits() that is in shadow would have refused; 0 for the others.
   std::vector<int64_t> refused_in_shadow() const;
   // Whether calls may wait for I/O.
   bool blocks() const { return blocks_; }
-  // Hit() of such a limiter, where the answer takes no wait: true, and `decision`, which
-  // may be room without a value, is the answer.
+  // Hit() of such a limiter, if it need not wait: returns true and constructs the answer in
+  // `decision`, which may be uninitialised memory.
   bool HitWithoutWaiting(std::string_view key, int64_t cost, Decision* decision);
-  // Asks without waiting: the answer where it takes no round trip, else `done` is called
-  // later, once, by another thread; this must live until then. Of a store that never
-  // waits the answer comes at once. `hit` is what a refund or a release gives back, see there.
+  // Begins a call without waiting. Returns the answer if it takes no round trip (always, for a
+  // store that never waits); else another thread calls `done` once, later, and this must live until
+  // then. `hit` is the decision that a refund or a release gives back.
   std::optional<Decision> Submit(Op op, std::string_view key, int64_t cost, const Decision* hit,
                                  Store::Done done);
-  // Sends what was submitted: once for many, so that they go out together.
+  // Sends the submitted calls: once for many, so that they go out together.
   void Flush();
   Store& store() const { return *store_; }
 
@@ -104,16 +102,17 @@ class Limiter {
   friend class Plan;
   using Charges = absl::InlinedVector<Charge, 4>;
 
-  // Written by one thread each but for number 0, which threads share.
+  // Each is written by one thread, except number 0, which threads share.
   struct alignas(64) Counts {
     std::atomic<int64_t> allowed{0};
     std::atomic<int64_t> denied{0};
   };
-  // Of all threads, each made when the thread counts first: a process may have very many limiters.
+  // The counters of all threads, made on a thread's first count: a process may have very many
+  // limiters.
   class ThreadCounts {
    public:
     ~ThreadCounts();
-    // Null where the thread has not counted yet.
+    // Null if the thread has not counted yet.
     Counts* Find(int thread) const {
       return counts_[static_cast<unsigned>(thread)].load(std::memory_order_acquire);
     }
@@ -128,12 +127,12 @@ class Limiter {
   Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
           std::shared_ptr<Clock> clock);
 
-  // One limit, which is enforced.
+  // There is one limit, and it is enforced.
   bool IsSingle() const { return limits_.size() == 1 && !has_shadow_; }
-  // Such a one whose buckets the short ways of the stores can step.
+  // The same, and the fast paths of the stores can step it.
   bool HasShortWay() const;
   int64_t AskClock();
-  // What is short in Hit() and Allow(), and what is not.
+  // The fast paths of Hit() and Allow(), and the slow ones.
   template <typename S>
   bool HitQuickly(S& store, std::string_view key, int64_t cost, int64_t& now_ns,
                   BucketOutcome& outcome);
@@ -151,42 +150,43 @@ class Limiter {
   Decision Decide(std::string_view key, int64_t cost, const Moment& moment, Outcomes* outcomes);
   void AskMany(absl::Span<const Fingerprint> keys, const Moment& moment, Verdict* verdicts);
   Charges PlanFor(std::string_view key, int64_t cost) const;
-  // Gives back what the fallback of the store is to give back of `hit`, which may be null;
-  // returns what is left to the store itself.
+  // Gives back the units of `hit`, which may be null, that the store's fallback charged; returns
+  // the units that are left for the store itself.
   Charges ToGiveBack(Op op, std::string_view key, int64_t cost, const Decision* hit,
                      const Moment& moment);
   bool Releases(const BoundLimit& limit) const;
   void Count(int64_t allowed, int64_t denied);
-  // A decision that the limit number `rule` of this limiter bound.
+  // A decision in which limit `rule` of this limiter binds.
   void Count(const Decision& decision, uint32_t rule);
-  // What limits in shadow would have refused; `outcomes` begins with those of limits().
+  // Counts calls that limits in shadow would have refused; `outcomes` begins with those of
+  // limits().
   void CountShadow(absl::Span<const Decision> outcomes);
   void CountRefusalBy(uint32_t rule) {
     if (!refused_.empty()) refused_[rule].fetch_add(1, std::memory_order_relaxed);
   }
-  // How often each limit refused, of those that are in shadow or of the others.
+  // How often each limit in shadow, or each other limit, refused.
   std::vector<int64_t> Refused(bool shadow) const;
-  // What Store::Submit() is given to confirm a reading by; empty where that is of no use,
-  // since the store has a clock of its own.
+  // The clock by which Store::Submit() confirms a reading; null if the store has a clock of its
+  // own.
   Store::Clock ClockToConfirm();
 
   const std::vector<BoundLimit> limits_;
   const std::shared_ptr<Store> store_;
   const bool has_shadow_;
-  // The store where it is one of these and HasShortWay(): the hottest calls go to it directly.
+  // The store if it is one of these and HasShortWay(): the hottest calls go to it directly.
   MemoryCells* const memory_;
   ShmCells* const shm_;
   const bool blocks_;
-  // Whether a state that lies too far ahead is moved back (step.h). Not one that hosts
-  // share by clocks of their own: each that is behind would undo what another admitted.
-  // Its key expires by the server's clock, within a period.
+  // Whether a state that lies too far ahead is moved back (step.h). Not if hosts share it by clocks
+  // of their own: a host that is behind would undo the charges of another. Its key expires by the
+  // server's clock, within a period.
   const bool sets_back_;
   const bool takes_fingerprints_;
   const std::shared_ptr<Clock> clock_;
   SystemClock& system_ = SystemClock::Get();
   const int64_t clock_shift_ns_;
   ThreadCounts counts_;
-  // By limit, where there are several or one is in shadow.
+  // By limit, if there are several or one is in shadow.
   std::vector<std::atomic<int64_t>> refused_;
 };
 

@@ -1,4 +1,4 @@
-// How much of their limits requests get while the service is under load.
+// The part of their limits that requests get while the service is under load.
 #ifndef TIDEGATE_LOAD_FACTOR_H_
 #define TIDEGATE_LOAD_FACTOR_H_
 
@@ -11,7 +11,7 @@
 
 namespace tidegate {
 
-// How much a request matters; what matters least is refused first.
+// How much a request matters; those that matter least are refused first.
 enum class Priority : uint8_t { kCritical, kNormal, kBackground };
 inline constexpr size_t kPriorities = 3;
 
@@ -21,14 +21,14 @@ constexpr std::string_view PriorityName(Priority priority) {
 }
 std::optional<Priority> ParsePriority(std::string_view name);
 
-// A factor for each priority: a request costs as many times more as the factor is below 1. So
-// counts that are shared, with processes that are not under load too, stay true. Thread-safe.
+// A factor for each priority, by which the cost of a request is divided. Limits stay as they are,
+// so counts keep their meaning for processes that share them without being under load. Thread-safe.
 class LoadFactor {
  public:
-  // A factor of less than this is this.
+  // Smaller factors are raised to this.
   static constexpr double kLeast = 1.0 / 1024;
 
-  // From 0 to 1. Everything costs what it costs at 1.
+  // From 0 to 1. At 1 costs are unchanged.
   void Set(Priority priority, double factor);
   double Get(Priority priority) const;
 

@@ -1,22 +1,20 @@
-// The store of one process: Tables that grow in small steps, and rings for the
-// algorithms that remember single admissions.
+// The store of one process: Tables that grow in small steps, and rings for the algorithms that
+// remember each admission.
 //
 //   auto store = MemoryStore::Create({.capacity = 1'000'000});
 //
 // Memory. One-word algorithms take 32 bytes a cell, at loads of 0.68 to 0.85:
-// 38 to 48 bytes a key. `capacity` keys fit without loss; of further ones each
-// displaces an idle key, or else the least often charged of its neighbours
-// (StoreStats::evicted_live). Nothing is preallocated.
+// 38 to 48 bytes a key. `capacity` keys fit without loss; each further key displaces an idle key,
+// or else the least often charged of its neighbours (StoreStats::evicted_live). Nothing is
+// preallocated.
 //
 // Growth. A table that is fuller than 0.79 is replaced by one a quarter larger
-// (or smaller, where most of its keys are idle), one slice of 4,096 cells at a
-// time, by the threads that call, so that no call does more than a few hundred
-// microseconds of it. Where a table is so large that its pages take milliseconds to
-// come, a slice waits for a thread that fetches them.
+// (or smaller, if most of its keys are idle), one slice of 4,096 cells at a time, by the calling
+// threads, so that no call does more than a few hundred microseconds of it. If a table is so large
+// that its pages take milliseconds to come, a slice waits for a thread that fetches them.
 //
-// Thread-safe. Calls on cells are lock-free but for those moments; calls on
-// rings lock one of many mutexes. fork() waits for calls that are under way, so a
-// child finds everything whole.
+// Thread-safe. Calls on cells are lock-free except for those moments; calls on rings lock one of
+// many mutexes. fork() waits for calls that are under way, so a child finds everything consistent.
 #ifndef TIDEGATE_MEMORY_STORE_H_
 #define TIDEGATE_MEMORY_STORE_H_
 

@@ -1,11 +1,11 @@
-// What one request must pass where it is charged under several keys: the limits of
-// several limiters, each with a key and a cost of its own. All pass or none is charged.
+// The limits of several limiters that one request must pass, each with a key and a cost of its own.
+// Either all are charged, or none is.
 //
 //   auto plan = Plan::Create({requests.get(), tokens.get()});
 //   if ((*plan)->Hit({user, tenant}, {1, 1500})) ...
 //
-// In one Redis that is one command; in a cluster, where keys lie in several slots, it is
-// one for each limit, and what passed is given back where another did not. Thread-safe.
+// On one Redis a hit is one command; in a cluster, where keys lie in several slots, it is one for
+// each limit, and if one refuses, the others' charges are given back. Thread-safe.
 #ifndef TIDEGATE_PLAN_H_
 #define TIDEGATE_PLAN_H_
 
@@ -26,16 +26,16 @@ class Plan {
   using Keys = absl::Span<const std::string_view>;
   using Costs = absl::Span<const int64_t>;
 
-  // At least one limiter, all of one store; the clock is that of the first. They must
-  // live as long as this.
+  // Takes at least one limiter, all of one store; the clock is that of the first. They must outlive
+  // this.
   static absl::StatusOr<std::unique_ptr<Plan>> Create(std::vector<Limiter*> limiters);
 
   size_t size() const { return limiters_.size(); }
 
-  // A key and a cost for each limiter. Where a limit meets one key twice, it is charged
-  // both costs. Decision::rule counts through the limits of all limiters. An allowed
-  // request counts for each limiter, a refused one for that whose limit refused. Where it is
-  // not null, `outcomes` gets the decision of each limit of all limiters.
+  // Takes a key and a cost for each limiter. A limit that gets one key twice is charged both costs.
+  // Decision::rule is an index into the limits of all limiters. An allowed request counts for each
+  // limiter, a refused one for the limiter whose limit refused. If `outcomes` is not null, it gets
+  // the decision of each limit of all limiters.
   Decision Hit(Keys keys, Costs costs, Outcomes* outcomes = nullptr);
   // As Limiter::HitWithoutWaiting() and Limiter::Submit(); `outcomes` must live until `done` was
   // called.
@@ -46,7 +46,7 @@ class Plan {
  private:
   using ChargeNumbers = absl::InlinedVector<uint32_t, 4>;
 
-  // The charges, and for each limit of all limiters the number of its charge.
+  // The charges, and for each limit of all limiters the index of its charge.
   struct Charged {
     absl::InlinedVector<Charge, 4> charges;
     ChargeNumbers charge_of;
@@ -55,10 +55,10 @@ class Plan {
   explicit Plan(std::vector<Limiter*> limiters);
 
   Charged For(Keys keys, Costs costs) const;
-  // Counts the decision, and numbers limits among those of all limiters in it. `outcomes` are
-  // those of the charges, and become those of the limits.
+  // Counts the decision, and turns its index of a charge into one of a limit of all limiters.
+  // `outcomes` of the charges become those of the limits.
   Decision Finish(Decision decision, const ChargeNumbers& charge_of, Outcomes* outcomes) const;
-  // Where limits in shadow are to be counted, `own`, else what the caller gave.
+  // `own` if limits in shadow are to be counted, else the caller's.
   Outcomes* Wanted(Outcomes* given, Outcomes* own) const {
     return given == nullptr && has_shadow_ ? own : given;
   }

@@ -3,12 +3,12 @@
 //   auto store = RedisStore::Create({.host = "127.0.0.1"});
 //
 // The scripts in lua/ decide; the state they return is stepped once more by the
-// pure step (step.h) for what the headers need, so decisions equal those of the
-// memory store. docs/adr/0007 tells why the client is as it is.
+// pure step (step.h) for the values of the headers, so decisions equal those of the
+// memory store. docs/adr/0007 explains the design of the client.
 //
-// Nothing is ever raised into a call. Where Redis does not answer within the
-// deadline, refuses, or the breaker is open, RedisOptions::on_error decides and the
-// decision is marked degraded. What may have been executed is never sent again.
+// No error is ever raised into a call. If Redis does not answer within the deadline, refuses, or
+// the breaker is open, RedisOptions::on_error decides and the decision is marked degraded. A
+// command that may have been executed is never sent again.
 //
 // Thread-safe. Fork-safe: a child opens a connection of its own.
 #ifndef TIDEGATE_REDIS_STORE_H_
@@ -37,7 +37,7 @@ struct redisReply;
 
 namespace tidegate {
 
-// What Redis replied to a command: nothing, an integer, a string, or a list of these.
+// The reply of Redis to a command: nothing, an integer, a string, or a list of these.
 struct RedisValue {
   std::variant<std::monostate, int64_t, std::string, std::vector<RedisValue>> value;
 };
@@ -67,12 +67,12 @@ struct RedisAddress {
 
 enum class Topology : uint8_t {
   kStandalone,
-  kSentinel,  // one server, which those at `nodes` know
+  kSentinel,  // one server, which the sentinels at `nodes` know
   kCluster,   // of which `nodes` are some
 };
 
 struct RedisTls {
-  std::string ca_file;  // where both are empty: what the system trusts
+  std::string ca_file;  // if both are empty: the system's authorities
   std::string ca_dir;
   std::string cert_file;  // of this client, and its key where that is another file
   std::string key_file;
@@ -86,47 +86,46 @@ struct RedisOptions {
   std::string unix_path;  // instead of host and port
   Topology topology = Topology::kStandalone;
   std::vector<RedisAddress> nodes;  // instead of host and port
-  std::string service;              // what sentinels call the master
+  std::string service;              // the sentinels' name of the master
   std::string sentinel_username;
   std::string sentinel_password;
   std::string username;
   std::string password;
-  // Asked for at each connection instead, for passwords that change.
+  // Called at each connection instead, for passwords that change.
   std::function<absl::StatusOr<std::string>()> password_source;
   int database = 0;
   std::optional<RedisTls> tls;
   std::string client_name = "tidegate";
   absl::Duration timeout = absl::Milliseconds(50);    // of a call, in all
   absl::Duration connect_timeout = absl::Seconds(1);  // of one attempt
-  // The instants of the limiter's clock instead of the server's TIME.
+  // Decide at instants of the limiter's clock instead of the server's TIME.
   bool client_clock = false;
-  // How much longer than its state matters a key lives. With client_clock the
-  // clocks of the hosts differ: at least the tolerance (step.h) is added.
+  // How long a key lives after its state no longer matters. With client_clock the clocks of the
+  // hosts differ: at least the tolerance (step.h) is added.
   absl::Duration ttl_margin = absl::ZeroDuration();
   OnError on_error = OnError::kFallback;
   double fallback_share = 1.0;  // 0 to 1, that is 1/instances
-  // What decides without Redis; a memory store of its own where it is null. All whose
-  // fallback is the same shared memory also share what they learn of the same Redis:
-  // whether it answers, and whom it refused.
+  // The store that decides without Redis; a memory store of its own if null. Stores with the same
+  // shared memory as fallback also share their knowledge of the same Redis: whether it answers, and
+  // which keys it refused.
   std::shared_ptr<Store> fallback;
-  size_t max_queue = 100'000;  // calls in flight; more are failures at once
-  // How long a refusal may be repeated without asking again; 0: never.
+  size_t max_queue = 100'000;  // calls in flight; further calls fail at once
+  // How long a refusal may be repeated without asking Redis again; 0: never.
   absl::Duration deny_cache_max = absl::Seconds(1);
   // See redis/breaker.h.
   int breaker_failures = 5;
   absl::Duration breaker_open = absl::Seconds(30);
-  // Told once of each change of the breaker, from any thread: whether it is open now,
-  // and why; of what another process found at the next call. Written to stderr where
-  // it is null.
+  // Called once at each change of the breaker, from any thread: whether it is open now, and why. A
+  // change by another process is reported at the next call. If null, changes are written to stderr.
   std::function<void(bool open, const std::string& why)> on_breaker;
   // Called with a message at the first, second, fourth, eighth, ... script error (see
-  // StoreStats), from any thread. Written to stderr where it is null.
+  // StoreStats), from any thread. If null, they are written to stderr.
   std::function<void(const std::string& message)> on_script_error;
 };
 
 class RedisStore final : public Store, public std::enable_shared_from_this<RedisStore> {
  public:
-  // Begins to connect. A server that cannot be reached is no error here.
+  // Begins to connect. An unreachable server is no error here.
   static absl::StatusOr<std::shared_ptr<RedisStore>> Create(RedisOptions options);
   ~RedisStore() override;
 
@@ -135,11 +134,11 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   BoundLimit Bind(const Limit& limit, std::string_view scope) const override;
   Decision Hit(const Charge& charge, const Moment& moment) override;
   Decision Peek(const Charge& charge, const Moment& moment) override;
-  // Where it is not known what charged the units: what the fallback counts of them is taken back
-  // there, and only the rest in Redis. Returns the cost.
+  // A refund if it is unknown which store charged the units: units that the fallback counts are
+  // taken back there, and only the rest in Redis. Returns the cost.
   int64_t Refund(const Charge& charge, const Moment& moment) override;
   void Reset(const Charge& charge, const Moment& moment) override;
-  // In Redis alone, as GiveBack().
+  // Only in Redis, as GiveBack().
   void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
   Decision HitAll(absl::Span<const Charge> plan, const Moment& moment,
                   absl::FunctionRef<int64_t()> clock, Outcomes* outcomes) override;
@@ -147,27 +146,27 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   Decision ChargeAllUpTo(absl::Span<const Charge> plan, const Moment& moment) override;
   Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment,
                    Outcomes* outcomes) override;
-  // A plan of one slot, in Redis alone: nothing where the breaker is open.
+  // A plan of one slot, only in Redis: nothing if the breaker is open.
   void GiveBack(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                 const Moment& moment) override;
   void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
   StoreStats stats() const override;
-  // Its fallback, and the refusals that are remembered.
+  // Clears the fallback and the remembered refusals.
   void Clear() override;
 
   bool blocks() const override { return true; }
   bool HitWithoutWaiting(absl::Span<const Charge> plan, const Moment& moment, Decision* decision,
                          Outcomes* outcomes) override;
-  // Refunds and releases are of Redis alone. A state that lies too far ahead is asked for again
-  // at a confirmed reading of `clock`, where there is one.
+  // Refunds and releases go only to Redis. If a state lies too far ahead, the call is made again at
+  // a confirmed reading of `clock`, if there is one.
   std::optional<Decision> Submit(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                                  const Moment& moment, Clock clock, Outcomes* outcomes,
                                  Done done) override;
   void Flush() override;
-  // Whatever the breaker says.
+  // Asks Redis even if the breaker is open.
   absl::Status Ping() override;
 
-  // Whether RedisOptions::client_clock was asked for.
+  // Whether RedisOptions::client_clock is set.
   bool reads_clock() const override { return options_.client_clock; }
   bool spans_hosts() const override { return true; }
 
@@ -175,12 +174,12 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   void GiveBackInFallback(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
   int64_t RefundFallback(const Charge& charge, const Moment& moment) override;
 
-  // Where it counts, as a URI without credentials or options.
+  // The server as a URI without credentials or options.
   std::string name() const override;
-  // Any command, for tools that look after a server; waits up to `timeout`. An error reply is a
-  // status whose message is the reply.
+  // Sends any command, for tools that inspect a server; waits up to `timeout`. An error reply
+  // becomes a status with that message.
   absl::StatusOr<RedisValue> Command(const std::vector<std::string>& words, absl::Duration timeout);
-  // Forgets the refusals that were remembered, for tools that have removed keys by a command.
+  // Forgets the remembered refusals, for tools that have removed keys by a command.
   void ForgetRefusals();
 
  private:
@@ -189,7 +188,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   class Parting;
   class Probe;
   static constexpr size_t kMostDenied = 8;
-  // What a request was made with, for what its reply is worth.
+  // The circumstances of a request, which decide how far its reply can be used.
   struct Asked {
     int64_t at_ns;  // by SystemClock, or with client_clock the moment's
     uint64_t renewals = 0;
@@ -205,33 +204,33 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   uint16_t SlotOf(const Charge& charge) const;
   redis::Request RequestFor(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                             const Moment& moment) const;
-  // What is wrong with a reply, before it is read: a status of client.h or of error_reply.h,
-  // so NotFound where the server does not have the script.
+  // The failure of a call, before its reply is read: a status of client.h or of error_reply.h, so
+  // NotFound if the server does not have the script.
   static absl::Status FailureIn(const absl::StatusOr<redis::Reply>& reply);
-  // Gives up the connection if `failure` says that it is of no use. Only the first of the
-  // calls made since the last renewal does: the others speak of a connection that is gone.
+  // Renews the connection if `failure` says that it is of no use. Only the first of the calls made
+  // since the last renewal does so: the others failed on a connection that is gone.
   void RenewAfter(const absl::Status& failure, uint64_t renewals);
   void Renew(uint64_t renewals, const std::string& why);
-  // The decision that an answer comes to, or that stands in for it.
+  // The decision of an answer, or the decision in its place.
   Decision Judge(Op op, absl::Span<const Charge> plan, const Moment& moment, const Asked& asked,
                  const absl::StatusOr<redis::Answer>& answer, Outcomes* outcomes);
-  // What a refused plan leaves in the deny cache, and what that says later.
+  // Remembers the refusal of a plan in the deny cache, and repeats it later.
   void Remember(absl::Span<const Charge> plan, const Asked& asked, const redis::Answer& answer,
                 int64_t retry_after_ns);
   bool Denied(absl::Span<const Charge> plan, int64_t now_ns, Decision* decision,
               Outcomes* outcomes);
   bool Recall(const Charge& charge, int64_t now_ns, Decision* decision) const;
-  // What is done before Redis is asked; true where it need not be, and `decision` is the
+  // The work before Redis is asked; returns true if it need not be asked, and `decision` is the
   // answer.
   bool Before(Op op, absl::Span<const Charge> plan, const Moment& moment, Decision* decision,
               Outcomes* outcomes);
-  // The same of what the breaker says, which is not quiet.
+  // The same for the breaker, whose changes are reported.
   bool DecideUnquiet(Op op, absl::Span<const Charge> plan, const Moment& moment, Decision* decision,
                      Outcomes* outcomes);
   Decision Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment,
                Outcomes* outcomes);
-  // What Submit() does once it is known that Redis is to be asked, and what answers with
-  // no round trip where the keys of a plan lie in several slots.
+  // Submit() once it is known that Redis must be asked, and the answers without a round trip for a
+  // plan with keys in several slots.
   void Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment,
                std::chrono::steady_clock::time_point deadline, Clock clock, Outcomes* outcomes,
                Done done);
@@ -241,10 +240,10 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // `host_ns` is HostNowNs().
   Decision Degraded(Op op, absl::Span<const Charge> plan, const Moment& moment, int64_t host_ns,
                     Outcomes* outcomes);
-  // Makes `d` a refusal of a limit that is used up.
+  // Makes `d` the refusal of a limit that is used up.
   static void Refuse(Decision* d, int64_t retry_after_ns);
   Decision FromPolicy(const Charge& charge, int64_t host_ns) const;
-  // `decision` is of the fallback's share of `whole`: as one on the whole, with the room that
+  // Turns a decision on the fallback's share of `whole` into one on the whole, with the room that
   // the share leaves.
   static void OnWhole(const Limit& whole, Decision* decision);
   Decision FromFallback(Op op, absl::Span<const Charge> plan, const Moment& moment,
@@ -252,12 +251,12 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   Decision AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment,
                        Outcomes* outcomes);
   Moment FallbackMoment(const Moment& moment, int64_t host_ns) const;
-  // What the fallback counts for a charge.
+  // The fallback's part of a charge.
   static Charge InFallback(Charge charge);
   void Record(const absl::Status& status);
-  // Tells this store's users of the breaker's change, if there is one, and why.
+  // Reports a change of the breaker to this store's users, with its reason.
   void TellOfChange(absl::string_view failure);
-  // By the clock that all who share the board have.
+  // The instant by the clock that all users of the board share.
   int64_t HostNowNs() const;
 
   const RedisOptions options_;

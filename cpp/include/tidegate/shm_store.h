@@ -4,9 +4,9 @@
 //   auto store = ShmStore::Open("api");                 // /dev/shm/tidegate-UID-api
 //   auto other = ShmStore::Open("/var/lib/app/limits", {.capacity = 50'000});
 //
-// The file. Whoever comes first makes it, whole, and then gives it its name, so
-// that no other process ever sees it half made and a creator that dies leaves
-// nothing. All that is not a cell stands on the first page:
+// The file. The first process makes the whole file before it gives it its name, so that no other
+// process ever sees it half made and a creator that dies leaves nothing. Everything but the cells
+// stands on the first page:
 //
 //   0     magic "tidegate", version, byte order, bytes of a cell,
 //         cells of a slice
@@ -18,30 +18,29 @@
 //   72    seed of the hasher
 //   104   checksum of all the above: none of it ever changes
 //   512   counters, one cache line each: cells in use, idle and live keys evicted
-//   4096  board: what those whose fallback this is tell each other of their Redis
+//   4096  board: what the users of this fallback know of their Redis
 //           4096   breakers, 64 of 64 bytes: server, gate, row, window, unused
 //           8192   refusals, 4,096 of 64 bytes: version, check, lo, w0, w1,
 //                  from, until, ahead      (src/redis/health/board.h)
 //   270336  slice 0 | slice 1 | ...      (table.h)
 //
 // Nothing but cells, counters and the board is written after the file has its name,
-// each word by one atomic instruction, and there is no lock: a process that is killed
-// at any instruction leaves a file that the others go on with, and loses at most the
-// units in its hands.
+// each word by one atomic instruction, and there is no lock: a process that is killed at any
+// instruction leaves a file that the others go on with, and loses at most the units of its call
+// under way.
 //
 // Logs. A key of a sliding-log or concurrency limit of N units has N/2 cells
 // instead of one, of two units each (src/table/log_cells.h); kMostLogUnits bounds N.
 //
 // Capacity. Fixed when the file is made: `capacity` keys at kLoad, 40 bytes each.
-// Of further keys each takes the place of an idle one, or else of the least often
-// charged of its neighbours (StoreStats::evicted_live).
+// Each further key takes the place of an idle one, or else of the least often charged of its
+// neighbours (StoreStats::evicted_live).
 //
-// Trust. The file belongs to one user: it is made with mode 0600, and one that is
-// a symbolic link, belongs to another user or lets others in is refused, as is one
-// that is damaged, truncated, of another version or no such file at all. A file
-// that its owner truncates while processes use it takes them down (SIGBUS).
+// Trust. The file belongs to one user: it is made with mode 0600. A file that is a symbolic link,
+// belongs to another user, is open to others, damaged, truncated, of another version or not of
+// tidegate is refused. Truncating the file while processes use it kills them (SIGBUS).
 //
-// Thread-safe, process-safe; a child of fork() goes on with what its parent opened.
+// Thread-safe, process-safe; a child of fork() goes on with its parent's open file.
 #ifndef TIDEGATE_SHM_STORE_H_
 #define TIDEGATE_SHM_STORE_H_
 
@@ -62,8 +61,8 @@ namespace tidegate {
 struct ShmOptions {
   static constexpr int64_t kDefaultCapacity = 1'000'000;
   static constexpr int64_t kMaxCapacity = int64_t{1} << 32;
-  // Keys, 1 to kMaxCapacity. Without one the file is taken as it is, or made with
-  // the default; a file of another capacity than was asked for is refused.
+  // Keys, 1 to kMaxCapacity. Without a value the file is taken as it is, or made with the default;
+  // a file of another capacity is refused.
   std::optional<int64_t> capacity;
 };
 
@@ -74,14 +73,14 @@ class ShmStore : public Store {
   static constexpr size_t kBoardBytes = size_t{65} * 4096;
 
   // `name` is an absolute path, or 1 to 100 of A-Z a-z 0-9 . _ - for a file of this
-  // user under /dev/shm. InvalidArgument for a name or capacity that is not
-  // accepted, another error where the file cannot be had.
+  // user under /dev/shm. InvalidArgument for an invalid name or capacity, another error if the file
+  // cannot be opened or made.
   static absl::StatusOr<std::shared_ptr<ShmStore>> Open(std::string_view name,
                                                         const ShmOptions& options = {});
-  // The path that `name` stands for.
+  // The path of the file with this `name`.
   static absl::StatusOr<std::string> PathOf(std::string_view name);
-  // Takes the name away from a file of this user, also from a damaged one. Who has
-  // it open keeps counting in it, apart from who opens the name afterwards.
+  // Removes the name of a file of this user, also of a damaged one. Processes that have it open
+  // keep counting in it, separately from those that open the name afterwards.
   static absl::Status Remove(std::string_view name);
 
   std::string_view kind() const override { return "shm"; }
@@ -91,23 +90,23 @@ class ShmStore : public Store {
   virtual size_t bytes() const = 0;
   virtual int64_t NowNs() const = 0;
 
-  // Memory beside the table that all who have the file open share: zeroed when it is
-  // made, on a page's boundary.
+  // Memory beside the table that all processes with the file open share: zeroed when the file is
+  // made, on a page boundary.
   virtual void* board() const = 0;
-  // A hasher with a secret that is derived from the file's: the same in all processes
-  // for the same `use`, unlike that of any other.
+  // A hasher with a secret derived from the file's: the same in all processes for the same `use`,
+  // and different for every other.
   virtual Hasher HasherFor(std::string_view use) const = 0;
 
-  // A look at every cell, while others go on.
+  // Reads every cell, while other calls go on.
   struct Busy {
     Fingerprint key;
-    int64_t new_in_ns;  // until it is as if fresh
+    int64_t new_in_ns;  // until the key is full again
   };
   struct Census {
     int64_t live = 0;
     int64_t idle = 0;
     int64_t claimed = 0;
-    std::vector<Busy> busiest;  // the furthest from being as if fresh, in order
+    std::vector<Busy> busiest;  // those that need the longest until they are full again, in order
   };
   virtual Census Count(int64_t now_ns, size_t busiest) const = 0;
 };

@@ -9,25 +9,23 @@
 // Every state but a log's is a CellState of two words:
 //
 //   algorithm        w0: the instant at which the     w1
-//                    state is as good as new
+//                    key is full again
 //   token-bucket     theoretical arrival time, ns     its fraction, in units of
 //   leaky-bucket     (the same)                       1/limit.denominator() ns
 //   fixed-window     end of the window                units used in it
 //   sliding-window   end of the window after          current << 32 | previous
 //
-// A bucket of a limit with an id keeps in the upper half of w1 the count that wrote it, so that
-// another count can read it: what is used is the same number of units then.
+// A bucket of a limit with an id keeps in the upper half of w1 the count that wrote it, so that a
+// limit with another count reads it as the same number of units used.
 //
-// That w0 means the same for all of them is what lets a table reclaim cells
-// without knowing the limits behind them. w0 == 0 is the fresh state; w1 is then
-// without meaning.
+// Since w0 means the same for all of them, a table can reclaim cells without knowing their limits.
+// w0 == 0 is the fresh state; w1 then has no meaning.
 //
-// Time. A state may lie ahead of `now` by more than any sequence of admissions
-// explains: then the clock that wrote it ran ahead of this one. Up to
-// kClockToleranceNs this is taken for the skew of readers, and `now` can only
-// refuse. Beyond it the clock went back, and the state is moved to the fullest
-// that `now` allows, so that nobody is locked out for longer than a period and
-// nothing is minted. Decision::behind tells that this is about to be written.
+// Time. If a state lies ahead of `now` by more than any sequence of admissions explains, the clock
+// that wrote it ran ahead of this one. Up to kClockToleranceNs this is taken for the skew of
+// readers, and `now` can only refuse. Beyond it the clock went back, and the state is moved back to
+// the most usage that is possible at `now`, so that nobody is locked out for longer than a period
+// and no extra units are granted. Decision::behind says that this is about to be written.
 //
 // GCRA: ITU-T I.371; tat' = max(tat, now) + cost*T, refused iff
 // tat' - now > burst*T. T is an exact fraction here, so limits such as 7/second
@@ -53,32 +51,30 @@ struct CellState {
   friend bool operator==(const CellState&, const CellState&) = default;
 };
 
-// Decides. `*next` is the state to store; where it equals `state`, nothing has
-// to be written. 1 <= cost; 0 <= now_ns <= kMaxInstantNs. The limit is no log.
+// Decides. `*next` is the state to store; if it equals `state`, nothing has to be written. 1 <=
+// cost; 0 <= now_ns <= kMaxInstantNs. Not for logs.
 Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
               CellState* next);
 
-// Charges as much of `cost` as there is room for, which Decision::charged tells. Refuses nothing.
+// Charges as much of `cost` as there is room for, which is Decision::charged. Refuses nothing.
 Decision StepUpTo(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
                   CellState* next);
 
 // Gives `cost` units back, never beyond what a fresh state has.
 CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost);
-// The most units that Refund() can give back. Where a bucket holds a part of a unit, that
-// counts as one.
+// The most units that Refund() can give back. A part of a unit in a bucket counts as one.
 int64_t Refundable(const Limit& limit, const CellState& state, int64_t now_ns);
 
-// The decision a hit of `cost` would get, with `remaining` and `reset_after` as
-// they are without it.
+// The decision that a hit of `cost` would get, with `remaining` and `reset_after` as they are
+// without it.
 Decision Peek(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost);
 
-// How far a state of a bucket with an id may lie ahead, since another number may have written it;
-// beyond that the clock went back.
+// How far a state of a bucket with an id may lie ahead, since a limit with another number may have
+// written it; beyond that the clock went back.
 int64_t MostAheadNs(const Limit& limit);
 
-// The bucket's step alone, inline: the hottest code of the library. What it finds
-// is left in words of their own, which a caller that inlines this keeps in
-// registers; a Decision is made of them only where one is wanted.
+// Only the bucket's step, inline: the hottest code of the library. Its results are separate words,
+// which a caller that inlines it keeps in registers; a Decision is made of them only on demand.
 struct BucketOutcome {
   bool allowed = false;
   bool behind = false;
@@ -86,7 +82,7 @@ struct BucketOutcome {
   int64_t delay_ns = 0;
   int64_t used_ns = 0;
   int64_t used_fraction = 0;
-  // The state to write where allowed or behind.
+  // The state to write if allowed or behind.
   uint64_t next_w0 = 0;
   uint64_t next_w1 = 0;
 };
@@ -101,7 +97,7 @@ struct Interval {
 };
 Interval CostInterval(const Limit& limit, int64_t cost);
 
-// Of a limit that lets anything through: for one unit there is nothing to look up.
+// For a limit that lets anything through: the values for one unit are ready.
 inline bool IsWithinBurst(const Limit& limit, int64_t cost) {
   return cost == 1 || cost <= limit.burst();
 }
@@ -154,8 +150,8 @@ __attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64
   }
   out.used_ns = used_ns;
   out.used_fraction = used_fraction;
-  // Within the very first nanosecond a state must not look like a fresh one: what is used
-  // of it is rounded up to all of it, as reset_after is.
+  // Within the very first nanosecond a state must not look like a fresh one, so its usage is
+  // rounded up to the whole nanosecond, as reset_after is.
   const uint64_t instant = now + static_cast<uint64_t>(used_ns);
   out.next_w0 = instant;
   out.next_w1 = static_cast<uint64_t>(used_fraction);
@@ -165,8 +161,8 @@ __attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64
   }
 }
 
-// Without a variable, so that it is made where the caller wants it: to copy a struct that was just
-// written stalls.
+// Without a variable, so that it is constructed in the caller's place: copying a struct that was
+// just written stalls.
 __attribute__((always_inline)) inline Decision MakeDecision(const Limit& limit,
                                                             const BucketOutcome& outcome,
                                                             int64_t at_ns) {

@@ -19,13 +19,12 @@
 
 namespace tidegate {
 
-// A limit as one store knows it: `tag` sets its keys apart from those of other
-// limits and scopes.
+// A limit bound to a store: `tag` keeps its keys separate from those of other limits and scopes.
 struct BoundLimit {
   Limit limit;
   std::string scope;
   Fingerprint tag;
-  // The part of it that a shared store's fallback counts for, where it is not the whole.
+  // The part of it that a shared store's fallback grants, if it is not the whole.
   std::shared_ptr<const BoundLimit> share;
 };
 
@@ -35,23 +34,23 @@ struct Charge {
   int64_t cost;  // >= 1
 };
 
-// What stores do to bind: the tag is a fingerprint of the limit and the scope.
+// How stores bind a limit: the tag is a fingerprint of the limit and the scope.
 BoundLimit BindWith(const Hasher& hasher, const Limit& limit, std::string_view scope);
 
-// When a call is made. A state that lies too far ahead of `now_ns` is moved back
-// (step.h) only where the reading is confirmed: taken again after a first one
-// had found it so. A reading that was merely held up cannot mint then.
+// The instant of a call. A state that lies too far ahead of `now_ns` is moved back (step.h) only if
+// the reading is confirmed: taken again after a first one had found it so. So a reading that was
+// merely delayed cannot grant extra units.
 struct Moment {
   int64_t now_ns;
   bool confirmed = false;
 };
 
-// The answer to one charge of many. kUnconfirmed asks for the call to be made
-// again at a confirmed moment; nothing was charged.
+// The answer to one charge of many. kUnconfirmed: nothing was charged, and the call must be made
+// again at a confirmed moment.
 enum class Verdict : uint8_t { kRefused, kAllowed, kUnconfirmed };
 
-// The decision of each limit of a plan, in its order. One that would have passed says so, even
-// where the plan was refused and nothing was charged.
+// The decision of each limit of a plan, in its order. A limit that would have let the call pass
+// says so, even if the plan was refused and nothing was charged.
 using Outcomes = absl::InlinedVector<Decision, 4>;
 
 enum class Op : uint8_t { kHit, kPeek, kRefund, kRelease, kReset, kChargeUpTo };
@@ -60,129 +59,128 @@ inline bool IsDecision(Op op) { return op == Op::kHit || op == Op::kPeek || op =
 struct StoreStats {
   int64_t degraded = 0;        // decisions made without the shared store
   int64_t errors = 0;          // calls that a shared store did not answer
-  int64_t script_errors = 0;   // keys with a foreign value, and mistakes in our own scripts
+  int64_t script_errors = 0;   // calls on keys with a foreign value, and defects of our own scripts
   int64_t denied_locally = 0;  // refusals that took no round trip to the shared store
-  int64_t breaker_opened = 0;  // how often the breaker did
+  int64_t breaker_opened = 0;  // how often the breaker opened
   bool breaker_open = false;
   int64_t keys = 0;          // cells in use, idle ones included until reclaimed
   int64_t evictions = 0;     // idle keys reclaimed: nothing was lost
-  int64_t evicted_live = 0;  // live keys given up because no room was left
+  int64_t evicted_live = 0;  // live keys evicted because no room was left
 };
 
-// All that a Limiter and a Plan know of a store. A new store is a class of its own and nothing
-// else. Thread-safe. No call blocks for longer than a store's own deadline.
+// The whole interface between a store and Limiter or Plan: a new store needs only a class of its
+// own. Thread-safe. No call blocks for longer than a store's own deadline.
 class Store {
  public:
   static constexpr int64_t kNoInstant = -1;
 
-  // Returns the instant anew.
+  // Returns a new reading of the clock.
   using Clock = std::function<int64_t()>;
   using Done = std::function<void(const Decision&)>;
 
   virtual ~Store() = default;
 
-  // What metrics call a store of this kind: "memory".
+  // The name of this kind of store in metrics: "memory".
   virtual std::string_view kind() const = 0;
-  // What logs and metrics call this store; without secrets.
+  // The name of this store in logs and metrics; without secrets.
   virtual std::string name() const { return std::string(kind()); }
 
-  // Whether the store can count for `limit`; the error says what it can.
+  // Whether the store supports `limit`; the error says what it supports.
   virtual absl::Status Accepts(const Limit& limit) const;
   virtual BoundLimit Bind(const Limit& limit, std::string_view scope) const = 0;
 
-  // One limit. Hit charges; Peek tells what Hit would and changes nothing.
+  // One limit. Hit charges; Peek returns what Hit would, and changes nothing.
   virtual Decision Hit(const Charge& charge, const Moment& moment) = 0;
   virtual Decision Peek(const Charge& charge, const Moment& moment) = 0;
-  // Returns how many units the store took back, as far as it knows: fewer than the cost where
-  // fewer were charged. Of a bucket that holds a part of a unit this counts as one.
+  // Returns how many units the store took back, as far as it knows: fewer than the cost if fewer
+  // were charged. A part of a unit in a bucket counts as one.
   virtual int64_t Refund(const Charge& charge, const Moment& moment) = 0;
   virtual void Reset(const Charge& charge, const Moment& moment) = 0;
   // Ends the lease that a Hit at `admitted_ns` took; for concurrency limits.
   virtual void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) = 0;
 
-  // Charges as much of the cost as there is room for and refuses nothing; Decision::charged tells
-  // how much. The default asks what room there is and charges that, once more where another
-  // caller was faster. A state that lies too far ahead is not charged before that is confirmed.
+  // Charges as much of the cost as there is room for and refuses nothing; Decision::charged is the
+  // amount. The default peeks at the room and charges that, again if another caller was faster. A
+  // state that lies too far ahead is not charged before that is confirmed.
   virtual Decision ChargeUpTo(const Charge& charge, const Moment& moment);
-  // The same of several limits, each as far as it has room itself. Decision::charged is the least
-  // that an enforced one was charged.
+  // The same for several limits, each as far as it has room itself. Decision::charged is the
+  // smallest charge of an enforced limit.
   virtual Decision ChargeAllUpTo(absl::Span<const Charge> plan, const Moment& moment);
 
-  // Several limits, all or none. The binding limit is the refusing one with the
-  // longest wait, else the one with the least room left. A limit in shadow (Limit::shadow())
-  // never refuses the plan, and is charged where it has room itself. The default asks each
-  // limit first and charges them only if all agree; where another caller comes
-  // in between and one of them refuses after all, the ones before it are
-  // refunded before the call returns.
-  // `clock` tells the time again, for that. `outcomes` is filled where it is not null.
+  // Several limits, all or none. The binding limit is the limit that refused with the longest wait,
+  // else the limit with the least room left. A limit in shadow (Limit::shadow()) never refuses the
+  // plan, and is charged if it has room itself. The default peeks at each limit first and charges
+  // them only if all agree; if another caller intervenes and one refuses after all, those before it
+  // are refunded before the call returns. The instant of that refund is read from `clock`.
+  // `outcomes` is filled if it is not null.
   virtual Decision HitAll(absl::Span<const Charge> plan, const Moment& moment,
                           absl::FunctionRef<int64_t()> clock, Outcomes* outcomes);
   virtual Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment, Outcomes* outcomes);
   // Refunds or releases all charges of a plan. With the instant of their hit a refund takes back
-  // the very units of a log; kNoInstant where it is not known.
+  // exactly its units of a log; kNoInstant if it is not known.
   virtual void GiveBack(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                         const Moment& moment);
 
   // Independent charges, in order.
   virtual void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts);
 
-  // What is to be added to SystemClock so that all who share the store, in this
-  // process and others, read the same time.
+  // The offset to add to SystemClock so that all users of the store, in this process and others,
+  // read the same time.
   virtual int64_t clock_shift_ns() const { return 0; }
 
   virtual StoreStats stats() const = 0;
 
-  // Forgets what all keys have used, as far as this process alone holds it; for tests. What other
-  // processes or hosts hold too stays.
+  // Forgets the usage of all keys that only this process holds; for tests. Usage that other
+  // processes or hosts share stays.
   virtual void Clear() {}
 
   // Whether calls wait for something outside the process. Such a store sets Decision::at_ns, by
   // the clock that it decided by, and overrides the functions of this group.
   virtual bool blocks() const { return false; }
-  // HitAll() of a store that blocks, where its answer takes no wait: true, and `decision` is the
-  // answer.
+  // HitAll() of a store that blocks, if it need not wait: true, and `decision` is the answer.
   virtual bool HitWithoutWaiting(absl::Span<const Charge>, const Moment&, Decision*,
                                  Outcomes* /*outcomes*/) {
     return false;
   }
-  // Asks without waiting. Returns the answer where it takes no wait; else calls `done` later,
-  // once, from another thread. The limits of `plan` (not its keys), `outcomes` and the store
-  // must live until then. Refunds, releases and resets are answered with an empty decision. A
-  // store that goes by the caller's clock takes `clock` to confirm a reading with, where it is
-  // not null. The default decides at once.
+  // Begins a call without waiting. Returns the answer if there is no need to wait; else another
+  // thread calls `done` once, later. The limits of `plan` (not its keys), `outcomes` and the store
+  // must live until then. The answer to refunds, releases and resets is an empty decision. A store
+  // that uses the caller's clock confirms a reading by `clock`, if it is not null. The default
+  // decides at once.
   virtual std::optional<Decision> Submit(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                                          const Moment& moment, Clock clock, Outcomes* outcomes,
                                          Done done);
-  // Sends what was submitted: once for many, so that they go out together.
+  // Sends the submitted calls: once for many, so that they go out together.
   virtual void Flush() {}
-  // One round trip to whatever a store that blocks waits for; the error says what is wrong.
+  // One round trip to the server of a store that blocks; the error says what is wrong.
   virtual absl::Status Ping() { return absl::OkStatus(); }
 
-  // Whether the instants of calls decide. Else the store has a clock of its own.
+  // Whether calls are decided at their instants. Else the store has a clock of its own.
   virtual bool reads_clock() const { return true; }
-  // Whether hosts count in it together by clocks of their own: then a state that lies ahead of
-  // one host's clock may be right by another's.
+  // Whether hosts share it by clocks of their own: then a state that lies ahead of one host's clock
+  // may be right by another's.
   virtual bool spans_hosts() const { return false; }
 
-  // A store that fails may have another decide for it, its fallback. These are of what that
-  // counts. PeekFallback: by its own part of the limit.
+  // A store that fails may have a fallback decide for it. These are calls on the fallback.
+  // PeekFallback uses the fallback's part of the limit.
   virtual Decision PeekFallback(const Charge& charge, const Moment& moment) {
     return Peek(charge, moment);
   }
-  // Gives back what the fallback charged at `admitted_ns`.
+  // Gives back units that the fallback charged at `admitted_ns`.
   virtual void GiveBackInFallback(const Charge& /*charge*/, int64_t /*admitted_ns*/,
                                   const Moment& /*moment*/) {}
-  // Gives back what the fallback counts for the key, at most the cost; returns how many units.
+  // Gives back the units that the fallback counts for the key, at most the cost; returns how many.
   virtual int64_t RefundFallback(const Charge& /*charge*/, const Moment& /*moment*/) { return 0; }
 
  protected:
-  // What takes back at `now_ns` what `decision` charged; nothing where it has run out
-  // since: then it is no longer part of the state, and to give it back would be to mint.
+  // The charge that takes back at `now_ns` the units that `decision` charged; nothing if they have
+  // expired since: they are no longer part of the state, and refunding them would grant extra
+  // units.
   static std::optional<Op> Undoing(const Charge& charge, const Decision& decision, int64_t now_ns);
 };
 
-// Folds decisions of one plan into the one that is reported. Limits in shadow bind only where
-// there is no other, and then allow.
+// Combines the decisions of one plan into the reported one. Limits in shadow bind only if there is
+// no other limit, and then allow.
 class PlanVerdict {
  public:
   void Add(const Decision& decision, uint32_t index);
@@ -194,7 +192,7 @@ class PlanVerdict {
   Decision decision_;
   bool any_ = false;
   bool any_enforced_ = false;
-  // How many were added, and which of them were charged elsewhere than in the store.
+  // How many decisions were added, and which of them were not charged in the store.
   uint32_t added_ = 0;
   uint32_t added_elsewhere_ = 0;
   uint16_t limits_elsewhere_ = 0;

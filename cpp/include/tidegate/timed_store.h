@@ -1,4 +1,4 @@
-// A store together with the clock that its callers go by: how a plan of charges is put to it.
+// A store together with the clock of its callers: applies a plan at an instant of that clock.
 #ifndef TIDEGATE_TIMED_STORE_H_
 #define TIDEGATE_TIMED_STORE_H_
 
@@ -14,7 +14,7 @@ namespace tidegate {
 // Thread-safe.
 class TimedStore {
  public:
-  // `clock` is SystemClock where it is null.
+  // A null `clock` is SystemClock.
   TimedStore(std::shared_ptr<Store> store, std::shared_ptr<Clock> clock);
 
   Store& store() const { return *store_; }
@@ -22,8 +22,8 @@ class TimedStore {
   bool blocks() const { return blocks_; }
   int64_t NowNs() const;
 
-  // As the functions of Store, at the instant that the clock says, which is read a second time
-  // where the first reading lies behind the state.
+  // As the functions of Store, at the clock's instant, which is read a second time if the first
+  // reading lies too far behind the state.
   Decision HitAll(absl::Span<const Charge> plan, Outcomes* outcomes) const;
   Decision PeekAll(absl::Span<const Charge> plan, Outcomes* outcomes) const;
   std::optional<Decision> HitWithoutWaiting(absl::Span<const Charge> plan,

@@ -1,6 +1,5 @@
-// A descriptor that is readable after Signal() until Clear(): what wakes a thread or an
-// event loop out of its wait for other descriptors. An eventfd where there is one,
-// else a pipe.
+// A descriptor that is readable after Signal() until Clear(): it wakes a thread or an event loop
+// that waits for other descriptors. An eventfd if there is one, else a pipe.
 #ifndef TIDEGATE_WAKE_H_
 #define TIDEGATE_WAKE_H_
 
@@ -8,13 +7,13 @@ namespace tidegate {
 
 class Wake {
  public:
-  Wake();  // throws std::system_error where there are no descriptors left
+  Wake();  // throws std::system_error if no descriptors are left
   ~Wake();
   Wake(const Wake&) = delete;
   Wake& operator=(const Wake&) = delete;
 
   int fd() const { return read_fd_; }
-  // Never blocks; of many, one is enough. Safe from all threads.
+  // Never blocks; several signals are as one. Safe from all threads.
   void Signal();
   void Clear();
 

@@ -37,7 +37,7 @@ bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns) {
 
 size_t InstantRing::FirstAfter(int64_t instant) const {
   if (empty() || (*this)[0] > instant) return 0;  // most often
-  // Few have run out, as a rule: what is looked through doubles from the front.
+  // Usually few have expired: searches ranges from the front that double in size.
   size_t low = 1;
   size_t high = 1;
   for (size_t step = 1; high < size_ && (*this)[high] <= instant; step *= 2) {
@@ -123,7 +123,7 @@ Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns, in
 }
 
 size_t MostAtOnce(const InstantRing& ring, size_t from) {
-  // Most often, where this is asked of many: they are in order.
+  // The usual case of many units: they are in order.
   if (from < ring.size() && ring[from] == ring.newest()) return ring.size() - from;
   size_t most = 0;
   size_t begin = from;
@@ -145,8 +145,8 @@ void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int6
                 int64_t cost) {
   const int64_t end = admitted_ns + limit.period_ns();
   if (end <= now_ns) return;
-  // Their own ends, or later ones where they were recorded behind newer units; the
-  // newest where a clock that went back lowered them all.
+  // Their own ends; or later ones if they were recorded behind newer units; or the newest if a
+  // clock that went back lowered them all.
   const size_t first = ring->FirstAfter(end - 1);
   const size_t wanted = std::min<size_t>(ring->size(), static_cast<size_t>(cost));
   const size_t there = std::min(wanted, ring->size() - first);

@@ -1,7 +1,6 @@
-// The state of the two algorithms that remember single admissions, and their
-// pure step.
+// The state of the two algorithms that remember each admission, and their pure step.
 //
-// Both keep, oldest first, the instants at which admitted units stop to count:
+// Both keep, oldest first, the instants at which admitted units stop counting:
 // admission + period for sliding-log, admission + lease for concurrency. A unit
 // is alive while its end > now. So one ring serves both; they differ in that a
 // concurrency unit may be released before its end.
@@ -32,7 +31,7 @@ class InstantRing {
     __builtin_prefetch(&data_[(head_ + size_) & (capacity_ - 1)], 1);
   }
 
-  // The first index whose instant is > `instant`; size() where there is none.
+  // The first index whose instant is > `instant`; size() if there is none.
   size_t FirstAfter(int64_t instant) const;
 
   void PopFront(size_t n);
@@ -56,20 +55,18 @@ class InstantRing {
 
 // Whether the ring lies further ahead than the clock allows.
 bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns);
-// Decides and, when allowed, records. A refusal leaves the ring as it was, but
-// for instants that lie further ahead than the clock allows (see step.h).
+// Decides and, when allowed, records. A refusal leaves the ring as it was, except for instants that
+// lie further ahead than the clock allows (see step.h).
 Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost);
 // As StepUpTo() in step.h.
 Decision StepLogUpTo(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost);
 // As Peek() in step.h.
 Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns, int64_t cost);
-// How many of the ends from index `from` on are one and the same at the most, which is
-// what one charge leaves.
+// The largest number of equal ends from index `from` on: those of one charge are equal.
 size_t MostAtOnce(const InstantRing& ring, size_t from);
 // Forgets the newest `cost` units; returns how many there were.
 int64_t RefundLog(InstantRing* ring, int64_t now_ns, int64_t cost);
-// Ends the lease of `cost` units admitted at `admitted_ns`; nothing where it has
-// run out already.
+// Ends the lease of `cost` units admitted at `admitted_ns`; does nothing if it has ended already.
 void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
                 int64_t cost);
 

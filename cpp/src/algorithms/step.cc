@@ -155,7 +155,7 @@ Decision StepFixed(const Limit& limit, const CellState& state, int64_t now_ns, i
   return d;
 }
 
-// What the previous window still weighs, rounded against the caller.
+// The weight of the previous window, rounded against the caller.
 int64_t Weight(const Limit& limit, const Counts& c, int64_t now_ns) {
   if (c.previous == 0) return 0;
   const int64_t left = limit.period_ns() - std::max<int64_t>(0, now_ns - c.window.start);
@@ -208,7 +208,7 @@ bool IsUsed(const Limit& limit, const CellState& state, int64_t now_ns) {
   return until != 0 && (until > now_ns || in_part);
 }
 
-// Until one unit more than remains is free in a sliding window.
+// The time until one unit more than `remaining` is free in a sliding window.
 int64_t MoreAfterOfSliding(const Decision& d) {
   const int64_t period = d.limit->period_ns();
   const int64_t left = std::min(d.used_ns, period);
@@ -219,18 +219,18 @@ int64_t MoreAfterOfSliding(const Decision& d) {
   if (weight > 0 && current <= most_used) {
     return WeightFalls(*d.limit, d.used_ns - period, previous, most_used - current);
   }
-  // The units of this window begin to weigh less when it has ended.
+  // The weight of this window's units begins to fall when it has ended.
   return current == 0 ? 0 : WeightFalls(*d.limit, d.used_ns, current, most_used);
 }
 
 // ------------------------------------------------- buckets of limits with an id
 
 constexpr int kCountBits = 32;
-// A state that another number wrote may lie further ahead than this one's burst. Beyond so many
-// periods it is the clock that went back.
+// A state that a limit with another number wrote may lie further ahead than this one's burst.
+// Beyond so many periods the clock went back.
 constexpr int64_t kMostPeriodsAhead = 100;
 
-// What a bucket that keeps its count has used: `parts` of 1 / `denominator` ns, by the emission
+// The usage of a bucket that keeps its count: `parts` of 1 / `denominator` ns, by the emission
 // interval of `count`, of which one unit takes `unit` parts.
 struct Kept {
   int64_t count;
@@ -260,8 +260,8 @@ CellState WriteKept(int64_t count, uint128 denominator, uint128 parts, int64_t n
           static_cast<uint64_t>(count) << kCountBits | absl::Uint128Low64(parts % denominator)};
 }
 
-// As StepBucket(). A refusal writes nothing: what another number has written stays, and is given
-// back at the rate of that, until a call passes.
+// As StepBucket(). A refusal writes nothing: until a call passes, the state of the other number
+// stays, and its units come back at that number's rate.
 Decision StepKept(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
                   CellState* next) {
   const Kept kept = ReadKept(limit, state, now_ns);
@@ -269,9 +269,9 @@ Decision StepKept(const Limit& limit, const CellState& state, int64_t now_ns, in
   const uint128 unit = Wide(limit.numerator());
   const uint128 depth = Wide(limit.burst()) * unit;
   const uint128 divisor = Wide(std::max<int64_t>(1, limit.count())) / denominator;
-  // The same units, in parts of this limit's interval; rounded up, as all that refuses.
+  // The same units, in parts of this limit's interval; rounded up, against the caller.
   uint128 used = (kept.parts * kept.divisor + divisor - 1) / divisor;
-  // How long the other number takes to give so many parts back.
+  // How long it takes until so many parts come back at the other number's rate.
   constexpr int64_t kLongest = Limit::kMaxPeriodNs;
   const auto wait = [&](uint128 parts) {
     if (parts > uint128(kLongest) * denominator) return kLongest;
@@ -343,7 +343,7 @@ Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_
     default: {
       if (limit.keeps_count()) return StepKept(limit, state, now_ns, cost, next);
       BucketOutcome outcome;
-      // No cost is within a burst of none.
+      // Every cost exceeds a burst of 0.
       const int64_t asked = limit.burst() == 0 ? 2 : cost;
       StepBucket(limit, state.w0, state.w1, now_ns, asked, outcome);
       // A limit that blocks everything keeps what another number of its id has counted.
@@ -357,7 +357,7 @@ Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_
 
 Decision StepUpTo(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
                   CellState* next) {
-  // A step that cannot pass charges nothing and tells how the limit stands.
+  // A step that cannot pass charges nothing and reports the state of the limit.
   Decision decision = Step(limit, state, now_ns, limit.capacity() + 1, next);
   const int64_t units = std::min(cost, decision.remaining());
   if (units > 0) decision = Step(limit, state, now_ns, units, next);
@@ -369,7 +369,7 @@ CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns, int
   if (limit.keeps_count()) return RefundKept(limit, state, now_ns, cost);
   if (!IsUsed(limit, state, now_ns)) return state;
   if (IsBucket(limit.algorithm())) {
-    // More than the burst is the burst: the key is then as if fresh.
+    // A refund of more than the burst counts as the burst: the key is full again.
     const Interval back = CostInterval(limit, std::min(cost, limit.burst()));
     int64_t ns = static_cast<int64_t>(state.w0) - back.ns;
     int64_t fraction = static_cast<int64_t>(state.w1) - back.fraction;
@@ -406,7 +406,7 @@ Decision Peek(const Limit& limit, const CellState& state, int64_t now_ns, int64_
   CellState ignored;
   Decision verdict = Step(limit, state, now_ns, cost, &ignored);
   if (!verdict.allowed) return verdict;
-  // A hit that cannot pass changes nothing and tells how the limit stands.
+  // A hit that cannot pass changes nothing and reports the state of the limit.
   Decision standing = Step(limit, state, now_ns, limit.capacity() + 1, &ignored);
   standing.allowed = true;
   standing.retry_after_ns = 0;
@@ -420,7 +420,7 @@ int64_t Decision::more_after_ns() const {
   if (left >= limit->capacity()) return 0;
   if (limit->algorithm() == Algorithm::kSlidingWindow) return MoreAfterOfSliding(*this);
   if (!IsBucket(limit->algorithm())) return reset_after_ns;
-  // What is used goes down to what leaves one unit more.
+  // Usage falls until one more unit is free.
   const Interval kept = CostInterval(*limit, limit->burst() - left - 1);
   return std::max<int64_t>(0, used_ns - kept.ns + (used_fraction > kept.fraction));
 }

@@ -20,8 +20,8 @@ int64_t Read(clockid_t id) {
   return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
 }
 
-// Whether the counter runs at one rate on all cores, whatever they do: the CPU
-// must say so, and the kernel must have found it so and use it itself.
+// Whether the counter always runs at one rate on all cores: the CPU must say so, and the kernel
+// must have verified it and use it itself.
 bool CounterIsUsable() {
 #if defined(__x86_64__) && defined(TIDEGATE_LINUX)
   unsigned a = 0;
@@ -56,9 +56,8 @@ struct Reading {
   uint64_t ticks;
 };
 
-// Both clocks at one instant: of a few tries the one in which the least time
-// passed between the counter's two readings, so that being preempted in the
-// middle does not show.
+// Reads both clocks at one instant: of a few tries it takes the one with the least time between the
+// counter's two readings, so that preemption in the middle does not matter.
 Reading ReadBoth() {
   Reading best{};
   uint64_t least = ~uint64_t{0};
@@ -117,21 +116,21 @@ void SystemClock::Refit() {
   const uint64_t ticks = reading.ticks;
   const int64_t now_ns = reading.monotonic_ns + epoch_offset_ns_;
   const int64_t passed_ns = now_ns - first_ns_;
-  if (ticks <= first_ticks_) {  // the machine was suspended: begin anew
+  if (ticks <= first_ticks_) {  // the machine was suspended: start over
     first_ticks_ = ticks;
     first_ns_ = now_ns;
     return;
   }
   if (passed_ns < kShortestFitNs) return;
   const uint64_t passed_ticks = ticks - first_ticks_;
-  // A fit is valid for as long as the readings behind it lie apart, so that an
-  // error in them grows no larger than it was.
+  // A fit is valid for no longer than the time between its readings, so that their error cannot
+  // grow.
   const int64_t valid_ns = std::min(passed_ns, kLongestFitNs);
   const auto rate = static_cast<uint64_t>((static_cast<Wide>(passed_ns) << 32) / passed_ticks);
   const auto valid_ticks = static_cast<uint64_t>((static_cast<Wide>(valid_ns) << 32) / rate);
   Fit fit{ticks, valid_ticks, now_ns, rate};
-  // Where the last fit ran ahead, this one starts where that one stood and lets
-  // the truth catch up.
+  // If the last fit ran ahead, this one starts at its last instant and runs slower until real time
+  // has caught up.
   const Fit last = fit_.Load();
   if (last.valid_ticks != 0) {
     const auto stood =
@@ -149,8 +148,8 @@ void SystemClock::Refit() {
                     std::memory_order_release);
   }
   fit_.Store(fit);
-  // The rate is taken over about the last minute: long enough to be exact, short
-  // enough to follow a machine that was moved to another host.
+  // The rate is measured over about the last minute: long enough to be exact, short enough to
+  // follow a machine that was moved to another host.
   if (passed_ns > 60 * kLongestFitNs) {
     first_ticks_ = ticks;
     first_ns_ = now_ns;

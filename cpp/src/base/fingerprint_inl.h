@@ -15,8 +15,8 @@ struct InlineHash {
 };
 
 inline Fingerprint InlineHash::Of(const Hasher& hasher, std::string_view key) {
-  // Short keys by what XXH3_128bits_withSecret() does for them, since GCC would not inline
-  // that; tests/cpp/fingerprint_test.cc holds the two to be the same.
+  // Hashes short keys as XXH3_128bits_withSecret() does, which GCC would not inline;
+  // tests/cpp/fingerprint_test.cc checks that the two agree.
   const XXH128_hash_t h =
       key.size() <= 16
           ? XXH3_len_0to16_128b(reinterpret_cast<const xxh_u8*>(key.data()), key.size(),

@@ -23,9 +23,9 @@ namespace {
 using internal::thread_number;
 
 // Serialises the closing of gates and the numbering of threads. Both are rare;
-// one mutex for all can be held across fork(), so that no child is born with a
-// gate half rebuilt. Not absl::Mutex: that keeps a queue of waiting threads,
-// which a child would inherit without the threads.
+// one mutex for all can be held across fork(), so that no child starts with a gate half rebuilt.
+// Not absl::Mutex: it keeps a queue of waiting threads, which a child would inherit without the
+// threads.
 constinit std::mutex mutex;
 constinit Gate* any_gate = nullptr;
 

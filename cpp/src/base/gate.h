@@ -9,8 +9,8 @@
 // the other cores (membarrier(2) where there is one, else a pass also pays for
 // a fence). Passes must be short, must not nest and must not block.
 //
-// Thread-safe. fork() waits until nobody is inside any gate, so that a child finds
-// nothing half done: all gates open, and nobody inside.
+// Thread-safe. fork() waits until nobody is inside any gate, so that a child finds all gates open
+// and empty.
 #ifndef TIDEGATE_SRC_BASE_GATE_H_
 #define TIDEGATE_SRC_BASE_GATE_H_
 
@@ -21,15 +21,15 @@
 
 namespace tidegate {
 
-// The number of the calling thread among the living, 1 to kThreads - 1, or 0
-// where so many live that it has to share. What is indexed with it and not
-// shared needs no atomic read-modify-write.
+// The number of the calling thread among live threads, 1 to kThreads - 1, or 0, which is shared if
+// there are too many. Data indexed by a number that is not shared needs no atomic
+// read-modify-write.
 inline constexpr int kThreads = 128;
 inline int ThreadNumber();
 
 namespace internal {
 // -1: not numbered yet. Without a constructor, so that reading it is one load.
-#if defined(__GLIBC__)  // musl opens no library that has it
+#if defined(__GLIBC__)  // musl cannot dlopen() a library that uses it
 __attribute__((tls_model("initial-exec")))
 #endif
 extern constinit thread_local int thread_number;
@@ -48,8 +48,7 @@ inline int ThreadNumber() {
 
 class Gate {
  public:
-  // Inlined whatever GCC thinks of it: a call would make the caller put away all that
-  // it has in registers.
+  // Always inlined: a call would make the caller spill its registers.
   class Pass {
    public:
     __attribute__((always_inline)) explicit Pass(Gate& gate)
@@ -74,8 +73,7 @@ class Gate {
     bool left_ = false;
   };
 
-  // A pass of a thread that has a number to itself, which comes to nothing at a closed
-  // gate instead of waiting.
+  // A pass for a thread with a number to itself, which fails at a closed gate instead of waiting.
   class QuickPass {
    public:
     __attribute__((always_inline)) QuickPass(Gate& gate, int own_number)
@@ -105,8 +103,8 @@ class Gate {
   void Alone(absl::FunctionRef<void()> work);
 
  private:
-  // What one thread is inside of; threads that share number 0 count themselves in
-  // sharing_ instead.
+  // The gate that one thread is inside; threads that share number 0 count themselves in sharing_
+  // instead.
   struct alignas(64) Inside {
     std::atomic<const Gate*> gate{nullptr};
   };
@@ -133,7 +131,7 @@ class Gate {
       std::atomic_thread_fence(std::memory_order_seq_cst);
     }
   }
-  // Of a thread that has announced itself at a closed gate.
+  // For a thread that has announced itself at a closed gate.
   void EnterLater(int thread);
   __attribute__((always_inline)) void Leave(int thread) {
     if (thread != 0) [[likely]] {

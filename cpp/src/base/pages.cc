@@ -16,20 +16,19 @@
 namespace tidegate {
 namespace {
 
-// What gives pages back. On Apple's systems MADV_DONTNEED is but a hint.
+// The call that gives pages back. On Apple's systems MADV_DONTNEED is only a hint.
 #if defined(__APPLE__)
 constexpr int kGiveBack = MADV_FREE;
 #else
 constexpr int kGiveBack = MADV_DONTNEED;
 #endif
 
-// How far ahead pages are made ready: what is ready and not in use yet is memory that
-// nobody has anything of.
+// How far ahead pages are made ready: pages that are ready but not in use are wasted memory.
 constexpr size_t kMostAhead = 4 * Pages::kHugePage;
 constexpr size_t kShareAhead = 16;
 
 bool OnAThread(std::function<void()> work) {
-  // A signal that the program handles must not come to a thread that it knows nothing of.
+  // The program's signal handlers must not run on a thread that it does not know.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -53,8 +52,8 @@ void Advise([[maybe_unused]] char* memory, [[maybe_unused]] size_t bytes,
 #endif
 }
 
-// Touches memory that others may write to meanwhile. Page by page, since the system
-// gives small ones where it has no huge one, and where others came first.
+// Touches memory that other threads may write to meanwhile. Page by page, since the system gives
+// small pages if it has no huge one, or if other threads touched them first.
 void Touch(char* memory, size_t bytes) {
   constexpr size_t kSmallPage = 4096;
   for (size_t at = 0; at < bytes; at += kSmallPage) {
@@ -64,8 +63,8 @@ void Touch(char* memory, size_t bytes) {
 
 }  // namespace
 
-// Pages that a thread is to touch. Of the two who hold the memory meanwhile, who leaves
-// last unmaps it.
+// Pages for a thread to touch. The store and the thread both own the memory, and the last of them
+// unmaps it.
 struct Pages::Errand {
   enum class State { kUnderWay, kDone, kAbandoned };
 
@@ -99,8 +98,8 @@ struct Pages::Errand {
 
 Pages::Pages(size_t slices) {
   const size_t size = slices * Table::kSliceBytes;
-  // Large tables are aligned to huge pages, where the system has them: keys lie
-  // scattered, and each miss of a small page costs as much as one of the cache.
+  // Large tables are aligned to huge pages, if the system has them: keys lie scattered, and each
+  // TLB miss of a small page costs as much as a cache miss.
   const size_t alignment = size >= kHugeFrom ? kHugePage : 1;
   bytes_ = size + alignment - 1;
   void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
@@ -110,7 +109,7 @@ Pages::Pages(size_t slices) {
   const auto address = reinterpret_cast<uintptr_t>(memory);
   const uintptr_t aligned = (address + alignment - 1) / alignment * alignment;
   table_ = Table(static_cast<char*>(memory) + (aligned - address), slices);
-  // Huge they are for the thread that makes them ready; who comes before it gets small ones.
+  // Only the thread asks for huge pages; a caller that comes before it gets small ones.
   if (alignment > 1) Advise(reinterpret_cast<char*>(table_.slice(0)), size, /*huge=*/false);
 }
 
@@ -130,7 +129,7 @@ Pages::~Pages() {
   munmap(memory_, bytes_);
 }
 
-// The thread of a parent process is not in this one.
+// The parent's thread does not exist in this process.
 bool Pages::IsUnderWay() const {
   return errand_ != nullptr && errand_->process == getpid() &&
          errand_->state.load(std::memory_order_acquire) == Errand::State::kUnderWay;
@@ -164,8 +163,8 @@ void Pages::Send(size_t end) {
 }
 
 void Pages::ReleaseSlice(size_t i) {
-  // Whole huge pages: to break one up takes longer than to give it back, and what is
-  // given back whole is what the next table gets.
+  // In whole huge pages: breaking one up takes longer than giving it back, and the next table
+  // reuses whole ones.
   constexpr size_t kSlices = kHugePage / Table::kSliceBytes;
   const size_t at_once = is_huge() ? kSlices : 1;
   if ((i + 1) % at_once != 0) return;

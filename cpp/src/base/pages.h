@@ -1,18 +1,18 @@
-// Memory for a Table: anonymous, all zero, given back page by page, and made ready
-// ahead of its use where the first touch of it takes long.
+// Memory for a Table: anonymous, all zero, given back page by page, and made ready ahead of its use
+// if the first touch takes long.
 //
 // Tables of kHugeFrom bytes and more are made of huge pages. The first touch of one takes
 // 0.2 ms, and 5 to 10 ms in a virtual machine whose host has to find the memory first,
-// which no call should wait for. Who fills such a table in order asks IsWorthWaiting()
-// before each part; the answer has a thread ask for the few pages that come next, and
-// touch them. It lives for those pages only, holds no lock, blocks all signals and runs
-// nothing but that loop.
+// which no call should wait for. A store that fills such a table in order calls IsWorthWaiting()
+// before each part, which starts a thread that asks for the few pages that come next, and touches
+// them. It lives for those pages only, holds no lock, blocks all signals and runs nothing but that
+// loop.
 //
-// Nothing depends on that thread. What it has not come to can be used all the same, in
-// small pages, which come in microseconds; where no thread can be had, and in a child of
-// fork(), which has none of its parent's, nobody waits for one.
+// Nothing depends on that thread. Pages that it has not touched can be used nevertheless, as small
+// pages, which come in microseconds. If no thread can be started, and in a child of fork(), nobody
+// waits for one.
 //
-// Not thread-safe, but for what its own thread does.
+// Not thread-safe, except for its own thread.
 #ifndef TIDEGATE_SRC_BASE_PAGES_H_
 #define TIDEGATE_SRC_BASE_PAGES_H_
 
@@ -39,16 +39,16 @@ class Pages {
   const Table& table() const { return table_; }
   Table& table() { return table_; }
 
-  // Whether a thread is about to make ready what of the first `slices` slices has not
-  // been touched. Sees to it that one is, a few pages further on too.
+  // Whether a thread is making the untouched part of the first `slices` slices ready. Starts one if
+  // need be, also for a few pages further on.
   bool IsWorthWaiting(size_t slices);
 
-  // Gives slice `i` back, of those that are given back in order.
+  // Gives slice `i` back. Slices are given back in order.
   void ReleaseSlice(size_t i);
 
-  // Has `work` done on another thread. False where there is none to be had.
+  // Runs `work` on another thread. Returns false if none can be started.
   using Runner = bool (*)(std::function<void()> work);
-  // For tests: what is called instead of starting a thread. Returns what was before.
+  // For tests: replaces the function that starts a thread. Returns the previous one.
   static Runner SetRunner(Runner runner);
 
  private:

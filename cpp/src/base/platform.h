@@ -1,6 +1,6 @@
-// TIDEGATE_LINUX: what only Linux has may be used: eventfd, membarrier, files without
-// names, its word on the time-stamp counter. Not where TIDEGATE_PORTABLE is defined, so
-// that what other systems get is built and tested on Linux too.
+// TIDEGATE_LINUX: features of Linux may be used: eventfd, membarrier, unnamed files, its judgement
+// of the time-stamp counter. Undefined if TIDEGATE_PORTABLE is defined, so that the code for other
+// systems is built and tested on Linux too.
 #ifndef TIDEGATE_SRC_BASE_PLATFORM_H_
 #define TIDEGATE_SRC_BASE_PLATFORM_H_
 

@@ -12,7 +12,7 @@ namespace tidegate {
 // Abseil's string_view may be a type of its own.
 inline absl::string_view Absl(std::string_view s) { return {s.data(), s.size()}; }
 
-// Fits text of unknown length and content into a message, in quotation marks.
+// Quotes text of unknown length and content for a message.
 std::string Quote(std::string_view text);
 
 }  // namespace tidegate

@@ -38,7 +38,7 @@ Wake::~Wake() {
 
 void Wake::Signal() {
   const uint64_t one = 1;
-  // Full is as good as written.
+  // A full pipe is readable already.
   while (write(write_fd_, &one, sizeof one) < 0 && errno == EINTR) {
   }
 }

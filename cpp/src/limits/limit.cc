@@ -140,13 +140,13 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
         absl::StrCat("the share used cannot be carried over with a burst of ", limit.burst_,
                      " beside a count of ", spec.count, "; expected a limit without a burst"));
   }
-  // Windows of months and years are a matter of fixed windows only; for the
-  // others a month is 30 days and a year 365.
+  // Only fixed windows follow the calendar's months and years; for other algorithms a month is 30
+  // days and a year 365.
   if (spec.algorithm != Algorithm::kFixedWindow) {
     spec.calendar = Calendar::kNone;
     spec.calendar_units = 1;
   }
-  // Every cost is beyond a count of 0, and refused before an interval is asked for.
+  // Every cost exceeds a count of 0, and is refused before an interval is needed.
   const int64_t rate = std::max<int64_t>(1, spec.count);
   const int64_t divisor = std::gcd(rate, spec.period_ns);
   limit.numerator_ = spec.period_ns / divisor;
@@ -167,7 +167,7 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
   limit.text_ = Canonical(spec, limit.burst_);
   limit.identity_ = limit.text_;
   if (!spec.id.empty()) {
-    // A bucket's state is time: without the count that wrote it, it is a share of the burst.
+    // A bucket's state is a time: without the count that wrote it, it is a share of the burst.
     limit.keeps_count_ = IsBucket(spec.algorithm) && spec.carry_over == CarryOver::kUnits;
     if (limit.keeps_count_ && spec.count > kMaxKeptCount) {
       return Bad("the count of a limit with an id", spec.count,

@@ -1,5 +1,5 @@
-// The limit grammar: that of the Python package `limits`, with short units,
-// units below a second, decimal multiples and a burst.
+// The limit grammar: the grammar of the Python package `limits`, with short units, units below a
+// second, decimal multiples and a burst.
 //
 //   limits := limit ((';' | ',' | '|') limit)*
 //   limit  := COUNT ('/' | 'per') [NUMBER] UNIT ['burst' COUNT]
@@ -54,7 +54,7 @@ class Reader {
     return true;
   }
 
-  // A run of letters, in lower case; empty where there is none.
+  // A run of letters, in lower case; empty if there is none.
   std::string Word() { return AsWritten(/*lower=*/true); }
 
   // The same with capitals kept; reads nothing.
@@ -81,8 +81,7 @@ class Reader {
     return true;
   }
 
-  // Whole digits. Values beyond int64 saturate, and the bounds of Limit then
-  // refuse them.
+  // A run of digits. Values beyond int64 saturate, and the bounds of Limit then refuse them.
   std::optional<int64_t> Count() {
     SkipBlanks();
     if (rest_.empty() || !IsDigit(rest_.front())) return std::nullopt;
@@ -185,7 +184,7 @@ bool HasCommaInNumber(std::string_view text) {
   return false;
 }
 
-// What the text says may be more than the bounds of Limit could be told of.
+// The number in the text may be too large for an int64, and so for Limit's own message.
 absl::Status TooMany(std::string_view text, std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("cannot read the limit '", Shown(text), "': its ",
                                                  absl::string_view(what.data(), what.size()),

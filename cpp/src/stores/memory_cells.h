@@ -1,4 +1,4 @@
-// What a MemoryStore is: the cells of its tables, which Limiter steps without a virtual call.
+// The cells of a MemoryStore's tables, which Limiter steps without a virtual call.
 #ifndef TIDEGATE_SRC_STORES_MEMORY_CELLS_H_
 #define TIDEGATE_SRC_STORES_MEMORY_CELLS_H_
 
@@ -40,7 +40,7 @@ class MemoryCells final : public MemoryStore {
   Decision HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment);
   Decision HitLog(const Charge& charge, const Fingerprint& key, const Moment& moment);
   __attribute__((always_inline)) Gate::Pass Enter() { return Gate::Pass(gate_); }
-  // The table that holds `key` now. Within a pass.
+  // The table that holds `key` now. Call it within a pass.
   Table& TableOf(const Fingerprint& key) {
     Table& table = current_.table();
     if (next_.ok() && Table::SliceOf(key, table.slices()) < moved_slices_) [[unlikely]] {
@@ -59,14 +59,14 @@ class MemoryCells final : public MemoryStore {
   bool IsDue(const Table::Entry& entry, int64_t now_ns) const {
     return entry.changed() || IsTendingDue(now_ns);
   }
-  // Counts a new cell, and now and then does a step of growth. Not in a pass.
+  // Counts a new cell, and occasionally does a step of growth. Not within a pass.
   void Entered(const Table::Entry& entry, int64_t now_ns);
   void Maintain(int64_t now_ns);
   void BeginMove(int64_t now_ns);
   int64_t NewInNext() const;
   bool IsMoveDue() const;
   void MoveSlice(int64_t now_ns);
-  // Whether a move into the first `slices` of `to` is to wait for their pages.
+  // Whether a move into the first `slices` of `to` must wait for their pages.
   bool IsToWait(Pages& to, size_t slices);
   bool BeginEnlarging();
   void EnlargeSlice(int64_t now_ns);
@@ -83,7 +83,7 @@ class MemoryCells final : public MemoryStore {
   Pages current_;
   Pages next_;  // holds what current_'s first moved_slices_ slices held
   size_t moved_slices_ = 0;
-  Pages larger_;  // to be next_, which turned out too small; holds its first enlarged_slices_
+  Pages larger_;  // replaces next_, which turned out too small; holds its first enlarged_slices_
   size_t enlarged_slices_ = 0;
   int64_t next_used_ = 0;  // cells of next_, or else larger_, that hold a key, about
 

@@ -15,19 +15,19 @@ namespace tidegate {
 namespace {
 
 constexpr double kFullest = 0.85;
-// At this load a table begins to be replaced, evenly, so that it is when it is full: what
-// the move needs of the machine comes as slowly as that. The next one, made for the keys
-// that there are at the beginning, has a load of 0.68 in the end.
+// At this load a table begins to be replaced, evenly, so that the move ends when it is full and its
+// work is spread out. The next table, sized for the keys at the beginning, has a load of 0.68 in
+// the end.
 constexpr double kMovedFrom = 0.79;
 constexpr double kFresh = 0.635;
-// Up to this load a move waits for pages. It ends at 0.886 then; from 0.89 on there are
-// keys that find no place.
+// Up to this load a move waits for pages. It then ends at 0.886; from 0.89 on some keys find no
+// place.
 constexpr double kFullestWaiting = 0.87;
 constexpr int64_t kTendEveryNs = 10'000'000;
 constexpr int64_t kMaintainEvery = 64;  // new cells
 
-// Of the first table, and of the least one: a few hot keys then seldom share a cache
-// line, for which threads would wait for each other. Only pages that hold keys are touched.
+// The slices of the first table, and of the smallest: with so many, a few hot keys seldom share a
+// cache line, for which threads would wait. Only pages that hold keys are touched.
 constexpr size_t kFewestSlices = 4;
 
 size_t SlicesFor(double keys, double load) {
@@ -39,7 +39,7 @@ int64_t GrowAt(const Table& table) {
   return static_cast<int64_t>(kMovedFrom * static_cast<double>(table.cells()));
 }
 
-// As many slices of `to` as hold what the first `slices` of `from` do.
+// As many slices of `to` as hold the keys of the first `slices` of `from`.
 size_t SlicesUpTo(size_t slices, const Table& from, const Table& to) {
   return (slices * to.slices() + from.slices() - 1) / from.slices();
 }
@@ -99,7 +99,7 @@ Decision MemoryCells::HitLog(const Charge& charge, const Fingerprint& key, const
   Decision decision;
   const Gate::Pass pass(gate_);
   logs_->With(key, moment.now_ns, [&](InstantRing& ring) {
-    // Made in its place: to copy a struct that was just written stalls.
+    // Constructed in place: copying a struct that was just written stalls.
     new (&decision) Decision(moment.confirmed || !IsBehind(limit, ring, moment.now_ns)
                                  ? StepLog(limit, &ring, moment.now_ns, charge.cost)
                                  : PeekLog(limit, ring, moment.now_ns, charge.cost));
@@ -223,8 +223,8 @@ double MemoryCells::KeptShare(size_t slice, int64_t now_ns) const {
   return held == 0 ? 1.0 : static_cast<double>(kept) / static_cast<double>(held);
 }
 
-// One small step: of a move that is under way, of the growth that a full table
-// needs, or of the round that finds out whether a table became too large.
+// One small step of a move that is under way, of the growth of a full table, or of the round that
+// checks whether a table became too large.
 void MemoryCells::Maintain(int64_t now_ns) {
   gate_.Alone([&] {
     const bool is_idle = now_ns >= tend_at_ns_.load(std::memory_order_relaxed);
@@ -257,8 +257,8 @@ size_t MemoryCells::WantedFor(double keys) const {
   return std::min(most_slices_, std::max(kFewestSlices, SlicesFor(keys, kFresh)));
 }
 
-// Makes the table that what is worth keeping fills to kFresh, unless that would be
-// the same again: at the ceiling idle cells are reclaimed one by one.
+// Makes a table that the cells worth keeping fill to kFresh, unless it would have the same size: at
+// the maximum idle cells are reclaimed one by one.
 void MemoryCells::BeginMove(int64_t now_ns) {
   const size_t slices = current_.table().slices();
   const auto used = static_cast<double>(used_.load(std::memory_order_relaxed));
@@ -266,7 +266,7 @@ void MemoryCells::BeginMove(int64_t now_ns) {
   const size_t wanted = WantedFor(used * kept);
   Pages pages = wanted == slices && kept > 0.8 ? Pages() : Pages(wanted);
   if (!pages.ok()) {
-    // Look again when a sixteenth more has come in.
+    // Check again when a sixteenth more keys have come.
     grow_at_.store(static_cast<int64_t>(used * 17 / 16) + 1, std::memory_order_relaxed);
     return;
   }
@@ -286,7 +286,7 @@ int64_t MemoryCells::NewInNext() const {
   return (kMaintainEvery * static_cast<int64_t>(moved_slices_) + all - 1) / all;
 }
 
-// Whether the next slice is to be moved for the keys that have come.
+// Whether so many keys have come that the next slice must be moved.
 bool MemoryCells::IsMoveDue() const {
   const Table& table = current_.table();
   if (larger_.ok() || next_.table().slices() <= table.slices()) return true;
@@ -306,7 +306,7 @@ void MemoryCells::MoveSlice(int64_t now_ns) {
   // Keys may wake up while a table that was mostly idle shrinks.
   const double wanted = KeptShare(from, now_ns) * static_cast<double>(Table::kSliceCells) +
                         static_cast<double>(next_used_);
-  // Slices go in order, so what has been moved fills as large a part of the next table.
+  // Slices move in order, so the moved part fills an equal part of the next table.
   const double part =
       static_cast<double>(from + 1) / static_cast<double>(current_.table().slices());
   if (wanted > kFullest * part * static_cast<double>(next_.table().cells()) && BeginEnlarging()) {
@@ -323,8 +323,8 @@ bool MemoryCells::IsToWait(Pages& to, size_t slices) {
              kFullestWaiting * static_cast<double>(current_.table().cells());
 }
 
-// Begins to move what has been moved once more, into a table that is large enough.
-// False where there is none.
+// Begins to move the moved part once more, into a table that is large enough. Returns false if no
+// memory is left for one.
 bool MemoryCells::BeginEnlarging() {
   const size_t wanted = WantedFor(static_cast<double>(used_.load(std::memory_order_relaxed)));
   if (wanted <= next_.table().slices()) return false;
@@ -337,7 +337,7 @@ bool MemoryCells::BeginEnlarging() {
 
 void MemoryCells::EnlargeSlice(int64_t now_ns) {
   const size_t from = enlarged_slices_;
-  // Behind what has been moved there is nothing.
+  // The next table is empty behind the moved part.
   if (from < SlicesUpTo(moved_slices_, current_.table(), next_.table())) {
     if (IsToWait(larger_, SlicesUpTo(from + 1, next_.table(), larger_.table()))) return;
     MoveCells(next_.table().slice(from), larger_.table(), now_ns);

@@ -1,4 +1,4 @@
-// What a ShmStore is: the cells of its file, which Limiter steps without a virtual call.
+// The cells of a ShmStore's file, which Limiter steps without a virtual call.
 #ifndef TIDEGATE_SRC_STORES_SHM_CELLS_H_
 #define TIDEGATE_SRC_STORES_SHM_CELLS_H_
 

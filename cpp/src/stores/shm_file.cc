@@ -57,7 +57,7 @@ absl::Status Refused(const std::string& path, const std::string& why) {
                    "; remove it (tidegate shm remove), or choose another name"));
 }
 
-// What differs after every boot; all zero where the system does not tell.
+// An id that differs after every boot; all zero if the system has none.
 Boot ThisBoot() {
   char text[64] = {};
 #if defined(__APPLE__)
@@ -96,8 +96,7 @@ std::string DirectoryOf(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// Takes all of its memory now: later there would be no one to tell that there is
-// none, only a SIGBUS.
+// Allocates all memory now: later a lack of memory could not be reported, only raise SIGBUS.
 int Allocate(int fd, uint64_t bytes) {
 #if defined(__APPLE__)
   fstore_t room{F_ALLOCATEALL, F_PEOFPOSMODE, 0, static_cast<off_t>(bytes), 0};
@@ -127,7 +126,7 @@ absl::Status NoRoom(const std::string& path, uint64_t bytes, int64_t capacity, i
       "); make it larger (containers: --shm-size), or give a smaller capacity"));
 }
 
-// A file that has no name yet, or only one that nobody looks for.
+// A file without a name yet, or with one that nobody looks for.
 struct Nameless {
   int fd = -1;
   std::string name;  // empty where it has none
@@ -144,8 +143,8 @@ Nameless MakeNameless(const std::string& path) {
   return {open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600), name};
 }
 
-// Makes a file, whole, and then names it. AlreadyExists where another process was
-// faster, which is as good.
+// Makes a whole file and then names it. AlreadyExists if another process was faster, which is as
+// good.
 absl::Status Make(const std::string& path, int64_t capacity) {
   const auto slices = static_cast<uint64_t>(
       std::ceil(static_cast<double>(capacity) / ShmStore::kLoad / Table::kSliceCells));
@@ -167,7 +166,7 @@ absl::Status Make(const std::string& path, int64_t capacity) {
   const File file(made.fd);
   if (!file.ok()) return Failed(path, "cannot be made", errno);
   const auto finish = [&]() -> absl::Status {
-    // Not what the umask left of it.
+    // The umask may have removed bits.
     if (fchmod(file.fd(), 0600) != 0) return Failed(path, "cannot be made", errno);
     if (const int error = Allocate(file.fd(), header.bytes); error != 0) {
       return NoRoom(path, header.bytes, capacity, error);
@@ -192,7 +191,7 @@ absl::Status RefusedForItsOwner(const std::string& path, uid_t owner) {
   return Refused(path, absl::StrCat("it belongs to user ", owner, ", this is user ", geteuid()));
 }
 
-// Aborted: a sound file, but of an earlier boot.
+// Aborted: an intact file, but of an earlier boot.
 absl::Status Verify(const std::string& path, int fd, const ShmOptions& options, ShmHeader* header) {
   struct stat found;
   if (fstat(fd, &found) != 0) return Failed(path, "cannot be read", errno);
@@ -238,9 +237,8 @@ absl::Status Verify(const std::string& path, int fd, const ShmOptions& options, 
   return absl::OkStatus();
 }
 
-// Takes the name away from the file that `fd` is, unless somebody did already.
-// Only one process at a time does, so that it never hits the file's successor. The
-// kernel takes the lock back from a process that dies.
+// Removes the name of the file open as `fd`, unless another process did already. Under a lock, so
+// that it never hits the file's successor. The kernel releases the lock of a process that dies.
 absl::Status Retire(const std::string& path, int fd) {
   if (flock(fd, LOCK_EX) != 0) return Failed(path, "cannot be locked", errno);
   struct stat mine;
@@ -257,7 +255,7 @@ absl::Status Retire(const std::string& path, int fd) {
 
 absl::StatusOr<void*> MapShmFile(const std::string& path, const ShmOptions& options) {
   for (int tries = 0; tries < 1000; ++tries) {
-    // Nonblocking: a pipe in its place must not hold us up.
+    // Nonblocking: a pipe in its place must not block us.
     const File file(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (!file.ok() && errno == ENOENT) {
       absl::Status made = Make(path, options.capacity.value_or(ShmOptions::kDefaultCapacity));
@@ -282,7 +280,7 @@ absl::StatusOr<void*> MapShmFile(const std::string& path, const ShmOptions& opti
     if (!status.ok()) return status;
     void* memory = mmap(nullptr, header.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(), 0);
     if (memory == MAP_FAILED) return Failed(path, "cannot be mapped", errno);
-    // What was verified, and not what may have been written there since.
+    // The header that was verified, not one that was written since.
     if (std::memcmp(memory, &header, offsetof(ShmHeader, used)) != 0) {
       munmap(memory, header.bytes);
       return Refused(path, "its header changes");

@@ -1,5 +1,5 @@
-// The file behind a shared-memory store: its first page, and how it is made,
-// joined, refused and removed.
+// The file behind a shared-memory store: its first page, and how it is made, opened, refused and
+// removed.
 #ifndef TIDEGATE_SRC_STORES_SHM_FILE_H_
 #define TIDEGATE_SRC_STORES_SHM_FILE_H_
 
@@ -50,7 +50,7 @@ static_assert(sizeof(ShmHeader) == ShmHeader::kBytes);
 static_assert(offsetof(ShmHeader, checksum) == 104);
 static_assert(offsetof(ShmHeader, used) == 512);
 
-// Maps the file at `path`, made where there is none or only one of an earlier boot.
+// Maps the file at `path`, which is made if there is none, or only one of an earlier boot.
 absl::StatusOr<void*> MapShmFile(const std::string& path, const ShmOptions& options);
 absl::Status RemoveShmFile(const std::string& path);
 

@@ -133,8 +133,8 @@ Decision ShmCells::Peek(const Charge& charge, const Moment& moment) {
 
 Decision ShmCells::ChargeUpTo(const Charge& charge, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
-  // A log takes its places one by one, all or none: that is the default. Of a limit of nothing,
-  // no cell has to be made.
+  // A log takes its places one by one, all or none: that is the default. A limit of 0 needs no
+  // cell.
   if (IsLog(limit.algorithm()) || limit.capacity() == 0) return Store::ChargeUpTo(charge, moment);
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
   return CellCalls::ChargeStateUpTo(*this, charge, key, moment);
@@ -197,8 +197,8 @@ ShmStore::Census ShmCells::Count(int64_t now_ns, size_t busiest) const {
     } else {
       ++census.live;
       if (busiest == 0) continue;
-      // A heap of the busiest so far, the least of them on top.
-      // Without what may change while the key stays.
+      // A heap of the busiest keys so far, the least busy on top.
+      // Without the bits that may change while the key stays.
       census.busiest.push_back(
           {{key.lo, key.hi & ~Table::kOwnBits}, static_cast<int64_t>(w0) - now_ns});
       std::push_heap(census.busiest.begin(), census.busiest.end(), later);

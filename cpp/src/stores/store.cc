@@ -62,7 +62,8 @@ void PlanVerdict::Add(const Decision& decision, uint32_t index) {
 }
 
 void PlanVerdict::AddElsewhere(ChargedIn where, uint32_t index) {
-  // One place for all is noted. Where there are two, what is in the fallback is not given back.
+  // Only one place is recorded for all. If there are two, the fallback's charges are not given
+  // back.
   elsewhere_ = added_elsewhere_ == 0 || elsewhere_ == where ? where : ChargedIn::kNowhere;
   ++added_elsewhere_;
   if (index < Decision::kMostTracked) {
@@ -101,7 +102,7 @@ Decision Store::ChargeUpTo(const Charge& charge, const Moment& moment) {
 
 Decision Store::ChargeAllUpTo(absl::Span<const Charge> plan, const Moment& moment) {
   if (plan.size() == 1) return ChargeUpTo(plan[0], moment);
-  // Else a limit would be charged anew with the one whose reading has to be confirmed.
+  // Otherwise a limit would be charged again with the one whose reading has to be confirmed.
   Decision standing = PeekAll(plan, moment, nullptr);
   if (standing.behind && !moment.confirmed) {
     standing.SetCharged(0);
@@ -153,8 +154,8 @@ Decision Store::HitAll(absl::Span<const Charge> plan, const Moment& moment,
   if (forecast.behind && !moment.confirmed) return forecast;
   if (!forecast.allowed) {
     if (!forecast.behind) return forecast;
-    // A cost beyond the capacity is never charged, but moves back what a clock
-    // that went back has left ahead.
+    // A cost beyond the capacity is never charged, but moves back a state that a clock left ahead
+    // when it went back.
     for (const Charge& charge : plan) {
       Hit({charge.key, charge.limit, charge.limit->limit.capacity() + 1}, moment);
     }
@@ -166,7 +167,7 @@ Decision Store::HitAll(absl::Span<const Charge> plan, const Moment& moment,
     Decision decision = Hit(plan[i], moment);
     const bool charged = decision.allowed && (!decision.behind || moment.confirmed);
     const bool in_shadow = plan[i].limit->limit.shadow();
-    if (in_shadow) decision.behind = false;  // else the whole plan would be asked again
+    if (in_shadow) decision.behind = false;  // or the whole plan would be tried again
     verdict.Add(decision, static_cast<uint32_t>(i));
     if (charged || in_shadow) {
       decision.allowed = charged;

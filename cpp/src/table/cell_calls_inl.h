@@ -1,9 +1,9 @@
-// Calls on the cells of a table, written once for every store that has one. A
-// store S befriends CellCalls and has
+// Calls on the cells of a table, written once for every store with a table. A store S befriends
+// CellCalls and has
 //
 //   hasher_
 //   Enter()                 what is held while its table is in use
-//   EnterQuickly(number)    the same, but false where it is not to be had at once
+//   EnterQuickly(number)    the same, but false if it would have to wait
 //   TableOf(key)            the table that holds `key` meanwhile
 //   IsDue(entry, now_ns)    whether Entered(entry, now_ns) is to be called after it
 //   IsTendingDue(now_ns)    whether it is after a call that entered nothing
@@ -23,8 +23,8 @@ namespace tidegate {
 
 struct CellCalls {
  private:
-  // What Table::Update() is to make of a bucket. First, since its type is known from its
-  // body alone.
+  // The step of a bucket for Table::Update(). It comes first, since its type is known only from its
+  // body.
   TIDEGATE_INLINE static auto Stepper(const Limit& limit, int64_t cost, const Moment& moment,
                                       BucketOutcome& out) {
     return [&limit, cost, &moment, &out ](uint64_t w0, uint64_t w1, uint64_t & next_w0,
@@ -37,11 +37,10 @@ struct CellCalls {
   }
 
  public:
-  // The short way, which nearly all calls take: one straight line without a call, so
-  // that all it works on stays in registers. Gives up, having charged nothing, where
-  // anything is out of the ordinary; the way to a decision is Hit() then. For plain
-  // charges, and threads that have a number to themselves. `clock` is read while the cells
-  // of the key travel to the cache, so it must be as short as a pass has to be.
+  // The fast path, which nearly all calls take: one straight line without a call, so that all
+  // values stay in registers. In any unusual case it gives up without a charge, and Hit() decides.
+  // For plain charges, and threads that have a number to themselves. `clock` is read while the
+  // key's cells are fetched into the cache, so it must be as short as a pass.
   template <typename S, typename ClockFunction>
   TIDEGATE_INLINE static bool HitQuickly(S& store, const Fingerprint& key, const Limit& limit,
                                          int64_t cost, ClockFunction clock, int own_number,
@@ -112,7 +111,7 @@ struct CellCalls {
           [&] { return MarkOf(limit, charge.cost); },
           [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
             CellState next;
-            // Made in its place: to copy a struct that was just written stalls.
+            // Constructed in place: copying a struct that was just written stalls.
             new (&decision) Decision(Step(limit, {w0, w1}, moment.now_ns, charge.cost, &next));
             next_w0 = next.w0;
             next_w1 = next.w1;
@@ -184,8 +183,8 @@ struct CellCalls {
     [[maybe_unused]] const auto pass = store.Enter();
     const Table& table = store.TableOf(key);
     Table::Slot slot;
-    // w1 of a fresh state is the key's own, so that a call which read this state
-    // cannot take another key's fresh state for it.
+    // w1 of a fresh state identifies its key, so that a call which read this state cannot take
+    // another key's fresh state for it.
     while (table.Find(key, &slot) && !Table::Replace(slot, {0, key.lo})) {
     }
   }
@@ -219,9 +218,8 @@ struct CellCalls {
     return InlineHash::Of(store.hasher_, key, limit.tag);
   }
 
-  // Keys of one bucket limit, none at a cost beyond its burst. In a table that is larger
-  // than caches, the cells of those that come next travel to the cache together while one
-  // is decided on.
+  // Keys of one bucket limit, none with a cost beyond its burst. If the table is larger than the
+  // caches, the cells of the next keys are prefetched while one key is decided.
   template <typename S, typename CostOf>
   static void HitBuckets(S& store, const BoundLimit& limit, absl::Span<const Fingerprint> keys,
                          CostOf cost_of, const Moment& moment, Verdict* verdicts) {
@@ -233,7 +231,7 @@ struct CellCalls {
     for (size_t start = 0; start < keys.size(); start += kBatch) {
       const absl::Span<const Fingerprint> part = keys.subspan(start, kBatch);
       Table::Entry entry;
-      // `update(step)` does what Table::Update() does for key `i` of this part.
+      // `update(step)` does for key `i` of this part what Table::Update() does.
       const auto decide = [&](size_t i, auto update) {
         BucketOutcome outcome;
         const int64_t cost = cost_of(start + i);
@@ -279,7 +277,7 @@ struct CellCalls {
   static bool IsPlain(const Limit& limit, int64_t cost) {
     return IsBucket(limit.algorithm()) && cost <= limit.most_plain_cost();
   }
-  // The same of a limit that has a plain cost, if it is a bucket.
+  // The same for a limit with a plain cost, if it is a bucket.
   static bool IsShort(const Limit& limit, int64_t cost) {
     return IsBucket(limit.algorithm()) && IsWithinBurst(limit, cost);
   }

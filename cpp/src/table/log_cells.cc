@@ -20,7 +20,7 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// What a cell says; later first. A fresh one has no w1 of its own.
+// The two ends in a cell, the later first. In a fresh cell w1 is no end.
 struct Pair {
   int64_t later;
   int64_t earlier;
@@ -33,7 +33,7 @@ Pair PairOf(uint64_t w0, uint64_t w1, bool one_place) {
 CellState StateOf(const Pair& pair, const Fingerprint& cell_key) {
   const int64_t later = std::max<int64_t>({pair.later, pair.earlier, 0});
   const int64_t earlier = std::max<int64_t>(std::min(pair.later, pair.earlier), 0);
-  // As after a reset: a fresh state that is this key's own.
+  // The state after a reset: a fresh one that identifies this key.
   if (later == 0) return {0, cell_key.lo};
   return {static_cast<uint64_t>(later), static_cast<uint64_t>(earlier)};
 }
@@ -102,17 +102,17 @@ Decision LogCells::Hit(const Moment& moment, int64_t cost) {
     }
     Decision decision = StepLog(limit_, &view.ring, now_ns, cost);
     if (!decision.allowed) return decision;
-    // Else they would count again for a clock that goes back.
+    // Otherwise they would count again after a clock that goes back.
     if (view.expired) ForEach(0, [now_ns](int64_t end) { return end > now_ns ? end : 0; });
     const auto units = static_cast<uint64_t>(cost);
     const Mark mark = MarkOfLogAfter(view.mark, view.ring.size() - units, units);
     if (Take(view.ring.newest(), cost, now_ns, view.free, mark)) {
-      // What the key had before is to be as hard to displace as what it got now.
+      // The key's older cells must be as hard to displace as the new ones.
       if (view.mark != 0 && view.mark != mark) Remark(mark);
       return decision;
     }
     if (tries == kMostTries) {
-      // Others who want several places each stand in each other's way.
+      // Several calls that each want several places obstruct each other.
       decision = PeekLog(limit_, view.ring, now_ns, cost);
       decision.allowed = false;
       decision.retry_after_ns = std::max<int64_t>(decision.retry_after_ns, 1);
@@ -158,7 +158,7 @@ bool LogCells::Take(int64_t end, int64_t cost, int64_t now_ns, size_t from, Mark
     left -= took;
   }
   if (left == 0) return true;
-  // Places of one end are as good as each other.
+  // Places with equal ends are interchangeable.
   Free(end, cost - left);
   return false;
 }

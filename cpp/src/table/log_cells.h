@@ -1,19 +1,18 @@
-// Logs over a Table: the state of a sliding-log or concurrency key where no memory
-// of its own can be had, and no lock.
+// Logs over a Table: the state of a sliding-log or concurrency key without memory of its own and
+// without a lock.
 //
 // A key of a limit of N units has places for N ends (log.h) and never more, which
 // is what bounds it: place i is half of cell i/2 of the key, w0 being the later end
 // of the two and w1 the earlier. A place whose end is not after `now` is free. A
-// hit takes as many free places as it costs, each by a compare-and-swap of its
-// cell; where others were faster it gives back what it took. Ends are unordered
-// over the places: who decides sorts a copy, and asks log.h.
+// hit takes as many free places as it costs, each by a compare-and-swap of its cell; if other calls
+// were faster, it gives back what it took. Ends are unordered over the places: a decision sorts a
+// copy and uses log.h.
 //
-// That w0 is the later end is what lets the table reclaim these cells as all
-// others. Four cells of a key share their groups in the table, so that a look at
-// them comes down to few cache lines. All of it takes O(N).
+// Since w0 is the later end, the table can reclaim these cells like all others. Four cells of a key
+// share their groups in the table, so that a look at them comes down to few cache lines. All of it
+// takes O(N).
 //
-// Process-safe: at every instruction each cell holds ends that somebody was
-// admitted for.
+// Process-safe: at every instruction each cell holds only ends of admitted units.
 #ifndef TIDEGATE_SRC_TABLE_LOG_CELLS_H_
 #define TIDEGATE_SRC_TABLE_LOG_CELLS_H_
 
@@ -31,7 +30,7 @@ namespace tidegate {
 
 class LogCells {
  public:
-  // `entered` is told of cells that were made.
+  // `entered` is called for cells that were made.
   LogCells(Table& table, const Limit& limit, const Fingerprint& key,
            absl::FunctionRef<void(const Table::Entry&)> entered)
       : table_(table),
@@ -52,15 +51,15 @@ class LogCells {
   struct View {
     InstantRing ring;      // the ends after `now`, in order
     size_t free = 0;       // the first cell that has a free place, if any has
-    bool expired = false;  // whether there are ends that are not after `now`
+    bool expired = false;  // whether some ends are not after `now`
     Mark mark = 0;         // of a cell that the key has
   };
   View Read(int64_t now_ns) const;
-  // Takes `cost` free places, or none. Cells that are made for it get this mark.
+  // Takes `cost` free places, or none. New cells get this mark.
   bool Take(int64_t end, int64_t cost, int64_t now_ns, size_t from, Mark mark);
   // Gives all cells of the key this mark.
   void Remark(Mark mark);
-  // Frees at most `most` places of this end; tells how many.
+  // Frees at most `most` places with this end; returns how many.
   int64_t Free(int64_t end, int64_t most);
   // Changes each cell that holds an end after `above` by `change`.
   template <typename Change>

@@ -60,8 +60,8 @@ void LogTable::Drop(Shard& shard, Rings::iterator it) {
 
 namespace {
 
-// In which order live rings go: the least often charged first (mark.h), of equals those
-// much nearer to idle, and of those any.
+// The order in which live rings are evicted: the least often charged first (mark.h), then those
+// much nearer to idle.
 auto OrderOf(const Fingerprint& key, const InstantRing& ring, int64_t now_ns) {
   const size_t first = ring.FirstAfter(now_ns);
   const Mark mark = MarkOfLog(ring.size() - first, MostAtOnce(ring, first));
@@ -71,8 +71,8 @@ auto OrderOf(const Fingerprint& key, const InstantRing& ring, int64_t now_ns) {
 
 }  // namespace
 
-// Drops idle rings; where all rings together are too large, also live ones: what is
-// too much, and a sixteenth of the shard, so that it is not swept again at once.
+// Drops idle rings. If all rings together are too large, also drops live ones: the excess, and a
+// sixteenth of the shard, so that it is not swept again at once.
 void LogTable::Sweep(Shard& shard, const Fingerprint& kept, int64_t now_ns) {
   const auto idle_from = [](const InstantRing& ring) {
     return ring.empty() ? int64_t{0} : ring.newest();

@@ -22,10 +22,9 @@ class LogTable {
  public:
   explicit LogTable(size_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // Calls `work` with the ring of `key`, made where there was none, while no
-  // other thread has it.
+  // Calls `work` with the ring of `key`, made if there is none, while no other thread has it.
   void With(const Fingerprint& key, int64_t now_ns, absl::FunctionRef<void(InstantRing&)> work);
-  // The same, with nullptr where there is none.
+  // The same, with nullptr if there is none.
   void WithExisting(const Fingerprint& key, absl::FunctionRef<void(InstantRing*)> work);
   void Erase(const Fingerprint& key);
   void Clear();
@@ -38,8 +37,8 @@ class LogTable {
     size_t operator()(const Fingerprint& f) const { return f.lo; }
   };
   using Rings = absl::flat_hash_map<Fingerprint, InstantRing, Hash>;
-  // The mutex guards all the rest. Not absl::Mutex: where that was built with its
-  // search for deadlocks, as Debian's is, it costs more than the decision.
+  // The mutex guards all the rest. Not absl::Mutex: built with its deadlock detection, as in
+  // Debian, it costs more than the decision.
   struct alignas(64) Shard {
     mutable std::mutex mutex;
     Rings rings;
@@ -48,7 +47,7 @@ class LogTable {
     int64_t evictions = 0;
     int64_t evicted_live = 0;
   };
-  // What a ring takes beside its instants.
+  // The bytes of a ring beside its instants.
   static constexpr size_t kRingBytes = sizeof(Fingerprint) + sizeof(InstantRing) + 2;
 
   Shard& ShardOf(const Fingerprint& key) { return shards_[key.hi % kShards]; }

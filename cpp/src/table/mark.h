@@ -1,14 +1,14 @@
-// A mark: what a cell remembers, in a byte, of how its key was charged. With the state of
-// the cell it tells how many charges that took at the least, its rank. A table that
-// must give up a live key gives up one of the lowest rank: who wants a key forgotten by
+// A mark: a byte of a cell that records how its key was charged. With the state of the cell it
+// gives the key's rank: the smallest number of charges that explains the state. A table that must
+// evict a live key evicts one of the lowest rank: an attacker who wants a key forgotten by
 // inventing others has to charge each of those as often.
 //
 //   0 to 127     of a bucket: its largest charge, as the logarithm of its nanoseconds
 //   128 to 191   of a window: its largest charge, as the logarithm of its units
 //   192 to 255   of a log: the rank itself, since no cell of it knows the others
 //
-// Logarithms are those of HalfLog(). A charge of one unit is never the largest, so a cell
-// that has a mark keeps it then: what nearly all calls do costs nothing.
+// Logarithms are those of HalfLog(). A charge of one unit is never larger than the earlier ones, so
+// a cell keeps its mark then: for nearly all calls marks cost nothing.
 #ifndef TIDEGATE_SRC_TABLE_MARK_H_
 #define TIDEGATE_SRC_TABLE_MARK_H_
 
@@ -42,20 +42,20 @@ inline Mark MarkOfRank(int rank) {
   return static_cast<Mark>(std::clamp(kRankMark + rank, kRankMark, 255));
 }
 
-// Of a log of which `alive` units count, at most `most_at_once` of them by one charge.
+// The mark of a log of which `alive` units count, at most `most_at_once` of them by one charge.
 inline Mark MarkOfLog(uint64_t alive, uint64_t most_at_once) {
   return MarkOfRank(HalfLog(alive) - HalfLog(most_at_once));
 }
 
-// Of one that had this mark, and `alive` units before a charge of `cost`. How large the
-// largest charge was before, the mark told.
+// The mark of a log that had this mark, and `alive` units before a charge of `cost`. The old mark
+// gives the largest charge before.
 inline Mark MarkOfLogAfter(Mark mark, uint64_t alive, uint64_t cost) {
   if (alive == 0 || mark < kRankMark) return MarkOfRank(0);
   const int largest = std::max(HalfLog(alive) - (mark - kRankMark), HalfLog(cost));
   return MarkOfRank(HalfLog(alive + cost) - std::max(largest, 0));
 }
 
-// Of a charge of a bucket or window.
+// The mark of a charge of a bucket or window.
 __attribute__((always_inline)) inline Mark MarkOf(const Limit& limit, int64_t cost) {
   if (!IsBucket(limit.algorithm())) return MarkOfUnits(static_cast<uint64_t>(cost));
   // Fractions count as whole ones: no charge is to look smaller than it is.
@@ -64,11 +64,11 @@ __attribute__((always_inline)) inline Mark MarkOf(const Limit& limit, int64_t co
       HalfLog(static_cast<uint64_t>(cost) * static_cast<uint64_t>(unit_ns)), kUnitsMark - 1));
 }
 
-// In half steps of a logarithm, 0 for what one charge may have done.
+// In half steps of a logarithm, 0 for a state that one charge explains.
 inline int RankOf(Mark mark, const CellState& state, int64_t now_ns) {
   if (mark >= kRankMark) return mark - kRankMark;
   if (mark >= kUnitsMark) {
-    // Of both windows, where there are two.
+    // The units of both windows, if there are two.
     const uint64_t units = (state.w1 >> 32) + (state.w1 & 0xffffffff);
     return std::max(0, HalfLog(units) - (mark - kUnitsMark));
   }

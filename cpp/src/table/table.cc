@@ -8,7 +8,7 @@
 namespace tidegate {
 namespace {
 
-// How often a call looks for a claim to end, most times giving up its turn.
+// How often a call checks whether a claim has ended, yielding in between.
 constexpr int kMostTries = 100;
 
 enum class Reading { kOwned, kClaimed, kOthers };
@@ -48,8 +48,8 @@ uint64_t HighWith(uint64_t high, Mark mark, uint64_t version) {
          (version & Table::kVersionMask);
 }
 
-// The name to write over `before`: of the next version, so that who still expects
-// `before` fails, even when the same key has come back.
+// The name to write over `before`: of the next version, so that a call that still expects `before`
+// fails, even if the same key has come back.
 Fingerprint NameOver(const Fingerprint& before, const Fingerprint& key, Mark mark) {
   return {key.lo, HighWith(key.hi, mark, before.hi + 1)};
 }
@@ -86,12 +86,12 @@ bool ReplaceKey(Cell* cell, const Fingerprint& from, const Fingerprint& to) {
   return CompareAndSwap(&cell->lo, {from.lo, from.hi}, {to.lo, to.hi});
 }
 
-// Which of the live cells that a key may have is given up for it: one of the lowest rank.
-// Only the first so many are judged, or a new key, which was charged but once as yet, would
-// be given up by the next that comes anywhere near. Of equals the nearest to idle goes, but
-// again only of so many: where all were asked, a key that was charged little would never
-// live to be charged again among keys that were charged much. Nobody can foretell which
-// come first, since that depends on the key's fingerprint.
+// Chooses the live cell to evict for a new key: one of the lowest rank. Only the first so many
+// cells are compared; otherwise a new key, charged only once so far, would be evicted for the next
+// key anywhere near. Among equals the nearest to idle is evicted, but again only among so many:
+// otherwise a key that was charged little would never live to be charged again among keys that were
+// charged much. Nobody can predict which cells come first, since that depends on the key's
+// fingerprint.
 class Victim {
  public:
   void Consider(Cell* cell, const CellState& state, int64_t now_ns) {
@@ -181,10 +181,10 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot,
   if (!ReplaceState(cell, slot->raw, claim)) return false;
   Fingerprint before;
   Fingerprint name;
-  // Again where the mark of the name changed meanwhile.
+  // Again if the mark of the name changed meanwhile.
   do {
     before = {cell->lo.load(std::memory_order_acquire), cell->hi.load(std::memory_order_acquire)};
-    // Taken over already: then that may be the name of who did.
+    // The claim was taken over already: the name may be that of the other caller.
     if (Load(*cell) != claim) [[unlikely]]
       return false;
     name = NameOver(before, key, mark);
@@ -192,7 +192,7 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot,
   if (before == Fingerprint{} || IsNobody(before)) {
     ++entry->keys;
   } else if (IsClaim(slot->raw.w0)) {
-    // Who was on its way in loses nothing; who was on its way out was idle.
+    // A key on its way in loses nothing, and a key on its way out was idle.
     if (slot->raw.w1 != before.lo && before.lo != key.lo) ++entry->idle;
   } else {
     ++(IsIdle(slot->raw.w0, now_ns, kClockToleranceNs) ? entry->idle : entry->live);
@@ -219,8 +219,8 @@ void Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot*
                         Entry* entry) {
   for (int tries = 0;; ++tries) {
     if (tries > 16) sched_yield();
-    // Time stands still within a call, so what is stale must not depend on it alone:
-    // to take over a claim is always safe.
+    // `now` does not advance within a call, so a claim may also be taken over after many looks:
+    // that is always safe.
     const bool patient = tries < kMostTries;
     const auto is_stale = [&](uint64_t w0) { return !patient || IsStale(w0, now_ns); };
     Slot idle;   // for long

@@ -1,4 +1,4 @@
-// A hash table of fixed capacity, laid over memory that it is given: anonymous
+// A hash table of fixed capacity, laid over the caller's memory: anonymous
 // memory for the memory store, a mapped file for the shared-memory store. It
 // keeps a fingerprint of each key, its name, and never the key itself.
 //
@@ -21,26 +21,24 @@
 //   empty     name 0, state 0. Never comes back once left, so a search may stop at
 //             the first empty cell.
 //   owned     name X; the state is a CellState of X (step.h).
-//   claimed   state w0 has kClaimBit and the time of the claim (and bits that make
+// claimed   state w0 has kClaimBit and the time of the claim (and bits that make
 //             it this one), w1 the low word of the fingerprint that claims. Nobody's:
 //             whatever name stands in it is on its way in or out.
 // A key enters a cell by (1) state -> claimed, (2) name -> X in its next version,
-// from what was read there while the claim stood, (3) a look through all of X's
-// groups for a second cell of X, giving up where there is one, (4) state -> X's
+// from the name that was read there while the claim stood, (3) a look through all of X's
+// groups for a second cell of X, giving up if there is one, (4) state -> X's
 // first state. Since names precede looks, of two threads that enter the same key at
-// least one sees the other. The mark of a name may change at any time, its version then
-// does not: who is about to write over it reads it again. A claim that is older than
-// kClaimTimeoutNs belongs to somebody who died; anyone may take it over by the same steps. Had its
-// owner only been held up, then step 4 finds another state, and step 2 another version, and it
-// begins anew: it takes nothing from whoever came in between.
-// tests/model/ goes through all interleavings of this.
+// least one sees the other. The mark of a name may change at any time without a new version: a
+// thread that is about to write over the name reads it again. A claim that is older than
+// kClaimTimeoutNs belongs to a thread that died; any thread may take it over by the same steps. If
+// its owner was only held up, step 4 finds another state, or step 2 another version, and it starts
+// over, having taken nothing from anyone. tests/model/ checks all interleavings of this.
 //
-// What is reclaimed: cells whose w0 lies kClockToleranceNs or more behind, which
-// are as good as new for every reader's clock. A key that comes back finds its
-// cell sooner than it makes a new one, so what has been idle for less than
-// kKeepIdleNs goes only where no cell is empty. Where a key's groups hold live
-// cells alone, one that was charged the least often loses what it knew, and is
-// counted (Victim in table.cc).
+// Reclaiming. Cells whose w0 lies kClockToleranceNs or more behind are full again by every reader's
+// clock, and may be reclaimed. A key that comes back finds its cell faster than it makes a new one,
+// so cells that have been idle for less than kKeepIdleNs are reclaimed only if no cell is empty. If
+// a key's groups hold only live cells, one that was charged the least often is evicted and counted
+// (Victim in table.cc).
 //
 // Thread-safe and process-safe.
 #ifndef TIDEGATE_SRC_TABLE_TABLE_H_
@@ -79,30 +77,30 @@ class Table {
 
   static constexpr uint64_t kVersionMask = 0xff;
   static constexpr int kMarkShift = 8;
-  // The bits of a high word that do not stand for the key.
+  // The bits of a high word that do not belong to the key.
   static constexpr uint64_t kOwnBits = 0xffff;
-  // Whether two high words stand for one key.
+  // Whether two high words belong to one key.
   static bool SameHigh(uint64_t a, uint64_t b) { return ((a ^ b) & ~kOwnBits) == 0; }
   static Mark MarkIn(uint64_t high) { return static_cast<Mark>(high >> kMarkShift); }
   static bool IsNobody(const Fingerprint& name) {
     return name.lo == kNobody.lo && SameHigh(name.hi, kNobody.hi);
   }
-  // The name, in any version, of a cell that was claimed and given up.
+  // The name, in any version, of a cell whose claim was given up.
   static constexpr Fingerprint kNobody{1, 0};
 
   // A cell that belongs to a key, or is claimed for it, as it was read.
   struct Slot {
     Cell* cell = nullptr;
-    CellState raw;    // what compare-and-swap must find
-    CellState state;  // what the key's state is: fresh where the cell is claimed
+    CellState raw;    // what compare-and-swap expects
+    CellState state;  // the key's state: fresh if the cell is claimed
   };
 
-  // What calls changed of which keys have cells, for the store to count: the names
-  // in cells change by compare-and-swap, so sums of these are exact.
+  // How calls changed the keys that have cells, for the store's counters: the names in cells change
+  // by compare-and-swap, so sums of these are exact.
   struct Entry {
     int32_t keys = 0;  // more than before
     int16_t idle = 0;  // keys that lost their cell and nothing else
-    int16_t live = 0;  // keys that lost what was known of them
+    int16_t live = 0;  // keys that lost their usage
 
     bool operator==(const Entry&) const = default;
     bool changed() const { return std::bit_cast<uint64_t>(*this) != 0; }
@@ -129,14 +127,13 @@ class Table {
 
   bool IsFar() const { return slices_ >= kFarFrom; }
 
-  // Has the cells there travel to the cache.
+  // Fetches the cells there into the cache.
   __attribute__((always_inline)) void Prefetch(const Fingerprint& key) const {
     PrefetchIn(key.lo & (kGroups - 1), key);
   }
 
-  // The same in a table that is larger than caches are, for all that FindNear() may look
-  // at and where the next group begins: lines that are fetched together take hardly longer
-  // than one.
+  // The same in a table that is larger than the caches, for all cells that FindNear() may read and
+  // the beginning of the next group: lines that are fetched together take hardly longer than one.
   __attribute__((always_inline)) void PrefetchIfFar(const Fingerprint& key) const {
     if (!IsFar()) [[likely]]
       return;
@@ -146,37 +143,36 @@ class Table {
     __builtin_prefetch(next + StartOf(key), 1);
   }
 
-  // Looks through the first group alone, where nearly all keys are, in registers.
-  // Null tells nothing. Defined in table_inl.h.
+  // Searches only the first group, where nearly all keys are, in registers. Null means unknown.
+  // Defined in table_inl.h.
   Cell* FindNear(const Fingerprint& key, uint64_t& w0, uint64_t& w1) const;
 
-  // The same for one of many keys, a while after its Prefetch() and before its
-  // UpdateAt(), which gets what this finds: a cell, or null, and then the next group is
-  // on its way to the cache.
+  // The same for one of many keys, a while after its Prefetch() and before its UpdateAt(), which
+  // gets the result: a cell, or null, and then the next group is being fetched into the cache.
   Cell* Locate(const Fingerprint& key) const;
 
-  // Reads the cell of `key`. Returns false where there is none, or only one that
-  // is still being claimed.
+  // Reads the cell of `key`. Returns false if there is none, or only one that is still being
+  // claimed.
   bool Find(const Fingerprint& key, Slot* slot) const;
 
-  // The same, and claims a cell where there is none, with this mark. A claim becomes the
+  // The same, and claims a cell if there is none, with this mark. A claim becomes the
   // key's with the first Replace(), which must follow. Adds to `entry`.
   void FindOrClaim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot, Entry* entry);
 
-  // Puts `next` in the place of what `slot` read. False where somebody came in
-  // between: then the key must be looked up again.
+  // Replaces the state that `slot` read by `next`. Returns false if another thread changed it: then
+  // the key must be looked up again.
   static bool Replace(const Slot& slot, const CellState& next);
 
   // How an update charges a key.
   struct Manner {
     bool one_word = false;  // as ReplaceWords() below
-    bool is_one = false;    // a single unit, which leaves the mark of a key that is there
+    bool is_one = false;    // a single unit, which leaves the mark of an existing key
   };
 
-  // Looks `key` up, or claims a cell for it, and puts what `step` makes of its state
-  // in the place of that, as often as somebody comes in between.
-  // `step(w0, w1, next_w0, next_w1)` returns whether to write; `mark()` is the mark of the
-  // charge, asked for where one is needed. Defined in table_inl.h.
+  // Looks `key` up, or claims a cell for it, and replaces its state by the result of `step`, again
+  // each time that another thread changes it in between. `step(w0, w1, next_w0, next_w1)` returns
+  // whether to write; `mark()` returns the mark of the charge, and is called only if it is needed.
+  // Defined in table_inl.h.
   template <typename MarkFunction, typename StepFunction>
   void Update(const Fingerprint& key, int64_t now_ns, Manner manner, Entry& entry,
               MarkFunction mark, StepFunction step);
@@ -186,17 +182,17 @@ class Table {
   void UpdateAt(Cell* located, const Fingerprint& key, int64_t now_ns, Manner manner, Entry& entry,
                 MarkFunction mark, StepFunction step);
 
-  // After a charge of a cell that this key had, raises its mark to that of the charge; gives
-  // it one of a log's as it is. Nothing where the cell is not the key's any more.
+  // After a charge of an existing cell, raises its mark to that of the charge; the mark of a log is
+  // set as it is. Does nothing if the cell is no longer the key's.
   static void Remark(Cell* cell, const Fingerprint& key, Mark mark);
   static void RemarkIfLarger(Cell* cell, const Fingerprint& key, Mark mark);
 
-  // Replace() for states that are in registers. Limits whose states never use w1 are
-  // `one_word`, and take a compare-and-swap of half the price.
+  // Replace() for states in registers. Limits whose states never use w1 are `one_word`, and need a
+  // compare-and-swap of half the cost.
   static bool ReplaceWords(Cell* cell, uint64_t w0, uint64_t w1, uint64_t next_w0, uint64_t next_w1,
                            bool one_word);
 
-  // Enters a key that the table does not hold, while nobody else is in it.
+  // Enters a key that the table does not hold, while no other thread uses it.
   Entry Put(const Fingerprint& key, const CellState& state, int64_t now_ns);
 
  private:
@@ -204,8 +200,7 @@ class Table {
   static constexpr size_t kGroups = kSliceCells / kGroupCells;
   static constexpr size_t kFarFrom = (size_t{4} << 20) / kSliceBytes;
 
-  // Where in each of its groups the search for `key` begins: at a cell that begins
-  // a cache line.
+  // The cell in each group at which the search for `key` begins: the first of a cache line.
   static size_t StartOf(const Fingerprint& key) { return (key.lo >> 18) & (kGroupCells - 2); }
 
   // The group that follows the first.
@@ -214,15 +209,15 @@ class Table {
   }
   static size_t Stride(const Fingerprint& key) { return ((key.lo >> 9) & (kGroups - 1)) | 1; }
 
-  // Two lines of a group, of the four. A prefetch never faults. Inlined, since GCC drops
-  // calls of what does nothing but prefetch.
+  // Two of the four lines of a group. A prefetch never faults. Inlined, since GCC drops calls of
+  // functions that only prefetch.
   __attribute__((always_inline)) void PrefetchIn(size_t group, const Fingerprint& key) const {
     const Cell* const cells = slice(SliceOf(key, slices_)) + group * kGroupCells;
     __builtin_prefetch(cells + StartOf(key), 1);
     __builtin_prefetch(cells + ((StartOf(key) + 2) & (kGroupCells - 1)), 1);
   }
 
-  // Reads the state of a cell. False where it is not the key's, or only claimed for it.
+  // Reads the state of a cell. Returns false if it is not the key's, or only claimed for it.
   static bool ReadOwned(const Cell* cell, const Fingerprint& key, uint64_t& w0, uint64_t& w1);
   template <typename MarkFunction, typename StepFunction>
   void UpdateFrom(Cell* cell, uint64_t w0, uint64_t w1, const Fingerprint& key, int64_t now_ns,

@@ -1,6 +1,5 @@
-// The part of Table that every hit takes. Words are handed on one by one: a struct
-// that is written by halves and read as a whole stalls the processor for longer
-// than all the rest takes.
+// The part of Table that every hit runs. Words are passed one by one: a struct that is written by
+// halves and read as a whole stalls the processor for longer than everything else takes.
 #ifndef TIDEGATE_SRC_TABLE_TABLE_INL_H_
 #define TIDEGATE_SRC_TABLE_TABLE_INL_H_
 
@@ -35,7 +34,7 @@ TIDEGATE_INLINE Cell* Table::Locate(const Fingerprint& key) const {
   const auto is = [&](const Cell* cell) {
     return unsigned{cell->lo.load(std::memory_order_relaxed) == key.lo};
   };
-  // The two lines that were fetched, without a branch: which of them it is nobody can foretell.
+  // The two lines that were fetched, without a branch, which could not be predicted.
   const unsigned in = is(first) | is(first + 1) << 1 | is(second) << 2 | is(second + 1) << 3;
   if (in != 0) [[likely]] {
     const int at = std::countr_zero(in);
@@ -53,7 +52,7 @@ TIDEGATE_INLINE Cell* Table::Locate(const Fingerprint& key) const {
 
 TIDEGATE_INLINE bool Table::ReadOwned(const Cell* cell, const Fingerprint& key, uint64_t& w0,
                                       uint64_t& w1) {
-  // The state first, then whose it is, then whether it is still that.
+  // Reads the state first, then its name, then checks that the state is unchanged.
   w0 = cell->w0.load(std::memory_order_acquire);
   w1 = cell->w1.load(std::memory_order_acquire);
   return cell->lo.load(std::memory_order_acquire) == key.lo &&
@@ -99,7 +98,7 @@ TIDEGATE_INLINE void Table::UpdateFrom(Cell* cell, uint64_t w0, uint64_t w1, con
   for (;; cell = FindNear(key, w0, w1)) {
     if (cell == nullptr) [[unlikely]] {
       Slot slot;
-      // A copy: a name whose address was told could not stay in registers.
+      // A copy: a name whose address is taken could not stay in registers.
       const Fingerprint name = key;
       FindOrClaim(name, now_ns, mark(), &slot, &entry);
       cell = slot.cell;
@@ -110,7 +109,7 @@ TIDEGATE_INLINE void Table::UpdateFrom(Cell* cell, uint64_t w0, uint64_t w1, con
     uint64_t next_w0 = 0;
     uint64_t next_w1 = 0;
     if (!step(claimed ? 0 : w0, claimed ? 0 : w1, next_w0, next_w1)) {
-      // A claim must not be left behind; the key is as good as new.
+      // A claim must not be left behind; the key gets a fresh state.
       if (claimed) [[unlikely]]
         Replace({cell, {w0, w1}, {}}, {0, key.lo});
       return;

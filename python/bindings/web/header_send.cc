@@ -77,8 +77,7 @@ PyObject* Call(PyObject* self, PyObject* const* args, size_t count, PyObject* ke
   const HeaderSendObject& object = Of(self);
   const int has_headers = HasHeaders(args[0]);
   if (has_headers < 0) return nullptr;
-  // What it returns is the server's to await: a coroutine round it would be one more for each
-  // message.
+  // Returns the server's awaitable: a coroutine around it would be one more for each message.
   if (has_headers == 0) return PyObject_CallOneArg(object.send, args[0]);
   PyObject* const message = WithHeaders(object, args[0]);
   if (message == nullptr) return nullptr;

@@ -21,8 +21,8 @@ bool IsText(PyObject* object, const char* text) {
   return PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, text) == 0;
 }
 
-// The address of the connection where the request has it as most have: in a dict of ASGI, in ASCII
-// and without a colon, as those of IPv6 have. Else None, and tidegate.keys.peer looks further.
+// The address of the connection in the most frequent form: in an ASGI dict, in ASCII and without
+// the colon of IPv6. Else None, and tidegate.keys.peer handles the request.
 PyObject* PeerOf(PyObject* /*module*/, PyObject* request) {
   PyObject* scope = request;
   Py_INCREF(scope);
@@ -62,7 +62,7 @@ PyObject* PeerOf(PyObject* /*module*/, PyObject* request) {
 
 PyMethodDef functions[] = {
     {"peer_of", PeerOf, METH_O,
-     "peer_of($module, request, /)\n--\n\nThe address of the connection where it is plain."},
+     "peer_of($module, request, /)\n--\n\nThe address of the connection, if it is plain."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -28,8 +28,8 @@ struct RequestDecisionObject {
   PyObject_HEAD PyObject* fields;  // a HeaderFields
   PyObject* decision;
   int64_t decided_ns;
-  double extra_s;  // beyond the wait of a refusal
-  // For the subclass alone.
+  double extra_s;  // added to the wait of a refusal
+  // Only for the subclass.
   PyObject* limiter;
   PyObject* limits;
   PyObject* charges;
@@ -95,7 +95,7 @@ PyObject* Make(PyObject* type, PyObject* const* args, Py_ssize_t count) {
   return NewOf(reinterpret_cast<PyTypeObject*>(type), args, count);
 }
 
-// `use` is called with the fields, the decision and the values of now, and returns the result.
+// Calls `use` with the fields, the decision and the current values, and returns its result.
 template <typename Use>
 PyObject* WithValues(PyObject* self, Use use) {
   try {

@@ -8,8 +8,8 @@ namespace tidegate::python {
 
 bool IsRequestDecision(PyObject* object);
 
-// A list of `headers`, pairs of bytes, and of the fields that they leave open. nullptr with the
-// error indicator set where that fails. `decision` must be a RequestDecision.
+// A list of `headers`, pairs of bytes, with the fields that they do not set. nullptr with the error
+// indicator set on failure. `decision` must be a RequestDecision.
 PyObject* MergedHeaders(PyObject* decision, PyObject* headers);
 
 }  // namespace tidegate::python

@@ -1,5 +1,5 @@
 // The rate-limit header fields of a response. They are made for each response, from templates
-// that python/tidegate/_web/headers.py gives.
+// from python/tidegate/_web/headers.py.
 #ifndef TIDEGATE_PYTHON_BINDINGS_WEB_RESPONSE_HEADERS_H_
 #define TIDEGATE_PYTHON_BINDINGS_WEB_RESPONSE_HEADERS_H_
 
@@ -28,7 +28,7 @@ namespace tidegate::python {
 namespace py = pybind11;
 
 constexpr int64_t kSecondNs = 1'000'000'000;
-// The largest Integer of RFC 9651, section 3.3.1. Who has more left is told of this much.
+// The largest Integer of RFC 9651, section 3.3.1. Larger values are sent as this.
 constexpr int64_t kMostInteger = 999'999'999'999'999;
 // Bytes of a limit's name as it stands in the fields; Limit has names of at most 200.
 constexpr size_t kMostItem = 512;
@@ -41,7 +41,7 @@ constexpr std::array<std::string_view, kNames> kTitles = {
 
 inline char Lower(char c) { return 'A' <= c && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
-// As ASGI wants them: bytes, names in lower case.
+// The form of ASGI: bytes, names in lower case.
 struct Raw {
   static PyObject* Make(std::string_view text) {
     return PyBytes_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
@@ -57,7 +57,7 @@ struct Raw {
   }
 };
 
-// As WSGI wants them: text, names as they are usually written.
+// The form of WSGI: text, names as they are usually written.
 struct Text {
   static PyObject* Make(std::string_view text) {
     return PyUnicode_DecodeASCII(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr);
@@ -74,8 +74,8 @@ struct Text {
 struct HeaderValues {
   int64_t remaining;
   int64_t reset_s;                // instant
-  std::optional<int64_t> more_s;  // span until more may pass; none where it never does
-  std::optional<int64_t> wait_s;  // of refusals that waiting can cure
+  std::optional<int64_t> more_s;  // time until more may pass; none if it never may
+  std::optional<int64_t> wait_s;  // for refusals that end with time
 };
 
 inline int64_t CeilSeconds(int64_t ns) { return ns / kSecondNs + (ns % kSecondNs > 0 ? 1 : 0); }
@@ -85,7 +85,7 @@ inline int64_t Later(int64_t ns, int64_t span_ns) {
   return __builtin_add_overflow(ns, span_ns, &sum) ? std::numeric_limits<int64_t>::max() : sum;
 }
 
-// What a refusal tells to wait, in whole seconds; none where waiting does not help.
+// The wait of a refusal, in whole seconds; none if waiting does not help.
 inline std::optional<int64_t> WaitOf(const Decision& d, double extra_s) {
   if (d.allowed || d.retry_after_ns == Decision::kNever) return std::nullopt;
   return CeilSeconds(Later(d.retry_after_ns, static_cast<int64_t>(std::ceil(extra_s * 1e9))));
@@ -93,12 +93,13 @@ inline std::optional<int64_t> WaitOf(const Decision& d, double extra_s) {
 
 inline HeaderValues HeaderValuesOf(const Decision& d, int64_t decided_ns, int64_t now_ns,
                                    double extra_s) {
-  // An instant that has gone by since is told as now.
+  // An instant that has passed is sent as now.
   const auto later = [&](int64_t span_ns) { return std::max(Later(decided_ns, span_ns), now_ns); };
   HeaderValues values{d.remaining(), CeilSeconds(later(d.reset_after_ns)), std::nullopt,
                       WaitOf(d, extra_s)};
   if (values.wait_s.has_value()) {
-    // Of two numbers a refused client could take the smaller one, and come back too early.
+    // If two different waits were sent, a client could take the smaller one and come back too
+    // early.
     values.more_s = values.wait_s;
   } else if (d.limit->capacity() > 0) {
     values.more_s = CeilSeconds(later(d.more_after_ns()) - now_ns);
@@ -111,8 +112,8 @@ inline py::object Stolen(PyObject* object) {
   return py::reinterpret_steal<py::object>(object);
 }
 
-// Where `list`, a List of RFC 9651, has a member that begins with `start`; npos where it has none.
-// `start` begins with a quotation mark, which inside of a String follows a backslash.
+// The position of the member of `list`, a List of RFC 9651, that begins with `start`; npos if it
+// has none. `start` begins with a quotation mark, which inside a String follows a backslash.
 inline size_t MemberAt(std::string_view list, std::string_view start) {
   for (size_t at = list.find(start); at != std::string_view::npos; at = list.find(start, at + 1)) {
     const size_t before = at == 0 ? at : list.find_last_not_of(" \t", at - 1);
@@ -147,7 +148,7 @@ inline std::string Joined(std::string_view list, std::string_view member) {
   return joined += member;
 }
 
-// `list`, with those of the members of `policies` whose names it does not have.
+// `list`, with the members of `policies` whose names it does not have.
 inline std::string WithPolicies(std::string_view list, std::string_view policies) {
   std::string joined(list);
   for (const std::string_view member : Members(policies)) {
@@ -159,8 +160,8 @@ inline std::string WithPolicies(std::string_view list, std::string_view policies
   return joined;
 }
 
-// `list`, with `state`, whose member begins with `start` and says that so much remains. Of two
-// members of one name the one with less room stays.
+// `list`, with the member `state`, which begins with `start` and has `remaining`. Of two members of
+// one name the one with less room stays.
 inline std::string WithState(std::string_view list, std::string_view start, int64_t remaining,
                              const std::string& state) {
   const size_t at = MemberAt(list, start);
@@ -195,13 +196,13 @@ class Template {
     }
   }
 
-  // Adds to `list`, one of pairs, what tells of `decision` and is not set there. A field that is
-  // a list in itself is joined to one that is there.
+  // Adds to `list`, a list of pairs, the fields of `decision` that are not set there. A field that
+  // is a List is joined with an existing one.
   void Extend(const py::object& list, const Decision& decision, const HeaderValues& values) const {
     Append(list, decision, values, ~(Present(list.ptr()) & kOnce));
   }
 
-  // Appends it in place of what is set there.
+  // Appends the fields in place of existing ones.
   void Put(const py::object& list, const Decision& decision, const HeaderValues& values) const {
     const unsigned wanted = (x_ratelimit_ ? kXRateLimit : 0) | (policy_ ? kIetf : 0) |
                             (values.wait_s.has_value() ? 1U << kRetryAfter : 0);
@@ -238,7 +239,7 @@ class Template {
     if (PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) > 0) [[likely]] {
       return NameOf(Kind::View(PyTuple_GET_ITEM(pair, 0)));
     }
-    // Whose code may do anything to the list.
+    // Its code may change the list.
     const auto kept = py::reinterpret_borrow<py::object>(pair);
     const py::object items = Stolen(PySequence_Tuple(pair));
     if (PyTuple_GET_SIZE(items.ptr()) == 0) throw py::value_error("a header is an empty pair");
@@ -304,7 +305,7 @@ class Template {
     return -1;
   }
 
-  // Puts what `join` makes of the value of the header number `i` in its place.
+  // Replaces the value of header `i` by the result of `join`.
   template <typename Join>
   static void Rewrite(const py::object& list, Py_ssize_t i, Join join) {
     const py::object pair = Stolen(PySequence_Tuple(PyList_GET_ITEM(list.ptr(), i)));
@@ -344,7 +345,7 @@ class Template {
 
   const bool x_ratelimit_;
   std::array<py::object, kNames> names_;
-  py::object policy_;  // null where it is not told
+  py::object policy_;  // null if it is not sent
   std::string policy_text_;
   std::vector<Rule> rules_;
 };

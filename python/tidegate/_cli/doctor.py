@@ -1,4 +1,4 @@
-"""``tidegate doctor``: whether a Redis can hold limits, and how well."""
+"""``tidegate doctor``: whether a Redis is fit for rate limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXIT_CODES = """\
 exit codes:
   0  fine
   1  usable, with warnings
-  2  cannot be used: nobody answers, the login or a command is refused, it is a replica ...
+  2  cannot be used: it does not answer, refuses the login or a command, is a replica ...
 """
 
 
@@ -25,14 +25,14 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
     doctor = commands.add_parser(
         "doctor",
-        help="say whether a Redis can hold limits, and how well",
-        description="Says in plain words whether a Redis can hold limits, and how well. It makes "
+        help="say whether a Redis is fit for rate limits",
+        description="Says in plain words whether a Redis is fit for rate limits. It makes "
         "a few keys of its own under the prefix, and removes them.",
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     doctor.add_argument("storage", metavar="URI", help="such as redis://user:password@host:6379/0")
-    doctor.add_argument("--prefix", default="tg", help="that of the limiters (default: tg)")
+    doctor.add_argument("--prefix", default="tg", help="the prefix of the limiters (default: tg)")
     doctor.add_argument(
         "--samples", type=int, default=200, help="calls to measure (default: %(default)s)"
     )

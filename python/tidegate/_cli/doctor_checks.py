@@ -1,4 +1,4 @@
-"""What ``tidegate doctor`` asks of a Redis, and what it makes of the answers."""
+"""The checks of ``tidegate doctor`` on a Redis."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["examine"]
 _DEFAULT_TIMEOUT = 0.05
 # Long enough to measure a server that is too slow for its clients.
 _PATIENCE = 5.0
-# What is about calls that fail; here a failure is what is looked for.
+# Options for calls that fail, which do not apply here: the doctor looks for failures.
 _ABOUT_FAILURES = {
     "timeout",
     "breaker_failures",
@@ -39,8 +39,8 @@ _ABOUT_FAILURES = {
     "on_error",
 }
 _CLOCK_TOLERANCE = _core.CLOCK_TOLERANCE_NS / 1e9
-# So slow that what is charged is seen; their keys vanish by themselves within the hour,
-# should nobody be left to remove them.
+# Limits so slow that a charge stays visible. Their keys expire within the hour, in case the doctor
+# is killed before it removes them.
 _PLAN: tuple[tuple[str, Algorithm], ...] = tuple(
     ("100/hour", algorithm)
     for algorithm in (
@@ -56,10 +56,9 @@ _FAST: tuple[tuple[str, Algorithm], ...] = (("1000000/second", "token-bucket"),)
 
 
 def examine(storage: str, *, prefix: str = "tg", samples: int = 200) -> Report:
-    """Looks at the Redis that `storage` names.
+    """Examines the Redis that `storage` names.
 
-    Raises ConfigurationError for a URI that is not accepted; whatever is wrong with the
-    server is a finding.
+    Raises ConfigurationError for an invalid URI; a fault of the server is a finding.
     """
     examination = _Examination(storage, prefix, samples)
     examination.run()
@@ -67,7 +66,7 @@ def examine(storage: str, *, prefix: str = "tg", samples: int = 200) -> Report:
 
 
 class _Refused(NamedTuple):
-    """The error that stands in for a reply."""
+    """An error reply, in place of a value."""
 
     why: str
 
@@ -107,7 +106,7 @@ class _Examination:
         self.scheme = uri.scheme
         self.prefix = prefix
         self.samples = samples
-        # No two doctors at once get in each other's way.
+        # Doctors that run at the same time use different keys.
         self.key = f"tidegate-doctor-{os.urandom(8).hex()}"
         secrets = [unquote(uri.password)] if uri.password else []
         secrets += [v for n, v in options if n.endswith("password") and v]
@@ -144,14 +143,14 @@ class _Examination:
             self.report.add("ok", "connection", "the server answers")
             return True
         if problem.startswith(("NOPERM", "LOADING", "MASTERDOWN", "BUSY")):
-            # Somebody is there, and tells more.
+            # A server is there; the other checks say more.
             self.report.add("problem", "connection", f"the server refuses PING: {problem}")
             return True
         self.report.add("problem", "connection", in_words(problem))
         return False
 
     def _counts(self) -> None:
-        """Under which prefix, and whether somebody has counted there already."""
+        """The prefix, and whether it has counts already."""
         self.report.figures["counts"] = {"server": self.redis.name, "prefix": self.prefix}
         text = f"under the prefix {self.prefix!r} in {self.redis.name}"
         pattern = re.sub(r"([\\*?\[\]])", r"\\\1", self.prefix) + ":*"
@@ -248,7 +247,7 @@ class _Examination:
             "PEXPIRE": ("PEXPIRE", key, "2000"),
             "DEL": ("DEL", key),
         }
-        # That a script is not there, or a key elsewhere in a cluster, is no refusal.
+        # A missing script, or a key on another node of a cluster, is no refusal.
         answers = ("NOSCRIPT", "MOVED", "ASK") if "+cluster" in self.scheme else ("NOSCRIPT",)
         allowed: dict[str, bool] = {}
         why: dict[str, str] = {}
@@ -271,14 +270,14 @@ class _Examination:
             self.report.add(
                 "note",
                 "commands",
-                f"what {whom if isinstance(whom, str) else 'USER'} needs: ACL SETUSER USER "
+                f"permissions for {whom if isinstance(whom, str) else 'USER'}: ACL SETUSER USER "
                 f"~{self.prefix}:* {' '.join('+' + name.lower() for name in tries)}",
             )
         if refused == ["TIME"]:
             self.report.add(
                 "note",
                 "commands",
-                "without TIME, clock=client goes by the clocks of the limiters' hosts",
+                "without TIME, clock=client uses the clocks of the limiters' hosts",
             )
         return False
 
@@ -305,7 +304,7 @@ class _Examination:
                 "hosts: see that NTP runs on all of them",
             )
         elif far:
-            self.report.add("note", "clock", f"{text}; decisions go by the server's alone")
+            self.report.add("note", "clock", f"{text}; decisions use only the server's clock")
         else:
             self.report.add("ok", "clock", text)
 
@@ -330,7 +329,7 @@ class _Examination:
         return figures
 
     def _decides(self) -> bool:
-        """A real hit, of one limit and of a plan of all algorithms, that is given back."""
+        """Tries a real hit, of one limit and of a plan of all algorithms, and gives it back."""
         for limits in (_PLAN[:1], _PLAN):
             limiter = self._limiter(limits)
             try:
@@ -350,7 +349,7 @@ class _Examination:
                     "problem",
                     "check",
                     f"a key of {room} units had {left} left after a hit and {again} after a "
-                    "reset: somebody else writes these keys",
+                    "reset: another program writes these keys",
                 )
                 return False
         self.report.add(
@@ -374,7 +373,9 @@ class _Examination:
         text = f"the timeout of a call is {limit_ms:g} ms, "
         if figures["p50"] >= limit_ms:
             self.report.add(
-                "problem", "latency", text + "and most checks take longer: raise it, or come closer"
+                "problem",
+                "latency",
+                text + "and most checks take longer: raise it, or move closer to the server",
             )
         elif figures["p99"] >= limit_ms / 2:
             self.report.add(

@@ -24,7 +24,7 @@ class Finding(NamedTuple):
 
 
 class Report:
-    """What was found, and the figures behind it."""
+    """The findings, and the figures behind them."""
 
     def __init__(self, storage: str, secrets: list[str]) -> None:
         self.findings: list[Finding] = []
@@ -66,9 +66,9 @@ class Report:
 
 
 _WORDS = {
-    "NOAUTH": "the server wants a password, and none was given",
+    "NOAUTH": "the server requires a password, and none was given",
     "WRONGPASS": "the user or the password is wrong",
-    "Connection refused": "nobody listens there",
+    "Connection refused": "no server listens there",
     "READONLY": "this server is a replica, which may not be written to",
     "OOM": "the server's memory is full",
     "MISCONF": "the server cannot save its data, and refuses writes",
@@ -78,7 +78,7 @@ _WORDS = {
 
 
 def in_words(problem: str) -> str:
-    """`problem` with what it means, where that is known."""
+    """`problem` with its meaning, if that is known."""
     for sign, words in _WORDS.items():
         if sign in problem:
             return f"{words} ({problem})"

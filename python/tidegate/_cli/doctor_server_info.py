@@ -1,4 +1,4 @@
-"""What the INFO of a Redis means for limits."""
+"""Findings about limits from the INFO of a Redis."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def memory(report: Report, info: dict[str, str]) -> None:
         report.add(
             "warning",
             "memory",
-            f"{policy} may evict limits when memory is full ({share}{so_far}), and whose limit "
-            "is evicted starts anew: use noeviction, or a Redis for limits alone",
+            f"{policy} may evict limits when memory is full ({share}{so_far}), and a client whose "
+            "limit is evicted starts from zero: use noeviction, or a Redis only for limits",
         )
     elif used > 0.9 * most:
         report.add(
@@ -68,7 +68,7 @@ def memory(report: Report, info: dict[str, str]) -> None:
 
 
 def persistence(report: Report, info: dict[str, str], setting: Callable[[str], str | None]) -> None:
-    """What a restart forgets; `setting` reads one of the server's."""
+    """What a restart forgets; `setting` reads a setting of the server."""
     if "aof_enabled" not in info:
         return
     aof = info["aof_enabled"] == "1"
@@ -101,7 +101,7 @@ def persistence(report: Report, info: dict[str, str], setting: Callable[[str], s
             "snapshots only: a restart brings limits back as they were at the last one",
         )
     elif snapshots is not None:
-        report.add("note", "persistence", "none: a restart begins all limits anew")
+        report.add("note", "persistence", "none: after a restart all limits start from zero")
 
 
 def _kind(info: dict[str, str]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""A limit in words, and what it does to a burst, for ``tidegate check``."""
+"""A limit in words, and its effect on a burst, for ``tidegate check``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["burst_chart", "in_words", "span"]
 
 _ROWS = 12
 _WIDTH = 40
-# The client of the chart asks so often in a row: evenly, as far as that can be seen.
+# The client of the chart sends so many calls in a row of it: as good as evenly.
 _INSTANTS = 20
 
 
 def in_words(limit: Limit) -> list[str]:
-    """What `limit` means, as sentences."""
+    """The meaning of `limit`, as sentences."""
     if limit.capacity == 0:
         return ["Nothing passes."]
     count, burst = _number(limit.count), _number(limit.capacity)
@@ -34,7 +34,7 @@ def in_words(limit: Limit) -> list[str]:
         whole = span(limit.period_ns / limit.count * limit.capacity)
         return [
             f"{count} {calls} {per} on average, and up to {burst} at once after a rest.",
-            f"One more passes every {every}; what was used up is whole again after {whole}.",
+            f"One more passes every {every}; a burst that was used up is full again after {whole}.",
         ]
     if limit.algorithm == "leaky-bucket":
         return [
@@ -74,7 +74,7 @@ def burst_chart(limits: Sequence[Limit], *, plain: bool = False) -> list[str]:
     `plain` keeps to ASCII.
     """
     if any(limit.capacity == 0 for limit in limits):
-        return ["All that a client asks is refused."]
+        return ["All calls of a client are refused."]
     tightest = min(limits, key=lambda limit: limit.capacity)
     at_once = tightest.capacity + math.ceil(tightest.capacity / 2)
     rows = list(_played(limits, tightest, at_once))
@@ -83,7 +83,7 @@ def burst_chart(limits: Sequence[Limit], *, plain: bool = False) -> list[str]:
     head = max(len(row.label) for row in rows)
     figures = max(len(_number(max(row.passed, row.refused))) for row in rows)
     lines = [
-        f"A client asks {_number(at_once)} times at once, and goes on at twice the rate "
+        f"A client makes {_number(at_once)} calls at once, and goes on at twice the rate "
         f"({full} passes, {light} refused):",
         "",
     ]
@@ -102,7 +102,7 @@ def _played(limits: Sequence[Limit], pace: Limit, at_once: int) -> Iterator[_Row
     limiter = Limiter(limits, clock=clock)
 
     def ask(times: int) -> int:
-        # As many calls of cost 1 at one instant would fare the same.
+        # As many calls of cost 1 at one instant would be decided alike.
         passed = min(times, limiter.peek("client").remaining)
         if passed:
             limiter.hit("client", passed)
@@ -126,7 +126,7 @@ def _played(limits: Sequence[Limit], pace: Limit, at_once: int) -> Iterator[_Row
 
 
 def _bars(passed: int, refused: int, most: int) -> tuple[int, int]:
-    """The lengths of both parts: whatever there is of either shows."""
+    """The lengths of both parts of a bar; a part that is not zero is never invisible."""
     total = max(round((passed + refused) * _WIDTH / most), (passed > 0) + (refused > 0))
     if not passed or not refused:
         return (total, 0) if passed else (0, total)
@@ -163,7 +163,7 @@ def _number(value: int) -> str:
 
 
 def _step(least_ns: float) -> tuple[int, int, str]:
-    """A round step of time of `least_ns` or more, and the unit that tells it best."""
+    """A round step of time of `least_ns` or more, and its best unit."""
     units = (*_UNITS, (1, "ns"))
     for at in reversed(range(len(units))):
         size, unit = units[at]

@@ -1,4 +1,4 @@
-"""``tidegate key``: how one client stands with a limit, and to let it begin anew."""
+"""``tidegate key``: shows the usage of one client, and resets it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     """Adds the subcommand ``key`` to those of the command line."""
     key = commands.add_parser("key", help="look at what one client has used, and reset it")
     actions = key.add_subparsers(metavar="ACTION", required=True)
-    show = actions.add_parser("show", help="what is left to a key, and when there is more")
+    show = actions.add_parser("show", help="what a key has left, and when it has more")
     reset = actions.add_parser("reset", help="forget what a key has used")
     for parser, run in ((show, _show), (reset, _reset)):
         parser.add_argument("storage", metavar="STORAGE", help="such as redis://HOST, shm://NAME")
-        parser.add_argument("limit", metavar="LIMIT", help="as the service has it: '100/minute'")
-        parser.add_argument("key", metavar="KEY", help="what its key function returns")
+        parser.add_argument("limit", metavar="LIMIT", help="as in the service: '100/minute'")
+        parser.add_argument(
+            "key", metavar="KEY", help="the key, as the service's key function returns it"
+        )
         parser.add_argument("--algorithm", default="token-bucket", help="default: %(default)s")
         parser.add_argument("--prefix", default="tg", help="default: %(default)s")
         parser.add_argument(
@@ -43,7 +45,7 @@ def _show(arguments: argparse.Namespace) -> int:
     if not decision.allowed:
         print(f"refused for {decision.retry_after:g} s")
     if decision.reset_after:
-        print(f"as if untouched in {decision.reset_after:g} s")
+        print(f"full again in {decision.reset_after:g} s")
     return 0
 
 
@@ -52,16 +54,16 @@ def _reset(arguments: argparse.Namespace) -> int:
     limiter.reset(arguments.key)
     if _is_unreachable(limiter.peek(arguments.key).degraded):
         return 1
-    print(f"{arguments.key} begins anew")
+    print(f"{arguments.key} is reset")
     return 0
 
 
 def check_visible(storage: str) -> None:
-    """Raises ConfigurationError for a storage that this process cannot see, or would make."""
+    """Raises ConfigurationError for a storage that this process cannot see, or would create."""
     scheme, _, rest = storage.partition("://")
     if scheme == "shm":
         name = rest.partition("?")[0]
-        # Opening would make it.
+        # Opening it would create it.
         if not os.path.lexists(ShmStore.path_of(name)):
             raise ConfigurationError(
                 f"there is no shared memory {name!r}; expected one that `tidegate shm list` "
@@ -69,8 +71,7 @@ def check_visible(storage: str) -> None:
             )
     elif scheme == "memory":
         raise ConfigurationError(
-            "the storage is memory://, which no other process can see; expected those of "
-            "shm:// and redis://"
+            "the storage is memory://, which no other process can see; expected shm:// or redis://"
         )
 
 
@@ -85,7 +86,7 @@ def _reached(arguments: argparse.Namespace) -> Limiter:
         prefix=f"{prefix}:{arguments.scope}" if arguments.scope else prefix,
     )
     if isinstance(limiter.storage, RedisStore):
-        limiter.storage.ping()  # a first call would not wait for the connection
+        limiter.storage.ping()  # the first call would not wait for the connection
     return limiter
 
 

@@ -18,14 +18,14 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one subcommand and returns the exit code: 2 for what cannot be understood, 1 where
-    nobody reads on."""
+    """Runs one subcommand and returns the exit code: 2 for invalid arguments, 1 if the reader of
+    its output is gone."""
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
-        print(end="", flush=True)  # here, where a pipe that nobody reads is met
+        print(end="", flush=True)  # here, where a broken pipe is caught
     except BrokenPipeError:
-        # What is left must not be written again when the interpreter ends.
+        # The interpreter must not write the rest again when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ConfigurationError as exc:
@@ -41,7 +41,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tidegate {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    demo = commands.add_parser("demo", help="watch a FastAPI service refuse the right requests")
+    demo = commands.add_parser(
+        "demo", help="show a FastAPI service that refuses the right requests"
+    )
     demo.add_argument("--fast", action="store_true", help="move the service's clock, do not wait")
     demo.add_argument("--lines", type=_count, help="how much of the log to replay (default: all)")
     demo.set_defaults(run=_demo)
@@ -49,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(run=_version)
 
-    check = commands.add_parser("check", help="say what a limit means and what it does to a burst")
+    check = commands.add_parser("check", help="say what a limit means and how it treats a burst")
     check.add_argument("limit", metavar="LIMIT", help="such as '100/minute' or '10/s; 1000/hour'")
     check.add_argument("--algorithm", default="token-bucket", help="default: %(default)s")
     check.set_defaults(run=_check)

@@ -24,10 +24,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     names = actions.add_parser("list", help="the shared memories of this user")
     names.set_defaults(run=_list)
 
-    show = actions.add_parser("show", help="what one holds")
-    top = actions.add_parser("top", help="its busiest keys, by fingerprint, over and over")
+    show = actions.add_parser("show", help="the contents of a shared memory")
+    top = actions.add_parser("top", help="its busiest keys, by fingerprint, at intervals")
     remove = actions.add_parser(
-        "remove", help="take its name away; who has it open keeps it for themselves"
+        "remove", help="remove its name; processes that have it open keep using it"
     )
     for parser, run in ((show, _show), (top, _top), (remove, _remove)):
         parser.add_argument("name", metavar="NAME", help="as in shm://NAME, or an absolute path")
@@ -45,7 +45,7 @@ def _names() -> Iterator[tuple[str, str]]:
 
 
 def _existing(name: str) -> ShmStore:
-    # Opening would make it.
+    # Opening it would create it.
     if not os.path.lexists(ShmStore.path_of(name)):
         raise ConfigurationError(
             f"there is no shared memory {name!r}; expected one that `tidegate shm list` names, "
@@ -55,7 +55,7 @@ def _existing(name: str) -> ShmStore:
 
 
 def _reported(action: Callable[[], None]) -> int:
-    """Runs `action`; a store that is refused is an answer, not a traceback."""
+    """Runs `action`, and reports a refused store by a message instead of a traceback."""
     try:
         action()
     except StorageError as exc:
@@ -97,11 +97,13 @@ def _show(arguments: argparse.Namespace) -> int:
             ("  idle", f"{idle:,}"),
             ("  being entered", f"{claimed:,}"),
             ("idle keys reclaimed", f"{evictions:,}"),
-            ("live keys given up", f"{evicted_live:,}"),
+            ("live keys evicted", f"{evicted_live:,}"),
         ):
             print(f"{what:<20} {value}")
         if evicted_live:
-            print("\nThe capacity was too small for the traffic: limits of those keys began anew.")
+            print(
+                "\nThe capacity was too small for the traffic: the limits of those keys restarted."
+            )
 
     return _reported(action)
 
@@ -119,7 +121,7 @@ def _top(arguments: argparse.Namespace) -> int:
         while True:
             live, idle, _, busiest = store.census(arguments.keys)
             print(f"{live:,} live, {idle:,} idle of {store.capacity:,} keys")
-            print(f"{'FINGERPRINT':<28} AS GOOD AS NEW IN")
+            print(f"{'FINGERPRINT':<28}     FULL AGAIN IN")
             for high, low, new_in_ns in busiest:
                 print(f"{high >> 16:012x}{low:016x} {new_in_ns / 1e9:>16.3f} s")
             round_number += 1

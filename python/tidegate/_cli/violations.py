@@ -1,4 +1,4 @@
-"""``tidegate violations``: whose refusals rose."""
+"""``tidegate violations``: callers whose refusals rose."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the subcommand ``violations`` to those of the command line."""
-    violations = commands.add_parser("violations", help="look at who was refused")
+    violations = commands.add_parser("violations", help="look at refused callers")
     actions = violations.add_subparsers(metavar="ACTION", required=True)
-    top = actions.add_parser("top", help="whose refusals rose against their own past")
+    top = actions.add_parser("top", help="callers whose refusals rose against their own past")
     top.add_argument("database", metavar="URL", help="such as postgresql://HOST/NAME")
     top.add_argument("--period", default="1h", help="such as 10m, 1h or 1d (default: %(default)s)")
     top.add_argument(
@@ -60,7 +60,7 @@ def _top(arguments: argparse.Namespace) -> int:
 
 
 def _plain(name: str) -> str:
-    """What callers chose is data: no terminal acts on it."""
+    """`text` without control characters: callers chose it, and a terminal must not act on it."""
     return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 

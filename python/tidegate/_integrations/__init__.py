@@ -1,1 +1,2 @@
-"""What frameworks need beyond their public interface: docs/adr/0009-frameworks-private-parts.md."""
+"""The use of frameworks beyond their public interfaces:
+docs/adr/0009-frameworks-private-parts.md."""

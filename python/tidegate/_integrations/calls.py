@@ -1,6 +1,6 @@
-"""How @rate_limit reads requests and answers them, in each framework that it knows.
+"""How @rate_limit reads and answers the requests of each framework.
 
-Nothing here is imported from a framework before a function is decorated.
+No framework is imported before a function is decorated.
 """
 
 from __future__ import annotations
@@ -44,40 +44,40 @@ class Call(Protocol):
     request: Any
 
     def prior_grants(self) -> Sequence[RequestDecision]:
-        """The outcomes that let the request pass before, each once: a refusal gives them back."""
+        """The earlier outcomes that let the request pass, each once: a refusal gives them back."""
 
     def ensure_can_answer(self, function: Any, outcome: RequestDecision) -> None:
-        """Raises a refusal where what `function` returns is not the answer to the request."""
+        """Raises the refusal if the return value of `function` is not the answer to the request."""
 
     def refusal(self, outcome: RequestDecision) -> Any:
         """A response with the usual body."""
 
     def custom_refusal(self, answer: Any) -> Any:
-        """What the service answers a refusal with, as a 429 where it tells of no status."""
+        """The service's own answer to a refusal, a 429 unless it has another status."""
 
     def with_headers(self, result: Any, outcome: RequestDecision) -> Any:
-        """`result` as it is to be returned, with the fields on its way to the response."""
+        """`result` for the function to return; the fields are added to its response."""
 
     def settle_at_end(self, result: Any, settle: Settle, cost_after: Any) -> bool:
-        """Has `settle` called at the end of the stream `result`; False where it is none."""
+        """Has `settle` called at the end of the stream `result`; False if it is not a stream."""
 
     def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:
-        """`exc` as it is to be raised, with the fields where the framework can carry them."""
+        """`exc` for the function to raise, with the fields if the framework can carry them."""
 
 
 def adapt_call(injection: Injection | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """The call that a decorated function got, whose own arguments are left in `kwargs`."""
+    """The framework's call of a decorated function, whose own arguments are left in `kwargs`."""
     django = sys.modules.get("django.http") if args else None
     if django is not None:
-        # Methods have it after `self`. That of Django REST framework is round Django's, for which
-        # it answers.
+        # Methods get the request after `self`. Django REST framework's wraps Django's, whose
+        # attributes it has.
         for arg in args[:2]:
             if isinstance(getattr(arg, "_request", arg), django.HttpRequest):
                 return _DjangoCall(django, arg)
     if injection is not None:
         if kwargs.get(injection.request) is not None:
             return StarletteCall(injection, kwargs)
-        # Starlette's own routes give the request by position, methods after `self`.
+        # Starlette's own routes pass the request by position, after `self` for methods.
         connection = sys.modules["starlette.requests"].HTTPConnection
         request = next((arg for arg in args[:2] if isinstance(arg, connection)), None)
         if request is not None:
@@ -97,13 +97,13 @@ def adapt_call(injection: Injection | None, args: tuple[Any, ...], kwargs: dict[
 
 
 def limited_class(view: type[Any], decorator: Callable[[], Callable[..., Any]]) -> type[Any]:
-    """A class of views with what answers requests under a decorator, which is one for all.
+    """A class of views whose functions that answer requests are all under one decorator.
 
-    Of Flask its views, of Starlette the methods of its endpoints.
+    These are the views of Flask's classes and the methods of Starlette's endpoints.
     """
     flask_view = getattr(sys.modules.get("flask.views"), "View", None)
     if flask_view is not None and issubclass(view, flask_view):
-        # Not one of its `decorators`, which a class that inherits it may replace.
+        # Not added to its `decorators`, which a subclass may replace.
         setattr(view, "dispatch_request", decorator()(view.dispatch_request))  # noqa: B010
         return view
     endpoint = getattr(sys.modules.get("starlette.endpoints"), "HTTPEndpoint", None)
@@ -120,7 +120,7 @@ def limited_class(view: type[Any], decorator: Callable[[], Callable[..., Any]]) 
 
 
 def flask_refusal(answer: Any) -> Any:
-    """What a view of Flask could return, as a 429 where it tells of no status."""
+    """A refusal as a return value of a Flask view, a 429 unless it has another status."""
     if isinstance(answer, (str, bytes, bytearray, dict, list)):
         return answer, 429
     if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], (dict, list)):
@@ -158,7 +158,7 @@ class StarletteCall:
         return found
 
     def ensure_can_answer(self, function: Any, outcome: RequestDecision) -> None:
-        # What a dependency of FastAPI returns is a value for the route.
+        # The return value of a FastAPI dependency is an argument of the route, not an answer.
         if "fastapi" in sys.modules and not _leads_to(self.request.scope.get("endpoint"), function):
             from tidegate._integrations.fastapi_errors import refusal_error
 
@@ -171,17 +171,17 @@ class StarletteCall:
 
     def custom_refusal(self, answer: Any) -> Any:
         if self._response is not None:
-            # Of responses, FastAPI takes their own.
+            # FastAPI sends responses with their own headers.
             self._response.status_code = 429
         return answer
 
     def with_headers(self, result: Any, outcome: RequestDecision) -> Any:
-        # FastAPI copies the headers of the injected response only where the result is none.
+        # FastAPI copies the headers of the injected response only if the result is not a response.
         raw = getattr(result, "raw_headers", None)
         if not isinstance(raw, list) and self._response is not None:
             raw = self._response.raw_headers
         if isinstance(raw, list):
-            # Those of dependencies.
+            # The decisions of dependencies.
             before = self.request.scope.get(DECISIONS)
             if before is not None:
                 self.request.scope[DECISIONS] = (*before, outcome)
@@ -265,7 +265,7 @@ class _DjangoCall:
 
     def with_headers(self, result: Any, outcome: RequestDecision) -> Any:
         if isinstance(result, Exception):
-            # Raised within the view, where the project's process_exception() sees it.
+            # Raised inside the view, so that the project's process_exception() sees it.
             raise self.annotate(result, outcome)
         if isinstance(result, self._django.response.HttpResponseBase):
             extend(result.headers, outcome)
@@ -275,13 +275,13 @@ class _DjangoCall:
         return settle_after_django(result, settle, cost_after)
 
     def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:
-        # For tidegate.django's middleware, which sees what Django makes of it.
+        # For tidegate.django's middleware, which sees Django's response to it.
         self.request.META.setdefault(DECISIONS, []).append(outcome)
         return exc
 
 
 def _leads_to(endpoint: Any, function: Any) -> bool:
-    """Whether a call of `endpoint` ends in `function`, as far as can be told."""
+    """Whether a call of `endpoint` ends in `function`, as far as can be seen."""
     while endpoint is not None:
         endpoint = getattr(endpoint, "__func__", getattr(endpoint, "func", endpoint))
         if inspect.isclass(endpoint) or function in (endpoint, type(endpoint).__call__):

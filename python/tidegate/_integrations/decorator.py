@@ -57,36 +57,33 @@ def rate_limit(
         @rate_limit("5/minute")
         async def posts(): ...
 
-    The decorator stands below the one that registers the route: above it, it would guard
-    what nobody calls, and raises ConfigurationError. The route needs no `request`
-    parameter and keeps its signature, and its OpenAPI schema gains the 429 alone. Refusals are
-    answered with 429 before the route runs; all responses carry the fields of the limit, those
-    that are made from what the route returns, and what handlers answer to exceptions that it
-    raises. It may stand on Flask's `View` and Starlette's `HTTPEndpoint` classes, and on their
-    methods.
+    The decorator stands below the one that registers the route. Above it, it would guard a function
+    that nobody calls, and raises ConfigurationError. The route needs no `request` parameter and
+    keeps its signature; its OpenAPI schema only gains the 429. Refusals are answered with 429
+    before the route runs. All responses carry the fields of the limit, also those of handlers that
+    answer exceptions of the route. The decorator may stand on Flask's `View` and Starlette's
+    `HTTPEndpoint` classes, and on their methods.
 
-    Several may stand on one route, each with a limit, key and cost of its own, and are one
-    plan then: a request that one of them refuses is charged by none. They stand directly
-    above each other.
+    Several may stand directly above each other on one route, each with a limit, key and cost of its
+    own. They are one plan: a request that one of them refuses is charged by none.
 
     `key`, `cost` and `exempt_when` may be functions of the request (the framework's own),
-    `on_refused` is one of the request and the decision and returns what the route could
-    return, a 429 unless it says otherwise; async functions are for async routes. `limit` may be
-    a function of the request too, that returns what is accepted as a limit, or None for none.
-    What happens where it raises or returns anything else, `on_limit_error` says: ``"raise"`` (the
-    default), ``"closed"``, ``"open"`` or a limit to apply instead. `methods` are those of requests
-    that are charged (GET stands for HEAD too), all by default. `on_no_key`, `headers` and
-    `retry_jitter` are those of tidegate.asgi.RateLimitMiddleware, the rest is that of
-    tidegate.Limiter.
+    `on_refused` is a function of the request and the decision; it returns what the route could
+    return, sent as a 429 unless it has another status. Async functions are for async routes.
+    `limit` may be a function of the request too, which returns a limit, or None for no limit. If it
+    raises or returns anything else, `on_limit_error` decides: ``"raise"`` (the default),
+    ``"closed"``, ``"open"`` or a limit to apply instead. `methods` are the methods of requests that
+    are charged (GET includes HEAD), all by default. `on_no_key`, `headers` and `retry_jitter` are
+    those of tidegate.asgi.RateLimitMiddleware, the other options those of tidegate.Limiter.
 
-    `cost_after` is a function of the request and of what the route returned, and tells what
-    the request did cost: the difference to `cost`, which was charged before, is charged, as far
-    as there is room, or given back, as far as it still counts. What it fails to tell, or a
-    route that raises, leaves what was charged. The header fields show the corrected state. Of a
-    streaming response it is called when the stream has ended, also where the client went away.
+    `cost_after` is a function of the request and of the route's return value, and returns the
+    actual cost. The difference to `cost`, which was charged before, is charged as far as there is
+    room, or given back as far as it still counts. If the function fails or the route raises, the
+    charge stays. The header fields show the corrected state. For a streaming response it is called
+    when the stream has ended, also if the client has disconnected.
 
-    Each route counts for itself, whatever it is called; those with one `scope` and equal
-    limits count together. Decorators with one storage URI share one store.
+    Each route has counts of its own; decorators with the same `scope` and equal limits share
+    counts. Decorators with one storage URI share one store.
     """
     check_limit(limit, "@rate_limit")
     given, storage_options = _OPTIONS.read(options)
@@ -121,7 +118,7 @@ class _Decorator:
 
     @property
     def __signature__(self) -> Any:
-        # Only a dependency's is asked for.
+        # Only Depends() reads it.
         raise ConfigurationError(
             "@rate_limit(...) was given to Depends(); expected as a dependency "
             "Depends(tidegate.fastapi.RateLimit(...)), and @rate_limit(...) above a route"
@@ -141,7 +138,7 @@ class _Decorator:
         return self.make_decorator(view)(view, references)
 
     def make_decorator(self, owner: Any) -> Callable[..., Any]:
-        """A decorator that limits all functions that it is given by one request limiter."""
+        """A decorator that limits all decorated functions by one request limiter."""
         limiter: RequestLimiter | None = None
 
         def limited(view: Any, references: int = 0) -> Callable[..., Any]:
@@ -170,9 +167,9 @@ class _Decorator:
 
 
 class _DecoratorOfChosenLimit(_Decorator):
-    """What `@rate_limit` without parentheses makes of a view, were that a limit's function.
+    """The result of `@rate_limit` without parentheses, which takes the view for a limit function.
 
-    It must not be registered as a view: who asks for what a view has is told.
+    It must not be registered as a view: reading an attribute of a view raises.
     """
 
     @property
@@ -196,7 +193,7 @@ class _DecoratorOfChosenLimit(_Decorator):
 
 
 class _Limited:
-    """What is left on a function that is limited."""
+    """The mark on a limited function."""
 
     def __init__(
         self,
@@ -205,11 +202,12 @@ class _Limited:
         limiters: Sequence[RequestLimiter],
         injection: Injection | None,
     ) -> None:
-        # Decorators above copy what a function has; theirs are not limited by us.
+        # Decorators above copy the function's attributes, so the mark says which function is
+        # limited.
         self.is_of = weakref.ref(function)
         self.view = view
         self.limiters = limiters
-        # What FastAPI is to hand over.
+        # The parameters that FastAPI passes.
         self.injection = injection
 
 
@@ -217,7 +215,7 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
     injection = injection_for(view)
     check = combined(limiters).check
     costs_after = [one.hooks.cost_after for one in limiters if one.hooks.cost_after is not None]
-    # Where any of them is async, all are awaited.
+    # If any of them is async, all are awaited.
     cost_after = next(filter(is_async, costs_after), costs_after[0] if costs_after else None)
 
     @functools.wraps(view)
@@ -268,7 +266,7 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
                 outcome = await settle(AWAITING)
         return call.with_headers(result, outcome)
 
-    # FastAPI awaits what is async underneath, and so what wraps it.
+    # FastAPI awaits a wrapper if the wrapped function is async.
     awaited = is_async(view) or (injection is not None and is_async(inspect.unwrap(view)))
     chosen: Any = limited_async if awaited else limited
     setattr(chosen, MARK, _Limited(chosen, view, limiters, injection))
@@ -292,12 +290,12 @@ def _awaiting(view: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def _refuse(call: Call, outcome: RequestDecision, function: Any, execution: Execution) -> Any:
-    """What the decorated `function` returns for a refused request."""
+    """The return value of the decorated `function` for a refused request."""
     for granted in call.prior_grants():
         await granted.undo(execution)
     call.ensure_can_answer(function, outcome)
     answer = await outcome.service_answer(
-        call.request, execution, accepts=lambda answer: True, expected="what the route could return"
+        call.request, execution, accepts=lambda answer: True, expected="a return value of the route"
     )
     answer = call.refusal(outcome) if answer is USUAL else call.custom_refusal(answer)
     return call.with_headers(answer, outcome)
@@ -309,6 +307,6 @@ def _check_view(view: Any) -> None:
     if inner is not None and inner.is_of() is not view:
         raise ConfigurationError(
             f"{view!r} is under @rate_limit already, with another decorator in between: they "
-            "are no plan then, and one would charge what the other refuses; expected "
+            "form no plan then, and one would charge what the other refuses; expected "
             "@rate_limit decorators directly above each other"
         )

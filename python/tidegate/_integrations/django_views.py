@@ -1,4 +1,4 @@
-"""What @rate_limit makes of Django's classes of views, and of what method_decorator() gives it."""
+"""@rate_limit on Django's class-based views, and under method_decorator()."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tidegate._errors import ArgumentTypeError
 
 __all__ = ["ViewDecorator", "is_of_django"]
 
-# What method_decorator() calls its decorators with to see what they add to a function.
+# The function to which method_decorator() applies its decorators, to see what they add.
 _DUMMY = "_update_method_wrapper.<locals>.dummy"
 
 
 def is_of_django(view: Any) -> bool:
-    """Whether a ViewDecorator is to decorate it, and not what decorates functions."""
+    """Whether it needs a ViewDecorator instead of the decorator of functions."""
     if inspect.isclass(view):
         return issubclass(view, View)
     is_dummy = getattr(view, "__qualname__", None) == _DUMMY
@@ -27,11 +27,11 @@ def is_of_django(view: Any) -> bool:
 
 
 class ViewDecorator:
-    """A decorator that knows what method_decorator() makes of methods."""
+    """A decorator that recognises the methods that method_decorator() passes."""
 
     def __init__(self, decorator: Any) -> None:
         self._decorator = decorator
-        # Methods are decorated anew for each request, and must find their counts again.
+        # Methods are decorated for each request again, and must find their counts.
         self._of_methods: dict[tuple[Any, str, str], Callable[..., Any]] = {}
 
     def __call__(self, view: Any) -> Any:
@@ -43,7 +43,7 @@ class ViewDecorator:
         if not _is_bound(bound):
             if _knows_methods:
                 return self._decorator.make_decorator(view)(view)
-            # It may be a method, decorated anew for each request.
+            # It may be a method, which is decorated for each request again.
             return self._limiting(view.__module__, view.__qualname__)(view)
         owner = type(bound.func.__self__)
         name = bound.func.__name__
@@ -77,7 +77,7 @@ class ViewDecorator:
 
 
 def _is_bound(view: Any) -> bool:
-    """Whether method_decorator() has made `view` of a method."""
+    """Whether method_decorator() has made `view` from a method."""
     return isinstance(view, functools.partial) and inspect.ismethod(view.func)
 
 
@@ -86,7 +86,7 @@ def _is_async(view: Any) -> bool:
 
 
 def _awaiting(dispatch: Any) -> Any:
-    """The `dispatch` of a class of async views, as the async function that it is not."""
+    """The `dispatch` of a class of async views as an async function."""
 
     @functools.wraps(dispatch)
     async def awaiting(*args: Any, **kwargs: Any) -> Any:
@@ -97,7 +97,7 @@ def _awaiting(dispatch: Any) -> Any:
 
 
 def _probe() -> bool:
-    """Whether method_decorator() gives decorators what is expected here."""
+    """Whether method_decorator() passes its decorators what this module expects."""
     given: list[Any] = []
 
     def decorator(view: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Which routes of FastAPI the default limits leave alone: those that are exempt, and those with a
-limit of their own."""
+"""Routes of FastAPI to which default limits do not apply: exempt ones, and those with a limit of
+their own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["PerRoute", "exempt", "has_own_limit", "name_of"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 T = TypeVar("T")
 
-# A service has fewer; what makes its routes anew for each request must not fill the memory.
+# A service has fewer routes; one that makes new routes for each request must not fill the memory.
 _MOST_ROUTES = 10_000
 
 
@@ -27,8 +27,8 @@ def exempt(function: Function) -> Function:
         @exempt
         async def health(): ...
 
-    It may stand above or below the decorator that registers the route. A limit of the route's own
-    is then a @rate_limit. Middleware charges the route all the same: it has `exempt_when`.
+    It may stand above or below the decorator that registers the route. @rate_limit still limits the
+    route. So does middleware, which has `exempt_when`.
     """
     if not callable(function):
         raise ArgumentTypeError(
@@ -40,8 +40,8 @@ def exempt(function: Function) -> Function:
 
 
 def has_own_limit(route: Any, scope: Mapping[str, Any]) -> bool:
-    """Whether a limit stands on the route or its routers, beside those of the application, that
-    charges requests of this method."""
+    """Whether a limit on the route or its routers, not only on the application, charges requests of
+    this method."""
     router = getattr(scope.get("app"), "router", None)
     of_all = [each.dependency for each in getattr(router, "dependencies", ())]
     own = [
@@ -58,15 +58,15 @@ def has_own_limit(route: Any, scope: Mapping[str, Any]) -> bool:
 
 
 def name_of(route: Any, scope: Mapping[str, Any]) -> str:
-    """What a route is called in every worker, whichever of its requests comes first."""
+    """A name for the route that is the same in every worker, whichever request comes first."""
     endpoint = scope.get("endpoint", route)
     function = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
-    # Never the path of the request, of which there are as many as strangers make up.
+    # Never the path of the request: strangers can make up any number of paths.
     return f"{getattr(endpoint, '__module__', '')}.{function} {getattr(route, 'path', '')}"
 
 
 class PerRoute(Generic[T]):
-    """One value for each route and method, made when it is asked for first."""
+    """One value for each route and method, made on first use."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, str], tuple[Callable[[], Any], T]] = {}
@@ -78,6 +78,6 @@ class PerRoute(Generic[T]):
         value = make()
         if len(self._known) >= _MOST_ROUTES:
             self._known.clear()
-        with contextlib.suppress(TypeError):  # made anew the next time
+        with contextlib.suppress(TypeError):  # made again on its next use
             self._known[id(route), method] = weakref.ref(route), value
         return value

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["RateLimited", "refusal_error"]
 
-# The extension of servers that can answer a WebSocket by a response, which Starlette uses
-# from 0.37 on.
+# The extension of servers that can refuse a WebSocket with a response. Starlette uses it from 0.37
+# on.
 _DENIAL = "websocket.http.response"
 _SENDS_DENIALS = hasattr(WebSocket, "send_denial_response")
 
 
 class RateLimited(HTTPException):
-    """What a refused dependency raises: a 429 with `decision`.
+    """The exception of a dependency that refuses: a 429 with `decision`.
 
     It is answered with a problem+json body, unless the application has a handler for it,
     for 429 or for HTTPException.
@@ -53,7 +53,7 @@ def refusal_error(
             return WebSocketException(1013, "rate limit exceeded")
     handlers, _ = request.scope.get("starlette.exception_handlers", ({}, {}))
     general = handlers.get(HTTPException)
-    # FastAPI's own handler for HTTPException would make another body of it.
+    # FastAPI's own handler for HTTPException would send another body.
     if getattr(general, TELLS, general) in (None, http_exception_handler):
         handlers.setdefault(RateLimited, _answer)
     return RateLimited(outcome)

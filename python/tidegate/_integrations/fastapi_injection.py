@@ -1,7 +1,7 @@
-"""How FastAPI is brought to hand over the request and a response to what asks for neither.
+"""Has FastAPI pass the request and a response to functions that ask for neither.
 
-It gives a function what its signature asks for. What is limited keeps its own, so it is
-FastAPI's reading of signatures that is told of two parameters more.
+FastAPI passes a function what its signature asks for. A limited function keeps its signature, so
+FastAPI's reading of signatures adds the two parameters.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["Injection", "inject", "injection_for", "watch_signatures"]
 
 
 class Injection:
-    """The parameters through which FastAPI hands over the request and a response.
+    """The parameters by which FastAPI passes the request and a response.
 
     A parameter of type Request or Response asks for no input, so it does not show in the
-    OpenAPI schema. The function's own are used where it has them, since FastAPI fills only
-    one of each.
+    OpenAPI schema. If the function has such parameters, they are used, since FastAPI fills only one
+    of each.
     """
 
     def __init__(self, view: Callable[..., Any]) -> None:
@@ -52,7 +52,8 @@ class Injection:
         self.added = tuple(self._added)
 
     def signature(self, call: Callable[..., Any]) -> inspect.Signature:
-        """The signature of `call`, which ends in a call of the function, with those added."""
+        """The signature of `call`, which ends in a call of the function, with the parameters
+        added."""
         signature, _ = _signature(call)
         parameters = list(signature.parameters.values())
         end = len(parameters)
@@ -67,9 +68,9 @@ class Injection:
 
 
 def injection_for(view: Callable[..., Any]) -> Injection | None:
-    """How FastAPI is to call `view`; None where no FastAPI can be about to."""
+    """How FastAPI must call `view`; None if FastAPI cannot be in use."""
     if "starlette.requests" not in sys.modules:
-        # Where Flask or Django is what was imported, do not pay for another framework.
+        # A service of Flask or Django must not pay for importing another framework.
         if "flask" in sys.modules or "django.http" in sys.modules:
             return None
         try:
@@ -80,7 +81,7 @@ def injection_for(view: Callable[..., Any]) -> Injection | None:
 
 
 def inject(function: Any, injection: Injection) -> None:
-    """Has FastAPI hand over to `function` what it needs, where there is a FastAPI."""
+    """Has FastAPI pass to `function` what it needs, if FastAPI is installed."""
     try:
         # The service may import it only later.
         import fastapi.dependencies.utils as utils
@@ -88,7 +89,7 @@ def inject(function: Any, injection: Injection) -> None:
         return
     read = getattr(utils, "get_typed_signature", None)
     if read is None:
-        # A version that is not known yet must do with what the function says of itself.
+        # An unknown version of FastAPI has to read the function's own signature.
         function.__signature__ = injection.signature(function)
         return
     watch_signatures()
@@ -97,7 +98,7 @@ def inject(function: Any, injection: Injection) -> None:
 
 
 def watch_signatures() -> None:
-    """Has FastAPI read the signatures of what is limited as they are to be read."""
+    """Has FastAPI read the signatures of limited functions with the added parameters."""
     import fastapi.dependencies.utils as utils
 
     read = getattr(utils, "get_typed_signature", None)
@@ -106,16 +107,16 @@ def watch_signatures() -> None:
 
 
 def _unwraps(utils: Any) -> bool:
-    """Whether FastAPI evaluates annotations among the globals of what a function wraps.
+    """Whether FastAPI evaluates annotations among the globals of the wrapped function.
 
-    Older versions take the function's own, which here are this package's.
+    Older versions use those of the wrapper, which are this package's.
     """
     read = getattr(utils, "get_typed_return_annotation", None)
     return "unwrap" in getattr(getattr(read, "__code__", None), "co_names", ())
 
 
 def _reading(read: Callable[..., Any]) -> Callable[..., Any]:
-    """FastAPI's reading of signatures, with the parameters that what is limited needs."""
+    """FastAPI's reading of signatures, with the parameters that limited functions need."""
 
     @functools.wraps(read)
     def reading(call: Any) -> Any:
@@ -132,7 +133,7 @@ def _reading(read: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Asking:
-    """What says in the place of `call` which parameters it has."""
+    """A stand-in for `call` that shows other parameters."""
 
     def __init__(self, call: Callable[..., Any], injection: Injection) -> None:
         self.__signature__ = injection.signature(call)
@@ -144,8 +145,8 @@ class _Asking:
 
 
 def _signature(call: Callable[..., Any]) -> tuple[inspect.Signature, bool]:
-    """The signature of `call` with its annotations evaluated where they can be, and whether
-    any of them was text."""
+    """The signature of `call`, its annotations evaluated if possible, and whether any of them was
+    text."""
     if sys.version_info >= (3, 14):
         import annotationlib
 

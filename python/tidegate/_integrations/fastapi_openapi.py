@@ -1,7 +1,7 @@
 """The 429 of limited routes in the OpenAPI schema of FastAPI.
 
-FastAPI asks a route for its responses where it is registered, and a decorator below that has
-no say in it. So the function that describes one route is given the 429 to add.
+FastAPI takes the responses of a route from its registration, which a decorator below cannot change.
+So FastAPI's function that describes one route is wrapped to add the 429.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EXEMPT", "MARK", "UNMARKED", "calls_of", "describe_refusals", "mark_of"]
 
-# What is limited has this attribute: a function under @rate_limit, a dependency.
+# The attribute of everything that limits: functions under @rate_limit, dependencies.
 MARK = "__tidegate_rate_limit__"
 UNMARKED = object()
-# What is exempt from the limits of dependencies has this one.
+# The attribute of functions that are exempt from the limits of dependencies.
 EXEMPT = "__tidegate_exempt__"
 
 _INTEGER = {"schema": {"type": "integer"}}
@@ -27,9 +27,9 @@ _HEADERS = {
     "x-ratelimit": {
         f"X-RateLimit-{name}": {"description": description, **_INTEGER}
         for name, description in (
-            ("Limit", "What the limit that refused lets through at once"),
-            ("Remaining", "What is left of it"),
-            ("Reset", "Seconds since the epoch, when all of it is there again"),
+            ("Limit", "Units that the limit that refused lets through at once"),
+            ("Remaining", "Units that are left of it"),
+            ("Reset", "Seconds since the epoch, when all of them are available again"),
         )
     },
     "ietf": {
@@ -60,8 +60,8 @@ _PROBLEM = {
 
 
 def _refusal(limiters: Sequence[RequestLimiter]) -> dict[str, Any]:
-    """The 429 of a route with these limiters. What a function of the service answers is not known:
-    then nothing is said of its body."""
+    """The 429 of a route with these limiters. If a function of the service answers, its body is
+    unknown and not described."""
     headers: dict[str, Any] = {"Retry-After": {"description": "Seconds to wait for", **_INTEGER}}
     for family, fields in _HEADERS.items():
         if any(family in limiter.headers for limiter in limiters):
@@ -73,9 +73,9 @@ def _refusal(limiters: Sequence[RequestLimiter]) -> dict[str, Any]:
 
 
 def describe_refusals() -> None:
-    """Has FastAPI tell of 429 for routes that are limited, unless they tell of it themselves.
+    """Has FastAPI describe the 429 of limited routes, unless they describe one themselves.
 
-    Does nothing where FastAPI is not imported, and nothing twice.
+    Does nothing if FastAPI is not imported, or on a second call.
     """
     module: Any = sys.modules.get("fastapi.openapi.utils")
     describe: Any = getattr(module, "get_openapi_path", None)
@@ -98,7 +98,7 @@ def _describing(describe: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _limiters_of(route: Any) -> list[RequestLimiter]:
-    """All that limit the route."""
+    """All limiters of the route."""
     endpoint = getattr(route, "endpoint", None)
     calls = [endpoint]
     if not getattr(endpoint, EXEMPT, False):
@@ -111,9 +111,9 @@ def _limiters_of(route: Any) -> list[RequestLimiter]:
 
 
 def mark_of(call: Any) -> Any:
-    """What is left on the limited function that `call` is, or is a partial or an object of.
+    """The mark on a limited function, which `call` is, or is a partial of or an object with.
 
-    UNMARKED where there is none.
+    UNMARKED if there is none.
     """
     while isinstance(call, functools.partial):
         call = call.func
@@ -121,7 +121,7 @@ def mark_of(call: Any) -> Any:
 
 
 def calls_of(dependant: Any) -> Iterator[Any]:
-    """What is called for a route, or a dependency, before it."""
+    """The calls of the dependencies of a route or a dependency."""
     for each in getattr(dependant, "dependencies", ()):
         yield each.call
         yield from calls_of(each)

@@ -14,15 +14,14 @@ from tidegate._web.decisions import DECISIONS, binding
 
 __all__ = ["add_headers_to_responses", "route_of"]
 
-# The parameter by which a function that asks for no request is given it.
+# The parameter that passes the request to a function that does not ask for it.
 _REQUEST = "tidegate_request"
-# Where newer FastAPI keeps what a route of a router is in the place where that is included, which
-# has a dependant of its own.
+# Newer versions of FastAPI keep the route of an included router here, with a dependant of its own.
 _EFFECTIVE = getattr(routing, "_FASTAPI_EFFECTIVE_ROUTE_CONTEXT_KEY", None)
 
 
 def route_of(scope: Mapping[str, Any]) -> Any:
-    """The route that answers the request, None where none is known."""
+    """The route that answers the request, None if it is unknown."""
     route = scope.get("route")
     if _EFFECTIVE is not None and "fastapi" in scope:
         return scope["fastapi"].get(_EFFECTIVE) or route
@@ -32,8 +31,8 @@ def route_of(scope: Mapping[str, Any]) -> Any:
 def add_headers_to_responses(route: Any) -> None:
     """Has the fields put into responses that the function of `route` returns.
 
-    FastAPI gives those to nobody but who sends them; the function itself is what it calls
-    for each request.
+    FastAPI passes such responses only to the server, so the function that it calls for each request
+    is wrapped.
     """
     dependant: Any = getattr(route, "dependant", None)
     call = getattr(dependant, "call", None)
@@ -43,7 +42,7 @@ def add_headers_to_responses(route: Any) -> None:
     own: str | None = dependant.request_param_name
 
     def tell(result: Any, request: Any) -> None:
-        # Of a response; what a service calls so itself is a value.
+        # Only a list is one of a response: other objects may have the attribute too.
         raw = result.raw_headers
         outcomes = None if request is None else request.scope.get(DECISIONS)
         if outcomes and isinstance(raw, list):
@@ -70,6 +69,6 @@ def add_headers_to_responses(route: Any) -> None:
     chosen: Any = telling_async if inspect.iscoroutinefunction(call) else telling
     setattr(chosen, TELLS, call)
     dependant.call = chosen
-    # FastAPI looks for it once the dependencies have run, for this request too. Not a context
-    # variable: a task may inherit that of another request.
+    # FastAPI reads it once the dependencies have run, so already for this request. A context
+    # variable would not do: a task may inherit that of another request.
     dependant.request_param_name = own or _REQUEST

@@ -1,4 +1,4 @@
-"""`flask tidegate`: the limits of an application's routes, at the terminal."""
+"""`flask tidegate`: lists the limits of an application's routes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_command", "blueprints_of"]
 
-# The limiters of an endpoint for a method, each with what it counts for.
+# The limiters of an endpoint for a method, each with the name of what it limits.
 LimitsOf = Callable[[str, str], "list[tuple[str, RequestLimiter]]"]
 
 _NAME = "tidegate"
@@ -31,7 +31,7 @@ def add_command(app: flask.Flask, limits_of: LimitsOf) -> None:
     @group.command("limits")
     @with_appcontext
     def limits() -> None:
-        """Lists the routes and the limits that their requests meet."""
+        """Lists the routes and the limits of their requests."""
         for line in _lines(flask.current_app, sources):
             click.echo(line)
 

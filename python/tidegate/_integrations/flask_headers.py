@@ -17,16 +17,16 @@ __all__ = ["AddHeaders"]
 class AddHeaders:
     """The WSGI application of Flask, with the fields of all decisions on its responses.
 
-    It is here that they cost least, and that no response goes without.
+    Here they cost least, and no response is missed.
     """
 
     def __init__(self, app: WSGIApp) -> None:
         self._app = app
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if DECISIONS in environ:  # another extension tells
+        if DECISIONS in environ:  # another extension adds the fields
             return self._app(environ, start_response)
-        # Before the call, for what is in between may copy the environ.
+        # Before the call, since middleware in between may copy the environ.
         outcomes: list[RequestDecision] = []
         environ[DECISIONS] = outcomes
         return self._app(environ, with_fields(start_response, outcomes))

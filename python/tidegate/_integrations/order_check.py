@@ -1,7 +1,7 @@
-"""Was this function handed to a web framework already?
+"""Checks whether a function was registered with a web framework before it was decorated.
 
-A decorator that stands outside `@app.get` wraps a function which nobody will call: the
-framework holds the bare one, and the limit is silently no limit. That must not happen.
+A decorator above `@app.get` wraps a function that nobody calls: the framework holds the bare one,
+and nothing is limited. That must not happen silently.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tidegate._errors import ArgumentTypeError, ConfigurationError
 
 __all__ = ["check_limit", "check_view", "reference_count", "refuse_registered", "registration"]
 
-# Decorators above one function; more are a cycle.
+# The most decorators that one function has; more are a cycle.
 _DEEPEST = 64
 
 
 def reference_count(function: Callable[..., Any]) -> int:
-    """How many references there are to `function`, those of this call included."""
+    """The number of references to `function`, including those of this call."""
     return sys.getrefcount(function)
 
 
 class _Probe:
-    """A decorator of the shape of the one that asks: an object that is called."""
+    """A decorator of the same form as @rate_limit: a callable object."""
 
     def __call__(self, function: Callable[..., Any]) -> int:
         return reference_count(function)
@@ -35,15 +35,15 @@ class _Probe:
 
 @_Probe()
 def _FRESH() -> None:
-    """No function any more, but the count of one that nobody but its decorator has seen."""
+    """Replaced below by the reference count of a function that only its decorator has seen."""
 
 
 def registration(function: Callable[..., Any], references: int) -> str | None:
-    """What has `function` for a route, in words; None where nothing has.
+    """What `function` is registered with, in words; None if it is not registered.
 
-    `references` is what reference_count() tells in the `__call__` of the decorator. A function
-    that was registered has more of them than a fresh one, so that only suspects cost a search
-    of the heap (some tens of milliseconds).
+    `references` is the result of reference_count() in the `__call__` of the decorator. A registered
+    function has more references than a fresh one, so that only suspects cost a search of the heap
+    (some tens of milliseconds).
     """
     assert isinstance(_FRESH, int)
     if references <= _FRESH:
@@ -62,14 +62,14 @@ def registration(function: Callable[..., Any], references: int) -> str | None:
     if not kinds:
         return None
     for candidate in gc.get_objects():
-        # Not isinstance(): a proxy answers for what it stands for, or raises.
+        # Not isinstance(): a proxy answers for its target, or raises.
         if issubclass(type(candidate), kinds) and _holds(candidate, function):
             return type(candidate).__name__
     return None
 
 
 def _wrapped_by(function: Any) -> list[Any]:
-    """What other decorators made `function` of, the nearest first."""
+    """The functions that `function` wraps, the nearest first."""
     below: list[Any] = []
     while len(below) < _DEEPEST:
         function = getattr(function, "__wrapped__", None)
@@ -84,7 +84,7 @@ def _references_of(functions: list[Any]) -> list[int]:
 
 
 def _wrapping(function: Any) -> Any:
-    """A decorator as most are, which leaves two references: its own and `__wrapped__`."""
+    """A usual decorator, which keeps two references: its own and `__wrapped__`."""
 
     @functools.wraps(function)
     def wrapper() -> Any:
@@ -95,7 +95,7 @@ def _wrapping(function: Any) -> Any:
 
 @_wrapping
 def _wrapped() -> None:
-    """What nobody but a decorator has seen."""
+    """A function that only a decorator has seen."""
 
 
 (_FRESH_BELOW,) = _references_of(_wrapped_by(_wrapped))
@@ -104,12 +104,12 @@ def _wrapped() -> None:
 def refuse_registered(view: Any, references: int) -> None:
     """Raises ConfigurationError for a view that a framework would call without its limit.
 
-    That is one that was registered itself, and one that another decorator made of such a one.
+    Such a view was registered itself, or wraps a registered function.
     """
     registered = registration(view, references)
     below = _wrapped_by(view) if references else []
     for function, count in zip(below, _references_of(below)):
-        # The list that they are in has each of them too.
+        # The list that holds them adds a reference to each.
         if registered is None and count > _FRESH_BELOW:
             registered = registration(function, sys.maxsize)
     if registered is not None:
@@ -121,15 +121,15 @@ def refuse_registered(view: Any, references: int) -> None:
 
 
 def check_limit(limit: Any, name: str) -> None:
-    """Tells a function that chooses a limit from a view under the decorator `name` that was given
-    no limit."""
+    """Raises ConfigurationError if `limit` is not a limit function but a view, under the decorator
+    `name` without a limit."""
     if not inspect.isclass(limit):
         if not inspect.isroutine(limit) or getattr(limit, "__name__", None) == "<lambda>":
             return
         with contextlib.suppress(ValueError):  # it has no signature
             parameters = inspect.signature(limit).parameters.values()
             required = [each for each in parameters if each.default is each.empty]
-            # What is registered already is a view.
+            # A function that is registered already is a view.
             if len(required) == 1 and registration(limit, sys.maxsize) is None:
                 return
     raise ArgumentTypeError(
@@ -139,7 +139,7 @@ def check_limit(limit: Any, name: str) -> None:
 
 
 def check_view(view: Any) -> None:
-    """Raises ConfigurationError for what is no function that can be limited."""
+    """Raises ConfigurationError for a view that cannot be limited."""
     accepted = "expected a function that answers requests"
     if isinstance(view, (staticmethod, classmethod)) or not callable(view):
         raise ArgumentTypeError(f"{view!r} is a {type(view).__name__}; {accepted}")
@@ -157,7 +157,7 @@ def _holds(candidate: Any, function: Callable[..., Any]) -> bool:
         return True
     if any(view is function for view in attributes.get("view_functions", {}).values()):
         return True
-    # A blueprint keeps what it was told as closures, for the application it will join.
+    # A blueprint keeps its registrations as closures, for the application that it will join.
     return any(
         _content(cell) is function
         for deferred in attributes.get("deferred_functions", ())

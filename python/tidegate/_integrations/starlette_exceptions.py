@@ -1,4 +1,4 @@
-"""The fields on what handlers of Starlette and FastAPI answer to exceptions."""
+"""The fields on the responses of exception handlers of Starlette and FastAPI."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["TELLS", "remember"]
 
-# What a function tells the fields for.
+# The attribute of handlers and functions that add the fields.
 TELLS = "__tidegate_tells__"
 
 
 class _Told(Exception):
-    """Never raised. Among the handlers of an application it says that they tell the fields."""
+    """Never raised. Its presence among an application's handlers shows that they add the fields."""
 
 
 def remember(
@@ -27,7 +27,7 @@ def remember(
 ) -> tuple[RequestDecision, ...]:
     """Notes that `outcome` let a request pass, and returns all that did.
 
-    Handlers of the application tell of them from now on.
+    Handlers of the application add the fields from now on.
     """
     outcomes: tuple[RequestDecision, ...] = (*scope.get(DECISIONS, ()), outcome)
     scope[DECISIONS] = outcomes
@@ -38,10 +38,10 @@ def remember(
 
 
 def _tell_answers(scope: MutableMapping[str, Any], kinds: Any) -> None:
-    """Has the fields put into what an application's handlers make of exceptions.
+    """Has the fields put into the responses of an application's exception handlers.
 
-    `kinds` are those by exception and those by status. That for what no other handles is not
-    among them, but of the outermost middleware.
+    `kinds` are the handlers by exception and by status. The handler of last resort belongs to the
+    outermost middleware and is not among them.
     """
     for handlers in kinds:
         for kind, handler in list(handlers.items()):

@@ -1,5 +1,5 @@
-"""What a streaming response has cost is settled when its stream ends: when all of it was sent, and
-also when the client has gone away."""
+"""Settles the cost of a streaming response when its stream ends: when all of it was sent, and also
+when the client has disconnected."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from tidegate._web.execution import AWAITING, BLOCKING, Execution
 
 __all__ = ["Settle", "settle_after_django", "settle_after_flask", "settle_after_starlette"]
 
-# Settles by an execution.
+# Settles a charge by an execution.
 Settle = Callable[[Execution], Coroutine[Any, Any, Any]]
 
-# What a response that is to be settled has, and the class that it is of then.
+# The attribute of a response that is to be settled, and the class that it gets.
 _SETTLE = "__tidegate_settle__"
 _KNOWN = "__tidegate_settles__"
-# Tasks that nobody awaits are kept by nobody else.
+# Keeps tasks that nobody awaits from being collected.
 _under_way: set[asyncio.Task[Any]] = set()
 
 
 def settle_after_starlette(response: Any, settle: Settle) -> bool:
-    """Has `settle` called when `response` has ended; False where it is no stream.
+    """Has `settle` called when `response` has ended; False if it is not a stream.
 
-    What Starlette calls is looked up on the class of a response, so that is replaced by one
-    that inherits it.
+    Starlette calls a method of the response's class, so that class is replaced by a subclass.
     """
     if not hasattr(response, "body_iterator"):
         return False
@@ -49,13 +48,12 @@ def _settling(kind: Any) -> Any:
             await kind.__call__(self, scope, receive, send)
         finally:
             try:
-                # What the stream notes when it is closed, Starlette leaves to the garbage
-                # collector.
+                # Starlette leaves the closing of the stream to the garbage collector.
                 close = getattr(self.body_iterator, "aclose", None)
                 if close is not None:
                     await close()
             finally:
-                # A response that is returned once more is not settled once more.
+                # A response that is returned again is not settled again.
                 for settle in self.__dict__.pop(_SETTLE, ()):
                     await _to_the_end(settle(AWAITING))
 
@@ -64,7 +62,7 @@ def _settling(kind: Any) -> Any:
 
 
 async def _to_the_end(settling: Coroutine[Any, Any, Any]) -> None:
-    """Awaits it where that is not cancelled; it goes on where it is."""
+    """Awaits it; if the caller is cancelled, it goes on nevertheless."""
     try:
         task = asyncio.get_running_loop().create_task(settling)
     except RuntimeError:  # trio
@@ -76,8 +74,8 @@ async def _to_the_end(settling: Coroutine[Any, Any, Any]) -> None:
 
 
 def settle_after_flask(flask: Any, result: Any, settle: Settle, cost_after: Any) -> bool:
-    """Has `settle` called when the response that Flask makes of `result` was closed; False where
-    that is no stream."""
+    """Has `settle` called when Flask's response for `result` is closed; False if it is not a
+    stream."""
     body = result[0] if isinstance(result, tuple) and result else result
     if not (hasattr(body, "__next__") or getattr(body, "is_streamed", False)):
         return False
@@ -101,7 +99,7 @@ def settle_after_flask(flask: Any, result: Any, settle: Settle, cost_after: Any)
 
 
 def settle_after_django(response: Any, settle: Settle, cost_after: Any) -> bool:
-    """Has `settle` called when Django closes `response`; False where it is no stream."""
+    """Has `settle` called when Django closes `response`; False if it is not a stream."""
     if not getattr(response, "streaming", False):
         return False
     close = response.close
@@ -130,7 +128,7 @@ def settle_after_django(response: Any, settle: Settle, cost_after: Any) -> bool:
 
 
 def _once(function: Callable[[], None]) -> Callable[[], None]:
-    """`function`, of whose calls all but the first do nothing."""
+    """`function`, whose calls after the first do nothing."""
     lock = threading.Lock()
 
     def called() -> None:

@@ -1,1 +1,1 @@
-"""Calls to the services of others: within a limit, and again when they say so."""
+"""Calls to APIs: within a limit, and again after a 429."""

@@ -1,4 +1,4 @@
-"""When a call to another's service may go out, and when it may go out again."""
+"""When a call to an API may go out, and when it may be sent again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPTIONS = ("limiter", "key", "timeout", "retries", "max_wait", "backoff", "jitt
 
 
 class PacingOptions(TypedDict, total=False):
-    """The options of all transports and adapters; Pacing says what each means."""
+    """The options of all transports and adapters, which Pacing describes."""
 
     limiter: Limiter | None
     key: Key | Callable[[Any], Key] | None
@@ -32,16 +32,16 @@ class PacingOptions(TypedDict, total=False):
 
 
 class Pacing:
-    """Reads and keeps the options of a transport or adapter.
+    """Checks and applies the options of a transport or adapter.
 
-    `limiter` is what each attempt waits for, for up to `timeout` seconds; past them
-    RateLimitExceeded is raised, and nothing is sent. It is charged 1 for `key`, which may be a
-    function of the request, and is the host where it is None. A response of status 429 is asked
-    for again up to `retries` times, after the wait that it tells: of Retry-After, or else of its
-    RateLimit fields. Where it tells none, that is `backoff` seconds, twice as many each time, or no
-    retry where `backoff` is None. Up to `jitter` seconds are added to each wait, so that callers
-    who were refused together do not come back together. A wait of more than `max_wait` seconds is
-    not waited: the caller gets the 429.
+    Each attempt waits for its turn at `limiter`, up to `timeout` seconds; after that
+    RateLimitExceeded is raised, and nothing is sent. An attempt charges 1 to `key`, which may be a
+    function of the request; None means the host. After a response of status 429 the request is sent
+    again up to `retries` times, after the wait in its Retry-After, or else in its RateLimit fields.
+    If it states none, the wait is `backoff` seconds, doubled each time; with a `backoff` of None
+    there is no retry. Up to `jitter` seconds are added to each wait, so that callers that were
+    refused together do not come back together. If the wait is longer than `max_wait` seconds, the
+    caller gets the 429.
     """
 
     def __init__(self, host_of: Callable[[Any], Key], options: Mapping[str, Any]) -> None:
@@ -76,7 +76,7 @@ class Pacing:
         self._turns = limiter
 
     def wait_turn(self, request: Any) -> None:
-        """Waits until the limiter lets `request` go out, and raises where that takes too long."""
+        """Waits until the limiter lets `request` go out; raises if that takes too long."""
         if self._turns is not None:
             with self._turns.acquired(self._key_of(request), timeout=self._timeout):
                 pass
@@ -88,7 +88,7 @@ class Pacing:
                 pass
 
     def wait_for_retry(self, status: int, headers: Mapping[str, str], attempt: int) -> float | None:
-        """Seconds until the request may be sent again; None where the response is the caller's.
+        """Seconds until the request may be sent again; None to return the response to the caller.
 
         `attempt` counts from 0; the names of `headers` are compared without regard to case.
         """

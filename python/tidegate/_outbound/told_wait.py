@@ -1,6 +1,6 @@
-"""How long a refusal tells its client to wait: Retry-After, and the RateLimit fields.
+"""The wait that a 429 asks for, in Retry-After or the RateLimit fields.
 
-The fields are whatever a stranger sent: what cannot be understood says nothing.
+The fields come from a stranger: those that cannot be read are ignored.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 __all__ = ["told_wait"]
 
-# No service sends fields of such a length to be understood.
+# Longer fields are ignored.
 _LONGEST = 2000
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def told_wait(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a response with these header fields asks its client to wait; None where
-    it does not say.
+    """Seconds that a response with these header fields asks its client to wait; None if it does not
+    say.
 
     Retry-After goes before RateLimit, as the IETF's draft asks; then the older forms of that
     field, and RateLimit-Reset.
@@ -53,8 +53,8 @@ def _seconds(value: str) -> float | None:
 
 
 def _until(value: str, date: str | None) -> float | None:
-    """Seconds until an instant as HTTP writes it, by the clock of the server where it has told
-    its time: the client's may be wrong."""
+    """Seconds until an HTTP date, by the server's clock if the response has its Date, since the
+    client's may be wrong."""
     instant = _instant(value)
     if instant is None:
         return None
@@ -72,9 +72,9 @@ def _instant(value: str) -> float | None:
 
 
 def _of_rate_limit(value: str) -> float | None:
-    """Of ``"name";r=0;t=30``, or of ``limit=100, remaining=0, reset=30`` as drafts had it.
+    """The wait in ``"name";r=0;t=30``, or in ``limit=100, remaining=0, reset=30`` of older drafts.
 
-    Where several limits are listed, those that are exhausted count, or all if none is: the longest.
+    Of several limits, the longest wait of an exhausted one is taken; if none is exhausted, of all.
     """
     rest = _STRING.sub("", value)
     if '"' in rest:

@@ -1,4 +1,4 @@
-"""What is said of a call whose arguments are too many or too few."""
+"""Error messages for calls with too many or too few arguments."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["explains_arguments"]
 def explains_arguments(
     name: str, options: Iterable[str] = (), others: Iterable[str] = ()
 ) -> Callable[[Function], Function]:
-    """A decorator that says what `name`, as users call the function, expects.
+    """A decorator that explains the arguments of the function, which users know as `name`.
 
-    Where Python would say how many arguments are too many or missing, the caller is told
-    which, and what a misspelled option may have meant. `options` and `others` are those that the
-    function takes by ``**options``; messages list `options` alone.
+    Python only says how many arguments are surplus or missing. The error names them, and the option
+    that a misspelled one may mean. The function takes `options` and `others` by ``**options``;
+    messages list only `options`.
     """
 
     def decorate(function: Function) -> Function:
@@ -31,7 +31,7 @@ def explains_arguments(
         positional = code.co_varnames[: code.co_argcount]
         by_name = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
         own = positional[:1] == ("self",)
-        # The default `...` is for type checkers alone.
+        # The default `...` is only for type checkers.
         optional = sum(default is not ... for default in function.__defaults__ or ())
         required = [*positional[: len(positional) - optional]]
         required += [each for each in by_name if each not in (function.__kwdefaults__ or {})]

@@ -1,4 +1,4 @@
-"""What is said of options that are not ours, to those who come from another limiter."""
+"""Hints for unknown options: their names here, if they are options of other limiters."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ if TYPE_CHECKING:
 
 __all__ = ["OF_LIMITERS", "OF_LIMITERS_TEXT", "unknown_options"]
 
-# The options of a Limiter that are none of its storage.
+# The options of a Limiter that do not belong to its storage.
 OF_LIMITERS = ("limit", "storage", "algorithm", "prefix", "clock")
 OF_LIMITERS_TEXT = "limit=, storage=, algorithm=, prefix= and clock="
 
-# What slowapi, Flask-Limiter, fastapi-limiter, django-ratelimit, throttled-py and redis-py
-# call what has another name here.
+# Options of slowapi, Flask-Limiter, fastapi-limiter, django-ratelimit, throttled-py and redis-py,
+# with their names here.
 _ELSEWHERE = {
     "algo": "algorithm=",
     "application_limits": "the limit of the middleware",
@@ -57,11 +57,11 @@ _ELSEWHERE = {
 def unknown_options(
     unknown: Iterable[str], accepted: Iterable[str], hints: Mapping[str, str] | None = None
 ) -> str:
-    """The options by name, each with what may have been meant.
+    """The options by name, each with the option that may be meant.
 
-    `hints` say what is meant in one place, and come before those for all.
+    `hints` are for one caller, and come before those for all.
     """
-    import difflib  # by nobody who makes no mistake
+    import difflib  # only an error message needs it
 
     names = sorted(accepted)
     told = []

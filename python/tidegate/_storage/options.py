@@ -25,7 +25,7 @@ StorageLike = Union[str, _core.Store]
 
 
 class StorageOptions(TypedDict, total=False):
-    """What may be given beside a storage's URI, or in its query."""
+    """The options that may be given beside a storage's URI, or in its query."""
 
     capacity: int | str
     # Of Redis:
@@ -65,7 +65,7 @@ SECONDS = {
 }
 COUNTS = ("breaker_failures", "max_queue")
 TEXTS = ("username", "client_name", "on_error", "sentinel_username", "sentinel_password")
-# By the names that redis-py gives them.
+# Named as in redis-py.
 TLS_FILES = {
     "ssl_ca_certs": "ca_file",
     "ssl_ca_path": "ca_dir",

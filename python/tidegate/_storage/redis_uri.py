@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["open_redis"]
 
-# What stands before "://": the kind of server, "s" for TLS, and how it is found.
+# The scheme: the kind of server, "s" for TLS, and how the server is found.
 _SCHEME = re.compile(r"(?:redis|valkey)(s?)(?:\+(unix|sentinel|cluster))?")
 _ACCEPTED = (
     "expected redis:// and rediss:// (TLS), redis+unix://, redis+sentinel://, "
@@ -41,7 +41,7 @@ _ACCEPTED = (
 
 _shared: weakref.WeakValueDictionary[Any, _core.RedisStore] = weakref.WeakValueDictionary()
 
-# Seconds that nobody lets a request wait for its limit.
+# A timeout in seconds from which on milliseconds were probably meant.
 _LONG_WAIT = 20.0
 
 log = logging.getLogger("tidegate")
@@ -50,8 +50,8 @@ log = logging.getLogger("tidegate")
 def open_redis(uri: SplitResult, options: Mapping[str, Any], open_store: OpenStore) -> _core.Store:
     """The store that `uri` names, with options from its query and `options`.
 
-    Whoever asks for an equal one shares it, with its connection and breaker, as long as anybody
-    holds it. `open_store` opens the fallback.
+    Callers with an equal URI and options share the store, its connection and breaker, as long as
+    one of them keeps it. `open_store` opens the fallback.
 
     No message shows the URI: it may hold a password.
     """
@@ -98,7 +98,7 @@ def _opened(
         if values.get(name, 0.0) > _LONG_WAIT:
             log.warning(
                 "rate limiting: the storage option %s is %g seconds, for which a request may have "
-                "to wait; expected are seconds such as 0.05, not milliseconds",
+                "to wait; expected seconds such as 0.05, not milliseconds",
                 *(name, values[name]),
             )
     if "fallback_share" in given:
@@ -202,8 +202,7 @@ def _addresses(
             port = uri.port
         except ValueError:
             raise ConfigurationError(
-                f"a port of the storage URI is {_shown_port(address, hides)}, no port; expected "
-                "1 to 65535"
+                f"a port of the storage URI is {_shown_port(address, hides)}; expected 1 to 65535"
             ) from None
         found.append((uri.hostname or "127.0.0.1", default_port if port is None else port))
     return found
@@ -232,7 +231,7 @@ def _tls(given: dict[str, Any]) -> dict[str, Any]:
             path = given[name]
             if not isinstance(path, (str, os.PathLike)) or not os.path.exists(path):
                 raise ConfigurationError(
-                    f"the storage option {name} is {path!r}; expected the path of what exists"
+                    f"the storage option {name} is {path!r}; expected an existing path"
                 )
             tls[field] = os.fspath(path)
     if "ssl_cert_reqs" in given:
@@ -260,14 +259,14 @@ def _without_secrets(uri: SplitResult) -> str:
 def _breaker_changed(
     hook: Callable[[bool, str], object] | None, server: str, opened: bool, why: str
 ) -> None:
-    """Hears once of each change, on a thread of the core's or of a caller's."""
+    """Called once at each change, on a thread of the core or of a caller."""
     log.log(logging.WARNING if opened else logging.INFO, "%s (%s)", why, server)
     if hook is not None:
         hook(opened, why)
 
 
 def _script_failed(hook: Callable[[str], object] | None, message: str) -> None:
-    """Is called for some script errors, on a thread of the core or of a caller."""
+    """Called for some script errors, on a thread of the core or of a caller."""
     log.error("%s", message)
     if hook is not None:
         hook(message)

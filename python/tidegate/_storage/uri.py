@@ -27,7 +27,7 @@ _open: weakref.WeakSet[_core.Store] = weakref.WeakSet()
 
 
 def clear_open_stores() -> None:
-    """Forgets what all keys have used, as far as this process alone holds it."""
+    """Forgets the usage of all keys that only this process holds."""
     while True:
         try:
             stores = list(_open)
@@ -57,7 +57,7 @@ def _opened(storage: StorageLike, options: Mapping[str, Any]) -> _core.Store:
         raise ArgumentTypeError(
             f"the storage is {storage!r} of type {type(storage).__name__}; {_ACCEPTED}"
         )
-    # Its import takes longer than all of tidegate, and most storages need none of it.
+    # Its import takes longer than that of tidegate, and most storages do not need it.
     if storage == "memory://":
         return _memory_store(options)
     from urllib.parse import parse_qsl, unquote, urlsplit
@@ -127,7 +127,7 @@ def _whole_number(name: str, value: object) -> int:
 
 
 def without_password(uri: str) -> str:
-    """`uri` fit for a message: whatever could be a secret is left out."""
+    """`uri` for a message, without any part that could be a secret."""
     scheme, separator, rest = uri.partition("://")
     rest = rest.partition("?")[0]
     user, at, host = rest.rpartition("@")

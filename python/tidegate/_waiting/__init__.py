@@ -1,1 +1,1 @@
-"""Waiting for room: the line of those who wait, and places that are given back."""
+"""Waiting for a turn: the queue of callers, and the places that they give back."""

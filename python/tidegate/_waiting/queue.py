@@ -1,7 +1,7 @@
-"""Whose turn it is: first come, first served for each key.
+"""Queues of callers that wait for a key: first come, first served.
 
 The queue knows nothing of threads or event loops. A ticket is woken through a function
-that its owner supplies, so that threads and tasks can stand in one line.
+that its owner supplies, so that threads and tasks can wait in one queue.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["Ticket", "WaitingRoom"]
 
 
 class Ticket:
-    """A place in the line for one key. `wake` tells its owner to look again; `pause` is how
-    long its owner slept before the last look for a lease, in seconds."""
+    """A place in the queue of one key. `wake` has its owner try again; `pause` is how long its owner
+    slept before the last try for a lease, in seconds."""
 
     __slots__ = ("__weakref__", "cost", "key", "pause", "wake")
 
@@ -33,9 +33,9 @@ class Ticket:
 
 
 class WaitingRoom:
-    """The lines of one limiter. Thread-safe; wakes are called without its lock held.
+    """The queues of one limiter. Thread-safe; wakes are called without its lock held.
 
-    A child of `fork()` finds it empty: who stood in line there waits in the parent alone.
+    A child of `fork()` finds it empty: the callers wait only in the parent.
     """
 
     def __init__(self) -> None:
@@ -43,14 +43,14 @@ class WaitingRoom:
         _rooms.add(self)
 
     def forget_all(self) -> None:
-        # Reentrant: a handler of signals or a finalizer may give something back while the
-        # very thread that it interrupts is in here.
+        # Reentrant: a signal handler or a finalizer may give a place back while the thread that it
+        # interrupts is in here.
         self._lock = threading.RLock()
-        # Dictionaries keep their order and give up any ticket at once.
+        # Dictionaries keep their order and remove any ticket in constant time.
         self._lines: dict[bytes, dict[Ticket, None]] = {}
 
     def enter(self, key: Key, cost: int, wake: Callable[[], None]) -> Ticket:
-        """Joins the end of the line for `key`."""
+        """Joins the end of the queue for `key`."""
         ticket = Ticket(key, cost, wake)
         with self._lock:
             self._lines.setdefault(_line(key), {})[ticket] = None
@@ -62,7 +62,7 @@ class WaitingRoom:
             return not line or _first(line) is ticket
 
     def cost_ahead(self, ticket: Ticket) -> int:
-        """What those who came before it wait for."""
+        """The units that earlier tickets wait for."""
         cost = 0
         with self._lock:
             for each in self._lines.get(_line(ticket.key), ()):
@@ -72,7 +72,7 @@ class WaitingRoom:
         return cost
 
     def leave(self, ticket: Ticket) -> None:
-        """Leaves the line; who is first then is woken."""
+        """Leaves the queue, and wakes the ticket that is first then."""
         name = _line(ticket.key)
         with self._lock:
             line = self._lines.get(name)
@@ -88,7 +88,7 @@ class WaitingRoom:
             first.wake()
 
     def wake_first(self, key: Key) -> None:
-        """Something was given back to `key`."""
+        """Wakes the first ticket of `key`, to which units were given back."""
         with self._lock:
             line = self._lines.get(_line(key))
             first = _first(line) if line else None
@@ -96,7 +96,7 @@ class WaitingRoom:
             first.wake()
 
     def wake_all(self) -> None:
-        """The clock was moved, or the limiter closed."""
+        """Wakes all tickets: the clock was moved, or the limiter closed."""
         with self._lock:
             tickets = [ticket for line in self._lines.values() for ticket in line]
         for ticket in tickets:
@@ -111,7 +111,7 @@ def _after_fork() -> None:
         room.forget_all()
 
 
-# Another thread of the parent may have held a lock, and the lines are of the parent's threads.
+# Another thread of the parent may have held a lock, and the tickets are of the parent's threads.
 os.register_at_fork(after_in_child=_after_fork)
 
 
@@ -120,5 +120,5 @@ def _first(line: dict[Ticket, None]) -> Ticket:
 
 
 def _line(key: Key) -> bytes:
-    """One name for a key, however it is given: a str and its bytes are one key."""
+    """The name of a key's queue: a str and its bytes are one key."""
     return key if isinstance(key, bytes) else str.encode(key, "utf-8", "surrogatepass")

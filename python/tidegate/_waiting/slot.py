@@ -1,4 +1,4 @@
-"""What a limiter lets in by `with`: a place among the calls in flight, or a call in its turn."""
+"""Context managers of a limiter: a slot among the calls in flight, and a call in its turn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Function = TypeVar("Function", bound=Callable[..., Any])
 
     class Limiter(AsyncLimiter, Protocol):
-        """What a limiter has for this module."""
+        """The methods of a limiter that this module calls."""
 
         _loops: type[AsyncBridge] | None
         _room: WaitingRoom
@@ -34,10 +34,10 @@ __all__ = ["Acquired", "Slot"]
 
 
 class Slot:
-    """A place among the calls in flight; see Limiter.slot(). `decision` is what let it in.
+    """A place among the calls in flight; see Limiter.slot(). `decision` let the call in.
 
-    It may be entered again, also before it was left, by several threads or tasks: each takes
-    a place of its own. A place is given back once, also after the limiter was closed.
+    It may be entered repeatedly, also by several threads or tasks at once: each entry takes a place
+    of its own. A place is given back once, also after the limiter was closed.
     """
 
     decision: Decision
@@ -91,8 +91,8 @@ class Slot:
         return self
 
     def _left(self) -> Decision | None:
-        """What is to be given back. Of several the one whose lease ends first: that may have
-        run out, and a place that somebody still has must not be given back for it."""
+        """The decision to give back. Of several it is the one whose lease ends first: it may have
+        ended already, and must not be mistaken for a place that is still held."""
         try:
             return self._held.pop(0)
         except IndexError:
@@ -102,8 +102,8 @@ class Slot:
 class Acquired:
     """What Limiter.acquired() returns: a context manager, async or not, and a decorator.
 
-    Each time it is entered, or the decorated function is called, it waits for its turn, and raises
-    RateLimitExceeded where that does not come in time: what it guards runs only within the limit.
+    On each entry, or each call of the decorated function, it waits for its turn, and raises
+    RateLimitExceeded if that does not come in time: the guarded code runs only within the limit.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Acquired:
         timeout: float | None,
     ) -> None:
         limiter._check("a function's" if callable(key) else key, cost)
-        limiter._deadline_ns(timeout)  # raises for what is no timeout
+        limiter._deadline_ns(timeout)  # raises for an invalid timeout
         self._limiter = limiter
         self._key = key
         self._cost = cost
@@ -133,14 +133,14 @@ class Acquired:
         pass
 
     def __call__(self, function: Function) -> Function:
-        """`function`, each of whose calls waits for its turn: one that is async or not, or a
-        generator of either kind, which waits before its first item."""
+        """Wraps `function`, async or not, so that each call waits for its turn. A generator of
+        either kind waits before its first item."""
         import functools
         import inspect
 
         if not callable(function) or inspect.isclass(function):
             raise ArgumentTypeError(
-                f"acquired() was to decorate {function!r} of type {type(function).__name__}; "
+                f"acquired() was given {function!r} of type {type(function).__name__}; "
                 "expected a function"
             )
 
@@ -165,7 +165,7 @@ class Acquired:
             finally:
                 await items.aclose()
 
-        # Of an object that is called, what its call is decides.
+        # For a callable object, its __call__ decides.
         kinds = (function, getattr(type(function), "__call__", None))  # noqa: B004
         chosen: Any = waiting
         for is_kind, wrapper in (

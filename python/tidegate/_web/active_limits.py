@@ -13,21 +13,20 @@ __all__ = ["ActiveLimits"]
 
 
 class ActiveLimits:
-    """Limiters that one request may meet together, and what responses say of them.
+    """Limiters that decide on one request together, with the templates of their header fields.
 
-    Raises ConfigurationError for limits that are none on a rate, and for unknown families of
-    headers. Immutable.
+    Raises ConfigurationError for concurrency limits and for unknown families of headers. Immutable.
     """
 
     __slots__ = ("_offline_limiter", "_per_limit", "fields", "limiter", "problems")
 
     def __init__(self, limiters: Sequence[Limiter], headers: Iterable[str]) -> None:
-        # Equal names are of equal limits, or of those that their owner tells as one.
+        # Limits of equal names are equal, or their owner treats them as one.
         limits = list({each.name: each for one in limiters for each in one.limits}.values())
         for limit in limits:
             if limit.algorithm == "concurrency":
                 raise ConfigurationError(
-                    f"the limit {limit} counts what is in flight; expected limits on a rate "
+                    f"the limit {limit} counts calls in flight; expected limits on a rate "
                     "(hold a Limiter.slot() in the route for this one)"
                 )
         self.limiter = limiters[0]
@@ -39,7 +38,7 @@ class ActiveLimits:
 
     @property
     def per_limit(self) -> tuple[Limiter, ...]:
-        """A limiter for each limit of the first limiter, which count in the same place."""
+        """A limiter for each limit of the first limiter, with the same counts."""
         if self._per_limit is None:
             whole = self.limiter
             self._per_limit = (

@@ -1,4 +1,4 @@
-"""Addresses of clients: as they stand in forwarding headers, and grouped as they are charged."""
+"""Addresses of clients: read from forwarding headers, and grouped for charging."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 
-# Of a forwarding header only the end is read, where the nearest proxies write.
+# Only the end of a forwarding header is read, which the nearest proxies write.
 _TAIL = 4096
 
 
@@ -95,10 +95,10 @@ def listed_nodes(text: str) -> list[str]:
 
 
 def forwarded_nodes(text: str) -> list[str]:
-    """What each element of Forwarded says that it is for, "" where it says nothing valid.
+    """The `for` of each element of Forwarded, "" if it has no valid one.
 
-    Read from the right, so that what a stranger sent, which stands on the left, cannot open
-    a quotation that swallows what the proxies added.
+    Read from the right, so that a quotation mark from a stranger, on the left, cannot swallow the
+    elements that the proxies added.
     """
     if len(text) > _TAIL:
         text = text[-_TAIL:].partition(",")[2]

@@ -11,7 +11,7 @@ __all__ = ["check_application", "check_function", "check_synchronous", "is_async
 
 
 def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
-    """Raises ArgumentTypeError where `function` cannot be called with what it is to be given."""
+    """Raises ArgumentTypeError if `function` cannot be called with the arguments `takes`."""
     wanted = f"a function of {' and '.join(takes)}"
     maker = _maker_of_keys(function)
     if maker is not None:
@@ -38,7 +38,8 @@ def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
 
 
 def _maker_of_keys(function: Any) -> str | None:
-    """The name of a function in tidegate.keys that was given in place of what it returns."""
+    """The name of `function` if it is a maker of key functions in tidegate.keys, given in place of
+    its result."""
     name = getattr(function, "__qualname__", "")
     made = getattr(function, "__module__", None) != "tidegate.keys" or "." in name
     return None if made or name == "peer" else name
@@ -47,9 +48,9 @@ def _maker_of_keys(function: Any) -> str | None:
 def check_application(app: Any, interface: str, takes: tuple[str, ...], other: str) -> None:
     """Raises ArgumentTypeError for an application that is not of `interface`.
 
-    `takes` is what it is called with; `other` is the middleware for the other interface.
+    `takes` are its arguments; `other` is the middleware for the other interface.
     """
-    if isinstance(app, str):  # a limit, in its place
+    if isinstance(app, str):  # a limit in place of the application
         raise ArgumentTypeError(
             f"the application is {app!r} of type {type(app).__name__}; expected one of "
             f"{interface}, which takes {', '.join(takes)}"
@@ -70,16 +71,16 @@ def check_application(app: Any, interface: str, takes: tuple[str, ...], other: s
 
 
 def is_async(function: Any) -> bool:
-    """Whether calling it makes a coroutine, as far as can be told: also of objects."""
+    """Whether calling the function or callable object makes a coroutine, as far as can be seen."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(type(function), "__call__", None)  # noqa: B004
     )
 
 
 def check_synchronous(**functions: Any) -> None:
-    """Raises ConfigurationError for functions that must be awaited."""
+    """Raises ConfigurationError for async functions."""
     for name, function in functions.items():
         if is_async(function):
             raise ConfigurationError(
-                f"{name} is the async function {function!r}; expected one that is not async"
+                f"{name} is the async function {function!r}; expected a function that is not async"
             )

@@ -21,7 +21,7 @@ _BUCKETS = ("token-bucket", "leaky-bucket")
 
 
 class Charge:
-    """Units to charge to a key of `limits`; the request is refused where the key is None.
+    """Units to charge to a key of `limits`; without a key the request is refused.
 
     `admitted` is the decision that let the request pass, with this charge's limits first.
     """
@@ -51,28 +51,28 @@ class Charge:
             observers.notify(refusal, self.hooks)
 
     async def undo(self, execution: Execution) -> None:
-        """Gives it back, before anything else could come of the request."""
+        """Gives the whole charge back, before the request has had any effect."""
         assert self.key is not None
         await execution.refund(self.limits.limiter, self.key, self.cost, self.admitted)
 
     async def remember(self, decided_ns: int, execution: Execution, *, is_alone: bool) -> None:
-        """Notes what give_back() has to know. The request passed by a decision on this charge
-        alone or on several."""
+        """Keeps what give_back() needs. The decision that let the request pass may cover several
+        charges."""
         assert self.key is not None
         assert self.admitted is not None
         for number, limiter in enumerate(self.limits.per_limit):
             charged = _Charged(limiter, self.admitted._from_limit(number))
-            # A decision describes the limit that binds, which is this one if there is no other.
+            # A decision describes the limit that binds, which is this one if it is the only one.
             is_only = is_alone and limiter is self.limits.limiter
             reset_after = await charged.reset_after_ns(
                 self.key, execution, self.admitted if is_only else None
             )
-            # Where that is unknown, nothing is given back.
+            # If it is unknown, nothing is given back.
             charged.until_ns = decided_ns + (reset_after or 0)
             self._since += (charged,)
 
     async def give_back(self, cost: int, execution: Execution) -> None:
-        """Gives back `cost` units of it, or as many of them as still count."""
+        """Gives back `cost` units of the charge, or as many of them as still count."""
         assert self.key is not None
         now_ns = self.limits.limiter._now_ns()
         for charged in self._since:
@@ -80,7 +80,8 @@ class Charge:
             units = cost if limit.algorithm == "sliding-log" else outstanding(limit, left_ns, cost)
             if units < cost and left_ns > 0 and limit.algorithm in _BUCKETS:
                 reset_after = await charged.reset_after_ns(self.key, execution)
-                # Where nobody came since then, all of it can: none is more than untouched.
+                # If nothing was charged since, all of it can be given back: the key cannot become
+                # more than full.
                 if reset_after is not None and (
                     reset_after < left_ns + limit.period_ns / limit.count / 2
                 ):
@@ -91,7 +92,7 @@ class Charge:
     async def settle(self, request: Any, response: Any, execution: Execution) -> Decision | None:
         """Corrects the charge to the cost that `cost_after` computes from the response.
 
-        Returns how the limits stand then; None where nothing was corrected.
+        Returns the state of the limits afterwards; None if nothing was corrected.
         """
         hooks = self.hooks
         if hooks.cost_after is None:
@@ -99,11 +100,11 @@ class Charge:
         try:
             cost = await execution.resolve(hooks.cost_after(request, response))
         except Exception as exc:
-            hooks.log_throttled("cost_after raised; what was charged stays", exc=exc)
+            hooks.log_throttled("cost_after raised; the charge stays", exc=exc)
             return None
         if not isinstance(cost, int) or isinstance(cost, bool) or cost < 0:
             hooks.log_throttled(
-                "cost_after gave %.50r, expected an int from 0 up; what was charged stays", cost
+                "cost_after returned %.50r, expected an int from 0 up; the charge stays", cost
             )
             return None
         if cost < self.cost:
@@ -115,7 +116,7 @@ class Charge:
         return None
 
     async def standing(self, execution: Execution) -> Decision:
-        """How its limits stand now, as a decision that lets the request pass."""
+        """The state of its limits now, as a decision that lets the request pass."""
         assert self.key is not None
         found = await execution.peek(self.limits.limiter, self.key)
         return found._as_allowed()
@@ -124,8 +125,8 @@ class Charge:
 class _Charged:
     """One limit of a charge, in the store that charged it.
 
-    `limit` is what that store counts by: of a fallback, its share. `until_ns` is the instant at
-    which the limit, as the charge left it, is as if untouched.
+    `limit` is the limit in that store: in a fallback, its share. `until_ns` is the instant at which
+    the key, as the charge left it, is full again.
     """
 
     __slots__ = ("admitted", "limit", "limiter", "until_ns")
@@ -139,9 +140,9 @@ class _Charged:
     async def reset_after_ns(
         self, key: Key, execution: Execution, known: Decision | None = None
     ) -> int | None:
-        """Nanoseconds until `key` is as if untouched there; None where that cannot be known.
+        """Nanoseconds until `key` is full again there; None if that is unknown.
 
-        `known` is a decision that says so for the store.
+        `known` is a decision of the store that has this value.
         """
         if self.admitted._charged_in == "fallback":
             self.limit, reset_after_ns = self.limiter._peek_fallback(key)
@@ -153,11 +154,11 @@ class _Charged:
 
 
 def outstanding(limit: Limit, left_ns: int, units: int) -> int:
-    """How many of `units` that were charged can be given back without minting any.
+    """How many of the `units` charged can be given back without granting extra ones.
 
-    `left_ns` is how long the limit, as the charge left it, takes from now on to be as if
-    untouched. What has run out is no longer part of its state, and to give that back would
-    let through what others may have charged since.
+    `left_ns` is the time from now until the key, as the charge left it, is full again. Units that
+    have run out are no longer part of its state; giving them back would give back units that other
+    requests may have charged since.
     """
     if limit.algorithm == "sliding-window":
         left_ns -= limit.period_ns

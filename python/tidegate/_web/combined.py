@@ -1,4 +1,4 @@
-"""Several request limiters before one route, which pass all or charge none."""
+"""Several request limiters before one route, of which all are charged or none."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 __all__ = ["CombinedLimiter", "combined"]
 
-# Combinations of limits that are remembered; a service has few, unless it chooses them anew
-# for each request.
+# The most combinations of limits that are remembered. A service has few, unless it makes limits for
+# each request.
 _MAX_KNOWN = 256
 
 
 class CombinedLimiter:
     """Decides on requests by several limiters: all of them pass, or none is charged.
 
-    Limits of one storage are one plan. Those of several are charged one storage after the
-    other, and given back what they charged where a later one refuses. Raises
-    ConfigurationError for limits of one name that are not equal. Thread-safe.
+    Limits of one storage are one plan. Several storages are charged one after the other, and
+    refunded if a later one refuses. Raises ConfigurationError for limits of one name that are not
+    equal. Thread-safe.
     """
 
     def __init__(self, limiters: Sequence[RequestLimiter]) -> None:
         self.limiters = tuple(limiters)
-        # What one of them sends, all do.
+        # A family that one of them sends is sent for all.
         self._headers = list(dict.fromkeys(each for one in limiters for each in one.headers))
         check_names(each for one in limiters if one.limiter for each in one.limiter.limits)
         self._plans: dict[tuple[ActiveLimits, ...], tuple[ActiveLimits, list[_StoreGroup]]] = {}
@@ -111,7 +111,7 @@ class CombinedLimiter:
 
 
 class _StoreGroup:
-    """The limits of one storage, and which of the charges are theirs."""
+    """The limits of one storage, and the indexes of their charges."""
 
     __slots__ = ("numbers", "plan")
 
@@ -121,5 +121,5 @@ class _StoreGroup:
 
 
 def combined(limiters: Sequence[RequestLimiter]) -> Checks:
-    """What checks requests by all of `limiters`, of which there is at least one."""
+    """Checks requests by all of `limiters`, of which there is at least one."""
     return limiters[0] if len(limiters) == 1 else CombinedLimiter(limiters)

@@ -1,4 +1,4 @@
-"""The decisions on one request whose headers its response is to carry."""
+"""The decisions on one request whose header fields its response carries."""
 
 from __future__ import annotations
 

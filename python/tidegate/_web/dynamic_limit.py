@@ -23,11 +23,10 @@ LIMIT_ERROR_POLICIES = ("raise", "closed", "open")
 class DynamicLimit:
     """A limit that a function chooses for each request; see `limit` of tidegate.rate_limit.
 
-    `activate` makes the ActiveLimits of a chosen limit. The latest are kept; nothing is lost
-    with the others, since counts are in the store. `on_error` is what happens where the function
-    raises or returns what is not accepted as a limit: ``"raise"`` lets the error out, ``"closed"``
-    refuses the request, ``"open"`` lets it pass, and a limit takes the place of the function's.
-    Thread-safe.
+    `activate` makes the ActiveLimits of a chosen limit. The latest are kept; nothing is lost with
+    the others, since counts are in the store. `on_error` is the policy if the function raises or
+    returns an invalid limit: ``"raise"`` raises the error, ``"closed"`` refuses the request,
+    ``"open"`` lets it pass, and a limit takes the place of the function's. Thread-safe.
     """
 
     # More than a service has tiers of users.
@@ -58,10 +57,10 @@ class DynamicLimit:
     async def limits_of(
         self, request: Any, execution: Execution, hooks: Hooks
     ) -> ActiveLimits | None:
-        """The limits of a request; None where it has none.
+        """The limits of a request; None if it has none.
 
-        Raises what the function raises, and ConfigurationError for what is not accepted as a
-        limit, where the policy is to raise.
+        If the policy is to raise, raises the function's exception, or ConfigurationError for an
+        invalid limit.
         """
         try:
             asked = self.function(request) if self._takes_request else self.function()
@@ -77,7 +76,7 @@ class DynamicLimit:
     def _active(self, limit: Any) -> ActiveLimits:
         """The limits of a value that the function returned.
 
-        Raises ConfigurationError for values that are not accepted as a limit.
+        Raises ConfigurationError for an invalid limit.
         """
         if not isinstance(limit, (str, Limit, list, tuple)):
             raise ArgumentTypeError(
@@ -105,7 +104,7 @@ _OUTCOMES = {"closed": "the request is refused", "open": "the request passes wit
 
 
 def check_limit_error_policy(policy: object, algorithm: Algorithm = "token-bucket") -> None:
-    """Raises ConfigurationError for what is no value of the option `on_limit_error`."""
+    """Raises ConfigurationError for an invalid value of the option `on_limit_error`."""
     if policy in LIMIT_ERROR_POLICIES:
         return
     given: Any = policy

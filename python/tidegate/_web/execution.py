@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Blocking:
-    """For code that is not async: stores are waited for, awaitables are not accepted."""
+    """For synchronous code: calls wait for stores, and awaitables are not accepted."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine over this execution."""
@@ -38,7 +38,7 @@ class Blocking:
         raise RuntimeError("a coroutine that must not suspend did")
 
     async def resolve(self, value: Any) -> Any:
-        """`value`, which a function of the service returned."""
+        """`value`, which a function of the service returned; raises if it is awaitable."""
         if inspect.isawaitable(value):
             if inspect.iscoroutine(value):
                 value.close()
@@ -88,7 +88,7 @@ class Awaiting:
         return await value if inspect.isawaitable(value) else value
 
     def start_hit(self, limiter: Limiter, key: Key, cost: int) -> Decision | Awaitable[Decision]:
-        """A hit: its decision where nothing need be awaited, else an awaitable of it."""
+        """A hit: its decision if nothing need be awaited, else an awaitable of it."""
         loops = limiter._loops
         if loops is None:
             return limiter.hit(key, cost)

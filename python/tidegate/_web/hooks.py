@@ -1,4 +1,4 @@
-"""What a service adds to decisions, and the log of what fails in its functions."""
+"""Functions of the service that change decisions and responses, and the log of their failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("tidegate")
 
 _MAX_JITTER_SECONDS = 86400.0
 
-# Between two log lines of one kind: a broken key function must not flood the log as well.
+# Seconds between two log lines of one kind: a broken key function must not flood the log.
 _QUIET_SECONDS = 10.0
 
 
@@ -29,8 +29,8 @@ class Hooks:
     """The functions of a service, most of which are called once a request is decided.
 
     `cost_after` computes the actual cost from the response, `on_refused` replaces the usual
-    refusal, `retry_jitter` is added to the wait of a refused client. Raises ConfigurationError
-    for values that are not accepted. Thread-safe.
+    refusal, `retry_jitter` is added to the wait of a refused client. Raises ConfigurationError for
+    invalid values. Thread-safe.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Hooks:
     async def is_exempt(
         self, function: Callable[[Any], Any], request: Any, execution: Execution
     ) -> bool:
-        """What the service's `function` says of the request; False where it fails."""
+        """The result of the service's `function` for the request; False if it fails."""
         try:
             return bool(await execution.resolve(function(request)))
         except Exception as exc:
@@ -65,7 +65,7 @@ class Hooks:
     async def cost_of(
         self, function: Callable[[Any], Any], request: Any, execution: Execution
     ) -> int:
-        """The cost that the service's `function` computes from the request; 1 where it fails."""
+        """The cost that the service's `function` computes from the request; 1 if it fails."""
         try:
             cost = await execution.resolve(function(request))
         except Exception as exc:
@@ -74,12 +74,12 @@ class Hooks:
         if isinstance(cost, int) and not isinstance(cost, bool) and cost >= 1:
             return cost
         self.log_throttled(
-            "the cost function gave %.50r, expected an int from 1 up; 1 is charged", cost
+            "the cost function returned %.50r, expected an int from 1 up; 1 is charged", cost
         )
         return 1
 
     def extra_wait(self, refusal: Decision) -> float:
-        """Seconds that a refused client is asked to wait beyond what it must."""
+        """Seconds that a refused client is asked to wait beyond its limit's wait."""
         jitter = self._retry_jitter
         if not callable(jitter):
             return jitter * random.random() if jitter else 0.0
@@ -92,13 +92,13 @@ class Hooks:
             return 0.0
         if 0.0 <= extra <= _MAX_JITTER_SECONDS:
             return extra
-        self.log_throttled("retry_jitter gave %r, expected 0 to 86400 s; none is added", extra)
+        self.log_throttled("retry_jitter returned %r, expected 0 to 86400 s; none is added", extra)
         return 0.0
 
     def log_throttled(
         self, problem: str, *details: object, exc: BaseException | None = None
     ) -> None:
-        """Logs a fault of the service's own code, at most one of a kind in ten seconds.
+        """Logs a failure of the service's own code, at most one of a kind in ten seconds.
 
         `problem` is a format string for `details` and identifies the kind; it must be a
         constant, since each kind is remembered.
@@ -111,7 +111,7 @@ class Hooks:
 
 
 def _check_jitter(jitter: object) -> None:
-    """Raises ConfigurationError for what is no retry_jitter."""
+    """Raises ConfigurationError for an invalid retry_jitter."""
     accepted = "expected 0 to 86400 seconds, or a function of the wait that returns them"
     if callable(jitter):
         return

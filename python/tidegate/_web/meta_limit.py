@@ -1,4 +1,4 @@
-"""A limit on refusals: who is refused too often is refused everything for a while."""
+"""A limit on refusals: a client that is refused too often is refused everything for a while."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["MetaLimit"]
 
 
 class MetaLimit:
-    """Counts refusals by a request limiter of cost 1, which knows whom a request is of.
+    """Counts the refusals of each client by a request limiter of cost 1.
 
-    Clients without a key, under a policy that lets them pass or refuses them, are not counted.
+    Clients without a key are not counted if the policy lets them pass or refuses them.
     """
 
     def __init__(self, limiter: RequestLimiter) -> None:
         self._limiter = limiter
 
     async def refusal(self, request: Any, execution: Execution) -> RequestDecision | None:
-        """The decision that refuses a request whose client was refused too often; else None."""
+        """The decision that refuses the request if its client was refused too often; else None."""
         charge = await self._limiter.charge(request, execution)
         if charge is None or charge.key is None:
             return None
@@ -32,7 +32,7 @@ class MetaLimit:
         return self._limiter.decide(charge.limits, found, None, ())
 
     async def count(self, request: Any, execution: Execution) -> None:
-        """Notes that a request was refused."""
+        """Counts a refused request."""
         charge = await self._limiter.charge(request, execution)
         if charge is not None and charge.key is not None:
             await execution.charge_up_to(charge.limits.limiter, charge.key, 1)

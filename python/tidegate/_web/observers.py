@@ -21,10 +21,10 @@ __all__ = ["Refusal", "Watch", "observers"]
 
 
 class Refusal:
-    """A request that was refused: `key` and `cost` were to be charged to the limiter named.
+    """A refused request: `cost` units would have been charged to `key` of `limiter`.
 
-    `limiter` is the prefix of it, `key` is None where the request had none and was refused
-    for it, and `request` is what the framework calls one, or None.
+    `limiter` is the limiter's prefix, `key` is None if the request was refused because it had none,
+    and `request` is the framework's object, or None.
     """
 
     __slots__ = ("cost", "decision", "key", "limiter", "request")
@@ -46,7 +46,7 @@ class Refusal:
 
     @property
     def method(self) -> str | None:
-        """The method of the request; None where it has none."""
+        """The method of the request; None if it has none."""
         source = self._source()
         return _text(source.get("method") or source.get("REQUEST_METHOD"))
 
@@ -62,7 +62,7 @@ class Refusal:
 
     @property
     def route(self) -> str | None:
-        """The template of the route, such as ``/items/{id}``; None where it is not known yet."""
+        """The template of the route, such as ``/items/{id}``; None if it is not known yet."""
         route = getattr(self._source().get("route"), "path", None)  # Starlette, FastAPI
         if route is None:
             route = getattr(getattr(self.request, "url_rule", None), "rule", None)  # Flask
@@ -79,7 +79,7 @@ def _text(value: Any) -> str | None:
 
 
 class _Observers:
-    """Those that are told; empty for nearly everybody, which costs a request next to nothing."""
+    """The current observers. Most services have none, which must cost a request next to nothing."""
 
     __slots__ = ("_lock", "refusals", "times")
 
@@ -94,7 +94,7 @@ class _Observers:
             self.times = _changed(self.times, times, add)
 
     def notify(self, refusal: Refusal, hooks: Hooks) -> None:
-        """Passes on a refusal. Nothing that an observer raises gets into a request."""
+        """Passes on a refusal. No exception of an observer reaches a request."""
         for observer in self.refusals:
             try:
                 observer(refusal)
@@ -123,7 +123,7 @@ observers = _Observers()
 
 
 class Watch:
-    """Observers that are told until close(), which is also the end of a ``with``."""
+    """Observers that are called until close(), or until the end of a ``with`` block."""
 
     def __init__(self, refusals: Iterable[Observer] = (), times: Iterable[Timer] = ()) -> None:
         self._told = tuple(refusals), tuple(times)
@@ -132,7 +132,7 @@ class Watch:
         observers.change(*self._told, add=True)
 
     def close(self) -> None:
-        """Tells them no more. To be called as often as one likes."""
+        """Ends the calls. May be called more than once."""
         with self._lock:
             was_open, self._is_open = self._is_open, False
         if was_open:

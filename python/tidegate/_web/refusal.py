@@ -1,4 +1,4 @@
-"""The answer to a refused request: the service's own where it has one, else a usual body."""
+"""The answer to a refused request: the service's own if it has one, else the usual body."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["USUAL", "service_answer"]
 
 USUAL: Any = object()
-"""Stands for the usual answer, where the service has no other."""
+"""Stands for the usual answer, if the service has no other."""
 
 
 async def service_answer(
@@ -27,10 +27,10 @@ async def service_answer(
     name: str = "on_refused",
     usual: str = "the usual body is sent",
 ) -> Any:
-    """What `function`, the option `name` of the service, answers a refusal with, or USUAL.
+    """The answer of `function`, the service's option `name`, to a refusal, or USUAL.
 
-    It is USUAL where there is no function, and where the function raises or returns a value that
-    `accepts` rejects, which is logged: `expected` says what is accepted, `usual` what is done.
+    It is USUAL if there is no function, or if the function raises or returns a value that `accepts`
+    rejects. That is logged: `expected` describes accepted values, `usual` the usual answer.
     """
     if function is None:
         return USUAL
@@ -41,7 +41,7 @@ async def service_answer(
         return USUAL
     if not accepts(answer):
         hooks.log_throttled(
-            f"{name} gave a %s, expected {expected}; {usual}", type(answer).__name__
+            f"{name} returned a %s, expected {expected}; {usual}", type(answer).__name__
         )
         return USUAL
     return answer

@@ -25,8 +25,8 @@ _rule_limiters: weakref.WeakSet[RuleLimiter] = weakref.WeakSet()
 def register(limiters: Iterable[Limiter]) -> None:
     """Adds limiters of a middleware, decorator or dependency, for as long as they exist.
 
-    Says once of each where a shared server counts: another service that counts there under the
-    same prefix would share the counts of equal limits.
+    For each shared server, logs once where its counts are: another service there with the same
+    prefix would share the counts of equal limits.
     """
     for limiter in limiters:
         _limiters.add(limiter)
@@ -34,7 +34,7 @@ def register(limiters: Iterable[Limiter]) -> None:
 
 
 def register_rules(limiter: RuleLimiter) -> None:
-    """As register(), of a limiter with rules."""
+    """As register(), for a limiter with rules."""
     _rule_limiters.add(limiter)
     _say_where(limiter)
 
@@ -51,12 +51,12 @@ def _say_where(limiter: Limiter | RuleLimiter) -> None:
 
 
 def registered_limiters() -> list[Limiter]:
-    """Those of all middleware, decorators and dependencies of this process."""
+    """The limiters of all middleware, decorators and dependencies of this process."""
     return _members(_limiters)
 
 
 def registered_rule_limiters() -> list[RuleLimiter]:
-    """Those with rules."""
+    """As registered_limiters(), those with rules."""
     return _members(_rule_limiters)
 
 

@@ -1,4 +1,4 @@
-"""What a request is made of: an ASGI scope, a WSGI environ, or a framework's own object."""
+"""Reads requests: ASGI scopes, WSGI environs, and frameworks' own objects."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["connection_of", "fields_of", "source_of"]
 
 
 def source_of(request: Any) -> Mapping[str, Any]:
-    """The scope or the environ of whatever a framework calls a request."""
+    """The scope or the environ of a framework's request."""
     if isinstance(request, Mapping):
         return request
-    # A request of WSGI may have any other attribute, given by the service.
+    # Services may set any other attribute on a request of WSGI.
     for name in ("environ", "scope", "META"):
         source = getattr(request, name, None)
         if isinstance(source, Mapping):
@@ -26,9 +26,8 @@ def source_of(request: Any) -> Mapping[str, Any]:
 
 
 def connection_of(request: Any) -> str | None:
-    """The address that a connection came from, without its port; None where it has none."""
-    # Most are what a server gives, a dict, or a request of Starlette, which has its scope: of
-    # these there is no need to ask more.
+    """The address that a connection came from, without its port; None if it has none."""
+    # Most requests are a server's dict, or Starlette's object with its scope: the fast path.
     if isinstance(request, dict):
         source: Any = request
     else:

@@ -1,7 +1,7 @@
 """From a request to a decision, for all middleware, decorators and dependencies.
 
-A RequestLimiter knows no framework. A request is whatever the framework calls one; the
-functions that read it are given.
+A RequestLimiter knows no framework. A request is an object of the framework; the functions that
+read it are arguments.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ __all__ = [
     "check_cost",
 ]
 
-# A decision where nothing had to be awaited, else a coroutine of it; None: not limited.
+# A decision if nothing had to be awaited, else a coroutine of it; None: not limited.
 Checked = Union["RequestDecision", "CoroutineType[Any, Any, RequestDecision | None]", None]
 
 NO_KEY_POLICIES = ("address", "open", "closed")
 
-# Before the keys that stand in for one that the key function did not give. A key function
-# may well return what a stranger sent, but no header, path or address holds a NUL.
+# The prefix of keys that stand in for a missing one. A key function may return text of a stranger,
+# but no header, path or address contains a NUL.
 _STAND_IN = "\0"
 
-# No limit lets as much through at once.
+# No limit lets so much through at once.
 _NEVER = 2**62
 
 _NOT_ASKED = object()
 
 
 class RequestDecision(_core.RequestDecision):
-    """A decision on one request, and what its response is to say."""
+    """A decision on one request, and the content of its response."""
 
     __slots__ = ()
 
@@ -61,7 +61,7 @@ class RequestDecision(_core.RequestDecision):
 
     @property
     def charges(self) -> tuple[Charge, ...]:
-        """What was charged, where it passed."""
+        """The charges, if the request passed."""
         charges: Any = self._charges
         if not isinstance(charges, tuple):
             # Most requests never need them, so only the key is kept at first.
@@ -101,9 +101,9 @@ class RequestDecision(_core.RequestDecision):
             await charge.undo(execution)
 
     async def settle(self, request: Any, response: Any, execution: Execution) -> RequestDecision:
-        """Charges what the response says that the request has cost.
+        """Corrects the charge to the actual cost, once the response is known.
 
-        Returns a decision whose numbers show that.
+        Returns a decision that shows the corrected state.
         """
         charges = self.charges
         found = [await charge.settle(request, response, execution) for charge in charges]
@@ -124,7 +124,7 @@ _decision = RequestDecision._make
 
 
 class Checks(Protocol):
-    """The interface of what decides on requests: one limiter, or several combined."""
+    """The interface that decides on requests: of one limiter, or several combined."""
 
     @overload
     def check(self, request: Any, execution: Blocking) -> RequestDecision | None: ...
@@ -135,14 +135,14 @@ class Checks(Protocol):
 class RequestLimiter:
     """Decides on requests by one limiter, or by the one that a function of them chooses.
 
-    `address` reads the client's address from a request, None where it has none. `key`,
+    `address` reads the client's address from a request, None if it has none. `key`,
     `cost`, `cost_after` and `exempt_when` may be functions of the request that return their
-    value or an awaitable of it. Nothing that they raise or return wrongly gets out of
-    check(): it is logged, and the request is decided by the policy `on_no_key`, by a cost of
-    1, or as not exempt. A limit function that fails follows the policy of its DynamicLimit.
-    `methods` are those of requests that are charged at all, all where it is None; none are where
-    `enabled` is false, or the switch of the process is off. Raises
-    ConfigurationError at construction for what is not accepted. Thread-safe.
+    value or an awaitable of it. Their exceptions and invalid results never leave check(): they are
+    logged, and the request is decided by the policy `on_no_key`, with a cost of 1, or as not
+    exempt. If a limit function fails, the policy of its DynamicLimit applies. `methods` are the
+    methods of requests that are charged, None for all. No request is charged if `enabled` is false,
+    or the switch of the process is off. Raises ConfigurationError at construction for invalid
+    arguments. Thread-safe.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class RequestLimiter:
         self._enabled = enabled
         self._on_no_key = on_no_key
         self._reads_peer = key is None and address is peer
-        # Whether a request is asked for its key alone.
+        # Whether a charge needs nothing of a request but its key.
         self._is_simple = (
             limits is not None
             and isinstance(cost, int)
@@ -206,9 +206,9 @@ class RequestLimiter:
     @overload
     def check(self, request: Any, execution: Awaiting = ...) -> Checked: ...
     def check(self, request: Any, execution: Execution = AWAITING) -> Checked:
-        """Charges the request; None where it is not limited.
+        """Charges the request; returns None if it is not limited.
 
-        Where something must be awaited, it returns a coroutine of that; never under BLOCKING.
+        If something must be awaited, the result is a coroutine; never under BLOCKING.
         """
         key: Any = _NOT_ASKED
         if self._is_simple and switch.on and not observers.times:
@@ -257,7 +257,7 @@ class RequestLimiter:
         if charge.key is None:
             return self.refuse_without_key(request, charge)
         limiter = charge.limits.limiter
-        # Before the decision, for charge.remember() must not take it for a later one.
+        # Read before the decision, which charge.remember() must not take for a later one.
         decided_ns = limiter._now_ns()
         began = time.perf_counter() if observers.times else None
         decision = await execution.hit(limiter, charge.key, charge.cost)
@@ -271,7 +271,7 @@ class RequestLimiter:
         return self.decide(charge.limits, decision, decided_ns, (charge,))
 
     def _charge_of(self, key: Key, admitted: Decision | None = None) -> Charge:
-        """The charge of a request that is asked for its key alone."""
+        """The charge of a request that needs only its key."""
         assert isinstance(self.cost, int)
         return Charge(self.hooks, self._limits, key, self.cost, admitted)
 
@@ -300,13 +300,13 @@ class RequestLimiter:
     async def charge(
         self, request: Any, execution: Execution, key: Any = _NOT_ASKED
     ) -> Charge | None:
-        """What is to be charged for the request; None where nothing is.
+        """The charge of the request; None if nothing is charged.
 
-        `key` is what _asked_key() gave, where that was called already.
+        `key` is the result of _asked_key(), if that was called already.
         """
         if not (switch.on and self._enabled):
             return None
-        # A WebSocket is a GET that has no name for it.
+        # A WebSocket request is a GET, though its scope has no method.
         if self._methods is not None and getattr(request, "method", "GET") not in self._methods:
             return None
         exempt_when = self._exempt_when
@@ -335,8 +335,8 @@ class RequestLimiter:
         return self._refused(request, charge, decision, None)
 
     def _asked_key(self, request: Any) -> Key | Awaitable[Any] | None:
-        """The key of the request, None where the policy is to charge nobody; or what the key
-        function gave to be awaited."""
+        """The key of the request, None if the policy is to charge nobody; or an awaitable that the
+        key function returned."""
         if self._key is None:
             return self._address(request) or self._without_key(request, "the client has no address")
         try:
@@ -360,9 +360,9 @@ class RequestLimiter:
         if isinstance(key, (str, bytes)) and key:
             return key
         if key is None or key in ("", b""):
-            return self._without_key(request, "the key function gave no key")
+            return self._without_key(request, "the key function returned no key")
         return self._without_key(
-            request, "the key function gave a %s, expected a str or bytes", type(key).__name__
+            request, "the key function returned a %s, expected a str or bytes", type(key).__name__
         )
 
     def _without_key(
@@ -372,7 +372,7 @@ class RequestLimiter:
         *details: object,
         exc: BaseException | None = None,
     ) -> str | None:
-        """What to charge instead; None where the policy is to charge nobody."""
+        """The key to charge instead; None if the policy is to charge nobody."""
         address = None
         if self._on_no_key == "open":
             outcome = "the request is let through"
@@ -380,20 +380,22 @@ class RequestLimiter:
             outcome = "the request is refused"
         else:
             address = self._address(request)
-            outcome = "the client's address is charged" if address else "all such share one limit"
+            outcome = (
+                "the client's address is charged" if address else "all such clients share one limit"
+            )
         self.hooks.log_throttled(f"{problem}; {outcome}", *details, exc=exc)
         return None if self._on_no_key != "address" else _STAND_IN + (address or "")
 
 
 def check_cost(limits: Iterable[Limit], cost: object) -> None:
-    """Raises ConfigurationError for a cost that is none, or that `limits` never let through."""
+    """Raises ConfigurationError for an invalid cost, or one that `limits` never let through."""
     accepted = "expected an int from 1 up, or a function of the request that returns one"
     if isinstance(cost, bool) or not isinstance(cost, int):
         raise ArgumentTypeError(f"the cost is {cost!r} of type {type(cost).__name__}; {accepted}")
     if cost < 1:
         raise ConfigurationError(f"the cost is {cost}; {accepted}")
     for limit in limits:
-        # One of nothing lets nothing through, as it is meant to.
+        # A limit of 0 refuses every cost on purpose.
         if cost > limit.capacity > 0:
             raise ConfigurationError(
                 f"the cost is {cost}, which {limit} never lets through; expected 1 to "

@@ -54,12 +54,12 @@ _NAMED_KEYS = ("ip", "user", "user_or_ip")
 
 
 class Settings:
-    """What a service has chosen, in attributes of the names of the options.
+    """The options that a service has set, as attributes of the same names.
 
-    `given` is what code has given, where it is not None, and comes before `configured`.
-    `name` is a format for how an option is written in the configuration, for errors to tell;
-    `accepted` are the options that it may have. `open_store` is called with the storage and
-    its options. Raises ConfigurationError that names the option.
+    `given` are the options in code; those that are not None come before `configured`. `name` is the
+    format of an option's name in the configuration, for messages; `accepted` are the options that
+    it may have. `open_store` is called with the storage and its options. Raises ConfigurationError,
+    which names the option.
     """
 
     enabled: bool
@@ -161,14 +161,14 @@ class Settings:
         if option == "on_limit_error":
             check_limit_error_policy(value, self.algorithm)
         if option in ("cost", "exempt_when", "on_no_key", "on_refused", "retry_jitter"):
-            # A request limiter of no limit knows what is accepted.
+            # A request limiter without limits checks the values.
             nothing = Limiter("1000000000/second", storage=self.storage)
             RequestLimiter(nothing, address=peer, headers=(), **{option: value})
         return value
 
 
 def key_function(key: Any) -> Any:
-    """The key function that `key` is, or names."""
+    """The key function that `key` is or names."""
     if isinstance(key, str) and ":" in key:
         key = _imported(key)
     if key is None or callable(key):

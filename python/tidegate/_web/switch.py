@@ -16,12 +16,13 @@ log = logging.getLogger("tidegate")
 
 
 class Switch:
-    """One for the process. `on` may change at any time."""
+    """The switch of the process. `on` may change at any time."""
 
     __slots__ = ("on",)
 
     def __init__(self, text: str | None) -> None:
-        """`text` is that of the environment variable; raises ConfigurationError for others."""
+        """`text` is the value of the environment variable; raises ConfigurationError if it is
+        invalid."""
         self.on = text is None or text.lower() in _ON
         if not self.on and str(text).lower() not in _OFF:
             raise ConfigurationError(
@@ -29,7 +30,7 @@ class Switch:
                 f"{', '.join((*_ON, *_OFF))}"
             )
         if not self.on:
-            log.warning("rate limiting: nothing is limited, as %s=%s says", VARIABLE, text)
+            log.warning("rate limiting is off, since %s=%s", VARIABLE, text)
 
 
 switch = Switch(os.environ.get(VARIABLE))

@@ -1,4 +1,4 @@
-"""Limits on what comes over a WebSocket once it is open."""
+"""Limits on the messages of an open WebSocket."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["MessageLimit"]
 
 _POLICIES = ("close", "drop")
 
-# Of RFC 6455 section 7.4.1: what came breaks a rule; what came is too big for any wait.
+# Of RFC 6455, section 7.4.1: policy violation; message too big, here for any wait.
 _POLICY_VIOLATION = 1008
 _TOO_BIG = 1009
 
@@ -36,8 +36,8 @@ Reply = Union[str, bytes]
 class MessageLimit:
     """Charges each message that a client sends; see `messages` of the ASGI middleware.
 
-    Messages count apart from requests, in the store of `limiter`. Raises ConfigurationError
-    for what is not accepted. Thread-safe.
+    Messages are counted separately from requests, in the store of `limiter`. Raises
+    ConfigurationError for invalid arguments. Thread-safe.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class MessageLimit:
                 prefix=f"{prefix}:messages",
                 clock=limiter._clock,
             )
-        self._limits = ActiveLimits([limit], ())  # raises for a limit that is none on a rate
+        self._limits = ActiveLimits([limit], ())  # raises for a concurrency limit
         if not callable(cost):
             check_cost(limit.limits, cost)
         self.limiter = limit
@@ -89,7 +89,7 @@ class MessageLimit:
                 if decision.allowed:
                     return message
                 charge.notify_refusal(scope, decision)
-                # A flood that waits in the server's queue must not keep the loop to itself.
+                # A flood in the server's queue must not keep the loop from other tasks.
                 await asyncio.sleep(0)
                 reply = await self._reply(scope, decision, hooks)
                 if isinstance(reply, (str, bytes)):
@@ -104,7 +104,7 @@ class MessageLimit:
             if ended is None:
                 await send(message)
             elif message["type"] != "websocket.close":
-                # What servers raise where a client has gone.
+                # Servers raise this if a client has disconnected.
                 raise ConnectionError(f"the WebSocket is closed: {ended['reason']}")
 
         return receive_charged, send_while_open
@@ -123,12 +123,12 @@ class MessageLimit:
             # An empty message is a message too.
             return max(cost, 1)
         hooks.log_throttled(
-            "message_cost gave %.50r, expected an int from 0 up; 1 is charged", cost
+            "message_cost returned %.50r, expected an int from 0 up; 1 is charged", cost
         )
         return 1
 
     async def _reply(self, scope: Scope, decision: Decision, hooks: Hooks) -> Any:
-        """What to tell the client of a refused message: a payload, None, or _CLOSE."""
+        """The reply to a refused message: a payload, None, or _CLOSE."""
         if not callable(self._on_refused):
             return _CLOSE if self._on_refused == "close" else None
         reply = await service_answer(
@@ -157,6 +157,6 @@ def _end(decision: Decision) -> dict[str, Any]:
 
 
 async def _send_if_open(send: Send, message: Message) -> None:
-    # A client that went away meanwhile is told by the next message that is received.
+    # If the client has disconnected meanwhile, the next message received says so.
     with contextlib.suppress(Exception):
         await send(message)

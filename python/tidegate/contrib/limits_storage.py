@@ -1,13 +1,13 @@
 """Storages for the `limits` package, and so for Flask-Limiter and slowapi.
 
 Importing this module registers ``tidegate+memory://``, ``tidegate+shm://NAME``,
-``tidegate+redis://HOST`` and their ``async+`` forms with `limits`: what follows
-``tidegate+`` is a storage URI of tidegate. Fixed windows are aligned to the epoch, moving
-windows are sliding logs (beyond the longest that the store keeps, sliding windows, which is
-logged), sliding windows are decided in integers; none lets more through than its limit, and a
-refused call is charged to none. The numbers that `limits` reports are tidegate's own, except
-that the reset of a sliding window is never said to be further away than one window, which is
-the longest that `limits` can express: it is early where the next unit comes later.
+``tidegate+redis://HOST`` and their ``async+`` forms with `limits`: the part after ``tidegate+`` is
+a storage URI of tidegate. Fixed windows are aligned to the epoch. Moving windows are sliding logs;
+those that are too long for the store are decided as sliding windows, which is logged. Sliding
+windows are decided in integers. None lets more through than its limit, and a refused call is not
+charged. The numbers that `limits` reports are tidegate's own, except that the reset of a sliding
+window is never reported as further away than one window, the longest that `limits` can express: it
+is early if the next unit comes later.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _SCHEMES = [
     )
 ]
 
-# Limiters are cheap to make again: what they count is in the store.
+# Limiters are cheap to make again: their counts are in the store.
 _MAX_LIMITERS = 1024
 
-# How often a shared memory, whose keys are not stored, was reset.
+# The key that counts the resets of a shared memory, whose keys cannot be listed.
 _RESETS = Limit(2**32, "100 years", algorithm="fixed-window", name="resets")
 
 # The longest sliding log of any store.
@@ -57,14 +57,14 @@ _MAX_LOG = 1_000_000
 
 
 class _Limiters:
-    """The limiters of one storage, by what `limits` says when it calls."""
+    """The limiters of one storage, by the limits that the `limits` package passes."""
 
     def __init__(self, uri: str | None, options: dict[str, Any]) -> None:
         scheme, _, rest = (uri or "tidegate+memory://").partition("tidegate+")
         if scheme not in ("", "async+") or not rest:
             raise ConfigurationError(
-                "the storage URI does not begin with 'tidegate+' or 'async+tidegate+', "
-                "which is what is accepted"
+                "the storage URI does not begin with 'tidegate+' or 'async+tidegate+'; "
+                "expected one that does"
             )
         self._uri = rest
         self._clock = options.pop("clock", None)
@@ -121,8 +121,8 @@ class _Limiters:
         )
 
     def forget(self) -> int | None:
-        """Forgets what the storages of this prefix have counted, in all processes, and nothing
-        else; tells how many keys that were, where it is known."""
+        """Forgets the counts of all storages of this prefix, in all processes, and nothing else;
+        returns how many keys it removed, if that is known."""
         store = self.probe.storage
         if self._resets is not None:
             self._resets.hit("resets")
@@ -133,7 +133,7 @@ class _Limiters:
         if "cluster" in self._uri.partition(":")[0]:
             raise NotImplementedError(
                 "the keys of a Redis Cluster are on many servers and are not cleared as a whole; "
-                "expected is clear(key), or a storage of another scheme"
+                "expected clear(key), or a storage of another scheme"
             )
         removed = _remove_keys(store, self._prefix)
         store._forget_refusals()
@@ -141,8 +141,8 @@ class _Limiters:
 
 
 def _own_prefix(prefix: Any) -> str:
-    """The prefix under which only storages of this module count, short enough that Redis keys
-    begin with it as it is."""
+    """The prefix under which only storages of this module count, short enough for Redis keys to
+    begin with it unchanged."""
     if not isinstance(prefix, str):
         raise ArgumentTypeError(
             f"the prefix is {prefix!r} of type {type(prefix).__name__}; expected a str"
@@ -164,7 +164,7 @@ def _remove_keys(store: RedisStore, prefix: str) -> int:
 
 
 def _read(key: str) -> tuple[int, int]:
-    """Amount and seconds of the limit whose `key_for` made `key`."""
+    """The amount and seconds of the limit whose `key_for` made `key`."""
     parts = key.rsplit("/", 3)
     if len(parts) == 4 and parts[3] in GRANULARITIES:
         item: type[RateLimitItem] = GRANULARITIES[parts[3]]
@@ -187,7 +187,7 @@ def _moving(decision: Decision, next_unit: Decision, expiry: int) -> tuple[float
 
 
 def _sliding(decision: Decision, next_unit: Decision, expiry: int) -> tuple[int, float, int, float]:
-    # `limits` reduces the time to live modulo the window.
+    # `limits` takes the time to live modulo the window.
     ttl = min(next_unit.retry_after, math.nextafter(expiry, 0.0))
     return 0, 0.0, _used(decision), ttl
 
@@ -196,8 +196,8 @@ class TidegateStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport)
     """A storage of tidegate for the synchronous strategies of `limits`.
 
     `uri` is ``tidegate+`` and a storage URI of tidegate; `options` are those of the storage,
-    `prefix` and `clock` those of tidegate.Limiter. Raises ConfigurationError for what is not
-    accepted, StorageError where the store cannot be opened. Thread-safe.
+    `prefix` and `clock` those of tidegate.Limiter. Raises ConfigurationError for invalid arguments,
+    StorageError if the store cannot be opened. Thread-safe.
     """
 
     STORAGE_SCHEME = list(_SCHEMES)  # noqa: RUF012
@@ -248,9 +248,10 @@ class TidegateStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport)
         return not self._limiters.probe.peek("check").degraded
 
     def reset(self) -> int | None:
-        """Forgets what storages of this prefix have counted, in every process, and no more.
+        """Forgets the counts of all storages of this prefix, in every process, and nothing else.
 
-        Of Redis it tells how many keys that were; raises NotImplementedError for a Redis Cluster.
+        For Redis it returns how many keys it removed; raises NotImplementedError for a Redis
+        Cluster.
         """
         return self._limiters.forget()
 
@@ -294,7 +295,7 @@ class TidegateStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport)
     def _look(
         self, algorithm: Algorithm, key: str, limit: int, expiry: int
     ) -> tuple[Decision, Decision]:
-        """What is used, and when one unit more than is free now will be."""
+        """The units used, and the instant at which one more unit than now will be free."""
         limiter = self._limiters.of(algorithm, limit, expiry)
         decision = limiter.peek(key)
         if decision.remaining in (0, limit):

@@ -1,4 +1,5 @@
-"""What the process of the load does to itself, each beside the load. Called by load.py by name.
+"""Faults that the process of the load causes in itself, beside the load. load.py calls them by
+name.
 
 Each takes the worker and returns what it counted, as a dict.
 """
@@ -294,7 +295,7 @@ def fork_under_load(worker: load.Worker, forks: int) -> dict[str, Any]:
             try:
                 os.close(out)
                 count = Count()
-                # The connection is made anew: its first call may wait for it.
+                # The connection is reopened: its first call may wait for it.
                 for i in range(20):
                     count.hit(worker.own, f"{worker.settings.run}-child-{number}-{i}")
                 asyncio.run(_child_hits(worker, count, number))

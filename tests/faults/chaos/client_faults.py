@@ -1,4 +1,4 @@
-"""What the process that asks does to itself, or has done to it. The servers are well throughout."""
+"""Faults of the calling process. The servers work throughout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from chaos.fault import ANY, NONE, Act, fault
 from chaos.stage import Stage
 
-# Calls of others would send what a blocked loop has left to send.
+# Calls of other threads would send the queued requests of a blocked loop.
 _NO_LOAD = {"threads": 0, "tasks": 0}
 
 

@@ -1,4 +1,4 @@
-"""What happens to the nodes and slots of a cluster."""
+"""Faults of the nodes and slots of a cluster."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def nodes_come_and_go(stage: Stage) -> Iterator[float]:
     def gone() -> bool:
         nonlocal after
         after = stage.worker.do("usage")
-        # A descriptor or two of connections that are just being made anew.
+        # A descriptor or two of connections that are just being reopened.
         return after["fds"] <= before["fds"] + 1 and after["threads"] <= before["threads"] + 1
 
     try:

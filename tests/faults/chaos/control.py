@@ -1,4 +1,4 @@
-"""A loop that does nothing but tick, beside the load: what it sees is the machine's doing.
+"""A loop that only ticks, beside the load: its delays are those of the machine.
 
 Prints one line for each tick that is late, "INSTANT SECONDS", by the monotonic clock.
 """

@@ -1,4 +1,4 @@
-"""What a fault is, and the list of all of them."""
+"""The class of faults, and the list of all faults."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Fault:
     topology: str
     degraded: str = SOME
     forgets: int = 0
-    """How often the server may lose what it counted: each time a limit may begin anew."""
+    """How often the server may lose its counts: each time a limit may start from zero."""
     clock_seconds: float = 0.0
     """How far the server's clock steps: limits refill by so much, or by so much less."""
     processes: int = 1
     shared_fallback: int = 0
     """If all processes have one shared memory for their fallback: how many files it is in turn."""
     recovers: bool = True
-    """False if the fault has no end: then nothing is asked of what comes after it."""
+    """False if the fault has no end: then nothing is checked after it."""
     script_errors: bool = False
     """Replies that no script of ours gives may be counted as mistakes in them."""
     opens_breaker: bool = False

@@ -1,4 +1,4 @@
-"""What happens to the processes of a host, and to the memory that they share."""
+"""Faults of the processes of a host, and of the memory that they share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The laws, held against what the processes of one fault report."""
+"""Checks the laws against the reports of the processes of one fault."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from chaos.fault import NONE, SOME, Fault
 from chaos.load import OPERATIONS, OWN_COUNT, PERIOD_DAYS, SHARED_COUNT
 
-# What a call may take beyond its deadline because a thread, or a loop, is not run at once.
+# How long a call may take beyond its deadline because a thread, or a loop, does not run at once.
 P999_ALLOWANCE = 0.025
 WORST_ALLOWANCE = 0.1
 STALL_TARGET = 0.005
 # Beyond this, the processors have more to do than to run the campaign: a loop that does nothing
 # is itself late by so much in one tick of a thousand.
 OVERSUBSCRIBED = 0.004
-# What Redis promises nothing for: a connection without replies is given up after a second.
+# The time without guarantees: a connection without replies is given up after a second.
 SILENCE = 1.0
 LONGEST_BACKOFF = 5.0
 MEMORY_GROWTH = 100 << 20
@@ -25,7 +25,7 @@ MEMORY_GROWTH = 100 << 20
 
 @dataclass
 class Window:
-    """What the control loop saw in a stretch of time: the machine's own delays."""
+    """The delays of the control loop in a stretch of time: the machine's own."""
 
     p999: float = 0.0
     worst: float = 0.0
@@ -194,7 +194,7 @@ def _shared(verdict: Verdict, fault: Fault, reports: list[dict[str, Any]], fallb
 
 
 def _own(verdict: Verdict, fault: Fault, reports: list[dict[str, Any]]) -> None:
-    """What the server charged is what it admitted, and nothing was charged twice."""
+    """Checks that the server charged exactly what it admitted, and nothing twice."""
     stepped = math.ceil(fault.clock_seconds * OWN_COUNT / (PERIOD_DAYS * 86400))
     for report in reports:
         for own in report["own"]:

@@ -65,7 +65,7 @@ class Settings:
 
 
 class Caller:
-    """What one thread or task did and saw."""
+    """The calls of one thread or task, and their results."""
 
     def __init__(self, worker: Worker, name: str, kind: str) -> None:
         self.worker = worker
@@ -75,7 +75,7 @@ class Caller:
         self.ended = array.array("d")
         self.operations = array.array("b")
         self.degraded_at = array.array("d")
-        # Of the key that is this caller's own: what the server must have charged.
+        # The units that the server must have charged to this caller's own key.
         self.charged = self.unknown = self.refunds = 0
         # Of keys that all share: admitted by the server, admitted without it, calls.
         self.shared: dict[str, list[int]] = {}
@@ -199,7 +199,7 @@ class Ticker:
         self.late = array.array("d")
 
     async def run(self, worker: Worker) -> None:
-        # What the thread waited for a processor is no doing of the loop's.
+        # The thread's wait for a processor is not the loop's fault.
         with open(f"/proc/self/task/{threading.get_native_id()}/schedstat", "rb", 0) as waits:
 
             def waited() -> float:
@@ -326,7 +326,7 @@ class Worker:
         }
 
     def charged(self) -> list[dict[str, Any]]:
-        """For each caller's own key what the server says was charged, beside what must be."""
+        """For each caller's own key the units charged by the server, beside the expected units."""
         found = []
         for caller in self.callers:
             if self.closed:
@@ -396,7 +396,7 @@ def usage() -> dict[str, int]:
 
 
 def settled(least: dict[str, int], seconds: float) -> dict[str, int]:
-    """What is in use once it is no more than `least`, or when the time is up."""
+    """The number in use, once it is no more than `least` or when the time is up."""
     deadline = time.monotonic() + seconds
     while True:
         gc.collect()
@@ -409,7 +409,7 @@ def settled(least: dict[str, int], seconds: float) -> dict[str, int]:
 
 
 def warm_interpreter() -> None:
-    """Opens what Python opens once, so that it is not taken for a leak."""
+    """Opens the descriptors that Python opens once, so that they are not taken for a leak."""
     for make in (asyncio.new_event_loop, uvloop.new_event_loop):
         loop = make()
         loop.run_until_complete(asyncio.sleep(0))

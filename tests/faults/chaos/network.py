@@ -37,14 +37,14 @@ class FaultProxy(Proxy):
         return f"127.0.0.1:{self.port}"
 
     def refuse(self) -> None:
-        """Nobody listens any more, and all connections end."""
+        """Stops listening, and ends all connections."""
         with contextlib.suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
         self.drop()
 
     def listen(self) -> None:
-        """Somebody listens again, on the same port."""
+        """Listens again, on the same port."""
         self.listener = socket.create_server(("127.0.0.1", self.port))
         self.threads.append(threading.Thread(target=self._accept, daemon=True))
         self.threads[-1].start()

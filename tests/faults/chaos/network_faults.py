@@ -1,4 +1,4 @@
-"""What happens between the client and a server that is well: a proxy stands between them."""
+"""Faults between the client and a working server, made by a proxy."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def deny_cache_through_an_outage(stage: Stage) -> Iterator[float]:
     stage.proxy.heal()
     counts = stage.worker.result()
     stage.check_counts(counts, degraded=None)
-    # Five by the server, and once more by what decides without it.
+    # Five by the server, and one more by the fallback.
     stage.check(counts["admitted"] <= 10, f"{counts['admitted']} of 5 were admitted")
     stage.check(counts["denied_locally"] > 0, "no refusal was repeated in the process")
     stage.notes["denied locally"] = counts["denied_locally"]

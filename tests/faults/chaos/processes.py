@@ -57,7 +57,7 @@ class LoadProcess:
         print(json.dumps({"do": word, **arguments}), file=self.process.stdin, flush=True)
 
     def result(self, seconds: float = 60.0) -> dict[str, Any]:
-        """The answer to what was begun."""
+        """The answer to the command that was begun."""
         try:
             line = self._answers.get(timeout=seconds)
         except queue.Empty:

@@ -1,4 +1,4 @@
-"""What happens to a master, its replica, and the sentinels that watch them."""
+"""Faults of a master, its replica, and the sentinels that watch them."""
 
 from __future__ import annotations
 

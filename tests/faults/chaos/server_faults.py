@@ -1,4 +1,4 @@
-"""What happens to a server that stands alone."""
+"""Faults of a standalone server."""
 
 from __future__ import annotations
 

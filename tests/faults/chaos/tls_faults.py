@@ -1,4 +1,4 @@
-"""What happens to TLS: certificates, handshakes, and streams that are cut."""
+"""Faults of TLS: certificates, handshakes, and streams that are cut."""
 
 from __future__ import annotations
 

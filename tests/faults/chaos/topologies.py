@@ -52,7 +52,7 @@ class Watched:
             eventually(lambda s=sentinel: "slaves=1,sentinels=3" in s.info("sentinel"))  # type: ignore[misc]
 
     def master(self) -> Server:
-        """Whom most of the sentinels name."""
+        """The master that most of the sentinels name."""
         named = [
             int(sentinel.do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "limits")[1])
             for sentinel in self.sentinels
@@ -128,7 +128,7 @@ class Cluster:
         for node in self.nodes:
             eventually(lambda node=node: len(self.known(node)) == 6)  # type: ignore[misc]
         for master, replica in zip(self.nodes[:3], self.nodes[3:]):
-            eventually(  # the replica has heard of the master by itself
+            eventually(  # the replica has found the master by itself
                 lambda master=master, replica=replica: replica.do(  # type: ignore[misc]
                     "CLUSTER", "REPLICATE", self.id_of(master)
                 )
@@ -201,7 +201,7 @@ class Cluster:
             with node.admin.pipeline(transaction=False) as pipe:
                 for slot in slots:
                     pipe.execute_command("CLUSTER", "SETSLOT", slot, word, name)
-                # One that has lost its last slot has become a replica, which is told nothing.
+                # A node that has lost its last slot has become a replica, which needs no notice.
                 replies = pipe.execute(raise_on_error=False)
             failed = [reply for reply in replies if isinstance(reply, redis.ResponseError)]
             if failed and not (node is source and "only with masters" in str(failed[0])):

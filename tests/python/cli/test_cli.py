@@ -1,4 +1,4 @@
-"""The command, and what `check` says of limits."""
+"""The command, and the explanations of `check`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_as_a_module():
     assert done.stdout == f"{tg.__version__}\n"
 
 
-def test_nobody_has_to_read_to_the_end():
+def test_a_reader_that_closes_the_pipe_causes_no_traceback():
     command = [sys.executable, "-m", "tidegate", "check", "10/second; 100/hour"]
     with processes.running(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
@@ -50,9 +50,9 @@ def test_check(capsys):
         "10/second burst 40  (token-bucket)",
         "",
         "  10 calls per second on average, and up to 40 at once after a rest.",
-        "  One more passes every 100 ms; what was used up is whole again after 4 s.",
+        "  One more passes every 100 ms; a burst that was used up is full again after 4 s.",
         "",
-        "  A client asks 60 times at once, and goes on at twice the rate (█ passes, ░ refused):",
+        "  A client makes 60 calls at once, and goes on at twice the rate (█ passes, ░ refused):",
     ]
     assert re.fullmatch(r"   at once  █{27}░{13}  40 pass 20 refused", lines[7])
     assert re.fullmatch(r"  to 0\.5 s  ███░░░░ +5 pass  5 refused", lines[8])
@@ -64,7 +64,7 @@ def test_check_of_several_limits(capsys):
     out = capsys.readouterr().out
     assert "5/2 seconds  (token-bucket)" in out
     assert "100/hour  (token-bucket)" in out
-    assert out.count("A client asks") == 1
+    assert out.count("A client makes") == 1
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

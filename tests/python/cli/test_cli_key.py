@@ -1,4 +1,4 @@
-"""`tidegate key`: what a client of a route has used is shown, and forgotten."""
+"""`tidegate key` shows and resets the usage of a client of a route."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def test_a_client_of_a_route_is_shown_and_unlocked(
     assert main(["key", "show", *arguments]) == 0
     shown = capsys.readouterr().out
     assert "ada: 0 of 2 left of 2/hour\nrefused for " in shown
-    assert "as if untouched in " in shown
+    assert "full again in " in shown
     assert main(["key", "show", storage, "2/hour", "ada"]) == 0
     assert capsys.readouterr().out == "ada: 2 of 2 left of 2/hour\n"
     assert main(["key", "reset", *arguments]) == 0
-    assert capsys.readouterr().out == "ada begins anew\n"
+    assert capsys.readouterr().out == "ada is reset\n"
     assert client.get("/").status_code == 200
 
 
 @pytest.mark.parametrize(
-    ("storage", "said"), [("memory://", "shm:// and redis://"), ("shm://no-such", "no-such")]
+    ("storage", "said"), [("memory://", "shm:// or redis://"), ("shm://no-such", "no-such")]
 )
 def test_a_storage_that_cannot_be_looked_at(
     storage: str, said: str, capsys: pytest.CaptureFixture[str]

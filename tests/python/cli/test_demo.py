@@ -34,7 +34,7 @@ def test_the_demo():
     assert "100 of 100  18 refused" in done.stdout
     assert re.search(r"^  198\.18\.1\.79 +52 +18 +35%$", done.stdout, re.M)
     assert "18 of 100 requests were refused, those of 1 of 20 clients" in done.stdout
-    assert "tidegate.replay(), asked without any service, decides the same." in done.stdout
+    assert "tidegate.replay(), without any service, decides the same." in done.stdout
 
 
 def test_the_log_that_is_shipped():

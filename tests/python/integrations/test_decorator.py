@@ -1,4 +1,4 @@
-"""@rate_limit on what is no route yet: scopes, bad input, wrong orders."""
+"""@rate_limit before registration: scopes, bad input, wrong orders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""@rate_limit where it could limit wrongly, or silently nothing."""
+"""Cases in which @rate_limit could limit wrongly, or silently not at all."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_bare_on_a_route_with_an_endpoint_of_its_own():
             return {}
 
 
-def test_one_task_tells_nothing_of_another_request(clock):
+def test_one_task_sends_no_fields_of_another_request(clock):
     app = fastapi.FastAPI()
     limit = RateLimit("9/minute", clock=clock, exempt_when=lambda r: "x-staff" in r.headers)
 
@@ -236,7 +236,7 @@ def test_one_task_tells_nothing_of_another_request(clock):
     asyncio.run(run())
 
 
-def test_a_dependency_charges_the_methods_that_it_is_told(clock):
+def test_a_dependency_charges_only_its_methods(clock):
     app = fastapi.FastAPI(
         dependencies=[Depends(RateLimit("1/minute", methods=["POST"], clock=clock))]
     )

@@ -98,7 +98,7 @@ def routes(app, decorate):
     return app
 
 
-def test_every_sort_of_route_tells_of_its_limit(clock):
+def test_every_sort_of_route_sends_the_fields_of_its_limit(clock):
     app = routes(FastAPI(), lambda view: rate_limit("1/minute", clock=clock)(view))
     with asgi_server(app) as client:
         for path, method, body, status, answered in (
@@ -281,7 +281,7 @@ def test_a_lambda_that_returns_an_awaitable_in_a_plain_route_is_logged(app, cloc
     assert "the client's address is charged" in caplog.text
 
 
-def test_clients_are_told_apart_by_address(app, clock):
+def test_clients_are_distinguished_by_address(app, clock):
     @app.get("/")
     @rate_limit("1/minute", clock=clock)
     async def route():
@@ -338,7 +338,7 @@ def test_an_error_that_is_raised_time_and_again_is_left_alone(app, clock):
     assert (ask(app).status, ask(app).json()) == (409, {"detail": "taken"})
 
 
-def test_a_response_that_is_returned_time_and_again_tells_each_once(app, clock):
+def test_a_response_that_is_returned_repeatedly_has_each_field_once(app, clock):
     response = PlainTextResponse("same")
 
     @app.get("/")

@@ -29,7 +29,7 @@ def statuses(app, *paths, **options):
     return [client.get(path, **options).status_code for path in paths]
 
 
-def test_every_sort_of_route_tells_of_its_limit_under_a_real_server(app, clock):
+def test_every_sort_of_route_sends_the_fields_of_its_limit_under_a_real_server(app, clock):
     @app.get("/dict/<int:number>")
     @rate_limit("1/minute", clock=clock)
     def a_dict(number):
@@ -131,7 +131,7 @@ def test_key_cost_and_exemption(app, clock):
     assert statuses(app, "/root", "/root", "/root") == [200, 200, 200]
 
 
-def test_clients_are_told_apart_by_address(app, clock):
+def test_clients_are_distinguished_by_address(app, clock):
     @app.get("/")
     @rate_limit("1/minute", clock=clock)
     def route():
@@ -170,7 +170,7 @@ def test_on_refused_may_return_what_a_route_could(app, clock):
 
 
 @pytest.mark.parametrize("answer", ["later", {"wait": 1}, ("later", {"X-Own": "1"})])
-def test_what_tells_of_no_status_is_a_429(app, clock, answer):
+def test_an_answer_without_a_status_is_a_429(app, clock, answer):
     limiter = RateLimit(app, clock=clock)
     refuse = {"on_refused": lambda request, decision: answer}
     app.add_url_rule("/a", "a", rate_limit("1/minute", clock=clock, **refuse)(view))

@@ -84,7 +84,7 @@ def test_stacked_limits_are_one_plan(kind, clock):
     service = Service(kind, decorate)
     told = [service.ask(user="a", tenant="t") for _ in range(4)]
     assert [response.status_code for response in told] == [200, 200, 429, 429]
-    # What the user's limit refused was not charged to the tenant.
+    # Requests that the user's limit refused were not charged to the tenant.
     last = service.ask(user="b", tenant="t")
     assert last.status_code == 200
     assert last.headers["ratelimit-policy"] == '"3/minute";q=3;w=60, "2/minute";q=2;w=60'
@@ -155,14 +155,14 @@ def test_a_limit_that_is_chosen(kind, clock, caplog):
         assert service.ask(user="odd").status_code == 200
         assert service.ask(user="nobody").status_code == 200
     assert ["the limit function failed" in line for line in caplog.messages] == [True]
-    # What was counted outlives the choice.
+    # Counts stay when the choice is made again.
     plans["free"] = "3/minute"
     assert service.ask(user="free").status_code == 200
     plans["free"] = "1/minute"
     assert service.ask(user="free").status_code == 429
 
 
-def test_a_limit_that_is_chosen_anew_each_time_takes_no_more_memory(clock):
+def test_a_new_limit_for_each_request_takes_no_more_memory(clock):
     rates = iter(range(1, 10_000))
     service = Service("flask", rate_limit(lambda: f"{next(rates)}/minute", clock=clock))
     guard = service.client.application.view_functions["answer"].__tidegate_rate_limit__.limiters[0]
@@ -245,7 +245,7 @@ def test_a_cost_that_does_not_come_leaves_what_was_charged(kind, clock, caplog, 
     decorate = rate_limit("10/minute", key=user, cost=5, cost_after=wrong, clock=clock)
     service = Service(kind, decorate)
     assert [service.ask(user="a").status_code for _ in range(3)] == [200, 200, 429]
-    assert "what was charged stays" in caplog.messages[0]
+    assert "the charge stays" in caplog.messages[0]
 
 
 def test_flask_classes(clock):

@@ -1,4 +1,4 @@
-"""What is under @rate_limit looks as if it were not, and FastAPI calls it all the same."""
+"""Functions under @rate_limit keep their signature, and FastAPI can still call them."""
 
 from __future__ import annotations
 

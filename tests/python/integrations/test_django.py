@@ -361,7 +361,7 @@ def test_on_refused_and_exemptions(clock, ask, caplog):
         assert ask("/page/1").headers["Retry-After"] == "60"
     with project(clock, ON_REFUSED=lambda *_: "slow", **options):
         assert ask.statuses("/page/1", "/page/1") == [200, 429]
-        assert "on_refused gave a str, expected an HttpResponse" in caplog.text
+        assert "on_refused returned a str, expected an HttpResponse" in caplog.text
 
 
 def test_disabled(clock, ask):

@@ -1,4 +1,4 @@
-"""FastAPI: default limits for all routes, their exceptions, and mistakes that are told at once."""
+"""FastAPI: default limits for all routes, their exceptions, and mistakes that raise at once."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_a_function_may_choose_the_default() -> None:
 # ------------------------------------------------------------------ mistakes
 
 
-def test_a_decorator_as_a_dependency_is_told_at_once() -> None:
+def test_a_decorator_as_a_dependency_raises_at_once() -> None:
     app = FastAPI()
     for decorator in (rate_limit("5/minute"), rate_limit(lambda request: "5/minute")):
         with pytest.raises(tg.ConfigurationError, match=r"Depends\(tidegate.fastapi.RateLimit\("):
@@ -184,7 +184,7 @@ def test_a_decorator_as_a_dependency_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("kind", [RateLimit, DefaultRateLimit])
-def test_a_dependency_as_a_decorator_is_told_at_once(kind: Any) -> None:
+def test_a_dependency_as_a_decorator_raises_at_once(kind: Any) -> None:
     app = FastAPI()
     with pytest.raises(tg.ConfigurationError, match=r"expected Depends\(.*@tidegate.rate_limit"):
         app.get("/")(kind("5/minute")(another()))
@@ -192,23 +192,23 @@ def test_a_dependency_as_a_decorator_is_told_at_once(kind: Any) -> None:
         app.get("/")(kind(another()))
 
 
-def test_a_dependency_without_depends_is_told_at_once() -> None:
+def test_a_dependency_without_depends_raises_at_once() -> None:
     with pytest.raises(tg.ConfigurationError, match=r"expected Depends\(RateLimit\(\.\.\.\)\)"):
         FastAPI().get("/", dependencies=[RateLimit("5/minute")])(another())
 
 
-def test_a_class_as_a_dependency_is_told_at_once() -> None:
+def test_a_class_as_a_dependency_raises_at_once() -> None:
     for kind in (RateLimit, DefaultRateLimit):
         with pytest.raises(tg.ConfigurationError, match=r'expected a limit: Depends\(\w+\("5/'):
             FastAPI().get("/", dependencies=[Depends(kind)])(another())
 
 
-def test_exempt_with_parentheses_is_told_at_once() -> None:
+def test_exempt_with_parentheses_raises_at_once() -> None:
     with pytest.raises(tg.ConfigurationError, match="without parentheses"):
         exempt("health")  # type: ignore[type-var]
 
 
-def test_middleware_of_the_other_interface_is_told_at_once() -> None:
+def test_middleware_of_the_other_interface_raises_at_once() -> None:
     flask = pytest.importorskip("flask")
     app = flask.Flask("service")
     for given in (app, app.wsgi_app):

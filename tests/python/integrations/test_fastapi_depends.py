@@ -131,7 +131,7 @@ def test_a_later_refusal_gives_the_earlier_back() -> None:
     app.include_router(router)
     answers = [get(app) for _ in range(4)]
     assert [answer.status for answer in answers] == [200, 429, 429, 429]
-    # The binding one is told, and the refused requests cost nothing anywhere.
+    # The fields are those of the binding limit, and refused requests cost nothing anywhere.
     assert answers[0]["x-ratelimit-limit"] == "1"
     assert app_limit.limiter.peek("k").remaining == 9
 
@@ -222,11 +222,11 @@ def test_what_handlers_answer_has_the_fields(path: str) -> None:
     assert [answer.status for answer in answers] == [expected, expected, 429]
     assert [answer["x-ratelimit-remaining"] for answer in answers] == ["1", "0", "0"]
     assert [answer["x-ratelimit-limit"] for answer in answers] == ["2"] * 3
-    # What has no limit has no fields, though the handler is the same.
+    # A route without a limit has no fields, though the handler is the same.
     assert "x-ratelimit-limit" not in get(app, "/nowhere")
 
 
-def test_an_exception_instead_tells_of_no_limit_that_was_given_back() -> None:
+def test_an_exception_instead_has_no_fields_of_a_limit_that_was_given_back() -> None:
     instead = limit("1/minute", on_refused=lambda request, decision: HTTPException(418))
     app = FastAPI(dependencies=[limit("9/minute")])
 
@@ -251,7 +251,7 @@ def test_another_exception() -> None:
     assert [get(app).status for _ in range(2)] == [200, 418]
 
 
-def test_exempt_requests_are_not_told() -> None:
+def test_exempt_requests_get_no_fields() -> None:
     app = FastAPI()
 
     @app.get("/", dependencies=[limit("1/minute", exempt_when=lambda request: True)])
@@ -283,7 +283,7 @@ def test_under_a_real_server() -> None:
     assert [answer["x-ratelimit-remaining"] for answer in answers] == ["2", "1", "0", "0", "0"]
 
 
-def test_a_task_that_inherits_a_context_tells_nothing_of_another_request() -> None:
+def test_a_task_that_inherits_a_context_sends_no_fields_of_another_request() -> None:
     app = FastAPI()
     clock = tg.ManualClock(1_700_000_000 * 10**9)
     once = RateLimit("1/hour", clock=clock)

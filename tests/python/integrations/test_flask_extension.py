@@ -302,7 +302,7 @@ def test_on_refused(app, clock, caplog):
 
     RateLimit(app, "1/minute", clock=clock, on_refused=refuse)
     assert statuses(app, *["/a/1"] * 4) == [200, 503, 429, 429]
-    assert "on_refused gave a NoneType" in caplog.text
+    assert "on_refused returned a NoneType" in caplog.text
     assert "on_refused raised" in caplog.text
 
 

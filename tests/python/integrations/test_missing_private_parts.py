@@ -1,4 +1,4 @@
-"""Limits hold where a release of a framework has other private parts; docs/adr/0009."""
+"""Limits hold if a release of a framework has other private parts; docs/adr/0009."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_without_fastapis_reading_of_signatures_a_decorated_route_is_limited(
     ]
 
 
-def test_without_what_starlette_leaves_in_the_scope_a_dependency_refuses() -> None:
+def test_without_starlettes_handlers_in_the_scope_a_dependency_refuses() -> None:
     scope = {"type": "http", "method": "GET", "client": ("192.0.2.1", 1), "headers": []}
     limit = RateLimit("1/minute")
 

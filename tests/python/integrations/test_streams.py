@@ -21,7 +21,7 @@ pytest.importorskip("uvicorn")
 from fastapi.responses import StreamingResponse  # noqa: E402
 
 
-def test_what_a_stream_has_cost_is_settled_when_it_ends() -> None:
+def test_the_cost_of_a_stream_is_settled_when_it_ends() -> None:
     decorator, left = limited()
     app = fastapi.FastAPI()
     seen = []
@@ -236,7 +236,7 @@ def test_flask_settles_when_the_response_is_closed() -> None:
             eventually(lambda expected=expected: left() == expected)
 
 
-def test_flask_settles_where_the_client_goes_away() -> None:
+def test_flask_settles_if_the_client_disconnects() -> None:
     decorator, left = limited(cost_after=lambda request, result: 30)
     app = flask.Flask(__name__)
     began = threading.Event()
@@ -287,7 +287,7 @@ def test_flasks_extension_settles_when_the_response_is_closed() -> None:
     assert told == [50, 30, 80, 60]  # before it is settled, and after
 
 
-def test_a_cost_after_that_fails_leaves_what_was_charged() -> None:
+def test_a_cost_after_that_fails_leaves_the_charge() -> None:
     decorator, left = limited(cost_after=lambda request, response: 1 // 0)
     app = fastapi.FastAPI()
     sent = []

@@ -1,4 +1,4 @@
-"""acquired(): what it guards runs within the limit, or not at all."""
+"""acquired(): guarded code runs within the limit, or not at all."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_the_message(call, where, given, expected):
     assert "\n" not in message
 
 
-def test_a_password_that_could_be_a_database_is_not_told():
+def test_a_password_that_could_be_a_database_is_not_shown():
     with pytest.raises(tg.ConfigurationError) as caught:
         tg.Limiter("5/m", storage="redis://:half/secret@host")
     assert "secret" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""A store that somebody else wrote in C++, slow and asynchronous, works wherever a store does.
+"""A third-party store in C++, slow and asynchronous, works wherever a store does.
 
 tests/cpp/consumer/gated_store.cc is compiled from the installed headers by the C++ tests. Its calls
 wait until the test opens a gate, so that a blocked event loop would never get there.
@@ -53,7 +53,7 @@ def test_a_limiter_decides_by_it(store: Any) -> None:
         assert limiter.stats().allowed == 6
 
 
-def test_its_properties_are_those_that_it_says(store: Any) -> None:
+def test_its_properties_are_those_of_its_class(store: Any) -> None:
     assert (store.kind, store.blocks, store.reads_clock) == ("gated", True, True)
     limiter = tg.Limiter("3/hour", storage=store)
     with pytest.raises(tg.StorageError, match="nobody is at home"):

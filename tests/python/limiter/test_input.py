@@ -13,7 +13,7 @@ import tidegate as tg
 
 
 class NoScalar:
-    """As an array of NumPy, which may be an int and mostly is none."""
+    """Behaves as a NumPy array, which may be an int but usually is not."""
 
     def __index__(self) -> int:
         raise TypeError("only integer scalar arrays can be converted to a scalar index")
@@ -93,14 +93,14 @@ def test_wrong_limits(args: tuple[object, ...], kwargs: dict[str, object], said:
     "text",
     [f"{2**70}/second", f"1/second burst {2**70}", "5/second;", ";5/second", "5/second;;6/minute"],
 )
-def test_what_was_given_is_named(text: str) -> None:
+def test_the_message_shows_the_given_value(text: str) -> None:
     with pytest.raises(tg.ConfigurationError, match="expected") as caught:
         tg.parse_many(text)
     assert f"'{text}'" in str(caught.value)
 
 
 @pytest.mark.parametrize("algorithm", ["magic", None, 7])
-def test_an_algorithm_that_is_none_is_refused_beside_a_limit_too(algorithm: Any) -> None:
+def test_an_invalid_algorithm_is_refused_also_beside_a_limit(algorithm: Any) -> None:
     one = tg.Limit("5/minute")
     for given in (one, [one], [one, "6/minute"], "6/minute"):
         with pytest.raises(tg.ConfigurationError, match="expected"):
@@ -172,7 +172,7 @@ def test_a_str_and_its_bytes_are_one_key() -> None:
     assert not one.hit("\u00e9".encode())
 
 
-def test_what_cannot_be_an_index_is_no_cost() -> None:
+def test_a_cost_that_cannot_be_an_index_is_refused() -> None:
     numpy = pytest.importorskip("numpy")
     one = limiter()
     with pytest.raises(tg.ConfigurationError, match=r"the cost is array.*expected an int"):
@@ -288,7 +288,7 @@ def test_decisions_are_not_made_by_hand() -> None:
         (["k"], [NoScalar()], None),
     ],
 )  # fmt: skip
-def test_what_cannot_be_replayed(keys: Any, times: Any, costs: Any) -> None:
+def test_invalid_requests_cannot_be_replayed(keys: Any, times: Any, costs: Any) -> None:
     with pytest.raises(tg.ConfigurationError, match="expected"):
         tg.replay("3/minute", keys, times, costs)
 

@@ -1,4 +1,4 @@
-"""What each method of a limiter promises."""
+"""The guarantees of each method of a limiter."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_refund_of_a_decision_that_charged_nothing() -> None:
     assert limiter.peek("k").remaining == 4
 
 
-def test_a_leaky_bucket_tells_how_long_to_wait() -> None:
+def test_a_leaky_bucket_reports_how_long_to_wait() -> None:
     limiter = tg.Limiter("2/second burst 3", algorithm="leaky-bucket", clock=tg.ManualClock())
     assert [limiter.hit("k").delay for _ in range(3)] == [0.0, 0.5, 1.0]
     assert (limiter.hit("k").allowed, limiter.hit("k").delay) == (False, 0.0)
@@ -160,7 +160,7 @@ def test_hit_many() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["token-bucket", "sliding-log"])
-def test_hit_many_holds_what_it_was_given(algorithm: str) -> None:
+def test_hit_many_keeps_its_arguments_alive(algorithm: str) -> None:
     # Code of the caller runs while it reads: that of a cost, and that of a clock.
     names = [f"key {i} " * 20 for i in range(50)]
     keys: list[str] = []
@@ -192,7 +192,7 @@ def test_hit_many_holds_what_it_was_given(algorithm: str) -> None:
         assert [limiter.peek(name).allowed for name in names] == [False] * 50
 
 
-def test_hit_many_says_what_it_takes() -> None:
+def test_hit_many_says_what_it_expects() -> None:
     limiter = tg.Limiter("1/hour")
     for keys, costs, message in (
         (5, None, r"the keys are 5 of type int; expected a list of str or bytes"),
@@ -355,7 +355,7 @@ def test_seconds_mean_the_decimal_that_is_written() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["token-bucket", "fixed-window", "sliding-log"])
-def test_a_wait_of_years_is_not_told_too_short(algorithm: str) -> None:
+def test_a_wait_of_years_is_not_reported_too_short(algorithm: str) -> None:
     # Beyond 26 days a product of seconds and 1e9 may fall short of the nanoseconds.
     for days in range(20, 36500, 97):
         clock = tg.ManualClock()
@@ -381,7 +381,7 @@ def test_a_clock_that_cannot_be_read_is_refused_at_once() -> None:
         tg.Limiter("1/second", clock=Clock())  # type: ignore[arg-type]
 
 
-def test_a_clock_moves_as_far_as_it_is_told() -> None:
+def test_a_clock_moves_exactly_as_far_as_requested() -> None:
     clock = tg.ManualClock(5 * SECOND)
     clock.advance(10**400)
     assert clock.now_ns() == 2**62
@@ -389,7 +389,7 @@ def test_a_clock_moves_as_far_as_it_is_told() -> None:
     assert clock.now_ns() == 0
 
 
-def test_what_a_clock_raises_comes_out() -> None:
+def test_an_exception_of_a_clock_is_raised_by_the_call() -> None:
     broken = False
 
     def read() -> int:
@@ -458,7 +458,7 @@ def test_importing_is_light() -> None:
     assert out.strip() == "['tidegate'] 1"
 
 
-def test_a_sub_interpreter_is_told_that_it_cannot_have_it() -> None:
+def test_importing_in_a_sub_interpreter_raises_import_error() -> None:
     """In a process of its own: while a sub-interpreter lives, no fork of its process succeeds."""
     code = """
 import sys, tidegate

@@ -104,7 +104,7 @@ def test_reset_after_is_exact(
 @every_algorithm
 @given(data=st.data(), play=plays, step=st.integers(-(10**14), 10**14))
 @thorough
-def test_a_step_of_the_clock_locks_nobody_out(
+def test_a_step_of_the_clock_locks_no_key_out(
     algorithm: Algorithm, data: st.DataObject, play: Play, step: int
 ) -> None:
     limit = data.draw(limits(algorithm))
@@ -116,7 +116,7 @@ def test_a_step_of_the_clock_locks_nobody_out(
     assert wait <= windows * limit.period_ns + TOLERANCE_NS
 
 
-def test_peek_charges_nothing_and_tells_what_a_hit_gets() -> None:
+def test_peek_charges_nothing_and_returns_what_a_hit_gets() -> None:
     oracle = Oracle([Limit(2, SECOND)])
     assert oracle.peek("k", 0) == Decision(True, 2, 2, 0, 0, 0, 0)
     assert oracle.hit("k", 0) == Decision(True, 2, 1, 0, SECOND // 2, 0, 0)
@@ -146,7 +146,7 @@ def test_a_plan_charges_all_or_none() -> None:
     assert [len(oracle.keys["k"]), oracle.keys["k"][0].left(0)] == [3, 7]
 
 
-def test_leaky_bucket_tells_each_its_turn() -> None:
+def test_leaky_bucket_gives_each_call_its_turn() -> None:
     oracle = Oracle([Limit(4, SECOND, 3, "leaky-bucket")])
     assert [oracle.hit("k", 0).delay_ns for _ in range(4)] == [0, SECOND // 4, SECOND // 2, 0]
 
@@ -187,7 +187,7 @@ def test_the_law_itself_catches_one_too_many() -> None:
         assert excess(limit, [(0, 1), (1, 1), (2, 1)]) > 0
 
 
-def test_the_vectors_are_what_the_oracle_answers() -> None:
+def test_the_vectors_are_the_answers_of_the_oracle() -> None:
     check = subprocess.run(
         [sys.executable, str(VECTORS / "generate.py"), "--check"],
         capture_output=True,

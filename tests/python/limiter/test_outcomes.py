@@ -1,4 +1,5 @@
-"""Decision.outcomes: what each limit of a plan said; and limits in shadow, which refuse nothing."""
+"""Decision.outcomes, the decisions of each limit of a plan; and limits in shadow, which refuse
+nothing."""
 
 from __future__ import annotations
 

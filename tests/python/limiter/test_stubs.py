@@ -1,4 +1,4 @@
-"""The stubs, which document the extension, name all that it has and nothing else."""
+"""The stubs, which document the extension, have all of its names and no others."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_all_that_is_public_is_documented() -> None:
                 assert ast.get_docstring(member), f"{name}.{member.name}"
 
 
-def test_help_tells_what_is_public() -> None:
+def test_help_describes_every_public_name() -> None:
     for name in tidegate.__all__:
         public = getattr(tidegate, name)
         assert name == "__version__" or inspect.getdoc(public), name
@@ -68,7 +68,7 @@ def test_help_tells_what_is_public() -> None:
             assert inspect.getdoc(getattr(public, member)), f"{name}.{member}"
 
 
-def test_what_is_imported_late_is_listed_too() -> None:
+def test_late_imports_are_listed_too() -> None:
     assert set(tidegate.__all__) <= set(dir(tidegate))
 
 

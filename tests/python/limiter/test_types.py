@@ -1,4 +1,4 @@
-"""What type checkers tell users of the public face."""
+"""The findings of type checkers on uses of the public API."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ SECOND = 1_000_000_000
 
 
 class Counting(tg.Limiter):
-    """A limiter that counts how often somebody looks."""
+    """A limiter that counts how often waiting callers try."""
 
     looks = 0
 
@@ -90,7 +90,7 @@ def test_tasks_and_threads_stand_in_one_line() -> None:
     assert [name for name, _ in served] == ["thread", "task"]
 
 
-def test_nobody_looks_while_nothing_happens() -> None:
+def test_waiting_callers_do_not_poll_while_nothing_happens() -> None:
     clock = tg.ManualClock()
     limiter = emptied(clock)
     served: list[object] = []
@@ -108,7 +108,7 @@ def test_nobody_looks_while_nothing_happens() -> None:
     ("method", "seconds"),
     [("acquire", 5.0), ("acquire_async", 5.0), ("acquired", 5.0), ("slot", 0.0)],
 )
-def test_nobody_waits_longer_than_a_timeout_that_was_not_given(method: str, seconds: float) -> None:
+def test_no_caller_waits_longer_than_the_default_timeout(method: str, seconds: float) -> None:
     signature = inspect.signature(getattr(tg.Limiter, method))
     assert signature.parameters["timeout"].default == seconds
 
@@ -130,7 +130,7 @@ def test_a_cost_that_can_never_pass_is_refused_at_once() -> None:
 
 @pytest.mark.parametrize("key", ["k", b"k"])
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_nobody_passes_those_who_came_before(asynchronous: bool, key: str | bytes) -> None:
+def test_no_caller_passes_earlier_ones(asynchronous: bool, key: str | bytes) -> None:
     clock = tg.ManualClock()
     limiter = tg.Limiter("10/10 seconds", clock=clock)
     assert limiter.hit("k", 10)
@@ -153,7 +153,7 @@ def test_nobody_passes_those_who_came_before(asynchronous: bool, key: str | byte
 
 
 @pytest.mark.parametrize("give_back", ["refund", "reset"])
-def test_what_is_given_back_wakes_the_first(give_back: str) -> None:
+def test_a_refund_wakes_the_first(give_back: str) -> None:
     limiter = emptied(tg.ManualClock())
     served: list[object] = []
     thread = start(limiter, served, "a", timeout=100)
@@ -162,11 +162,11 @@ def test_what_is_given_back_wakes_the_first(give_back: str) -> None:
     assert served
 
 
-def test_what_interrupts_a_thread_in_the_line_may_give_something_back() -> None:
+def test_a_handler_that_interrupts_a_waiting_thread_may_give_units_back() -> None:
     limiter = tg.Limiter("2/second", clock=tg.ManualClock())
 
     class Interrupting(bytes):
-        """Does what a handler of signals or a finalizer may do at any point."""
+        """Acts as a signal handler or a finalizer, which may run at any point."""
 
         def __hash__(self) -> int:
             limiter.refund("k")
@@ -179,7 +179,7 @@ def test_what_interrupts_a_thread_in_the_line_may_give_something_back() -> None:
     assert not thread.is_alive()
 
 
-def test_close_wakes_those_who_wait() -> None:
+def test_close_wakes_waiting_callers() -> None:
     limiter = emptied(tg.ManualClock())
     raised: list[BaseException] = []
 
@@ -237,7 +237,7 @@ def test_a_cancelled_task_leaves_the_line() -> None:
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "5", True, -(10**400)])
-def test_a_timeout_that_is_none_is_refused(timeout: object) -> None:
+def test_an_invalid_timeout_is_refused(timeout: object) -> None:
     limiter = tg.Limiter("1/second")
     with pytest.raises(tg.ConfigurationError, match=r"timeout is .*expected"):
         limiter.acquire("k", timeout=timeout)  # type: ignore[arg-type]
@@ -302,7 +302,7 @@ def test_one_slot_may_be_entered_by_several() -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_slot_is_left_as_it_is_told_after_its_limiter_was_closed(asynchronous: bool) -> None:
+def test_a_slot_can_be_left_after_its_limiter_was_closed(asynchronous: bool) -> None:
     limiter = in_flight(tg.ManualClock())
     same = tg.Limiter(limiter.limits, storage=limiter.storage, clock=tg.ManualClock())
 
@@ -321,7 +321,7 @@ def test_a_slot_is_left_as_it_is_told_after_its_limiter_was_closed(asynchronous:
     assert same.peek("k").remaining == 2
 
 
-def test_what_is_no_slot_is_refused_where_it_is_asked_for() -> None:
+def test_an_invalid_slot_is_refused_when_it_is_made() -> None:
     limiter = in_flight(tg.ManualClock())
     for args, said in [
         (("",), "the key is"),
@@ -334,7 +334,7 @@ def test_what_is_no_slot_is_refused_where_it_is_asked_for() -> None:
             limiter.slot(*args)
 
 
-def test_a_slot_given_back_wakes_who_waits_for_one() -> None:
+def test_a_slot_that_is_given_back_wakes_a_waiting_caller() -> None:
     limiter = in_flight(tg.ManualClock())
 
     async def main() -> None:
@@ -372,7 +372,7 @@ def test_a_place_given_back_by_another_limiter_is_found(
     assert [decision.allowed for _, decision in served] == [True]
 
 
-def test_who_waits_for_a_lease_of_others_looks_more_and_more_rarely() -> None:
+def test_a_caller_that_waits_for_foreign_leases_polls_less_and_less() -> None:
     limiter = tg.Limiter("1/minute", algorithm="concurrency", clock=tg.ManualClock())
     limiter.hit("k")
     ticket = limiter._room.enter("k", 1, lambda: None)

@@ -1,4 +1,4 @@
-"""The dashboard asks for what is exported, in queries that Prometheus understands."""
+"""The dashboard queries exported metrics, in valid queries of Prometheus."""
 
 from __future__ import annotations
 

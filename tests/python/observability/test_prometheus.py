@@ -90,7 +90,7 @@ def test_a_service_under_uvicorn():
     assert refused("tg:seen-c", "1/minute") == 2
     assert of(samples, "tidegate_decision_seconds_count", limiter="seen-all") == 10
     assert of(samples, "tidegate_decision_seconds_sum", limiter="seen-all") > 0
-    # One decision for both of a plan, told by the limit that binds.
+    # One decision for both limits of a plan, counted for the limit that binds.
     timed = [of(samples, "tidegate_decision_seconds_count", limiter=f"tg:seen-{x}") for x in "abc"]
     assert timed == [5, None, 3]
     labels = {label for _, labels in samples for label, _ in labels}
@@ -178,7 +178,7 @@ def test_calls_without_the_web_layer_are_counted_too():
     assert of(samples, "tidegate_decisions_total", limiter="jobs", outcome="refused") == 7
 
 
-def test_limiters_of_one_name_are_told_as_one():
+def test_limiters_of_one_name_are_added_up():
     apps = [limited("1/hour", prefix="twins") for _ in range(2)]
     for app in apps:
         statuses(app, 3)
@@ -187,7 +187,7 @@ def test_limiters_of_one_name_are_told_as_one():
     assert of(samples, "tidegate_refused_total", limiter="twins", rule="1/hour") == 4
 
 
-def test_stores_are_told_once_each(tmp_path):
+def test_each_store_is_reported_once(tmp_path):
     memory = tg.Limiter("1/hour")
     limiters = {
         "a": memory,
@@ -202,7 +202,7 @@ def test_stores_are_told_once_each(tmp_path):
     assert keys == {"memory": 10, "memory-2": 5, "shm": 5}
 
 
-def test_evictions_are_told_apart():
+def test_evictions_of_live_and_idle_keys_are_counted_separately():
     clock = tg.ManualClock(10**18)
     limiter = tg.Limiter("1/second", storage="memory://?capacity=100", clock=clock)
     limiter.hit_many([str(number) for number in range(5000)])
@@ -258,7 +258,7 @@ def test_what_is_no_interval(every):
         Mirror(every=every, registry=CollectorRegistry())
 
 
-def test_a_mirror_tells_what_a_collector_does():
+def test_a_mirror_exports_the_values_of_a_collector():
     app = limited(["2/minute", "9/hour"], prefix="mirrored")
     registry = CollectorRegistry()
     mirror = Mirror({"web": app}, every=3600.0, registry=registry, decision_seconds=True)

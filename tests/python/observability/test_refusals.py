@@ -1,4 +1,4 @@
-"""Who is told of refusals, the log line of them, and the keys that are refused most."""
+"""Observers of refusals, their log line, and the keys that are refused most."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def refused(limit="1/minute", cost=1):
     return decision
 
 
-def test_observers_are_told_of_refusals_alone(told):
+def test_observers_are_called_only_for_refusals(told):
     app = limited("2/minute", cost=2, prefix="api")
     assert statuses(app, 3) == [200, 429, 429]
     assert len(told) == 2
@@ -45,7 +45,7 @@ def test_observers_are_told_of_refusals_alone(told):
     assert (refusal.method, refusal.path, refusal.route) == ("GET", "/", None)
 
 
-def test_nobody_is_told_after_the_end():
+def test_no_observer_is_called_after_close():
     found = []
     with watch(found.append) as watching:
         statuses(limited("1/minute"), 2)
@@ -66,7 +66,7 @@ def test_what_an_observer_raises_reaches_no_request(told, caplog):
     assert "an observer of refusals raised" in record.getMessage()
 
 
-def test_a_refusal_without_a_key_is_told(told, caplog):
+def test_a_refusal_without_a_key_is_observed(told, caplog):
     app = limited("9/minute", key=lambda scope: None, on_no_key="closed")
     assert statuses(app, 1) == [429]
     (refusal,) = told
@@ -81,7 +81,7 @@ def test_what_is_no_function_is_no_observer():
         watch(RefusalLog(), "print")
 
 
-def test_fastapi_routes_are_told_by_their_template(told):
+def test_fastapi_routes_are_logged_by_their_template(told):
     fastapi = pytest.importorskip("fastapi")
     from tidegate.fastapi import RateLimit
 
@@ -108,7 +108,7 @@ def test_fastapi_routes_are_told_by_their_template(told):
     ]
 
 
-def test_flask_routes_are_told_by_their_template(told):
+def test_flask_routes_are_logged_by_their_template(told):
     flask = pytest.importorskip("flask")
     app = flask.Flask("service")
 
@@ -133,7 +133,7 @@ def fields_of(record):
     return {name: value for name, value in vars(record).items() if name not in usual}
 
 
-def test_a_line_tells_what_was_refused(caplog):
+def test_a_line_describes_the_refused_request(caplog):
     with watch(RefusalLog()):
         statuses(limited("1/minute"), 2)
     (record,) = caplog.records
@@ -206,7 +206,7 @@ def key_told(key, caplog, **options):
 @pytest.mark.parametrize(
     "address", ["203.0.113.9", "2001:db8:1:2::/64", "2001:db8::1", "\x00203.0.113.9"]
 )
-def test_addresses_are_told_unless_not_wanted(address, caplog):
+def test_addresses_are_logged_unless_switched_off(address, caplog):
     assert key_told(address, caplog) == address.strip("\0")
     assert key_told(address.encode(), caplog) == address.strip("\0")
     assert key_told(address, caplog, keys="full") == address.strip("\0")
@@ -227,7 +227,7 @@ def test_no_other_key_gets_into_the_log(key, caplog):
     assert key_told(key, caplog, keys=lambda key: f"{len(key)} long") == f"{len(key)} long"
 
 
-def test_paths_are_told_unless_not_wanted(caplog):
+def test_paths_are_logged_unless_switched_off(caplog):
     app = limited("1/minute")
     with watch(RefusalLog(paths=False)):
         ask(app, "/reset/token")
@@ -344,7 +344,7 @@ def test_counts_of_many_threads_are_not_lost():
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_fork_in_the_middle_of_a_change_blocks_nobody():
+def test_a_fork_in_the_middle_of_a_change_blocks_no_thread():
     top = TopKeys()
     log = RefusalLog()
     top.add("a")

@@ -111,14 +111,14 @@ def test_it_gives_up_after_the_retries(waits: list[float]) -> None:
     assert len(waits) == 3
 
 
-def test_a_wait_that_is_not_told_doubles(waits: list[float]) -> None:
+def test_the_wait_doubles_if_the_response_states_none(waits: list[float]) -> None:
     assert client(answering((429, {})), backoff=0.5).get(URL).status_code == 429
     assert waits == [0.5, 1.0, 2.0]
     assert client(answering((429, {})), backoff=None).get(URL).status_code == 429
     assert len(waits) == 3
 
 
-def test_nobody_can_have_it_wait_for_long(waits: list[float]) -> None:
+def test_no_response_can_make_it_wait_for_long(waits: list[float]) -> None:
     for told in ("61", "999999999", "Tue, 14 Nov 2999 22:13:20 GMT"):
         assert client(answering((429, {"Retry-After": told}))).get(URL).status_code == 429
     assert waits == []

@@ -134,5 +134,5 @@ def test_a_session_can_be_pickled() -> None:
 def test_wrong_options_are_refused_at_construction() -> None:
     with pytest.raises(tg.ConfigurationError, match="retries is -1"):
         RateLimitAdapter(retries=-1)
-    with pytest.raises(tg.ConfigurationError, match="expected one of requests"):
+    with pytest.raises(tg.ConfigurationError, match="expected an adapter of requests"):
         RateLimitAdapter("https://api.example.org")

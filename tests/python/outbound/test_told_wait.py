@@ -1,4 +1,4 @@
-"""What refusals tell their clients to wait, as services write it, and as strangers do."""
+"""The waits that refusals ask for, as services and as strangers write them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_fields_tell(fields: dict[str, str], wait: float | None) -> None:
     assert told_wait(fields) == wait
 
 
-def test_a_date_is_compared_with_the_clients_clock_where_the_server_told_no_time() -> None:
+def test_a_date_is_compared_with_the_clients_clock_if_the_server_sent_no_date() -> None:
     wait = told_wait({"retry-after": formatdate(time.time() + 3600, usegmt=True)})
     assert wait is not None
     assert 3500 < wait < 3700

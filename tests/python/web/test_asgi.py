@@ -84,7 +84,7 @@ def test_several_limits_are_one_plan():
     assert ask(app)["ratelimit-policy"] == '"2/second";q=2;w=1, "3/minute";q=3;w=60'
 
 
-def test_clients_are_told_apart_by_address_and_by_nothing_they_send():
+def test_clients_are_distinguished_by_address_and_by_nothing_they_send():
     app = limited("1/minute")
     forged = [(b"x-forwarded-for", b"198.51.100.7"), (b"forwarded", b"for=198.51.100.7")]
     assert statuses(app, 1) == [200]
@@ -161,13 +161,13 @@ def test_the_nearer_middleware_is_the_more_specific():
         assert lists == ['"1/minute";q=1;w=60, "100/minute";q=100;w=60']
 
 
-def test_two_middlewares_of_one_limit_tell_of_it_once():
+def test_two_middlewares_of_one_limit_send_its_fields_once():
     clock = tg.ManualClock(NOW)
     app = limited("3/minute", limited("3/minute", clock=clock), clock=clock, key=lambda scope: "k")
     told = [ask(app) for _ in range(2)]
     fields = [(answer["ratelimit-policy"], answer["ratelimit"]) for answer in told]
     assert fields == [('"3/minute";q=3;w=60', f'"3/minute";r={left};t=20') for left in (2, 1)]
-    # The one with less room is told of.
+    # The fields are those of the limit with less room.
     tight = limited("3/minute", limited("3/minute", clock=clock), clock=clock, cost=2)
     assert ask(tight)["ratelimit"] == '"3/minute";r=1;t=20'
 
@@ -197,7 +197,7 @@ def test_headers_may_be_missing_and_the_message_is_left_alone():
     assert message == {"type": "http.response.start", "status": 204}
 
 
-def test_what_the_application_raises_passes():
+def test_exceptions_of_the_application_pass_through():
     async def app(scope, receive, send):
         raise ZeroDivisionError
 

@@ -1,4 +1,4 @@
-"""What clients send and servers leave out, through real servers."""
+"""Malformed requests of clients and incomplete ones of servers, through real servers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_clients_of_a_unix_socket_have_no_address_and_share_one_limit():
             assert server.stderr is not None
             said = server.stderr.read()
     assert found == [200, 200, 429]
-    assert "the client has no address; all such share one limit" in said
+    assert "the client has no address; all such clients share one limit" in said
 
 
 @pytest.mark.parametrize(

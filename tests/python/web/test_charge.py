@@ -1,4 +1,4 @@
-"""What the charge for a request becomes when its cost is known only afterwards."""
+"""The correction of a charge when the cost is known only afterwards."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_all_that_is_left_is_charged_and_no_more(more, remaining, algorithm):
     assert told.remaining == left(limiter) == remaining
 
 
-def test_where_nothing_is_left_nothing_is_charged():
+def test_with_nothing_left_nothing_is_charged():
     charge, limiter = charge_of(cost=10)
     told = BLOCKING.run(BLOCKING.charge_up_to(limiter, charge.key, 1))
     assert (told.allowed, told.remaining, left(limiter)) == (True, 0, 0)
@@ -75,7 +75,7 @@ MINUTE_NS = 60 * 10**9
         ("sliding-window", MINUTE_NS + 1, 4),
     ],
 )
-def test_what_has_run_out_is_not_outstanding(algorithm, left_ns, units):
+def test_expired_units_are_not_outstanding(algorithm, left_ns, units):
     limit = tg.Limit("10/minute", algorithm=algorithm)
     assert outstanding(limit, left_ns, 4) == units
 

@@ -1,4 +1,4 @@
-"""Keys, costs and exemptions, and what becomes of functions that fail to tell them."""
+"""Keys, costs and exemptions, and the functions that fail to return them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def broken_key(scope):
 
 NO_KEYS = {
     "raised": broken_key,
-    "gave no key": lambda scope: None,
-    "gave a int": lambda scope: 42,
+    "returned no key": lambda scope: None,
+    "returned a int": lambda scope: 42,
 }
 
 
@@ -54,13 +54,13 @@ def test_without_a_key_the_address_is_charged(why, caplog):
 
 
 @pytest.mark.parametrize("empty", ["", b""])
-def test_an_empty_key_is_none(empty, caplog):
+def test_an_empty_key_counts_as_missing(empty, caplog):
     app = limited("1/minute", key=lambda scope: empty)
     assert statuses(app, 2) == [200, 429]
-    assert "gave no key" in caplog.text
+    assert "returned no key" in caplog.text
 
 
-def test_a_stand_in_is_nobodys_key():
+def test_no_client_has_the_key_of_a_stand_in():
     app = limited("1/minute", key=lambda scope: scope["path"][1:] or None)
     assert [ask(app, path).status for path in ("/", "/203.0.113.9", "/")] == [200, 200, 429]
 
@@ -89,7 +89,7 @@ def test_clients_without_an_address_share_one_limit(caplog):
     app = limited("1/minute")
     assert statuses(app, 2, client=None) == [200, 429]
     assert statuses(app, 1) == [200]
-    assert "the client has no address; all such share one limit" in caplog.text
+    assert "the client has no address; all such clients share one limit" in caplog.text
 
 
 def test_a_fault_that_lasts_does_not_flood_the_log(caplog, monkeypatch):
@@ -148,7 +148,7 @@ def test_exemptions(caplog):
     assert "the request is not exempt" in caplog.text
 
 
-def test_what_leads_back_to_its_limiter_is_collected():
+def test_a_reference_cycle_through_a_limiter_is_collected():
     limiter = tg.Limiter("1/hour")
     limiter.guard = RequestLimiter(limiter, address=lambda request: "a", headers=("ietf",))
     guard = weakref.ref(limiter.guard)

@@ -1,4 +1,4 @@
-"""The fields and bodies that tell of a limit, without any web framework."""
+"""The header fields and bodies of decisions, without any web framework."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOW = 1_700_000_000 * SECOND + 250_000_000
 
 
 def verdict_at(sent, limits, decision, families=FAMILIES, extra=0.0, decided=None):
-    """What responses are told of that are sent then."""
+    """The fields of responses that are sent then."""
     limits = [limits] if isinstance(limits, tg.Limit) else limits
     limiter = tg.Limiter(limits, clock=tg.ManualClock(sent))
     active = SimpleNamespace(fields=fields_for(limiter, limits, families))
@@ -81,19 +81,19 @@ def test_spans_are_rounded_up():
     assert fields["ratelimit"] == '"10/second";r=0;t=1'
 
 
-def test_an_untouched_limit_is_whole_now():
+def test_an_unused_limit_is_full_now():
     fields = told("5/minute", 6)
     assert fields["x-ratelimit-remaining"] == "5"
     assert fields["x-ratelimit-reset"] == "1700000001"
 
 
-def test_what_no_wait_can_cure_has_no_retry_after():
+def test_a_refusal_that_no_wait_helps_has_no_retry_after():
     fields = told("5/minute", 6)
     assert "retry-after" not in fields
     assert fields["ratelimit"] == '"5/minute";r=5;t=0'
 
 
-def test_the_end_of_an_aligned_window_is_told_to_the_second():
+def test_the_end_of_an_aligned_window_is_sent_to_the_second():
     fields = told("5/minute", 1, algorithm="fixed-window")
     assert fields["x-ratelimit-reset"] == str(-(-NOW // (60 * SECOND)) * 60)
 
@@ -109,7 +109,7 @@ def test_the_window_of_a_slow_response_counts_from_its_sending():
     assert fields["ratelimit"] == '"1/minute";r=0;t=50'
 
 
-def test_a_plan_tells_all_policies_and_the_limit_that_binds():
+def test_a_plan_sends_all_policies_and_the_limit_that_binds():
     fields = told(["3/second", "4/hour"], 1, 1, 1)
     assert fields["ratelimit-policy"] == '"3/second";q=3;w=1, "4/hour";q=4;w=3600'
     assert fields["ratelimit"] == '"3/second";r=0;t=1'
@@ -122,7 +122,7 @@ def test_a_burst_is_the_limit_and_the_rate_is_the_policy():
     assert fields["ratelimit-policy"] == '"10/second burst 40";q=10;w=1'
 
 
-def test_a_window_that_is_no_whole_second_is_told_longer():
+def test_a_window_of_fractional_seconds_is_rounded_up():
     assert told("10/100 ms", 1)["ratelimit-policy"].endswith(";q=10;w=1")
 
 
@@ -156,7 +156,7 @@ PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size
     ),
     costs=st.lists(st.integers(1, 10), min_size=1, max_size=5),
 )
-def test_what_is_written_is_read_back_whatever_the_limits_are_called(plan, costs):
+def test_fields_can_be_read_back_whatever_the_names_of_limits(plan, costs):
     # Two of one algorithm, count and period would be one limit.
     limits = [
         tg.Limit(count, period + n, name=name) for n, (name, count, period) in enumerate(plan)
@@ -237,7 +237,7 @@ def as_text(headers):
     return [(name.decode().title(), value.decode()) for name, value in headers]
 
 
-def test_what_is_nearer_to_the_route_has_said_it_already():
+def test_fields_set_nearer_to_the_route_stay():
     decision, limits = decide("2/minute", 1, 1, 1)
     verdict = verdict_at(NOW, limits, decision)
     nearer = (b"x-ratelimit-limit", b"retry-after")
@@ -272,7 +272,7 @@ def test_what_is_nearer_to_the_route_has_said_it_already():
         ("a", "", '"a";r=1;t=30'),
     ],
 )
-def test_one_member_of_each_name_is_told(name, there, joined):
+def test_one_member_of_each_name_is_sent(name, there, joined):
     decision, limits = decide(tg.Limit("2/minute", name=name), 1)
     verdict = verdict_at(NOW, limits, decision)
     (policy,) = (value for field, value in verdict.text_fields() if field == "RateLimit-Policy")
@@ -298,21 +298,21 @@ def test_the_names_are_written_as_each_interface_wants_them():
     assert verdict.fields() == raw
 
 
-def test_merging_leaves_what_was_given_alone():
+def test_merging_does_not_change_the_given_headers():
     decision, limits = decide("2/minute", 1)
     given_headers = [(b"content-type", b"text/plain")]
     verdict_at(NOW, limits, decision).merged(given_headers)
     assert given_headers == [(b"content-type", b"text/plain")]
 
 
-def test_putting_replaces_what_is_set_and_told():
+def test_put_replaces_fields_that_are_set():
     decision, limits = decide("2/minute", 1)
     headers = [(b"RateLimit", b"old"), *INNER, (b"x-ratelimit-reset", b"1"), (b"x", b"")]
     same = headers
     verdict = verdict_at(NOW, limits, decision)
     verdict.put(headers)
     assert headers is same
-    # Nothing is told of when to come again, and so what was said of that stays.
+    # The decision has no Retry-After, so the existing one stays.
     kept = [(b"content-type", b"text/plain"), (b"retry-after", b"3"), (b"x", b"")]
     assert headers == kept + verdict.fields()
     verdict.put(headers)
@@ -346,7 +346,7 @@ def test_headers_that_are_no_pairs_are_an_error(headers):
         verdict.put(((b"a", b"b"),))
 
 
-def test_verdicts_are_made_of_what_they_need():
+def test_the_constructor_checks_its_arguments():
     decision, limits = decide("2/minute", 3)
     limiter = tg.Limiter(limits)
     fields = fields_for(limiter, limits)
@@ -384,7 +384,7 @@ def test_the_longest_names_and_numbers_fit():
     assert parsed(fields["ratelimit-policy"]) == [('"' * 200, policy)]
 
 
-def test_the_instant_of_the_decision_may_be_told_by_another_clock():
+def test_the_instant_of_the_decision_may_be_by_another_clock():
     decision, limits = decide("1/minute", 1)
     hour = 3600 * SECOND
     fields = dict(verdict_at(NOW + hour, limits, decision, decided=NOW + hour).fields())

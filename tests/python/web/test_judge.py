@@ -1,4 +1,4 @@
-"""What is judged and told in the core does what its Python would: the two meet here."""
+"""The decisions and fields of the C++ path equal those of Python."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_peer_is_that_of_keys(client, kind, remote, place):
     assert judge.limiter.peek(charge.key).remaining == 1
 
 
-def test_a_scope_that_is_none_is_not_read():
+def test_an_invalid_scope_is_not_read():
     # A request of another framework may have a `scope` of its own.
     for strange in ("text", {"client": ("192.0.2.9", 1)}, {"type": "other", "client": ("::1", 1)}):
         request = SimpleNamespace(scope=strange, environ={"REMOTE_ADDR": "192.0.2.1"})
@@ -94,14 +94,14 @@ def test_a_limiter_that_asks_in_another_way_is_asked():
     assert not judge.check(scope(client=("192.0.2.2", 1))).decision.allowed
 
 
-def test_what_the_limiter_raises_passes():
+def test_exceptions_of_the_limiter_pass_through():
     judge = guard()
     judge.limiter.close()
     with pytest.raises(RuntimeError, match="closed"):
         judge.check(scope())
 
 
-def test_timers_are_told():
+def test_observers_of_decision_times_are_called():
     took = []
 
     def timer(limiter, seconds):
@@ -187,7 +187,7 @@ def test_mistakes_of_messages_are_raised():
             _core.HeaderSend(*wrong)
 
 
-def test_what_send_raises_passes():
+def test_exceptions_of_send_pass_through():
     def send(message):
         raise OSError("gone")
 
@@ -197,7 +197,7 @@ def test_what_send_raises_passes():
             told({"type": kind})
 
 
-def test_what_leads_back_to_a_send_is_collected():
+def test_a_reference_cycle_through_a_send_is_collected():
     class Holder:
         def send(self, message):
             """Nothing."""
@@ -210,7 +210,7 @@ def test_what_leads_back_to_a_send_is_collected():
     assert gone() is None
 
 
-def test_what_leads_back_to_a_guard_is_collected():
+def test_a_reference_cycle_through_a_guard_is_collected():
     users = {}
     judge = users["guard"] = guard(key=lambda request: users and "me")
     judge.check(scope())

@@ -1,4 +1,4 @@
-"""Who a request is charged to, whatever strangers send."""
+"""The key that a request is charged to, whatever strangers send."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_forwarded(line, found):
     assert key(environ(line, name="FORWARDED")) == found
 
 
-def test_nobody_else_is_believed():
+def test_only_trusted_proxies_are_believed():
     key = keys.client_ip(trusted_proxies=TRUSTED)
     assert key(scope("1.1.1.1", peer="198.51.100.1")) == "198.51.100.1"
     assert key(scope("1.1.1.1", peer=None)) is None
@@ -137,7 +137,7 @@ def test_of_an_overlong_header_only_the_end_is_read(name, entry):
     assert key(scope(",".join(["", mine, *[entry + " " * 9] * 399]), name=name)) == PROXY
 
 
-def test_what_a_stranger_puts_on_the_left_changes_nothing():
+def test_entries_of_a_stranger_on_the_left_change_nothing():
     randomness = random.Random(7)
     alphabet = '",;=\\[]:._ for1\xff\x00'
     for name, right in (("x-forwarded-for", "203.0.113.9"), ("forwarded", "for=203.0.113.9")):
@@ -162,7 +162,7 @@ def test_ipv6_prefix():
     assert statuses(app, 1, client=("2001:db8:1:3::1", 1)) == [200]
 
 
-def test_api_key_is_known_and_never_told():
+def test_an_api_key_is_recognised_and_never_shown():
     key = keys.api_key({"s3cret"})
     found = key(scope("s3cret", name="x-api-key"))
     assert found.startswith("key:")
@@ -309,6 +309,6 @@ def test_requests_of_the_frameworks():
         lambda: keys.first_of("ip"),
     ],
 )
-def test_what_is_not_accepted_raises_at_construction(make):
+def test_invalid_arguments_raise_at_construction(make):
     with pytest.raises(tg.ConfigurationError, match="expected"):
         make()

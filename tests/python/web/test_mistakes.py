@@ -16,7 +16,7 @@ import tidegate.wsgi
 
 @pytest.mark.parametrize("option", ["methods", "exempt_methods"])
 @pytest.mark.parametrize(("wrong", "near"), [("PSOT", "POST"), ("GTE", "GET"), ("DELET", "DELETE")])
-def test_a_method_that_nobody_meant(option, wrong, near):
+def test_an_unknown_method_raises(option, wrong, near):
     def make(**options):
         if option == "methods":
             return tg.rate_limit("5/minute", **options)
@@ -27,7 +27,7 @@ def test_a_method_that_nobody_meant(option, wrong, near):
 
 
 @pytest.mark.parametrize("method", ["get", "PROPFIND", "PURGE", "FROBNICATE"])
-def test_methods_that_there_are_and_those_of_a_service(method):
+def test_known_methods_and_those_of_a_service_are_accepted(method):
     assert tg.rate_limit("5/minute", methods=[method])
 
 
@@ -50,7 +50,7 @@ def test_units_in_capitals(text):
 
 
 @pytest.mark.parametrize("option", ["timeout", "connect_timeout"])
-def test_milliseconds_where_seconds_are_meant(option, caplog):
+def test_milliseconds_in_place_of_seconds_log_a_warning(option, caplog):
     with caplog.at_level(logging.WARNING, logger="tidegate"):
         tg.Limiter("5/minute", storage="redis://127.0.0.1:1", **{option: 50}).close()
     (message,) = [line for line in caplog.messages if option in line]
@@ -126,7 +126,7 @@ def test_an_unknown_option_names_the_options_and_the_nearest(make, name, wrong, 
         assert option in message
 
 
-def test_an_option_of_flask_limiter_is_told_by_the_names_of_the_extension():
+def test_an_option_of_flask_limiter_is_answered_with_the_extensions_name():
     with pytest.raises(tg.ConfigurationError, match=r"default_limits \(here it is endpoint_limit="):
         tidegate.flask.RateLimit(default_limits=["5/minute"])
 
@@ -156,7 +156,7 @@ def test_a_bad_port_is_named(port):
 
 
 @pytest.mark.parametrize("uri", ["redis://:123/456@example.org", "redis://:se?cret@example.org"])
-def test_what_could_be_a_password_is_in_no_message(uri):
+def test_no_message_shows_a_possible_password(uri):
     with pytest.raises(tg.ConfigurationError) as caught:
         tg.Limiter("5/minute", storage=uri)
     assert not {"123", "456", "cret"} & set(str(caught.value).replace("'", " ").split())
@@ -199,12 +199,12 @@ def test_a_decorator_as_a_dependency():
         (lambda: tg.rate_limit(key=str), r"rate_limit\(\) was called without limit"),
     ],
 )
-def test_a_limit_by_another_name_is_told(call, message):
+def test_a_limit_by_another_name_is_answered_with_its_name(call, message):
     with pytest.raises(tg.ConfigurationError, match=message):
         call()
 
 
-def test_a_limit_of_a_dependency_by_another_name_is_told():
+def test_a_limit_of_a_dependency_by_another_name_is_answered_with_its_name():
     for kind in (tidegate.fastapi.RateLimit, tidegate.fastapi.DefaultRateLimit):
         with pytest.raises(
             tg.ConfigurationError, match=rf"{kind.__name__}\(\) was called .* limt \(here"
@@ -212,7 +212,7 @@ def test_a_limit_of_a_dependency_by_another_name_is_told():
             kind(limt="5/minute")
 
 
-def test_a_limit_of_flasks_views_by_another_name_is_told():
+def test_a_limit_of_flasks_views_by_another_name_is_answered_with_its_name():
     limiter = tidegate.flask.RateLimit(flask.Flask("service"))
     with pytest.raises(tg.ConfigurationError, match=r"limit\(\) was called .* limt \(here it is"):
         limiter.limit(limt="5/minute")

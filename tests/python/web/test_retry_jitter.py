@@ -1,4 +1,4 @@
-"""Jitter on what refused clients are told to wait: it only adds, and all that tells it agrees."""
+"""Jitter on the wait of refused clients: it only adds, and all fields agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def refusal(**options) -> Answer:
 
 
 def wait(answer):
-    """What the three of them tell."""
+    """The waits in the three fields."""
     assert answer.status == 429
     told = {int(answer["retry-after"]), answer.json()["retry_after"]}
     told.add(int(answer["ratelimit"].rpartition(";t=")[2]))
@@ -52,7 +52,7 @@ def test_none_is_the_default_and_allowed_requests_know_none():
     assert "retry-after" not in ask(limited("1/minute", retry_jitter=never))
 
 
-def test_what_no_wait_can_cure_stays_so():
+def test_a_refusal_that_no_wait_helps_gets_no_jitter():
     app = limited("1/minute", cost=lambda scope: 2, retry_jitter=lambda exact: 1 / 0)
     answer = ask(app)
     assert "retry-after" not in answer
@@ -67,7 +67,7 @@ def test_a_function_that_fails_adds_nothing(jitter, caplog):
 
 @pytest.mark.parametrize("jitter", [-1, float("inf"), float("nan"), True, "10%", None, 86401])
 @pytest.mark.parametrize("middleware", [limited, tidegate.wsgi.RateLimitMiddleware])
-def test_what_is_not_accepted_raises_at_construction(middleware, jitter):
+def test_invalid_values_raise_at_construction(middleware, jitter):
     with pytest.raises(tg.ConfigurationError, match=r"retry_jitter is .*expected 0 to 86400"):
         middleware(app=None, limit="1/minute", retry_jitter=jitter)
 

@@ -80,13 +80,13 @@ def test_enabled(make):
     assert make(enabled=True).get("/").status_code == 200
 
 
-def test_what_enabled_is_not():
+def test_invalid_values_of_enabled_raise():
     for wrong in ("no", 0):
         with pytest.raises(tg.ConfigurationError, match=f"enabled is {wrong!r}"):
             tg.rate_limit("1/minute", enabled=wrong)(lambda: None)
 
 
-def test_assertions_say_what_came():
+def test_failed_assertions_show_the_response():
     response = SimpleNamespace(status_code=200, headers={"RateLimit": '"9/minute";r=8;t=7'})
     with pytest.raises(AssertionError, match=r"got a 200 \(RateLimit: \"9/minute\";r=8"):
         assert_refused(response)
@@ -121,7 +121,7 @@ def test_a_process_with_the_environment_variable_limits_nothing():
         check=True,
     )
     assert done.stdout.strip() == "[['ok'], ['ok'], ['ok']]"
-    assert "nothing is limited" in done.stderr
+    assert "rate limiting is off" in done.stderr
 
 
 def test_another_value_of_the_environment_variable_is_refused():

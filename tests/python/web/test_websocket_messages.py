@@ -37,7 +37,7 @@ def said(opened, *messages):
     return [opened.recv(timeout=10) for _ in messages]
 
 
-def test_one_too_many_closes_and_the_reason_tells_the_wait():
+def test_one_too_many_closes_and_the_reason_states_the_wait():
     with served(messages="3/minute") as connect, connect() as opened:
         assert said(opened, "a", b"b", "c") == ["a", b"b", "c"]
         opened.send("d")
@@ -80,7 +80,7 @@ def test_messages_and_connections_count_apart():
                 assert said(opened, text) == [text]
 
 
-def test_what_is_dropped_the_application_never_sees():
+def test_the_application_never_sees_a_dropped_message():
     clock = tg.ManualClock(NOW)
     seen = []
 
@@ -197,7 +197,7 @@ def test_many_clients_at_once_admit_exactly_the_limit():
         assert limiter.stats().allowed == 100
 
 
-def test_who_sends_after_the_close_is_told_as_by_a_server_whose_client_has_gone():
+def test_sending_after_the_close_raises_as_a_server_does_without_a_client():
     outcome = []
 
     async def stubborn(scope, receive, send):

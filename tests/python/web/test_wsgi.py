@@ -26,7 +26,7 @@ def limited(limit="2/minute", app=hello, **options):
 
 
 def ask(app, method="GET", **environ):
-    """One call, checked by the standard library for what the protocol demands."""
+    """One call, checked against the protocol by the standard library."""
     defaults = {"QUERY_STRING": "", "SCRIPT_NAME": "", "PATH_INFO": "/"}
     environ = {**defaults, "REQUEST_METHOD": method, "REMOTE_ADDR": "203.0.113.9", **environ}
     setup_testing_defaults(environ)

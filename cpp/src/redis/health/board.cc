@@ -7,7 +7,7 @@
 namespace tidegate::redis {
 namespace {
 
-// All that decides whether a call to Redis fails, and which of its answers are alike.
+// All options that determine whether calls to a Redis fail, and which answers they get.
 std::string Identity(const RedisOptions& o) {
   std::string text;
   const auto add = [&text](const auto& value) { absl::StrAppend(&text, value, "\n"); };
@@ -41,7 +41,7 @@ std::string Identity(const RedisOptions& o) {
   return text;
 }
 
-// The place of `server` among those of the board, taken where it has none yet.
+// The place of `server` on the board; takes one if it has none yet.
 BreakerState* PlaceOf(Board& board, uint64_t server) {
   for (BreakerState& place : board.breakers) {
     uint64_t found = place.server.load(std::memory_order_acquire);

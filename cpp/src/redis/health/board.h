@@ -1,12 +1,11 @@
-// What is known of a Redis besides what it is asked: whether it answers, and whom it
-// refused. By one store alone this lies on the heap; where the fallback is a shared
-// memory it lies in its file, so that all processes of the host know at once what one
-// of them found out.
+// Knowledge about a Redis: whether it answers, and which keys it refused. It lies on the heap for a
+// single store; if the fallback is a shared memory it lies in that file, so that all processes of
+// the host know at once what one of them found out.
 //
-// All-zero memory is a board that knows nothing. Everything on it changes by one atomic
-// instruction, or is recognised as half written and taken for nothing: a process that
-// is killed at any instruction leaves a board that the others go on with, and so does
-// damage. Instants are those of the shared memory's clock.
+// All-zero memory is an empty board. Everything on it changes by one atomic instruction, or is
+// recognised as half written and ignored: a process that is killed at any instruction leaves a
+// board that the others go on with, and so does damage. Instants are those of the shared memory's
+// clock.
 #ifndef TIDEGATE_SRC_REDIS_HEALTH_BOARD_H_
 #define TIDEGATE_SRC_REDIS_HEALTH_BOARD_H_
 
@@ -23,16 +22,16 @@ namespace tidegate::redis {
 
 // Of a Breaker (breaker.h).
 struct alignas(64) BreakerState {
-  std::atomic<uint64_t> server;  // whose; 0: nobody's
+  std::atomic<uint64_t> server;  // whose breaker it is; 0: unused
   std::atomic<uint64_t> gate;    // until when it is open, and how often it changed
   std::atomic<uint64_t> row;     // since when calls fail, and how many did
-  std::atomic<uint64_t> window;  // calls of late, and how many failed
+  std::atomic<uint64_t> window;  // recent calls, and how many failed
 };
 
 // Of a DenyCache (deny_cache.h).
 struct alignas(64) DenyPlace {
   std::atomic<uint64_t> version;
-  std::atomic<uint64_t> check;  // over all that follows, the version and the whole key
+  std::atomic<uint64_t> check;  // checksum of the words below, the version and the whole key
   std::atomic<uint64_t> lo;     // of the key's fingerprint
   std::atomic<uint64_t> w0;
   std::atomic<uint64_t> w1;
@@ -54,9 +53,9 @@ static_assert(sizeof(Board) == ShmStore::kBoardBytes);
 
 // The board of one store.
 struct BoardView {
-  // On the file of `options.fallback` where that is a shared memory: together with
-  // whoever was given the same Redis, credentials and deadlines. Else, or where the
-  // board is full of others, one of the store's own.
+  // In the file of `options.fallback` if that is a shared memory, shared by stores with the same
+  // Redis, credentials and deadlines. Otherwise, or if that board is full, a board of the store's
+  // own.
   explicit BoardView(const RedisOptions& options);
 
   Hasher hasher;  // of keys in `denied`

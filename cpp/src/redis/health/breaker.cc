@@ -38,7 +38,7 @@ Breaker::Breaker(BreakerState& state, int failures, absl::Duration open, absl::D
       open_ns_(absl::ToInt64Nanoseconds(open)),
       probe_ns_(std::min(open_ns_ / 2 + 1,
                          std::max(2 * absl::ToInt64Nanoseconds(timeout), kLeastProbeNs))),
-      // Where it is open already, this store's users are yet to hear of it.
+      // If it is open already, this store's users have yet to be told.
       seen_(state.gate.load(std::memory_order_acquire) & kCountMask) {}
 
 bool Breaker::Turn(uint64_t& gate, int64_t until_ns) {
@@ -69,7 +69,7 @@ bool Breaker::CountCall(int64_t now_ns, bool failed) {
   Window window;
   do {
     window = Window::From(word);
-    // Unsigned: what began later than now is over, too.
+    // Unsigned: a window that begins later than now has ended, too.
     if (now - window.start > (kWindowNs >> Window::kTickBits)) window = {now, 0, 0};
     if (window.calls == Window::kMostCalls) {
       window.calls /= 2;
@@ -105,7 +105,8 @@ void Breaker::Succeeded(int64_t now_ns) {
 
 void Breaker::Failed(int64_t now_ns) {
   const bool half = CountCall(now_ns, true);
-  // What was under way when it opened says nothing new, and a probe says: not yet.
+  // The failure of a call that was under way when the breaker opened says nothing new; that of a
+  // probe keeps it open.
   if (!IsClosed() || CountFailure(now_ns) >= most_failures_ || half) Open(now_ns);
 }
 

@@ -1,17 +1,18 @@
-// Decides whether Redis is asked at all. It opens after so many failures in a row
-// within ten seconds, or when half of at least twenty calls of ten seconds failed, and
-// stays open for `open`, within a tenth. Then one probe, which is nobody's request,
-// finds out whether it may close.
+// The circuit breaker: decides whether Redis is asked at all. It opens after so many failures in a
+// row within ten seconds, or when half of at least twenty calls of ten seconds failed, and stays
+// open for `open`, give or take a tenth. Then one probe, which belongs to no caller, finds out
+// whether it may close.
 //
-// A view of a state that other stores, of this process and others, may share: all see
-// each change, and each tells its own users. Words of the state hold an instant in
-// their upper bits, so that each changes by one compare-and-swap:
+// A view of a state that stores of this and other processes may share: all see each change, and
+// each reports it to its own users. Words of the state hold an instant in their upper bits, so that
+// each changes by one compare-and-swap:
 //
 //   gate    until when it is open, 0 where it is closed  | 16 bits: how often it changed
 //   row     when the first of this row of calls failed   | 16 bits: how many did
 //   window  when this window began | 15 bits: calls in it | 15 bits: how many failed
 //
-// What lies further ahead than it could be is damage, or of other settings, and ends.
+// An instant further ahead than these settings allow is damage, or of other settings, and is
+// ignored.
 #ifndef TIDEGATE_SRC_REDIS_HEALTH_BREAKER_H_
 #define TIDEGATE_SRC_REDIS_HEALTH_BREAKER_H_
 
@@ -33,24 +34,24 @@ class Breaker {
   // `state` must outlive this. `timeout` is how long a probe may take.
   Breaker(BreakerState& state, int failures, absl::Duration open, absl::Duration timeout);
 
-  // Whether a call may go to Redis, and nothing changed that Notice() would tell.
-  // Instants are nanoseconds of the board's clock.
+  // Whether a call may go to Redis, and Notice() has nothing to report. Instants are nanoseconds of
+  // the board's clock.
   bool IsQuiet() const {
     return state_.gate.load(std::memory_order_acquire) == seen_.load(std::memory_order_relaxed);
   }
   bool IsClosed() const { return !IsOpen(state_.gate.load(std::memory_order_acquire)); }
-  // Whether the time for a probe has come: true for one caller of all, who makes it. If
-  // it is never heard of again, another is due soon.
+  // Whether a probe is due: true for one caller only, which makes it. If the probe gets lost,
+  // another is due soon.
   bool ProbeIsDue(int64_t now_ns);
-  // When Redis is asked again, in nanoseconds from now; 0 where it is asked.
+  // The time until Redis is asked again, in nanoseconds; 0 if it is asked now.
   int64_t OpenFor(int64_t now_ns) const;
 
-  // What came of a call, or of a probe; it may open or close.
+  // Takes the result of a call or a probe, and may open or close the breaker.
   void Succeeded(int64_t now_ns);
   void Failed(int64_t now_ns);
 
-  // Whether it opened (true) or closed since this store was last told, whoever did it.
-  // Each change is told to one caller.
+  // Whether it opened (true) or closed since the last report to this store, in any process. Each
+  // change is reported to one caller.
   std::optional<bool> Notice();
   // How often it opened in the life of this store.
   int64_t opened() const;
@@ -66,15 +67,15 @@ class Breaker {
   // How often it opened between the two.
   static int64_t OpenedBetween(uint64_t seen, uint64_t seen_now);
 
-  // Changes `gate` to open until `until_ns` (0: to closed) in one more change, or in the
-  // same where it was open already. False where it is no longer what it was.
+  // Sets `gate` to open until `until_ns` (0: to closed), counting a change unless it was open
+  // already. Returns false if `gate` has changed meanwhile.
   bool Turn(uint64_t& gate, int64_t until_ns);
   void Open(int64_t now_ns);
-  // Whether half of the calls of this window failed, this one included.
+  // Whether half of the calls of this window failed, including this one.
   bool CountCall(int64_t now_ns, bool failed);
-  // How many failed in a row, this one included.
+  // How many calls failed in a row, including this one.
   uint64_t CountFailure(int64_t now_ns);
-  // The furthest that the gate may be open.
+  // The longest time for which the gate may be open.
   int64_t MostOpenNs() const { return open_ns_ + open_ns_ / 8 + kSlackNs; }
 
   static constexpr int64_t kSlackNs = 1'000'000'000;

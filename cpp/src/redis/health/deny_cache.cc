@@ -36,7 +36,7 @@ std::optional<DenyCache::Refusal> DenyCache::Find(const Fingerprint& key, int64_
   words.until_ns = place.until_ns.load(kRelaxed);
   words.ahead_ns = place.ahead_ns.load(kRelaxed);
   if (place.check.load(kRelaxed) != words.Check()) return std::nullopt;
-  // Whoever wrote it may have been told to remember for longer.
+  // The writer may have a longer `longest_ns`.
   if (now_ns < words.from_ns || now_ns >= words.until_ns || now_ns - words.from_ns >= longest_ns_) {
     return std::nullopt;
   }
@@ -59,7 +59,7 @@ void DenyCache::Put(const Fingerprint& key, uint64_t version, const CellState& s
       .state = state,
       .from_ns = times.asked_ns,
       .until_ns = times.asked_ns + std::min(retry_after_ns, longest_ns_),
-      // The least that it can be, so that nobody is told to come too early.
+      // The smallest possible offset, so that no caller is told to come too early.
       .ahead_ns = times.decided_ns - times.heard_ns,
   };
   place.lo.store(words.key.lo, kRelaxed);
@@ -78,7 +78,7 @@ void DenyCache::Outdate(const Fingerprint& key) {
 void DenyCache::Forget(const Fingerprint& key) {
   DenyPlace& place = PlaceOf(key);
   place.version.fetch_add(1, std::memory_order_acq_rel);
-  // So that Outdate() does nothing the next time; it may void what is just written.
+  // So that the next Outdate() does nothing; this may invalidate an entry that was just written.
   place.lo.store(0, kRelaxed);
 }
 

@@ -1,13 +1,12 @@
-// Remembers the states that refused until they may admit again, so that a flood of
-// refused calls stays in the process. Stepped at the instant of a later call, such a
-// state gives the very numbers that Redis would.
+// Remembers the states that led to refusals until they may admit again, so that a flood of refused
+// calls does not reach Redis. Stepped at the instant of a later call, such a state gives exactly
+// the numbers of Redis.
 //
-// One place for each fingerprint. Nobody waits and nothing is locked: whoever writes
-// takes the place's next version, and a checksum over it tells readers whether all they
-// read belongs together. What is half written, because its writer was killed or another
-// came in between, is not found. A refusal is remembered only where nothing was
-// forgotten in its place since its request was made: a reset wins over what was under
-// way.
+// Each fingerprint has one place. Nothing waits or is locked: a writer takes the place's next
+// version, and by a checksum over it readers recognise a consistent entry. An entry that is half
+// written, because its writer was killed or another came in between, is not found. A refusal is
+// remembered only if its place was not cleared since the request was made: a reset wins over calls
+// under way.
 #ifndef TIDEGATE_SRC_REDIS_HEALTH_DENY_CACHE_H_
 #define TIDEGATE_SRC_REDIS_HEALTH_DENY_CACHE_H_
 
@@ -23,8 +22,7 @@ namespace tidegate::redis {
 
 class DenyCache {
  public:
-  // When a request was made and heard of, by this host's clock, and when Redis decided,
-  // by its own.
+  // When a request was made and answered, by this host's clock, and when Redis decided, by its own.
   struct Times {
     int64_t asked_ns;
     int64_t heard_ns;
@@ -43,16 +41,16 @@ class DenyCache {
 
   std::optional<Refusal> Find(const Fingerprint& key, int64_t now_ns) const;
 
-  // To be taken before a request is made, and given to Put().
+  // Take it before a request is made, and pass it to Put().
   uint64_t Version(const Fingerprint& key) const;
-  // Counted from when the request was made, so that nobody is refused for too long.
+  // Its time counts from when the request was made, so that nobody is refused for too long.
   void Put(const Fingerprint& key, uint64_t version, const CellState& state, int64_t retry_after_ns,
            const Times& times);
-  // The key was given something back: what is remembered and what is under way is void.
+  // Units were given back to the key: invalidates its entry and calls under way.
   void Forget(const Fingerprint& key);
-  // As Forget(), of all keys.
+  // As Forget(), for all keys.
   void ForgetAll();
-  // The key was charged: what is remembered is out of date.
+  // The key was charged: its entry is out of date.
   void Outdate(const Fingerprint& key);
 
  private:

@@ -15,7 +15,7 @@ struct Rule {
   ErrorClass means;
 };
 
-// The first words of the errors of Redis 6.2 to 8.2 and Valkey 8.1, but ERR.
+// The first words of the errors of Redis 6.2 to 8.2 and Valkey 8.1, except ERR.
 constexpr Rule kByWord[] = {
     {"BUSY", ErrorClass::kFailure},
     {"CLUSTERDOWN", ErrorClass::kFailure},
@@ -42,7 +42,7 @@ constexpr Rule kByWord[] = {
 
     {"NOSCRIPT", ErrorClass::kNoScript},
 
-    // Of one plan alone, which must not close Redis to all others.
+    // Caused by one plan, which must not close Redis to all others.
     {"CROSSSLOT", ErrorClass::kScriptError},
     {"TIDEGATE", ErrorClass::kScriptError},  // raised by lua/
     {"WRONGTYPE", ErrorClass::kScriptError},
@@ -61,7 +61,7 @@ constexpr Rule kByWord[] = {
     {"UNKILLABLE", ErrorClass::kForeign},    // SCRIPT KILL
 };
 
-// How errors go on behind "ERR ", or in a script behind where it was.
+// The text of errors after "ERR ", or for errors in a script after its place.
 constexpr Rule kByText[] = {
     {"max number of clients", ErrorClass::kFailure},
     {"Script killed by user", ErrorClass::kFailure},

@@ -55,7 +55,7 @@ absl::Status ForeignReply() {
   return absl::DataLossError("the reply does not belong to the command");
 }
 
-// The reply is that of the script, but the key it read holds something else.
+// The reply is the script's, but the key that it read holds a foreign value.
 absl::Status ForeignValue() { return absl::InternalError("the value of a key is out of range"); }
 
 bool IsInteger(const redisReply& reply) { return reply.type == REDIS_REPLY_INTEGER; }
@@ -70,7 +70,7 @@ std::string Digest(const EVP_MD* kind, std::string_view text) {
   return {reinterpret_cast<const char*>(bytes), size};
 }
 
-// A command in the making: words behind each other, and how many they are.
+// A command that is being built: its encoded words, and their number.
 class Words {
  public:
   Words() { text_.reserve(512); }
@@ -90,7 +90,7 @@ class Words {
     Add(ns / kSecond);
     Add(ns % kSecond);
   }
-  // The whole command, by the protocol of Redis: an array of strings with their sizes.
+  // The whole command in the Redis protocol: an array of strings with their sizes.
   std::string Finish() {
     std::string command;
     command.reserve(text_.size() + 8);
@@ -116,12 +116,12 @@ class Words {
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
-// A number that scripts and core share.
+// A constant that scripts and core share.
 std::string Constant(absl::string_view name, int64_t value) {
   return absl::StrCat("local ", name, " = ", value, "\n");
 }
 
-// One letter for each limit, 's' where it is in shadow; empty where none is.
+// One letter for each limit, 's' if it is in shadow; empty if none is.
 std::string ShadowsOf(absl::Span<const Charge> plan) {
   const auto in_shadow = [](const Charge& charge) { return charge.limit->limit.shadow(); };
   if (std::none_of(plan.begin(), plan.end(), in_shadow)) return "";
@@ -138,7 +138,7 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
     words->AddInstant(limit.depth_ns());
     words->Add(limit.depth_fraction());
     words->Add(limit.denominator());
-    // Instead of whether the cost can never pass, the units wanted, each of which costs T.
+    // In place of `never`, the units wanted, each of which costs T.
     const bool up_to = request.op == "charge_up_to";
     words->Add(up_to ? std::min(charge.cost, limit.burst()) : charge.cost > limit.burst() ? 1 : 0);
     const bool gives_back = request.op == "refund" || request.op == "release";
@@ -158,8 +158,8 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
     words->Add(months);
   }
   words->Add(limit.count());
-  // Beyond the count is beyond the count, but for what another number has charged; scripts count
-  // exactly below 2^53 only.
+  // A refund of more than the count is cut to it, unless a limit with another number may have
+  // charged more; scripts are exact only below 2^53.
   const bool charges = request.op != "refund" && request.op != "release";
   words->Add(std::min(charge.cost, charges ? limit.count() + 1 : Limit::kMaxCount));
   if (part == 3) words->AddInstant(request.admitted_ns);
@@ -178,7 +178,7 @@ CellState CellOf(const Limit& limit, const std::array<int64_t, 6>& state) {
   return cell;
 }
 
-// As Judge() and StepLog() in log.cc, from what the script tells of the log.
+// As Judge() and StepLog() in log.cc, from the script's summary of the log.
 Decision DecideLog(const Charge& charge, const Answer& answer, size_t index, bool charged) {
   const Limit& limit = charge.limit->limit;
   const auto& [newest_s, newest_ns, alive, behind, freeing_s, freeing_ns] = answer.states[index];
@@ -415,7 +415,7 @@ Decision Scripts::DecideUpTo(const Charge& charge, const Answer& answer, size_t 
   const Limit& limit = charge.limit->limit;
   const int64_t units = answer.charged[index];
   const bool charged = units > 0;
-  // What cannot pass tells how the limit stands.
+  // A call that cannot pass reports the state of the limit.
   const Charge done{charge.key, charge.limit, charged ? units : limit.capacity() + 1};
   Decision d;
   if (IsLog(limit.algorithm())) {
@@ -434,7 +434,7 @@ std::optional<CellState> Scripts::Steppable(const Charge& charge, const Answer& 
   const Limit& limit = charge.limit->limit;
   const auto& state = answer.states[index];
   if (limit.algorithm() == Algorithm::kConcurrency) return std::nullopt;
-  // A full log says nothing to another number of its id.
+  // A full log of one number says nothing about another number of its id.
   if (IsLog(limit.algorithm()) && !limit.id().empty()) return std::nullopt;
   if (limit.algorithm() != Algorithm::kSlidingLog) return CellOf(limit, state);
   // A full log: the instants at which one unit ends, and the last.
@@ -467,8 +467,8 @@ std::string KeyPrefix(const Limit& limit, std::string_view scope) {
         std::string_view(":"), scope}) {
     name += piece;
   }
-  // Where the scope is spelt out before it, as short as tells apart its few limits: with
-  // "tg" and 20 bytes of a caller's key, Redis allots no more than it must.
+  // If the scope precedes it, the digest is only as long as needed to distinguish the scope's few
+  // limits: with "tg" and 20 bytes of a caller's key, Redis allocates the least possible.
   std::string digest = absl::WebSafeBase64Escape(Digest(EVP_sha256(), name).substr(0, 12));
   if (scope.size() <= kLongestScope) digest.resize(5);
   // Braces would be taken for the hash tag of a cluster.
@@ -479,7 +479,7 @@ std::string KeyPrefix(const Limit& limit, std::string_view scope) {
 }
 
 std::string RedisKey(const BoundLimit& limit, std::string_view key) {
-  // A plain key that begins like a digest could be made to meet one.
+  // A plain key that begins like a digest could be made to collide with one.
   const bool plain = !key.empty() && key.size() <= kLongestPlainKey && key.front() != '#' &&
                      key.find_first_of("{}") == std::string_view::npos;
   std::string out = limit.scope;

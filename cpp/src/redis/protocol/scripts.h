@@ -1,5 +1,4 @@
-// What is said to Redis: the scripts of lua/, their arguments and their replies.
-// Pure: no I/O.
+// The requests to Redis: the scripts of lua/, their arguments and their replies. Pure: no I/O.
 #ifndef TIDEGATE_SRC_REDIS_PROTOCOL_SCRIPTS_H_
 #define TIDEGATE_SRC_REDIS_PROTOCOL_SCRIPTS_H_
 
@@ -39,7 +38,7 @@ struct Request {
   int64_t admitted_ns = 0;  // release, and refund where it is known
 };
 
-// Which script does it.
+// The script that applies a request.
 enum class Form : uint8_t {
   kHits,        // lua/bucket_hits.lua: hits of one limit and cost, each on its own
   kBucketPlan,  // lua/bucket_plan.lua
@@ -48,12 +47,12 @@ enum class Form : uint8_t {
 
 class Scripts {
  public:
-  // Hits that one call of lua/bucket_hits.lua takes.
+  // The most hits in one call of lua/bucket_hits.lua.
   static constexpr size_t kMostHits = 32;
 
   Scripts();
 
-  // The leanest that can do it.
+  // The cheapest form that can apply the request.
   static Form FormOf(const Request& request);
 
   // The command that applies `request`: by the script's digest, or by its text for a
@@ -63,30 +62,29 @@ class Scripts {
   std::string HitsCommand(const Request& request, absl::Span<const std::string_view> keys,
                           bool by_text) const;
 
-  // DataLoss where the reply is not of the shape that the command's replies have: it belongs to
-  // another command. Internal where it is, but the value of a key is out of range. An answer
-  // without states is to be asked for in full: nothing was done.
+  // DataLoss if the reply does not have the shape of the command's replies: it belongs to another
+  // command. Internal if it does, but the value of a key is out of range. If the answer has no
+  // states, nothing was done, and the request must be sent in full.
   static absl::StatusOr<Answer> Parse(const redisReply& reply, const Request& request, Form form);
   // An answer for each of `hits`.
   static absl::StatusOr<std::vector<Answer>> ParseHits(const redisReply& reply, size_t hits);
 
-  // Finds out whether calls for such charges would succeed, at no charge; lua/probe.lua.
-  // `number` tells the probe's reply from those to other probes.
+  // Finds out whether calls for such charges would succeed, without a charge; lua/probe.lua.
+  // `number` distinguishes the probe's reply from those to other probes.
   static std::string ProbeCommand(const Charge& charge, int64_t number);
   static absl::Status ParseProbe(const redisReply& reply, int64_t number);
 
-  // The decision on one limit of a plan. `charged`: the plan passed and was no
-  // peek.
+  // The decision on one limit of a plan. `charged`: the plan passed and was not a peek.
   static Decision Decide(const Charge& charge, const Answer& answer, size_t index, bool peek);
 
-  // The same of charge_up_to. Refused where the script charged otherwise than the step would.
+  // The same for charge_up_to. Refused if the script charged differently from the step.
   static Decision DecideUpTo(const Charge& charge, const Answer& answer, size_t index);
 
-  // The state of one limit of a plan, where later decisions follow from it alone: not of
-  // places in flight, which are given back at any time, and of a log only when it is full.
+  // The state of one limit of a plan, if later decisions follow from it alone: not for concurrency
+  // limits, whose places are given back at any time, and for a log only when it is full.
   static std::optional<CellState> Steppable(const Charge& charge, const Answer& answer,
                                             size_t index);
-  // What such a state says later; behind where it does not tell.
+  // The decision of such a state later; `behind` if it does not say.
   static Decision StepLater(const Charge& charge, const CellState& state, int64_t now_ns);
 
  private:
@@ -101,13 +99,13 @@ class Scripts {
   Script bucket_plan_;
 };
 
-// What sets a limit's keys apart from those of other limits and scopes.
+// The prefix that separates a limit's keys from those of other limits and scopes.
 std::string KeyPrefix(const Limit& limit, std::string_view scope);
-// The key in Redis: the caller's is its hash tag, as it stands where it is short
-// and has no braces, else as a digest.
+// The key in Redis: the caller's key is its hash tag, unchanged if it is short and has no braces,
+// else as a digest.
 std::string RedisKey(const BoundLimit& limit, std::string_view key);
 
-// A whole command, as the protocol of Redis has it.
+// A whole command in the Redis protocol.
 std::string Format(const std::vector<std::string>& words);
 
 }  // namespace tidegate::redis

@@ -1,4 +1,4 @@
-// What a RedisStore is asked without waiting.
+// The calls of a RedisStore that do not wait.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -12,8 +12,8 @@
 
 namespace tidegate {
 
-// Requests that are under way, and what is needed to understand the reply: one of any
-// sort, or short hits of one limit and cost that share a command.
+// Requests under way, with the data to interpret the reply: one of any kind, or short hits of one
+// limit and cost that share a command.
 class RedisStore::Sent final : public redis::Caller {
  public:
   struct Call {
@@ -35,7 +35,7 @@ class RedisStore::Sent final : public redis::Caller {
       Moment confirmed{0, /*confirmed=*/true};
       try {
         confirmed.now_ns = clock();
-      } catch (...) {  // Then it confirms nothing.
+      } catch (...) {  // Then nothing is confirmed.
         return done(decision);
       }
       const auto early = store.Submit(op, plan, admitted_ns, confirmed, nullptr, outcomes, done);
@@ -52,7 +52,7 @@ class RedisStore::Sent final : public redis::Caller {
     calls_.push_back(std::move(call));
   }
 
-  // In another form than the leanest, or by its text.
+  // In another form than the cheapest, or by its text.
   Sent(Instant deadline, std::vector<std::unique_ptr<Call>> calls, redis::Form form, bool by_text)
       : Caller(deadline),
         store_(calls[0]->store),
@@ -105,7 +105,7 @@ class RedisStore::Sent final : public redis::Caller {
   }
 
  private:
-  // Those that are to be asked for in full are sent once more.
+  // Hits that must be sent in full are sent again.
   void TellAll(const redisReply& reply) {
     absl::StatusOr<std::vector<redis::Answer>> answers;
     if (form_ == redis::Form::kHits) {
@@ -155,7 +155,7 @@ void RedisStore::Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_
                                                       Ask(plan, moment),
                                                       outcomes,
                                                       std::move(done)});
-  // Mostly they are one, which is kept once. All are there before any is pointed at.
+  // Usually all are one limit, which is kept once. All are stored before any pointer is taken.
   const auto same = [&](const Charge& charge) { return charge.key.data() == plan[0].key.data(); };
   const bool one = std::all_of(plan.begin(), plan.end(), same);
   for (const Charge& charge : one ? plan.first(1) : plan) call->keys.emplace_back(charge.key);

@@ -1,4 +1,4 @@
-// What a RedisStore does when Redis fails: it counts, and decides without.
+// What a RedisStore does when Redis fails: it counts the failure, and decides without Redis.
 #include <algorithm>
 #include <cstdio>
 
@@ -35,7 +35,7 @@ void RedisStore::TellOfChange(absl::string_view failure) {
 }
 
 void RedisStore::Record(const absl::Status& status) {
-  // A call that never left says nothing of the server.
+  // A call that never left says nothing about the server.
   if (absl::IsCancelled(status) || absl::IsResourceExhausted(status)) return;
   const int64_t now = HostNowNs();
   if (status.ok()) {
@@ -44,8 +44,7 @@ void RedisStore::Record(const absl::Status& status) {
     return;
   }
   if (absl::IsInternal(status)) {
-    // Not a failure of the server: one key that holds something else must not close Redis
-    // to all others.
+    // Not a failure of the server: one key with a foreign value must not close Redis to all others.
     const int64_t n = script_errors_.fetch_add(1, std::memory_order_relaxed) + 1;
     if ((n & (n - 1)) != 0) return;
     const std::string message = absl::StrCat("a rate limit script failed on Redis (script error ",
@@ -58,8 +57,8 @@ void RedisStore::Record(const absl::Status& status) {
     return;
   }
   errors_.fetch_add(1, std::memory_order_relaxed);
-  // Another process of the host may have closed it, while this one has yet to connect: that
-  // says nothing of the server, and would open it again for all.
+  // Another process of the host may have closed the breaker while this one has yet to connect: that
+  // says nothing about the server, and must not open it again for all.
   const bool waits_for_connection = board_->own == nullptr && absl::IsUnavailable(status) &&
                                     now - closed_ns_.load(std::memory_order_relaxed) < kReconnectNs;
   if (!waits_for_connection) breaker_->Failed(now);
@@ -119,7 +118,7 @@ Decision RedisStore::FromPolicy(const Charge& charge, int64_t host_ns) const {
   d.limit = &charge.limit->limit;
   d.allowed = options_.on_error == OnError::kOpen;
   if (d.limit->capacity() == 0) {
-    // It lets nothing through, whatever the server would have said.
+    // A count of 0 lets nothing through, whatever the server would say.
     Refuse(&d, Decision::kNever);
     return d;
   }
@@ -156,7 +155,7 @@ Decision RedisStore::FromFallback(Op op, absl::Span<const Charge> plan, const Mo
   return d;
 }
 
-// Nowhere copied: to copy a struct that was just written stalls.
+// Never copied: copying a struct that was just written stalls.
 Decision RedisStore::Degraded(Op op, absl::Span<const Charge> plan, const Moment& asked,
                               int64_t host_ns, Outcomes* outcomes) {
   degraded_.fetch_add(1, std::memory_order_relaxed);

@@ -13,7 +13,7 @@
 
 namespace tidegate {
 
-// What is sent though nobody waits for it any more.
+// A request that is sent though nobody waits for it any more.
 class RedisStore::Parting final : public redis::Caller {
  public:
   Parting(Instant deadline, std::string request) : Caller(deadline), request_(std::move(request)) {}
@@ -24,9 +24,9 @@ class RedisStore::Parting final : public redis::Caller {
   const std::string request_;
 };
 
-// No command charges keys of several slots. Each charge of the plan is a command of its
-// own, all sent at once, and what passed is given back where another did not, before the
-// answer is told: unless the deadline has passed by then, after which it goes on alone.
+// No command charges keys of several slots. Each charge of the plan is a command of its own, all
+// sent at once. If one refuses, the others are given back before the answer is returned, or after
+// it if the deadline has passed by then.
 class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
  public:
   Spread(RedisStore& store, absl::Span<const Charge> plan, Clock clock, Outcomes* outcomes,
@@ -82,7 +82,7 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
         continue;
       }
       if (MonotonicNow() >= deadline_) {
-        // In full, since there is nobody to send it again.
+        // In full, since no caller is left to send it again.
         const redis::Request request = store_.RequestFor(*op, {&plan_[i], 1}, d.at_ns, moment_);
         store_.client_->Send(
             store_.SlotOf(plan_[i]),
@@ -138,10 +138,11 @@ std::optional<Decision> RedisStore::SubmitSpread(absl::Span<const Charge> plan,
                                                  const Moment& moment, Clock clock,
                                                  Outcomes* outcomes, Done done) {
   if (Decision early; HitWithoutWaiting(plan, moment, &early, outcomes)) return early;
-  // Where a charge is known to be refused, none is sent: a flood must not take from the
-  // other limits what is given back a moment later.
+  // If a charge is known to be refused, none is sent: a flood must not occupy units of the other
+  // limits that are given back a moment later.
   PlanVerdict known;
-  // Of the others nothing is known then, so that this is no way for a caller who wants them all.
+  // The outcomes of the other limits stay unknown then, so a caller that wants all outcomes cannot
+  // use this.
   for (size_t i = 0; outcomes == nullptr && denied_->on() && i < plan.size(); ++i) {
     const int64_t now_ns = options_.client_clock ? moment.now_ns : HostNowNs();
     if (Decision refusal; Denied(plan.subspan(i, 1), now_ns, &refusal, nullptr)) {

@@ -77,7 +77,7 @@ bool KeepsCount(absl::Span<const Charge> plan) {
                      [](const Charge& charge) { return charge.limit->limit.keeps_count(); });
 }
 
-// The part of a limit that the fallback counts for.
+// The part of a limit that the fallback grants.
 absl::StatusOr<Limit> ShareOf(const Limit& whole, double share) {
   const auto part = [&](int64_t n) {
     return std::max<int64_t>(std::min<int64_t>(n, 1),
@@ -229,7 +229,7 @@ bool RedisStore::HitWithoutWaiting(absl::Span<const Charge> plan, const Moment& 
   return Denied(plan, options_.client_clock ? moment.now_ns : HostNowNs(), decision, outcomes);
 }
 
-// Finds out whether Redis serves again, at nobody's cost.
+// Finds out whether Redis works again, without a caller's request.
 class RedisStore::Probe final : public redis::Caller {
  public:
   Probe(Instant deadline, const std::shared_ptr<RedisStore>& store, const Charge& charge)
@@ -240,16 +240,16 @@ class RedisStore::Probe final : public redis::Caller {
         command_(redis::Scripts::ProbeCommand(charge, number_)) {}
   std::string Request() override { return command_; }
   void Done(absl::StatusOr<redis::Reply> reply) override {
-    // Nobody waits for it, so the store may be gone.
+    // No caller waits for it, so the store may be gone.
     const std::shared_ptr<RedisStore> store = store_.lock();
     if (store == nullptr) return;
     absl::Status status = FailureIn(reply);
     if (status.ok()) status = redis::Scripts::ParseProbe(**reply, number_);
-    // No caller's key or script is to blame for the error of a probe.
+    // The error of a probe is not caused by a caller's key or script.
     if (absl::IsInternal(status)) status = absl::UnknownError(status.message());
     if (absl::IsDeadlineExceeded(status)) {
-      // Where one reply was lost, each request waits for the reply to the next: the server is
-      // well, and only a new connection shows it.
+      // If one reply was lost, each request waits for the reply to the next: the server works, but
+      // only a new connection shows it.
       store->Renew(renewals_, "a probe had no answer in time");
     } else {
       store->RenewAfter(status, renewals_);
@@ -313,7 +313,7 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
   absl::Status failure = answer.status();
   RenewAfter(failure, asked.renewals);
   if (!IsDecision(op)) {
-    // What was refused while this was under way is out of date now.
+    // Refusals of calls that were under way with this one are out of date now.
     for (const Charge& charge : plan) denied_->Forget(KeyOf(charge));
     Record(failure);
     return {};
@@ -331,23 +331,24 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
                           : redis::Scripts::Decide(plan[i], *answer, i, op == Op::kPeek);
       verdict.Add(each, static_cast<uint32_t>(i));
       if (outcomes == nullptr) continue;
-      // What would have passed was not charged where another limit refused.
+      // Limits that would have let the call pass were not charged if another refused.
       const bool uncharged = each.allowed && !answer->allowed;
       if (uncharged) each = redis::Scripts::Decide(plan[i], *answer, i, /*peek=*/true);
       each.at_ns = answer->now_ns;
       outcomes->push_back(each);
     }
     Decision d = verdict.get();
-    // The states that were found are not those that stand there now.
+    // The states in the reply are from before the charge.
     const bool changed = d.allowed || d.behind;
-    // Only with the caller's clock is a second reading of use.
+    // A second reading is of use only with the caller's clock.
     d.behind = d.behind && options_.client_clock && !moment.confirmed;
     d.at_ns = answer->now_ns;
     // The script has refused; a window that is moved back may have room.
     if (d.behind && d.allowed && op == Op::kHit) Refuse(&d, std::max<int64_t>(d.reset_after_ns, 1));
     const bool differs = !d.behind && d.allowed != answer->allowed;
     if (differs && KeepsCount(plan)) {
-      // Doubles converted what another number wrote, and rounded it up: the script has charged.
+      // The script converted another number's state in doubles and rounded it up: its charge
+      // stands.
       d.allowed = answer->allowed;
       d.retry_after_ns = d.allowed ? 0 : std::max<int64_t>(d.retry_after_ns, 1);
     }

@@ -1,4 +1,4 @@
-// What a store asks of one server, or of a cluster of them.
+// The interface between a store and one server, or a cluster.
 #ifndef TIDEGATE_SRC_REDIS_TRANSPORT_CLIENT_H_
 #define TIDEGATE_SRC_REDIS_TRANSPORT_CLIENT_H_
 
@@ -19,9 +19,9 @@ struct FreeReply {
   void operator()(redisReply* reply) const { freeReplyObject(reply); }
 };
 
-// A request that nobody waits for. All calls come from the client's I/O thread, without a
-// lock, but for Done() where the request could not be left at all: that comes from the
-// thread that called Send().
+// A request that no thread waits for. All its functions are called by the client's I/O thread,
+// without a lock; only if the request could not be queued at all, Done() is called by the thread
+// that called Send().
 class Caller {
  public:
   explicit Caller(Instant deadline) : deadline_(deadline) {}
@@ -29,15 +29,14 @@ class Caller {
   Caller(const Caller&) = delete;
   Caller& operator=(const Caller&) = delete;
 
-  // Counts from when the request could leave: moved by what it waited in this process while
-  // there was a connection.
+  // Counts from when the request could leave: moved by the time that it waited in this process
+  // while there was a connection.
   Instant deadline() const { return deadline_; }
   void set_deadline(Instant deadline) { deadline_ = deadline; }
 
-  // Takes over what `other` asks, where one request can be for both; `other` is then
-  // null.
+  // Merges `other` into this request if one command can serve both; `other` is then null.
   virtual void Join(std::unique_ptr<Caller>* /*other*/) {}
-  // What to send, and how many replies it has; Done() gets the last.
+  // The bytes to send, and their number of replies; Done() gets the last.
   virtual std::string Request() = 0;
   virtual int replies() const { return 1; }
   virtual void Done(absl::StatusOr<Reply> reply) = 0;
@@ -46,8 +45,8 @@ class Caller {
   Instant deadline_;
 };
 
-// Thread-safe. After fork() the first call in the child connects anew. `slot` is that of
-// the request's keys, as a cluster has it; without one it does not matter.
+// Thread-safe. After fork() the first call in the child opens a new connection. `slot` is the hash
+// slot of the request's keys; outside a cluster it does not matter.
 class Client {
  public:
   virtual ~Client() = default;
@@ -56,8 +55,8 @@ class Client {
   // Fails with
   //   Unavailable         not sent: the server refused the connection or did not make one
   //   Cancelled           not sent: no connection in time, or this process could not make
-  //                       one. Says nothing of the server.
-  //   ResourceExhausted   not sent: the queue is full. Says nothing of the server.
+  // one. Says nothing about the server.
+  //   ResourceExhausted   not sent: the queue is full. Says nothing about the server.
   //   DeadlineExceeded    no reply by `deadline`; it may have been executed
   //   Aborted             the connection broke; it may have been executed
   virtual absl::StatusOr<Reply> Call(uint16_t slot, const std::string& request,
@@ -68,7 +67,7 @@ class Client {
   virtual void Send(uint16_t slot, std::unique_ptr<Caller> caller) = 0;
   virtual void Kick() = 0;
 
-  // Ends what connections there are, so that the next call finds new ones.
+  // Ends all connections, so that the next call opens new ones.
   virtual void Renew(const std::string& why) = 0;
 };
 

@@ -21,7 +21,7 @@ namespace {
 constexpr int kMaxSteps = 6;  // of one request from node to node
 constexpr std::chrono::milliseconds kFetchInterval{100};
 
-// CRC-16/XMODEM, as the cluster specification of Redis wants it.
+// CRC-16/XMODEM, as in the Redis cluster specification.
 constexpr std::array<uint16_t, 256> kCrc16 = [] {
   std::array<uint16_t, 256> table{};
   for (unsigned i = 0; i < 256; ++i) {
@@ -84,23 +84,23 @@ class Cluster::Nodes final : public std::enable_shared_from_this<Nodes> {
     bool asking = false;
   };
 
-  // Never changed once it is in place, but replaced as a whole.
+  // Immutable once it is published; replaced as a whole.
   struct SlotMap {
     std::vector<NodePtr> nodes;
     std::array<uint16_t, kSlots> owners;  // by their place in `nodes`, or kUnknown
   };
   static constexpr uint16_t kUnknown = std::numeric_limits<uint16_t>::max();
 
-  // Replaces the map by a changed copy; nothing once this has stopped.
+  // Replaces the map by a changed copy; does nothing once this has stopped.
   template <typename Change>
   void Edit(Change change);
   static uint16_t IndexIn(SlotMap& map, const NodePtr& node);
   NodePtr FindOrMake(std::initializer_list<const std::vector<NodePtr>*> known,
                      std::string_view host, int port);
-  // The node of that address, connected to where it is new. Null once this has stopped.
+  // The node at that address, with a new connection if it is new. Null once this has stopped.
   NodePtr NodeAt(std::string_view host, int port);
   NodePtr OwnerOf(uint16_t slot);
-  // Another one than `node`, where there is one: each call another.
+  // A node other than `node`, if there is one: a different one at each call.
   NodePtr AnyBut(const Node& node);
   // What to do after `reply` of `node`.
   Step After(uint16_t slot, const NodePtr& node, const absl::StatusOr<Reply>& reply);
@@ -284,7 +284,7 @@ Cluster::Nodes::Step Cluster::Nodes::After(uint16_t slot, const NodePtr& node,
     const NodePtr other = AnyBut(*node);
     if (other == nullptr) return {};
     FetchMap(other);
-    // What was not sent may go elsewhere: another node may know who has the slot by now.
+    // A request that was not sent may go to another node, which may know the slot's owner by now.
     return {absl::IsUnavailable(reply.status()) ? other : nullptr, false};
   }
   if ((*reply)->type != REDIS_REPLY_ERROR) return {};

@@ -1,11 +1,11 @@
-// A cluster: one connection to each of its masters, and which of them has which slot. One
-// I/O thread serves all of them.
+// A cluster: one connection to each of its masters, and the map of their slots. One I/O thread
+// serves all of them.
 //
-// No caller waits for the map of slots. A request of a slot that is not known goes to any
-// node, which answers where the slot is (MOVED); that is noted, and the whole map is fetched
-// beside it. A request whose slot is on its way to another node (ASK) is sent there, once.
-// Where a node cannot be reached, another one is asked for the map. Connections to nodes that
-// have left the map are closed once their requests are answered.
+// No caller waits for the map of slots. A request for an unknown slot goes to any node, which
+// answers with the slot's node (MOVED); that is recorded, and the whole map is fetched in the
+// background. A request whose slot is being migrated (ASK) is sent to the new node, once. If a node
+// cannot be reached, another one is asked for the map. Connections to nodes that have left the map
+// are closed once their requests are answered.
 #ifndef TIDEGATE_SRC_REDIS_TRANSPORT_CLUSTER_H_
 #define TIDEGATE_SRC_REDIS_TRANSPORT_CLUSTER_H_
 
@@ -23,7 +23,7 @@ namespace tidegate::redis {
 class Cluster final : public Client {
  public:
   static constexpr size_t kSlots = 16'384;
-  // The slot of a key: of what stands in its first braces, where something does.
+  // The slot of a key: that of the text in its first braces, if there is any.
   static uint16_t SlotOf(std::string_view key);
 
   // Begins to fetch the map. `options` must outlive this.

@@ -22,12 +22,11 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstBackoff{50};
 constexpr milliseconds kMaxBackoff{5000};
-// A connection whose oldest request has had no reply for so long is dead, even if nobody
-// said so.
+// A connection whose oldest request has had no reply for so long is dead, even without an error.
 constexpr milliseconds kSilence{1000};
-// After so long without traffic it is looked at before it is used.
+// After so long without traffic a connection is checked before it is used.
 constexpr milliseconds kIdle{1000};
-// How long another thread may take to write a request or to read a reply that is there.
+// How long another thread may take to write a request or to read a reply that has arrived.
 constexpr milliseconds kGrace{100};
 
 }  // namespace
@@ -75,7 +74,7 @@ void Connection::Connect() {
   std::uniform_real_distribution<double> jitter(0.5, 1.0);
   milliseconds backoff = kFirstBackoff;
   for (;;) {
-    // The function of the password may take its time, which is not the server's.
+    // The time that the password function takes is not the server's.
     absl::StatusOr<std::unique_ptr<Stream>> stream = absl::UnknownError("");
     if (absl::StatusOr<RedisOptions> options = WithPassword(options_); options.ok()) {
       {
@@ -266,7 +265,7 @@ void Connection::Flush(Lock& lock, Instant deadline) {
   }
   writing_ = false;
   if (stream != stream_) {
-    // Other threads may have left this one what is for the connection after it.
+    // Other threads may have queued bytes that belong to the next connection.
     Flush(lock, deadline);
     return;
   }
@@ -392,7 +391,7 @@ void Connection::SendWaiting(Lock& lock) {
   lock.Acquire();
   leaving_ = 0;
   if (stream != stream_) {
-    // They have not left: they go out with the next connection, or fail there.
+    // These were not sent: they go out with the next connection, or fail there.
     waiting_.insert(waiting_.begin(), joined.begin(), joined.end());
     return;
   }
@@ -466,7 +465,7 @@ Connection::Turn Connection::Serve() {
     }
   }
   ExpireLate(lock);
-  // What came in meanwhile goes out before the callers take their time.
+  // Requests that came meanwhile go out before the callers run.
   if (!out_.empty()) Flush(lock, Instant::min());
   if (!completed_.empty()) {
     Deliver(lock);

@@ -1,21 +1,20 @@
 // One multiplexed connection of this process: requests of all threads go out in the order
 // in which they came, replies come back in the same order.
 //
-// No thread of its own does I/O for callers that wait. A caller writes what is queued, its
-// own request and whatever others queued while a write was under way, and one of the
-// callers that wait reads for all of them; once its own reply is there it hands the reading
-// to the next. A lone caller so pays for no thread hand-over. A thread connects (names, TCP,
-// TLS, AUTH), and lives until it has succeeded.
+// No separate thread does I/O for callers that wait. A caller writes the queue, with its own
+// request and those that others added while a write was under way, and one of the waiting callers
+// reads for all of them; once it has its own reply it passes the reading on. So a lone caller pays
+// for no thread hand-over. A thread connects (names, TCP, TLS, AUTH), and lives until it has
+// succeeded.
 //
-// A caller that cannot wait, such as an event loop, leaves its request with Send(). The
+// A caller that cannot wait, such as an event loop, queues its request with Send(). The
 // client's IoThread writes and reads for these when no other thread does, watches their
 // deadlines and delivers the replies in batches.
 //
-// Deadlines are judged by what the server did. A request that never left fails with
-// Cancelled, which says nothing of the server, unless the server owes an answer to
-// the attempt to connect. Where the process itself was held up
-// (a suspended machine, a busy core), what lies in the socket is read before a request is
-// given up.
+// A missed deadline counts against the server only if the server caused it. A request that never
+// left fails with Cancelled, which says nothing about the server, unless the server owes an answer
+// to the attempt to connect. If the process itself was held up (a suspended machine, a busy core),
+// the socket is read before a request is given up.
 //
 // Thread-safe. Not for use after fork(); see ProcessLocal.
 #ifndef TIDEGATE_SRC_REDIS_TRANSPORT_CONNECTION_H_
@@ -49,7 +48,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   // Begins to connect.
   void Start();
-  // Fails every request under way, and all later ones.
+  // Fails every request under way, and every later one.
   void Stop();
 
   // As Client::Call(), for `replies` commands in one request, of which the last reply is
@@ -60,18 +59,18 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // Gives up the connection and makes a new one.
   void Renew(const std::string& why);
 
-  // What follows is called by the IoThread alone, in this order.
+  // The functions below are called only by the IoThread, in this order.
 
   enum class Turn {
     kIdle,
-    kBusy,  // something was done, and more may have come meanwhile
+    kBusy,  // did some work, and more may have come meanwhile
     kOver,  // stopped, and every request was answered
   };
-  // Sends what waits, gives up what is late, delivers what is done. Waits for nothing.
+  // Sends waiting requests, gives up late ones, delivers completed ones. Does not block.
   Turn Serve();
 
   struct Watch {
-    bool ready = false;  // there is something to do now
+    bool ready = false;  // there is work to do now
     bool reads = false;  // this watch holds the reading
     short events = 0;    // to poll `stream` for; 0: nothing
     Instant deadline = Instant::max();
@@ -87,12 +86,12 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     Instant submitted;
     Instant sent;  // put into out_, later written
     Instant deadline;
-    Instant late_since = Instant::max();  // when its deadline was seen to have passed
+    Instant late_since = Instant::max();  // when its deadline was found to have passed
     uint64_t end = 0;                     // of its bytes, counted as written_
     std::unique_ptr<Caller> caller;
     bool async = false;       // `caller` gets the reply; else a thread waits for `ready`
     bool could_leave = true;  // there was a connection when it was submitted
-    bool abandoned = false;   // its caller has left; the reply is dropped
+    bool abandoned = false;   // its caller is gone; the reply is dropped
     bool done = false;
     int replies = 1;  // still to come
     absl::StatusOr<Reply> reply = absl::UnknownError("");
@@ -101,7 +100,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   enum class State { kConnecting, kUp, kStopped };
 
-  // Holds mu_. Callers that were finished under it are woken after it is released: a thread
+  // Holds mu_. Callers whose requests completed under it are woken after its release: a thread
   // woken earlier would only wait for the lock.
   class Lock {
    public:
@@ -113,7 +112,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     Lock& operator=(const Lock&) = delete;
     void Release();
     void Acquire() { lock_.lock(); }
-    // May return early; the caller looks again.
+    // May return early; the caller checks again.
     void Wait(std::condition_variable& condition, Instant until);
 
    private:
@@ -126,34 +125,34 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   void Connect();
   void StartConnecting(Lock& lock);
-  // Ends the connection: fails all that is in flight and begins to connect anew.
+  // Ends the connection: fails all requests in flight and begins to reconnect.
   void Break(Lock& lock, const std::string& why);
-  // Finds out whether the connection is still one.
+  // Checks whether the connection is still open.
   void CheckUp(Lock& lock);
   absl::Status AwaitUp(Lock& lock, Instant deadline);  // (*)
-  // Why a request whose time is up has not left.
+  // The reason why a request whose time is up was not sent.
   absl::Status NotConnected() const;
   absl::Status CheckQueue() const;
-  // Writes what is queued unless another thread does, waiting until `deadline` for a server
-  // that does not read. (*)
+  // Writes the queue unless another thread does, waiting until `deadline` for a server that does
+  // not read. (*)
   void Flush(Lock& lock, Instant deadline);
-  // Waits for input until `deadline`, at least looks once, and hands out the replies. (*)
+  // Waits for input until `deadline`, but polls at least once, and hands out the replies. (*)
   void Read(Lock& lock, Instant deadline);
-  // Reads what is there, for a thread that holds the reading. (*)
+  // Reads the available input, for a thread that holds the reading. (*)
   void ReadHeld(Lock& lock, const std::shared_ptr<Stream>& stream);
   bool HasInput() const;
   // Puts the bytes of requests at the end of queue_ into out_.
   void Queue(std::string_view bytes, Instant now, absl::Span<const InFlightPtr> requests);
-  // Moves the deadlines of requests that were written just now, by what they waited for a
-  // thread to do that.
+  // Moves the deadlines of requests that were written just now, by the time that they waited for a
+  // thread to write them.
   void StampWritten(uint64_t written, bool waited_for_server);
-  // Whether a request whose deadline has passed by `now` has lost: not while another thread
-  // is about to write it, or to read what has arrived.
+  // Whether a request whose deadline has passed by `now` has failed: not while another thread is
+  // about to write it, or to read the input that has arrived.
   bool HasLost(InFlight& in_flight, Instant now) const;
   void Finish(const InFlightPtr& in_flight, absl::StatusOr<Reply> reply);
-  // Makes one of those who wait read.
+  // Has one of the waiting callers read.
   void PassReading();
-  // Of requests that were left with Send():
+  // For requests queued with Send():
   void SendWaiting(Lock& lock);   // (*)
   void FailWaiting(Instant now);  // those that cannot be sent
   void ExpireLate(Lock& lock);    // (*)

@@ -39,7 +39,7 @@ std::string Message(const char* what, int error) {
 absl::StatusOr<std::unique_ptr<Stream>> Connect(int family, const sockaddr* address, socklen_t size,
                                                 Instant deadline) {
   const int fd = socket(family, SOCK_STREAM, 0);
-  // The process's own want, of descriptors perhaps.
+  // A lack of the process itself, perhaps of descriptors.
   if (fd < 0) return absl::CancelledError(Message("cannot make a socket", errno));
   (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
   (void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<Stream>> ConnectTcp(const std::string& host, int 
   return stream;
 }
 
-// Whoever the sentinels say it is: after a failover that may be a replica still.
+// The sentinels' answer may still be a replica after a failover.
 absl::StatusOr<std::unique_ptr<Stream>> DialMaster(RedisOptions options, Instant deadline) {
   const absl::StatusOr<RedisAddress> master = FindMaster(options, deadline);
   if (!master.ok()) return master.status();
@@ -178,7 +178,7 @@ absl::StatusOr<std::unique_ptr<Stream>> Dial(const RedisOptions& options, Instan
       return absl::UnavailableError(
           absl::StrCat("the connection was refused: ", std::string(reply.str, reply.len)));
     }
-    // A name is a courtesy, which an ACL may forbid.
+    // The name is optional: an ACL may forbid it.
     if (reply.type == REDIS_REPLY_ERROR && commands[i][0] != "CLIENT") {
       return absl::UnavailableError(
           absl::StrCat(commands[i][0], " was refused: ", std::string(reply.str, reply.len)));

@@ -1,4 +1,4 @@
-// How a connection to a server is made.
+// Makes connections to servers.
 #ifndef TIDEGATE_SRC_REDIS_TRANSPORT_DIAL_H_
 #define TIDEGATE_SRC_REDIS_TRANSPORT_DIAL_H_
 
@@ -13,15 +13,14 @@
 
 namespace tidegate::redis {
 
-// `options` with the password that password_source gives now. Cancelled where it
-// gives none.
+// `options` with the current password of password_source. Cancelled if it returns none.
 absl::StatusOr<RedisOptions> WithPassword(const RedisOptions& options);
 
 // Resolves the name, connects, agrees on TLS, authenticates, selects the database and
 // names the connection, which is ready for commands then. Messages hold no secret.
 absl::StatusOr<std::unique_ptr<Stream>> Dial(const RedisOptions& options, Instant deadline);
 
-// Sends commands and waits for as many replies, errors among them.
+// Sends commands and waits for as many replies, including errors.
 absl::StatusOr<std::vector<Reply>> Exchange(Stream& stream,
                                             const std::vector<std::vector<std::string>>& commands,
                                             Instant deadline);

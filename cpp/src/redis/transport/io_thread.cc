@@ -17,10 +17,10 @@
 namespace tidegate::redis {
 namespace {
 
-// Longer than the turn of a loop that has hundreds of requests to leave, so that a tick seldom
-// splits them.
+// Longer than the turn of a loop that queues hundreds of requests, so that a tick seldom splits
+// them.
 constexpr std::chrono::milliseconds kTick{5};
-// Until a late request is looked at again.
+// The time until a late request is checked again.
 constexpr std::chrono::milliseconds kRetry{1};
 // How long after the last traffic it ticks.
 constexpr std::chrono::milliseconds kActive{25};
@@ -71,7 +71,7 @@ bool IoThread::ServeAll(std::vector<std::shared_ptr<Connection>>& connections) {
 }
 
 void IoThread::Watch(const std::vector<std::shared_ptr<Connection>>& connections, bool ticking) {
-  // Before connections are looked at: what comes after that look wakes this thread.
+  // Before connections are checked: requests after that wake this thread.
   rest_.store(ticking ? Rest::kTicking : Rest::kAsleep);
   bool ready = false;
   {
@@ -90,7 +90,7 @@ void IoThread::Watch(const std::vector<std::shared_ptr<Connection>>& connections
     // poll() passes over negative descriptors.
     polls.push_back({watch.events != 0 ? watch.stream->fd() : -1, watch.events, 0});
   }
-  // What is late already waits for another thread to read its reply.
+  // A late request waits for another thread to read its reply.
   (void)Poll(polls.data(), polls.size(), ready ? Instant::min() : std::max(until, now + kRetry));
   rest_.store(Rest::kNone);
   if (polls[0].revents != 0) wake_->Clear();

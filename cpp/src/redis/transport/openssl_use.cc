@@ -44,7 +44,7 @@ bool Enter() {
 
 void Leave() { users.fetch_sub(1); }
 
-// Frees what OpenSSL keeps for a thread, which it would else do at the thread's very end.
+// Frees OpenSSL's data of the thread, which it would otherwise do at the very end of the thread.
 struct ThreadEnd {
   ~ThreadEnd() {
     if (!Enter()) return;

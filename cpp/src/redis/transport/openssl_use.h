@@ -1,11 +1,11 @@
-// OpenSSL frees what its users share when the process exits, though other threads may be inside.
+// OpenSSL frees shared data when the process exits, though other threads may still use it.
 #ifndef TIDEGATE_SRC_REDIS_TRANSPORT_OPENSSL_USE_H_
 #define TIDEGATE_SRC_REDIS_TRANSPORT_OPENSSL_USE_H_
 
 namespace tidegate::redis {
 
-// Lives while a thread is inside OpenSSL, which the process waits for at its exit. Not for calls
-// that may block.
+// Exists while a thread is inside OpenSSL; the exit of the process waits for it. Not for calls that
+// may block.
 class OpenSslUse {
  public:
   OpenSslUse();
@@ -13,7 +13,7 @@ class OpenSslUse {
   OpenSslUse(const OpenSslUse&) = delete;
   OpenSslUse& operator=(const OpenSslUse&) = delete;
 
-  // False once the process is exiting: nothing of OpenSSL may be called then.
+  // False once the process is exiting: then no function of OpenSSL may be called.
   explicit operator bool() const { return allowed_; }
 
  private:

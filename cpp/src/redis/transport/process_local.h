@@ -1,5 +1,5 @@
-// One T for each process. After fork() the child makes one of its own at its first use and
-// leaves the parent's as it is: its locks may be held by threads that the child lacks.
+// One T for each process. After fork() the child makes its own at first use and leaves the parent's
+// as it is: its locks may be held by threads that do not exist in the child.
 #ifndef TIDEGATE_SRC_REDIS_TRANSPORT_PROCESS_LOCAL_H_
 #define TIDEGATE_SRC_REDIS_TRANSPORT_PROCESS_LOCAL_H_
 

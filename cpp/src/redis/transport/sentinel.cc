@@ -19,7 +19,7 @@ absl::StatusOr<RedisAddress> FindMaster(const RedisOptions& options, Instant dea
     own.password = options.sentinel_password;
     own.tls = options.tls;
     own.client_name = options.client_name;
-    // One that does not answer must leave time for the others.
+    // A sentinel that does not answer must leave time for the others.
     const Instant now = MonotonicNow();
     const Instant until = now + (deadline - now) / static_cast<int64_t>(left--);
     auto stream = Dial(own, until);

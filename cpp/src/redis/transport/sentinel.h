@@ -1,4 +1,4 @@
-// Who is the master of a service now, by those who watch it.
+// Asks sentinels for the current master of a service.
 #ifndef TIDEGATE_SRC_REDIS_TRANSPORT_SENTINEL_H_
 #define TIDEGATE_SRC_REDIS_TRANSPORT_SENTINEL_H_
 

@@ -22,7 +22,7 @@
 namespace tidegate::redis {
 namespace {
 
-// Else the socket itself has been told so (dial.cc).
+// Elsewhere dial.cc sets it as a socket option.
 #if defined(MSG_NOSIGNAL)
 constexpr int kNoSignal = MSG_NOSIGNAL;
 #else
@@ -31,7 +31,7 @@ constexpr int kNoSignal = 0;
 
 // ------------------------------------------------- OpenSSL over our own socket calls
 
-// Its own socket BIO writes in a way that raises SIGPIPE.
+// OpenSSL's own socket BIO would raise SIGPIPE.
 int BioWrite(BIO* bio, const char* bytes, int size) {
   const int fd = *static_cast<int*>(BIO_get_data(bio));
   BIO_clear_retry_flags(bio);
@@ -109,11 +109,11 @@ absl::StatusOr<Context> MakeContext(const RedisTls& tls) {
   return context;
 }
 
-// Far beyond any reply to what is asked here.
+// Far beyond any reply to our commands.
 constexpr int64_t kMostElements = 1 << 20;
 constexpr size_t kMostBytes = 16 << 20;
 
-// What hiredis makes of an array, where it is none that would exhaust the memory.
+// hiredis's function for arrays, unless the array would exhaust the memory.
 template <typename Size>
 void* BoundedArray(const redisReadTask* task, Size elements) {
   static const auto* const functions = [] {
@@ -237,7 +237,7 @@ ssize_t Stream::Write(const char* bytes, size_t size) {
   const int n = SSL_write_ex(ssl_.get(), bytes, size, &written);
   if (n == 1) return static_cast<ssize_t>(written);
   const int error = SSL_get_error(ssl_.get(), n);
-  // WANT_READ: the server renews its keys, which who reads will see to.
+  // WANT_READ: the server renews its keys, which the reading thread handles.
   return error == SSL_ERROR_WANT_WRITE || error == SSL_ERROR_WANT_READ ? 0 : -1;
 }
 
@@ -280,7 +280,7 @@ const char* Stream::Read(std::vector<Reply>* replies) {
       unfinished_ = 0;
       replies->emplace_back(static_cast<redisReply*>(made));
     }
-    // What OpenSSL holds back makes no descriptor readable.
+    // Data buffered in OpenSSL makes no descriptor readable.
     if (ssl_ == nullptr) return nullptr;
   }
 }

@@ -21,7 +21,7 @@
 
 namespace tidegate::redis {
 
-// poll(2) until `deadline`; looks once where that has passed. Signals do not end it.
+// poll(2) until `deadline`; polls once if that has passed. Signals do not end it.
 int Poll(pollfd* polls, size_t count, Instant deadline);
 // The same for one descriptor: the events that came, or 0.
 int Poll(int fd, short events, Instant deadline);
@@ -35,18 +35,18 @@ class Stream {
 
   int fd() const { return fd_; }
 
-  // Agrees on TLS with the server, which must be `host` by its certificate unless the
-  // options say otherwise.
+  // Does the TLS handshake with the server, whose certificate must be for `host` unless the options
+  // say otherwise.
   absl::Status StartTls(const RedisOptions& options, const std::string& host, Instant deadline);
 
-  // How much was written: 0 where nothing can be now, -1 where the stream is broken.
+  // Returns the number of bytes written: 0 if none can be now, -1 if the stream is broken.
   ssize_t Write(const char* bytes, size_t size);
-  // What is there, as replies; why the stream is of no more use, or null. For one thread
+  // Reads the available replies; returns why the stream is of no more use, or null. For one thread
   // at a time.
   const char* Read(std::vector<Reply>* replies);
-  // Whether the server has closed it, or sent what nobody asked for. For who reads.
+  // Whether the server has closed the stream, or sent an unexpected reply. For the reading thread.
   bool IsOver();
-  // Wakes who waits for it.
+  // Wakes the thread that waits for it.
   void Shutdown();
 
  private:
@@ -60,7 +60,7 @@ class Stream {
   absl::Status PrepareTls(const RedisOptions& options, const std::string& host);
   // One step. `wanted` is what to poll for before the next, untouched after the last.
   absl::Status Handshake(const std::string& host, int* wanted);
-  // As read(2), but 0 where nothing is there now, and -1 at the end too.
+  // As read(2), but 0 if nothing is available, and -1 also at the end.
   ssize_t Receive(char* buffer, size_t size, bool* closed);
 
   int fd_;

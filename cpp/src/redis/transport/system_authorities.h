@@ -1,5 +1,5 @@
 // The certificate authorities that the system trusts, for an OpenSSL that was built for another
-// system: one that came in a wheel looks where its own system keeps them.
+// system: OpenSSL in a wheel looks at the paths of the system that built it.
 #ifndef TIDEGATE_SRC_REDIS_TRANSPORT_SYSTEM_AUTHORITIES_H_
 #define TIDEGATE_SRC_REDIS_TRANSPORT_SYSTEM_AUTHORITIES_H_
 
@@ -11,12 +11,12 @@
 
 namespace tidegate::redis {
 
-// The first of `elsewhere` that can be read; empty where one of `usual` is there, or none is.
+// The first of `elsewhere` that can be read; empty if one of `usual` exists, or none can be read.
 std::string AuthoritiesElsewhere(absl::Span<const std::string> usual,
                                  absl::Span<const std::string> elsewhere);
 
-// Has `context` trust them. SSL_CERT_FILE and SSL_CERT_DIR name others, as ever. False where
-// they cannot be read.
+// Has `context` trust them. SSL_CERT_FILE and SSL_CERT_DIR still name others. Returns false if they
+// cannot be read.
 bool TrustSystemAuthorities(SSL_CTX* context);
 
 }  // namespace tidegate::redis

@@ -1,4 +1,4 @@
-"""``tidegate demo``: real requests to a real service, and what it said to them."""
+"""``tidegate demo``: real requests to a real service, and its answers."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _SECOND_NS = 10**9
 def run(*, fast: bool = False, lines: int | None = None) -> int:
     """Runs the demo and returns the exit code.
 
-    With `fast` nothing is waited for: the service's clock is moved instead. `lines` is how
-    much of the log to replay.
+    With `fast` it does not wait, but moves the service's clock. `lines` is how much of the log to
+    replay.
     """
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
@@ -46,12 +46,12 @@ def run(*, fast: bool = False, lines: int | None = None) -> int:
     screen = Screen()
     try:
         with _service(fast) as address, contextlib.closing(_Client(address)) as client:
-            client.send("GET", "/")  # its answer says that the service is up
+            client.send("GET", "/")  # any answer shows that the service is up
             screen.say(f"FastAPI under uvicorn on http://{address[0]}:{address[1]}", "bold")
             screen.say(", the store embedded in its process.\n\n")
             _burst(client, screen, fast)
             return _log(client, screen, logged_requests(lines))
-    except BrokenPipeError:  # nobody watches any longer, which main() knows
+    except BrokenPipeError:  # the reader of the pipe is gone, which main() handles
         raise
     except (OSError, http.client.HTTPException) as exc:
         print(f"tidegate: the demo's service did not answer: {exc!r}", file=sys.stderr)
@@ -66,7 +66,7 @@ class _Answer(NamedTuple):
 
 
 class _Client:
-    """Sends requests over one connection and reads what the answers say of the limit."""
+    """Sends requests over one connection and reads the limit's fields of the answers."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._connection = http.client.HTTPConnection(*address, timeout=30)
@@ -110,7 +110,7 @@ class Screen:
         sys.stdout.flush()
 
     def progress(self, done: int, total: int, note: str) -> None:
-        """A bar that is drawn over itself; without a terminal, a line at each quarter."""
+        """A bar that is redrawn in place; without a terminal, a line at each quarter."""
         if self.is_terminal:
             if done % 20 == 0 or done == total:
                 bar = self._full * (done * 40 // total)
@@ -122,7 +122,7 @@ class Screen:
 
 
 def _burst(client: _Client, screen: Screen, fast: bool) -> None:
-    """A burst running dry, the wait, the recovery."""
+    """Shows a burst until it is used up, the wait, and the recovery."""
     start_ns = time.time_ns()
     moved_ns = 0
 
@@ -158,7 +158,7 @@ def _burst(client: _Client, screen: Screen, fast: bool) -> None:
 
 
 def _log(client: _Client, screen: Screen, requests: list[Request]) -> int:
-    """The log against the service; 1 where the replay engine would have decided otherwise."""
+    """Replays the log against the service; returns 1 if the replay engine decides differently."""
     sent = Counter(request.client for request in requests)
     first, last = requests[0].time_ns, requests[-1].time_ns
     screen.say(f"\n2. A real web server's log against {LOG_LIMIT} and client\n\n", "bold")
@@ -194,7 +194,7 @@ def _log(client: _Client, screen: Screen, requests: list[Request]) -> int:
     )
     agreed = [decision.allowed for decision in expected] == allowed
     screen.say(
-        "  tidegate.replay(), asked without any service, decides "
+        "  tidegate.replay(), without any service, decides "
         + ("the same.\n" if agreed else "otherwise: this is a bug.\n"),
         "good" if agreed else "bad",
     )
@@ -208,10 +208,10 @@ def _utc(ns: int, *, date: bool = False) -> str:
 
 @contextlib.contextmanager
 def _service(fast: bool) -> Iterator[tuple[str, int]]:
-    """The demo service in a process of its own, on a port that was free."""
+    """Runs the demo service in a process of its own, on a free port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         command = [sys.executable, "-m", "tidegate._cli.demo.service", str(listener.fileno())]
-        # It listens already: requests that come before uvicorn is up wait in the queue.
+        # The socket listens already: requests that come before uvicorn is up wait in its queue.
         process = subprocess.Popen(
             command + ["--fast"] * fast, pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL
         )

@@ -23,10 +23,10 @@ __all__ = ["service"]
 
 
 def service(*, fast: bool = False) -> FastAPI:
-    """Two applications under one roof, each with its limit.
+    """Two applications in one service, each with its limit.
 
-    ``/live`` runs by the clock on the wall, and with `fast` by the one that the client sets.
-    ``/log`` always runs by the time of the log that is replayed against it.
+    ``/live`` uses the system clock, or with `fast` a clock that the client sets. ``/log`` always
+    uses the time of the log that is replayed against it.
     """
     live = FastAPI()
     log = FastAPI()
@@ -52,16 +52,16 @@ def _limited(app: ASGIApp, limit: str, clock: ManualClock | None) -> ASGIApp:
 
 
 def _client(scope: Scope) -> str | None:
-    """The client that the demo says it is playing.
+    """The client whose part the demo plays.
 
-    Only a demo may do this: on a real service, anybody could send such a header and be
-    somebody else with each request. The default key is the address of the connection.
+    Only a demo may do this: on a real service, anybody could send such a header and appear as a new
+    client with each request. The default key is the address of the connection.
     """
     return _header(scope, b"x-demo-client")
 
 
 class _SetClock:
-    """Sets the clock of the limiter to the time that the demo says it is."""
+    """Sets the clock of the limiter to the time that the demo sends."""
 
     def __init__(self, app: ASGIApp, clock: ManualClock) -> None:
         self._app = app
@@ -93,7 +93,7 @@ def _main() -> None:
         log_level="warning",
         access_log=False,
         lifespan="off",
-        # Longer than the demo pauses.
+        # Longer than the pauses of the demo.
         timeout_keep_alive=60,
     )
     uvicorn.Server(config).run(sockets=[listener])
