@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 
         def of(self, attributes: Mapping[str, Attribute]) -> str | None: ...
 
+    class LoadSource(Protocol):
+        """What has limiters charge by load, such as tidegate.load.LoadShedding."""
+
+        def attach(self, limiter: RuleLimiter) -> None: ...
+
 
 __all__ = ["ConsideredRule", "RuleLimiter", "RuleStats", "compiled"]
 

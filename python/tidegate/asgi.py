@@ -34,6 +34,7 @@ from tidegate._web.options import (
 )
 from tidegate._web.refusal import USUAL
 from tidegate._web.request_limiter import RequestDecision, RequestLimiter
+from tidegate._web.shadow import ShadowDecision
 from tidegate._web.shared_counters import middleware_limiters
 from tidegate._web.websocket_messages import MessageLimit
 
@@ -181,6 +182,8 @@ class RateLimitMiddleware:
             if not decision.allowed:
                 await self._refuse(outcome, scope, receive, send)
                 return
+            if type(outcome) is ShadowDecision:
+                send = outcome.sending(send)
             send = HeaderSend(send, outcome)
         await self.app(scope, receive, send)
 
@@ -200,6 +203,8 @@ class RateLimitMiddleware:
             if not outcome.decision.allowed:
                 await _deny(outcome, scope, receive, send)
                 return
+            if type(outcome) is ShadowDecision:
+                send = outcome.sending(send)
             send = HeaderSend(send, outcome)
             if self._messages is not None:
                 key = outcome.charges[0].key
@@ -230,6 +235,8 @@ class RateLimitMiddleware:
             scope, AWAITING, accepts=callable, expected="an ASGI application"
         )
         if response is not USUAL:
+            if type(outcome) is ShadowDecision:
+                send = outcome.sending(send)
             await response(scope, receive, HeaderSend(send, outcome))
             return
         body = outcome.problem()

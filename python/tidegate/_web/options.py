@@ -22,10 +22,9 @@ from tidegate._web.headers import FAMILIES
 if TYPE_CHECKING:
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
-    from tidegate._rule_limiter import RuleLimiter
+    from tidegate._rule_limiter import LoadSource, RuleLimiter, TierLookup, Violations
     from tidegate._rules.rule_set import RuleSet
     from tidegate._rules.source import RuleSource
-    from tidegate._rules.tiers import Tiers
     from tidegate.types import Algorithm
 
 __all__ = [
@@ -38,6 +37,7 @@ __all__ = [
     "MiddlewareOptions",
     "OptionReader",
     "RouteOptions",
+    "RuleOptions",
     "charged_methods",
     "limiter_of",
     "methods_of",
@@ -71,13 +71,20 @@ class RequestOptions(CommonOptions, StorageOptions, total=False):
     retry_jitter: Jitter
 
 
-class MiddlewareOptions(RequestOptions, total=False):
+class RuleOptions(TypedDict, total=False):
+    """The options of what limits whole applications, by rules."""
+
+    rules: RuleSet | RuleSource | None
+    attributes: Mapping[str, Callable[[Any], Any]] | None
+    tiers: TierLookup | None
+    violations: Violations | None
+    load: LoadSource | None
+
+
+class MiddlewareOptions(RequestOptions, RuleOptions, total=False):
     """The options of the WSGI middleware."""
 
     limiter: Limiter | RuleLimiter | None
-    rules: RuleSet | RuleSource | None
-    tiers: Tiers | None
-    attributes: Mapping[str, Callable[[Any], Any]] | None
     exempt_methods: Iterable[str]
 
 
@@ -125,7 +132,7 @@ class ConfiguredStorage(StorageOptions, total=False):
     headers: Iterable[str] | None
 
 
-class FlaskOptions(ConfiguredOptions, ConfiguredStorage, total=False):
+class FlaskOptions(ConfiguredOptions, ConfiguredStorage, RuleOptions, total=False):
     """The options of tidegate.flask.RateLimit."""
 
     enabled: bool | None
