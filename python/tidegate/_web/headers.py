@@ -126,7 +126,7 @@ def check_families(families: Iterable[str], *, of_rules: bool = False) -> tuple[
     for family in chosen:
         if family not in known:
             if family == SHADOW:
-                accepted = f"which is for rules; {accepted}"
+                accepted += "; 'shadow' is for rules"
             raise ConfigurationError(f"the headers include {family!r}; {accepted}")
     return chosen
 
