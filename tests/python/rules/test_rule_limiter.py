@@ -339,6 +339,54 @@ def test_explain_says_of_each_rule_why_it_applies_or_not() -> None:
     assert limiter.stats().allowed == 1, "explaining charges nothing"
 
 
+PRIORITIES = {
+    "default_tier": "free",
+    "rules": [
+        {"id": "a", "by": "user", "limits": {"gold": "99/minute", "*": "99/minute"}},
+        {"id": "silver", "by": "ip", "tier": "silver", "limit": "9/minute"},
+    ],
+    "costs": [
+        {"method": "POST", "cost": 5},
+        {"endpoint": "/pay/**", "priority": "critical"},
+        {"endpoint": "/pay/batch", "priority": "background", "cost": 7},
+        {"endpoint": "/export", "tier": "free", "priority": "background"},
+        {"network": "10.0.0.0/8", "endpoint": "/export", "priority": "critical", "cost": 2},
+    ],
+    "allow": [{"user": "root"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("request_", "cost", "priority"),
+    [
+        ({}, 1, "normal"),
+        ({"method": "POST", "endpoint": "/x"}, 5, "normal"),
+        ({"method": "POST", "endpoint": "/pay/7"}, 1, "critical"),
+        ({"endpoint": "/pay/batch"}, 7, "background"),
+        ({"endpoint": "/pay/batch", "cost": 3}, 21, "background"),
+        ({"endpoint": "/pay/batch", "priority": "critical"}, 7, "critical"),
+        ({"endpoint": "/pay/batch", "priority": b"normal"}, 7, "normal"),
+        ({"endpoint": "/pay/batch", "priority": "urgent"}, 7, "background"),
+        ({"endpoint": "/export"}, 1, "background"),
+        ({"endpoint": "/export", "tier": "bronze"}, 1, "background"),
+        ({"endpoint": "/export", "tier": "gold"}, 1, "normal"),
+        ({"endpoint": "/export", "tier": "silver"}, 1, "normal"),
+        ({"endpoint": "/export", "ip": "10.1.1.1"}, 2, "critical"),
+        ({"user": "root", "endpoint": "/pay/batch"}, 0, "background"),
+    ],
+)
+def test_explain_says_what_a_request_costs_and_its_priority(
+    request_: dict[str, Any], cost: int, priority: str
+) -> None:
+    limiter = limiter_of(PRIORITIES)
+    found = limiter.explain(**{"user": "1", **request_})
+    assert (found.cost, found.priority) == (cost, priority)
+    if cost:
+        decision = limiter.check(**{"user": "1", **request_})
+        assert decision.outcomes[0].remaining == 99 - cost, "it is what a check is charged"
+    assert repr(found).startswith(f"<cost {cost}, {priority}: [<a ")
+
+
 def test_check_async_decides_as_check_does() -> None:
     limiter = limiter_of(API)
 
