@@ -69,9 +69,14 @@ class RateLimitMiddleware:
     client's address, and clients without one (on a Unix socket) share one limit; ``"open"``
     lets the request through uncharged; ``"closed"`` refuses it.
 
+    `rules`, a RuleSet or a RuleSource, stand in the place of `limit` and `key`. They count by
+    `attributes`, functions of the scope by the attribute that they return; endpoint (the path),
+    method and ip need none. `tiers`, `violations` and `load` are those of tidegate.Limiter.
+
     `cost` is an int, or a function of the scope. `exempt_methods` are not charged, nor are
     requests for which the function `exempt_when` of the scope is true. `headers` are the
-    families of fields to send, of ``"x-ratelimit"`` and ``"ietf"``. `on_refused` is a
+    families of fields to send, of ``"x-ratelimit"`` and ``"ietf"``, and with rules ``"shadow"``,
+    which names the rules in shadow that would have refused the request. `on_refused` is a
     function of scope and decision, async or not, that returns the ASGI application to
     answer with (such as a Starlette response) in place of the problem+json body; the fields
     are added to it.
