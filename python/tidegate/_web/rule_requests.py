@@ -181,30 +181,24 @@ class RuleRequests:
                     self.limiter._prefix, None, decision, cost=attributes["cost"], request=request
                 )
                 observers.notify(refusal, self.hooks)
-        kind = RequestDecision
-        if self._shows_shadow and plan.has_shadow and refused_in_shadow(decision):
-            kind = ShadowDecision
-        return self._made(kind, plan, decision, None, extra, charges)
+        fields = plan.fields if decision._policy in plan.shown else plan.bare
+        kind = RequestDecision if not plan.has_shadow else self._kind_of(decision)
+        owner: Any = self
+        limits: Any = plan
+        return kind._make(fields, decision, None, extra, owner, limits, charges)
 
     def decide(
         self, limits: Any, decision: Decision, decided_ns: int | None, charges: Any
     ) -> RequestDecision:
         """What responses say of a `decision` on the same limits that lets a request pass."""
-        return self._made(RequestDecision, limits, decision, decided_ns, 0.0, charges)
-
-    def _made(
-        self,
-        kind: type[RequestDecision],
-        plan: _RulePlan,
-        decision: Decision,
-        decided_ns: int | None,
-        extra: float,
-        charges: Any,
-    ) -> RequestDecision:
-        fields = plan.fields if decision._policy in plan.shown else plan.bare
+        fields = limits.fields if decision._policy in limits.shown else limits.bare
+        kind = self._kind_of(decision)
         owner: Any = self
-        limits: Any = plan
-        return kind._make(fields, decision, decided_ns, extra, owner, limits, charges)
+        return kind._make(fields, decision, decided_ns, 0.0, owner, limits, charges)
+
+    def _kind_of(self, decision: Decision) -> type[RequestDecision]:
+        is_told = self._shows_shadow and refused_in_shadow(decision)
+        return ShadowDecision if is_told else RequestDecision
 
     def _plan_of(self, decision: Decision) -> _RulePlan:
         """What responses say of the limits of `decision`. Made once for each set of rules."""
@@ -281,7 +275,9 @@ class _RuleCharge:
             found._owner is self._decision._owner
             and found._plan_key() == self._decision._plan_key()
         )
-        return found._as_allowed() if is_known else self._decision
+        if not is_known:
+            return self._decision
+        return found if found.allowed else found._as_allowed()
 
     async def settle(self, request: Any, response: Any, execution: Execution) -> None:
         """Nothing: what a response has cost is corrected by decorators."""

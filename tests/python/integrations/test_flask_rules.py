@@ -204,6 +204,22 @@ def test_families_of_fields_and_rules_in_shadow(clock):
         assert "X-RateLimit-Shadow" not in answer.headers
 
 
+def test_a_refusal_of_a_view_gives_a_rule_in_shadow_nothing_that_it_was_not_charged(app, clock):
+    trial = {"id": "trial", "by": "user", "limit": "2/minute", "shadow": True}
+    limiter = extension(app, {"rules": [trial]}, headers="shadow", clock=clock)
+    app.add_url_rule("/own", "own", limiter.limit("1/minute", key=user_of)(lambda: "own"))
+    client = app.test_client()
+
+    def is_told(path):
+        return "X-RateLimit-Shadow" in client.get(path, **of_user("1")).headers
+
+    assert [is_told(path) for path in ("/own", "/own", "/a/1", "/own", "/a/1")] == [
+        False, False, False, True, True,
+    ]  # fmt: skip
+    clock.advance(30)
+    assert [is_told("/a/1") for _ in range(2)] == [False, True]
+
+
 def test_tiers_violations_and_load(app, clock):
     refused = []
 
