@@ -57,12 +57,11 @@ class Ask:
     def __init__(self, kind):
         self.is_async = kind == "async"
 
-    def __call__(self, path, user="42", **options):
+    def __call__(self, path, user="42"):
         client = AsyncClient if self.is_async else DjangoClient
         send = client(raise_request_exception=False).get
-        # The two clients take header fields in different ways, in the lowest version too.
-        fields = {"X-User": user} if self.is_async else {"HTTP_X_USER": user}
-        return async_to_sync(send)(path, **fields) if self.is_async else send(path, **fields)
+        options = {"headers": {"X-User": user}}
+        return async_to_sync(send)(path, **options) if self.is_async else send(path, **options)
 
     def statuses(self, *paths, **options):
         return [self(path, **options).status_code for path in paths]
