@@ -20,6 +20,8 @@ from tidegate._storage.options import StorageLike, StorageOptions
 from tidegate._web.headers import FAMILIES
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
     from tidegate._rule_limiter import LoadSource, RuleLimiter, TierLookup, Violations
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULTS",
     "ASGIOptions",
+    "ConfiguredRules",
     "DependencyOptions",
     "DjangoViewOptions",
     "FlaskOptions",
@@ -132,7 +135,17 @@ class ConfiguredStorage(StorageOptions, total=False):
     headers: Iterable[str] | None
 
 
-class FlaskOptions(ConfiguredOptions, ConfiguredStorage, RuleOptions, total=False):
+class ConfiguredRules(TypedDict, total=False):
+    """The options of RuleOptions, also as a configuration has them: as data, or as names."""
+
+    rules: RuleSet | RuleSource | Mapping[str, Any] | str | PathLike[str] | None
+    attributes: Mapping[str, Callable[[Any], Any] | str] | None
+    tiers: TierLookup | Mapping[str, str] | Callable[[str], str | None] | str | None
+    violations: Violations | str | None
+    load: LoadSource | str | None
+
+
+class FlaskOptions(ConfiguredOptions, ConfiguredStorage, ConfiguredRules, total=False):
     """The options of tidegate.flask.RateLimit."""
 
     enabled: bool | None

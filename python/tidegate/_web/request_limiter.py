@@ -102,6 +102,8 @@ class RequestDecision(_core.RequestDecision):
 
     async def standing(self, execution: Execution) -> RequestDecision:
         """The same limits as they are now, of what was charged and given back."""
+        if not self.charges:  # a refusal, or what was given back before
+            return self
         standings = [await charge.standing(execution) for charge in self.charges]
         binding = min(standings, key=lambda standing: standing.remaining)
         now_ns = self.limits.limiter._now_ns()

@@ -178,7 +178,7 @@ def test_violations_load_shadow_and_enabled(clock, ask):
     document = {
         "rules": [*USERS["rules"], {"id": "trial", "by": "ip", "limit": "1/hour", "shadow": True}]
     }
-    with LoadShedding(lambda: 0.9, smoothing=0, clock=lambda: 0.0) as shedding:
+    with LoadShedding(lambda: 0.9, smoothing=0, interval=3600, clock=lambda: 0.0) as shedding:
         with project(
             clock,
             **by_user(

@@ -176,6 +176,27 @@ def test_on_refused_and_error_handlers_answer_refusals_by_rules(clock):
     assert answer.text == "The limit all refused this request. Try again in 60 s."
 
 
+def test_an_error_handler_may_meet_a_limit_that_refuses_too(app, clock):
+    limiter = extension(
+        app, {"rules": [{"id": "all", "by": "global", "limit": "1/minute"}]}, clock=clock
+    )
+    advise = limiter.limit("1/minute")(lambda: "wait a minute")
+
+    def answer(refusal):
+        try:
+            return advise(), 429
+        except RateLimitExceeded as second:
+            return second.description, 429
+
+    app.register_error_handler(RateLimitExceeded, answer)
+    client = app.test_client()
+    texts = [client.get("/a/1").text for _ in range(3)]
+    assert texts[1:] == [
+        "wait a minute",
+        "The limit 1/minute refused this request. Try again in 60 s.",
+    ]
+
+
 def test_a_meta_limit_counts_refusals_by_rules(app, clock):
     document = {"rules": [{"id": "users", "by": "user", "limit": "1/hour"}]}
     extension(app, document, meta_limit="2/hour", clock=clock)
@@ -231,7 +252,7 @@ def test_tiers_violations_and_load(app, clock):
         "default_tier": "free",
         "rules": [{"id": "a", "by": "user", "limits": {"free": "2/minute", "gold": "8/minute"}}],
     }
-    with LoadShedding(lambda: 0.9, smoothing=0, clock=lambda: 0.0) as shedding:
+    with LoadShedding(lambda: 0.9, smoothing=0, interval=3600, clock=lambda: 0.0) as shedding:
         extension(
             app, document, tiers=Tiers({"42": "gold"}), violations=Refusals(), load=shedding,
             clock=clock,

@@ -421,7 +421,7 @@ def test_refusals_are_handed_on_and_costs_go_by_the_load(kind: str) -> None:
             refused.append((decision.rule, attributes["user"]))
 
     document = {"rules": [{"id": "a", "by": "user", "limit": "4/minute"}]}
-    with LoadShedding(lambda: 0.9, smoothing=0, clock=lambda: 0.0) as shedding:
+    with LoadShedding(lambda: 0.9, smoothing=0, interval=3600, clock=lambda: 0.0) as shedding:
         ask = of_kind(kind, rules=RuleSet(document), violations=Refusals(), load=shedding)
         shedding.refresh()
         assert [ask("42")[0] for _ in range(3)] == [200, 200, 429]
