@@ -74,7 +74,9 @@ function bucket.read(key, a, now_s, now_n)
     local ts, tn, tf = depth_s, depth_n, depth_f
     if count ~= 0 then ts, tn, tf = tonumber(ARGV[a + 9]), tonumber(ARGV[a + 10]), E9 end
     ts, tn = add(ts, tn, 0, TOLERANCE)
-    if deeper(us, un, uf, ts, tn, tf) then
+    -- A limit that blocks everything keeps what another number of its id has counted.
+    local blocks = depth_s == 0 and depth_n == 0 and depth_f == 0
+    if not blocks and deeper(us, un, uf, ts, tn, tf) then
       state.behind = true
       us, un, uf = depth_s, depth_n, depth_f
     elseif by_count ~= count then

@@ -10,7 +10,8 @@ of the installed package. Fails where fewer than `--least` percent are killed in
 
 Not drawn, because a test could not or should not tell them apart:
 
-- annotations, `@overload`, `TYPE_CHECKING` and `assert`, which only tell mypy something;
+- annotations, `@overload`, `TYPE_CHECKING`, `assert` and a TypedDict's `total=`, which only tell
+  mypy something;
 - `is` against `==`, and `is not` against `!=`;
 - `@functools.lru_cache`, with its size: the answers are the same without it.
 """
@@ -64,6 +65,7 @@ TESTS = [
         "tests/python/limiter",
         "tests/python/web",
         "tests/python/observability",
+        "tests/python/rules",
         "tests/property",
         "tests/conformance",
     ],
@@ -117,6 +119,16 @@ def lines_of(statement: ast.stmt) -> range:
     return range(statement.lineno, max(end or 0, statement.lineno) + 1)
 
 
+def runs_at_import(tree: ast.Module, statement: ast.stmt) -> bool:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return not any(
+        isinstance(node, functions)
+        and node is not statement
+        and node.lineno <= statement.lineno <= (node.end_lineno or 0)
+        for node in ast.walk(tree)
+    )
+
+
 def left_out(tree: ast.Module) -> Iterator[ast.AST]:
     for node in ast.walk(tree):
         if isinstance(node, (ast.AnnAssign, ast.arg)):
@@ -127,9 +139,13 @@ def left_out(tree: ast.Module) -> Iterator[ast.AST]:
             for decorator in node.decorator_list:
                 if ast.unparse(decorator).startswith(("functools.lru_cache", "overload")):
                     yield decorator
-        elif isinstance(node, ast.Assert) or (
-            isinstance(node, (ast.Assign, ast.If))
-            and ast.unparse(node).startswith(("TYPE_CHECKING =", "if TYPE_CHECKING:"))
+        elif (
+            isinstance(node, ast.Assert)
+            or (isinstance(node, ast.keyword) and node.arg == "total")
+            or (
+                isinstance(node, (ast.Assign, ast.If))
+                and ast.unparse(node).startswith(("TYPE_CHECKING =", "if TYPE_CHECKING:"))
+            )
         ):
             yield node
 
@@ -231,14 +247,15 @@ class TestMap:
                     if bits[byte] >> bit & 1:
                         self._tests[module, 8 * byte + bit].add(context.partition("|")[0])
 
-    def of(self, module: str, lines: range, seconds: float) -> list[str]:
+    def of(self, module: str, lines: range, at_import: bool, seconds: float) -> list[str]:
         """The quickest tests that run any of these lines.
 
         Which tests need what runs in a forked process is not known, so it may be any test that
-        runs a line of the module; of what runs at import it may be any at all.
+        runs a line of the module; of what runs at import it may be any at all, though the first
+        test that imports a module may be the only one to run it.
         """
         found = set().union(*(self._tests.get((module, line), ()) for line in lines))
-        if "" in found:
+        if at_import or "" in found:
             found = set().union(*self._tests.values())
         elif not found:
             of_module = (tests for (name, _), tests in self._tests.items() if name == module)
@@ -318,9 +335,11 @@ class Judge:
         path = copy / "tidegate" / mutant.module
         source = path.read_text("utf-8")
         changed = mutate_code(source, get_operator(mutant.operator)(), mutant.occurrence)
-        statement = statement_of(ast.parse(source), mutant.line)
+        tree = ast.parse(source)
+        statement = statement_of(tree, mutant.line)
         lines = lines_of(statement) if statement is not None else range(0)
-        tests = self.tests.of(mutant.module, lines, self.seconds)
+        at_import = statement is not None and runs_at_import(tree, statement)
+        tests = self.tests.of(mutant.module, lines, at_import, self.seconds)
         started = time.monotonic()
         path.write_text(changed, "utf-8")
         try:

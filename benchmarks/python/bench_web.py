@@ -59,6 +59,22 @@ def middleware() -> Any:
     return RateLimitMiddleware(bare(), limit=_LIMIT)
 
 
+def rules() -> Any:
+    """Three rules apply to each request, of four."""
+    from tidegate.asgi import RateLimitMiddleware
+    from tidegate.rules import RuleSet
+
+    document = {
+        "rules": [
+            {"id": "address", "by": "ip", "limit": _LIMIT},
+            {"id": "endpoint", "by": "ip+endpoint", "endpoint": "/**", "limit": _LIMIT},
+            {"id": "all", "by": "global", "limit": _LIMIT},
+            {"id": "users", "by": "user", "limit": _LIMIT},
+        ]
+    }
+    return RateLimitMiddleware(bare(), rules=RuleSet(document))
+
+
 def refusing() -> Any:
     from tidegate.asgi import RateLimitMiddleware
 
@@ -251,6 +267,7 @@ def flask_limiter() -> Any:
 SUBJECTS: dict[str, tuple[Callable[[], Any], str]] = {
     "bare": (bare, "fastapi"),
     "tidegate middleware": (middleware, "tidegate"),
+    "tidegate middleware, rules": (rules, "tidegate"),
     "tidegate @rate_limit": (decorator, "tidegate"),
     "tidegate Depends": (dependency, "tidegate"),
     _REFUSING: (refusing, "tidegate"),
@@ -440,6 +457,10 @@ def main() -> None:
         for name, bound in bounds.items()
         if name in figures
     ]
+    by_rules, by_one = (rates.get(f"tidegate middleware{rest}") for rest in (", rules", ""))
+    if by_rules and by_one:
+        share = statistics.median(a / b for a, b in zip(by_rules, by_one, strict=True))
+        targets.append(harness.Target("tidegate middleware: rules over one limit", share, 0.95))
     targets += added_targets(figures)
     harness.print_targets(targets)
     harness.write_json(options.json, "web", figures)

@@ -54,6 +54,7 @@ absl::StatusOr<std::unique_ptr<Plan>> Plan::Create(std::vector<Limiter*> limiter
 
 Plan::Plan(std::vector<Limiter*> limiters)
     : limiters_(std::move(limiters)),
+      store_(limiters_[0]->store_, limiters_[0]->clock_),
       has_shadow_(std::any_of(limiters_.begin(), limiters_.end(),
                               [](const Limiter* limiter) { return limiter->has_shadow_; })) {}
 
@@ -115,34 +116,21 @@ Decision Plan::Hit(Keys keys, Costs costs, Outcomes* outcomes) {
   if (blocks()) {
     if (const auto early = HitWithoutWaiting(keys, costs, outcomes)) return *early;
   }
-  Limiter& first = *limiters_[0];
   const Charged charged = For(keys, costs);
-  const auto clock = [&first] { return first.NowNs(); };
-  const Moment moment{clock()};
-  Decision decision = first.store_->HitAll(charged.charges, moment, clock, outcomes);
-  if (decision.behind && first.sets_back_) [[unlikely]] {
-    decision =
-        first.store_->HitAll(charged.charges, {clock(), /*confirmed=*/true}, clock, outcomes);
-  }
-  if (!blocks()) decision.at_ns = moment.now_ns;
-  return Finish(decision, charged.charge_of, outcomes);
+  return Finish(store_.HitAll(charged.charges, outcomes), charged.charge_of, outcomes);
 }
 
 std::optional<Decision> Plan::HitWithoutWaiting(Keys keys, Costs costs, Outcomes* outcomes) {
-  Limiter& first = *limiters_[0];
   Outcomes own;
   outcomes = Wanted(outcomes, &own);
   const Charged charged = For(keys, costs);
-  Decision decision;
-  if (!first.store_->HitWithoutWaiting(charged.charges, {first.NowNs()}, &decision, outcomes)) {
-    return std::nullopt;
-  }
-  return Finish(decision, charged.charge_of, outcomes);
+  const auto decision = store_.HitWithoutWaiting(charged.charges, outcomes);
+  if (!decision.has_value()) return std::nullopt;
+  return Finish(*decision, charged.charge_of, outcomes);
 }
 
 std::optional<Decision> Plan::Submit(Keys keys, Costs costs, Outcomes* outcomes, Store::Done done) {
   if (!blocks()) return Hit(keys, costs, outcomes);
-  Limiter& first = *limiters_[0];
   const Charged charged = For(keys, costs);
   // Lives until `finish` was called.
   const auto own = has_shadow_ ? std::make_shared<Outcomes>() : std::shared_ptr<Outcomes>();
@@ -150,8 +138,8 @@ std::optional<Decision> Plan::Submit(Keys keys, Costs costs, Outcomes* outcomes,
   const auto finish = [this, charge_of = charged.charge_of, own, wanted](const Decision& decision) {
     return Finish(decision, charge_of, wanted);
   };
-  const auto early = first.store_->Submit(
-      Op::kHit, charged.charges, Store::kNoInstant, {first.NowNs()}, first.ClockToConfirm(), wanted,
+  const auto early = store_.Submit(
+      Op::kHit, charged.charges, Store::kNoInstant, wanted,
       [finish, done = std::move(done)](const Decision& decision) { done(finish(decision)); });
   if (!early.has_value()) return std::nullopt;
   return finish(*early);

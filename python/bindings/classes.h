@@ -22,6 +22,10 @@ void RegisterReplay(pybind11::module_& m);
 void RegisterRuleLimiter(pybind11::module_& m);
 void RegisterRuleSet(pybind11::module_& m);
 void RegisterShmStore(pybind11::module_& m);
+// Those of tuning/.
+void RegisterArrow(pybind11::module_& m);
+void RegisterNumbering(pybind11::module_& m);
+void RegisterReplayRun(pybind11::module_& m);
 // Those of web/.
 void RegisterHeaderSend(pybind11::module_& m);
 void RegisterPeer(pybind11::module_& m);

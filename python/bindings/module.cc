@@ -33,6 +33,9 @@ PYBIND11_MODULE(_core, m) {
   tidegate::python::RegisterRuleSet(m);
   tidegate::python::RegisterRuleLimiter(m);
   tidegate::python::RegisterShmStore(m);
+  tidegate::python::RegisterArrow(m);
+  tidegate::python::RegisterNumbering(m);
+  tidegate::python::RegisterReplayRun(m);
   tidegate::python::RegisterRequestDecision(m);
   tidegate::python::RegisterHeaderSend(m);
   tidegate::python::RegisterPeer(m);

@@ -4,8 +4,10 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -45,7 +47,9 @@ Rule RuleFrom(const py::dict& given) {
   rule.replaces = Get<std::vector<std::string>>(given, "replaces");
   rule.counts_requests = Get<bool>(given, "counts_requests");
   rule.counter = Get<std::string>(given, "counter");
-  rule.carry_over = static_cast<CarryOver>(Get<int>(given, "carry_over"));
+  const auto carry_over = Get<std::string>(given, "carry_over");
+  rule.carry_over = carry_over == "proportional" ? CarryOver::kShare : CarryOver::kUnits;
+  rule.resets = carry_over == "reset";
   rule.reserve = Get<std::array<int, kPriorities>>(given, "reserve");
   return rule;
 }
@@ -61,14 +65,26 @@ RuleOverride OverrideFrom(const py::dict& given) {
   return result;
 }
 
+// Called for each item: gives up the GIL after every few of them, so that requests go on.
+void PauseAtTimes(int* items) {
+  constexpr int kItems = 128;
+  if (++*items % kItems == 0) {
+    WithoutGil([] { std::this_thread::sleep_for(std::chrono::microseconds(50)); });
+  }
+}
+
 RuleSetSpec SpecFrom(const py::dict& given) {
+  int items = 0;
   RuleSetSpec spec;
   spec.tiers = Get<std::vector<std::string>>(given, "tiers");
   spec.default_tier = Get<std::string>(given, "default_tier");
-  for (const py::handle rule : given["rules"])
+  for (const py::handle rule : given["rules"]) {
+    PauseAtTimes(&items);
     spec.rules.push_back(RuleFrom(rule.cast<py::dict>()));
+  }
   if (!given["otherwise"].is_none()) spec.otherwise = RuleFrom(given["otherwise"]);
   for (const py::handle each : given["overrides"]) {
+    PauseAtTimes(&items);
     spec.overrides.push_back(OverrideFrom(each.cast<py::dict>()));
   }
   for (const py::handle each : given["costs"]) {

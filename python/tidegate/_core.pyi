@@ -437,6 +437,77 @@ def replay(
 ) -> list[Decision]:
     """See tidegate.replay()."""
 
+class ReplayRun:
+    """A replay of columns of NumPy, whose requests are taken chunk by chunk.
+
+    `times_ns` and `order`, the positions of the requests by time or None, are int64. `answers`
+    has the columns that are wanted, by name, of which each gets one item for each request:
+    allowed (uint8), remaining, retry_after_ns, delay_ns and waited_ns (int64), rule and attempts
+    (uint32). `clients` is how clients react, None where they do not. Not for several threads at
+    once.
+    """
+
+    @staticmethod
+    def of_limits(
+        limits: list[Limit],
+        keys: list[Any],
+        counts: list[int],
+        costs: list[Any],
+        times_ns: Any,
+        order: Any,
+        answers: dict[str, Any],
+        clients: dict[str, Any] | None,
+    ) -> ReplayRun:
+        """By limits, of each of which there are a column of codes, how many keys these number,
+        and a column of costs or None."""
+    @staticmethod
+    def of_rules(
+        rules: RuleSet,
+        attributes: list[tuple[str, Any, list[bytes | None]]],
+        costs: Any,
+        times_ns: Any,
+        order: Any,
+        answers: dict[str, Any],
+        clients: dict[str, Any] | None,
+    ) -> ReplayRun:
+        """By rules; an attribute is a name, codes, and what the codes mean."""
+    def run(self, to: int) -> None:
+        """Takes the requests up to number `to`. Without the GIL."""
+    def finish(self, most: int) -> bool:
+        """Takes at most so many of the attempts that are left; whether none is left then."""
+    @property
+    def names(self) -> list[str]:
+        """What the codes of the answers' rules mean, as far as it has come."""
+    @property
+    def attempts(self) -> int:
+        """Calls that reached the limiter; -1 where clients do not react."""
+    @property
+    def refused_attempts(self) -> int:
+        """Those of them that were refused; -1 likewise."""
+
+def least_limits(shape: Limit, codes: Any, keys: int, times_ns: Any, costs: Any) -> Any:
+    """See tidegate.tuning.least_limits()."""
+
+def number_ints(keys: Any) -> tuple[Any, Any]:
+    """Codes of an array of ints, and the position at which each key first came."""
+
+def number_fixed(keys: Any) -> tuple[Any, Any]:
+    """As number_ints(), of an array of str or bytes of one width."""
+
+def number_objects(keys: list[Any]) -> tuple[Any, Any, int]:
+    """As number_ints(), of a list of str and bytes; and the position of what is no key, or -1."""
+
+def arrow_column(column: Any) -> tuple[str, Any, Any, int]:
+    """A column with the PyCapsule interface of Arrow: its kind, codes or ints, the names of codes
+    (of ints whether they are unsigned, of times unit and zone), and the first null or -1."""
+
+def scan_times(times_ns: Any, most: int) -> tuple[int, bool, int, int, bool]:
+    """The position of the first time below 0 or beyond `most`, or -1; whether they are in order;
+    the first and the last; whether one is no whole number of milliseconds."""
+
+def count_by_key(codes: Any, keys: int, marks: Any) -> tuple[Any, Any]:
+    """How often each code comes, and how often with a mark (uint8) that is not 0."""
+
 def system_now_ns() -> int:
     """The system clock as limiters read it: Unix time at the start of the process, carried
     on by the monotonic clock. Nanoseconds."""

@@ -421,13 +421,12 @@ class Limiter(_core.Limiter):
         wait = forecast.retry_after
         left = math.inf if deadline_ns is None else (deadline_ns - self._now_ns()) / 1e9
         # A lease may end before its time, so its wait is only the longest possible.
-        if wait == math.inf or left <= 0 or (wait > left and not self._has_leases):
+        if wait == math.inf or (wait > left and not self._has_leases):
             return 0.0
         most = _LONGEST_SLEEP
         if self._has_leases and first is not None:
-            most = min(_FIRST_PAUSE * 2**first.looks, _LONGEST_PAUSE)
-            first.looks = min(first.looks + 1, 10)
-        return min(wait or left, left, most)
+            most = first.pause = min(2 * first.pause or _FIRST_PAUSE, _LONGEST_PAUSE)
+        return max(0.0, min(wait or left, left, most))
 
 
 def _with_rules(*limits: Any, **kwargs: Any) -> RuleLimiter:

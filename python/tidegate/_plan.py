@@ -49,12 +49,12 @@ class Plan(_core.Plan):
                 raise ArgumentTypeError(
                     f"the plan has {limiter!r} of type {type(limiter).__name__}; expected Limiters"
                 )
-            if limiter._clock is not self._limiters[0]._clock:
-                raise ConfigurationError(
-                    "the limiters of a plan have different clocks; expected one for all"
-                )
+        if len({id(limiter._clock) for limiter in self._limiters}) > 1:
+            raise ConfigurationError(
+                "the limiters of a plan have different clocks; expected one for all"
+            )
         super().__init__(self._limiters)
-        self._loops = self._limiters[0]._loops if self._limiters else None
+        self._loops = self._limiters[0]._loops  # of the storage that they share
 
     @property
     def limiters(self) -> tuple[Limiter, ...]:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from tidegate._limit import LimitLike
     from tidegate.types import Algorithm
 
-__all__ = ["replay"]
+__all__ = ["LAST_NS", "instant_ns", "replay", "suspect"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_LAST_NS = 2**62  # as clocks are clamped
+LAST_NS = 2**62  # as clocks are clamped
 # From 2000 to 2100, in seconds since the epoch.
 _PRESENT = (946_684_800, 4_102_444_800)
 _SMALLER_UNITS = (("seconds", 1), ("milliseconds", 10**3), ("microseconds", 10**6))
@@ -47,8 +47,8 @@ def replay(
     all_keys = _listed("keys", keys, "str or bytes")
     times = _times(times_ns)
     all_costs = None if costs is None else _listed("costs", costs, "int")
-    lengths = {len(all_keys), len(times), len(times if all_costs is None else all_costs)}
-    order = _order_of(times) if len(lengths) == 1 else None
+    costs_given = len(times) if all_costs is None else len(all_costs)
+    order = _order_of(times) if len(all_keys) == len(times) == costs_given else None
     if order is None:
         return _core.replay(limits, all_keys, times, all_costs)
     decisions = _core.replay(
@@ -66,14 +66,16 @@ def _times(given: Iterable[int | datetime]) -> list[int]:
         array: Any = given
         return array.astype("datetime64[ns]").astype("int64").tolist()  # type: ignore[no-any-return]
     times = [
-        _instant_ns(each) if isinstance(each, datetime) else each
+        instant_ns(each) if isinstance(each, datetime) else each
         for each in _listed("times", given, "int or datetime")
     ]
-    _suspect(times)
+    if times and all(type(time) is int for time in times):
+        suspect(min(times), max(times), any(time % 1_000_000 for time in times), stacklevel=4)
     return times
 
 
-def _instant_ns(instant: datetime) -> int:
+def instant_ns(instant: datetime) -> int:
+    """Nanoseconds since the epoch. Raises ConfigurationError where it has no time zone."""
     if instant.tzinfo is None:
         raise ConfigurationError(
             f"the time {instant!r} has no time zone; expected a datetime with one, such as "
@@ -88,7 +90,7 @@ def _instant_ns(instant: datetime) -> int:
 def _order_of(times: list[Any]) -> list[int] | None:
     """The order in which to take them, where it is not that in which they stand."""
     try:
-        clamped = [min(max(time, 0), _LAST_NS) for time in times]
+        clamped = [min(max(time, 0), LAST_NS) for time in times]
     except TypeError:
         return None  # what is no time at all, the core says
     if all(earlier <= later for earlier, later in zip(clamped, clamped[1:])):
@@ -96,18 +98,18 @@ def _order_of(times: list[Any]) -> list[int] | None:
     return sorted(range(len(times)), key=clamped.__getitem__)
 
 
-def _suspect(times: list[Any]) -> None:
-    """Warns of instants of the present in a unit that is not nanoseconds."""
-    if not times or not all(type(time) is int for time in times):
-        return
-    first, last = min(times), max(times)
+def suspect(first: int, last: int, in_part: bool, *, stacklevel: int) -> None:
+    """Warns of instants of the present in a unit that is not nanoseconds.
+
+    `in_part`: whether one of them is no whole number of milliseconds, if it is nanoseconds.
+    """
     for unit, scale in _SMALLER_UNITS:
         in_present = first >= _PRESENT[0] * scale and last < _PRESENT[1] * scale
-        if in_present and any(time % 1_000_000 for time in times):
+        if in_present and in_part:
             warnings.warn(
                 f"the times are {first} to {last}, which look like {unit} since the epoch; "
                 f"expected are nanoseconds (times {10**9 // scale}), or datetimes",
-                stacklevel=4,
+                stacklevel=stacklevel,
             )
 
 

@@ -27,7 +27,6 @@ from starlette.requests import HTTPConnection
 
 from tidegate._core import Decision
 from tidegate._errors import ConfigurationError
-from tidegate._integrations.coroutine_mark import mark_coroutine_function
 from tidegate._integrations.fastapi_defaults import (
     PerRoute,
     exempt,
@@ -118,6 +117,9 @@ class RateLimit:
         self._name = f"dependency#{next(_numbers)}"
         self._request_limiter = in_scope(given.scope or self._name)
         self.__tidegate_rate_limit__ = SimpleNamespace(limiters=[self._request_limiter])
+        # FastAPI looks here for whether it has to await a call, which is the class's __call__. A
+        # mark on that one is not seen before Python 3.12, where FastAPI is older.
+        self.__dict__["__call__"] = self._charge
 
     @property
     def limiter(self) -> Limiter | None:
@@ -190,8 +192,6 @@ class RateLimit:
         return refusal_error(request, outcome)
 
 
-# FastAPI asks whether it is to be awaited.
-mark_coroutine_function(RateLimit.__call__)
 # Older FastAPI evaluates annotations that are text among the globals of the object, which
 # has none.
 RateLimit.__call__.__annotations__.update(request=HTTPConnection, response=Response)

@@ -117,7 +117,8 @@ def test_the_reference_has_all_public_modules() -> None:
     package = ROOT / "python" / "tidegate"
     public = {f"tidegate.{path.stem}" for path in package.glob("[a-z]*.py")}
     public |= {f"tidegate.rules.{path.stem}" for path in package.glob("rules/[a-z]*.py")}
-    public |= {"tidegate", "tidegate.rules"}
+    public |= {f"tidegate.tuning.{path.stem}" for path in package.glob("tuning/[a-z]*.py")}
+    public |= {"tidegate", "tidegate.rules", "tidegate.tuning"}
     assert set(re.findall(r"automodule:: (\S+)", _page("reference/api.md"))) == public
 
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 import tidegate as tg
 from redis_server import PATIENT, RedisServer
+from tidegate.load import LoadShedding
 from tidegate.rules import RuleSet
 
 RULES = {
@@ -109,3 +110,53 @@ def test_without_redis_the_fallback_decides_by_the_same_rules(server: RedisServe
     assert all(decision.degraded for decision in decisions)
     assert [bool(decision) for decision in decisions] == [True] * 3 + [False]
     assert decisions[3].rule == "user"
+
+
+def test_under_load_a_request_is_still_one_command(server: RedisServer) -> None:
+    document = {
+        "rules": [
+            {"id": "users", "by": "user", "limit": "100/hour"},
+            {"id": "all", "by": "global", "limit": "1000/hour", "reserve": "20%"},
+        ],
+    }
+    with LoadShedding(lambda: 0.9, smoothing=0.0, interval=3600.0) as shedding:
+        limiter = tg.Limiter(
+            rules=RuleSet(document), storage=uri_of(server), prefix="load", load=shedding
+        )
+        assert shedding.refresh() == 0.5
+        limiter.check(user="1")
+        before = server.calls()["evalsha"]
+        assert sum(1 for _ in range(60) if limiter.check(user="2")) == 50
+        assert server.calls()["evalsha"] - before == 60
+        assert sum(1 for _ in range(80) if limiter.check(user="3", priority="critical")) == 80
+        limiter.close()
+
+
+def test_a_share_that_was_used_is_carried_over_in_redis(server: RedisServer) -> None:
+    def rules(limit: str) -> RuleSet:
+        rule = {"id": "r", "by": "user", "limit": limit, "carry_over": "proportional"}
+        return RuleSet({"rules": [rule]})
+
+    limiter = tg.Limiter(rules=rules("1000/day"), storage=uri_of(server), prefix="share")
+    assert limiter.check(user="1", cost=500)
+    limiter.use(rules("100/day"))
+    assert limiter.peek(user="1").remaining == 50
+    limiter.close()
+
+
+def test_a_user_who_was_suspended_keeps_what_was_used_in_redis(server: RedisServer) -> None:
+    for carry_over in ("as-is", "proportional"):
+
+        def rules(limit: str, carry_over: str = carry_over) -> RuleSet:
+            rule = {"id": "r", "by": "user", "limit": limit, "carry_over": carry_over}
+            return RuleSet({"rules": [rule]})
+
+        prefix = f"suspended-{carry_over}"
+        limiter = tg.Limiter(rules=rules("10/day"), storage=uri_of(server), prefix=prefix)
+        assert limiter.check(user="1", cost=9)
+        limiter.use(rules("0/day"))
+        for _ in range(2):
+            assert not limiter.check(user="1")
+        limiter.use(rules("10/day"))
+        assert limiter.peek(user="1").remaining == 1
+        limiter.close()

@@ -46,9 +46,8 @@ constexpr bool IsLog(Algorithm a) {
 
 // What stays of a count when the number of a limit with an id changes.
 enum class CarryOver : uint8_t {
-  kUnits,    // the units used
-  kShare,    // the share of the limit that was used; of buckets
-  kNothing,  // it begins anew
+  kUnits,  // the units used
+  kShare,  // the share of the limit that was used; of buckets whose burst is their count
 };
 
 struct LimitSpec {

@@ -32,11 +32,22 @@ class LoadFactor {
   void Set(Priority priority, double factor);
   double Get(Priority priority) const;
 
-  // cost / factor, in whole units: rounded up or down at random, so that it is right on average,
-  // for each key too.
-  int64_t Scaled(int64_t cost, Priority priority) const;
-  // cost / factor, rounded up.
-  int64_t MostScaled(int64_t cost, Priority priority) const;
+  // What the costs of one request become.
+  class Scale {
+   public:
+    // cost / factor, in whole units.
+    int64_t Of(int64_t cost) const;
+
+   private:
+    friend class LoadFactor;
+    uint32_t multiplier_ = kOne;
+    uint32_t rounding_ = 0;  // what is added before the fraction is cut off
+  };
+  // Rounds up or down at random, in one way for all costs of the request, so that it is right on
+  // average, for each key too.
+  Scale Draw(Priority priority) const;
+  // Rounds up.
+  Scale Most(Priority priority) const;
 
  private:
   static constexpr int kFractionBits = 20;

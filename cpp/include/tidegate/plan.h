@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "tidegate/limiter.h"
+#include "tidegate/timed_store.h"
 
 namespace tidegate {
 
@@ -40,7 +41,7 @@ class Plan {
   // called.
   std::optional<Decision> HitWithoutWaiting(Keys keys, Costs costs, Outcomes* outcomes = nullptr);
   std::optional<Decision> Submit(Keys keys, Costs costs, Outcomes* outcomes, Store::Done done);
-  bool blocks() const { return limiters_[0]->blocks(); }
+  bool blocks() const { return store_.blocks(); }
 
  private:
   using ChargeNumbers = absl::InlinedVector<uint32_t, 4>;
@@ -63,6 +64,7 @@ class Plan {
   }
 
   const std::vector<Limiter*> limiters_;
+  const TimedStore store_;
   const bool has_shadow_;
 };
 

@@ -92,10 +92,12 @@ class RuleLimiter {
   RuleLimiter(std::shared_ptr<const RuleSet> rules, std::shared_ptr<TimedStore> store,
               std::vector<BoundLimit> bound, const RuleLimiter* before);
 
-  // Adds to them what load does, at random, or as much as it may.
+  // What load does to costs: it is drawn, or the most that it may do, or nothing.
   enum class Load : uint8_t { kDrawn, kMost, kNone };
   void Charges(const Request& request, int64_t cost, int64_t now_ns, Load load,
                Charged* charged) const;
+  // The most that load may make a request cost by a rule: what each of its limits has room for.
+  int64_t MostOf(uint32_t rule, const RuleSet::Matched& matched) const;
   // The charges that `hit` was about, or those of now where it is null; without load.
   void ChargesOf(const Decision* hit, const Request& request, int64_t cost,
                  Charged* charged) const {

@@ -63,8 +63,9 @@ struct Rule {
   // What its counts are known by, where it is not the id: rules of one counter that count by the
   // same attributes count together.
   std::string counter;
-  // What stays of its counts when the number of a limit changes.
+  // What stays of its counts when the number of a limit changes; nothing where it resets.
   CarryOver carry_over = CarryOver::kUnits;
+  bool resets = false;
   // The percentage of its limits that is kept from requests of each priority: of theirs and those
   // of lower priority together, no more than the rest is let through. Nothing is kept from
   // critical ones. Not of limits by an override.

@@ -25,6 +25,12 @@ class InstantRing {
   size_t bytes() const { return capacity_ * sizeof(int64_t); }
   int64_t operator[](size_t i) const { return data_[(head_ + i) & (capacity_ - 1)]; }
   int64_t newest() const { return (*this)[size_ - 1]; }
+  // Has the cache fetch what a step looks at.
+  void Prefetch() const {
+    if (data_ == nullptr) return;
+    __builtin_prefetch(&data_[head_]);
+    __builtin_prefetch(&data_[(head_ + size_) & (capacity_ - 1)], 1);
+  }
 
   // The first index whose instant is > `instant`; size() where there is none.
   size_t FirstAfter(int64_t instant) const;

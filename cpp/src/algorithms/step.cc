@@ -228,7 +228,7 @@ int64_t MoreAfterOfSliding(const Decision& d) {
 constexpr int kCountBits = 32;
 // A state that another number wrote may lie further ahead than this one's burst. Beyond so many
 // periods it is the clock that went back.
-constexpr int64_t kMostPeriodsAhead = 10;
+constexpr int64_t kMostPeriodsAhead = 100;
 
 // What a bucket that keeps its count has used: `parts` of 1 / `denominator` ns, by the emission
 // interval of `count`, of which one unit takes `unit` parts.
@@ -280,7 +280,8 @@ Decision StepKept(const Limit& limit, const CellState& state, int64_t now_ns, in
   Decision d;
   d.limit = &limit;
   *next = state;
-  if (kept.parts / kept.denominator > Wide(MostAheadNs(limit) + kClockToleranceNs)) {
+  if (limit.burst() > 0 &&
+      kept.parts / kept.denominator > Wide(MostAheadNs(limit) + kClockToleranceNs)) {
     d.behind = true;
     used = depth;
     *next = WriteKept(limit.count(), denominator, used, now_ns);
@@ -345,6 +346,8 @@ Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_
       // No cost is within a burst of none.
       const int64_t asked = limit.burst() == 0 ? 2 : cost;
       StepBucket(limit, state.w0, state.w1, now_ns, asked, outcome);
+      // A limit that blocks everything keeps what another number of its id has counted.
+      if (limit.burst() == 0) outcome.behind = false;
       *next = state;
       if (outcome.allowed || outcome.behind) *next = {outcome.next_w0, outcome.next_w1};
       return MakeDecision(limit, outcome);

@@ -135,6 +135,11 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
         "the share used cannot be carried over for ", Absl(AlgorithmName(spec.algorithm)),
         "; expected token-bucket or leaky-bucket, whose state is a share"));
   }
+  if (spec.carry_over == CarryOver::kShare && limit.burst_ != spec.count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the share used cannot be carried over with a burst of ", limit.burst_,
+                     " beside a count of ", spec.count, "; expected a limit without a burst"));
+  }
   // Windows of months and years are a matter of fixed windows only; for the
   // others a month is 30 days and a year 365.
   if (spec.algorithm != Algorithm::kFixedWindow) {
@@ -171,7 +176,6 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
     limit.identity_ = absl::StrCat("id ", Absl(spec.id), " per ", spec.period_ns, " ",
                                    static_cast<int>(spec.calendar), " ", spec.calendar_units);
     if (spec.carry_over == CarryOver::kShare) absl::StrAppend(&limit.identity_, " as a share");
-    if (spec.carry_over == CarryOver::kNothing) absl::StrAppend(&limit.identity_, " ", limit.text_);
   }
   limit.most_plain_cost_ = limit.keeps_count_ || spec.shadow ? 0 : limit.burst_;
   limit.name_ = spec.name.empty() ? limit.text_ : spec.name;

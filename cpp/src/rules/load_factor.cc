@@ -35,18 +35,25 @@ void LoadFactor::Set(Priority priority, double factor) {
 
 double LoadFactor::Get(Priority priority) const { return double{kOne} / MultiplierOf(priority); }
 
-int64_t LoadFactor::Scaled(int64_t cost, Priority priority) const {
-  const uint32_t multiplier = MultiplierOf(priority);
-  if (multiplier == kOne) return cost;
-  const absl::uint128 scaled = absl::uint128(static_cast<uint64_t>(cost)) * multiplier +
-                               (RandomBits() >> (64 - kFractionBits));
-  const absl::uint128 units = scaled >> kFractionBits;
-  return static_cast<int64_t>(absl::Uint128Low64(std::min(units, absl::uint128(INT64_MAX))));
+LoadFactor::Scale LoadFactor::Draw(Priority priority) const {
+  Scale scale;
+  scale.multiplier_ = MultiplierOf(priority);
+  if (scale.multiplier_ != kOne) {
+    scale.rounding_ = static_cast<uint32_t>(RandomBits() >> (64 - kFractionBits));
+  }
+  return scale;
 }
 
-int64_t LoadFactor::MostScaled(int64_t cost, Priority priority) const {
-  const absl::uint128 scaled =
-      absl::uint128(static_cast<uint64_t>(cost)) * MultiplierOf(priority) + (kOne - 1);
+LoadFactor::Scale LoadFactor::Most(Priority priority) const {
+  Scale scale;
+  scale.multiplier_ = MultiplierOf(priority);
+  scale.rounding_ = kOne - 1;
+  return scale;
+}
+
+int64_t LoadFactor::Scale::Of(int64_t cost) const {
+  if (multiplier_ == kOne) return cost;
+  const absl::uint128 scaled = absl::uint128(static_cast<uint64_t>(cost)) * multiplier_ + rounding_;
   const absl::uint128 units = scaled >> kFractionBits;
   return static_cast<int64_t>(absl::Uint128Low64(std::min(units, absl::uint128(INT64_MAX))));
 }

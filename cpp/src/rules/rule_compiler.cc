@@ -46,6 +46,8 @@ class RuleCompiler {
   void ReadIds();
   void ReadReplaces();
   void ReadRules();
+  std::string CounterOf(uint32_t rule) const;
+  void CheckCounters();
   void ReadLimits(const std::string& where, uint32_t rule);
   void ReadOverrides();
   void ReadCosts();
@@ -91,6 +93,7 @@ std::shared_ptr<const RuleSet> RuleCompiler::Compile() {
   ReadMethods();
   ReadIds();
   ReadReplaces();
+  CheckCounters();
   ReadRules();
   ReadOverrides();
   ReadCosts();
@@ -370,12 +373,12 @@ RuleSet::LimitRange RuleCompiler::AddLimits(const std::string& where, uint32_t n
     LimitSpec spec = limit.spec();
     spec.rule = spec.name = rule.id;
     if (limits.size() > 1) absl::StrAppend(&spec.name, ":", limit.ToString());
-    spec.id = absl::StrCat(rule.counter.empty() ? rule.id : rule.counter, " by ",
-                           absl::StrJoin(rule.by, "+"));
+    spec.id = absl::StrCat(CounterOf(number), " by ", absl::StrJoin(rule.by, "+"));
     spec.carry_over = rule.carry_over;
     auto own = Limit::Create(std::move(spec));
     if (!own.ok()) {
-      Add(where, std::string(own.status().message()));
+      const bool by_itself = rule.carry_over == CarryOver::kUnits;
+      Add(by_itself ? where : where + ".carry_over", std::string(own.status().message()));
       return {};
     }
     for (const Limit& other : named) {
@@ -398,6 +401,41 @@ RuleSet::LimitRange RuleCompiler::AddLimits(const std::string& where, uint32_t n
   return known->second;
 }
 
+// What the counts of a rule are known by. Of one that resets it changes with any number of a rule
+// of its counter.
+std::string RuleCompiler::CounterOf(uint32_t number) const {
+  const auto counter_of = [](const Rule& rule) -> const std::string& {
+    return rule.counter.empty() ? rule.id : rule.counter;
+  };
+  const std::string& counter = counter_of(set_->rules_[number]);
+  if (!set_->rules_[number].resets) return counter;
+  std::string numbers;
+  for (const Rule& rule : set_->rules_) {
+    if (counter_of(rule) != counter) continue;
+    for (const TierLimits& limits : rule.limits) {
+      for (const Limit& limit : limits.limits) absl::StrAppend(&numbers, limit.ToString(), ";");
+    }
+  }
+  // FNV-1a: the same in every process and version.
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : numbers) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return absl::StrCat(counter, " ", absl::Hex(hash));
+}
+
+// Rules that count together carry the same over.
+void RuleCompiler::CheckCounters() {
+  absl::flat_hash_map<std::string, uint32_t> first_of;
+  for (uint32_t i = 0; i < set_->rules_.size(); ++i) {
+    const Rule& rule = set_->rules_[i];
+    if (rule.counter.empty()) continue;
+    const Rule& other = set_->rules_[first_of.try_emplace(rule.counter, i).first->second];
+    if (other.carry_over == rule.carry_over && other.resets == rule.resets) continue;
+    Add(WhereRule(i) + ".carry_over",
+        absl::StrCat("differs from that of the rule '", other.id, "', which has the counter '",
+                     rule.counter, "' too; expected one carry_over for all rules of a counter"));
+  }
+}
+
 RuleSet::LimitRange RuleCompiler::AddLeft(const std::string& where, uint32_t number,
                                           const std::vector<Limit>& limits, Priority priority) {
   const Rule& rule = set_->rules_[number];
@@ -405,6 +443,8 @@ RuleSet::LimitRange RuleCompiler::AddLeft(const std::string& where, uint32_t num
   if (percent == 0) return {};
   const RuleSet::LimitRange range{static_cast<uint32_t>(set_->limits_.size()),
                                   static_cast<uint32_t>(limits.size())};
+  // No id and no counter has a space.
+  const std::string whom = absl::StrCat(" for ", Absl(PriorityName(priority)));
   for (const Limit& limit : limits) {
     const auto left = [percent](int64_t units) {
       return units / 100 * (100 - percent) + units % 100 * (100 - percent) / 100;
@@ -412,17 +452,25 @@ RuleSet::LimitRange RuleCompiler::AddLeft(const std::string& where, uint32_t num
     LimitSpec spec = limit.spec();
     spec.count = left(spec.count);
     if (spec.burst.has_value()) spec.burst = left(*spec.burst);
+    const bool leaves_some = spec.count > 0 && spec.burst.value_or(1) > 0;
+    const bool may_block = percent == 100 && limit.algorithm() != Algorithm::kConcurrency;
+    if (!leaves_some && limit.count() > 0) {
+      if (!may_block) {
+        Add(where + ".reserve",
+            absl::StrCat("a reserve of ", percent, "% leaves nothing of ", limit.ToString(),
+                         "; expected a larger limit, or a smaller reserve"));
+        return {};
+      }
+      spec.count = 0;
+      spec.burst.reset();
+    }
     spec.rule = rule.id;
-    spec.name = absl::StrCat(rule.id, "/", Absl(PriorityName(priority)));
+    spec.name = rule.id + whom;
     if (limits.size() > 1) absl::StrAppend(&spec.name, ":", limit.ToString());
-    spec.id = absl::StrCat(rule.counter.empty() ? rule.id : rule.counter, "/",
-                           Absl(PriorityName(priority)), " by ", absl::StrJoin(rule.by, "+"));
+    spec.id = absl::StrCat(CounterOf(number), whom, " by ", absl::StrJoin(rule.by, "+"));
     spec.carry_over = rule.carry_over;
     auto own = Limit::Create(std::move(spec));
-    if (!own.ok()) {
-      Add(where, std::string(own.status().message()));
-      return {};
-    }
+    if (!own.ok()) return {};  // as AddLimits() says of the whole limit
     set_->limits_.push_back(*std::move(own));
     set_->limit_rules_.push_back(number);
   }
@@ -471,6 +519,14 @@ void RuleCompiler::ReadLimits(const std::string& where, uint32_t number) {
   }
   const auto& reserve = rule.reserve;
   if (std::any_of(reserve.begin(), reserve.end(), [](int percent) { return percent > 0; })) {
+    const auto is_in_shadow = [](const TierLimits& tier) {
+      return !tier.limits.empty() && tier.limits[0].shadow();
+    };
+    if (std::any_of(rule.limits.begin(), rule.limits.end(), is_in_shadow)) {
+      Add(where + ".reserve",
+          "a reserve is given for a rule in shadow, whose limits are counted apart; expected one "
+          "for a rule that is enforced");
+    }
     set_->left_by_reserve_.emplace(number, std::move(left_to));
   }
 }

@@ -68,26 +68,33 @@ RuleLimiter::RuleLimiter(std::shared_ptr<const RuleSet> rules, std::shared_ptr<T
 void RuleLimiter::Charges(const Request& request, int64_t cost, int64_t now_ns, Load load,
                           Charged* charged) const {
   rules_->Match(request, now_ns, &charged->matched);
-  const Priority priority = charged->matched.priority;
-  const auto loaded = [&](int64_t units) {
-    if (load == Load::kNone) return units;
-    return load == Load::kDrawn ? load_->Scaled(units, priority)
-                                : load_->MostScaled(units, priority);
-  };
-  const int64_t nominal = Product(cost, charged->matched.cost);
-  const int64_t units = loaded(nominal);
-  for (const RuleSet::Applied& applied : charged->matched.rules) {
-    const bool counts_requests = rules_->rules()[applied.rule].counts_requests;
-    const int64_t own = counts_requests ? loaded(1) : units;
-    const int64_t least = counts_requests ? 1 : nominal;
+  const RuleSet::Matched& matched = charged->matched;
+  LoadFactor::Scale scale;
+  if (load != Load::kNone) {
+    scale = load == Load::kDrawn ? load_->Draw(matched.priority) : load_->Most(matched.priority);
+  }
+  const int64_t units = Product(cost, matched.cost);
+  for (const RuleSet::Applied& applied : matched.rules) {
+    const int64_t own = rules_->rules()[applied.rule].counts_requests ? 1 : units;
+    const int64_t loaded = std::min(scale.Of(own), std::max(own, MostOf(applied.rule, matched)));
     for (uint32_t i = 0; i < applied.limits.count; ++i) {
       const BoundLimit& bound = bound_[applied.limits.first + i];
-      // What load adds makes no request cost more than the limit ever has room for.
-      const int64_t most = std::max(least, bound.limit.capacity());
-      charged->charges.push_back({applied.key, &bound, std::min(own, most)});
+      // Places are given back one by one.
+      const bool is_place = bound.limit.algorithm() == Algorithm::kConcurrency;
+      charged->charges.push_back({applied.key, &bound, is_place ? own : loaded});
       charged->rules.push_back(applied.rule);
     }
   }
+}
+
+int64_t RuleLimiter::MostOf(uint32_t rule, const RuleSet::Matched& matched) const {
+  int64_t most = std::numeric_limits<int64_t>::max();
+  for (const RuleSet::Applied& applied : matched.rules) {
+    for (uint32_t i = 0; applied.rule == rule && i < applied.limits.count; ++i) {
+      most = std::min(most, bound_[applied.limits.first + i].limit.capacity());
+    }
+  }
+  return most;
 }
 
 Decision RuleLimiter::WithoutCharges(const Charged& charged) const {
@@ -125,11 +132,16 @@ void RuleLimiter::CountFor(absl::Span<const uint32_t> rules, const Decision& dec
   };
   add(decision.allowed ? total_->allowed : total_->refused);
   if (!decision.allowed) add(counts_[rules[decision.rule]].second->refused);
+  // The limits of a rule lie side by side; a request counts once for each rule.
+  bool is_counted_in_shadow = false;
   for (size_t i = 0; i < rules.size(); ++i) {
     Counts& counts = *counts_[rules[i]].second;
-    if (decision.allowed && (i == 0 || rules[i] != rules[i - 1])) add(counts.allowed);
-    if (outcomes != nullptr && i < outcomes->size() && !(*outcomes)[i].allowed &&
-        (*outcomes)[i].limit->shadow()) {
+    const bool is_first = i == 0 || rules[i] != rules[i - 1];
+    if (decision.allowed && is_first) add(counts.allowed);
+    if (is_first) is_counted_in_shadow = false;
+    if (!is_counted_in_shadow && outcomes != nullptr && i < outcomes->size() &&
+        !(*outcomes)[i].allowed && (*outcomes)[i].limit->shadow()) {
+      is_counted_in_shadow = true;
       add(counts.refused_in_shadow);
       add(total_->refused_in_shadow);
     }

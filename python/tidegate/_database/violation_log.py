@@ -180,8 +180,9 @@ class ViolationLog:
         log.error("%d violations were dropped: they could not be written", lost)
 
     def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="tidegate ViolationLog", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="tidegate ViolationLog", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def _run(self) -> None:
         tries = 0

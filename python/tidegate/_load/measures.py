@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import os
 import time
 
 from tidegate._errors import ConfigurationError
@@ -46,49 +46,71 @@ class EventLoopLag:
         lag.watch(asyncio.get_running_loop())  # in the application's lifespan
 
     The load is the worst lag since the call before; one that has not ended yet counts too.
-    Thread-safe, but for watch(), which is called on the loop.
+    A loop that was closed, and that of the parent of a forked process, have no lag. Thread-safe,
+    but for watch(), which is called on the loop.
     """
 
     def __init__(self, full: float = 0.1, *, interval: float = 0.1) -> None:
         self._full = _seconds("full", full)
         self._interval = _seconds("interval", interval)
-        self._lock = threading.Lock()
         self._worst = 0.0
-        self._due: float | None = None
-        self._stop: Callable[[], None] | None = None
+        self._watched: _Watched | None = None
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begins to watch `loop`, in place of the one watched before."""
+        watched = _Watched(loop, self._interval, self._saw)
         self.stop()
-        handle: list[asyncio.TimerHandle] = []
-
-        def tick(due: float) -> None:
-            now = time.monotonic()
-            with self._lock:
-                self._worst = max(self._worst, now - due)
-                self._due = now + self._interval
-            handle[0] = loop.call_later(self._interval, tick, now + self._interval)
-
-        first = time.monotonic() + self._interval
-        with self._lock:
-            self._worst, self._due = 0.0, first
-        handle.append(loop.call_later(self._interval, tick, first))
-        self._stop = lambda: handle[0].cancel()
+        self._watched = watched
 
     def stop(self) -> None:
         """Ends the watch. The load is 0 from then on."""
-        if self._stop is not None:
-            self._stop()
-        self._stop = None
-        with self._lock:
-            self._worst, self._due = 0.0, None
+        if self._watched is not None:
+            self._watched.stop()
+        self._watched = None
+        self._worst = 0.0
+
+    def _saw(self, lag: float) -> None:
+        self._worst = max(self._worst, lag)
 
     def __call__(self) -> float:
-        with self._lock:
-            worst, self._worst = self._worst, 0.0
-            if self._due is not None:
-                worst = max(worst, time.monotonic() - self._due)
+        worst, self._worst = self._worst, 0.0
+        watched = self._watched
+        if watched is not None:
+            worst = max(worst, watched.lag_of_now())
         return max(0.0, worst) / self._full
+
+
+class _Watched:
+    """One loop, of one process."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, interval: float, saw: Callable[[float], None]
+    ) -> None:
+        self._loop = loop
+        self._interval = interval
+        self._saw = saw
+        self._process = os.getpid()
+        self._is_stopped = False
+        self._due = time.monotonic() + interval
+        loop.call_later(interval, self._tick)  # raises where it is closed
+
+    def stop(self) -> None:
+        """The next callback is the last."""
+        self._is_stopped = True
+
+    def lag_of_now(self) -> float:
+        """How late the callback is that has not run; 0 where nothing runs the loop any more."""
+        if self._loop.is_closed() or self._process != os.getpid():
+            return 0.0
+        return time.monotonic() - self._due
+
+    def _tick(self) -> None:
+        if self._is_stopped:
+            return
+        now = time.monotonic()
+        self._saw(now - self._due)
+        self._due = now + self._interval
+        self._loop.call_later(self._interval, self._tick)
 
 
 class QueueWait:
@@ -99,17 +121,17 @@ class QueueWait:
 
     def __init__(self, full: float = 1.0) -> None:
         self._full = _seconds("full", full)
-        self._lock = threading.Lock()
+        # Changed without a lock, which a fork could leave held: a wait that is recorded while
+        # another thread records one may be lost.
         self._longest = 0.0
 
     def record(self, seconds: float) -> None:
         """Takes the wait of one request. One below 0, of clocks that differ, counts as none."""
-        with self._lock:
-            self._longest = max(self._longest, seconds)
+        if seconds > self._longest:
+            self._longest = seconds
 
     def __call__(self) -> float:
-        with self._lock:
-            longest, self._longest = self._longest, 0.0
+        longest, self._longest = self._longest, 0.0
         return longest / self._full
 
 

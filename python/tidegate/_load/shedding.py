@@ -44,10 +44,10 @@ class LoadShedding:
     Critical requests cost what they always do; for background ones the factor counts twice. What a
     request's priority is, its rules say (`priority` of costs), or its attribute ``priority``.
 
-    The load is smoothed over `smoothing` seconds. The factor falls at once; it rises one step at a
-    time, when the load is lower than the step by more than `hysteresis`, `recovery` seconds after
-    the last change. A measurement that fails is logged, and changes nothing. Without `measure` it
-    is that of SystemLoad.
+    The load counts as 0 below 0 and as 1 above 1, and is smoothed over `smoothing` seconds. The
+    factor falls at once; it rises one step at a time, when the load is lower than the step by
+    more than `hysteresis`, `recovery` seconds after the last change. A measurement that fails
+    is logged, and changes nothing. Without `measure` it is that of SystemLoad.
 
     Thread-safe, and safe to use after `fork()`: the child has a thread of its own.
     """
@@ -66,12 +66,20 @@ class LoadShedding:
         self._steps = FactorSteps(
             steps, hysteresis=hysteresis, smoothing=smoothing, recovery=recovery
         )
-        if not isinstance(interval, (int, float)) or not 0 < interval <= threading.TIMEOUT_MAX:
+        if (
+            not isinstance(interval, (int, float))
+            or isinstance(interval, bool)
+            or not 0 < interval <= threading.TIMEOUT_MAX
+        ):
             raise ConfigurationError(f"the interval is {interval!r}; expected seconds above 0")
         if measure is not None and not callable(measure):
             raise ArgumentTypeError(
                 f"measure is {measure!r:.80}; expected a function that returns the load, from 0 "
                 "to 1"
+            )
+        if not callable(clock):
+            raise ArgumentTypeError(
+                f"clock is {clock!r:.80}; expected a function such as monotonic"
             )
         self._measure = SystemLoad() if measure is None else measure
         self._interval = interval
@@ -92,36 +100,41 @@ class LoadShedding:
 
     @property
     def factor(self) -> float:
-        """How much of their limits normal requests get now: 1.0 without load."""
-        return self._steps.factor
+        """How much of their limits normal requests get now: 1.0 without load, and when closed."""
+        return 1.0 if self._stop.is_set() else self._steps.factor
 
     def attach(self, limiter: Any) -> None:
-        """Has `limiter`, one with rules, charge by the load from now on, while it lives."""
+        """Has `limiter`, one with rules, charge by the load from now on, while it lives.
+
+        Raises ConfigurationError for one that another LoadShedding is attached to.
+        """
         if not hasattr(limiter, "_set_load_factor"):
             raise ArgumentTypeError(
                 f"the limiter is {limiter!r:.80}; expected one with rules, Limiter(rules=...)"
             )
+        other = getattr(limiter, "_shedding", None)
+        if other is not None and other is not self and not other._stop.is_set():
+            raise ConfigurationError(
+                f"another LoadShedding is attached to the limiter {limiter!r:.80}; expected one, "
+                "with highest(...) of several measures"
+            )
         with self._lock:
+            limiter._shedding = self
             self._limiters.add(limiter)
             self._apply_to(limiter)
             self._start()
 
     def refresh(self) -> float:
-        """Measures now, and returns the factor. Never raises."""
+        """Measures now, and returns the factor. Raises nothing that is an Exception."""
         try:
-            load = self._measure()
-            if not isinstance(load, (int, float)) or not math.isfinite(load):
-                raise ConfigurationError(f"the load is {load!r}; expected a number from 0 to 1")
+            load, now = _checked(self._measure()), self._clock()
         except Exception as error:
-            self.failures += 1
-            if not self._has_failed:
-                log.warning("the load cannot be measured, the factor stays: %s", error)
-            self._has_failed = True
+            self._fail(error)
             return self.factor
         self._has_failed = False
         with self._lock:
             before = self.factor
-            if self._steps.observe(load, self._clock()):
+            if self._steps.observe(load, now) and not self._stop.is_set():
                 log.warning(
                     "the load is %.2f: the factor of limits is %g, after %g",
                     self.load, self.factor, before,
@@ -130,16 +143,21 @@ class LoadShedding:
                     self._apply_to(limiter)
         return self.factor
 
+    def _fail(self, error: BaseException) -> None:
+        self.failures += 1
+        if not self._has_failed:
+            log.warning("the load cannot be measured, the factor stays: %r", error)
+        self._has_failed = True
+
     def close(self) -> None:
-        """Ends the measurements. What limits give is all of them again."""
+        """Ends the measurements. Requests cost what they do without load again."""
         self._stop.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_PATIENCE)
         with self._lock:
             for limiter in list(self._limiters):
-                for priority in ("normal", "background"):
-                    _set_factor(limiter, priority, 1.0)
+                self._apply_to(limiter)
 
     def __enter__(self) -> Self:
         return self
@@ -155,8 +173,9 @@ class LoadShedding:
         """Starts the thread, unless it runs. Called with the lock held."""
         if self._stop.is_set() or (self._thread is not None and self._thread.is_alive()):
             return
-        self._thread = threading.Thread(target=self._run, name="tidegate LoadShedding", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="tidegate LoadShedding", daemon=True)
+        thread.start()
+        self._thread = thread  # now, for only one that has started can be joined
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval):
@@ -164,7 +183,10 @@ class LoadShedding:
                 if not len(self._limiters):
                     self._thread = None
                     return
-            self.refresh()
+            try:
+                self.refresh()
+            except BaseException as error:  # SystemExit, say, of a measure: it ends nothing
+                self._fail(error)
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()
@@ -172,9 +194,22 @@ class LoadShedding:
         self._stop = threading.Event()
         if was_stopped:
             self._stop.set()
-        if self._thread is not None:
-            self._thread = None
+        measures = self._thread is not None
+        # A measure that forks must not have its children measure, and fork, in turn.
+        forked_by_measure = self._thread is threading.current_thread()
+        self._thread = None
+        if measures and not forked_by_measure:
             self._start()
+
+
+def _checked(load: Any) -> float:
+    """A load from 0 to 1; what lies outside is the nearer of them."""
+    if isinstance(load, (bool, str)) or not hasattr(load, "__float__"):
+        raise ConfigurationError(f"the load is {load!r:.80}; expected a number from 0 to 1")
+    number = float(load)
+    if math.isnan(number):
+        raise ConfigurationError("the load is nan; expected a number from 0 to 1")
+    return min(max(number, 0.0), 1.0)
 
 
 def _set_factor(limiter: Any, priority: str, factor: float) -> None:
@@ -195,10 +230,11 @@ def _stop_all() -> None:
     running = [shedding for shedding in list(_all) if shedding._thread is not None]
     for shedding in running:
         shedding._stop.set()
+    until = time.monotonic() + _PATIENCE
     for shedding in running:
         thread = shedding._thread
         if thread is not None:
-            thread.join(_PATIENCE)
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 os.register_at_fork(after_in_child=_after_fork)

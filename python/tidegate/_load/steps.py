@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FactorSteps"]
 
+# As the core's LoadFactor::kLeast.
+_LEAST = 1 / 1024
+
 
 class FactorSteps:
     """A factor that falls at once when load rises above a step, and rises one step at a time.
@@ -37,6 +40,12 @@ class FactorSteps:
         ):
             if not _is_number(value) or value < 0:
                 raise ConfigurationError(f"the {name} is {value!r}; expected a number from 0 up")
+        if hysteresis >= self._steps[0][0]:
+            raise ConfigurationError(
+                f"the hysteresis is {hysteresis!r} and the first step is at a load of "
+                f"{self._steps[0][0]!r}, from which the factor would never rise; expected a "
+                "smaller hysteresis"
+            )
         self._hysteresis = hysteresis
         self._smoothing = smoothing
         self._recovery = recovery
@@ -81,7 +90,9 @@ def _is_number(value: object) -> bool:
 
 
 def _checked(steps: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    expected = "expected pairs of a load and a factor above 0, such as [(0.6, 0.75), (0.8, 0.5)]"
+    expected = (
+        "expected pairs of a load and a factor from 1/1024 up, such as [(0.6, 0.75), (0.8, 0.5)]"
+    )
     try:
         pairs = [(load, factor) for load, factor in steps]
     except (TypeError, ValueError):
@@ -90,8 +101,10 @@ def _checked(steps: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
         raise ConfigurationError(f"there are no steps; {expected}")
     before = (-math.inf, 1.0)
     for load, factor in pairs:
-        if not _is_number(load) or not _is_number(factor) or not 0 < factor <= 1:
+        if not _is_number(load) or not _is_number(factor) or not _LEAST <= factor <= 1:
             raise ConfigurationError(f"a step is {(load, factor)!r}; {expected}")
+        if not 0 < load < 1:
+            raise ConfigurationError(f"a step is at a load of {load!r}; expected one from 0 to 1")
         if load <= before[0] or factor >= before[1]:
             raise ConfigurationError(
                 f"the step {(load, factor)!r} follows {before!r}; expected rising loads and "

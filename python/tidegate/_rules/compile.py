@@ -93,6 +93,7 @@ def _check_texts(document: Document) -> None:
                 raise RulesError([document.problem(where, message)])
         elif isinstance(value, (list, dict)) and id(value) not in seen:
             seen.add(id(value))
+            pause_at_times()
             items = value.items() if isinstance(value, dict) else enumerate(value)
             for name, item in items:
                 if isinstance(value, dict) and not (isinstance(name, str) and _is_unicode(name)):
@@ -124,6 +125,7 @@ def _in_plural(document: Document, data: Mapping[str, Any]) -> dict[str, Any]:
             continue
         changed = []
         for i, item in enumerate([items] if single else cast("list[Any]", items)):
+            pause_at_times()
             if isinstance(item, dict):
                 item = dict(item)
                 if section in _LISTS and "ip" in item:
@@ -228,6 +230,8 @@ def _fields_at(where: list[str | int]) -> list[str]:
         "allow": model.ListEntry,
         "block": model.ListEntry,
     }
+    if "reserve" in where[:-1]:
+        return sorted(model.Reserve.model_fields)
     at = sections.get(str(where[0])) if len(where) > 1 else None
     return sorted((at or model.Rules).model_fields)
 
@@ -309,7 +313,7 @@ class _Compiler:
             "limits": self.by_tier(where, rule),
             "counts_requests": rule.counts == "requests",
             "counter": rule.counter or "",
-            "carry_over": ("as-is", "proportional", "reset").index(rule.carry_over),
+            "carry_over": rule.carry_over,
             "reserve": [0, rule.reserve.normal, rule.reserve.background],
             "replaces": list(getattr(rule, "replaces", ())),
         }

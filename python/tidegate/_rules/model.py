@@ -100,9 +100,10 @@ def _check_method(method: str) -> str:
 
 def _as_reserve(value: Any) -> Any:
     """The same share for all but critical requests, where it is one."""
-    if isinstance(value, dict):
+    if isinstance(value, (dict, BaseModel)):
         return value
-    return {"normal": value, "background": value}
+    percentage = _as_percentage(value)
+    return {"normal": f"{percentage}%", "background": f"{percentage}%"}
 
 
 def _as_percentage(value: Any) -> Any:

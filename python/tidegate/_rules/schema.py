@@ -28,6 +28,15 @@ def json_schema() -> dict[str, Any]:
                         [{"required": [many]}, {"required": [one]}]
                     )
         _allow_one_text(fields)
+        if "reserve" in fields:
+            share = schema["$defs"]["Reserve"]["properties"]["normal"]
+            one = {"type": share["type"], "pattern": share["pattern"]}
+            fields["reserve"] = {
+                "description": fields["reserve"].get("description", ""),
+                "anyOf": [one, {"$ref": "#/$defs/Reserve"}],
+            }
+    if "Cost" in schema["$defs"]:
+        schema["$defs"]["Cost"]["anyOf"] = [{"required": ["cost"]}, {"required": ["priority"]}]
     default = schema["properties"]["default"]
     default["anyOf"] += [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
     return schema

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import threading
+import time
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
@@ -220,10 +221,11 @@ class RuleSource:
         if self._thread is None or not self._thread.is_alive():
             if self._stop.is_set():
                 return
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=self._run, name=f"tidegate {type(self).__name__}", daemon=True
             )
-            self._thread.start()
+            thread.start()
+            self._thread = thread  # now, for only one that has started can be joined
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -293,10 +295,11 @@ def _stop_all() -> None:
     running = [source for source in list(_sources) if source._thread is not None]
     for source in running:
         source._stop.set()
+    until = time.monotonic() + _PATIENCE
     for source in running:
         thread = source._thread
         if thread is not None:
-            thread.join(_PATIENCE)
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 os.register_at_fork(

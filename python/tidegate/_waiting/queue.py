@@ -20,15 +20,15 @@ __all__ = ["Ticket", "WaitingRoom"]
 
 
 class Ticket:
-    """A place in the line for one key. `wake` tells its owner to look again; `looks` is how
-    often it did since it was first."""
+    """A place in the line for one key. `wake` tells its owner to look again; `pause` is how
+    long its owner slept before the last look for a lease, in seconds."""
 
-    __slots__ = ("__weakref__", "cost", "key", "looks", "wake")
+    __slots__ = ("__weakref__", "cost", "key", "pause", "wake")
 
     def __init__(self, key: Key, cost: int, wake: Callable[[], None]) -> None:
         self.key = key
         self.cost = cost
-        self.looks = 0
+        self.pause = 0.0
         self.wake = wake
 
 

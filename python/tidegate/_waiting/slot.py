@@ -144,22 +144,18 @@ class Acquired:
                 "expected a function"
             )
 
-        @functools.wraps(function)
         def waiting(*args: Any, **kwargs: Any) -> Any:
             self._acquire(self._key_of(args, kwargs))
             return function(*args, **kwargs)
 
-        @functools.wraps(function)
         async def waiting_async(*args: Any, **kwargs: Any) -> Any:
             await self._acquire_async(self._key_of(args, kwargs))
             return await function(*args, **kwargs)
 
-        @functools.wraps(function)
         def waiting_generator(*args: Any, **kwargs: Any) -> Any:
             self._acquire(self._key_of(args, kwargs))
             return (yield from function(*args, **kwargs))
 
-        @functools.wraps(function)
         async def waiting_async_generator(*args: Any, **kwargs: Any) -> Any:
             await self._acquire_async(self._key_of(args, kwargs))
             items = function(*args, **kwargs)
@@ -179,7 +175,7 @@ class Acquired:
         ):
             if any(map(is_kind, kinds)):
                 chosen = wrapper
-        return chosen  # type: ignore[no-any-return]
+        return functools.wraps(function)(chosen)  # type: ignore[return-value]
 
     def _key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
         return self._key(*args, **kwargs) if callable(self._key) else self._key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import Annotated, Any
 
 import httpx2
@@ -42,6 +43,13 @@ def test_200s_turn_into_429s() -> None:
     assert answers[2]["retry-after"] == "30"
     assert answers[2]["content-type"] == "application/problem+json"
     assert answers[2].json()["violated-policies"] == ["2/minute"]
+
+
+def test_every_fastapi_sees_that_a_limit_has_to_be_awaited() -> None:
+    # Each release looks through one of these, and what is not awaited limits nothing.
+    call = getattr(RateLimit("2/minute"), "__call__")  # noqa: B004, B009
+    assert inspect.iscoroutinefunction(call)
+    assert call.__func__.__code__.co_flags & inspect.CO_COROUTINE
 
 
 def test_the_value_is_the_decision() -> None:

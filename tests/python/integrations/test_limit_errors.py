@@ -22,7 +22,7 @@ pytest.importorskip("django")
 from django.conf import settings
 
 if not settings.configured:
-    settings.configure()
+    settings.configure(SECRET_KEY="-")
 
 from django.http import HttpResponse
 from django.test import Client as DjangoClient

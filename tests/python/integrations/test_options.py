@@ -9,7 +9,7 @@ import pytest
 from django.conf import settings
 
 if not settings.configured:
-    settings.configure()
+    settings.configure(SECRET_KEY="-")
 
 import tidegate.asgi
 import tidegate.django

@@ -19,7 +19,7 @@ from asgiref.sync import iscoroutinefunction
 from django.conf import settings
 
 if not settings.configured:
-    settings.configure()
+    settings.configure(SECRET_KEY="-")
 
 from django.core.asgi import get_asgi_application
 from django.core.wsgi import get_wsgi_application

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import datetime
 import gc
+import inspect
 import pickle
 import subprocess
 import sys
@@ -217,12 +218,50 @@ def test_async_twins_do_the_same() -> None:
     assert asyncio.run(calls()) == [6, 7, 10]
 
 
+@pytest.mark.parametrize("name", ["acquire", "refund", "reset"])
+def test_an_async_twin_has_the_same_defaults(name: str) -> None:
+    def defaults(method: Any) -> dict[str, Any]:
+        return {each.name: each.default for each in inspect.signature(method).parameters.values()}
+
+    twin = getattr(tg.Limiter, f"{name}_async")
+    assert defaults(twin) == defaults(getattr(tg.Limiter, name))
+
+
+def test_a_cost_that_is_not_given_is_one_unit() -> None:
+    limiter = tg.Limiter("6/minute", clock=tg.ManualClock())
+
+    async def left_after_each() -> list[int]:
+        await limiter.hit_async("k")
+        left = [limiter.peek("k").remaining]
+        await limiter.allow_async("k")
+        left.append(limiter.peek("k").remaining)
+        await limiter.acquire_async("k")
+        left.append(limiter.peek("k").remaining)
+        limiter.acquire("k")
+        left.append(limiter.peek("k").remaining)
+        limiter.refund("k")
+        left.append(limiter.peek("k").remaining)
+        await limiter.refund_async("k")
+        left.append(limiter.peek("k").remaining)
+        return left
+
+    assert asyncio.run(left_after_each()) == [5, 4, 3, 2, 3, 4]
+
+
+def test_a_look_without_a_cost_asks_for_one_unit() -> None:
+    limiter = tg.Limiter("1/minute", clock=tg.ManualClock())
+    assert asyncio.run(limiter.peek_async("k")).allowed
+    limiter.hit("k")
+    assert not asyncio.run(limiter.peek_async("k")).allowed
+
+
 def test_stats() -> None:
     limiter = tg.Limiter("1/minute")
     limiter.hit("a")
     limiter.allow("a")
     limiter.hit("b")
     assert limiter.stats() == tg.Stats(2, 1, 0, 0, 2, 0, 0)
+    assert tg.Stats(2, 1, 0, 0, 2, 0, 0)[7:] == (0, 0, 0, False, 0)
 
 
 def test_a_storage_may_be_shared() -> None:

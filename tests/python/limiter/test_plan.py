@@ -136,6 +136,19 @@ def test_refund_of_a_decision(algorithm):
     assert left() == [7, 42, 9]
 
 
+def test_each_limiter_is_told_which_of_its_own_limits_were_charged_elsewhere():
+    clock = tg.ManualClock()
+    first = tg.Limiter(["10/minute", "30/hour"], clock=clock)
+    second = tg.Limiter("90/hour", storage=first.storage, clock=clock)
+    plan = tg.Plan([first, second, first])
+    make, state = plan.hit(["a", "b", "c"]).__reduce__()
+    elsewhere = state.index(-1, -2) - 1  # one bit for each limit, before what is not known
+    for bits, parts in ((0b10110, [0b10110, 0b101, 0b10]), (0b00001, [0b1, 0, 0])):
+        decision = make(*state[:elsewhere], bits, *state[elsewhere + 1 :])
+        each = plan._each(["a", "b", "c"], None, decision)
+        assert [part.__reduce__()[1][elsewhere] for _, _, _, part in each] == parts
+
+
 def test_shared_memory():
     name = f"test-plan-{uuid.uuid4().hex[:12]}"
     try:

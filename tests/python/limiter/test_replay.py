@@ -57,6 +57,13 @@ def test_times_that_cannot_be_put_in_order_are_refused(times):
         tg.replay("1/minute", ["k"] * 2, times)
 
 
+@pytest.mark.parametrize(("keys", "costs"), [(1, 2), (3, 2), (2, 1), (2, 3), (1, 3), (3, 1)])
+def test_lengths_that_differ_are_refused_whatever_the_order_of_the_times(keys, costs):
+    for times in ([2, 1], [1, 2]):
+        with pytest.raises(tg.ConfigurationError, match="expected"):
+            tg.replay("1/minute", ["k"] * keys, times, [1] * costs)
+
+
 def test_datetimes():
     start = datetime(2024, 2, 29, 12, tzinfo=timezone(timedelta(hours=5)))
     times = [start + timedelta(microseconds=n) for n in (0, 1, 60_000_000, 59_999_999)]

@@ -41,8 +41,12 @@ def start(
     limiter: tg.Limiter, served: list[object], name: object, **kwargs: float
 ) -> threading.Thread:
     """A thread that acquires, after it has joined the line."""
+
+    def acquire() -> None:
+        served.append((name, limiter.acquire("k", **kwargs)))
+
     before = in_line(limiter)
-    thread = threading.Thread(target=lambda: served.append((name, limiter.acquire("k", **kwargs))))
+    thread = threading.Thread(target=acquire, daemon=True)
     thread.start()
     eventually(lambda: in_line(limiter) != before or not thread.is_alive())
     return thread
@@ -185,7 +189,7 @@ def test_close_wakes_those_who_wait() -> None:
         except tg.LimiterClosedError as error:
             raised.append(error)
 
-    thread = threading.Thread(target=wait)
+    thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     eventually(lambda: in_line(limiter) > 0)
     limiter.close()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ class Load:
         self.value = value
 
     def __call__(self) -> float:
-        if isinstance(self.value, Exception):
+        if isinstance(self.value, BaseException):
             raise self.value
         return self.value  # type: ignore[no-any-return]
 
@@ -148,6 +149,71 @@ def test_a_limiter_that_is_attached_later_is_charged_by_the_load_of_now() -> Non
         assert passed(limiter) == 50
 
 
+def test_nothing_charges_more_once_it_is_closed() -> None:
+    shedding = shedding_of(Load(0.9))
+    first = limiter_of(load=shedding)
+    shedding.refresh()
+    shedding.close()
+    assert shedding.refresh() == shedding.factor == 1.0
+    late = limiter_of(load=shedding)
+    assert passed(first) == passed(late) == 100
+    shedding.close()
+
+
+def test_a_measurement_that_ends_after_the_close_changes_nothing() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def measure() -> float:
+        begun.set()
+        go_on.wait(30)
+        return 0.9
+
+    shedding = LoadShedding(measure, smoothing=0.0, interval=0.001)
+    limiter = limiter_of(load=shedding)
+    assert begun.wait(30)
+    thread = shedding._thread
+    assert thread is not None
+    shedding.close()
+    go_on.set()
+    thread.join(30)
+    assert passed(limiter) == 100
+
+
+def test_a_limiter_has_one_load_shedding() -> None:
+    with shedding_of(Load(0.9)) as one, shedding_of(Load(0.1)) as other:
+        limiter = limiter_of(load=one)
+        with pytest.raises(tg.ConfigurationError, match="another LoadShedding"):
+            other.attach(limiter)
+        one.close()
+        other.attach(limiter)
+
+
+def test_loads_out_of_range_count_as_the_nearest() -> None:
+    load = Load(1e300)
+    with LoadShedding(load, interval=NEVER, clock=iter(range(0, 10_000, 5)).__next__) as shedding:
+        for value, most in (
+            (1e300, 1.0),
+            (float("inf"), 1.0),
+            (-1e300, 0.2),
+            (Decimal("0.5"), 0.5),
+        ):
+            load.value = value
+            shedding.refresh()
+            assert 0.0 <= shedding._steps.load <= most
+        assert shedding.failures == 0
+
+
+def test_a_measure_that_ends_its_thread_ends_no_measurement() -> None:
+    load = Load(SystemExit("no"))
+    shedding = LoadShedding(load, smoothing=0.0, interval=0.001)
+    limiter = limiter_of(load=shedding)
+    eventually(lambda: shedding.failures > 2)
+    load.value = 0.9
+    eventually(lambda: shedding.factor == 0.5)
+    assert passed(limiter) == 50
+    shedding.close()
+
+
 def test_a_closed_limiter_does_not_stop_the_others() -> None:
     load = Load(0.0)
     with shedding_of(load) as shedding:
@@ -171,7 +237,7 @@ def test_a_measurement_that_fails_is_logged_once_and_changes_nothing(
             assert shedding.refresh() == 0.5
         assert shedding.failures == 4
         assert [record.message for record in caplog.records] == [
-            "the load cannot be measured, the factor stays: no sensor"
+            "the load cannot be measured, the factor stays: OSError('no sensor')"
         ]
         assert passed(limiter) == 50
 
@@ -312,6 +378,78 @@ def test_an_override_has_no_reserve() -> None:
     assert passed(limiter, tenant="big") == 20
 
 
+@pytest.mark.parametrize(
+    "algorithm", ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log"]
+)
+def test_load_takes_nothing_of_the_reserve(algorithm: str) -> None:
+    rule = {"id": "all", "by": "global", "limit": "10/hour", "reserve": "50%"}
+    limiter = limiter_of({"algorithm": algorithm, "rules": [rule]})
+    with shedding_of(Load(1.0), steps=[(0.5, 0.1)]) as shedding:
+        shedding.attach(limiter)
+        shedding.refresh()
+        assert passed(limiter, priority="normal", cost=1) == 1
+        assert passed(limiter, priority="critical") == 5
+
+
+def test_a_rule_and_its_share_are_charged_alike_where_requests_are_counted() -> None:
+    rule = {"id": "all", "by": "global", "limit": "1000/hour", "counts": "requests"}
+    for _ in range(10):
+        limiter = limiter_of({"algorithm": "fixed-window", "rules": [{**rule, "reserve": "10%"}]})
+        with shedding_of(Load(0.7)) as shedding:
+            shedding.attach(limiter)
+            shedding.refresh()
+            passed(limiter, 1000)
+            assert limiter.peek(priority="critical").remaining >= 100
+
+
+def test_places_of_concurrency_cost_one_each_whatever_the_load() -> None:
+    rule = {"id": "c", "by": "user", "limit": "10/hour", "algorithm": "concurrency"}
+    limiter = limiter_of({"rules": [rule]})
+    with shedding_of(Load(0.9)) as shedding:
+        shedding.attach(limiter)
+        shedding.refresh()
+        held = [limiter.check(user="1") for _ in range(10)]
+        assert all(held)
+        for decision in held:
+            limiter.refund(user="1", decision=decision)
+        assert limiter.peek(user="1").remaining == 10
+
+
+def test_a_reserve_counts_apart_from_a_rule_that_has_its_name() -> None:
+    limiter = limiter_of(
+        {
+            "rules": [
+                {"id": "api", "by": "user", "limit": "100/minute", "reserve": "20%"},
+                {"id": "api/normal", "by": "user", "endpoint": "/x", "limit": "100/minute"},
+            ]
+        }
+    )
+    assert passed(limiter, 80, endpoint="/x") == 80
+    assert limiter.check(user="1", endpoint="/y")
+
+
+@pytest.mark.parametrize(
+    ("limit", "reserve", "algorithm"),
+    [
+        ("1/minute", "1%", "token-bucket"),
+        ("1/second burst 4", "50%", "token-bucket"),
+        ("10/second burst 1", "50%", "token-bucket"),
+        ("1/minute", "100%", "concurrency"),
+    ],
+)
+def test_a_reserve_that_leaves_nothing_says_so(limit: str, reserve: str, algorithm: str) -> None:
+    rule = {"id": "r", "by": "user", "limit": limit, "reserve": reserve, "algorithm": algorithm}
+    with pytest.raises(RulesError, match="reserve of .* leaves nothing of") as caught:
+        RuleSet({"rules": [rule]})
+    assert caught.value.problems[0].where == "rules[0].reserve"
+
+
+def test_a_rule_in_shadow_takes_no_reserve() -> None:
+    rule = {"id": "r", "by": "user", "limit": "10/hour", "reserve": "20%", "shadow": True}
+    with pytest.raises(RulesError, match="in shadow"):
+        RuleSet({"rules": [rule]})
+
+
 def test_explain_names_what_the_reserve_leaves() -> None:
     limiter = reserve_of("20%")
     (rule,) = limiter.explain(user="1")
@@ -351,6 +489,22 @@ def test_event_loop_lag_is_the_time_that_a_callback_takes() -> None:
 
     assert asyncio.run(block()) >= 4.0
     lag.stop()
+    assert lag() == 0.0
+
+
+def test_a_loop_that_is_closed_has_no_lag() -> None:
+    lag = EventLoopLag(full=0.001, interval=0.001)
+
+    async def watch() -> None:
+        lag.watch(asyncio.get_running_loop())
+
+    asyncio.run(watch())
+    lag()
+    assert lag() == 0.0
+    closed = asyncio.new_event_loop()
+    closed.close()
+    with pytest.raises(RuntimeError):
+        lag.watch(closed)
     assert lag() == 0.0
 
 

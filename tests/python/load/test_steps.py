@@ -96,6 +96,10 @@ def test_the_factor_is_always_one_of_the_steps_and_never_above_what_load_says(
         [(0.6, 0.5), (0.8, 0.75)],
         [(float("nan"), 0.5)],
         [(True, 0.5)],
+        [(0.5, 1e-4)],
+        [(0.0, 0.5)],
+        [(1.0, 0.5)],
+        [(0.05, 0.5)],
     ],
 )
 def test_steps_that_make_no_sense_are_refused(steps: Any) -> None:

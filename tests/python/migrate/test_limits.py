@@ -148,6 +148,17 @@ def test_a_sliding_window_resets_within_one_window(make, uri):
     assert before + 59.9 <= stats.reset_time <= time.time() + 60.001
 
 
+def test_a_sliding_window_frees_a_unit_not_before_it_is_free_as_a_whole(make, uri):
+    clock = ManualClock(start_ns=600 * 10**9)
+    limiter = make("sliding-window-counter", uri, clock=clock)
+    limit = parse("5/second")
+    assert limiter.hit(limit, "user", cost=5)
+    clock.advance(1.199)
+    assert not limiter.test(limit, "user")
+    clock.advance(0.001)
+    assert limiter.get_window_stats(limit, "user").remaining == 1
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_limit_of_nothing_lets_nothing_through(make, name, uri):
     limiter = make(name, uri)
@@ -226,6 +237,10 @@ def test_what_is_not_accepted_is_said_at_once():
         tidegate.limits.TidegateStorage("memory://")
     with pytest.raises(ConfigurationError, match="key_for"):
         storage_from_string("tidegate+memory://").get("no limit in it")
+    with pytest.raises(ConfigurationError, match=r"7\.5 of type float; expected an int"):
+        strategy("fixed-window", "tidegate+memory://").hit(parse("50/minute"), "user", cost=7.5)
+    with pytest.raises(ConfigurationError, match=r"key_prefix \(here it is prefix="):
+        storage_from_string("tidegate+memory://", key_prefix="mine")
 
 
 def test_limiters_are_bounded():

@@ -13,7 +13,7 @@ import pytest
 import tidegate as tg
 from servers import asgi_server, ask, limited, statuses, wsgi_server
 from tidegate._web.observers import observers
-from tidegate.refusals import Refusal, RefusalLog, TopKey, TopKeys, watch
+from tidegate.refusals import Refusal, RefusalLog, TopKey, TopKeys, _text_of, watch
 
 
 @pytest.fixture
@@ -264,6 +264,14 @@ def test_a_level_that_is_off_costs_nothing(caplog):
     assert (caplog.records, log._skipped) == ([], 0)
 
 
+def test_keys_of_any_length_take_the_longest_length_at_most_and_differ():
+    longest = _text_of("x" * 200)
+    assert longest == "x" * 200
+    cut = [_text_of("x" * length) for length in (201, 202, 10_000)]
+    assert [len(text) for text in cut] == [200] * 3
+    assert len(set(cut)) == 3
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -273,6 +281,8 @@ def test_a_level_that_is_off_costs_nothing(caplog):
         ({"sample": "0.1"}, "a share such as 0.1"),
         ({"per_second": 0}, "an int from 1 up"),
         ({"per_second": 0.5}, "an int from 1 up"),
+        ({"per_second": 2.5}, "an int from 1 up"),
+        ({"per_second": True}, "an int from 1 up"),
         ({"keys": "plain"}, "'addresses', 'hashed', 'full', 'none'"),
         ({"secret": b"short"}, "16 to 64 bytes"),
         ({"secret": "0123456789abcdef"}, "16 to 64 bytes"),

@@ -597,3 +597,73 @@ def test_usage_begins_anew_where_nothing_is_carried_over(algorithm: str) -> None
 def test_windows_cannot_carry_a_share_over() -> None:
     with pytest.raises(RulesError, match="expected token-bucket or leaky-bucket"):
         changed("proportional", "fixed-window", "100/hour", "200/hour", 50)
+
+
+def test_a_burst_beside_the_count_has_no_share_to_carry_over() -> None:
+    with pytest.raises(RulesError, match="expected a limit without a burst") as caught:
+        changed("proportional", "token-bucket", "10/second burst 40", "20/second", 1)
+    assert caught.value.problems[0].where == "rules[0].carry_over"
+
+
+@pytest.mark.parametrize("carry_over", ["as-is", "proportional"])
+@pytest.mark.parametrize("algorithm", ["token-bucket", "leaky-bucket"])
+def test_a_user_who_was_suspended_keeps_what_was_used(carry_over: str, algorithm: str) -> None:
+    def rules(limit: str) -> RuleSet:
+        rule = {"id": "r", "by": "user", "limit": limit, "carry_over": carry_over}
+        return RuleSet({"rules": [{**rule, "algorithm": algorithm}]})
+
+    limiter = tg.Limiter(rules=rules("10/hour"), clock=tg.ManualClock(10**18))
+    assert limiter.check(user="1", cost=9)
+    limiter.use(rules("0/hour"))
+    for _ in range(2):
+        assert not limiter.check(user="1")
+    limiter.use(rules("10/hour"))
+    assert limiter.peek(user="1").remaining == 1
+
+
+def test_a_refusal_by_a_smaller_number_takes_nothing_of_what_was_used() -> None:
+    def rules(limit: str) -> RuleSet:
+        return RuleSet({"rules": [{"id": "r", "by": "user", "limit": limit}]})
+
+    limiter = tg.Limiter(rules=rules("1/hour burst 24"), clock=tg.ManualClock(10**18))
+    assert limiter.check(user="1", cost=15)
+    limiter.use(rules("5/hour burst 7"))
+    refusals = [limiter.check(user="1") for _ in range(2)]
+    assert refusals[0].retry_after == refusals[1].retry_after
+    limiter.use(rules("1/hour burst 24"))
+    assert limiter.peek(user="1").remaining == 9
+
+
+def test_tiers_and_overrides_share_one_count_where_a_number_that_changes_resets_it() -> None:
+    rule = {"id": "r", "by": "user", "carry_over": "reset"}
+    limits = {"free": "10/hour", "pro": "20/hour"}
+    limiter = tg.Limiter(
+        rules=RuleSet({"rules": [{**rule, "limits": limits}]}), clock=tg.ManualClock(10**18)
+    )
+    assert limiter.check(user="1", tier="free", cost=10)
+    assert limiter.peek(user="1", tier="pro").remaining == 10
+    override = {"rule": "r", "key": "1", "limit": "15/hour"}
+    limiter.use(RuleSet({"rules": [{**rule, "limits": limits}], "overrides": [override]}))
+    assert limiter.peek(user="1", tier="free").remaining == 5
+
+
+def test_rules_of_one_counter_carry_the_same_over() -> None:
+    rule = {"by": "user", "limit": "10/hour", "counter": "f"}
+    with pytest.raises(RulesError, match="one carry_over for all rules of a counter"):
+        RuleSet(
+            {
+                "rules": [
+                    {**rule, "id": "a", "endpoint": "/a"},
+                    {**rule, "id": "b", "endpoint": "/b", "carry_over": "reset"},
+                ]
+            }
+        )
+
+
+def test_a_request_counts_once_for_a_rule_in_shadow_that_has_several_limits() -> None:
+    rule = {"id": "r", "by": "user", "limits": ["3/hour", "4/day"], "shadow": True}
+    limiter = tg.Limiter(rules=RuleSet({"rules": [rule]}), clock=tg.ManualClock(10**18))
+    for _ in range(6):
+        assert limiter.check(user="1")
+    assert limiter.rule_stats()["r"].refused_in_shadow == 3
+    assert limiter.stats().denied_in_shadow == 3

@@ -35,6 +35,12 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
+def listens(path: Path) -> bool:
+    """A path is there before its server listens."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
 def test_clients_of_a_unix_socket_have_no_address_and_share_one_limit():
     # Paths of Unix sockets are short; those of pytest are not.
     with tempfile.TemporaryDirectory(prefix="tg") as name:
@@ -49,7 +55,7 @@ def test_clients_of_a_unix_socket_have_no_address_and_share_one_limit():
             stderr=subprocess.PIPE,
             text=True,
         ) as server:
-            eventually(lambda: path.exists() or server.poll() is not None, 60)
+            eventually(lambda: server.poll() is not None or listens(path), 60)
             found = []
             for _ in range(3):
                 with contextlib.closing(UnixConnection(path)) as connection:

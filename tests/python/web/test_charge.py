@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import tidegate as tg
-from tidegate._web.charge import outstanding
+from flask import Flask
+from tidegate import rate_limit
+from tidegate._web.active_limits import ActiveLimits
+from tidegate._web.charge import _Charged, outstanding
 from tidegate._web.execution import BLOCKING
 from tidegate._web.request_limiter import RequestLimiter
 
@@ -41,6 +46,15 @@ def test_where_nothing_is_left_nothing_is_charged():
     assert limiter.stats().denied == 0
 
 
+def test_what_was_charged_nowhere_has_nothing_that_could_be_given_back():
+    limiter = tg.Limiter("10/minute", clock=tg.ManualClock(START_NS))
+    limiter.hit("k", 4)
+    for charged_in, reset_ns in (("nowhere", None), ("store", 24 * 10**9)):
+        admitted = SimpleNamespace(_charged_in=charged_in)
+        charged = _Charged(limiter, admitted)
+        assert BLOCKING.run(charged.reset_after_ns("k", BLOCKING)) == reset_ns
+
+
 MINUTE_NS = 60 * 10**9
 
 
@@ -64,3 +78,30 @@ MINUTE_NS = 60 * 10**9
 def test_what_has_run_out_is_not_outstanding(algorithm, left_ns, units):
     limit = tg.Limit("10/minute", algorithm=algorithm)
     assert outstanding(limit, left_ns, 4) == units
+
+
+def test_each_limit_of_a_limiter_can_be_asked_for_itself():
+    clock = tg.ManualClock(START_NS)
+    one = tg.Limiter("10/minute", clock=clock)
+    assert ActiveLimits([one], ()).per_limit == (one,)
+    two = tg.Limiter(["10/minute", "30/hour"], clock=clock)
+    two.hit("k", 4)
+    asked = ActiveLimits([two], ()).per_limit
+    assert [each.limits for each in asked] == [(limit,) for limit in two.limits]
+    assert [left(each) for each in asked] == [6, 26]
+
+
+@pytest.mark.parametrize("counts", [(9, 5, 7), (5, 7, 9), (7, 9, 5), (5, 5, 9)])
+def test_of_limits_in_several_stores_the_one_with_the_least_left_is_told(counts):
+    app = Flask(__name__)
+
+    def view():
+        return "low tide"
+
+    for count in counts:
+        clock = tg.ManualClock(START_NS)
+        view = rate_limit(f"{count}/minute", clock=clock, storage="memory://?capacity=10")(view)
+    app.get("/")(view)
+    answer = app.test_client().get("/")
+    assert answer.headers["X-RateLimit-Limit"] == "5"
+    assert answer.headers["X-RateLimit-Remaining"] == "4"

@@ -185,6 +185,8 @@ def test_cookie():
 def test_header_from_a_gateway_only():
     key = keys.header("X-Tenant", trusted_proxies=TRUSTED)
     assert key(scope("acme", name="x-tenant")) == "header:acme"
+    assert key(scope("a", name="x-tenant")) == "header:a"
+    assert key(scope(" ", name="x-tenant")) is None
     assert key(scope("acme", name="x-tenant", peer="198.51.100.1")) is None
     assert key(scope("acme", name="x-tenant", peer=None)) is None
     assert key(scope("acme", "evil", name="x-tenant")) is None
@@ -203,6 +205,30 @@ def test_user():
     assert key({"REMOTE_USER": "ada"}) == "user:ada"
     assert key(scope("ada", name="remote_user")) is None
     assert key(scope()) is None
+    for nobody in ("", None):
+        assert key(scope(user=nobody)) is None
+
+
+class UserOfFlaskLogin:
+    def get_id(self):
+        return "7"
+
+
+def test_a_user_that_tells_its_id_by_a_function():
+    assert keys.user()(scope(user=UserOfFlaskLogin())) == "user:7"
+
+
+def test_an_object_without_an_id_is_no_user():
+    assert keys.user()(scope(user=object())) is None
+
+
+@pytest.mark.parametrize("slashes", range(6))
+def test_a_quote_is_escaped_by_every_other_backslash_before_it(slashes):
+    from tidegate._web.addresses import _is_escaped
+
+    for before in ("", "a"):
+        text = before + "\\" * slashes + '"'
+        assert _is_escaped(text, len(text) - 1) is (slashes in (1, 3, 5))
 
 
 SECRET = "s" * 32
@@ -245,7 +271,7 @@ def test_requests_of_the_frameworks():
     from starlette.requests import Request
 
     if not settings.configured:
-        settings.configure()
+        settings.configure(SECRET_KEY="-")
     key = keys.client_ip(trusted_proxies=TRUSTED)
     assert key(Request(scope("203.0.113.9"))) == "203.0.113.9"
     given = {"X-Forwarded-For": "203.0.113.9"}

@@ -1,0 +1,140 @@
+#include "tidegate/replayer.h"
+
+#include <type_traits>
+#include <utility>
+
+#include "algorithms/log.h"
+#include "tidegate/step.h"
+#include "tidegate/store.h"
+
+namespace tidegate {
+
+// The states of all keys under one limit: cells or rings.
+struct Replayer::LimitState {
+  LimitState(Limit the_limit, uint32_t keys) : limit(std::move(the_limit)) {
+    if (IsLog(limit.algorithm())) {
+      rings = std::vector<InstantRing>(keys);
+    } else {
+      cells.resize(keys);
+    }
+  }
+
+  Decision PeekAt(uint32_t key, int64_t now_ns, int64_t cost) const {
+    return IsLog(limit.algorithm()) ? PeekLog(limit, rings[key], now_ns, cost)
+                                    : Peek(limit, cells[key], now_ns, cost);
+  }
+  Decision StepAt(uint32_t key, int64_t now_ns, int64_t cost) {
+    if (IsLog(limit.algorithm())) return StepLog(limit, &rings[key], now_ns, cost);
+    CellState next;
+    const Decision decision = Step(limit, cells[key], now_ns, cost, &next);
+    cells[key] = next;
+    return decision;
+  }
+
+  Limit limit;
+  std::vector<CellState> cells;
+  std::vector<InstantRing> rings;
+};
+
+namespace {
+
+// How many requests ahead the state of a key is fetched: as many as a cache miss lasts. What a
+// ring points to is fetched when the ring itself has come.
+constexpr size_t kAhead = 32;
+constexpr size_t kRingAhead = 16;
+
+// Takes requests of one limit, whose states lie at `states`, by `step(state, now, cost)`.
+template <typename State, typename StepOne>
+__attribute__((always_inline)) inline void RunOne(const RequestColumns& requests,
+                                                  const ChargeColumns& charge, size_t from,
+                                                  size_t to, const AnswerColumns& answers,
+                                                  State* states, const StepOne& step) {
+  for (size_t n = from; n < to; ++n) {
+    if (n + kAhead < to) __builtin_prefetch(&states[charge.keys[requests.At(n + kAhead)]], 1);
+    if constexpr (std::is_same_v<State, InstantRing>) {
+      if (n + kRingAhead < to) states[charge.keys[requests.At(n + kRingAhead)]].Prefetch();
+    }
+    const size_t at = requests.At(n);
+    answers.Write(at, step(states[charge.keys[at]], requests.times_ns[at], charge.CostAt(at)), 0);
+  }
+}
+
+// The buckets that StepBucket() is for, as Step() takes them.
+bool IsPlainBucket(const Limit& limit) {
+  return IsBucket(limit.algorithm()) && !limit.keeps_count() && limit.burst() > 0;
+}
+
+}  // namespace
+
+Replayer::Replayer(std::vector<Limit> limits, absl::Span<const uint32_t> keys) {
+  states_.reserve(limits.size());
+  for (size_t i = 0; i < limits.size(); ++i) states_.emplace_back(std::move(limits[i]), keys[i]);
+}
+
+Replayer::~Replayer() = default;
+
+void Replayer::Run(const RequestColumns& requests, absl::Span<const ChargeColumns> charges,
+                   size_t from, size_t to, const AnswerColumns& answers) {
+  if (states_.size() > 1 || states_[0].limit.shadow()) {
+    for (size_t n = from; n < to; ++n) {
+      const size_t at = requests.At(n);
+      const Decision decision = HitAll(charges, at, requests.times_ns[at]);
+      answers.Write(at, decision, decision.rule);
+    }
+    return;
+  }
+  LimitState& state = states_[0];
+  const Limit& limit = state.limit;
+  if (IsLog(limit.algorithm())) {
+    RunOne(requests, charges[0], from, to, answers, state.rings.data(),
+           [&limit](InstantRing& ring, int64_t now_ns, int64_t cost) {
+             return StepLog(limit, &ring, now_ns, cost);
+           });
+  } else if (IsPlainBucket(limit)) {
+    RunOne(requests, charges[0], from, to, answers, state.cells.data(),
+           [&limit](CellState& cell, int64_t now_ns, int64_t cost) {
+             BucketOutcome outcome;
+             StepBucket(limit, cell.w0, cell.w1, now_ns, cost, outcome);
+             if (outcome.allowed || outcome.behind) cell = {outcome.next_w0, outcome.next_w1};
+             return MakeDecision(limit, outcome);
+           });
+  } else {
+    RunOne(requests, charges[0], from, to, answers, state.cells.data(),
+           [&limit](CellState& cell, int64_t now_ns, int64_t cost) {
+             CellState next;
+             const Decision decision = Step(limit, cell, now_ns, cost, &next);
+             cell = next;
+             return decision;
+           });
+  }
+}
+
+Decision Replayer::Hit(absl::Span<const ChargeColumns> charges, size_t at, int64_t now_ns) {
+  Decision decision;
+  if (states_.size() > 1 || states_[0].limit.shadow()) {
+    decision = HitAll(charges, at, now_ns);
+  } else {
+    decision = states_[0].StepAt(charges[0].keys[at], now_ns, charges[0].CostAt(at));
+  }
+  decision.at_ns = now_ns;
+  return decision;
+}
+
+Decision Replayer::HitAll(absl::Span<const ChargeColumns> charges, size_t at, int64_t now_ns) {
+  PlanVerdict forecast;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    forecast.Add(states_[i].PeekAt(charges[i].keys[at], now_ns, charges[i].CostAt(at)),
+                 static_cast<uint32_t>(i));
+  }
+  const bool allowed = forecast.get().allowed;
+  // A clock that went back has left states ahead, which a hit that cannot pass moves back.
+  if (!allowed && !forecast.get().behind) return forecast.get();
+  PlanVerdict verdict;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const int64_t cost = allowed ? charges[i].CostAt(at) : states_[i].limit.capacity() + 1;
+    verdict.Add(states_[i].StepAt(charges[i].keys[at], now_ns, cost), static_cast<uint32_t>(i));
+  }
+  return allowed ? verdict.get() : forecast.get();
+}
+
+}  // namespace tidegate

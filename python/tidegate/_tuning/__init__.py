@@ -1,0 +1,1 @@
+"""Tuning: what limits would have said to the requests of a log. Needs NumPy."""

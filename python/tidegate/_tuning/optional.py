@@ -1,0 +1,19 @@
+"""Libraries that are used where they are installed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__all__ = ["needed"]
+
+
+def needed(module: str, by: str) -> Any:
+    """Imports a library that `by` cannot do without."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"{by} needs {module}, which cannot be imported ({error}); expected it to be "
+            f"installed: pip install {module.partition('.')[0]}"
+        ) from error

@@ -1,0 +1,49 @@
+"""A bar that shows how far long work has come."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import Any
+
+from tidegate._tuning.optional import needed
+
+__all__ = ["Progress"]
+
+
+class Progress:
+    """Counts what is done, and shows it where that is wanted.
+
+    `wanted` is True, False, or None: then it is shown where the work is `long`, tqdm is installed
+    and somebody can see it, in a terminal or a notebook.
+    """
+
+    def __init__(self, wanted: bool | None, total: int, what: str, *, long: bool) -> None:
+        self._done = 0
+        self._bar: Any = None
+        if wanted or (wanted is None and long and _is_seen() and _has_tqdm()):
+            tqdm = needed("tqdm.auto", "a progress bar").tqdm
+            self._bar = tqdm(
+                total=total, desc=what, unit_scale=True, delay=0 if wanted else 0.5, leave=False
+            )
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def reached(self, done: int) -> None:
+        """So much is done."""
+        if self._bar is not None:
+            self._bar.update(done - self._done)
+        self._done = done
+
+
+def _is_seen() -> bool:
+    return "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
+
+
+def _has_tqdm() -> bool:
+    return importlib.util.find_spec("tqdm") is not None

@@ -1,0 +1,34 @@
+"""Tuning: whom would this limit have refused? Needs NumPy: ``pip install tidegate[notebook]``.
+
+    from tidegate import tuning
+
+    log = tuning.read_log("access.log.gz")
+    result = tuning.replay("100/minute", log["ip"], log.times)
+    result.refused_share
+    result.totals()
+
+Nothing here is imported by ``import tidegate``.
+"""
+
+from __future__ import annotations
+
+from tidegate._tuning.clients import Clients
+from tidegate._tuning.frame import Frame
+from tidegate._tuning.keys import Keys, as_keys
+from tidegate._tuning.least import least_limits
+from tidegate._tuning.logs.log import BadLine, Log
+from tidegate._tuning.logs.reading import read_log
+from tidegate._tuning.replay import Replay, replay
+
+__all__ = [
+    "BadLine",
+    "Clients",
+    "Frame",
+    "Keys",
+    "Log",
+    "Replay",
+    "as_keys",
+    "least_limits",
+    "read_log",
+    "replay",
+]
