@@ -201,7 +201,7 @@ def test_several_rows_of_a_rule_and_a_tier_are_several_limits(database: RuleData
         (
             "rate_limit_rules",
             {"rule_id": "api", "limits": "1/s", "reserve": '"lots"'},
-            "rate_limit_rules row 2: reserve.normal: is 'lots'; expected a share",
+            "rate_limit_rules row 2: reserve: is 'lots'; expected a share",
         ),
         (
             "rate_limit_rules",
