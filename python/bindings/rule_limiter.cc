@@ -37,7 +37,11 @@ class BoundRules {
     }
     Py_ssize_t size = 0;
     const char* const text = PyUnicode_AsUTF8AndSize(name, &size);
-    if (text == nullptr) throw py::error_already_set();
+    if (text == nullptr) {
+      PyErr_Clear();
+      Throw(Error::kConfiguration,
+            "an attribute is named " + Shown(name) + "; expected a name without surrogates");
+    }
     const int number = limiter_->rules().AttributeNumber({text, static_cast<size_t>(size)});
     if (known_.size() < kMostKnown && PyUnicode_CHECK_INTERNED(name) != 0) {
       known_.emplace_back(py::reinterpret_borrow<py::object>(name), number);

@@ -8,7 +8,7 @@ from tidegate._storage.uri import open_store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any, Protocol, Union
 
     from typing_extensions import Self, Unpack
@@ -32,8 +32,13 @@ if TYPE_CHECKING:
 
         def of(self, attributes: Mapping[str, Attribute]) -> str | None: ...
 
+    class LoadSource(Protocol):
+        """What has limiters charge by load, such as tidegate.load.LoadShedding."""
 
-__all__ = ["ConsideredRule", "RuleLimiter", "RuleStats", "compiled"]
+        def attach(self, limiter: RuleLimiter) -> None: ...
+
+
+__all__ = ["ConsideredRule", "Explanation", "RuleLimiter", "RuleStats", "compiled"]
 
 
 class RuleLimiter(_core.RuleLimiter):
@@ -152,10 +157,11 @@ class RuleLimiter(_core.RuleLimiter):
         await self._ask(_core.RESET, 1, attributes)
         return None
 
-    def explain(self, *, cost: int = 1, **attributes: Attribute) -> list[ConsideredRule]:
+    def explain(self, *, cost: int = 1, **attributes: Attribute) -> Explanation:
         """Why each rule applies to such a request or does not, and the state of those that do.
 
-        Charges nothing. Asks the store as peek() does.
+        A list of ConsideredRule that also says what the request costs, and its priority. Charges
+        nothing. Asks the store as peek() does.
         """
         attributes = self._with_tier(attributes)
         outcomes: dict[str | None, list[Decision]] = {}
@@ -166,7 +172,9 @@ class RuleLimiter(_core.RuleLimiter):
             states = [*outcomes.get(rule, []), *[None] * len(limits)][: len(limits)]
             shown = None if key is None else key.decode("utf-8", "backslashreplace")
             considered.append(ConsideredRule(rule, applies, why, shown, tuple(limits), states))
-        return considered
+        listed, _, units = self._match(attributes)
+        priority = self._rules.priorities.of(attributes)
+        return Explanation(considered, 0 if listed is not None else cost * units, priority)
 
     def stats(self) -> Stats:
         """Counters: decisions of this limiter, keys and evictions of its store."""
@@ -317,6 +325,23 @@ class RuleStats:
             f"RuleStats(allowed={self.allowed}, refused={self.refused}, "
             f"refused_in_shadow={self.refused_in_shadow})"
         )
+
+
+class Explanation(list["ConsideredRule"]):
+    """Every rule, as explain() saw it, and what the request is to them."""
+
+    __slots__ = ("cost", "priority")
+
+    def __init__(self, rules: Iterable[ConsideredRule], cost: int, priority: str) -> None:
+        super().__init__(rules)
+        self.cost = cost
+        """What it costs without load; 0 where an entry of `allow` or `block` decides. Rules that
+        count requests are charged 1."""
+        self.priority = priority
+        """``critical``, ``normal`` or ``background``."""
+
+    def __repr__(self) -> str:
+        return f"<cost {self.cost}, {self.priority}: {super().__repr__()}>"
 
 
 class ConsideredRule:

@@ -34,6 +34,7 @@ from tidegate._web.options import (
 )
 from tidegate._web.refusal import USUAL
 from tidegate._web.request_limiter import RequestDecision, RequestLimiter
+from tidegate._web.shadow import ShadowDecision
 from tidegate._web.shared_counters import middleware_limiters
 from tidegate._web.websocket_messages import MessageLimit
 
@@ -68,9 +69,14 @@ class RateLimitMiddleware:
     client's address, and clients without one (on a Unix socket) share one limit; ``"open"``
     lets the request through uncharged; ``"closed"`` refuses it.
 
+    `rules`, a RuleSet or a RuleSource, stand in the place of `limit` and `key`. They count by
+    `attributes`, functions of the scope by the attribute that they return; endpoint (the path),
+    method and ip need none. `tiers`, `violations` and `load` are those of tidegate.Limiter.
+
     `cost` is an int, or a function of the scope. `exempt_methods` are not charged, nor are
     requests for which the function `exempt_when` of the scope is true. `headers` are the
-    families of fields to send, of ``"x-ratelimit"`` and ``"ietf"``. `on_refused` is a
+    families of fields to send, of ``"x-ratelimit"`` and ``"ietf"``, and with rules ``"shadow"``,
+    which names the rules in shadow that would have refused the request. `on_refused` is a
     function of scope and decision, async or not, that returns the ASGI application to
     answer with (such as a Starlette response) in place of the problem+json body; the fields
     are added to it.
@@ -181,6 +187,8 @@ class RateLimitMiddleware:
             if not decision.allowed:
                 await self._refuse(outcome, scope, receive, send)
                 return
+            if type(outcome) is ShadowDecision:
+                send = outcome.sending(send)
             send = HeaderSend(send, outcome)
         await self.app(scope, receive, send)
 
@@ -200,6 +208,8 @@ class RateLimitMiddleware:
             if not outcome.decision.allowed:
                 await _deny(outcome, scope, receive, send)
                 return
+            if type(outcome) is ShadowDecision:
+                send = outcome.sending(send)
             send = HeaderSend(send, outcome)
             if self._messages is not None:
                 key = outcome.charges[0].key
@@ -230,6 +240,8 @@ class RateLimitMiddleware:
             scope, AWAITING, accepts=callable, expected="an ASGI application"
         )
         if response is not USUAL:
+            if type(outcome) is ShadowDecision:
+                send = outcome.sending(send)
             await response(scope, receive, HeaderSend(send, outcome))
             return
         body = outcome.problem()

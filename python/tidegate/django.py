@@ -28,12 +28,13 @@ from tidegate._integrations import decorator as decorators
 from tidegate._integrations.django_views import ViewDecorator
 from tidegate._storage.hints import unknown_options
 from tidegate._web.callables import check_synchronous
-from tidegate._web.decisions import DECISIONS
+from tidegate._web.decisions import DECISIONS, GRANTED
 from tidegate._web.execution import AWAITING, BLOCKING, Execution
 from tidegate._web.headers import PROBLEM_TYPE, extend
 from tidegate._web.options import DjangoViewOptions, OptionReader
 from tidegate._web.refusal import USUAL
-from tidegate._web.request_limiter import RequestDecision
+from tidegate._web.request_limiter import RequestDecision, RequestLimiter
+from tidegate._web.rule_requests import RuleRequests, attributes_by_option
 from tidegate._web.settings import Settings, key_function
 from tidegate._web.shared_counters import shared_store
 
@@ -57,9 +58,9 @@ Response = Union[HttpResponseBase, Awaitable[HttpResponseBase]]
 _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _CONFIGURED = frozenset(
     (
-        "enabled", "limit", "key", "cost", "exempt_when", "exempt_methods", "storage",
-        "storage_options", "algorithm", "prefix", "clock", "on_limit_error", "on_no_key",
-        "on_refused", "headers", "retry_jitter",
+        "enabled", "limit", "rules", "attributes", "tiers", "violations", "load", "key", "cost",
+        "exempt_when", "exempt_methods", "storage", "storage_options", "algorithm", "prefix",
+        "clock", "on_limit_error", "on_no_key", "on_refused", "headers", "retry_jitter",
     )
 )  # fmt: skip
 
@@ -76,8 +77,13 @@ class RateLimitMiddleware:
     STORAGE_OPTIONS, ALGORITHM, PREFIX, CLOCK, ON_LIMIT_ERROR, ON_NO_KEY, ON_REFUSED (a function
     of request and decision that returns a response, or an exception to raise), HEADERS,
     RETRY_JITTER and ENABLED, which is read for each request. They are the options of
-    tidegate.asgi.RateLimitMiddleware. Without LIMIT it adds the fields of limits on views to
-    responses that Django makes of exceptions, and no more.
+    tidegate.asgi.RateLimitMiddleware. In place of LIMIT it has RULES (the path of a file, which is
+    followed, a dict, a RuleSet or RuleSource, or "package.module:name"), with ATTRIBUTES
+    (functions of the request by attribute, or names of functions), TIERS, VIOLATIONS and LOAD.
+    Without either it adds the fields of limits on views to responses that Django makes of
+    exceptions, and no more.
+
+    Limits of decorated views add to RULES: what a view's limit refuses, rules are not charged.
 
     Each client has one count for the project, whatever the path. It stands as far up as it
     can, below AuthenticationMiddleware where KEY asks for the user. It is for
@@ -94,14 +100,16 @@ class RateLimitMiddleware:
         problem = _misplaced(f"{type(self).__module__}.{type(self).__qualname__}")
         if problem is not None:
             raise SettingsError(problem)
-        self._request_limiter = None
-        if self._settings.limit is not None:
-            try:
+        self._request_limiter: RequestLimiter | RuleRequests | None = None
+        try:
+            if self._settings.limit is not None:
                 self._request_limiter = self._settings.limiter(
                     self._settings.limit, "project", cost=self._settings.cost
                 )
-            except ConfigurationError as exc:
-                raise SettingsError(f"TIDEGATE: {exc}") from exc
+            else:
+                self._request_limiter = self._settings.rule_requests()
+        except ConfigurationError as exc:
+            raise SettingsError(f"TIDEGATE: {exc}") from exc
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
@@ -113,6 +121,7 @@ class RateLimitMiddleware:
                     COST=self._settings.cost,
                     EXEMPT_WHEN=self._settings.exempt_when,
                     ON_REFUSED=self._settings.on_refused,
+                    **attributes_by_option(self._settings.attributes, "ATTRIBUTES"),
                 )
             except ConfigurationError as exc:
                 raise SettingsError(f"TIDEGATE: {exc}") from exc
@@ -123,13 +132,19 @@ class RateLimitMiddleware:
         outcome = BLOCKING.run(self._check(request, BLOCKING))
         if outcome is not None and not outcome.decision.allowed:
             return BLOCKING.run(self._refuse(request, outcome, BLOCKING))
-        return self._with_headers(request, self.get_response(request), outcome)
+        response = self.get_response(request)
+        if outcome is not None and _is_given_back(request, outcome):
+            outcome = BLOCKING.run(outcome.standing(BLOCKING))
+        return self._with_headers(request, response, outcome)
 
     async def _answer_later(self, request: HttpRequest) -> HttpResponseBase:
         outcome = await self._check(request, AWAITING)
         if outcome is not None and not outcome.decision.allowed:
             return await self._refuse(request, outcome, AWAITING)
-        return self._with_headers(request, await self.get_response(request), outcome)
+        response = await self.get_response(request)
+        if outcome is not None and _is_given_back(request, outcome):
+            outcome = await outcome.standing(AWAITING)
+        return self._with_headers(request, response, outcome)
 
     async def _check(self, request: HttpRequest, execution: Execution) -> RequestDecision | None:
         limiter = self._request_limiter
@@ -139,6 +154,8 @@ class RateLimitMiddleware:
         outcome = await checked if isinstance(checked, CoroutineType) else checked
         if outcome is not None:
             request.META["tidegate.decision"] = outcome.decision
+            if isinstance(limiter, RuleRequests) and outcome.decision.allowed:
+                request.META[GRANTED] = (outcome,)
         return outcome
 
     async def _refuse(
@@ -187,7 +204,7 @@ def rate_limit(
     makes of an exception of the view carry the fields where the middleware is installed.
     """
     given, storage_options = _OPTIONS.read(options)
-    configured = _settings()
+    configured = _settings(reads_rules=False)
     if given.storage is None and storage_options:
         raise ConfigurationError(
             f"the options {unknown_options(storage_options, ())} were given without a storage; "
@@ -219,6 +236,11 @@ def _unless_disabled(exempt_when: Any) -> Any:
     return exempt
 
 
+def _is_given_back(request: HttpRequest, outcome: RequestDecision) -> bool:
+    """Whether a view's limit refused what the rules had let pass."""
+    return isinstance(outcome.limiter, RuleRequests) and not request.META.pop(GRANTED, ())
+
+
 def _is_answer(answer: Any) -> bool:
     return isinstance(answer, (HttpResponseBase, Exception))
 
@@ -227,7 +249,7 @@ def _is_enabled() -> bool:
     return bool(getattr(settings, "TIDEGATE", {}).get("ENABLED", True))
 
 
-def _settings() -> Settings:
+def _settings(*, reads_rules: bool = True) -> Settings:
     configured = getattr(settings, "TIDEGATE", {})
     if not isinstance(configured, dict):
         raise SettingsError(
@@ -237,13 +259,16 @@ def _settings() -> Settings:
         if not isinstance(name, str) or not name.isupper():
             raise SettingsError(f"TIDEGATE has {name!r}; expected names such as 'LIMIT'")
     try:
-        return Settings(
+        read = Settings(
             {},
             {name.lower(): value for name, value in configured.items() if value is not None},
             name="TIDEGATE['{}']",
             accepted=_CONFIGURED,
             open_store=shared_store,
+            reads_rules=reads_rules,
         )
+        read.check_complete()
+        return read
     except ConfigurationError as exc:
         raise SettingsError(str(exc)) from exc
 
@@ -251,16 +276,26 @@ def _settings() -> Settings:
 def _misplaced(name: str) -> str | None:
     """What is wrong with the place of the middleware `name`; None where nothing is."""
     order = list(settings.MIDDLEWARE)
-    if getattr(settings, "TIDEGATE", {}).get("KEY") not in ("user", "user_or_ip"):
-        return None
-    if name not in order or _AUTHENTICATION not in order:
+    asking = _asks_for_user()
+    if asking is None or name not in order or _AUTHENTICATION not in order:
         return None
     if order.index(name) > order.index(_AUTHENTICATION):
         return None
     return (
-        f"TIDEGATE['KEY'] asks for the user, whom {_AUTHENTICATION} finds; expected {name} "
-        f"below it in MIDDLEWARE"
+        f"{asking} asks for the user, whom {_AUTHENTICATION} finds; expected {name} below it in "
+        "MIDDLEWARE"
     )
+
+
+def _asks_for_user() -> str | None:
+    """The setting that does, where one does so by name."""
+    configured = getattr(settings, "TIDEGATE", {})
+    if configured.get("KEY") in ("user", "user_or_ip"):
+        return "TIDEGATE['KEY']"
+    attributes = configured.get("ATTRIBUTES")
+    if isinstance(attributes, dict) and "user" in attributes.values():
+        return "TIDEGATE['ATTRIBUTES']"
+    return None
 
 
 @checks.register("tidegate")  # type: ignore[untyped-decorator]
@@ -285,19 +320,19 @@ def _check_settings(app_configs: Any = None, **options: Any) -> list[Any]:
             )
         )
     configured = getattr(settings, "TIDEGATE", {})
-    if configured.get("LIMIT") is not None and name not in settings.MIDDLEWARE:
+    limits = [each for each in ("LIMIT", "RULES") if configured.get(each) is not None]
+    asking = _asks_for_user()
+    if limits and name not in settings.MIDDLEWARE:
         found.append(
             checks.Warning(
-                f"TIDEGATE['LIMIT'] limits nothing without {name} in MIDDLEWARE",
+                f"TIDEGATE['{limits[0]}'] limits nothing without {name} in MIDDLEWARE",
                 id="tidegate.W003",
             )
         )
-    elif configured.get("KEY") in ("user", "user_or_ip") and _AUTHENTICATION not in (
-        settings.MIDDLEWARE
-    ):
+    elif asking is not None and _AUTHENTICATION not in settings.MIDDLEWARE:
         found.append(
             checks.Warning(
-                f"TIDEGATE['KEY'] asks for the user, and {_AUTHENTICATION} is not in MIDDLEWARE",
+                f"{asking} asks for the user, and {_AUTHENTICATION} is not in MIDDLEWARE",
                 id="tidegate.W004",
             )
         )

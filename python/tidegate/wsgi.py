@@ -24,6 +24,7 @@ from tidegate._web.options import (
 )
 from tidegate._web.refusal import USUAL
 from tidegate._web.request_limiter import RequestDecision
+from tidegate._web.rule_requests import attributes_by_option
 from tidegate._web.shared_counters import middleware_limiters
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class RateLimitMiddleware:
             cost=given.cost,
             exempt_when=given.exempt_when,
             on_refused=given.on_refused,
+            **attributes_by_option(given.attributes),
         )
         takes = ("environ", "start_response")
         check_application(app, "WSGI", takes, "tidegate.asgi.RateLimitMiddleware")

@@ -11,7 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from rule_database import RuleDatabase
 from tidegate.rules import RulesError, RuleSet
-from tidegate.rules.sql import metadata, read_rules, upgrade
+from tidegate.rules.sql import SqlRules, metadata, read_rules, upgrade
 
 
 def limiter_of(database: RuleDatabase) -> tg.Limiter:
@@ -62,7 +62,11 @@ def test_tables_say_what_a_document_says(database: RuleDatabase) -> None:
     )
     database.add_rule("all", "5/second", count_by="global", replaces=["posts"], shadow=True)
     database.add_rule("off", "1/second", enabled=False)
+    database.add_rule("kept", "9/second", count_by="tenant", reserve='"20%"', carry_over="reset")
+    database.add_rule("parts", "9/second", count_by="ip", reserve={"background": "50%"})
     database.add("operation_costs", endpoint="/posts", method="DELETE", cost=10)
+    database.add("operation_costs", endpoint="/pay", priority="critical")
+    database.add("operation_costs", endpoint="/export", cost=2, priority="background")
     database.add("rate_limit_lists", list="block", name="bad", networks=["192.0.2.0/24"])
     database.add("rate_limit_lists", list="allow", conditions={"user": "root"}, reason="ours")
     document = {
@@ -92,8 +96,25 @@ def test_tables_say_what_a_document_says(database: RuleDatabase) -> None:
                 "shadow": True,
             },
             {"id": "off", "by": "user", "limits": ["1/second"], "enabled": False},
+            {
+                "id": "kept",
+                "by": "tenant",
+                "limits": ["9/second"],
+                "reserve": "20%",
+                "carry_over": "reset",
+            },
+            {
+                "id": "parts",
+                "by": "ip",
+                "limits": ["9/second"],
+                "reserve": {"background": "50%"},
+            },
         ],
-        "costs": [{"endpoint": "/posts", "method": "DELETE", "cost": 10}],
+        "costs": [
+            {"endpoint": "/posts", "method": "DELETE", "cost": 10},
+            {"endpoint": "/pay", "priority": "critical"},
+            {"endpoint": "/export", "cost": 2, "priority": "background"},
+        ],
         "block": [{"id": "bad", "network": "192.0.2.0/24"}],
         "allow": [{"user": "root", "reason": "ours"}],
     }
@@ -177,6 +198,27 @@ def test_several_rows_of_a_rule_and_a_tier_are_several_limits(database: RuleData
             {"rule_id": "api", "limits": "1/s", "methods": [5]},
             "rate_limit_rules row 2: methods[0]: is 5; expected",
         ),
+        (
+            "rate_limit_rules",
+            {"rule_id": "api", "limits": "1/s", "reserve": '"lots"'},
+            "rate_limit_rules row 2: reserve: is 'lots'; expected a share",
+        ),
+        (
+            "rate_limit_rules",
+            {"rule_id": "api", "limits": "1/s", "carry_over": "half"},
+            "rate_limit_rules row 2: carry_over: is 'half'; expected",
+        ),
+        (
+            "rate_limit_rules",
+            {"rule_id": "good", "limits": "1/s", "carry_over": "reset"},
+            "rate_limit_rules row 2: carry_over: is 'reset'; expected 'as-is', as in row 1",
+        ),
+        ("operation_costs", {"endpoint": "/x"}, "operation_costs row 1: has no cost and no prio"),
+        (
+            "operation_costs",
+            {"endpoint": "/x", "priority": "high"},
+            "operation_costs row 1: priority: is 'high'; expected",
+        ),
         ("rate_limit_settings", {"name": "colour", "value": '"red"'}, "row 'colour': name: is no"),
         ("rate_limit_lists", {"list": "grey"}, "rate_limit_lists row 1: list: is 'grey'; expected"),
         ("operation_costs", {"cost": 0}, "operation_costs row 1: cost: is 0; expected"),
@@ -203,6 +245,75 @@ def test_a_bad_row_is_named(
     database.add_rule("good", "1/second")
     database.add(table, **columns)
     assert said in problems_of(database)
+
+
+@pytest.mark.parametrize(
+    ("expires_at", "is_there"),
+    [("infinity", True), ("9999-12-31 23:59:59+00", True), ("1066-10-14 12:00:00+00", False)],
+)
+def test_an_end_that_never_comes_and_one_long_ago(
+    database: RuleDatabase, expires_at: str, is_there: bool
+) -> None:
+    database.add_rule("api", "10/minute")
+    database.add(
+        "rate_limit_overrides",
+        rule_id="api", key='"42"', limits="20/minute", expires_at=expires_at,
+    )  # fmt: skip
+    assert limiter_of(database).check(user="42").limit == (20 if is_there else 10)
+
+
+@pytest.mark.parametrize(
+    ("expires_at", "is_there"), [("-infinity", False), ("20000-01-01 00:00:00+00", True)]
+)
+def test_times_of_postgresql_that_python_has_not(
+    postgres: RuleDatabase, expires_at: str, is_there: bool
+) -> None:
+    test_an_end_that_never_comes_and_one_long_ago(postgres, expires_at, is_there)
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "said"),
+    [
+        (
+            "rate_limit_rules",
+            {"rule_id": "api", "limits": "1/s", "methods": '["GET"'},
+            "rate_limit_rules row 2: methods: is '[\"GET\"', which is not JSON",
+        ),
+        (
+            "rate_limit_overrides",
+            {"rule_id": "good", "key": "{", "limits": "1/s"},
+            "rate_limit_overrides row 1: key: is '{', which is not JSON",
+        ),
+        (
+            "rate_limit_overrides",
+            {"rule_id": "good", "key": '"1"', "limits": "1/s", "expires_at": "soon"},
+            "rate_limit_overrides row 1: expires_at: is 'soon'; expected a time in UTC",
+        ),
+        (
+            "user_tiers",
+            {"user_id": "42", "tier": "free", "custom_limits": "{'api'}"},
+            "user_tiers row '42': custom_limits: is \"{'api'}\", which is not JSON",
+        ),
+        (
+            "rate_limit_settings",
+            {"name": "default_tier", "value": "free"},
+            "rate_limit_settings row 'default_tier': value: is 'free', which is not JSON",
+        ),
+        ("operation_costs", {"cost": 1, "tiers": "[" * 10_000}, "operation_costs row 1: tiers: is"),
+    ],
+)
+def test_a_row_of_sqlite_that_cannot_be_read_is_refused_and_named(
+    sqlite: RuleDatabase, table: str, columns: dict[str, object], said: str
+) -> None:
+    sqlite.add_rule("good", "1/second")
+    with SqlRules(sqlite.url) as source:
+        good = source.current
+        sqlite.add(table, **columns)
+        assert said in problems_of(sqlite)
+        source.refresh()
+        assert (source.refused, source.failures) == (1, 0)
+        assert said in str(source.last_error)
+        assert source.current is good
 
 
 def test_a_database_without_tables_says_how_to_make_them(tmp_path: Path) -> None:

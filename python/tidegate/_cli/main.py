@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tidegate._core import __version__
-from tidegate._errors import ConfigurationError
+from tidegate._errors import ConfigurationError, StorageError
 from tidegate._limit import parse_many
 
 if TYPE_CHECKING:
@@ -18,22 +18,42 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one subcommand and returns the exit code: 2 for invalid arguments, 1 if the reader of
-    its output is gone."""
-    arguments = _parser().parse_args(argv)
+    """Runs one subcommand and returns the exit code: 2 for invalid arguments, 1 if the output
+    cannot be written or a storage does not answer."""
     try:
-        code: int = arguments.run(arguments)
+        code = _run(argv)
         print(end="", flush=True)  # here, where a broken pipe is caught
     except BrokenPipeError:
-        # The interpreter must not write the rest again when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 1
     except ConfigurationError as exc:
         print(f"tidegate: {exc}", file=sys.stderr)
         return 2
+    except StorageError as exc:
+        print(f"tidegate: {exc}", file=sys.stderr)
+        return 1
+    except OSError as exc:
+        _drop_output()
+        print(f"tidegate: {exc.filename or 'the output'}: {exc.strerror or exc}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
     return code
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    try:
+        arguments = _parser().parse_args(argv)
+    except SystemExit:  # after the help, or the version
+        print(end="", flush=True)
+        raise
+    code: int = arguments.run(arguments)
+    return code
+
+
+def _drop_output() -> None:
+    """What is left must not be written again when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -113,7 +113,7 @@ class Database:
             self.close()
             if isinstance(error, (sa.exc.SQLAlchemyError, OSError)):
                 advice = ""
-                if re.search("no such table|UndefinedTable", repr(error)):
+                if re.search("no such (table|column)|Undefined(Table|Column)", repr(error)):
                     advice = "; expected the tables that `tidegate rules migrate URL` makes"
                 raise StorageError(
                     f"the database {self.name} failed: {_cause(error)}{advice}"

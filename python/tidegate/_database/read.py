@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import sqlalchemy as sa
-
 from tidegate._database import schema
+from tidegate._database.rows import rows_of
 from tidegate._rules.document import Document, as_text
 from tidegate._rules.problems import Problem, RulesError
 
@@ -44,6 +43,8 @@ _OF_A_RULE = (
     "shadow",
     "headers",
     "enabled",
+    "reserve",
+    "carry_over",
 )
 
 
@@ -129,6 +130,8 @@ class _Builder:
             "shadow": first.shadow,
             "headers": first.headers,
             "enabled": first.enabled,
+            "reserve": first.reserve,
+            "carry_over": first.carry_over,
             "description": first.description,
             **_conditions(first),
         }
@@ -203,7 +206,7 @@ class _Builder:
 
     def costs(self, rows: Iterable[Row[Any]]) -> None:
         for row in rows:
-            fields = {"cost": row.cost, **_conditions(row)}
+            fields = {"cost": row.cost, "priority": row.priority, **_conditions(row)}
             fields["endpoints"] = _endpoints(row.endpoint, row.endpoints)
             if row.method is not None:
                 fields["methods"] = [row.method, *(row.methods or [])]
@@ -263,7 +266,9 @@ def read_document(connection: Connection, source: str) -> Document:
         (schema.costs, builder.costs),
         (schema.lists, builder.lists),
     ):
-        found = connection.execute(_rows_of(table).limit(MOST_ROWS + 1)).all()
+        # The tiers of users are asked for one by one, by SqlTiers.
+        condition = table.c.custom_limits.is_not(None) if table is schema.user_tiers else None
+        found = rows_of(connection, table, condition, MOST_ROWS + 1, builder.refuse)
         if len(found) > MOST_ROWS:
             message = f"has more than {MOST_ROWS} rows; expected fewer"
             raise RulesError([Problem(f"{source}: {table.name}", None, "", message)])
@@ -271,14 +276,6 @@ def read_document(connection: Connection, source: str) -> Document:
     if builder.problems:
         raise RulesError(builder.problems)
     return _RowDocument(builder.data, source, builder.places)
-
-
-def _rows_of(table: sa.Table) -> sa.Select[Any]:
-    rows = sa.select(table).order_by(*table.primary_key.columns)
-    if table is not schema.user_tiers:
-        return rows
-    # The tiers of users are asked for one by one, by SqlTiers.
-    return rows.where(table.c.custom_limits.is_not(None))
 
 
 def change_mark(connection: Connection) -> object:

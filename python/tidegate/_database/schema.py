@@ -94,6 +94,8 @@ rules = sa.Table(
     sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
     sa.Column("description", sa.Text),
     *_times(),
+    sa.Column("reserve", _json),
+    sa.Column("carry_over", sa.String(12), nullable=False, server_default="as-is"),
 )
 
 # The fields of a document that are not lists: tiers, default_tier, algorithm, default.
@@ -144,8 +146,9 @@ costs = sa.Table(
     _id(),
     sa.Column("endpoint", sa.String(255)),
     sa.Column("method", sa.String(20)),
-    sa.Column("cost", sa.Integer, nullable=False),
+    sa.Column("cost", sa.Integer),
     *_conditions(),
+    sa.Column("priority", sa.String(10)),
 )
 
 # A row stands for all refusals of one caller by one rule within a second or so.

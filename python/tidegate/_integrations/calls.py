@@ -15,7 +15,7 @@ from tidegate._integrations.streams import (
     settle_after_flask,
     settle_after_starlette,
 )
-from tidegate._web.decisions import DECISIONS, binding
+from tidegate._web.decisions import DECISIONS, GRANTED, binding
 from tidegate._web.headers import PROBLEM_TYPE, extend
 
 if TYPE_CHECKING:
@@ -250,7 +250,8 @@ class _DjangoCall:
         self.request = request
 
     def prior_grants(self) -> Sequence[RequestDecision]:
-        return ()
+        found: tuple[RequestDecision, ...] = self.request.META.pop(GRANTED, ())
+        return found
 
     def ensure_can_answer(self, function: Any, outcome: RequestDecision) -> None:
         pass

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Callable
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 import flask
 from flask.cli import AppGroup, with_appcontext
 
 if TYPE_CHECKING:
+    from tidegate._rule_limiter import RuleLimiter
     from tidegate._web.request_limiter import RequestLimiter
 
 __all__ = ["add_command", "blueprints_of"]
 
-# The limiters of an endpoint for a method, each with the name of what it limits.
-LimitsOf = Callable[[str, str], "list[tuple[str, RequestLimiter]]"]
-
 _NAME = "tidegate"
 
 
-def add_command(app: flask.Flask, limits_of: LimitsOf) -> None:
+class Limits(Protocol):
+    """What one extension limits in an application."""
+
+    def limits_of(self, endpoint: str | None, method: str) -> list[tuple[str, RequestLimiter]]:
+        """The limiters of an endpoint for a method, each with what it counts for."""
+
+    def rules_for(self, endpoint: str | None) -> RuleLimiter | None:
+        """The limiter with rules that requests for an endpoint meet."""
+
+
+def add_command(app: flask.Flask, limited: Limits) -> None:
     """Gives `app` the command, which lists what each of its extensions limits."""
-    sources: list[LimitsOf] = app.extensions.setdefault("tidegate.limits", [])
-    sources.append(limits_of)
+    sources: list[Limits] = app.extensions.setdefault("tidegate.limits", [])
+    sources.append(limited)
     if len(sources) > 1:
         return
     group = AppGroup(_NAME, help="Rate limits of this application.")
@@ -48,19 +56,53 @@ def blueprints_of(endpoint: str | None) -> list[str]:
     return found
 
 
-def _lines(app: flask.Flask, sources: list[LimitsOf]) -> Iterator[str]:
+def _lines(app: flask.Flask, sources: list[Limits]) -> Iterator[str]:
     rows = []
-    for rule in sorted(app.url_map.iter_rules(), key=lambda rule: rule.rule):
+    for route in sorted(app.url_map.iter_rules(), key=lambda route: route.rule):
         by_limits: dict[str, list[str]] = {}
-        for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
-            told = [_told(*one) for source in sources for one in source(rule.endpoint, method)]
+        for method in sorted((route.methods or set()) - {"HEAD", "OPTIONS"}):
+            told = []
+            for source in sources:
+                told += ["rules"] if source.rules_for(route.endpoint) is not None else []
+                told += [_told(*one) for one in source.limits_of(route.endpoint, method)]
             by_limits.setdefault("; ".join(told) or "no limit", []).append(method)
         for limits, methods in by_limits.items():
-            rows.append((",".join(methods), rule.rule, rule.endpoint, limits))
-    widths = [max(map(len, column)) for column in list(zip(*rows))[:3]]
+            rows.append((",".join(methods), route.rule, route.endpoint, limits))
+    yield from _aligned(rows)
+    for source in sources:
+        limiter = source.rules_for(None)
+        if limiter is not None:
+            yield f"\nrules of {limiter.rules.source}:"
+            yield from _aligned([_row_of(rule) for rule in _rules_of(limiter)])
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in list(zip(*rows))[:-1]]
     for row in rows:
         columns = [text.ljust(width) for text, width in zip(row, widths)]
-        yield "  ".join([*columns, row[3]])
+        yield "  ".join([*columns, row[-1]])
+
+
+def _rules_of(limiter: RuleLimiter) -> list[Any]:
+    rules = [rule for rule in limiter.rules.rules if rule.enabled]
+    default = limiter.rules.default
+    return rules if default is None else [*rules, default]
+
+
+def _row_of(rule: Any) -> tuple[str, ...]:
+    """The id of a rule, what it counts by, where it applies, and its limits."""
+    where = [*getattr(rule, "methods", ()), *getattr(rule, "endpoints", ())]
+    limits = rule.limits
+    if isinstance(limits, dict):
+        told = "; ".join(f"{tier}: {_joined(each)}" for tier, each in limits.items())
+    else:
+        told = _joined(limits)
+    by = f"by {'+'.join(rule.by)}" if rule.by else "in all"
+    return rule.id, by, " ".join(where) or "everywhere", told + " (shadow)" * rule.shadow
+
+
+def _joined(limits: Any) -> str:
+    return limits if isinstance(limits, str) else ", ".join(limits)
 
 
 def _told(what: str, limiter: RequestLimiter) -> str:

@@ -20,8 +20,8 @@ __all__ = ["Ticket", "WaitingRoom"]
 
 
 class Ticket:
-    """A place in the queue of one key. `wake` has its owner try again; `pause` is how long its owner
-    slept before the last try for a lease, in seconds."""
+    """A place in the queue of one key. `wake` has its owner try again; `pause` is how long, in
+    seconds, its owner slept before the last try for a lease."""
 
     __slots__ = ("__weakref__", "cost", "key", "pause", "wake")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 from typing import Any
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 
-__all__ = ["check_application", "check_function", "check_synchronous", "is_async"]
+__all__ = ["check_application", "check_function", "check_synchronous", "imported", "is_async"]
 
 
 def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
@@ -68,6 +69,16 @@ def check_application(app: Any, interface: str, takes: tuple[str, ...], other: s
             f"the application is {app!r}, which takes {signature}; expected one of {interface}, "
             f"which takes {', '.join(takes)} (for the other interface there is {other})"
         ) from None
+
+
+def imported(name: str, expected: str = "'package.module:function'") -> Any:
+    """What `name` stands for, such as ``package.module:function``."""
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise ConfigurationError(
+            f"{name!r} cannot be imported ({exc}); expected {expected}"
+        ) from exc
 
 
 def is_async(function: Any) -> bool:

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tidegate._web.request_limiter import RequestDecision
 
-__all__ = ["DECISIONS", "binding"]
+__all__ = ["DECISIONS", "GRANTED", "binding"]
 
 # The key under which a scope of Starlette, a WSGI environ and META of Django hold the decisions
 # whose headers are still to be sent, oldest first.
 DECISIONS = "tidegate.verdicts"
+# The key under which META of Django holds the decisions by rules that let a request pass, for a
+# view's limit that refuses it to give back.
+GRANTED = "tidegate.granted"
 
 
 def binding(decisions: Sequence[RequestDecision]) -> RequestDecision:

@@ -58,6 +58,9 @@ class Blocking:
     async def check_rules(self, limiter: RuleLimiter, attributes: Mapping[str, Any]) -> Decision:
         return limiter.check(**attributes)
 
+    async def peek_rules(self, limiter: RuleLimiter, attributes: Mapping[str, Any]) -> Decision:
+        return limiter.peek(**attributes)
+
     async def refund_rules(
         self, limiter: RuleLimiter, attributes: Mapping[str, Any], admitted: Decision
     ) -> None:
@@ -104,6 +107,9 @@ class Awaiting:
 
     async def check_rules(self, limiter: RuleLimiter, attributes: Mapping[str, Any]) -> Decision:
         return await limiter.check_async(**attributes)
+
+    async def peek_rules(self, limiter: RuleLimiter, attributes: Mapping[str, Any]) -> Decision:
+        return await limiter.peek_async(**attributes)
 
     async def refund_rules(
         self, limiter: RuleLimiter, attributes: Mapping[str, Any], admitted: Decision

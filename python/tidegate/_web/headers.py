@@ -21,17 +21,21 @@ if TYPE_CHECKING:
 __all__ = [
     "FAMILIES",
     "PROBLEM_TYPE",
+    "SHADOW",
     "FieldList",
     "Problems",
     "check_families",
     "extend",
     "fields_for",
+    "policy_member",
     "retry_seconds",
 ]
 
 FieldList = list[tuple[bytes, bytes]]
 
 FAMILIES = ("x-ratelimit", "ietf")
+# Of rules alone: which of them would have refused, were they not in shadow.
+SHADOW = "shadow"
 
 PROBLEM_TYPE = b"application/problem+json"
 
@@ -56,7 +60,7 @@ def fields_for(
         limiter,
         [(limit.name, limit.capacity, _sf_string(limit.name)) for limit in limits],
         "x-ratelimit" in chosen,
-        b", ".join(map(_policy, limits)) if "ietf" in chosen else None,
+        b", ".join(map(policy_member, limits)) if "ietf" in chosen else None,
     )
 
 
@@ -108,9 +112,10 @@ def extend(headers: Any, outcome: RequestDecision) -> None:
             headers[name] = value
 
 
-def check_families(families: Iterable[str]) -> tuple[str, ...]:
+def check_families(families: Iterable[str], *, of_rules: bool = False) -> tuple[str, ...]:
     """Raises ConfigurationError for families of fields that there are none of."""
-    accepted = f"expected {', '.join(map(repr, FAMILIES))}, or several of them, or ()"
+    known = (*FAMILIES, SHADOW) if of_rules else FAMILIES
+    accepted = f"expected {', '.join(map(repr, known))}, or several of them, or ()"
     if isinstance(families, str):
         families = (families,)
     if isinstance(families, bytes) or not isinstance(families, Iterable):
@@ -119,12 +124,14 @@ def check_families(families: Iterable[str]) -> tuple[str, ...]:
         )
     chosen = tuple(families)
     for family in chosen:
-        if family not in FAMILIES:
+        if family not in known:
+            if family == SHADOW:
+                accepted += "; 'shadow' is for rules"
             raise ConfigurationError(f"the headers include {family!r}; {accepted}")
     return chosen
 
 
-def _policy(limit: Limit) -> bytes:
+def policy_member(limit: Limit) -> bytes:
     """One member of RateLimit-Policy.
 
     Quota and window are those that the limit states. A window that is no whole number of

@@ -20,17 +20,19 @@ from tidegate._storage.options import StorageLike, StorageOptions
 from tidegate._web.headers import FAMILIES
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
-    from tidegate._rule_limiter import RuleLimiter
+    from tidegate._rule_limiter import LoadSource, RuleLimiter, TierLookup, Violations
     from tidegate._rules.rule_set import RuleSet
     from tidegate._rules.source import RuleSource
-    from tidegate._rules.tiers import Tiers
     from tidegate.types import Algorithm
 
 __all__ = [
     "DEFAULTS",
     "ASGIOptions",
+    "ConfiguredRules",
     "DependencyOptions",
     "DjangoViewOptions",
     "FlaskOptions",
@@ -38,6 +40,7 @@ __all__ = [
     "MiddlewareOptions",
     "OptionReader",
     "RouteOptions",
+    "RuleOptions",
     "charged_methods",
     "limiter_of",
     "methods_of",
@@ -71,13 +74,20 @@ class RequestOptions(CommonOptions, StorageOptions, total=False):
     retry_jitter: Jitter
 
 
-class MiddlewareOptions(RequestOptions, total=False):
+class RuleOptions(TypedDict, total=False):
+    """The options of what limits whole applications, by rules."""
+
+    rules: RuleSet | RuleSource | None
+    attributes: Mapping[str, Callable[[Any], Any]] | None
+    tiers: TierLookup | None
+    violations: Violations | None
+    load: LoadSource | None
+
+
+class MiddlewareOptions(RequestOptions, RuleOptions, total=False):
     """The options of the WSGI middleware."""
 
     limiter: Limiter | RuleLimiter | None
-    rules: RuleSet | RuleSource | None
-    tiers: Tiers | None
-    attributes: Mapping[str, Callable[[Any], Any]] | None
     exempt_methods: Iterable[str]
 
 
@@ -125,7 +135,17 @@ class ConfiguredStorage(StorageOptions, total=False):
     headers: Iterable[str] | None
 
 
-class FlaskOptions(ConfiguredOptions, ConfiguredStorage, total=False):
+class ConfiguredRules(TypedDict, total=False):
+    """The options of RuleOptions, also as a configuration has them: as data, or as names."""
+
+    rules: RuleSet | RuleSource | Mapping[str, Any] | str | PathLike[str] | None
+    attributes: Mapping[str, Callable[[Any], Any] | str] | None
+    tiers: TierLookup | Mapping[str, str] | Callable[[str], str | None] | str | None
+    violations: Violations | str | None
+    load: LoadSource | str | None
+
+
+class FlaskOptions(ConfiguredOptions, ConfiguredStorage, ConfiguredRules, total=False):
     """The options of tidegate.flask.RateLimit."""
 
     enabled: bool | None

@@ -100,6 +100,15 @@ class RequestDecision(_core.RequestDecision):
         for charge in self.charges:
             await charge.undo(execution)
 
+    async def standing(self, execution: Execution) -> RequestDecision:
+        """The same limits as they are now, of what was charged and given back."""
+        if not self.charges:  # a refusal, or what was given back before
+            return self
+        standings = [await charge.standing(execution) for charge in self.charges]
+        binding = min(standings, key=lambda standing: standing.remaining)
+        now_ns = self.limits.limiter._now_ns()
+        return self.limiter.decide(self.limits, binding, now_ns, ())
+
     async def settle(self, request: Any, response: Any, execution: Execution) -> RequestDecision:
         """Corrects the charge to the actual cost, once the response is known.
 

@@ -10,19 +10,20 @@ from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._rule_limiter import RuleLimiter
 from tidegate._web.callables import check_function
 from tidegate._web.execution import AWAITING, Awaiting, Blocking, Execution
-from tidegate._web.headers import Problems, check_families, fields_for
+from tidegate._web.headers import SHADOW, Problems, check_families, fields_for
 from tidegate._web.hooks import Hooks
 from tidegate._web.observers import Refusal, observers
 from tidegate._web.registry import register_rules
 from tidegate._web.request_access import connection_of, source_of
 from tidegate._web.request_limiter import Checked, RequestDecision, check_cost
+from tidegate._web.shadow import ShadowDecision, refused_in_shadow
 from tidegate._web.switch import switch
 from tidegate.keys import peer
 
 if TYPE_CHECKING:
     from tidegate._core import Decision
 
-__all__ = ["RuleRequests"]
+__all__ = ["RuleRequests", "attributes_by_option", "checked_readers"]
 
 Attributes = dict[str, Any]
 Reader = Callable[[Any], Any]
@@ -58,12 +59,12 @@ class RuleRequests:
         self.hooks = Hooks(on_refused=on_refused, retry_jitter=retry_jitter)
         self.limiter = limiter
         self.headers = headers = list(headers) if not isinstance(headers, str) else [headers]
-        check_families(headers)
+        families = check_families(headers, of_rules=True)
         self._readers = {
             "endpoint": _path_of,
             "method": _method_of,
             "ip": _address_of,
-            **_checked_readers(attributes),
+            **checked_readers(attributes),
         }
         if exempt_when is not None:
             check_function("exempt_when", exempt_when, ("the request",))
@@ -76,7 +77,8 @@ class RuleRequests:
         self._cost = cost
         self._exempt_when = exempt_when
         self._enabled = enabled
-        self._families = tuple(headers)
+        self._families = tuple(family for family in families if family != SHADOW)
+        self._shows_shadow = SHADOW in families
         self._never_waits = (
             not limiter.storage.blocks and exempt_when is None and isinstance(cost, int)
         )
@@ -169,7 +171,6 @@ class RuleRequests:
         if decision.allowed and not decision.outcomes:
             return None
         plan = self._plan_of(decision)
-        fields = plan.fields if decision._policy in plan.shown else plan.bare
         extra = 0.0
         charges: Any = attributes
         if not decision.allowed:
@@ -180,9 +181,24 @@ class RuleRequests:
                     self.limiter._prefix, None, decision, cost=attributes["cost"], request=request
                 )
                 observers.notify(refusal, self.hooks)
+        fields = plan.fields if decision._policy in plan.shown else plan.bare
+        kind = RequestDecision if not plan.has_shadow else self._kind_of(decision)
         owner: Any = self
         limits: Any = plan
-        return RequestDecision._make(fields, decision, None, extra, owner, limits, charges)
+        return kind._make(fields, decision, None, extra, owner, limits, charges)
+
+    def decide(
+        self, limits: Any, decision: Decision, decided_ns: int | None, charges: Any
+    ) -> RequestDecision:
+        """What responses say of a `decision` on the same limits that lets a request pass."""
+        fields = limits.fields if decision._policy in limits.shown else limits.bare
+        kind = self._kind_of(decision)
+        owner: Any = self
+        return kind._make(fields, decision, decided_ns, 0.0, owner, limits, charges)
+
+    def _kind_of(self, decision: Decision) -> type[RequestDecision]:
+        is_told = self._shows_shadow and refused_in_shadow(decision)
+        return ShadowDecision if is_told else RequestDecision
 
     def _plan_of(self, decision: Decision) -> _RulePlan:
         """What responses say of the limits of `decision`. Made once for each set of rules."""
@@ -210,7 +226,7 @@ _MOST_PLANS = 4096
 class _RulePlan:
     """The limits that apply to a request, and what responses say of them."""
 
-    __slots__ = ("bare", "fields", "limiter", "problems", "shown")
+    __slots__ = ("bare", "fields", "has_shadow", "limiter", "problems", "shown")
 
     def __init__(
         self,
@@ -228,6 +244,7 @@ class _RulePlan:
             if o.rule not in hidden and not o._limit.shadow
         }
         self.shown = frozenset(counted)
+        self.has_shadow = any(limit.shadow for limit in limits)
         self.bare = fields_for(limiter, limits, ())
         self.fields = (
             fields_for(limiter, list(counted.values()), families) if counted else self.bare
@@ -250,11 +267,31 @@ class _RuleCharge:
         """Gives it back, before anything else could come of the request."""
         await execution.refund_rules(self._limiter, self._attributes, self._decision)
 
+    async def standing(self, execution: Execution) -> Decision:
+        """How the limits stand now, as a decision that lets the request pass."""
+        found = await execution.peek_rules(self._limiter, self._attributes)
+        # Other rules may have come into force, whose limits the response does not know.
+        is_known = (
+            found._owner is self._decision._owner
+            and found._plan_key() == self._decision._plan_key()
+        )
+        if not is_known:
+            return self._decision
+        return found if found.allowed else found._as_allowed()
+
     async def settle(self, request: Any, response: Any, execution: Execution) -> None:
         """Nothing: what a response has cost is corrected by decorators."""
 
 
-def _checked_readers(attributes: Mapping[str, Reader] | None) -> dict[str, Reader]:
+def attributes_by_option(attributes: Any, name: str = "attributes") -> dict[str, Any]:
+    """The functions of attributes, each by what messages call it."""
+    if not isinstance(attributes, Mapping):
+        return {}
+    return {f"{name}[{attribute!r}]": reader for attribute, reader in attributes.items()}
+
+
+def checked_readers(attributes: Mapping[str, Reader] | None) -> dict[str, Reader]:
+    """The functions of attributes. Raises ConfigurationError for what is none."""
     if attributes is None:
         return {}
     if not isinstance(attributes, Mapping):

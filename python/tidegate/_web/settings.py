@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._limit import as_limits
 from tidegate._limiter import Limiter
+from tidegate._rule_limiter import limiter_for
+from tidegate._web.callables import imported
 from tidegate._web.dynamic_limit import check_limit_error_policy
-from tidegate._web.headers import check_families
+from tidegate._web.headers import SHADOW, check_families
 from tidegate._web.options import DEFAULTS, methods_of
 from tidegate._web.request_limiter import RequestLimiter
-from tidegate._web.shared_counters import limiter_in_scope
+from tidegate._web.rule_requests import RuleRequests
+from tidegate._web.rule_settings import (
+    attributes_of,
+    load_of,
+    rules_of,
+    tiers_of,
+    violations_of,
+)
+from tidegate._web.shared_counters import OF_RULES, limiter_in_scope
 from tidegate.keys import first_of, peer, user
 from tidegate.types import Algorithm
 
@@ -30,6 +39,11 @@ _ORDER = (
     "limit",
     "endpoint_limit",
     "meta_limit",
+    "rules",
+    "attributes",
+    "tiers",
+    "violations",
+    "load",
     "key",
     "cost",
     "exempt_when",
@@ -51,6 +65,20 @@ _FUNCTIONS = (
     "retry_jitter",
 )
 _NAMED_KEYS = ("ip", "user", "user_or_ip")
+# How the options that are about rules are read.
+_RULE_READERS = {
+    "rules": rules_of,
+    "attributes": attributes_of,
+    "tiers": tiers_of,
+    "violations": violations_of,
+    "load": load_of,
+}
+# What rules stand in place of, and what is expected instead.
+_REPLACED_BY_RULES = {
+    "limit": "expected one of them",
+    "endpoint_limit": "expected a rule that counts by endpoint",
+    "key": "which count by attributes; expected attributes, such as {'user': 'user'}",
+}
 
 
 class Settings:
@@ -58,8 +86,8 @@ class Settings:
 
     `given` are the options in code; those that are not None come before `configured`. `name` is the
     format of an option's name in the configuration, for messages; `accepted` are the options that
-    it may have. `open_store` is called with the storage and its options. Raises ConfigurationError,
-    which names the option.
+    it may have. `open_store` is called with the storage and its options. If `reads_rules` is false,
+    rules stay as they are given. Raises ConfigurationError, which names the option.
     """
 
     enabled: bool
@@ -71,6 +99,11 @@ class Settings:
     limit: Any
     endpoint_limit: Any
     meta_limit: Any
+    rules: Any
+    attributes: Any
+    tiers: Any
+    violations: Any
+    load: Any
     key: Any
     cost: Any
     exempt_when: Any
@@ -89,6 +122,7 @@ class Settings:
         name: str,
         accepted: frozenset[str],
         open_store: Callable[[Any, dict[str, Any]], Any],
+        reads_rules: bool = True,
     ) -> None:
         known = {option: name.format(option.upper()) for option in _ORDER if option in accepted}
         for option in configured:
@@ -98,8 +132,13 @@ class Settings:
                     f"{', '.join(known.values())}"
                 )
         self._open_store = open_store
+        self._reads_rules = reads_rules
+        self._names = {
+            option: f"{option}=" if given.get(option) is not None else known.get(option, option)
+            for option in _ORDER
+        }
         for option in _ORDER:
-            default = DEFAULTS[option]
+            default = DEFAULTS.get(option)
             value = given.get(option)
             if value is not None or option not in configured:
                 setattr(self, option, self._read(option, default if value is None else value))
@@ -109,6 +148,59 @@ class Settings:
             except ConfigurationError as exc:
                 kind = ArgumentTypeError if isinstance(exc, TypeError) else ConfigurationError
                 raise kind(f"{known[option]}: {exc}") from exc
+        self._check_with_rules()
+        self._families = self.headers
+        if self.rules is not None:
+            chosen = (self.headers,) if isinstance(self.headers, str) else self.headers
+            self.headers = tuple(family for family in chosen if family != SHADOW)
+
+    def _check_with_rules(self) -> None:
+        if self.rules is None:
+            return
+        for option, advice in _REPLACED_BY_RULES.items():
+            if getattr(self, option) is not None:
+                link = ", " if advice.startswith("which") else "; "
+                raise ConfigurationError(
+                    f"{self._names[option]} was given with rules{link}{advice}"
+                )
+
+    def check_complete(self) -> None:
+        """Raises ConfigurationError for what is only for rules, where there are none."""
+        if self.rules is not None:
+            return
+        for option in OF_RULES:
+            if getattr(self, option) is not None:
+                raise ConfigurationError(
+                    f"{self._names[option]} was given without rules; expected "
+                    f"{self._names['rules']} too"
+                )
+        try:
+            check_families(self.headers)
+        except ConfigurationError as exc:
+            raise ConfigurationError(f"{self._names['headers']}: {exc}") from exc
+
+    def rule_requests(self) -> RuleRequests | None:
+        """What decides on requests by the rules; None where there are none."""
+        if self.rules is None:
+            return None
+        limiter = limiter_for(
+            self.rules,
+            storage=self.storage,
+            prefix=self.prefix,
+            clock=self.clock,
+            tiers=self.tiers,
+            violations=self.violations,
+            load=self.load,
+        )
+        return RuleRequests(
+            limiter,
+            attributes=self.attributes,
+            cost=self.cost,
+            exempt_when=self.exempt_when,
+            on_refused=self.on_refused,
+            headers=self._families,
+            retry_jitter=self.retry_jitter,
+        )
 
     def limiter(self, limit: Any, scope: str, **options: Any) -> RequestLimiter:
         """A request limiter whose limit counts in `scope`, with these settings as defaults."""
@@ -135,6 +227,9 @@ class Settings:
         )
 
     def _read(self, option: str, value: Any) -> Any:
+        if option in _RULE_READERS:
+            is_read = value is not None and self._reads_rules
+            return _RULE_READERS[option](value) if is_read else value
         # No limit has a colon in it.
         if isinstance(value, str) and ":" in value and option in _FUNCTIONS:
             value = _imported(value)
@@ -157,7 +252,7 @@ class Settings:
         if option == "headers":
             if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
                 value = tuple(value)
-            check_families(value)
+            check_families(value, of_rules=True)
         if option == "on_limit_error":
             check_limit_error_policy(value, self.algorithm)
         if option in ("cost", "exempt_when", "on_no_key", "on_refused", "retry_jitter"):
@@ -186,12 +281,7 @@ def key_function(key: Any) -> Any:
 
 
 def _imported(name: str) -> Any:
-    try:
-        found = pkgutil.resolve_name(name)
-    except (ImportError, AttributeError, ValueError) as exc:
-        raise ConfigurationError(
-            f"{name!r} cannot be imported ({exc}); expected 'package.module:function'"
-        ) from exc
+    found = imported(name)
     if not callable(found):
         raise ArgumentTypeError(f"{name!r} is {found!r}; expected a function")
     return found

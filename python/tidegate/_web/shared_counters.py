@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["check_scope", "limiter_in_scope", "middleware_limiters", "shared_store", "unique_scope"]
 
+# The options that are for rules alone.
+OF_RULES = ("attributes", "tiers", "violations", "load")
+
 _lock = threading.Lock()
 _stores: dict[tuple[str, str], Store] = {}
 _names: Counter[str] = Counter()
@@ -81,9 +84,9 @@ def middleware_limiters(
     """
     if options.rules is not None or isinstance(options.limiter, RuleLimiter):
         return _of_rules(limit, options, storage_options)
-    for name in ("attributes", "tiers"):
+    for name in OF_RULES:
         if getattr(options, name) is not None:
-            raise ConfigurationError(f"{name} were given without rules; expected rules= too")
+            raise ConfigurationError(f"{name}= was given without rules; expected rules= too")
     for_requests = of_requests(options)
     if not callable(limit):
         check_limit_error_policy(for_requests.pop("on_limit_error"), options.algorithm)
@@ -116,6 +119,7 @@ def _of_rules(
                 f"{name}= was given with rules, which count by attributes; expected attributes="
             )
     limiter = options.limiter
+    of_limiters = ("rules", "tiers", "violations", "load")
     if limiter is None:
         limiter = limiter_for(
             options.rules,
@@ -123,12 +127,14 @@ def _of_rules(
             prefix=options.prefix,
             clock=options.clock,
             tiers=options.tiers,
+            violations=options.violations,
+            load=options.load,
             **storage_options,
         )
-    elif options.rules is not None or options.tiers is not None or storage_options:
+    elif storage_options or any(getattr(options, name) is not None for name in of_limiters):
         raise ConfigurationError(
             "a limiter was given with options of its own; expected limiter= without rules=, "
-            "tiers= and storage options"
+            "tiers=, violations=, load= and storage options"
         )
     return limiter, RuleRequests(
         limiter,

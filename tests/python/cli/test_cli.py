@@ -34,6 +34,18 @@ def test_as_a_module():
     assert done.stdout == f"{tg.__version__}\n"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full device here")
+@pytest.mark.parametrize("arguments", ["rules schema", "check 5/minute", "--version", "--help"])
+def test_output_that_cannot_be_written_is_said_in_one_line(arguments):
+    command = [sys.executable, "-m", "tidegate", *arguments.split()]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "tidegate: the output: No space left on device\n",
+    )
+
+
 def test_a_reader_that_closes_the_pipe_causes_no_traceback():
     command = [sys.executable, "-m", "tidegate", "check", "10/second; 100/hour"]
     with processes.running(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

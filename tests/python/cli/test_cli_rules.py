@@ -133,6 +133,7 @@ def test_explain_says_why_each_rule_applies_or_not(file: Any, capsys: Any) -> No
         "    1000/minute (token-bucket)",
         "",
         "The request passes: 100 of 100 left by 'api', which has the least room.",
+        "It costs 1 unit, and its priority is normal.",
         "No --storage was given, so these are the states of a client that never came.",
     ]
     _, out, _ = run(capsys, "explain", path, "--user", "vip", "--endpoint", "/y")
@@ -143,6 +144,19 @@ def test_explain_says_why_each_rule_applies_or_not(file: Any, capsys: Any) -> No
     assert out[3] == "The request passes: no rule applies to it."
     _, out, _ = run(capsys, "explain", path, "--user", "mallory")
     assert out[3] == "'abuse' refuses it, whatever has been counted."
+    assert out[4] == "It costs nothing, since it is on a list."
+
+
+def test_explain_says_what_a_request_costs_and_its_priority(file: Any, capsys: Any) -> None:
+    rules = RULES + "- {user: eve}\n"
+    path = file(rules.replace("cost: 2}", "cost: 2, priority: background}"))
+    request = ["--user", "7", "--endpoint", "/api/x", "--method", "DELETE"]
+    _, out, _ = run(capsys, "explain", path, *request)
+    assert "It costs 2 units, and its priority is background." in out
+    _, out, _ = run(capsys, "explain", path, *request, "--cost", "3")
+    assert "It costs 6 units (3 x 2), and its priority is background." in out
+    _, out, _ = run(capsys, "explain", path, *request, "--attribute", "priority=critical")
+    assert "It costs 2 units, and its priority is critical." in out
 
 
 def test_explain_shows_what_the_service_has_counted(file: Any, tmp_path: Path, capsys: Any) -> None:

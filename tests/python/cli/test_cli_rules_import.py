@@ -255,3 +255,20 @@ def test_any_descriptors_are_imported_or_refused(tmp_path: Path, descriptors: An
     path = tmp_path / "envoy.json"
     path.write_text(json.dumps({"domain": "d", "descriptors": descriptors}))
     assert main(["rules", "import", str(path)]) in (0, 1, 2)
+
+
+@pytest.mark.parametrize("kind", ["same", "another way to it", "a link"])
+def test_import_does_not_overwrite_what_it_reads(tmp_path: Path, capsys: Any, kind: str) -> None:
+    path = tmp_path / "envoy.yaml"
+    path.write_text(MESSAGES)
+    out = path
+    if kind == "another way to it":
+        out = tmp_path / ".." / tmp_path.name / "envoy.yaml"
+    elif kind == "a link":
+        out = tmp_path / "rules.yaml"
+        out.symlink_to(path)
+    assert main(["rules", "import", str(path), "-o", str(out)]) == 2
+    assert capsys.readouterr().err == (
+        f"tidegate: the output {str(out)!r} is the file to import; expected another file\n"
+    )
+    assert path.read_text() == MESSAGES

@@ -302,43 +302,6 @@ def test_rules_of_one_counter_count_together() -> None:
     assert not limiter.check(user="1", endpoint="/a")
 
 
-def test_explain_says_of_each_rule_why_it_applies_or_not() -> None:
-    limiter = limiter_of(
-        {
-            "tiers": ["free", "gold"],
-            "rules": [
-                {"id": "post", "by": "user", "method": "POST", "limit": "5/minute"},
-                {"id": "all", "by": "user", "limit": "5/minute"},
-                {"id": "gold", "by": "ip", "tier": "gold", "limit": "5/minute"},
-                {"id": "region", "by": "ip", "when": {"region": "eu"}, "limit": "5/minute"},
-                {"id": "office", "by": "ip", "network": "10.0.0.0/8", "limit": "5/minute"},
-                {"id": "tenant", "by": "tenant", "limit": "5/minute"},
-                {"id": "path", "by": "user+ip", "endpoint": "/x/*", "limit": "5/minute"},
-            ],
-        }
-    )
-    limiter.check(user="1", ip="::1", method="POST", tier="free", endpoint="/y")
-    why = {
-        each.rule: (each.applies, each.why)
-        for each in limiter.explain(user="1", ip="::1", method="POST", tier="free", endpoint="/y")
-    }
-    assert why == {
-        "post": (True, ""),
-        "all": (
-            False,
-            "the rule 'post' is more specific and counts by the same attributes",
-        ),
-        "gold": (False, "the rule is not for the tier 'free'"),
-        "region": (False, "the attribute region is not given, not 'eu'"),
-        "office": (False, "the ip is '::1', not in 10.0.0.0/8"),
-        "tenant": (False, "the rule counts by tenant, which is not given"),
-        "path": (False, "the endpoint is '/y', not /x/*"),
-    }
-    post = limiter.explain(user="1", method="POST")[0]
-    assert (post.key, post.limits[0].count, post.states[0].remaining) == ("1", 5, 4)
-    assert limiter.stats().allowed == 1, "explaining charges nothing"
-
-
 def test_check_async_decides_as_check_does() -> None:
     limiter = limiter_of(API)
 
@@ -521,3 +484,8 @@ def test_a_request_counts_once_for_a_rule_in_shadow_that_has_several_limits() ->
         assert limiter.check(user="1")
     assert limiter.rule_stats()["r"].refused_in_shadow == 3
     assert limiter.stats().denied_in_shadow == 3
+
+
+def test_an_attribute_name_that_is_no_unicode_is_named() -> None:
+    with pytest.raises(tg.ConfigurationError, match=r"an attribute is named '\\ud800'"):
+        limiter_of(API).check(**{"\ud800": "x"})

@@ -10,6 +10,7 @@ import pytest
 import tidegate as tg
 from tidegate import asgi, keys, wsgi
 from tidegate._web.request_access import fields_of
+from tidegate.load import LoadShedding
 from tidegate.rules import RuleSet, Tiers
 
 API = {
@@ -232,6 +233,13 @@ def test_wsgi_middleware_decides_by_rules() -> None:
         ({"rules": "rules.yaml"}, "expected a RuleSet"),
         ({"limit": "1/s", "attributes": {}}, "without rules"),
         ({"limit": "1/s", "tiers": Tiers({})}, "without rules"),
+        ({"limit": "1/s", "violations": []}, "violations= was given without rules"),
+        ({"limit": "1/s", "load": 5}, "load= was given without rules"),
+        ({"rules": RuleSet(API), "violations": 5}, "expected tidegate.rules.violations"),
+        ({"rules": RuleSet(API), "load": 5}, "expected tidegate.load"),
+        ({"limiter": tg.Limiter(rules=RuleSet(API)), "load": 5}, "expected limiter= without"),
+        ({"rules": RuleSet(API), "headers": ["shadows"]}, "expected 'x-ratelimit', 'ietf', 'shad"),
+        ({"limit": "1/s", "headers": ["shadow"]}, "'shadow' is for rules"),
         ({"rules": RuleSet(API), "messages": "1/s"}, "expected attributes="),
     ],
 )
@@ -315,3 +323,114 @@ def test_one_address_of_ipv6_can_be_blocked() -> None:
     )
     assert get(app, client="2001:db8::1")[0] == 429
     assert get(app, client="2001:db8::2")[0] == 200
+
+
+def of_kind(kind: str, **options: Any) -> Any:
+    """A function that asks a middleware of this interface: the status and the header fields."""
+    options = {
+        "rules": RuleSet(API), "attributes": ATTRIBUTES, "clock": tg.ManualClock(0), **options
+    }  # fmt: skip
+    if kind == "asgi":
+        app: Any = asgi.RateLimitMiddleware(hello, **options)
+
+        def ask(user: str) -> tuple[int, dict[str, str]]:
+            status, headers, _ = get(app, x_user=user)
+            return status, headers
+
+        return ask
+
+    def inner(environ: Any, start_response: Any) -> Any:
+        start_response("200 OK", [])
+        return [b"hello"]
+
+    wrapped: Any = wsgi.RateLimitMiddleware(inner, **options)
+
+    def ask_wsgi(user: str) -> tuple[int, dict[str, str]]:
+        answers: list[Any] = []
+        environ = {
+            "REQUEST_METHOD": "GET",
+            "PATH_INFO": "/api/x",
+            "REMOTE_ADDR": "203.0.113.9",
+            "HTTP_X_USER": user,
+        }
+        wrapped(environ, lambda status, headers, *rest: answers.append((status, headers)))
+        status, headers = answers[0]
+        return int(status[:3]), {name.lower(): value for name, value in headers}
+
+    return ask_wsgi
+
+
+@pytest.mark.parametrize("kind", ["asgi", "wsgi"])
+def test_rules_in_shadow_that_would_have_refused_are_named_where_that_is_asked_for(
+    kind: str,
+) -> None:
+    ask = of_kind(kind, headers=["ietf", "shadow"])
+    answers = [ask("42") for _ in range(3)]
+    assert [status for status, _ in answers] == [200, 200, 429]
+    fields = [headers.get("x-ratelimit-shadow") for _, headers in answers]
+    assert fields == [None, '"trial";q=1;w=60;t=60', '"trial";q=1;w=60;t=60']
+    assert "x-ratelimit-limit" not in answers[1][1]
+    silent = of_kind(kind)
+    assert ["x-ratelimit-shadow" in silent("42")[1] for _ in range(3)] == [False] * 3
+
+
+@pytest.mark.parametrize("kind", ["asgi", "wsgi"])
+def test_shadow_tells_neither_what_is_hidden_nor_a_wait_that_there_is_not(kind: str) -> None:
+    document = {
+        "rules": [
+            {"id": "hidden", "by": "ip", "limit": "1/hour", "shadow": True, "headers": False},
+            {"id": "never", "by": "user", "limit": "0/hour", "shadow": True},
+            {"id": "last", "by": "global", "limits": ["1/hour", "1/day"], "shadow": True},
+        ]
+    }
+    ask = of_kind(kind, rules=RuleSet(document), headers="shadow")
+    ask("42")
+    status, headers = ask("42")
+    assert status == 200
+    assert headers == {
+        "x-ratelimit-shadow": '"never";q=0;w=3600, "last:1/hour";q=1;w=3600;t=3600, '
+        '"last:1/day";q=1;w=86400;t=86400'
+    }
+
+
+@pytest.mark.parametrize("kind", ["asgi", "wsgi"])
+def test_an_answer_of_the_service_names_rules_in_shadow_too(kind: str) -> None:
+    def refused(request: Any, decision: Any) -> Any:
+        def of_wsgi(environ: Any, start_response: Any) -> Any:
+            start_response("418 no", [])
+            return []
+
+        async def of_asgi(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 418})
+            await send({"type": "http.response.body", "body": b""})
+
+        return of_asgi if kind == "asgi" else of_wsgi
+
+    ask = of_kind(kind, headers=["shadow"], on_refused=refused)
+    answers = [ask("42") for _ in range(3)]
+    assert answers[2][0] == 418
+    assert answers[2][1]["x-ratelimit-shadow"] == '"trial";q=1;w=60;t=60'
+
+
+@pytest.mark.parametrize("kind", ["asgi", "wsgi"])
+def test_refusals_are_handed_on_and_costs_go_by_the_load(kind: str) -> None:
+    refused: list[Any] = []
+
+    class Refusals:
+        def record(self, decision: Any, attributes: Any) -> None:
+            refused.append((decision.rule, attributes["user"]))
+
+    document = {"rules": [{"id": "a", "by": "user", "limit": "4/minute"}]}
+    with LoadShedding(lambda: 0.9, smoothing=0, interval=3600, clock=lambda: 0.0) as shedding:
+        ask = of_kind(kind, rules=RuleSet(document), violations=Refusals(), load=shedding)
+        shedding.refresh()
+        assert [ask("42")[0] for _ in range(3)] == [200, 200, 429]
+    assert refused == [("a", "42")]
+
+
+def test_async_attributes_are_refused_where_nothing_is_awaited() -> None:
+    async def later(request: Any) -> str:
+        return "42"
+
+    with pytest.raises(tg.ConfigurationError, match=r"attributes\['user'\] is the async function"):
+        of_kind("wsgi", attributes={"user": later})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -189,6 +190,10 @@ def _test(arguments: argparse.Namespace) -> int:
 def _import(arguments: argparse.Namespace) -> int:
     from tidegate._cli.rules.imported import as_yaml, import_file
 
+    if arguments.output is not None and _is_same_file(arguments.output, arguments.file):
+        raise ConfigurationError(
+            f"the output {arguments.output!r} is the file to import; expected another file"
+        )
     found = import_file(arguments.file, pairs_of(arguments.map, "--map"))
     text = as_yaml(found, arguments.file)
     if arguments.output is None:
@@ -199,3 +204,10 @@ def _import(arguments: argparse.Namespace) -> int:
     for note in found.notes:
         print(note, file=sys.stderr)
     return 1 if found.is_refused else 0
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # one of them is not there
+        return False

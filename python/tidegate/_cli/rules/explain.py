@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tidegate._core import Decision, Limit
-    from tidegate._rule_limiter import ConsideredRule
+    from tidegate._rule_limiter import ConsideredRule, Explanation
 
 __all__ = ["explain"]
 
@@ -51,9 +51,18 @@ def explain(
             print(line)
     print()
     print(_outcome(decision))
+    print(_costs(considered, cost))
     if storage is None:
         print("No --storage was given, so these are the states of a client that never came.")
     return 0
+
+
+def _costs(considered: Explanation, cost: int) -> str:
+    if considered.cost == 0:
+        return "It costs nothing, since it is on a list."
+    units = f"{considered.cost} unit{'s' if considered.cost > 1 else ''}"
+    times = f" ({cost} x {considered.cost // cost})" if cost > 1 else ""
+    return f"It costs {units}{times}, and its priority is {considered.priority}."
 
 
 def _told(rule: ConsideredRule, by: list[str], *, has_states: bool) -> Iterator[str]:

@@ -1,0 +1,106 @@
+"""The rows of a table of rules, of which one that cannot be read is named."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from tidegate._database.schema import UtcTime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    # Called with what is wrong: the row, its column, and a message.
+    Refuse = Callable[[str, str, str], None]
+
+__all__ = ["place_of", "rows_of"]
+
+# No rule looks at them.
+_UNREAD = ("created_at", "updated_at")
+# What Python has no datetimes for: an end so late is none, and one before the first is as good.
+_NEVER = dt.datetime(9999, 1, 1, tzinfo=dt.timezone.utc)
+_LONG_AGO = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+
+
+def rows_of(
+    connection: sa.Connection, table: sa.Table, condition: Any, most: int, refuse: Refuse
+) -> list[Any]:
+    """Up to `most` rows, in the order of their keys. Those that cannot be read are refused."""
+    is_sqlite = connection.dialect.name == "sqlite"
+    read = _as_it_stands if is_sqlite else _within_times
+    columns = [read(column) for column in table.columns if column.name not in _UNREAD]
+    asked = sa.select(*columns).order_by(*table.primary_key.columns).limit(most)
+    if condition is not None:
+        asked = asked.where(condition)
+    found = connection.execute(asked).all()
+    return list(_decoded(table, found, refuse)) if is_sqlite else list(found)
+
+
+def place_of(table: sa.Table, row: Any) -> str:
+    """What messages call a row."""
+    (key,) = table.primary_key.columns
+    return f"{table.name} row {getattr(row, key.name)!r}"
+
+
+def _within_times(column: sa.Column[Any]) -> Any:
+    """An instant that Python has too, also of ``infinity``, which never comes."""
+    if not isinstance(column.type, UtcTime):
+        return column
+    return sa.case(
+        (column >= _NEVER, sa.null()), (column < _LONG_AGO, sa.literal(_LONG_AGO)), else_=column
+    ).label(column.name)
+
+
+def _as_it_stands(column: sa.Column[Any]) -> Any:
+    """A column of SQLite, which keeps whatever it is given."""
+    if isinstance(column.type, (UtcTime, sa.JSON)):
+        return sa.type_coerce(column, sa.types.NullType()).label(column.name)
+    return column
+
+
+def _decoded(table: sa.Table, rows: Any, refuse: Refuse) -> Iterator[Any]:
+    of_json = [column.name for column in table.columns if isinstance(column.type, sa.JSON)]
+    of_time = [
+        column.name
+        for column in table.columns
+        if isinstance(column.type, UtcTime) and column.name not in _UNREAD
+    ]
+    for row in rows:
+        values = dict(row._mapping)
+        is_good = True
+        for names, decode in ((of_json, _json), (of_time, _time)):
+            for name in names:
+                try:
+                    values[name] = decode(values[name])
+                except ValueError as error:
+                    refuse(place_of(table, row), name, str(error))
+                    is_good = False
+        if is_good:
+            yield SimpleNamespace(**values)
+
+
+def _json(value: Any) -> Any:
+    # A number in a column of JSON is kept as one.
+    if value is None or isinstance(value, (int, float)):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is {value!r:.80}, which is not JSON ({error}); expected JSON") from None
+
+
+def _time(value: Any) -> dt.datetime | None:
+    if value is None or value == "infinity":
+        return None
+    try:
+        at = dt.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", value))
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"is {value!r:.80}; expected a time in UTC such as 2030-01-31 12:00:00"
+        ) from None
+    return at if at.tzinfo is not None else at.replace(tzinfo=dt.timezone.utc)

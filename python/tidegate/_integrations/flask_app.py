@@ -1,0 +1,242 @@
+"""The limits of one application of Flask."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Callable, Protocol
+
+import flask
+
+from tidegate._integrations.calls import flask_refusal
+from tidegate._integrations.flask_cli import blueprints_of
+from tidegate._integrations.flask_views import MARK
+from tidegate._web.combined import combined
+from tidegate._web.decisions import DECISIONS, binding
+from tidegate._web.execution import BLOCKING
+from tidegate._web.meta_limit import MetaLimit
+from tidegate._web.refusal import USUAL
+from tidegate._web.rule_requests import RuleRequests
+
+if TYPE_CHECKING:
+    from tidegate._integrations.flask_views import LimitedView, PlacedLimit
+    from tidegate._rule_limiter import RuleLimiter
+    from tidegate._web.request_limiter import Checks, RequestDecision, RequestLimiter
+    from tidegate._web.settings import Settings
+
+__all__ = ["DECISION", "LimitedApp"]
+
+# Where a request keeps its decision, and those of its views.
+DECISION = "tidegate.decision"
+_VIEWS = "tidegate.views"
+
+
+class Extension(Protocol):
+    """What tidegate.flask.RateLimit says for all of its applications."""
+
+    enabled: bool
+    of_blueprints: list[tuple[flask.Blueprint, PlacedLimit]]
+
+    def is_exempt(self, view: Any, blueprints: list[Any]) -> bool: ...
+
+
+class LimitedApp:
+    """The limits of one application. `error` makes the exception that a refusal raises."""
+
+    def __init__(
+        self,
+        app: flask.Flask,
+        extension: Extension,
+        settings: Settings,
+        error: Callable[[RequestDecision], Exception],
+    ) -> None:
+        self._app = weakref.ref(app)
+        self._config = app.config
+        self._extension = extension
+        self._settings = settings
+        self._enabled = extension.enabled
+        self._error = error
+        self._by_rules = settings.rule_requests()
+        self._everywhere = (
+            None
+            if settings.limit is None
+            else settings.limiter(settings.limit, "app", cost=settings.cost)
+        )
+        if settings.endpoint_limit is not None:
+            settings.limiter(settings.endpoint_limit, "endpoint:")
+        self._meta = (
+            None
+            if settings.meta_limit is None
+            else MetaLimit(settings.limiter(settings.meta_limit, "meta"))
+        )
+        self._limiters: weakref.WeakKeyDictionary[PlacedLimit, RequestLimiter] = (
+            weakref.WeakKeyDictionary()
+        )
+        # By endpoint and method, of which there are no more than the application has routes.
+        self._plans: dict[tuple[str | None, str], tuple[Checks | None, list[LimitedView]]] = {}
+
+    def limiter_of(self, placed: PlacedLimit) -> RequestLimiter:
+        """The limiter of `placed` in this application."""
+        limiter = self._limiters.get(placed)
+        if limiter is None:
+            limiter = self._settings.limiter(placed.limit, placed.scope, **placed.options)
+            self._limiters[placed] = limiter
+        return limiter
+
+    def rules_for(self, endpoint: str | None) -> RuleLimiter | None:
+        """The limiter with rules that requests for an endpoint meet, where there is one."""
+        if self._by_rules is None or self._is_left_out(endpoint):
+            return None
+        return self._by_rules.limiter
+
+    def check(self) -> Any:
+        """Refuses the request that begins, or lets it pass by returning None."""
+        request = flask.request._get_current_object()  # type: ignore[attr-defined]
+        if not self._applies_to(request):
+            return None
+        endpoint = request.endpoint
+        # Methods of requests that no route is for are whatever strangers say.
+        which = (endpoint, "" if endpoint is None else request.method)
+        plan = self._plans.get(which)
+        if plan is None:
+            plan = self._plans[which] = self._plan(request)
+        limits, views = plan
+        rules = self._by_rules
+        has_more = (rules or self._meta) is not None and not self._is_left_out(endpoint)
+        if not has_more:
+            return self._charge(limits, views, request) if limits else None
+        return self._charge(limits, views, request, self._meta, rules)
+
+    def enter(
+        self, view: LimitedView, request: flask.Request
+    ) -> tuple[Any, RequestDecision | None]:
+        """What to answer instead of calling `view`, or the outcome that lets it be called.
+
+        What another decorator hides, or what another view calls, was not checked before.
+        """
+        checked = request.environ.get(_VIEWS, {})
+        if view not in checked:
+            if not self._applies_to(request):
+                return None, None
+            limits = combined([*map(self.limiter_of, view.limits)])
+            meta = None if self._is_left_out(request.endpoint) else self._meta
+            answer = self._charge(limits, [view], request, meta)
+            if answer is not None:
+                return answer, None
+        return None, request.environ[_VIEWS][view]
+
+    def _applies_to(self, request: flask.Request) -> bool:
+        return bool(
+            self._enabled
+            and self._config["TIDEGATE_ENABLED"]
+            and request.method not in self._settings.exempt_methods
+        )
+
+    def _charge(
+        self,
+        limits: Checks | None,
+        views: Sequence[LimitedView],
+        request: flask.Request,
+        meta: MetaLimit | None = None,
+        rules: RuleRequests | None = None,
+    ) -> Any:
+        """What to answer instead of going on, None to go on: all that is asked passes, or
+        nothing is charged."""
+        environ = request.environ
+        refusal = None if meta is None else BLOCKING.run(meta.refusal(request, BLOCKING))
+        if refusal is not None:
+            return self._refused(request, refusal, ())
+        passed: list[RequestDecision] = []
+        outcome: RequestDecision | None = None
+        for checks in (rules, limits):
+            outcome = None if checks is None else checks.check(request, BLOCKING)
+            if outcome is None:
+                continue
+            if not outcome.decision.allowed:
+                if meta is not None:
+                    BLOCKING.run(meta.count(request, BLOCKING))
+                return self._refused(request, outcome, passed)
+            passed.append(outcome)
+        if views:
+            environ.setdefault(_VIEWS, {}).update(dict.fromkeys(views, outcome))
+        if passed:
+            environ[DECISION] = binding(passed).decision
+            environ.setdefault(DECISIONS, []).extend(passed)
+        return None
+
+    def _refused(
+        self, request: flask.Request, refusal: RequestDecision, passed: Sequence[RequestDecision]
+    ) -> Any:
+        """The answer to a refused request, which `passed` other limits that charged it."""
+        request.environ[DECISION] = refusal.decision
+        outcomes = request.environ.setdefault(DECISIONS, [])
+        by_rules = []
+        for earlier in [*outcomes, *passed]:
+            if isinstance(earlier.limiter, RuleRequests):
+                by_rules.append(earlier)
+            BLOCKING.run(earlier.undo(BLOCKING))
+        outcomes[:] = [*(BLOCKING.run(each.standing(BLOCKING)) for each in by_rules), refusal]
+        answer = BLOCKING.run(
+            refusal.service_answer(
+                request, BLOCKING, accepts=_is_answer, expected="what a view returns"
+            )
+        )
+        if answer is USUAL:
+            raise self._error(refusal)
+        return flask_refusal(answer)
+
+    def _is_left_out(self, endpoint: str | None) -> bool:
+        """Whether an endpoint has no limits but its own: static files, and what is exempt."""
+        app = self._app()
+        if app is None or endpoint is None:
+            return False
+        if endpoint.rpartition(".")[2] == "static":
+            return True
+        blueprints = [app.blueprints.get(name) for name in blueprints_of(endpoint)]
+        return self._extension.is_exempt(app.view_functions.get(endpoint), blueprints)
+
+    def _plan(self, request: flask.Request) -> tuple[Checks | None, list[LimitedView]]:
+        """What checks the requests for an endpoint, and the limited views that it is about."""
+        views = self._limited_views(request.endpoint, request.method)
+        limiters = [limiter for _, limiter in self.limits_of(request.endpoint, request.method)]
+        return (combined(limiters) if limiters else None), views
+
+    def limits_of(self, endpoint: str | None, method: str) -> list[tuple[str, RequestLimiter]]:
+        """The limiters that requests for an endpoint meet, each with what it counts for."""
+        app = self._app()
+        assert app is not None
+        placed = [each for one in self._limited_views(endpoint, method) for each in one.limits]
+        names = [name for name in blueprints_of(endpoint) if name in app.blueprints]
+        blueprints = [app.blueprints[name] for name in names]
+        found = []
+        if not self._is_left_out(endpoint):
+            if self._everywhere is not None:
+                found.append(("application", self._everywhere))
+            of_blueprints = [
+                each for known, each in self._extension.of_blueprints if known in blueprints
+            ]
+            found += [(each.scope, self.limiter_of(each)) for each in of_blueprints]
+            limit = self._settings.endpoint_limit
+            if limit is not None and not any(
+                each.is_for(method) for each in [*of_blueprints, *placed]
+            ):
+                limiter = self._settings.limiter(limit, f"endpoint:{endpoint or ''}")
+                found.append(("endpoint", limiter))
+        found += [(each.scope, self.limiter_of(each)) for each in placed if each.is_for(method)]
+        return found
+
+    def _limited_views(self, endpoint: str | None, method: str) -> list[LimitedView]:
+        app = self._app()
+        view: Any = app.view_functions.get(endpoint) if app and endpoint is not None else None
+        found = [getattr(view, MARK, None)]
+        view_class = getattr(view, "view_class", None)
+        if view_class is not None:
+            handler = getattr(view_class, method.lower(), None)
+            if handler is None and method == "HEAD":
+                handler = getattr(view_class, "get", None)
+            found.append(getattr(handler, MARK, None))
+        return [one for one in found if one is not None and one.extension is self._extension]
+
+
+def _is_answer(answer: Any) -> bool:
+    return answer is not None

@@ -1,0 +1,98 @@
+"""Views of Flask with limits of their own."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import flask
+
+from tidegate._errors import ConfigurationError
+from tidegate._integrations.streams import settle_after_flask
+from tidegate._web.decisions import DECISIONS
+from tidegate._web.execution import BLOCKING
+
+if TYPE_CHECKING:
+    from tidegate._web.request_limiter import RequestDecision
+
+__all__ = ["MARK", "LimitedView", "PlacedLimit"]
+
+MARK = "__tidegate_flask_limit__"
+
+
+class PlacedLimit:
+    """A limit that stands on a view or a blueprint, in whatever application."""
+
+    def __init__(self, limit: Any, scope: str, options: dict[str, Any]) -> None:
+        self.limit = limit
+        self.scope = scope
+        self.options = options
+
+    def is_for(self, method: str) -> bool:
+        methods = self.options["methods"]
+        return methods is None or method in methods
+
+
+class LimitedView:
+    """A view with limits of its own, which count in whatever application it is called in."""
+
+    def __init__(self, extension: Any, view: Any, limits: tuple[PlacedLimit, ...]) -> None:
+        self.extension = extension
+        self.view = view
+        self.limits = limits
+        costs_after = (each.options["cost_after"] for each in limits)
+        self._cost_after = next((each for each in costs_after if each is not None), None)
+        self.function = self._wrapped()
+
+    def _wrapped(self) -> Any:
+        view = self.view
+
+        @functools.wraps(view)
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            answer, outcome = self._enter()
+            if answer is not None:
+                return answer
+            result = view(*args, **kwargs)
+            self._leave(outcome, result)
+            return result
+
+        @functools.wraps(view)
+        async def limited_async(*args: Any, **kwargs: Any) -> Any:
+            answer, outcome = self._enter()
+            if answer is not None:
+                return answer
+            result = await view(*args, **kwargs)
+            self._leave(outcome, result)
+            return result
+
+        chosen: Any = limited_async if inspect.iscoroutinefunction(view) else limited
+        setattr(chosen, MARK, self)
+        # Decorators above copy what a function has, and are not what was limited here.
+        self.is_of = weakref.ref(chosen)
+        return chosen
+
+    def _enter(self) -> tuple[Any, RequestDecision | None]:
+        app = flask.current_app
+        known: dict[Any, Any] = app.extensions.get("tidegate", {})
+        try:
+            limited = known[self.extension]
+        except KeyError:
+            raise ConfigurationError(
+                f"{self.view!r} is limited by an extension that {app.name} does not have; "
+                "expected a call of its init_app() with the application"
+            ) from None
+        request = flask.request._get_current_object()  # type: ignore[attr-defined]
+        entered: tuple[Any, RequestDecision | None] = limited.enter(self, request)
+        return entered
+
+    def _leave(self, outcome: RequestDecision | None, result: Any) -> None:
+        if self._cost_after is not None and outcome is not None:
+            request = flask.request._get_current_object()  # type: ignore[attr-defined]
+            settle = functools.partial(outcome.settle, request, result)
+            if settle_after_flask(flask, result, settle, self._cost_after):
+                return
+            settled = BLOCKING.run(settle(BLOCKING))
+            outcomes: list[RequestDecision] = request.environ.get(DECISIONS, [])
+            outcomes[:] = [settled if each is outcome else each for each in outcomes]
