@@ -315,7 +315,10 @@ async def later_user(request):
         ({"endpoint_limit": "1/s", "rules": RULES}, "expected a rule that counts by endpoint"),
         ({"key": "user", "rules": RULES}, "key= was given with rules, .* expected attributes"),
         ({"attributes": {"user": 5}, "rules": RULES}, "the attribute user is 5"),
-        ({"attributes": {"user": later_user}, "rules": RULES}, "expected one that is not async"),
+        (
+            {"attributes": {"user": later_user}, "rules": RULES},
+            "expected a function that is not async",
+        ),
         ({"attributes": {"user": "no.such:name"}, "rules": RULES}, "cannot be imported"),
         ({"rules": 5}, "the rules are 5 of type int; expected a RuleSet"),
         ({"rules": {"rules": [{"id": "a"}]}}, "limits: is missing"),
