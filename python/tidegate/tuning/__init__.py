@@ -12,9 +12,25 @@ Nothing here is imported by ``import tidegate``.
 from __future__ import annotations
 
 from tidegate._tuning.clients import Clients
+from tidegate._tuning.compare import Comparison, compare
+from tidegate._tuning.effect import Effect
 from tidegate._tuning.frame import Frame
 from tidegate._tuning.keys import Keys, as_keys
 from tidegate._tuning.least import least_limits
 from tidegate._tuning.replay import Replay, replay
+from tidegate._tuning.what_if import WhatIf, what_if
 
-__all__ = ["Clients", "Frame", "Keys", "Replay", "as_keys", "least_limits", "replay"]
+__all__ = [
+    "Clients",
+    "Comparison",
+    "Effect",
+    "Frame",
+    "Keys",
+    "Replay",
+    "WhatIf",
+    "as_keys",
+    "compare",
+    "least_limits",
+    "replay",
+    "what_if",
+]
