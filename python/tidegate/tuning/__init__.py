@@ -11,26 +11,33 @@ Nothing here is imported by ``import tidegate``.
 
 from __future__ import annotations
 
+from tidegate._tuning.backtest import Backtest, backtest
 from tidegate._tuning.clients import Clients
 from tidegate._tuning.compare import Comparison, compare
 from tidegate._tuning.effect import Effect
 from tidegate._tuning.frame import Frame
 from tidegate._tuning.keys import Keys, as_keys
 from tidegate._tuning.least import least_limits
+from tidegate._tuning.recommend import Recommendation, Recommendations, recommend
 from tidegate._tuning.replay import Replay, replay
 from tidegate._tuning.what_if import WhatIf, what_if
 
 __all__ = [
+    "Backtest",
     "Clients",
     "Comparison",
     "Effect",
     "Frame",
     "Keys",
+    "Recommendation",
+    "Recommendations",
     "Replay",
     "WhatIf",
     "as_keys",
+    "backtest",
     "compare",
     "least_limits",
+    "recommend",
     "replay",
     "what_if",
 ]
