@@ -157,12 +157,14 @@ def _draws_of_requests(
         refused[:, :, number] = np.bincount(
             cells_of_part[~allowed], minlength=days.blocks * groups
         ).reshape(shape_of)
+    some = refused.any(axis=(0, 2))  # most groups are refused nothing
+    refused = refused[:, some]
     drawn = []
     for _ in range(_DRAWS // _AT_ONCE):
         of_days = _weights(random, days.blocks)
         of_groups = _weights(random, groups)
         by_group = np.tensordot(of_days, refused, (1, 0))
-        all_refused = np.einsum("bcg,bc->bg", by_group, of_groups)
+        all_refused = np.einsum("bcg,bc->bg", by_group, of_groups[:, some])
         all_asked = np.einsum("bc,bc->b", of_days @ asked, of_groups)
         drawn += [
             _crossing(counts, shares / max(total, 1), promise.share)
