@@ -88,6 +88,7 @@ def test_rows_may_be_named_and_have_an_algorithm_or_several_limits() -> None:
     assert (
         frame["refused"][2] == tuning.replay(["2/second", "60/minute"], log.keys, log.times).refused
     )
+    assert frame["window"].tolist() == [60, 60, 60]
     assert any("ordinary" in note for note in frame.notes)
     assert "ordinary" in repr(frame)
 
