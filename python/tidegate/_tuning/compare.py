@@ -134,8 +134,8 @@ def _row(
         "ordinary_touched_share": float(touched[ordinary].mean()),
         "window": span_ns / 1e9,
         "worst_burst_client": int(most_of_each_client(passed, span_ns).max(initial=0)),
-        "worst_burst_all": most_together(passed.ns, passed.units, span_ns),
-        "peak_rate": float(most_together(passed.ns, passed.units, 10**9)),
+        "worst_burst_all": most_together(passed, span_ns),
+        "peak_rate": float(most_together(passed, 10**9)),
         "longest_wait": wait,
     }
 
