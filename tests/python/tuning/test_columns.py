@@ -307,7 +307,7 @@ def test_what_is_no_time_is_refused_with_its_position(case: str) -> None:
 @pytest.mark.parametrize("scale", [1, 10**3, 10**6], ids=["seconds", "ms", "us"])
 def test_other_units_that_look_like_the_present_bring_a_warning(scale: int, column: Any) -> None:
     times = column([1_700_000_000 * scale + 1, 1_700_000_001 * scale])
-    with pytest.warns(UserWarning, match="which look like .*expected are nanoseconds") as warned:
+    with pytest.warns(UserWarning, match="which look like .*expected nanoseconds") as warned:
         tuning.replay("1/hour", ["a", "b"], times)
     assert warned[0].filename == __file__
 
