@@ -108,6 +108,31 @@ else()
     $<BUILD_INTERFACE:${CMAKE_CURRENT_BINARY_DIR}/hiredis>)
 endif()
 
+# simdjson, which reads the JSON in logs. Its DOM has been the same since 1.0.
+if(TIDEGATE_NEEDS_LOGS)
+  if(NOT TIDEGATE_FETCH)
+    find_package(simdjson QUIET)  # a release takes requests for its own major version alone
+  endif()
+  add_library(tidegate_simdjson INTERFACE)
+  if(simdjson_FOUND AND simdjson_VERSION VERSION_GREATER_EQUAL 1.0)
+    target_link_libraries(tidegate_simdjson INTERFACE simdjson::simdjson)
+  else()
+    tidegate_fetching("simdjson" 3.0.1
+      "libsimdjson-dev of Debian and Ubuntu, simdjson-devel of Fedora, simdjson-dev of Alpine or simdjson of Homebrew")
+    FetchContent_Declare(simdjson
+      URL https://github.com/simdjson/simdjson/archive/refs/tags/v3.0.1.tar.gz
+      URL_HASH SHA256=156b1bc5eb0561b2bd166b46d191fd3d95a3e709cc63761477d3b7aec2b6e9ed
+      SOURCE_SUBDIR no-build-needed)
+    FetchContent_MakeAvailable(simdjson)
+    # One source file, compiled for all processors at once.
+    add_library(tidegate_simdjson_source STATIC ${simdjson_SOURCE_DIR}/singleheader/simdjson.cpp)
+    set_target_properties(tidegate_simdjson_source PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_include_directories(tidegate_simdjson_source SYSTEM PUBLIC
+      ${simdjson_SOURCE_DIR}/singleheader)
+    target_link_libraries(tidegate_simdjson INTERFACE tidegate_simdjson_source)
+  endif()
+endif()
+
 if(TIDEGATE_BUILD_TESTS)
   if(NOT TIDEGATE_FETCH)
     find_package(GTest QUIET)

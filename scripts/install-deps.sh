@@ -30,6 +30,7 @@ raise SystemExit(not os.path.exists(sysconfig.get_path("include") + "/Python.h")
 package libabsl-dev "Abseil; downloaded and built where it is not found"
 package libxxhash-dev "xxHash, the hash of keys; downloaded where it is not found"
 package libhiredis-dev "hiredis, the protocol of Redis; downloaded and built where it is not found"
+package libsimdjson-dev "simdjson, for logs in JSON; downloaded and built where it is not found"
 package libssl-dev "OpenSSL, for TLS and digests"
 
 case ${1:-} in

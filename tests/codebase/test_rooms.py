@@ -32,7 +32,7 @@ ROOMS: dict[str, tuple[str, str]] = {
     "metrics": ("_metrics, prometheus, opentelemetry", "core, limiter, web"),
     "outbound": ("_outbound/, httpx, requests", "core, limiter"),
     "contrib": ("contrib/, limits", "core, limiter"),
-    "tuning": ("_tuning/, tuning/", "core, rules, limiter"),
+    "tuning": ("_logs, _tuning/, tuning/", "core, rules, limiter"),
     "package": ("__init__", "core, rules, limiter, integrations"),
     "command line": ("_cli/, __main__", "core, storage, database, rules, limiter, web"),
 }

@@ -2,7 +2,8 @@
 
     from tidegate import tuning
 
-    result = tuning.replay("100/minute", users, times)
+    log = tuning.read_log("access.log.gz")
+    result = tuning.replay("100/minute", log["ip"], log.times)
     result.refused_share
     result.totals()
 
@@ -15,6 +16,19 @@ from tidegate._tuning.clients import Clients
 from tidegate._tuning.frame import Frame
 from tidegate._tuning.keys import Keys, as_keys
 from tidegate._tuning.least import least_limits
+from tidegate._tuning.logs.log import BadLine, Log
+from tidegate._tuning.logs.reading import read_log
 from tidegate._tuning.replay import Replay, replay
 
-__all__ = ["Clients", "Frame", "Keys", "Replay", "as_keys", "least_limits", "replay"]
+__all__ = [
+    "BadLine",
+    "Clients",
+    "Frame",
+    "Keys",
+    "Log",
+    "Replay",
+    "as_keys",
+    "least_limits",
+    "read_log",
+    "replay",
+]

@@ -1,0 +1,1 @@
+"""Reading the logs of servers: where they come from, what they are written in, what they hold."""

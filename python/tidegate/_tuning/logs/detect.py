@@ -1,0 +1,202 @@
+"""Which format a log is written in, from its first lines or by the name that a caller gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from tidegate._errors import ConfigurationError
+from tidegate._tuning.logs import apache, cloud, envoy, nginx
+from tidegate._tuning.logs.layout import Layout
+from tidegate._tuning.logs.structured import csv_layout, csv_sniffed, json_layout
+
+__all__ = ["FORMATS", "Wishes", "layout_of"]
+
+FORMATS = (
+    "common",
+    "combined",
+    "vhost-combined",
+    "nginx-main",
+    "json",
+    "csv",
+    "tsv",
+    "alb",
+    "cloudfront",
+    "w3c",
+    "envoy",
+)
+_LINES = 200
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a caller says of a log."""
+
+    format: Optional[str] = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    delimiter: Optional[str] = None
+    duration_unit: Optional[str] = None
+    time_unit: str = ""
+    keep_query: bool = False
+
+
+def layout_of(sample: bytes, wishes: Wishes, source: str) -> Layout:
+    """The layout in which the most lines of `sample` can be read."""
+    if wishes.format is not None:
+        candidates = _named(wishes.format, sample, wishes)
+    else:
+        candidates = _guessed(sample, wishes)
+    best, most = None, 0
+    for layout in candidates:
+        rows = _rows(layout, sample, wishes)
+        if rows > most:
+            best, most = layout, rows
+    if best is not None:
+        return best
+    if wishes.format is not None and candidates:
+        return candidates[0]  # its reader says what is wrong with the lines
+    lines = _lines(sample)
+    raise ConfigurationError(
+        f"Expected a log in one of the formats {', '.join(FORMATS)}, got in {source}: "
+        f"{lines[0][:200]!r}; format= takes one of these names, a log_format of nginx or a "
+        "LogFormat of Apache"
+    )
+
+
+def _rows(layout: Layout, sample: bytes, wishes: Wishes) -> int:
+    reader = layout.make_reader(keep_query=wishes.keep_query, time_unit=wishes.time_unit)
+    reader.feed(sample)
+    reader.end_source()
+    return reader.rows if reader.rows >= reader.bad else 0
+
+
+def _lines(sample: bytes) -> list[str]:
+    text = sample.decode("utf-8", "backslashreplace").removeprefix("\ufeff")
+    return [line.rstrip("\r") for line in text.split("\n")[:_LINES] if line.strip()]
+
+
+def _guessed(sample: bytes, wishes: Wishes) -> list[Layout]:
+    lines = _lines(sample)
+    first = lines[0]
+    if first.startswith("{"):
+        return [json_layout(lines, wishes.columns, wishes.duration_unit)]
+    if first.startswith(("#Fields:", "#Version:", "#Software:", "#Date:")):
+        return [_w3c(lines, wishes)]
+    if wishes.delimiter is not None:
+        return _named("csv", sample, wishes)
+    # A field that a caller names may be in one of the formats and not in the others.
+    text: list[Layout] = []
+    refusal: Optional[ConfigurationError] = None
+    for make in [*_TEXT.values(), _open_combined]:
+        try:
+            text += make(wishes.columns)
+        except ConfigurationError as error:
+            refusal = error
+    found = [layout for layout in text if _rows(layout, sample, wishes)]
+    if found:
+        return found
+    if wishes.columns or csv_sniffed(_text(sample), wishes.columns):
+        return _named("csv", sample, wishes)
+    if refusal is not None and not text:
+        raise refusal
+    return []
+
+
+def _text(sample: bytes) -> str:
+    return sample.decode("utf-8", "backslashreplace").removeprefix("\ufeff")
+
+
+def _named(name: str, sample: bytes, wishes: Wishes) -> list[Layout]:
+    lines = _lines(sample)
+    columns = wishes.columns
+    if name == "json":
+        return [json_layout(lines, columns, wishes.duration_unit)]
+    if name in ("csv", "tsv"):
+        delimiter = wishes.delimiter or ("\t" if name == "tsv" else None)
+        return [csv_layout(_text(sample), columns, wishes.duration_unit, delimiter)]
+    if name in ("w3c", "cloudfront", "iis"):
+        return [_w3c(lines, wishes)]
+    if name in _TEXT:
+        layouts = _TEXT[name](columns)
+        return [*layouts, *_open_combined(columns)] if name == "combined" else layouts
+    if "$" in name:
+        return [nginx.layout(name, columns)]
+    if "%REQ(" in name or "%START_TIME" in name:
+        return [envoy.layout(name, columns)]
+    if "%" in name:
+        return [apache.layout(name, columns)]
+    raise ConfigurationError(
+        f"the format is {name!r}; expected one of {', '.join(FORMATS)}, a log_format of nginx such "
+        "as '$remote_addr [$time_local] ...', or a LogFormat of Apache such as '%h %l %u %t ...'"
+    )
+
+
+def _w3c(lines: list[str], wishes: Wishes) -> Layout:
+    fields = next((line[8:].split() for line in lines if line.startswith("#Fields:")), None)
+    if fields is None:
+        raise ConfigurationError(
+            f"Expected a line that begins with #Fields:, got {lines[0][:100]!r}"
+        )
+    is_iis = any(line.startswith("#Software:") and "Information" in line for line in lines)
+    return cloud.w3c(fields, wishes.columns, is_iis=is_iis)
+
+
+Columns = Mapping[str, Any]
+
+
+def _common(columns: Columns) -> list[Layout]:
+    return [apache.layout(apache.COMMON, columns, name="common")]
+
+
+def _combined(columns: Columns) -> list[Layout]:
+    """Combined, and what is often appended to it. Only nginx's variables tell whose log it is."""
+    plain = nginx.layout(nginx.COMBINED, columns, name="combined")
+    timed = [
+        nginx.layout(f"{nginx.COMBINED} {more}", columns, name=f"combined {more}")
+        for more in ("$request_time", '"$request_time"')
+    ]
+    return [plain, *timed]
+
+
+def _main(columns: Columns) -> list[Layout]:
+    """What nginx is shipped with."""
+    main = f'{nginx.COMBINED} "$http_x_forwarded_for"'
+    return [
+        nginx.layout(f"{main} $request_time", columns, name="nginx-main $request_time"),
+        nginx.layout(f'{main} "$request_time"', columns, name='nginx-main "$request_time"'),
+        nginx.layout(main, columns, name="nginx-main"),
+    ]
+
+
+def _open_combined(columns: Columns) -> list[Layout]:
+    layout = nginx.layout(f"{nginx.COMBINED} ", columns, name="combined, and more", open_end=True)
+    # The blank that rstrip() took, which keeps the user agent from ending anywhere.
+    *fields, (_, kind, name) = layout.fields
+    note = (
+        "Lines go on behind the user agent; that was not read. format= takes the log_format or "
+        "LogFormat that names it."
+    )
+    return [
+        Layout(
+            layout.name,
+            "text",
+            (*fields, ('" ', kind, name)),
+            layout.start,
+            open_end=True,
+            end_stamped=None,
+            notes=(note,),
+        )
+    ]
+
+
+_TEXT: dict[str, Callable[[Columns], list[Layout]]] = {
+    "common": _common,
+    "combined": _combined,
+    "nginx-main": _main,
+    "vhost-combined": lambda columns: [
+        apache.layout(apache.VHOST_COMBINED, columns, name="vhost-combined")
+    ],
+    "alb": lambda columns: [cloud.alb(columns)],
+    "envoy": lambda columns: [envoy.layout(envoy.DEFAULT, columns, name="envoy")],
+}

@@ -1,0 +1,187 @@
+"""read_log(): from files to a log in the order of its times."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import Any, Optional, Union
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import numpy as np
+
+from tidegate._errors import ConfigurationError
+from tidegate._tuning.keys import Keys
+from tidegate._tuning.logs import notes, tables, text
+from tidegate._tuning.logs.detect import Wishes
+from tidegate._tuning.logs.layout import DURATION_KINDS
+from tidegate._tuning.logs.log import Log
+from tidegate._tuning.logs.parts import Parts
+from tidegate._tuning.logs.sources import sources_of
+
+__all__ = ["read_log"]
+
+_SECOND = 10**9
+
+
+def read_log(
+    source: Any,
+    *,
+    format: Optional[str] = None,
+    columns: Optional[Mapping[str, Union[str, int]]] = None,
+    keep_query: bool = False,
+    end_stamped: Optional[bool] = None,
+    time_unit: Optional[str] = None,
+    time_zone: Optional[str] = None,
+    duration_unit: Optional[str] = None,
+    delimiter: Optional[str] = None,
+) -> Log:
+    """Reads the log of a server into columns, in the order of its times.
+
+    `source` is a path, a glob, "-" for standard input, a stream, a list of these, or a table of
+    pandas, polars or Arrow. Files may be compressed by gzip, bzip2 or xz; several are one log.
+
+    `format` is common, combined, vhost-combined, nginx-main, json, csv, tsv, alb, cloudfront, w3c,
+    envoy, parquet, a log_format of nginx, a LogFormat of Apache or a format string of Envoy; it is
+    detected where it is not given. `columns` says which field fills which column: `{"time":
+    "ts", "tenant": "org.id"}`; of CSV without a header, by number. `keep_query` keeps what
+    follows "?" in paths. `end_stamped` says whether times are those at which requests ended, from
+    which durations are to be subtracted; where it is not given, the format tells. `time_unit` (s,
+    ms, us, ns) is that of times that are numbers, `duration_unit` that of durations; `time_zone`
+    ("Europe/Berlin", "+02:00") is that of times without one, else UTC; `delimiter` that of CSV.
+
+    Lines that cannot be read are left out and counted. Raises ConfigurationError where most lines
+    are such, where there are none, or where a column cannot be found.
+    """
+    wishes = _wishes(format, columns, keep_query, time_unit, duration_unit, delimiter)
+    zone = None if time_zone is None else _zone(time_zone)
+    if tables.is_table(source):
+        parts = tables.table(source, wishes)
+    else:
+        sources = sources_of(source)
+        paths = [path for each in sources if (path := each.path()) is not None]
+        if format == "parquet" or (len(sources) == 1 and paths and _is_parquet(paths[0])):
+            if len(paths) != 1 or len(sources) != 1:
+                raise ConfigurationError(
+                    f"Expected one Parquet file, got {len(sources)} sources; pyarrow.dataset reads "
+                    "several, and read_log() takes its tables"
+                )
+            parts = tables.parquet(paths[0], wishes)
+        else:
+            parts = text.read(sources, wishes, time_zone)
+    return _log_of(parts, zone, time_zone, end_stamped)
+
+
+def _wishes(
+    format: Optional[str],
+    columns: Optional[Mapping[str, Union[str, int]]],
+    keep_query: bool,
+    time_unit: Optional[str],
+    duration_unit: Optional[str],
+    delimiter: Optional[str],
+) -> Wishes:
+    for name, unit in (("time_unit", time_unit), ("duration_unit", duration_unit)):
+        if unit is not None and unit not in DURATION_KINDS:
+            raise ConfigurationError(f"{name} is {unit!r}; expected s, ms, us or ns")
+    if delimiter is not None and (len(delimiter) != 1 or ord(delimiter) > 127 or delimiter in '"\r\n'):
+        raise ConfigurationError(f"the delimiter is {delimiter!r}; expected one character")
+    if format is not None and not isinstance(format, str):
+        raise ConfigurationError(f"the format is {format!r}; expected its name as str")
+    return Wishes(format, dict(columns or {}), delimiter, duration_unit, time_unit or "", keep_query)
+
+
+def _zone(name: str) -> tzinfo:
+    try:
+        if name[:1] in "+-" and name:
+            hours, _, minutes = name[1:].partition(":")
+            offset = timedelta(hours=int(hours), minutes=int(minutes or 0))
+            return timezone(-offset if name[0] == "-" else offset)
+        return ZoneInfo(name)
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        raise ConfigurationError(
+            f'time_zone is {name!r}; expected a name such as "Europe/Berlin" or an offset such as '
+            '"+02:00"'
+        ) from None
+
+
+def _is_parquet(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"PAR1" and os.path.getsize(path) > 8
+    except OSError:
+        return False
+
+
+def _log_of(
+    parts: Parts, zone: Optional[tzinfo], time_zone: Optional[str], end_stamped: Optional[bool]
+) -> Log:
+    times, columns = parts.times, parts.columns
+    said = [*parts.layout.notes, *parts.notes]
+    if zone is not None and parts.has_no_zones:
+        times = _as_utc(times, zone)
+        said.append(f"Times have no zone and are taken as those of {time_zone}.")
+    if len(times) and not bool(np.any(times % _SECOND)):
+        said.append(
+            "Times are whole seconds; requests of one second are in the order of the file."
+        )
+    ended = parts.layout.end_stamped if end_stamped is None else end_stamped
+    durations = columns.get("duration_ns")
+    if ended and durations is not None:
+        times = times - np.maximum(durations, 0)
+    said += notes.of_stamps(parts.layout, ended, durations is not None)
+    order, about = _order_of(times, parts.starts, bool(ended and durations is not None))
+    said += about
+    if order is not None:
+        times = times[order]
+        columns = {name: column[order] for name, column in columns.items()}
+    if "status" in columns:
+        said += notes.of_refusals(columns["status"], len(times))
+    if isinstance(columns.get("ip"), Keys):
+        said += notes.of_shares(columns["ip"])
+    return Log(
+        times,
+        columns,
+        format=parts.layout.name,
+        bad=parts.bad,
+        bad_lines=parts.bad_lines,
+        notes=said,
+    )
+
+
+def _order_of(times: Any, starts: tuple[int, ...], subtracted: bool) -> tuple[Any, list[str]]:
+    """The stable order of the times, None where they stand in it; and what is to be said of it."""
+    if not bool(np.any(times[1:] < times[:-1])):
+        return None, []
+    # Rotated files are named the other way round: the oldest comes first, also within a second.
+    pieces = [
+        np.arange(first, last)
+        for first, last in zip(starts, [*starts[1:], len(times)])
+        if last > first
+    ]
+    pieces.sort(key=lambda piece: int(times[piece[0]]))
+    files = np.concatenate(pieces)
+    order = files[np.argsort(times[files], kind="stable")]
+    breaks = set(starts)
+    back = np.flatnonzero(times[1:] < times[:-1]) + 1
+    inside = [at for at in back.tolist() if at not in breaks] if len(back) < 1000 else back
+    if len(inside) == 0 or subtracted:
+        return order, []
+    highest = np.maximum.accumulate(times)
+    late = float((highest - times).max()) / _SECOND
+    return order, [
+        f"The log was not in the order of its times ({len(back):,} lines came after later ones, by "
+        f"up to {late:,.3g} s) and was sorted, stably."
+    ]
+
+
+def _as_utc(times: Any, zone: tzinfo) -> Any:
+    """Instants of what clocks of this zone showed; an hour that comes twice is the first one."""
+    quarter = 900 * _SECOND
+    quarters, places = np.unique(times // quarter, return_inverse=True)
+    epoch = datetime(1970, 1, 1)
+    offsets = [
+        (epoch + timedelta(seconds=int(each) * 900)).replace(tzinfo=zone).utcoffset()
+        for each in quarters
+    ]
+    ns = np.asarray([round(each.total_seconds()) * _SECOND for each in offsets if each is not None])
+    return times - ns[places] if len(ns) else times

@@ -1,0 +1,184 @@
+"""Where a log comes from: files, globs, streams; compressed or not."""
+
+from __future__ import annotations
+
+import bz2
+import glob
+import lzma
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+
+__all__ = ["CutOff", "Source", "sources_of"]
+
+_CHUNK = 1 << 20
+_FOREIGN = {
+    b"PK\x03\x04": "a zip archive",
+    b"\x28\xb5\x2f\xfd": "a file compressed by zstd",
+    b"\xff\xfe": "text in UTF-16",
+    b"\xfe\xff": "text in UTF-16",
+    b"\x7fELF": "a program",
+    b"SQLite format 3": "a SQLite database",
+}
+
+
+class CutOff(Exception):
+    """A compressed file ends before its end."""
+
+
+class Source:
+    """One file or stream, as chunks of bytes."""
+
+    def __init__(self, name: str, stream: Any = None) -> None:
+        self.name = name
+        self._stream = stream
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yields what the source holds, decompressed. Raises CutOff where its end is missing."""
+        if self._stream is not None:
+            yield from _decompressed(_read(self._stream), self.name)
+            return
+        with open(self.name, "rb", buffering=0) as file:
+            yield from _decompressed(_read(file), self.name)
+
+    def path(self) -> str | None:
+        """Its path, where it is a file."""
+        return self.name if self._stream is None else None
+
+
+def sources_of(given: Any) -> list[Source]:
+    """The sources that a caller named: a path, a glob, "-", a stream, or a list of them."""
+    if isinstance(given, (str, os.PathLike)):
+        path = os.fspath(given)
+        if isinstance(path, bytes):
+            path = os.fsdecode(path)
+        if path == "-":
+            return [Source("<stdin>", sys.stdin.buffer)]
+        return [Source(each) for each in _paths(path)]
+    if hasattr(given, "read"):
+        return [Source(str(getattr(given, "name", "<stream>")), given)]
+    if isinstance(given, (list, tuple)):
+        return [source for each in given for source in sources_of(each)]
+    raise ArgumentTypeError(
+        f"the log is {repr(given)[:80]} of type {type(given).__name__}; expected a path, a glob, a "
+        "stream that is open for reading, a list of them, or a table"
+    )
+
+
+def _paths(path: str) -> list[str]:
+    if os.path.isdir(path):
+        raise ConfigurationError(
+            f"Expected a file or a glob, got the directory {path!r}; {os.path.join(path, '*')!r} "
+            "reads what is in it"
+        )
+    if os.path.exists(path):
+        return [path]
+    if not glob.has_magic(path):
+        raise FileNotFoundError(f"Expected a log, got {path!r}, where there is no file")
+    found = sorted(each for each in glob.glob(path, recursive=True) if not os.path.isdir(each))
+    if not found:
+        raise FileNotFoundError(f"Expected logs, got the glob {path!r}, which matches no file")
+    return found
+
+
+def _read(stream: Any) -> Iterator[bytes]:
+    while True:
+        chunk = stream.read(_CHUNK)
+        if not chunk:
+            return
+        if isinstance(chunk, str):
+            chunk = chunk.encode("utf-8", "surrogateescape")
+        if not isinstance(chunk, bytes):
+            raise ArgumentTypeError(
+                f"the stream gave {type(chunk).__name__}; expected bytes or str from read()"
+            )
+        yield chunk
+
+
+def _decompressed(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
+    start = b""
+    for chunk in chunks:
+        start += chunk
+        if len(start) >= 16:
+            break
+    if not start:
+        return
+    for magic, what in _FOREIGN.items():
+        if start.startswith(magic):
+            raise ConfigurationError(
+                f"Expected a log as text, or compressed by gzip, bzip2 or xz, got {what}: {name}"
+            )
+    if start.startswith(b"\x1f\x8b"):
+        decompress = _gzip
+    elif start.startswith(b"BZh"):
+        decompress = _bz2
+    elif start.startswith(b"\xfd7zXZ\x00"):
+        decompress = _xz
+    else:
+        yield start
+        yield from chunks
+        return
+    try:
+        yield from decompress(_chained(start, chunks))
+    except (zlib.error, lzma.LZMAError, OSError) as error:
+        raise ConfigurationError(
+            f"Expected a compressed log, got damaged data in {name}: {error}"
+        ) from error
+
+
+def _chained(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest
+
+
+def _gzip(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Members one after the other, as gzip -c >> writes them; zeros after the last are padding."""
+    member = zlib.decompressobj(31)
+    for chunk in chunks:
+        data = chunk
+        while data:
+            if member.eof:
+                data = data.lstrip(b"\0")
+                if not data:
+                    break
+                if not data.startswith(b"\x1f"):
+                    return  # as gzip does, with what is no member
+                member = zlib.decompressobj(31)
+            out = member.decompress(data, _CHUNK)
+            if out:
+                yield out
+            data = member.unused_data if member.eof else member.unconsumed_tail
+    rest = member.flush()
+    if rest:
+        yield rest
+    if not member.eof:
+        raise CutOff
+
+
+def _bz2(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    return _streams(chunks, bz2.BZ2Decompressor)
+
+
+def _xz(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    return _streams(chunks, lzma.LZMADecompressor)
+
+
+def _streams(chunks: Iterator[bytes], make: Any) -> Iterator[bytes]:
+    stream = make()
+    for chunk in chunks:
+        data = chunk
+        while data or not (stream.eof or stream.needs_input):
+            if stream.eof:
+                stream = make()
+            out = stream.decompress(data, _CHUNK)
+            if out:
+                yield out
+            data = stream.unused_data if stream.eof else b""
+    if not stream.eof:
+        raise CutOff
+
+

@@ -1,0 +1,159 @@
+"""Reads files of lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Optional
+
+from tidegate import _logs
+from tidegate._errors import ConfigurationError
+from tidegate._tuning.keys import Keys
+from tidegate._tuning.logs import notes
+from tidegate._tuning.logs.detect import Wishes, layout_of
+from tidegate._tuning.logs.layout import Layout
+from tidegate._tuning.logs.log import BadLine
+from tidegate._tuning.logs.parts import Parts
+from tidegate._tuning.logs.sources import CutOff, Source
+
+__all__ = ["read"]
+
+_SAMPLE = 1 << 16
+_LINES = 1000
+_LONGEST = 1 << 20  # of a line; kLongestLine of the reader
+
+
+class _Reading:
+    """The reader, once the layout is known from the first file that has lines."""
+
+    def __init__(self, wishes: Wishes) -> None:
+        self._wishes = wishes
+        self.reader: Optional[_logs.Reader] = None
+        self.layout: Optional[Layout] = None
+        self.starts: list[int] = []
+        self.cut_off: list[str] = []
+        self.names: list[str] = []
+
+    def take(self, source: Source) -> None:
+        """Reads one file."""
+        chunks = _until_cut(source.chunks())
+        cut_off = False
+        begun = False
+        if self.reader is None:
+            first, sample, cut_off = _beginning(chunks)
+            if not sample.strip(b"\xef\xbb\xbf \t\r\n"):
+                if cut_off:
+                    self.cut_off.append(source.name)
+                return
+            self.layout = layout_of(sample, self._wishes, source.name)
+            self.reader = self.layout.make_reader(
+                keep_query=self._wishes.keep_query, time_unit=self._wishes.time_unit
+            )
+            self._begin(source)
+            begun = True
+            self.reader.feed(first)
+        if not begun:
+            self._begin(source)
+        if not cut_off:
+            for chunk in chunks:
+                if chunk is None:
+                    cut_off = True
+                    break
+                self.reader.feed(chunk)
+        if cut_off:
+            self.cut_off.append(source.name)
+        self.reader.end_source(cut_off)
+
+    def _begin(self, source: Source) -> None:
+        assert self.reader is not None
+        self.names.append(source.name)
+        self.starts.append(self.reader.rows)
+
+
+def read(sources: list[Source], wishes: Wishes, time_zone: Optional[str]) -> Parts:
+    """Reads the files one after the other, all in the layout of the first that has lines."""
+    reading = _Reading(wishes)
+    for source in sources:
+        reading.take(source)
+    names = ", ".join(source.name for source in sources[:3]) + (", ..." if len(sources) > 3 else "")
+    reader, layout = reading.reader, reading.layout
+    if reader is None or layout is None:
+        how = "a compressed file that was cut off" if reading.cut_off else "nothing"
+        raise ConfigurationError(f"Expected a log, got {how}: {names} holds no lines")
+    bad_lines = [
+        BadLine(number, text, reason, reading.names[at])
+        for at, number, text, reason in reader.bad_lines
+    ]
+    _refuse_foreign(reader, layout, bad_lines)
+    said = [
+        f"{name} is compressed and was cut off; what could be read of it is here."
+        for name in reading.cut_off
+    ]
+    said += notes.of_times(reader, time_zone)
+    rows, bad = reader.rows, reader.bad
+    if bad:
+        said.append(
+            f"{bad:,} of {rows + bad:,} lines could not be read and were left out; bad_lines has "
+            "the first."
+        )
+    zoneless = reader.has_no_zones
+    columns = {
+        name: Keys(*column) if isinstance(column, tuple) else column
+        for name, column in reader.take_columns().items()
+    }
+    times = columns.pop("time")
+    return Parts(
+        times, columns, layout, bad, bad_lines, said, zoneless, tuple(reading.starts) or (0,)
+    )
+
+
+def _refuse_foreign(reader: _logs.Reader, layout: Layout, bad_lines: list[BadLine]) -> None:
+    if reader.rows > reader.bad or not bad_lines:
+        if reader.rows:
+            return
+        raise ConfigurationError("Expected a log, got comments or a header, and no line of data")
+    first = bad_lines[0]
+    raise ConfigurationError(
+        f"Expected lines in the format {layout.name}, got {reader.bad:,} others of "
+        f"{reader.rows + reader.bad:,}; the first is line {first.line} of {first.source}: "
+        f"{first.text!r}. {first.reason}"
+    )
+
+
+def _until_cut(chunks: Iterator[bytes]) -> Iterator[Optional[bytes]]:
+    """The chunks, and None where the file was cut off."""
+    try:
+        yield from chunks
+    except CutOff:
+        yield None
+
+
+def _beginning(chunks: Iterator[Optional[bytes]]) -> tuple[bytes, bytes, bool]:
+    """The beginning of a file, the lines in it that tell its layout, and whether it was cut off.
+
+    Of a line that is too long for the reader, only so much is kept that the reader sees it is.
+    """
+    held = b""
+    in_long = False
+    for chunk in chunks:
+        if chunk is None:
+            return held, _whole_lines(held), True
+        if in_long:
+            end = chunk.find(b"\n")
+            if end < 0:
+                continue
+            chunk, in_long = chunk[end:], False
+        held += chunk
+        sample = _whole_lines(held) if len(held) >= _SAMPLE else b""
+        if sample.strip() or len(held) > 16 * _LONGEST:
+            return held, sample, False
+        last = held.rfind(b"\n") + 1
+        if len(held) - last > _LONGEST:
+            held = held[: last + _LONGEST + 1]
+            in_long = True
+    return held, _whole_lines(held + b"\n"), False
+
+
+def _whole_lines(held: bytes) -> bytes:
+    """The lines of a beginning that are complete and not too long."""
+    lines = held[: held.rfind(b"\n") + 1].split(b"\n", _LINES)[:_LINES]
+    return b"".join(line + b"\n" for line in lines if len(line) <= _LONGEST)
