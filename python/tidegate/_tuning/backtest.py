@@ -1,0 +1,134 @@
+"""A recommendation from the first part of a log, held against the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tidegate._errors import ConfigurationError
+from tidegate._tuning.caveats import refused_then
+from tidegate._tuning.effect import Effect, effect_of, texts
+from tidegate._tuning.frame import Frame
+from tidegate._tuning.recommend import Recommendation, Wishes, recommend_for
+from tidegate._tuning.requests import Requests, as_share
+
+if TYPE_CHECKING:
+    from tidegate._tuning.promise import Promise
+    from tidegate._tuning.requests import Period
+    from tidegate.types import Algorithm
+
+__all__ = ["Backtest", "backtest"]
+
+
+@dataclass(frozen=True)
+class Backtest:
+    """What was promised on the first part, and what came of it on the second."""
+
+    recommendation: Recommendation
+    split_at: np.datetime64
+    """The requests from here on, in UTC, are the second part."""
+    first: Effect
+    second: Effect
+    """The limiter begins it as it begins a day: with nothing used."""
+
+    @property
+    def promise(self) -> Promise:
+        """What was promised."""
+        return self.recommendation.promise
+
+    @property
+    def kept(self) -> bool:
+        """Whether the promise was kept on the second part."""
+        second = self.second
+        if self.promise.of == "clients":
+            return second.clients_touched <= self.promise.most(second.clients)
+        return second.refused <= self.promise.most(second.requests)
+
+    @property
+    def frame(self) -> Frame:
+        """A row for each part."""
+        parts = (self.first, self.second)
+        columns: dict[str, Any] = {
+            "part": texts(("first", "second")),
+            "limit": texts(str(part.limit) for part in parts),
+        }
+        for name in (
+            "requests", "refused", "refused_share", "clients", "clients_touched",
+            "clients_touched_share",
+        ):  # fmt: skip
+            columns[name] = np.array([getattr(part, name) for part in parts])
+        columns["promise"] = texts([str(self.promise)] * 2)
+        return Frame(columns)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON has them."""
+        return {
+            "split_at": str(self.split_at),
+            "kept": self.kept,
+            "parts": self.frame.to_dict(),
+            "recommendation": self.recommendation.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        kept = "kept" if self.kept else "broken"
+        return (
+            f"{self.recommendation.limit} from what came before {self.split_at} UTC promised "
+            f"{self.promise}.\nOn what came after, the promise was {kept}:\n{self.frame!r}"
+        )
+
+    def _repr_html_(self) -> str:
+        kept = "kept" if self.kept else "broken"
+        return (
+            f"<p>{self.recommendation.limit}: the promise was {kept}.</p>"
+            f"{self.frame._repr_html_()}"
+        )
+
+
+def backtest(
+    keys: Any,
+    times: Any,
+    *,
+    split: float = 0.5,
+    refuse_clients: float | None = None,
+    refuse_requests: float | None = None,
+    period: Period = "minute",
+    algorithm: Algorithm = "token-bucket",
+    costs: Any = None,
+    status: Any = None,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Backtest:
+    """Recommends on the first part of a log, and counts the refusals in the second.
+
+    `split` is the part of the log's time that is the first: 0.5 is its first half. The other
+    arguments are those of recommend(). Raises ConfigurationError where a part has no requests.
+    """
+    wishes = Wishes.of(refuse_clients, refuse_requests, period, algorithm, confidence, seed)
+    if not 0 < as_share(split, "split"):
+        raise ConfigurationError("split is 0; expected a share of the log's time, such as 0.5")
+    requests = Requests.of(keys, times, costs, stacklevel=2)
+    begin, end = int(requests.ns[0]), int(requests.ns[-1])
+    at = begin + round((end - begin) * split)
+    middle = int(np.searchsorted(requests.ns, at, side="left"))
+    if not 0 < middle < len(requests):
+        raise ConfigurationError(
+            f"the {len(requests):,} requests within {(end - begin) / 1e9:,.4g} s leave a part "
+            f"without any at a split of {split}; expected requests in both parts"
+        )
+    refused = None if status is None else refused_then(_by_time(status, requests)[:middle], middle)
+    first, second = requests.select(slice(middle)), requests.select(slice(middle, None))
+    recommendation = recommend_for(first, wishes, refused)
+    return Backtest(
+        recommendation,
+        np.datetime64(at, "ns"),
+        recommendation.effect,
+        effect_of(recommendation.limit, second, None),
+    )
+
+
+def _by_time(status: Any, requests: Requests) -> Any:
+    refused_then(status, len(requests))
+    column = np.asarray(status)
+    return column if requests.order is None else column[requests.order]

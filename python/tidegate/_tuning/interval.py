@@ -1,0 +1,181 @@
+"""How far a recommended count may be off: bootstraps over clients and over days."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate._tuning.promise import kept_for
+from tidegate._tuning.requests import limit_of
+
+if TYPE_CHECKING:
+    from tidegate._tuning.promise import Promise, Shape
+    from tidegate._tuning.requests import Requests
+
+__all__ = ["Days", "interval_of"]
+
+_DAY_NS = 86_400 * 10**9
+_DRAWS = 1_000
+# Days are joined into blocks where there are more, or where a table of clients by days would be
+# too large.
+_MOST_BLOCKS = 28
+_MOST_CELLS = 20_000_000
+# Clients are resampled in groups where there are more of them.
+_MOST_GROUPS = 2_000
+_AROUND = (0.5, 0.65, 0.8, 0.9, 1.0, 1.1, 1.25, 1.6, 2.0)
+
+
+class Days:
+    """The days, in UTC, that a log has; neighbours joined into blocks where they are many."""
+
+    def __init__(self, requests: Requests) -> None:
+        days = requests.ns // _DAY_NS
+        starts = np.flatnonzero(np.diff(days)) + 1
+        self.count = len(starts) + 1
+        blocks = max(1, min(self.count, _MOST_BLOCKS, _MOST_CELLS // requests.clients))
+        ends = np.append(starts, len(requests))
+        block_of_day = np.arange(self.count) * blocks // self.count
+        lengths = np.diff(np.concatenate([[0], ends]))
+        self.blocks = blocks
+        self.block_of: NDArray[np.int64] = np.repeat(block_of_day, lengths)
+        """Of each request."""
+
+
+def interval_of(
+    count: int,
+    promise: Promise,
+    shape: Shape,
+    requests: Requests,
+    least: NDArray[np.int64],
+    days: Days,
+    confidence: float,
+    seed: int,
+) -> tuple[int, int]:
+    """The least and the greatest count that `confidence` leaves possible."""
+    random = np.random.default_rng(seed)
+    tails = ((1 - confidence) / 2, (1 + confidence) / 2)
+    if promise.of == "requests":
+        drawn = _draws_of_requests(count, promise, shape, requests, least, days, random)
+        low, high = _quantiles(drawn, tails)
+        return min(low, count), max(high, count)
+    low, high = _quantiles(_draws_of_clients(promise, least, random), tails)
+    if days.blocks > 1:
+        table = _peaks_by_block(shape, requests, days)
+        whole = kept_for(table.max(axis=0), promise.most(requests.clients))
+        least_of_days, most_of_days = _quantiles(_draws_of_days(promise, table, random), tails)
+        # Without some of the days a maximum can but fall: the interval is turned over.
+        low = min(low, count + whole - most_of_days)
+        high = max(high, count + whole - least_of_days)
+    return max(1, min(low, count)), max(high, count)
+
+
+def _quantiles(drawn: NDArray[np.int64], tails: tuple[float, float]) -> tuple[int, int]:
+    low, high = np.quantile(drawn, tails, method="inverted_cdf")
+    return int(low), int(high)
+
+
+def _draws_of_clients(
+    promise: Promise, least: NDArray[np.int64], random: np.random.Generator
+) -> NDArray[np.int64]:
+    """The count for clients drawn with replacement, without drawing each of them.
+
+    The m-th of n uniform numbers in order is distributed as Beta(m, n - m + 1); of n draws from n
+    ranks the m-th in order is its ceiling.
+    """
+    clients = len(least)
+    rank = clients - promise.most(clients)
+    drawn = np.ceil(clients * random.beta(rank, clients - rank + 1, _DRAWS)).astype(np.int64)
+    ordered = np.sort(least)
+    return ordered[np.clip(drawn, 1, clients) - 1]
+
+
+def _peaks_by_block(shape: Shape, requests: Requests, days: Days) -> NDArray[np.int64]:
+    """The least limit of each client in each block of days; 0 where it had no requests."""
+    from tidegate import _core
+
+    codes = (days.block_of * requests.clients + requests.codes).astype(np.uint32)
+    least: NDArray[np.int64] = _core.least_limits(
+        limit_of(1, shape.period, shape.algorithm),
+        codes,
+        days.blocks * requests.clients,
+        requests.ns,
+        requests.costs,
+    )
+    return least.reshape(days.blocks, requests.clients)
+
+
+def _draws_of_days(
+    promise: Promise, table: NDArray[np.int64], random: np.random.Generator
+) -> NDArray[np.int64]:
+    """The count for blocks of days drawn with replacement: a maximum knows each but once."""
+    blocks = len(table)
+    draws = int(np.clip(200_000_000 // table.size, 50, _DRAWS))
+    drawn = np.zeros((draws, blocks), np.bool_)
+    drawn[np.arange(draws)[:, None], random.integers(0, blocks, (draws, blocks))] = True
+    chosen, which = np.unique(drawn, axis=0, return_inverse=True)
+    counts = []
+    for rows in chosen:
+        peaks = table[rows].max(axis=0)
+        peaks = peaks[peaks > 0]
+        counts.append(kept_for(peaks, promise.most(len(peaks))))
+    return np.array(counts, np.int64)[which.reshape(-1)]
+
+
+def _draws_of_requests(
+    count: int,
+    promise: Promise,
+    shape: Shape,
+    requests: Requests,
+    least: NDArray[np.int64],
+    days: Days,
+    random: np.random.Generator,
+) -> NDArray[np.int64]:
+    """The count for clients and blocks of days drawn with replacement, both at once.
+
+    Refusals are counted by replay at some counts around the recommended one, by day and group of
+    clients. A draw weighs them; between two counts its share is taken as a line in logarithms.
+    """
+    groups = min(requests.clients, _MOST_GROUPS)
+    group_of = random.permutation(requests.clients) % groups
+    cells = days.block_of * groups + group_of[requests.codes]
+    counts = np.unique(np.maximum(1, np.round(count * np.array(_AROUND)))).astype(np.int64)
+    shape_of = (days.blocks, groups)
+    asked = np.bincount(cells, minlength=days.blocks * groups).reshape(shape_of)
+    refused = np.empty((*shape_of, len(counts)))
+    for number, each in enumerate(counts.tolist()):
+        kept = (least > each)[requests.codes]
+        part = requests.select(kept)
+        none = np.zeros(0, np.bool_)
+        limit = limit_of(each, shape.period, shape.algorithm)
+        allowed = part.replay(limit).allowed if len(part) else none
+        refused[:, :, number] = np.bincount(
+            cells[kept][~allowed], minlength=days.blocks * groups
+        ).reshape(shape_of)
+    drawn = []
+    for _ in range(_DRAWS // 100):
+        of_days = random.multinomial(days.blocks, [1 / days.blocks] * days.blocks, 100)
+        of_groups = random.multinomial(groups, [1 / groups] * groups, 100)
+        by_group = np.tensordot(of_days, refused, (1, 0))
+        all_refused = np.einsum("bcg,bc->bg", by_group, of_groups)
+        all_asked = np.einsum("bc,bc->b", of_days @ asked, of_groups)
+        drawn += [
+            _crossing(counts, shares / max(total, 1), promise.share)
+            for shares, total in zip(all_refused, all_asked)
+        ]
+    return np.array(drawn, np.int64)
+
+
+def _crossing(counts: NDArray[np.int64], shares: NDArray[np.float64], share: float) -> int:
+    """The count at which `shares`, which fall, come down to `share`; at most the last one."""
+    below = shares <= share
+    if not below.any():
+        return int(counts[-1])
+    at = int(below.argmax())
+    if at == 0:
+        return int(counts[0])
+    x0, x1 = np.log(counts[at - 1 : at + 1])
+    floor = 1e-9
+    y0, y1, y = (np.log(max(each, floor)) for each in (shares[at - 1], shares[at], share))
+    return int(np.ceil(np.exp(x0 + (x1 - x0) * (y0 - y) / (y0 - y1))))

@@ -1,0 +1,134 @@
+"""What a recommended limit promises, and the least limit and burst that keep it on a log."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate._tuning.requests import limit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tidegate._tuning.requests import Period, Requests
+    from tidegate.types import Algorithm
+
+__all__ = ["Promise", "Shape", "least_burst", "least_count"]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """At most `share` of the `of` (clients or requests) would have been refused."""
+
+    of: str
+    share: float
+
+    def most(self, total: int) -> int:
+        """How many of `total` that is; what is a whole number but for rounding is one."""
+        return math.floor(self.share * total + 1e-9)
+
+    def __str__(self) -> str:
+        return f"at most {100 * self.share:g} % of the {self.of} refused"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A limit but for its count."""
+
+    period: Period
+    algorithm: Algorithm
+
+
+def least_count(
+    promise: Promise, shape: Shape, requests: Requests, least: NDArray[np.int64]
+) -> int:
+    """The least count that keeps the promise; `least` are the least limits of the clients."""
+    if promise.of == "clients":
+        return kept_for(least, promise.most(requests.clients))
+    counts = requests.counts()
+    return _search(
+        lambda count, part: _refused(part, count, None, shape),
+        requests,
+        least,
+        promise.most(len(requests)),
+        _never_more(least, counts, promise.most(len(requests))),
+    )
+
+
+def least_burst(
+    count: int,
+    promise: Promise,
+    shape: Shape,
+    requests: Requests,
+    bursts: NDArray[np.int64],
+) -> int:
+    """As least_count(), of a bucket of `count`; `bursts` are the least bursts of the clients."""
+    if promise.of == "clients":
+        return kept_for(bursts, promise.most(requests.clients))
+    most = promise.most(len(requests))
+    return _search(
+        lambda burst, part: _refused(part, count, burst, shape),
+        requests,
+        bursts,
+        most,
+        _never_more(bursts, requests.counts(), most),
+    )
+
+
+def kept_for(least: NDArray[np.int64], exceptions: int) -> int:
+    """The least value that at most so many of `least` exceed."""
+    rank = len(least) - 1 - exceptions
+    return int(np.partition(least, rank)[rank])
+
+
+def _never_more(least: NDArray[np.int64], counts: NDArray[np.int64], most: int) -> int:
+    """A value with which at most `most` requests can be refused: all of those it touches."""
+    order = np.argsort(-least, kind="stable")
+    kept = int(np.searchsorted(np.cumsum(counts[order]), most, side="right"))
+    return int(least[order[min(kept, len(order) - 1)]])
+
+
+def _refused(part: Requests, count: int, burst: int | None, shape: Shape) -> int:
+    limit = limit_of(count, shape.period, shape.algorithm, burst)
+    return part.replay(limit).refused
+
+
+def _search(
+    refused: Callable[[int, Requests], int],
+    requests: Requests,
+    least: NDArray[np.int64],
+    most: int,
+    enough: int,
+) -> int:
+    """The least value with which at most `most` requests are refused, and with one less more.
+
+    By secants on a curve that is about a straight line in logarithms, and by halving where these
+    do not help. `enough` is known to do. As the lower end rises, the requests of ever more clients
+    need no replay.
+    """
+    low, high = 0, enough
+    at_low, at_high = len(requests), 0
+    part, of_part = requests, least
+    halve = True
+    while high - low > 1:
+        middle = math.isqrt(low * high) if low else high // 2
+        if not halve and at_low > at_high:
+            x0, x1 = math.log(low + 1), math.log(high + 1)
+            y0, y1, y = (math.log(n + 1) for n in (at_low, at_high, most))
+            middle = round(math.exp(x0 + (x1 - x0) * (y0 - y) / (y0 - y1))) - 1
+        middle = min(max(middle, low + 1), high - 1)
+        width = high - low
+        count = refused(middle, part)
+        if count > most:
+            low, at_low = middle, count
+            kept = of_part > low
+            if np.count_nonzero(kept) < 0.7 * len(kept):
+                part, of_part = part.of_clients(kept), of_part[kept]
+        else:
+            high, at_high = middle, count
+        halve = (high - low) * 2 > width
+    return high
