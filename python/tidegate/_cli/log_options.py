@@ -27,7 +27,10 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
     import argparse
 
     parser.add_argument(
-        "logs", metavar="LOG", nargs="+", help="files or globs, also compressed; - is standard input"
+        "logs",
+        metavar="LOG",
+        nargs="+",
+        help="files or globs, also compressed; - is standard input",
     )
     parser.add_argument(
         "--by",
@@ -129,7 +132,7 @@ def _counted(arguments: argparse.Namespace, opened: contextlib.ExitStack) -> Any
     streams = []
     before = 0
     for path in filter(None, paths):
-        file = opened.enter_context(open(path, "rb", buffering=0))
+        file = opened.enter_context(open(path, "rb", buffering=0))  # noqa: SIM115
         streams.append(_Counted(file, bar, before))
         before += os.path.getsize(path)
     return streams

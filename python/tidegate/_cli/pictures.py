@@ -64,9 +64,10 @@ def save_recommendation(found: Any, keys: Any, times: Any, path: str) -> None:
     from tidegate.tuning import plots
 
     axes = _axes(2)
-    what = tuning.WhatIf(keys, times, period=found.period, algorithm=found.algorithm)
-    plots.what_if(what, limit=found.limit, ax=axes[0])
-    plots.peaks(keys, times, found.period, found.limit, algorithm=found.algorithm, ax=axes[1])
+    limit = found.limit
+    what = tuning.WhatIf(keys, times, period=limit.period, algorithm=limit.algorithm)
+    plots.what_if(what, limit=limit, ax=axes[0])
+    plots.peaks(keys, times, limit.period, limit, algorithm=limit.algorithm, ax=axes[1])
     _save(axes, path)
 
 

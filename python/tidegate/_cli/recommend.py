@@ -79,7 +79,10 @@ def _run(arguments: argparse.Namespace) -> int:
         other = "--backtest" if arguments.backtest else "--plot"
         raise ConfigurationError(f"--per was given with {other}; expected one of them")
     tuning = log_options.tuning_library()
-    options: dict[str, Any] = {"period": _period(arguments.period), "algorithm": arguments.algorithm}
+    options: dict[str, Any] = {
+        "period": _period(arguments.period),
+        "algorithm": arguments.algorithm,
+    }
     for name in ("refuse_clients", "refuse_requests"):
         given = getattr(arguments, name)
         if given is not None:
@@ -97,7 +100,7 @@ def _run(arguments: argparse.Namespace) -> int:
     found = tuning.recommend(keys, log.times, **options)
     if arguments.plot:
         pictures.save_recommendation(found, keys, log.times, arguments.plot)
-    _print(found, found.frame.to_dict(), arguments, log)
+    _print(found, arguments, log)
     return 0
 
 
@@ -117,7 +120,7 @@ def _backtest(
 ) -> int:
     tested = tuning.backtest(keys, log.times, split=arguments.split, **options)
     if arguments.output == "table":
-        print(tested)
+        print(tables.plain_lines(str(tested)))
     else:
         columns = tested.frame.to_dict()
         if arguments.output == "csv":
@@ -136,10 +139,13 @@ def _backtest(
     return 0 if tested.kept else 1
 
 
-def _print(found: Any, columns: dict[str, list[Any]], arguments: argparse.Namespace, log: Log) -> None:
+def _print(found: Any, arguments: argparse.Namespace, log: Log) -> None:
     if arguments.output == "csv":
-        tables.print_csv(columns)
+        tables.print_csv(found.frame.to_dict())
     elif arguments.output == "json":
-        tables.print_json({"by": arguments.by, **found.to_dict(), "log_notes": log.notes})
+        answer = (
+            {"per": arguments.per, "groups": found.to_dict()} if arguments.per else found.to_dict()
+        )
+        tables.print_json({"by": arguments.by, **answer, "log_notes": log.notes})
     else:
         print(tables.plain_lines(str(found)))

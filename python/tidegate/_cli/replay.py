@@ -125,7 +125,7 @@ def _summary(
 ) -> dict[str, Any]:
     import numpy as np
 
-    refused_keys = int(np.count_nonzero(totals["refused"]))
+    refused_keys = int(np.count_nonzero(np.asarray(totals["refused"])))
     summary: dict[str, Any] = {
         "limits": [str(limit) for limit in result.limits],
         "algorithm": result.limits[0].algorithm,

@@ -6,8 +6,8 @@
     result = tuning.replay("100/minute", log["ip"], log.times)
     plots.over_time(result)
 
-Each draws on `ax`, or on a new figure as wide as a notebook, and returns the Axes. The table that it
-draws is what the function of the same name and ``_frame`` returns. With ``backend="plotly"``
+Each draws on `ax`, or on a new figure as wide as a notebook, and returns the Axes. The table that
+is drawn is what the function of the same name and ``_frame`` returns. With ``backend="plotly"``
 over_time() and what_if() return a figure of plotly instead.
 """
 
@@ -70,8 +70,8 @@ _ANSWERS = {
         },
     ),
     "bursts": (
-        "The worst burst of one client that passes, in any window",
-        "units in a window",
+        "The worst burst of one client that passes",
+        "units in any span of the window",
         {"worst_burst_client": "worst burst of a client"},
     ),
     "rate": (
@@ -86,11 +86,12 @@ def over_time(
     result: Replay, *, every: float | None = None, ax: Any = None, backend: str = "matplotlib"
 ) -> Any:
     """Draws the requests that were allowed and refused, in spans of `every` seconds."""
-    frame = over_time_frame(result, every)
+    table = over_time_frame(result, every)
+    frame = _arrays(table)
     title = f"{_limits_of(result)}: {result.refused:,} of {len(result):,} requests refused"
     y = f"requests in {style.span(float(frame['seconds'][0]))}"
     if interactive.is_wanted(backend, ax):
-        return interactive.over_time(frame, title, y)
+        return interactive.over_time(table, title, y)
     ax = style.new_axes() if ax is None else ax
     dates = needed("matplotlib.dates", "a plot")
     starts = frame["time"]
@@ -106,7 +107,8 @@ def over_time(
     ax.xaxis.set_major_formatter(dates.ConciseDateFormatter(ax.xaxis.get_major_locator()))
     ax.set_xlim(edges[0], edges[-1])
     ax.set_ylim(bottom=0)
-    ax.legend(loc="upper left", frameon=True, ncols=2)
+    style.whole_numbers(ax.yaxis)
+    style.legend_above(ax)
     return style.tidied(ax, title, "time (UTC)", y)
 
 
@@ -125,19 +127,21 @@ def peaks(
     The peak of a client is the least count in `period` that would have refused it nothing.
     """
     least = least_limits(keys, times, period, costs, algorithm=algorithm)
-    frame = peaks_table(least)
+    frame = _arrays(peaks_table(least))
     least = least[least > 0]
     ax = style.new_axes() if ax is None else ax
     first, last, clients = (frame[name] for name in ("peak_from", "peak_to", "clients"))
-    edges = np.append(first, last[-1:] + 1)
-    if np.all(first == last):
-        edges = edges - 0.5
+    edges = np.append(first, last[-1:] + 1) - 0.5
     ax.stairs(clients, edges, fill=True, color=ALLOWED, label=f"{len(least):,} clients")
-    if not np.all(first == last):
+    if np.all(first == last):
+        style.whole_numbers(ax.xaxis)
+    else:
         ax.set_xscale("log")
+        plain_counts(ax, [1, last[-1]])
     if clients.max() > 200:
         ax.set_yscale("log")
         ax.set_ylim(bottom=0.7)
+        ax.yaxis.set_major_formatter(_whole())
     for share, line in ((50, ":"), (90, "-."), (99, "--")):
         value = int(np.percentile(least, share, method="higher"))
         ax.axvline(value, color="#0072B2", linestyle=line, label=f"p{share}: {value:,}")
@@ -182,30 +186,32 @@ def what_if(
             )  # fmt: skip
     shares = np.concatenate([frame["refused_share"], frame["clients_touched_share"]])
     positive = shares[shares > 0]
-    least = float(positive.min()) if len(positive) else 0.01
+    least = 10.0 ** np.floor(np.log10(positive.min())) if len(positive) else 0.01
     ax.set_xscale("log")
     ax.set_yscale("symlog", linthresh=least, linscale=0.4)
     ax.set_ylim(0, max(float(shares.max()) * 1.5, least))
     ticker = needed("matplotlib.ticker", "a plot")
-    powers = [10.0**power for power in range(-7, 1) if 10.0**power >= least]
-    ax.yaxis.set_major_locator(ticker.FixedLocator([0, *(powers or [least])]))
+    powers = [10.0**power for power in range(-9, 1) if 10.0**power >= least * 0.99]
+    ax.yaxis.set_major_locator(ticker.FixedLocator([0, *powers]))
     ax.yaxis.set_minor_locator(ticker.NullLocator())
     ax.yaxis.set_major_formatter(ticker.FuncFormatter(style.percent))
     plain_counts(ax, frame["count"])
     if chosen is not None:
         ax.axvline(chosen, color=LIMIT, linestyle=":", linewidth=2, label=f"limit {chosen:,}")
-    ax.legend(loc="upper right", frameon=True)
+    ax.legend(loc="lower left", frameon=True)
     title = f"What a limit refuses: {frame['limit'][0]} to {frame['limit'][-1]}"
-    return style.tidied(ax, title, "limit (units in a period)", "share, 0 at the bottom")
+    return style.tidied(ax, title, "limit (units in a period)", "share (logarithmic, down to 0)")
 
 
 def by_burst(frame: Frame) -> dict[str, dict[str, Any]]:
     """The rows of each burst, by words for it: of all where the burst is the count."""
-    columns = {name: np.asarray(frame[name]) for name in frame.columns if name != "limit"}
+    columns = _arrays(frame)
     if np.array_equal(columns["burst"], columns["count"]):
         return {"": columns}
     return {
-        f", burst {burst:,}": {name: each[columns["burst"] == burst] for name, each in columns.items()}
+        f", burst {burst:,}": {
+            name: each[columns["burst"] == burst] for name, each in columns.items()
+        }
         for burst in np.unique(columns["burst"]).tolist()
     }
 
@@ -217,7 +223,13 @@ def plain_counts(ax: Any, counts: Any) -> None:
     ticks = [f * 10**p for p in range(19) for f in (1, 2, 5) if low <= f * 10**p <= high]
     ax.xaxis.set_major_locator(ticker.FixedLocator(ticks or [low]))
     ax.xaxis.set_minor_locator(ticker.NullLocator())
-    ax.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    ax.xaxis.set_major_formatter(_whole())
+
+
+def _whole() -> Any:
+    """Ticks as whole numbers, not as powers of ten."""
+    ticker = needed("matplotlib.ticker", "a plot")
+    return ticker.FuncFormatter(lambda value, _: f"{value:,.0f}")
 
 
 def top_clients(result: Replay, *, most: int = 15, by: str | None = None, ax: Any = None) -> Any:
@@ -226,7 +238,8 @@ def top_clients(result: Replay, *, most: int = 15, by: str | None = None, ax: An
     ax = style.new_axes() if ax is None else ax
     names = [_short(name) for name in next(iter(frame.columns.values()))]
     rows = np.arange(len(names))
-    allowed, refused, share = (frame[name] for name in ("allowed", "refused", "refused_share"))
+    columns = _arrays(frame)
+    allowed, refused, share = (columns[name] for name in ("allowed", "refused", "refused_share"))
     ax.barh(rows, allowed, color=ALLOWED, label="allowed")
     ax.barh(
         rows, refused, left=allowed, color=REFUSED, hatch=_HATCH, edgecolor="white", linewidth=0,
@@ -240,7 +253,8 @@ def top_clients(result: Replay, *, most: int = 15, by: str | None = None, ax: An
     ax.set_yticks(rows, names, fontsize=8)
     ax.invert_yaxis()
     ax.set_xlim(0, max(float((allowed + refused).max()) * 1.1, 1))
-    ax.legend(loc="lower right", frameon=True)
+    style.whole_numbers(ax.xaxis)
+    style.legend_above(ax)
     title = f"{_limits_of(result)}: the most refused, with their refused share"
     style.tidied(ax, title, "requests", "")
     ax.grid(visible=False, axis="y")
@@ -255,12 +269,12 @@ def hours(times: Any, *, zone: str = "UTC", ax: Any = None) -> Any:
     mesh = ax.pcolormesh(np.arange(25), np.arange(8), mean, cmap="cividis", vmin=0)
     ax.set_facecolor("#dddddd")
     for day, hour in zip(*np.nonzero(np.ma.getmaskarray(mean))):
-        ax.text(hour + 0.5, day + 0.5, "×", ha="center", va="center", color="#777777", fontsize=7)
+        ax.text(hour + 0.5, day + 0.5, "+", ha="center", va="center", color="#777777", fontsize=7)
     ax.figure.colorbar(mesh, ax=ax, label="requests an hour (mean)")
     ax.set_yticks(np.arange(7) + 0.5, DAYS)
     ax.set_xticks(np.arange(0, 25, 3))
     ax.invert_yaxis()
-    gaps = " (×: not in the log)" if np.ma.is_masked(mean) else ""
+    gaps = " (+: not in the log)" if np.ma.is_masked(mean) else ""
     style.tidied(ax, f"Requests by hour and weekday{gaps}", f"hour of the day ({zone})", "")
     ax.grid(visible=False)
     return ax
@@ -268,11 +282,11 @@ def hours(times: Any, *, zone: str = "UTC", ax: Any = None) -> Any:
 
 def bucket(limit: str | Limit, times: Any, costs: Any = None, *, ax: Any = None) -> Any:
     """Draws the units in one client's bucket while its requests come."""
-    frame = bucket_frame(limit, times, costs)
+    frame = _arrays(bucket_frame(limit, times, costs))
     shape = _parsed(limit)
     ax = style.new_axes() if ax is None else ax
     seconds, levels = _saw(frame, shape)
-    ax.plot(seconds, levels, color="#0072B2", linewidth=1.5, label="units in the bucket")
+    ax.plot(seconds, levels, color="#0072B2", linewidth=1.5)
     start = frame["time"][0]
     at = (frame["time"] - start).astype(np.int64) / 1e9
     allowed = frame["allowed"]
@@ -285,13 +299,15 @@ def bucket(limit: str | Limit, times: Any, costs: Any = None, *, ax: Any = None)
         markeredgewidth=2, color=REFUSED, label=f"refused ({int((~allowed).sum()):,})",
     )  # fmt: skip
     ax.axhline(shape.capacity, color=LIMIT, linestyle=":", label=f"burst {shape.capacity:,}")
-    ax.set_ylim(0, shape.capacity * 1.25)
-    ax.legend(loc="upper right", frameon=True, ncols=2)
+    ax.set_ylim(0, shape.capacity * 1.05)
+    style.legend_above(ax)
     first = np.datetime_as_string(start, unit="s").replace("T", " ")
-    return style.tidied(ax, f"One client's bucket, {shape}", f"seconds after {first} UTC", "units")
+    return style.tidied(
+        ax, f"One client's bucket, {shape}", f"seconds after {first} UTC", "units in the bucket"
+    )
 
 
-def _saw(frame: Frame, limit: Limit) -> tuple[Any, Any]:
+def _saw(frame: dict[str, Any], limit: Limit) -> tuple[Any, Any]:
     """The corners of the line of levels: refills, where the bucket is full, and charges."""
     at = (frame["time"] - frame["time"][0]).astype(np.int64) / 1e9
     before, after = frame["before"], frame["after"]
@@ -329,7 +345,7 @@ def algorithms(comparison: Frame, *, what: str = "refused", ax: Any = None) -> A
     ax = style.new_axes() if ax is None else ax
     names = [_short(name) for name in frame["name"]]
     rows = np.arange(len(names))
-    height = 0.8 / len(columns)
+    height = 0.8 / len(columns) if len(columns) > 1 else 0.5
     hatches = ("", _HATCH, "....")
     most = max(float(np.max(np.asarray(frame[name]))) for name in columns)
     for at, (name, words) in enumerate(columns.items()):
@@ -348,12 +364,21 @@ def algorithms(comparison: Frame, *, what: str = "refused", ax: Any = None) -> A
     ax.set_yticks(rows, names)
     ax.invert_yaxis()
     ax.set_xlim(0, most * 1.15 or 1)
+    if what == "bursts":
+        style.whole_numbers(ax.xaxis)
     if what == "refused":
-        ax.xaxis.set_major_formatter(needed("matplotlib.ticker", "a plot").FuncFormatter(style.percent))
-        ax.legend(loc="lower right", frameon=True)
+        ax.xaxis.set_major_formatter(
+            needed("matplotlib.ticker", "a plot").FuncFormatter(style.percent)
+        )
+        style.legend_above(ax)
     style.tidied(ax, title, x, "")
     ax.grid(visible=False, axis="y")
     return ax
+
+
+def _arrays(frame: Frame) -> dict[str, Any]:
+    """Its columns without those of names."""
+    return {name: each for name, each in frame.columns.items() if isinstance(each, np.ndarray)}
 
 
 def _limits_of(result: Replay) -> str:

@@ -75,8 +75,8 @@ def _width(first: int, last: int, every: float | None) -> int:
     if every is None:
         for width in _WIDTHS:
             if last // width - first // width < _MOST_BINS:
-                return width
-        return (last - first) // _MOST_BINS + 1
+                return int(width)
+        return int((last - first) // _MOST_BINS + 1)
     if isinstance(every, bool) or not isinstance(every, (int, float)):
         raise ArgumentTypeError(f"every is {shown(every)}; expected seconds")
     width = round(every * _SECOND) if 0 < every < 1e9 else 0

@@ -19,9 +19,7 @@ __all__ = ["is_wanted", "over_time", "what_if"]
 def is_wanted(backend: str, ax: Any) -> bool:
     """Whether plotly is to draw. Raises ConfigurationError for another backend than the two."""
     if backend not in ("matplotlib", "plotly"):
-        raise ConfigurationError(
-            f"the backend is {backend!r}; expected 'matplotlib' or 'plotly'"
-        )
+        raise ConfigurationError(f"the backend is {backend!r}; expected 'matplotlib' or 'plotly'")
     if backend == "plotly" and ax is not None:
         raise ConfigurationError("ax was given with the backend 'plotly'; expected one of them")
     return backend == "plotly"

@@ -6,7 +6,19 @@ from typing import Any
 
 from tidegate._tuning.optional import needed
 
-__all__ = ["ALLOWED", "LIMIT", "LINES", "REFUSED", "SIZE", "new_axes", "percent", "span", "tidied"]
+__all__ = [
+    "ALLOWED",
+    "LIMIT",
+    "LINES",
+    "REFUSED",
+    "SIZE",
+    "legend_above",
+    "new_axes",
+    "percent",
+    "span",
+    "tidied",
+    "whole_numbers",
+]
 
 # Okabe and Ito's: sky blue, vermilion, black; and for lines with the marker of each.
 ALLOWED, REFUSED, LIMIT = "#56B4E9", "#D55E00", "#000000"
@@ -29,6 +41,20 @@ def tidied(ax: Any, title: str, x: str, y: str) -> Any:
     ax.grid(visible=True, alpha=0.3, linewidth=0.6)
     ax.set_axisbelow(True)
     return ax
+
+
+def legend_above(ax: Any) -> None:
+    """A legend over the right end of the picture, where it hides nothing."""
+    entries = len(ax.get_legend_handles_labels()[1])
+    ax.legend(
+        loc="lower right", bbox_to_anchor=(1, 1), ncols=entries, frameon=False, fontsize=9,
+        borderaxespad=0.2, columnspacing=1.2, handlelength=1.6,
+    )  # fmt: skip
+
+
+def whole_numbers(axis: Any) -> None:
+    """Ticks of counts, of which there are no halves."""
+    axis.set_major_locator(needed("matplotlib.ticker", "a plot").MaxNLocator(integer=True))
 
 
 def percent(share: float, _: object = None) -> str:
