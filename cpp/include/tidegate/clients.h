@@ -46,9 +46,9 @@ struct ClientBehaviour {
 
 // What became of each request, at its position. Null where it is not wanted.
 struct ClientOutcomes {
-  AnswerColumns last;              // the answer to the last attempt
-  uint32_t* attempts = nullptr;    // how many there were
-  int64_t* waited_ns = nullptr;    // from the first attempt to the last
+  AnswerColumns last;            // the answer to the last attempt
+  uint32_t* attempts = nullptr;  // how many there were
+  int64_t* waited_ns = nullptr;  // from the first attempt to the last
 };
 
 // Thread-compatible.
@@ -64,8 +64,7 @@ class ClientReplay {
   void Run(const RequestColumns& requests, size_t from, size_t to, Hit hit,
            const ClientOutcomes& outcomes);
   // Takes at most `most` of the attempts that are left. True where none is left then.
-  bool Finish(const RequestColumns& requests, size_t most, Hit hit,
-              const ClientOutcomes& outcomes);
+  bool Finish(const RequestColumns& requests, size_t most, Hit hit, const ClientOutcomes& outcomes);
 
   // What reached the limiter.
   int64_t attempts() const { return attempts_; }

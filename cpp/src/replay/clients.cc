@@ -38,7 +38,8 @@ int64_t ClientBehaviour::WaitNs(const Decision& decision, size_t at, uint32_t re
   }
   double wait_ns = static_cast<double>(pause_ns);
   if (reaction == Reaction::kBackOff) {
-    wait_ns = std::min(wait_ns * std::pow(factor, refusals - 1), static_cast<double>(most_pause_ns));
+    wait_ns =
+        std::min(wait_ns * std::pow(factor, refusals - 1), static_cast<double>(most_pause_ns));
   }
   return std::max<int64_t>(1, Rounded(wait_ns * (1 - random)));
 }

@@ -13,8 +13,7 @@ absl::StatusOr<std::unique_ptr<RuleReplayer>> RuleReplayer::Create(
   auto store = MemoryStore::Create({.capacity = MemoryOptions::kMaxCapacity});
   if (!store.ok()) return store.status();
   auto clock = std::make_shared<ManualClock>();
-  auto limiter =
-      RuleLimiter::Create(std::move(rules), std::make_shared<TimedStore>(*store, clock));
+  auto limiter = RuleLimiter::Create(std::move(rules), std::make_shared<TimedStore>(*store, clock));
   if (!limiter.ok()) return limiter.status();
   return std::unique_ptr<RuleReplayer>(new RuleReplayer(std::move(clock), *std::move(limiter)));
 }
@@ -29,8 +28,8 @@ void RuleReplayer::Run(const RequestColumns& requests, absl::Span<const Attribut
   for (size_t n = from; n < to; ++n) {
     const size_t at = requests.At(n);
     uint32_t binding = 0;
-    const Decision decision = Hit(attributes, at, costs == nullptr ? 1 : costs[at],
-                                  requests.times_ns[at], &binding);
+    const Decision decision =
+        Hit(attributes, at, costs == nullptr ? 1 : costs[at], requests.times_ns[at], &binding);
     answers.Write(at, decision, binding);
   }
 }

@@ -119,10 +119,9 @@ void VisitOffsets(const ArrowArray& array, const Visit& visit) {
   const auto* const offsets = BufferOf<Offset>(array, 1) + array.offset;
   const auto* const data = BufferOf<char>(array, 2);
   for (int64_t i = 0; i < array.length; ++i) {
-    visit(i, IsNull(array, i)
-                 ? std::string_view()
-                 : std::string_view(data == nullptr ? "" : data + offsets[i],
-                                    static_cast<size_t>(offsets[i + 1] - offsets[i])));
+    visit(i, IsNull(array, i) ? std::string_view()
+                              : std::string_view(data == nullptr ? "" : data + offsets[i],
+                                                 static_cast<size_t>(offsets[i + 1] - offsets[i])));
   }
 }
 
@@ -156,7 +155,7 @@ void VisitFixed(const ArrowArray& array, size_t width, const Visit& visit) {
 // False where the array has no texts and no bytes.
 template <typename Visit>
 bool VisitTexts(const std::string& format, const ArrowArray& array, const Visit& visit) {
-  if (array.length == 0) return format[0] == 'u' || format[0] == 'U' || format[0] == 'v';
+  if (array.length == 0) return true;  // of whatever it has none
   if (format == "u" || format == "z") {
     VisitOffsets<int32_t>(array, visit);
   } else if (format == "U" || format == "Z") {
@@ -234,7 +233,8 @@ class Texts {
   absl::flat_hash_map<absl::string_view, uint32_t> numbers_;
 };
 
-constexpr const char* kAccepted = "; expected texts, bytes, ints, timestamps, or a dictionary of them";
+constexpr const char* kAccepted =
+    "; expected texts, bytes, ints, timestamps, or a dictionary of them";
 
 // Codes of a column of texts, bytes or a dictionary of these. A null has the code kNull.
 bool NumberChunk(const ArrowSchema& schema, const ArrowArray& array, Texts& texts,
@@ -329,8 +329,6 @@ py::tuple PyArrowColumn(const py::object& column) {
 
 }  // namespace
 
-void RegisterArrow(py::module_& m) {
-  m.def("arrow_column", &PyArrowColumn, py::arg("column"));
-}
+void RegisterArrow(py::module_& m) { m.def("arrow_column", &PyArrowColumn, py::arg("column")); }
 
 }  // namespace tidegate::python

@@ -84,9 +84,8 @@ template <typename T>
 py::tuple IntsOf(const py::array& column) {
   const auto size = static_cast<size_t>(column.size());
   const T* const items = ItemsOf<T>(column, size, "the keys");
-  return Numbering(size, [&](Numbered& numbered) {
-    WithoutGil([&] { NumberInts(items, size, numbered); });
-  });
+  return Numbering(
+      size, [&](Numbered& numbered) { WithoutGil([&] { NumberInts(items, size, numbered); }); });
 }
 
 py::tuple PyNumberInts(const py::array& column) {

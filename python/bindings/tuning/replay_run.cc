@@ -117,8 +117,7 @@ ClientBehaviour BehaviourOf(const py::dict& given) {
 // Not for several threads at once.
 class ReplayRun {
  public:
-  static std::unique_ptr<ReplayRun> OfLimits(const std::vector<Limit>& limits,
-                                             const py::list& keys,
+  static std::unique_ptr<ReplayRun> OfLimits(const std::vector<Limit>& limits, const py::list& keys,
                                              const std::vector<uint32_t>& counts,
                                              const py::list& costs, const py::array& times,
                                              const py::object& order, const py::dict& answers,
@@ -133,9 +132,8 @@ class ReplayRun {
     }
     run->kept_.append(keys);
     run->kept_.append(costs);
-    run->decider_ = WithoutGil([&] {
-      return std::make_unique<LimitDecider>(limits, counts, std::move(charges));
-    });
+    run->decider_ = WithoutGil(
+        [&] { return std::make_unique<LimitDecider>(limits, counts, std::move(charges)); });
     return run;
   }
 

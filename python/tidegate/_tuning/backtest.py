@@ -81,8 +81,7 @@ class Backtest:
     def _repr_html_(self) -> str:
         kept = "kept" if self.kept else "broken"
         return (
-            f"<p>{self.recommendation.limit}: the promise was {kept}.</p>"
-            f"{self.frame._repr_html_()}"
+            f"<p>{self.recommendation.limit}: the promise was {kept}.</p>{self.frame._repr_html_()}"
         )
 
 
@@ -106,7 +105,7 @@ def backtest(
     arguments are those of recommend(). Raises ConfigurationError where a part has no requests.
     """
     wishes = Wishes.of(refuse_clients, refuse_requests, period, algorithm, confidence, seed)
-    if not 0 < as_share(split, "split"):
+    if as_share(split, "split") == 0:
         raise ConfigurationError("split is 0; expected a share of the log's time, such as 0.5")
     requests = Requests.of(keys, times, costs, stacklevel=2)
     begin, end = int(requests.ns[0]), int(requests.ns[-1])

@@ -30,16 +30,16 @@ def warnings_on(requests: Requests, promise: Promise, period: float) -> tuple[st
     exceptions = promise.share * clients
     if promise.of == "clients" and exceptions < 1:
         warnings.append(
-            f"{100 * promise.share:g} % of {clients:,} clients is less than one client: the limit "
-            "is the greatest need in the log, and what other clients need is not known."
+            f"{100 * promise.share:g} % of the {clients:,} clients is less than one: the limit is "
+            "the greatest need in the log, and what other clients need is not known."
         )
     elif promise.of == "clients" and exceptions < _FEW_EXCEPTIONS:
         warnings.append(
-            f"{100 * promise.share:g} % of {clients:,} clients is {promise.most(clients)}: the "
-            "limit depends on the habits of a few."
+            f"{100 * promise.share:g} % of the {clients:,} clients is {promise.most(clients)}: "
+            "the limit depends on the habits of a few."
         )
     if clients < _FEW_CLIENTS:
-        warnings.append(f"There are {clients} clients; expected {_FEW_CLIENTS} or more.")
+        warnings.append(f"The log has few clients, {clients}; expected {_FEW_CLIENTS} or more.")
     seconds = (int(requests.ns[-1]) - int(requests.ns[0])) / 1e9
     if seconds < _FEW_PERIODS * period:
         warnings.append(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 
-__all__ = ["ArrowColumn", "as_costs", "check_length", "opened", "shown"]
+__all__ = ["ArrowColumn", "as_costs", "check_length", "is_missing", "opened", "shown"]
 
 
 @dataclass
@@ -40,7 +40,10 @@ def opened(column: Any, what: str, accepted: str) -> Column:
             )
         if isinstance(column, np.ma.MaskedArray):
             return column.tolist()  # type: ignore[no-any-return]
-        return column.tolist() if column.dtype.kind == "O" else np.ascontiguousarray(column)
+        if column.dtype.kind == "O":
+            return column.tolist()  # type: ignore[no-any-return]
+        native = column if column.dtype.isnative else column.astype(column.dtype.newbyteorder("="))
+        return np.ascontiguousarray(native)
     if isinstance(column, (str, bytes, dict)) or not (
         hasattr(column, "__iter__") or _is_arrow(column)
     ):
@@ -71,9 +74,18 @@ def _of_pandas(column: Any, what: str, accepted: str) -> Column:
     if getattr(dtype, "tz", None) is not None:
         # Without the zone they are in UTC.
         plain = column.to_numpy(dtype=f"datetime64[{dtype.unit}]")
+    elif hasattr(dtype, "na_value") and column.isna().any():
+        plain = column.to_numpy(dtype=object)  # else ints become floats
     else:
         plain = column.to_numpy()
     return opened(plain, what, accepted)
+
+
+def is_missing(item: Any) -> bool:
+    """Whether it is None, NaN, or what pandas and NumPy have in their place."""
+    if item is None or type(item).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(item, (float, np.floating, np.datetime64)) and bool(item != item)
 
 
 def shown(given: object) -> str:

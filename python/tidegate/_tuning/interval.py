@@ -24,7 +24,7 @@ _MOST_BLOCKS = 28
 _MOST_CELLS = 20_000_000
 # Clients are resampled in groups where there are more of them.
 _MOST_GROUPS = 2_000
-_AROUND = (0.5, 0.65, 0.8, 0.9, 1.0, 1.1, 1.25, 1.6, 2.0)
+_AROUND = (0.1, 0.25, 0.5, 0.8, 1.0, 1.25, 2.0)
 
 
 class Days:
@@ -142,16 +142,18 @@ def _draws_of_requests(
     cells = days.block_of * groups + group_of[requests.codes]
     counts = np.unique(np.maximum(1, np.round(count * np.array(_AROUND)))).astype(np.int64)
     shape_of = (days.blocks, groups)
+    part, of_part, cells_of_part = requests, least, cells
     asked = np.bincount(cells, minlength=days.blocks * groups).reshape(shape_of)
     refused = np.empty((*shape_of, len(counts)))
     for number, each in enumerate(counts.tolist()):
-        kept = (least > each)[requests.codes]
-        part = requests.select(kept)
-        none = np.zeros(0, np.bool_)
+        concerned = of_part > each
+        if np.count_nonzero(concerned) < 0.7 * len(concerned):
+            cells_of_part = cells_of_part[concerned[part.codes]]
+            part, of_part = part.of_clients(concerned), of_part[concerned]
         limit = limit_of(each, shape.period, shape.algorithm)
-        allowed = part.replay(limit).allowed if len(part) else none
+        allowed = part.replay(limit).allowed
         refused[:, :, number] = np.bincount(
-            cells[kept][~allowed], minlength=days.blocks * groups
+            cells_of_part[~allowed], minlength=days.blocks * groups
         ).reshape(shape_of)
     drawn = []
     for _ in range(_DRAWS // 100):

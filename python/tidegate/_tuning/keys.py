@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._tuning.columns import ArrowColumn, opened, shown
+from tidegate._tuning.columns import ArrowColumn, is_missing, opened, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -156,7 +156,8 @@ def _of_arrow(column: ArrowColumn, what: str, optional: bool) -> Keys:
 
 
 def _of_list(items: list[Any], what: str, optional: bool) -> Keys:
-    if items and all(type(item) is int for item in items):
+    other = next((at for at, item in enumerate(items) if not _is_int(item)), -1)
+    if items and other < 0:
         try:
             ints = np.array(items, dtype=np.int64)
         except OverflowError:
@@ -168,19 +169,25 @@ def _of_list(items: list[Any], what: str, optional: bool) -> Keys:
         return Keys(codes, ints[firsts])
     if optional:
         return _with_none(items, what)
+    if other > 0:
+        _refuse(other, items[other], what)
     codes, firsts, bad = _core.number_objects(items)
     if bad >= 0:
         _refuse(bad, items[bad], what)
     return Keys(codes, [items[at] for at in firsts.tolist()])
 
 
+def _is_int(item: Any) -> bool:
+    return isinstance(item, (int, np.integer)) and not isinstance(item, bool)
+
+
 def _with_none(items: list[Any], what: str) -> Keys:
-    """None, and NaN as pandas has it, are as if they were not given; empty texts are texts."""
+    """What is missing, as pandas and NumPy have it too, is None; empty texts are texts."""
     numbers: dict[Any, int] = {}
     codes = np.empty(len(items), np.uint32)
     for at, item in enumerate(items):
-        name = None if item is None or item != item else item
-        if name is not None and not isinstance(name, (str, bytes, int)):
+        name = None if is_missing(item) else item
+        if name is not None and not (_is_int(name) or isinstance(name, (str, bytes))):
             _refuse(at, item, what)
         codes[at] = numbers.setdefault(name, len(numbers))
     return Keys(codes, list(numbers))

@@ -23,13 +23,15 @@ _LEAST_RATE = 0.1
 _RATES = 9
 # A promise about requests needs searches by replay, so that there are fewer.
 _RATES_OF_REQUESTS = 3
+# A rate that needs a burst of more than this many times the count is too low to be sensible.
+_MOST_BURST = 10
 
 
 def pairs_of(count: int, promise: Promise, shape: Shape, requests: Requests) -> Frame:
     """The least burst that keeps the promise, for sustained rates up to `count`.
 
-    The columns are limit, count, burst and most_in_a_period: what one client can have in a
-    period at most, which is count + burst.
+    Rates that need too great a burst are left out. The columns are limit, count, burst and
+    most_in_a_period: what one client can have in a period at most, which is count + burst.
     """
     many = _RATES if promise.of == "clients" else _RATES_OF_REQUESTS
     rates = np.geomspace(max(1, count * _LEAST_RATE), count, many)
@@ -38,6 +40,8 @@ def pairs_of(count: int, promise: Promise, shape: Shape, requests: Requests) -> 
         bursts = _bursts_for_clients(counts, promise, shape, requests)
     else:
         bursts = _bursts_for_requests(counts, promise, shape, requests)
+    sensible = np.array(bursts) <= _MOST_BURST * count
+    counts, bursts = counts[sensible], [burst for burst in bursts if burst <= _MOST_BURST * count]
     limits = [
         limit_of(rate, shape.period, shape.algorithm, burst)
         for rate, burst in zip(counts.tolist(), bursts)
@@ -86,13 +90,9 @@ def _bursts_for_clients(
 def _bursts_for_requests(
     counts: NDArray[np.int64], promise: Promise, shape: Shape, requests: Requests
 ) -> list[int]:
-    return [
-        least_burst(
-            rate,
-            promise,
-            shape,
-            requests,
-            requests.least_bursts(rate, shape.period, shape.algorithm),
-        )
-        for rate in counts.tolist()
-    ]
+    too_great = _MOST_BURST * int(counts[-1]) + 1
+    bursts = []
+    for rate in counts.tolist():
+        of_clients = requests.least_bursts(rate, shape.period, shape.algorithm)
+        bursts.append(least_burst(rate, promise, shape, requests, of_clients, too_great))
+    return bursts

@@ -65,17 +65,20 @@ def least_burst(
     shape: Shape,
     requests: Requests,
     bursts: NDArray[np.int64],
+    too_great: int,
 ) -> int:
-    """As least_count(), of a bucket of `count`; `bursts` are the least bursts of the clients."""
-    if promise.of == "clients":
-        return kept_for(bursts, promise.most(requests.clients))
+    """The least burst of a bucket of `count` that keeps a promise about requests; or `too_great`.
+
+    `bursts` are the least bursts of the clients.
+    """
     most = promise.most(len(requests))
+    enough = _never_more(bursts, requests.counts(), most)
+    if enough > too_great:
+        enough = too_great
+        if _refused(requests.of_clients(bursts > enough), count, enough, shape) > most:
+            return too_great
     return _search(
-        lambda burst, part: _refused(part, count, burst, shape),
-        requests,
-        bursts,
-        most,
-        _never_more(bursts, requests.counts(), most),
+        lambda burst, part: _refused(part, count, burst, shape), requests, bursts, most, enough
     )
 
 

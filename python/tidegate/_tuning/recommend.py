@@ -68,7 +68,7 @@ class Wishes:
                 "the algorithm is 'concurrency', which depends on how long calls last; expected "
                 "token-bucket, leaky-bucket, fixed-window, sliding-window or sliding-log"
             )
-        if not 0 < as_share(confidence, "confidence"):
+        if as_share(confidence, "confidence") == 0:
             raise ConfigurationError("confidence is 0; expected a share such as 0.95")
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
             raise ArgumentTypeError(f"seed is {shown(seed)}; expected an int from 0 up")

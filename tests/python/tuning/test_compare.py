@@ -1,0 +1,137 @@
+"""compare() says of each limit what a plain count of a replay says."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tidegate import Limit, tuning
+from tidegate.tuning import traffic
+from tuning_logs import (
+    ALGORITHMS,
+    PERIOD,
+    SECOND,
+    START,
+    Log,
+    logs,
+    replayed,
+    touched,
+    worst_burst,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(logs(), st.integers(1, 6), st.sampled_from(ALGORITHMS))
+def test_a_row_is_what_a_plain_count_says(log: Log, count: int, algorithm: str) -> None:
+    limit = Limit(count, PERIOD / SECOND, algorithm=algorithm)
+    frame = tuning.compare([limit], log.keys, log.times, log.costs)
+    row = {name: column[0] for name, column in frame.to_dict().items()}
+    replay = replayed(log, limit)
+    events = list(zip(log.keys, log.times, log.costs or [1] * len(log.keys)))
+    passed = [
+        (key, time + round(delay * 1e9), units)
+        for (key, time, units), allowed, delay in zip(events, replay.allowed, replay.delay)
+        if allowed
+    ]
+    together = [(time, units) for _, time, units in passed]
+    of_each = [
+        worst_burst([(time, units) for key, time, units in passed if key == client], PERIOD)
+        for client in set(log.keys)
+    ]
+    peaks = {
+        client: worst_burst([(time, units) for key, time, units in events if key == client], PERIOD)
+        for client in set(log.keys)
+    }
+    p99 = sorted(peaks.values())[math.ceil(0.99 * (len(peaks) - 1))]
+    ordinary = {client for client, peak in peaks.items() if peak <= p99}
+    assert row["requests"] == len(log.keys)
+    assert row["refused"] == replay.refused
+    assert row["clients_touched"] == len(touched(log, replay))
+    assert row["ordinary_touched"] == len(touched(log, replay) & ordinary)
+    assert row["worst_burst_client"] == max(of_each)
+    assert row["worst_burst_all"] == worst_burst(together, PERIOD)
+    assert row["peak_rate"] == worst_burst(together, SECOND)
+    assert row["longest_wait"] == max(*replay.retry_after, *replay.delay, 0)
+    assert row["window"] == PERIOD / SECOND
+
+
+def test_a_fixed_window_lets_twice_the_limit_through_and_a_log_does_not() -> None:
+    """Ten requests at the end of a minute, and ten at the beginning of the next."""
+    edge = START - START % (60 * SECOND) + 60 * SECOND
+    times = [edge - SECOND] * 10 + [edge] * 10
+    frame = tuning.compare("10/minute", ["a"] * 20, times)
+    worst = dict(zip(frame["algorithm"], frame["worst_burst_client"]))
+    assert worst["fixed-window"] == 20
+    assert worst["sliding-log"] == 10
+    assert worst["sliding-window"] <= 10
+    assert worst["token-bucket"] == 10
+    assert set(worst) == set(ALGORITHMS)
+
+
+def test_rows_may_be_named_and_have_an_algorithm_or_several_limits() -> None:
+    log = traffic.zipf(20, 300, clients=20, seed=1)
+    frame = tuning.compare(
+        {
+            "now": "60/minute",
+            "next": ("60/minute", "sliding-log"),
+            "both": ["2/second", "60/minute"],
+        },
+        log.keys,
+        log.times,
+    )
+    assert list(frame["name"]) == ["now", "next", "both"]
+    assert list(frame["limit"]) == ["60/minute", "60/minute", "2/second; 60/minute"]
+    assert list(frame["algorithm"]) == ["token-bucket", "sliding-log", "token-bucket"]
+    assert (
+        frame["refused"][2] == tuning.replay(["2/second", "60/minute"], log.keys, log.times).refused
+    )
+    assert any("ordinary" in note for note in frame.notes)
+    assert "ordinary" in repr(frame)
+
+
+def test_a_list_names_its_rows_by_limit_and_algorithm() -> None:
+    frame = tuning.compare([("5/minute", "sliding-window"), "5/minute"], ["a"], [START])
+    assert list(frame["name"]) == ["5/minute sliding-window", "5/minute token-bucket"]
+
+
+def test_a_burst_is_for_buckets_alone() -> None:
+    frame = tuning.compare("5/minute burst 9", ["a"], [START])
+    assert list(frame["algorithm"]) == ["token-bucket", "leaky-bucket"]
+
+
+def test_one_window_serves_all_rows() -> None:
+    frame = tuning.compare(["5/minute", "100/hour"], ["a"] * 9, [START] * 9, window="10 seconds")
+    assert frame["window"].tolist() == [10, 10]
+    assert frame["worst_burst_all"].tolist() == [5, 9]
+
+
+def test_more_than_a_log_can_count_is_counted_too() -> None:
+    """A sliding log has at most a million places."""
+    many = 1_000_001
+    frame = tuning.compare(["10000000/minute"], ["a"] * many, [START] * many)
+    assert frame["worst_burst_client"].tolist() == [many]
+
+
+def test_what_never_passes_waits_for_ever() -> None:
+    frame = tuning.compare(["5/minute"], ["a"], [START], [6])
+    assert frame["longest_wait"].tolist() == [math.inf]
+    assert frame["worst_burst_all"].tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ([], "no limit was given; expected"),
+        ({}, "no limit was given; expected"),
+        (5, "the limits are 5 of type int; expected"),
+        ([("5/minute", "magic")], "magic.*expected"),
+        ([("5/minute", "token-bucket", "x")], "a row is .*; expected a limit"),
+        ({"a": "often"}, "often.*expected"),
+    ],
+)
+def test_bad_limits_are_errors_that_say_what_is_expected(limits: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tuning.compare(limits, ["a"], [START])

@@ -1,0 +1,241 @@
+"""A recommended limit keeps its promise, and hardly a smaller one would."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tidegate import Limit, tuning
+from tidegate.tuning import traffic
+from tuning_logs import ALGORITHMS, PERIOD, SECOND, START, Log, logs, replayed, touched
+
+shares = st.sampled_from([0, 0.001, 0.1, 0.2, 0.34, 0.5, 0.75])
+algorithms = st.sampled_from(ALGORITHMS)
+
+
+def recommended(log: Log, **wishes: Any) -> tuning.Recommendation:
+    return tuning.recommend(log.keys, log.times, costs=log.costs, period=PERIOD / SECOND, **wishes)
+
+
+def limit(like: Limit, count: int, burst: int | None = None) -> Limit:
+    return Limit(count, PERIOD / SECOND, burst=burst, algorithm=like.algorithm)
+
+
+@settings(max_examples=200, deadline=None)
+@given(logs(), shares, algorithms)
+def test_a_promise_about_clients_is_kept_and_with_one_less_is_not(
+    log: Log, share: float, algorithm: str
+) -> None:
+    result = recommended(log, refuse_clients=share, algorithm=algorithm)
+    most = math.floor(share * len(set(log.keys)) + 1e-9)
+    assert len(touched(log, replayed(log, result.limit))) <= most
+    assert len(touched(log, replayed(log, limit(result.limit, result.count - 1)))) > most
+
+
+@settings(max_examples=200, deadline=None)
+@given(logs(), shares, algorithms)
+def test_a_promise_about_requests_is_kept_and_with_one_less_is_not(
+    log: Log, share: float, algorithm: str
+) -> None:
+    result = recommended(log, refuse_requests=share, algorithm=algorithm)
+    most = math.floor(share * len(log.keys) + 1e-9)
+    assert replayed(log, result.limit).refused <= most
+    assert replayed(log, limit(result.limit, result.count - 1)).refused > most
+
+
+@settings(max_examples=150, deadline=None)
+@given(logs(), shares, st.sampled_from(["clients", "requests"]), st.sampled_from(ALGORITHMS[:2]))
+def test_each_pair_keeps_the_promise_and_with_a_burst_of_one_less_does_not(
+    log: Log, share: float, of: str, algorithm: str
+) -> None:
+    result = recommended(log, **{f"refuse_{of}": share}, algorithm=algorithm)
+    assert result.pairs is not None
+    total = len(set(log.keys)) if of == "clients" else len(log.keys)
+    most = math.floor(share * total + 1e-9)
+
+    def refused(count: int, burst: int) -> int:
+        replay = replayed(log, limit(result.limit, count, burst))
+        return len(touched(log, replay)) if of == "clients" else replay.refused
+
+    for count, burst in zip(np.asarray(result.pairs["count"]), np.asarray(result.pairs["burst"])):
+        assert refused(int(count), int(burst)) <= most
+        assert burst == 1 or refused(int(count), int(burst) - 1) > most
+
+
+@settings(max_examples=50, deadline=None)
+@given(logs(), shares, algorithms)
+def test_the_effect_is_that_of_a_replay(log: Log, share: float, algorithm: str) -> None:
+    result = recommended(log, refuse_clients=share, algorithm=algorithm)
+    replay = replayed(log, result.limit)
+    assert result.effect == tuning.Effect(
+        result.limit, len(log.keys), replay.refused, len(set(log.keys)), len(touched(log, replay))
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(logs(), shares, st.sampled_from(["clients", "requests"]), algorithms)
+def test_the_interval_has_the_count_and_is_the_same_for_a_seed(
+    log: Log, share: float, of: str, algorithm: str
+) -> None:
+    wishes = {f"refuse_{of}": share, "algorithm": algorithm, "seed": 3}
+    result = recommended(log, **wishes)
+    low, high = result.interval
+    assert 1 <= low <= result.count <= high
+    assert result.cautious.count == high
+    assert recommended(log, **wishes).interval == result.interval
+
+
+def test_the_interval_has_the_quantile_of_the_population_as_often_as_it_says() -> None:
+    """Of 200 logs of clients that each ask for so many requests at once."""
+    random = np.random.default_rng(5)
+    population_p90 = 10  # of a geometric distribution with p = 0.2: 1 - 0.8**10 = 0.893
+    held = 0
+    for _ in range(200):
+        needs = random.geometric(0.2, 300)
+        keys = np.repeat(np.arange(300), needs)
+        result = tuning.recommend(keys, np.full(len(keys), START), refuse_clients=0.1)
+        low, high = result.interval
+        held += low <= population_p90 + 1 and population_p90 <= high
+    assert held >= 185
+
+
+def test_days_that_differ_widen_the_interval() -> None:
+    """Ten quiet days and a busy one: without the busy one less would do."""
+    of_days = [
+        traffic.bursts(30 if day == 5 else 5, 600, 86_000, clients=40, seed=day,
+                       start=traffic.START + day * 86_400 * SECOND)
+        for day in range(11)
+    ]  # fmt: skip
+    log = traffic.mix(*of_days)
+    several = tuning.recommend(log.keys, log.times, refuse_clients=0.05)
+    one = tuning.recommend(of_days[5].keys, of_days[5].times, refuse_clients=0.05)
+    assert several.days == 11
+    assert several.interval[1] - several.interval[0] > one.interval[1] - one.interval[0]
+
+
+def test_each_group_gets_what_its_own_requests_need() -> None:
+    free = traffic.bursts(5, 300, 7200, clients=20, seed=1, name="free")
+    paid = traffic.bursts(40, 300, 7200, clients=20, seed=2, name="paid")
+    log = traffic.mix(free, paid)
+    tiers = [name.partition("-")[0] for name in log.keys]
+    result = tuning.recommend(log.keys, log.times, by=tiers, refuse_clients=0)
+    assert list(result) == ["paid", "free"]  # the one with more requests first
+    alone = tuning.recommend(free.keys, free.times, refuse_clients=0)
+    assert result["free"].limit == alone.limit
+    assert result["paid"].count > 4 * result["free"].count
+    assert result.frame.to_dict()["group"] == ["paid", "free"]
+    assert set(json.loads(json.dumps(result.to_dict()))) == {"free", "paid"}
+
+
+def test_groups_of_requests_out_of_order_stay_with_their_requests() -> None:
+    log = traffic.mix(traffic.poisson(1, 500, clients=3, seed=1, name="a"),
+                      traffic.bursts(20, 60, 500, clients=3, seed=2, name="b"))  # fmt: skip
+    shuffled = np.random.default_rng(0).permutation(len(log))
+    tiers = np.array([name[0] for name in log.keys])
+    status = np.where(tiers == "b", 429, 200)
+    result = tuning.recommend(
+        log.keys[shuffled], log.times[shuffled], by=tiers[shuffled], status=status[shuffled]
+    )
+    for tier in "ab":
+        own = tiers == tier
+        assert result[tier].limit == tuning.recommend(log.keys[own], log.times[own]).limit
+    assert any("429" in note for note in result["b"].notes)
+    assert not any("429" in note for note in result["a"].notes)
+
+
+def test_everybody_at_one_instant() -> None:
+    result = tuning.recommend(list("aabbbc"), [START] * 6, refuse_clients=0)
+    assert result.count == 3
+    assert any("spans 0 s" in warning for warning in result.warnings)
+
+
+def test_one_client() -> None:
+    result = tuning.recommend(["a"] * 4, [START + n for n in range(4)])
+    assert result.count == 4
+    assert any("less than one:" in warning for warning in result.warnings)
+    assert any("few clients, 1;" in warning for warning in result.warnings)
+
+
+def test_notes_say_what_a_log_cannot_tell() -> None:
+    keys = ["203.0.113.9", "2001:db8::1", "198.51.100.7"]
+    result = tuning.recommend(keys, [START] * 3, status=[200, 429, 200])
+    notes = " ".join(result.notes)
+    assert "1 of the requests (33.3 %) were answered with 429" in notes
+    assert "addresses" in notes
+    assert "one day" in notes
+    assert "whole seconds" in notes
+    assert "growth" in notes
+    other = tuning.recommend(["ann", "bob"], [START + 5, START + 86_400 * SECOND + 7])
+    notes = " ".join(other.notes)
+    assert "addresses" not in notes
+    assert "one day" not in notes
+    assert "whole seconds" not in notes
+    assert "not known here" in notes
+
+
+def test_the_text_the_page_and_the_dict_have_the_limit() -> None:
+    log = traffic.zipf(20, 600, clients=50, seed=1)
+    result = tuning.recommend(log.keys, log.times)
+    assert str(result).splitlines()[0] == f"limit:         {result.limit} (token-bucket)"
+    assert str(result.limit) in result._repr_html_()
+    assert json.loads(json.dumps(result.to_dict()))["limit"] == str(result.limit)
+    assert result.peaks["p50"] <= result.peaks["p90"] <= result.peaks["p99"] <= result.peaks["max"]
+    assert result.by_variance is not None
+    assert result.by_variance >= result.peaks["mean"]
+
+
+def test_no_more_clients_are_beyond_the_value_by_variance_than_promised() -> None:
+    log = traffic.zipf(50, 600, clients=200, exponent=1.3, seed=1)
+    result = tuning.recommend(log.keys, log.times, refuse_clients=0.02)
+    assert result.by_variance is not None
+    least = tuning.least_limits(log.keys, log.times, "minute")
+    assert (least > result.by_variance).mean() <= 0.02
+
+
+@pytest.mark.parametrize(
+    ("wishes", "message"),
+    [
+        ({"refuse_clients": 1}, "refuse_clients is 1; expected a share"),
+        ({"refuse_clients": -0.1}, "refuse_clients is -0.1; expected a share"),
+        ({"refuse_clients": float("nan")}, "refuse_clients is nan; expected a share"),
+        ({"refuse_clients": "1%"}, "refuse_clients is '1%' of type str; expected a share"),
+        ({"refuse_requests": 5}, "refuse_requests is 5; expected a share"),
+        ({"refuse_clients": 0.1, "refuse_requests": 0.1}, "expected one of the two"),
+        ({"period": "fortnight"}, "fortnight.* expected"),
+        ({"period": 0}, "the period is 0 .*expected"),
+        ({"algorithm": "concurrency"}, "'concurrency'.* expected token-bucket"),
+        ({"algorithm": "magic"}, "magic.* expected"),
+        ({"confidence": 0}, "confidence is 0; expected"),
+        ({"confidence": 1}, "confidence is 1; expected"),
+        ({"seed": -1}, "seed is -1 .*expected an int"),
+        ({"by": ["x"]}, "1 groups were given with 2 times; expected"),
+        ({"status": [200]}, "1 statuses were given with 2 times; expected"),
+        ({"status": ["ok", "ok"]}, "the status is a column of .*; expected ints"),
+        ({"costs": [1, 0]}, "the cost at index 1 is 0 .*expected"),
+    ],
+)
+def test_bad_wishes_are_errors_that_say_what_is_expected(
+    wishes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        tuning.recommend(["a", "b"], [START, START], **wishes)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        tuning.recommend,
+        tuning.backtest,
+        tuning.what_if,
+        lambda keys, times: tuning.compare("1/minute", keys, times),
+    ],
+    ids=["recommend", "backtest", "what_if", "compare"],
+)
+def test_a_log_without_requests_is_an_error(ask: Any) -> None:
+    with pytest.raises(ValueError, match="there are 0 requests; expected at least one"):
+        ask([], [])
