@@ -39,22 +39,23 @@ autodoc_mock_imports = [
 nitpick_ignore_regex = [(r"py:.*", r".*")]
 
 
-def _load_stub_of_the_extension() -> None:
+def _load_stub_of_an_extension(name: str) -> None:
     """Has its stub, which documents it, stand for the compiled module."""
     package = _ROOT / "python" / "tidegate"
-    stub = types.ModuleType("tidegate._core")
-    stub.__file__ = str(package / "_core.pyi")
+    stub = types.ModuleType(f"tidegate.{name}")
+    stub.__file__ = str(package / f"{name}.pyi")
     sys.modules["tidegate"] = types.ModuleType("tidegate")  # the stub imports a sibling
     sys.modules["tidegate"].__path__ = [str(package)]
     source = Path(stub.__file__).read_text(encoding="utf-8")
     flags = __future__.annotations.compiler_flag
     with mock.patch("typing.overload", lambda function: function):  # the last of several serves
         exec(compile(source, stub.__file__, "exec", flags=flags), vars(stub))
-    for name in stub.__annotations__.keys() - vars(stub).keys():
-        setattr(stub, name, None)
+    for each in vars(stub).get("__annotations__", {}).keys() - vars(stub).keys():
+        setattr(stub, each, None)
     sys.modules[stub.__name__] = stub
     del sys.modules["tidegate"]
 
 
-_load_stub_of_the_extension()
+_load_stub_of_an_extension("_core")
+_load_stub_of_an_extension("_logs")
 sys.path.insert(0, str(_ROOT / "python"))

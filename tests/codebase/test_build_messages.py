@@ -57,6 +57,14 @@ def test_without_a_library(tmp_path: Path, library: str, problem: str, package: 
     assert package in said
 
 
+def test_without_what_reads_json(tmp_path: Path) -> None:
+    said = configure(
+        tmp_path, "-DTIDEGATE_BUILD_TESTS=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_simdjson=ON"
+    )
+    assert "simdjson: downloading and building" in said
+    assert "libsimdjson-dev" in said
+
+
 @pytest.mark.parametrize(
     ("part", "problem", "advice"),
     [

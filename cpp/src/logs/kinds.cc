@@ -7,13 +7,14 @@
 namespace tidegate::logs {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, Kind>, 17> kNames{{
+constexpr std::array<std::pair<std::string_view, Kind>, 18> kNames{{
     {"skip", Kind::kSkip},
     {"time", Kind::kTime},
     {"end_time", Kind::kEndTime},
     {"date", Kind::kDate},
     {"clock", Kind::kClock},
     {"key", Kind::kKey},
+    {"word", Kind::kWord},
     {"encoded_key", Kind::kEncodedKey},
     {"address", Kind::kAddress},
     {"last_address", Kind::kLastAddress},
@@ -48,6 +49,7 @@ Target AddField(Kind kind, const std::string& name, Schema* schema) {
   Target target{.kind = kind};
   switch (kind) {
     case Kind::kKey:
+    case Kind::kWord:
     case Kind::kEncodedKey:
     case Kind::kAddress:
     case Kind::kLastAddress:

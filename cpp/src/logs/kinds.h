@@ -18,6 +18,7 @@ enum class Kind : uint8_t {
   kDate,     // with kClock, of W3C logs
   kClock,
   kKey,          // text as it stands
+  kWord,         // text without blanks, as an address is
   kEncodedKey,   // text with %20 for a blank
   kAddress,      // an address, with or without a port
   kLastAddress,  // the last one of a list, which the server itself has added

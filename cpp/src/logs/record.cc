@@ -104,6 +104,9 @@ bool Record::Set(const Target& target, std::string_view text) {
       return true;
     case Kind::kKey:
       return SetKey(target.column, text);
+    case Kind::kWord:
+      if (text.find(' ') != std::string_view::npos) return Fail("a text without blanks", text);
+      return SetKey(target.column, text);
     case Kind::kEncodedKey:
       Scratch(target.column) = Decoded(text);
       return SetKey(target.column, Scratch(target.column));

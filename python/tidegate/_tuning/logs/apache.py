@@ -13,10 +13,10 @@ COMMON = '%h %l %u %t "%r" %>s %b'
 VHOST_COMBINED = '%v:%p %h %l %u %t "%r" %>s %O "%{Referer}i" "%{User-Agent}i"'
 
 _KNOWN: dict[str, Meaning] = {
-    "%h": ("key", "ip"),
-    "%a": ("key", "ip"),
-    "%{c}a": ("key", "ip"),
-    "%u": ("key", "user"),
+    "%h": ("word", "ip"),
+    "%a": ("word", "ip"),
+    "%{c}a": ("word", "ip"),
+    "%u": ("word", "user"),
     "%t": ("time", "time"),
     "%r": ("request", "request"),
     "%m": ("key", "method"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 from tidegate._errors import ConfigurationError
 from tidegate._tuning.logs import apache, cloud, envoy, nginx
@@ -33,10 +33,10 @@ _LINES = 200
 class Wishes:
     """What a caller says of a log."""
 
-    format: Optional[str] = None
+    format: str | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
-    delimiter: Optional[str] = None
-    duration_unit: Optional[str] = None
+    delimiter: str | None = None
+    duration_unit: str | None = None
     time_unit: str = ""
     keep_query: bool = False
 
@@ -54,7 +54,7 @@ def layout_of(sample: bytes, wishes: Wishes, source: str) -> Layout:
             best, most = layout, rows
     if best is not None:
         return best
-    if wishes.format is not None and candidates:
+    if candidates and (wishes.format is not None or candidates[0].reader != "text"):
         return candidates[0]  # its reader says what is wrong with the lines
     lines = _lines(sample)
     raise ConfigurationError(
@@ -68,7 +68,7 @@ def _rows(layout: Layout, sample: bytes, wishes: Wishes) -> int:
     reader = layout.make_reader(keep_query=wishes.keep_query, time_unit=wishes.time_unit)
     reader.feed(sample)
     reader.end_source()
-    return reader.rows if reader.rows >= reader.bad else 0
+    return reader.rows
 
 
 def _lines(sample: bytes) -> list[str]:
@@ -87,7 +87,7 @@ def _guessed(sample: bytes, wishes: Wishes) -> list[Layout]:
         return _named("csv", sample, wishes)
     # A field that a caller names may be in one of the formats and not in the others.
     text: list[Layout] = []
-    refusal: Optional[ConfigurationError] = None
+    refusal: ConfigurationError | None = None
     for make in [*_TEXT.values(), _open_combined]:
         try:
             text += make(wishes.columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Optional, Union
+from typing import Union
 
 from tidegate import _logs
 from tidegate._errors import ConfigurationError
@@ -47,7 +47,7 @@ class Layout:
     delimiter: str = ","
     header: str = ""
     # Whether times are those at which requests ended; None where nobody knows.
-    end_stamped: Optional[bool] = None
+    end_stamped: bool | None = None
     notes: tuple[str, ...] = ()
 
     def make_reader(self, *, keep_query: bool = False, time_unit: str = "") -> _logs.Reader:
@@ -90,7 +90,7 @@ def pattern(
     known: Mapping[str, Meaning],
     columns: Mapping[str, str],
     *,
-    end_stamped: Optional[bool],
+    end_stamped: bool | None,
     open_end: bool = False,
 ) -> Layout:
     """Makes a layout of a format string's pieces: (literal, None) or ("", variable)."""

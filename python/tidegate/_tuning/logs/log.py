@@ -94,7 +94,7 @@ class Log:
             if chosen.dtype != bool and chosen.dtype.kind not in "iu":
                 if len(chosen):
                     raise ArgumentTypeError(
-                        f"requests are chosen by {chosen.dtype}; expected a mask of bool, or indices"
+                        f"requests are chosen by {chosen.dtype}; expected a mask of bool or indices"
                     )
                 chosen = chosen.astype(np.int64)
         times = self.times[chosen]
@@ -125,7 +125,7 @@ class Log:
     def where(self, **conditions: Condition) -> Log:
         """Returns the requests that meet all conditions, each for the column of its name.
 
-        A text is a glob for texts ("/api/*", with upper and lower case as they are), a number is
+        A text is a glob for texts (`"/api/*"`, with upper and lower case as they are), a number is
         what a number has to be, a list holds several of them, and a function takes the array (of
         texts: of the distinct ones) and returns a mask.
         """

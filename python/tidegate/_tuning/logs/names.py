@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any
 
 from tidegate._errors import ConfigurationError
 from tidegate._tuning.logs.layout import Meaning, kind_of
@@ -43,7 +43,7 @@ def plain(name: str) -> str:
 
 
 def meanings(
-    found: Mapping[str, Any], columns: Mapping[str, str], duration_unit: Optional[str]
+    found: Mapping[str, Any], columns: Mapping[str, str], duration_unit: str | None
 ) -> tuple[dict[str, Meaning], list[str]]:
     """What the fields mean, by name, and what is to be known of it.
 
@@ -74,8 +74,8 @@ def meanings(
         notes += _choose_duration(found, by_plain, duration_unit, chosen)
     if "time" not in _columns(chosen):
         raise ConfigurationError(
-            f"the log has the fields {_listed(found)}; expected one that tells the time: name it by "
-            'columns={"time": ...}'
+            f"the log has the fields {_listed(found)}; expected one that tells the time: name it "
+            'by columns={"time": ...}'
         )
     return chosen, notes
 
@@ -87,7 +87,7 @@ def _columns(chosen: Mapping[str, Meaning]) -> set[str]:
 def _choose_duration(
     found: Mapping[str, Any],
     by_plain: Mapping[str, str],
-    duration_unit: Optional[str],
+    duration_unit: str | None,
     chosen: dict[str, Meaning],
 ) -> list[str]:
     for each, name in by_plain.items():
@@ -105,7 +105,7 @@ def _choose_duration(
     return []
 
 
-def _duration_unit(name: str, by_plain: Mapping[str, str]) -> Optional[str]:
+def _duration_unit(name: str, by_plain: Mapping[str, str]) -> str | None:
     """The unit of a field, None where it holds no duration."""
     if name == "requesttime":  # nginx
         return "s"
@@ -123,7 +123,7 @@ def _duration_unit(name: str, by_plain: Mapping[str, str]) -> Optional[str]:
     return None
 
 
-def end_stamped(found: Mapping[str, Any], chosen: Mapping[str, Meaning]) -> Optional[bool]:
+def end_stamped(found: Mapping[str, Any], chosen: Mapping[str, Meaning]) -> bool | None:
     """Whether times are those at which requests ended, where the names tell whose log it is."""
     names = {plain(name) for name in found}
     time = next(plain(name) for name, (_, column) in chosen.items() if column == "time")

@@ -15,8 +15,8 @@ COMBINED = (
 )
 
 _KNOWN: dict[str, Meaning] = {
-    "$remote_addr": ("key", "ip"),
-    "$remote_user": ("key", "user"),
+    "$remote_addr": ("word", "ip"),
+    "$remote_user": ("word", "user"),
     "$time_local": ("time", "time"),
     "$time_iso8601": ("time", "time"),
     "$msec": ("time", "time"),

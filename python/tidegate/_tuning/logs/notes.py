@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,16 @@ _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nan
 _LEAST_CLIENTS = 10
 _LEAST_REQUESTS = 1000
 _OUTSIZED = 0.2
+_PRIVATE = [
+    ipaddress.ip_network(network)
+    for network in (
+        *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "127.0.0.0/8"),
+        *("fc00::/7", "::1/128"),
+    )
+]
 
 
-def of_times(reader: _logs.Reader, time_zone: Optional[str]) -> list[str]:
+def of_times(reader: _logs.Reader, time_zone: str | None) -> list[str]:
     """How the times were read."""
     notes = []
     if reader.time_unit:
@@ -32,7 +39,7 @@ def of_times(reader: _logs.Reader, time_zone: Optional[str]) -> list[str]:
     return notes
 
 
-def of_stamps(layout: Layout, end_stamped: Optional[bool], has_durations: bool) -> list[str]:
+def of_stamps(layout: Layout, end_stamped: bool | None, has_durations: bool) -> list[str]:
     """Whether times are those of the beginnings of requests."""
     if end_stamped and has_durations:
         return [
@@ -85,8 +92,8 @@ def of_shares(ips: Keys) -> list[str]:
     used = [name for name, count in zip(ips.names, counts) if count]
     if total >= _LEAST_REQUESTS and len(used) <= 1000 and all(map(_is_private, used)):
         notes.append(
-            "All addresses are private: the server seems to be behind a proxy, whose address stands "
-            "for its clients'."
+            "All addresses are private: the server seems to be behind a proxy, whose address "
+            "stands for its clients'."
         )
     return notes
 
@@ -97,9 +104,4 @@ def _is_private(name: Any) -> bool:
     except ValueError:
         return False
     # What is reserved for benchmarks and documents is "private" too, and in no proxy.
-    networks = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "127.0.0.0/8", "fc00::/7", "::1/128")
-    return any(
-        address in network
-        for network in map(ipaddress.ip_network, networks)
-        if network.version == address.version
-    )
+    return any(address in network for network in _PRIVATE if network.version == address.version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone, tzinfo
-from typing import Any, Optional, Union
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
@@ -27,14 +27,14 @@ _SECOND = 10**9
 def read_log(
     source: Any,
     *,
-    format: Optional[str] = None,
-    columns: Optional[Mapping[str, Union[str, int]]] = None,
+    format: str | None = None,
+    columns: Mapping[str, str | int] | None = None,
     keep_query: bool = False,
-    end_stamped: Optional[bool] = None,
-    time_unit: Optional[str] = None,
-    time_zone: Optional[str] = None,
-    duration_unit: Optional[str] = None,
-    delimiter: Optional[str] = None,
+    end_stamped: bool | None = None,
+    time_unit: str | None = None,
+    time_zone: str | None = None,
+    duration_unit: str | None = None,
+    delimiter: str | None = None,
 ) -> Log:
     """Reads the log of a server into columns, in the order of its times.
 
@@ -73,21 +73,25 @@ def read_log(
 
 
 def _wishes(
-    format: Optional[str],
-    columns: Optional[Mapping[str, Union[str, int]]],
+    format: str | None,
+    columns: Mapping[str, str | int] | None,
     keep_query: bool,
-    time_unit: Optional[str],
-    duration_unit: Optional[str],
-    delimiter: Optional[str],
+    time_unit: str | None,
+    duration_unit: str | None,
+    delimiter: str | None,
 ) -> Wishes:
     for name, unit in (("time_unit", time_unit), ("duration_unit", duration_unit)):
         if unit is not None and unit not in DURATION_KINDS:
             raise ConfigurationError(f"{name} is {unit!r}; expected s, ms, us or ns")
-    if delimiter is not None and (len(delimiter) != 1 or ord(delimiter) > 127 or delimiter in '"\r\n'):
+    if delimiter is not None and (
+        len(delimiter) != 1 or ord(delimiter) > 127 or delimiter in '"\r\n'
+    ):
         raise ConfigurationError(f"the delimiter is {delimiter!r}; expected one character")
     if format is not None and not isinstance(format, str):
         raise ConfigurationError(f"the format is {format!r}; expected its name as str")
-    return Wishes(format, dict(columns or {}), delimiter, duration_unit, time_unit or "", keep_query)
+    return Wishes(
+        format, dict(columns or {}), delimiter, duration_unit, time_unit or "", keep_query
+    )
 
 
 def _zone(name: str) -> tzinfo:
@@ -113,7 +117,7 @@ def _is_parquet(path: str) -> bool:
 
 
 def _log_of(
-    parts: Parts, zone: Optional[tzinfo], time_zone: Optional[str], end_stamped: Optional[bool]
+    parts: Parts, zone: tzinfo | None, time_zone: str | None, end_stamped: bool | None
 ) -> Log:
     times, columns = parts.times, parts.columns
     said = [*parts.layout.notes, *parts.notes]
@@ -121,9 +125,7 @@ def _log_of(
         times = _as_utc(times, zone)
         said.append(f"Times have no zone and are taken as those of {time_zone}.")
     if len(times) and not bool(np.any(times % _SECOND)):
-        said.append(
-            "Times are whole seconds; requests of one second are in the order of the file."
-        )
+        said.append("Times are whole seconds; requests of one second are in the order of the file.")
     ended = parts.layout.end_stamped if end_stamped is None else end_stamped
     durations = columns.get("duration_ns")
     if ended and durations is not None:

@@ -180,5 +180,3 @@ def _streams(chunks: Iterator[bytes], make: Any) -> Iterator[bytes]:
             data = stream.unused_data if stream.eof else b""
     if not stream.eof:
         raise CutOff
-
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any
 
 from tidegate._errors import ConfigurationError
 from tidegate._tuning.logs.layout import Layout
@@ -16,15 +16,13 @@ __all__ = ["csv_layout", "csv_sniffed", "json_layout"]
 _LINES = 100
 
 
-def json_layout(
-    lines: list[str], columns: Mapping[str, Any], duration_unit: Optional[str]
-) -> Layout:
+def json_layout(lines: list[str], columns: Mapping[str, Any], duration_unit: str | None) -> Layout:
     """The layout of JSON lines that begin like these."""
     found: dict[str, Any] = {}
     for line in lines[:_LINES]:
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
             _flatten(value, "", found)
@@ -49,8 +47,8 @@ def _flatten(value: dict[str, Any], prefix: str, into: dict[str, Any]) -> None:
 def csv_layout(
     sample: str,
     columns: Mapping[str, Any],
-    duration_unit: Optional[str],
-    delimiter: Optional[str],
+    duration_unit: str | None,
+    delimiter: str | None,
 ) -> Layout:
     """The layout of CSV that begins like this. Columns by number stand in a file without header."""
     delimiter = delimiter or _delimiter_of(sample)
@@ -80,7 +78,7 @@ def csv_layout(
 
 
 def _by_number(
-    row: list[str], columns: Mapping[str, int], duration_unit: Optional[str], delimiter: str
+    row: list[str], columns: Mapping[str, int], duration_unit: str | None, delimiter: str
 ) -> Layout:
     from tidegate._tuning.logs.layout import kind_of
 
@@ -113,9 +111,11 @@ def _delimiter_of(sample: str) -> str:
 
 
 def _rows(sample: str, delimiter: str) -> list[list[str]]:
-    lines = [line for line in sample.replace("\0", "").split("\n")[:_LINES]]
+    lines = list(sample.replace("\0", "").split("\n")[:_LINES])
     try:
-        return [row for row in csv.reader([f"{line}\n" for line in lines], delimiter=delimiter) if row]
+        return [
+            row for row in csv.reader([f"{line}\n" for line in lines], delimiter=delimiter) if row
+        ]
     except csv.Error:
         return []
 
@@ -128,5 +128,3 @@ def _first_record(sample: str, delimiter: str, header: list[str]) -> str:
         if _rows(text, delimiter)[:1] == [header]:
             return text.rstrip("\r")
     return lines[0].rstrip("\r")
-
-

@@ -13,7 +13,7 @@ from tidegate._tuning.logs.detect import Wishes
 from tidegate._tuning.logs.layout import Layout
 from tidegate._tuning.logs.log import BadLine
 from tidegate._tuning.logs.names import end_stamped, meanings
-from tidegate._tuning.logs.parts import Parts
+from tidegate._tuning.logs.parts import Parts, keys_of
 from tidegate._tuning.optional import needed
 
 __all__ = ["is_table", "parquet", "table"]
@@ -39,15 +39,20 @@ def parquet(path: str, wishes: Wishes) -> Parts:
 
 def table(given: Any, wishes: Wishes) -> Parts:
     """Reads a table."""
-    pa = needed("pyarrow", "reading a table")
+    pa, _ = _arrow()
     if not isinstance(given, pa.Table):
-        given = pa.table(given) if hasattr(given, "__arrow_c_stream__") else pa.Table.from_pandas(given)
+        given = (
+            pa.table(given) if hasattr(given, "__arrow_c_stream__") else pa.Table.from_pandas(given)
+        )
     return _parts(given, wishes, "table")
 
 
+def _arrow() -> tuple[Any, Any]:
+    return needed("pyarrow", "reading a table"), needed("pyarrow.compute", "reading a table")
+
+
 def _parts(arrow: Any, wishes: Wishes, name: str) -> Parts:
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    pa, pc = _arrow()
 
     found = {}
     for field in arrow.schema:
@@ -82,8 +87,7 @@ def _parts(arrow: Any, wishes: Wishes, name: str) -> Parts:
 
 def _times(values: Any, wishes: Wishes) -> tuple[Any, Any, str, bool]:
     """Nanoseconds, which are missing, the unit of numbers, and whether there is no zone."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    pa, pc = _arrow()
 
     missing = np.asarray(pc.is_null(values).to_numpy(), dtype=bool)
     kind = values.type
@@ -121,7 +125,7 @@ def _times(values: Any, wishes: Wishes) -> tuple[Any, Any, str, bool]:
 
 
 def _filled(values: Any) -> Any:
-    import pyarrow.compute as pc
+    _, pc = _arrow()
 
     return pc.fill_null(values, 0).to_numpy().astype(np.int64)
 
@@ -143,21 +147,19 @@ def _unit_of(numbers: Any, wishes: Wishes) -> tuple[int, str]:
 
 
 def _durations(values: Any, kind: str) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    pa, pc = _arrow()
 
     if pa.types.is_duration(values.type):
         return pc.fill_null(pc.cast(pc.cast(values, pa.duration("ns")), pa.int64()), -1).to_numpy()
     numbers = pc.fill_null(pc.cast(values, pa.float64()), float("nan")).to_numpy()
     missing = ~(numbers >= 0)
-    return np.where(missing, -1, np.round(np.where(missing, 0, numbers) * _DURATION_NS[kind])).astype(
-        np.int64
-    )
+    return np.where(
+        missing, -1, np.round(np.where(missing, 0, numbers) * _DURATION_NS[kind])
+    ).astype(np.int64)
 
 
 def _keys(values: Any, kind: str, wishes: Wishes) -> Keys:
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    pa, pc = _arrow()
 
     if pa.types.is_dictionary(values.type):  # each chunk may have one of its own
         values = pc.cast(values, values.type.value_type)
@@ -167,11 +169,4 @@ def _keys(values: Any, kind: str, wishes: Wishes) -> Keys:
     if kind == "path" and not wishes.keep_query:
         names = [name.split("?", 1)[0].split("#", 1)[0] for name in names]
     codes = pc.fill_null(pc.cast(values.indices, pa.int64()), len(names)).to_numpy()
-    return merged(codes, [*names, "-"])
-
-
-def merged(codes: Any, names: list[str]) -> Keys:
-    """Keys whose names are distinct, where some of `names` are the same."""
-    numbers: dict[str, int] = {}
-    place = np.asarray([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.uint32)
-    return Keys(place[codes], list(numbers))
+    return keys_of(codes, [*names, "-"])

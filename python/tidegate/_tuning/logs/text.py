@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Optional
 
 from tidegate import _logs
 from tidegate._errors import ConfigurationError
-from tidegate._tuning.keys import Keys
 from tidegate._tuning.logs import notes
 from tidegate._tuning.logs.detect import Wishes, layout_of
 from tidegate._tuning.logs.layout import Layout
 from tidegate._tuning.logs.log import BadLine
-from tidegate._tuning.logs.parts import Parts
+from tidegate._tuning.logs.parts import Parts, keys_of
 from tidegate._tuning.logs.sources import CutOff, Source
 
 __all__ = ["read"]
@@ -27,8 +25,8 @@ class _Reading:
 
     def __init__(self, wishes: Wishes) -> None:
         self._wishes = wishes
-        self.reader: Optional[_logs.Reader] = None
-        self.layout: Optional[Layout] = None
+        self.reader: _logs.Reader | None = None
+        self.layout: Layout | None = None
         self.starts: list[int] = []
         self.cut_off: list[str] = []
         self.names: list[str] = []
@@ -69,7 +67,7 @@ class _Reading:
         self.starts.append(self.reader.rows)
 
 
-def read(sources: list[Source], wishes: Wishes, time_zone: Optional[str]) -> Parts:
+def read(sources: list[Source], wishes: Wishes, time_zone: str | None) -> Parts:
     """Reads the files one after the other, all in the layout of the first that has lines."""
     reading = _Reading(wishes)
     for source in sources:
@@ -97,7 +95,7 @@ def read(sources: list[Source], wishes: Wishes, time_zone: Optional[str]) -> Par
         )
     zoneless = reader.has_no_zones
     columns = {
-        name: Keys(*column) if isinstance(column, tuple) else column
+        name: keys_of(*column) if isinstance(column, tuple) else column
         for name, column in reader.take_columns().items()
     }
     times = columns.pop("time")
@@ -119,7 +117,7 @@ def _refuse_foreign(reader: _logs.Reader, layout: Layout, bad_lines: list[BadLin
     )
 
 
-def _until_cut(chunks: Iterator[bytes]) -> Iterator[Optional[bytes]]:
+def _until_cut(chunks: Iterator[bytes]) -> Iterator[bytes | None]:
     """The chunks, and None where the file was cut off."""
     try:
         yield from chunks
@@ -127,7 +125,7 @@ def _until_cut(chunks: Iterator[bytes]) -> Iterator[Optional[bytes]]:
         yield None
 
 
-def _beginning(chunks: Iterator[Optional[bytes]]) -> tuple[bytes, bytes, bool]:
+def _beginning(chunks: Iterator[bytes | None]) -> tuple[bytes, bytes, bool]:
     """The beginning of a file, the lines in it that tell its layout, and whether it was cut off.
 
     Of a line that is too long for the reader, only so much is kept that the reader sees it is.

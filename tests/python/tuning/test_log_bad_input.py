@@ -1,0 +1,241 @@
+"""What is no log, or not quite: a clear error, or a line that is counted and shown."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import random
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tidegate import tuning
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+
+GOOD = '198.18.0.{} - - [31/Jan/2026:12:05:00 +0000] "GET /a HTTP/1.1" 200 17'
+LINES = [GOOD.format(i) for i in range(50)]
+TEXT = "".join(f"{line}\n" for line in LINES).encode()
+
+
+def read(data: bytes, **options):
+    return tuning.read_log(io.BytesIO(data), **options)
+
+
+def test_bad_lines_are_counted_and_the_first_are_shown() -> None:
+    log = read(TEXT + b"".join(b"bad %d\n" % i for i in range(12)) + TEXT)
+    assert (len(log), log.bad) == (100, 12)
+    assert [bad.line for bad in log.bad_lines] == list(range(51, 61))
+    assert log.bad_lines[0].text == "bad 0"
+    assert log.bad_lines[0].source == "<stream>"
+    assert log.bad_lines[0].reason.startswith("Expected ` ` as the format has it, got ")
+    assert any("12 of 112 lines could not be read" in note for note in log.notes)
+
+
+def test_a_log_of_which_most_lines_are_bad_is_an_error() -> None:
+    with pytest.raises(
+        ConfigurationError,
+        match=r"Expected lines in the format common, got 200 others of 250; .*'x'",
+    ):
+        read(TEXT + b"x\n" * 200)
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"PK\x03\x04" + b"x" * 50, "a zip archive"),
+        (b"\x28\xb5\x2f\xfd" + b"x" * 50, "zstd"),
+        ("a log".encode("utf-16"), "UTF-16"),
+        (b"\x7fELF" + b"\0" * 50, "a program"),
+        (b"hello\nworld\n", "'hello'"),
+        (random.Random(1).randbytes(5000), "format= takes one of these names"),
+        (b"\0" * 5000, "Expected a log in one of the formats"),
+        (b"", "holds no lines"),
+        (b"\n\r\n \n", "holds no lines"),
+        (b"\xef\xbb\xbf", "holds no lines"),
+        (gzip.compress(b""), "holds no lines"),
+        (gzip.compress(TEXT)[:12], "a compressed file that was cut off"),
+        (b"time,ip\n", "no line of data"),
+        (b"#Fields: date time c-ip\n", "no line of data"),
+        (b"[1, 2]\n", "'[1, 2]'"),
+        (b"{broken\n", "Expected JSON objects, one a line"),
+    ],
+    ids=str,
+)
+def test_what_is_no_log_is_named(data: bytes, what: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        read(data)
+    assert what in str(raised.value)
+    assert "Expected" in str(raised.value)
+
+
+def test_paths_where_no_log_is(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"Expected a log, got .*there is no file"):
+        tuning.read_log(tmp_path / "access.log")
+    with pytest.raises(ConfigurationError, match="Expected a file or a glob, got the directory"):
+        tuning.read_log(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"glob .* matches no file"):
+        tuning.read_log(str(tmp_path / "*.gz"))
+    with pytest.raises(ArgumentTypeError, match=r"the log is 7 of type int; expected a path"):
+        tuning.read_log(7)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"time_unit": "seconds"}, "time_unit is 'seconds'; expected s, ms, us or ns"),
+        ({"duration_unit": "h"}, "duration_unit is 'h'; expected"),
+        ({"delimiter": "::"}, "delimiter is '::'; expected one character"),
+        ({"columns": {"tenant": "org"}}, "'org', which the "),
+    ],
+)
+def test_options_that_are_none(options: dict[str, object], problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        read(TEXT, **options)
+
+
+def test_line_ends_of_windows_and_a_byte_order_mark_are_left_out() -> None:
+    log = read(b"\xef\xbb\xbf" + TEXT.replace(b"\n", b"\r\n"))
+    assert (len(log), log.bad) == (50, 0)
+    assert log["ip"][0] == "198.18.0.0"
+    assert log["bytes"].tolist() == [17] * 50
+
+
+def test_the_last_line_needs_no_newline() -> None:
+    assert len(read(TEXT[:-1])) == 50
+
+
+def test_what_is_no_utf_8_shows_as_bytes() -> None:
+    log = read(TEXT.replace(b"/a ", b"/\xff\xc3\xa9 ") + b"\xff\n")
+    assert log["path"][0] == "/\\xff\u00e9"
+    assert log.bad_lines[0].text == "\\xff"
+
+
+def test_bytes_and_their_escapes_are_one_key() -> None:
+    log = read(b"ts,user\n1769861100,\xff\n1769861100,\\xff\n")
+    assert list(log["user"]) == ["\\xff", "\\xff"]
+    assert len(log["user"].names) == 1
+
+
+def test_nul_bytes_make_a_bad_line() -> None:
+    hole = b"\0" * 4096 + LINES[0].encode() + b"\n"
+    log = read(TEXT + hole + TEXT)
+    assert (len(log), log.bad) == (100, 1)
+    assert log.bad_lines[0].reason == "Expected text, got a NUL byte"
+
+
+def test_json_that_is_no_utf_8_is_a_bad_line() -> None:
+    line = b'{"ts": 1769861100, "ip": "%s"}\n'
+    log = read(line % b"1" * 3 + line % b"\xff")
+    assert (len(log), log.bad) == (3, 1)
+
+
+@pytest.mark.parametrize("line", [b"[" * 5000, b'{"ts":' * 2000, b'{"ts": 1769861100'])
+def test_json_that_is_broken_or_deep_is_a_bad_line(line: bytes) -> None:
+    good = b'{"ts": 1769861100, "ip": "1"}\n'
+    log = read(good * 3 + line + b"\n")
+    assert (len(log), log.bad) == (3, 1)
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
+def test_compressed_logs_are_read_also_in_several_members(compress, tmp_path: Path) -> None:
+    path = tmp_path / "access.log.any"
+    path.write_bytes(compress(TEXT) + compress(TEXT))
+    assert len(tuning.read_log(path)) == 100
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_compressed_log_that_was_cut_off_keeps_what_could_be_read(compress) -> None:
+    lines = [GOOD.format(i).replace("/a", f"/{random.Random(i).random()}") for i in range(30_000)]
+    packed = compress("".join(f"{line}\n" for line in lines).encode())
+    log = read(packed[: len(packed) * 3 // 4])
+    assert 0 < len(log) < 30_000
+    assert log["ip"][len(log) - 1] == f"198.18.0.{len(log) - 1}"
+    assert log["bytes"].tolist() == [17] * len(log)
+    assert log.bad <= 1
+    assert any("was cut off" in note for note in log.notes)
+
+
+def test_a_damaged_gzip_is_an_error() -> None:
+    packed = bytearray(gzip.compress(TEXT))
+    packed[-6] ^= 255  # of the checksum
+    with pytest.raises(ConfigurationError, match="damaged data in <stream>"):
+        read(bytes(packed))
+
+
+def test_zeros_behind_a_gzip_are_padding() -> None:
+    assert len(read(gzip.compress(TEXT) + b"\0" * 100)) == 50
+
+
+class Endless(io.RawIOBase):
+    """Good lines, then one of `size` bytes, then good lines, in small memory."""
+
+    def __init__(self, size: int, *, first: bool = False) -> None:
+        self._pieces = iter(
+            [b"" if first else TEXT, *[b"x" * (1 << 20)] * (size >> 20), b"\n" + TEXT, b""]
+        )
+
+    def read(self, size: int = -1) -> bytes:
+        return next((piece for piece in self._pieces if piece), b"")
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_line_of_100_mb_is_one_bad_line(first: bool) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    log = tuning.read_log(Endless(100 << 20, first=first))
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert (len(log), log.bad) == (50 if first else 100, 1)
+    assert log.bad_lines[0].line == (1 if first else 51)
+    assert log.bad_lines[0].text == "x" * 200
+    assert log.bad_lines[0].reason == "Expected a line of at most 1 MiB, got a longer one"
+    assert grown < 60 << 20
+
+
+def test_quotes_that_do_not_close_are_bad_lines_and_no_more() -> None:
+    row = b"1769861100,192.0.2.1\n"
+    log = read(b"ts,ip\n" + row * 60_000 + b'1769861100,"192\n' + row * 60_000 + row * 4)
+    # The quote holds together what follows up to 1 MiB, and no more.
+    assert len(log) + log.bad == 120_005
+    assert 0 < log.bad < 60_000
+
+
+def test_a_field_too_many_or_too_few_is_a_bad_line() -> None:
+    log = read(b"ts,ip\n1769861100,1\n1769861100\n1769861100,1,2\n1769861100,1\n1769861100,1\n")
+    assert (len(log), log.bad) == (3, 2)
+    assert "Expected a field more" in log.bad_lines[0].reason
+    assert "Expected no more fields" in log.bad_lines[1].reason
+
+
+def test_a_log_is_read_from_standard_input() -> None:
+    program = "from tidegate import tuning; print(len(tuning.read_log('-')))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=TEXT, capture_output=True, check=True, timeout=120
+    )
+    assert done.stdout == b"50\n"
+
+
+def test_streams_of_text_and_lists_of_sources_are_logs(tmp_path: Path) -> None:
+    path = tmp_path / "empty.log"
+    path.write_bytes(b"")
+    text = TEXT.decode()
+    assert len(tuning.read_log([path, io.StringIO(text), io.BytesIO(TEXT), os.fspath(path)])) == 100
+
+
+def test_a_bad_line_is_said_with_its_file(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).write_bytes(TEXT + b"bad\n")
+    log = tuning.read_log([tmp_path / "a", tmp_path / "b"])
+    assert [(bad.line, Path(bad.source).name) for bad in log.bad_lines] == [(51, "a"), (51, "b")]
+
+
+def test_chunks_of_any_size_are_the_same_log() -> None:
+    class Slow(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            return super().read(min(size or 7, 7))
+
+    log = tuning.read_log(Slow(TEXT + b"bad\n"))
+    assert (len(log), log.bad, log.bad_lines[0].line) == (50, 1, 51)

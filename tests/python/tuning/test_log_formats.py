@@ -1,0 +1,308 @@
+"""Each format of logs, as its server writes it."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from tidegate import tuning
+from tidegate._errors import ConfigurationError
+
+# 2026-01-31T12:05:00Z
+NOON_NS = 1_769_861_100 * 10**9
+CLF = "31/Jan/2026:13:05:00 +0100"
+
+
+def read(text: str | bytes, **options):
+    data = text.encode() if isinstance(text, str) else text
+    return tuning.read_log(io.BytesIO(data), **options)
+
+
+def row(log, at: int = 0) -> dict[str, object]:
+    return {"time": int(log.times[at]), **{name: log[name][at] for name in log.columns}}
+
+
+COMMON = f'198.18.0.1 - bob [{CLF}] "GET /a/b?c=d HTTP/1.1" 200 17'
+COMBINED = f'{COMMON} "https://example.org/" "curl/8"'
+READ_COMMON = {
+    "time": NOON_NS,
+    "ip": "198.18.0.1",
+    "user": "bob",
+    "method": "GET",
+    "path": "/a/b",
+    "status": 200,
+    "bytes": 17,
+}
+READ_COMBINED = {**READ_COMMON, "user_agent": "curl/8"}
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "fields"),
+    [
+        (COMMON, "common", READ_COMMON),
+        (COMBINED, "combined", READ_COMBINED),
+        (
+            f"{COMBINED} 1.500",
+            "combined $request_time",
+            {**READ_COMBINED, "duration_ns": 1_500_000_000, "time": NOON_NS - 1_500_000_000},
+        ),
+        (
+            f'{COMBINED} "0.250"',
+            'combined "$request_time"',
+            {**READ_COMBINED, "duration_ns": 250_000_000, "time": NOON_NS - 250_000_000},
+        ),
+        (f'{COMBINED} "192.0.2.7"', "nginx-main", {**READ_COMBINED, "forwarded_for": "192.0.2.7"}),
+        (
+            f"example.org:443 {COMBINED}",
+            "vhost-combined",
+            {**READ_COMBINED, "host": "example.org"},
+        ),
+        (f"{COMBINED} rt=0.2 cache=HIT", "combined, and more", READ_COMBINED),
+    ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 30 else "",
+)
+def test_formats_of_nginx_and_apache_are_found(line: str, name: str, fields: object) -> None:
+    log = read(f"{line}\n{line}\n")
+    assert log.format == name
+    assert row(log) == row(log, 1) == fields
+
+
+def test_alb_is_read_by_the_time_at_which_requests_came() -> None:
+    line = (
+        "https 2026-01-31T12:05:01.250000Z app/lb/50dc 192.0.2.1:2817 10.0.0.1:80 0.000 1.248 "
+        "0.002 "
+        '429 429 34 366 "GET https://www.example.com:443/a?b=c HTTP/1.1" "curl/7.46.0" '
+        "ECDHE-RSA TLSv1.2 arn:aws:x "
+        '"Root=1-58337262" "www.example.com" "arn:cert" 0 2026-01-31T12:05:00.000000Z "forward" '
+        '"-" "-" "10.0.0.1:80" "200" "-" "-" TID_1234\n'
+    )
+    log = read(line)
+    assert log.format == "alb"
+    assert row(log) == {
+        "time": NOON_NS,
+        "duration_ns": 1_250_000_000,
+        "ip": "192.0.2.1",
+        "host": "www.example.com",
+        "method": "GET",
+        "path": "/a",
+        "status": 429,
+        "bytes": 366,
+        "user_agent": "curl/7.46.0",
+    }
+    assert any("answered with 429" in note for note in log.notes)
+
+
+def test_cloudfront_is_read_by_its_fields_and_decoded() -> None:
+    log = read(
+        "#Version: 1.0\n"
+        "#Fields: date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status "
+        "cs(User-Agent) x-host-header time-taken\n"
+        "2026-01-31\t12:05:02\tLHR62\t2390\t2001:db8::1\tGET\td1.cloudfront.net\t/index.html\t200\t"
+        "Mozilla/5.0%20(X11)\texample.org\t2.000\n"
+    )
+    assert log.format == "cloudfront"
+    assert row(log) == {
+        "time": NOON_NS,
+        "duration_ns": 2_000_000_000,
+        "ip": "2001:db8::1",
+        "method": "GET",
+        "path": "/index.html",
+        "status": 200,
+        "bytes": 2390,
+        "user_agent": "Mozilla/5.0 (X11)",
+        "host": "example.org",
+    }
+
+
+def test_iis_counts_milliseconds() -> None:
+    log = read(
+        "#Software: Microsoft Internet Information Services 10.0\n"
+        "#Fields: date time c-ip cs-method cs-uri-stem sc-status time-taken\n"
+        "2026-01-31 12:05:00 192.0.2.1 GET /a 200 500\n"
+    )
+    assert log.format == "iis"
+    assert log["duration_ns"].tolist() == [500_000_000]
+    assert log.times.tolist() == [NOON_NS - 500_000_000]
+
+
+def test_envoy_names_the_address_that_it_saw_itself() -> None:
+    log = read(
+        '[2026-01-31T12:05:00.000Z] "GET /a?b HTTP/1.1" 200 - 0 154 12 11 "203.0.113.9, 192.0.2.7" '
+        '"curl/8" "id-1" "example.org" "10.0.0.2:80"\n'
+    )
+    assert log.format == "envoy"
+    assert row(log) == {
+        "time": NOON_NS,
+        "duration_ns": 12_000_000,
+        "ip": "192.0.2.7",
+        "method": "GET",
+        "path": "/a",
+        "status": 200,
+        "bytes": 154,
+        "user_agent": "curl/8",
+        "host": "example.org",
+    }
+
+
+def test_a_log_format_of_nginx_is_understood_with_its_directive() -> None:
+    directive = """
+    log_format timed escape=default '$remote_addr [$msec] ${request_method} "$uri" '
+                     '$status rt=$request_time tenant="$http_x_tenant"';
+    """
+    log = read(
+        '192.0.2.1 [1769861100.250] POST "/a b" 201 rt=0.250 tenant="acme \\x22inc\\x22"\n',
+        format=directive,
+        columns={"tenant": "$http_x_tenant"},
+    )
+    assert row(log) == {
+        "time": NOON_NS,
+        "duration_ns": 250_000_000,
+        "ip": "192.0.2.1",
+        "method": "POST",
+        "path": "/a b",
+        "status": 201,
+        "tenant": 'acme "inc"',
+    }
+
+
+@pytest.mark.parametrize(
+    ("layout", "tail", "duration_ns"),
+    [
+        ("%D", "1234", 1_234_000),
+        ("%T", "2", 2_000_000_000),
+        ("%{ms}T", "7", 7_000_000),
+        ("%T/%D", "2/1999999", 1_999_999_000),
+    ],
+)
+def test_durations_of_apache_are_not_subtracted(layout: str, tail: str, duration_ns: int) -> None:
+    log = read(
+        f'{COMBINED[:-1]} \\"x\\" 1" {tail}\n',
+        format=f'LogFormat "%h %l %u %t \\"%r\\" %>s %b \\"%{{Referer}}i\\" '
+        f'\\"%{{User-Agent}}i\\" {layout}" timed',
+    )
+    assert log.times.tolist() == [NOON_NS]
+    assert log["duration_ns"].tolist() == [duration_ns]
+    assert log["user_agent"][0] == 'curl/8 "x" 1'
+
+
+def test_a_column_of_a_header_is_named_as_apache_names_it() -> None:
+    log = read(
+        f'192.0.2.1 [{CLF}] "gold" 404\n',
+        format='%a %t "%{X-Tier}i" %>s',
+        columns={"tier": "%{X-Tier}i"},
+    )
+    assert log["tier"][0] == "gold"
+    assert log["status"].tolist() == [404]
+
+
+def test_json_has_its_fields_found_by_their_names() -> None:
+    lines = [
+        {"ts": 1769861100.5, "request": {"remote_ip": "192.0.2.1", "method": "GET", "uri": "/a?b"}}
+        | {"status": 200, "size": 12, "duration": 0.25, "user_id": 7, "note": [1]},
+        {"ts": 1769861101, "request": {"remote_ip": "192.0.2.2"}, "user_id": None},
+    ]
+    log = read("".join(json.dumps(line) + "\n" for line in lines))
+    assert log.format == "json"
+    assert row(log) == {
+        "time": NOON_NS + 250_000_000,
+        "duration_ns": 250_000_000,
+        "ip": "192.0.2.1",
+        "method": "GET",
+        "path": "/a",
+        "user": "7",
+        "status": 200,
+        "bytes": 12,
+    }
+    assert (log["user"][1], log["duration_ns"][1], log["status"][1]) == ("-", -1, 0)
+    assert "Times are numbers, taken as seconds since the epoch." in log.notes
+
+
+def test_json_columns_are_named_with_dots() -> None:
+    lines = '{"a": {"b.c": {"when": "2026-01-31 13:05:00,250+01:00"}}, "http.org": "x"}\n'
+    log = read(lines, columns={"time": "a.b.c.when", "org": "http.org"})
+    assert row(log) == {"time": NOON_NS + 250_000_000, "org": "x"}
+
+
+def test_json_without_a_time_lists_its_fields() -> None:
+    with pytest.raises(ConfigurationError, match=r"has the fields a, b\.c; expected one that"):
+        read('{"a": 1, "b": {"c": 2}}\n')
+    with pytest.raises(ConfigurationError, match=r"'when', which the log has not.*one of a, b\.c"):
+        read('{"a": 1, "b": {"c": 2}}\n', columns={"time": "when"})
+
+
+def test_csv_is_read_as_rfc_4180_has_it() -> None:
+    log = read(
+        "time,client_ip,path,latency_ms\r\n"
+        '2026-01-31T12:05:00Z,192.0.2.1,"/a ""b"", c\r\nd",1.5\r\n'
+        "2026-01-31T12:05:01Z,192.0.2.2,,\r\n"
+    )
+    assert log.format == "csv"
+    assert log["path"][0] == '/a "b", c\r\nd'
+    assert log["path"][1] == "-"
+    assert log["duration_ns"].tolist() == [1_500_000, -1]
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_csv_has_its_delimiter_found(delimiter: str) -> None:
+    lines = [("ts", "ip"), ("1769861100000", "192.0.2.1"), ("1769861100001", "192.0.2.1")]
+    log = read("\n".join(map(delimiter.join, lines)))
+    assert log.times.tolist() == [NOON_NS, NOON_NS + 1_000_000]
+
+
+def test_csv_without_a_header_is_read_by_number() -> None:
+    log = read("x,1769861100,192.0.2.1\n", format="csv", columns={"time": 1, "ip": 2})
+    assert row(log) == {"time": NOON_NS, "ip": "192.0.2.1"}
+
+
+def test_csv_files_have_a_header_each(tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / f"{number}.csv").write_text(f"time,ip\n176986110{number},192.0.2.1\n")
+    log = tuning.read_log(tmp_path / "*.csv")
+    assert len(log) == 2
+    assert log.bad == 0
+
+
+def test_queries_are_kept_where_they_are_wanted() -> None:
+    assert read(COMMON, keep_query=True)["path"][0] == "/a/b?c=d"
+
+
+@pytest.mark.parametrize(
+    ("request_line", "method", "path"),
+    [
+        ("GET /a b HTTP/1.1", "GET", "/a b"),
+        ("GET /a", "GET", "/a"),
+        ("GET http://example.org/a?b HTTP/1.1", "GET", "/a"),
+        ("GET http://example.org HTTP/1.1", "GET", "/"),
+        ("CONNECT example.org:443 HTTP/1.1", "CONNECT", "example.org:443"),
+        ("-", "-", "-"),
+        ("\\x16\\x03\\x01\\x00", "-", "-"),
+        ("", "-", "-"),
+        ("GET /\\x22\\\\x HTTP/1.1", "GET", '/"\\x'),
+    ],
+)
+def test_odd_requests_count_too(request_line: str, method: str, path: str) -> None:
+    log = read(f'198.18.0.1 - - [{CLF}] "{request_line}" 400 -\n')
+    assert (log["method"][0], log["path"][0], log["bytes"][0]) == (method, path, 0)
+
+
+@pytest.mark.parametrize(
+    "name", ["common", "combined", "nginx-main", "vhost-combined", "alb", "envoy"]
+)
+def test_a_named_format_says_what_is_wrong_with_the_lines(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"Expected lines in the format .*'hello'"):
+        read("hello\n", format=name)
+
+
+@pytest.mark.parametrize(
+    ("layout", "problem"),
+    [
+        ("apache2", "format is 'apache2'; expected one of common, combined"),
+        ("$remote_addr$status [$time_local]", r"\$remote_addr is followed by \$status at once"),
+        ("$remote_addr $status", "expected one that tells the time"),
+    ],
+)
+def test_a_format_that_cannot_be_read_says_why(layout: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        read(COMMON, format=layout)

@@ -1,0 +1,104 @@
+"""Logs that are tables: Parquet, and tables of Arrow, pandas and polars."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tidegate import tuning
+from tidegate._errors import ConfigurationError
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+
+NOON_NS = 1_769_861_100 * 10**9
+COLUMNS = {
+    "timestamp": [NOON_NS + 10**9, None, NOON_NS],
+    "client_ip": ["192.0.2.1", "192.0.2.2", None],
+    "path": ["/a?b", "/a", "/a#c"],
+    "status": [200, 404, None],
+    "latency_ms": [1.5, None, None],
+}
+
+
+def table(time_type=None):
+    columns = {name: pa.array(values) for name, values in COLUMNS.items()}
+    if time_type is not None:
+        columns["timestamp"] = (
+            columns["timestamp"].cast(pa.timestamp("ns", tz="UTC")).cast(time_type)
+        )
+    return pa.table(columns)
+
+
+def check(log: tuning.Log) -> None:
+    assert log.times.tolist() == [NOON_NS, NOON_NS + 10**9]
+    assert list(log["ip"]) == ["-", "192.0.2.1"]
+    assert list(log["path"]) == ["/a", "/a"]
+    assert log["status"].tolist() == [0, 200]
+    assert log["duration_ns"].tolist() == [-1, 1_500_000]
+    assert log.bad == 1
+    assert log.bad_lines[0].line == 2
+
+
+@pytest.mark.parametrize(
+    "kind", [None, pa.timestamp("ms", "UTC"), pa.timestamp("ns", "Asia/Tokyo")]
+)
+def test_arrow_is_read(kind) -> None:
+    check(tuning.read_log(table(kind)))
+
+
+def test_parquet_is_read(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow has no Parquet here")
+    path = tmp_path / "log.parquet"
+    parquet.write_table(table(pa.timestamp("us", "UTC")), path)
+    log = tuning.read_log(path)
+    check(log)
+    assert log.format == "parquet"
+
+
+def test_times_without_a_zone_are_of_the_one_that_is_named() -> None:
+    given = pa.table({"ts": pa.array([NOON_NS]).cast(pa.timestamp("ns")), "ip": ["a"]})
+    assert any("no zone" in note for note in tuning.read_log(given).notes)
+    assert tuning.read_log(given, time_zone="+01:00").times.tolist() == [NOON_NS - 3600 * 10**9]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+@pytest.mark.parametrize("kind", ["int64", "float64"])
+def test_numbers_have_their_unit_found(unit: str, kind: str) -> None:
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6}[unit]
+    values = np.array([1_769_861_100 * per_second] * 2, dtype=kind)
+    log = tuning.read_log(pa.table({"ts": values, "ip": ["a", "b"]}))
+    assert log.times.tolist() == [NOON_NS] * 2
+
+
+def test_numbers_of_several_units_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="expected those of 1973 or later, in one unit"):
+        tuning.read_log(pa.table({"ts": [1_769_861_100, NOON_NS], "ip": ["a", "b"]}))
+
+
+def test_texts_are_instants_or_refused() -> None:
+    log = tuning.read_log(pa.table({"ts": ["2026-01-31T12:05:00Z", None], "ip": ["a", "b"]}))
+    assert (log.times.tolist(), log.bad) == ([NOON_NS], 1)
+    with pytest.raises(ConfigurationError, match=r"Expected a time such as .*, got 'noon'"):
+        tuning.read_log(pa.table({"ts": ["noon"], "ip": ["a"]}))
+
+
+def test_dictionaries_of_chunks_are_one() -> None:
+    chunks = [pa.array(["a", "b"]).dictionary_encode(), pa.array(["b", "c"]).dictionary_encode()]
+    given = pa.table({"ts": [NOON_NS + i for i in range(4)], "ip": pa.chunked_array(chunks)})
+    assert list(tuning.read_log(given)["ip"]) == ["a", "b", "b", "c"]
+
+
+def test_a_table_without_times_lists_its_columns() -> None:
+    with pytest.raises(ConfigurationError, match="has the fields a, b; expected one that tells"):
+        tuning.read_log(pa.table({"a": [1], "b": [2]}))
+
+
+def test_pandas_is_read() -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    check(tuning.read_log(table(pa.timestamp("ns", "UTC")).to_pandas()))
+
+
+def test_polars_is_read() -> None:
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    check(tuning.read_log(polars.from_arrow(table(pa.timestamp("ns", "UTC")))))
