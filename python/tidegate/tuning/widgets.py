@@ -88,7 +88,7 @@ class Explorer:
             [1, 1], [0, 0], linestyle="", marker="*", markersize=14, color=style.LIMIT
         )
         # Where everything stands is known after one drawing, and does not change.
-        self._figure.canvas.draw()
+        self._figure.draw_without_rendering()
         self._figure.set_layout_engine("none")
 
     def _moved(self, _: object = None) -> None:
