@@ -40,18 +40,24 @@ void CheckCount(size_t keys) {
   }
 }
 
+// As 64 bits, so that differences of ints of any width wrap alike.
+template <typename T>
+uint64_t Widened(T item) {
+  return static_cast<uint64_t>(static_cast<int64_t>(item));
+}
+
 // By a table where the ints lie close together, as ids mostly do, else by hash.
 template <typename T>
 void NumberInts(const T* items, size_t size, Numbered& numbered) {
   if (size == 0) return;
   const auto [least, most] = std::minmax_element(items, items + size);
-  const uint64_t range = static_cast<uint64_t>(*most) - static_cast<uint64_t>(*least);
+  const uint64_t range = Widened(*most) - Widened(*least);
   if (range < std::max<uint64_t>(1 << 16, size)) {
     constexpr uint32_t kNone = kMostKeys;
     std::vector<uint32_t> table(range + 1, kNone);
-    const auto base = static_cast<uint64_t>(*least);
+    const uint64_t base = Widened(*least);
     for (size_t i = 0; i < size; ++i) {
-      uint32_t& number = table[static_cast<uint64_t>(items[i]) - base];
+      uint32_t& number = table[Widened(items[i]) - base];
       const bool is_new = number == kNone;
       if (is_new) {
         CheckCount(numbered.firsts.size());

@@ -18,6 +18,8 @@ __all__ = ["Days", "interval_of"]
 
 _DAY_NS = 86_400 * 10**9
 _DRAWS = 1_000
+# Draws whose weights are in memory together.
+_AT_ONCE = 100
 # Days are joined into blocks where there are more, or where a table of clients by days would be
 # too large.
 _MOST_BLOCKS = 28
@@ -155,18 +157,26 @@ def _draws_of_requests(
         refused[:, :, number] = np.bincount(
             cells_of_part[~allowed], minlength=days.blocks * groups
         ).reshape(shape_of)
+    some = refused.any(axis=(0, 2))  # most groups are refused nothing
+    refused = refused[:, some]
     drawn = []
-    for _ in range(_DRAWS // 100):
-        of_days = random.multinomial(days.blocks, [1 / days.blocks] * days.blocks, 100)
-        of_groups = random.multinomial(groups, [1 / groups] * groups, 100)
+    for _ in range(_DRAWS // _AT_ONCE):
+        of_days = _weights(random, days.blocks)
+        of_groups = _weights(random, groups)
         by_group = np.tensordot(of_days, refused, (1, 0))
-        all_refused = np.einsum("bcg,bc->bg", by_group, of_groups)
+        all_refused = np.einsum("bcg,bc->bg", by_group, of_groups[:, some])
         all_asked = np.einsum("bc,bc->b", of_days @ asked, of_groups)
         drawn += [
             _crossing(counts, shares / max(total, 1), promise.share)
             for shares, total in zip(all_refused, all_asked)
         ]
     return np.array(drawn, np.int64)
+
+
+def _weights(random: np.random.Generator, size: int) -> NDArray[np.int64]:
+    """How often each of `size` comes, in some draws of as many with replacement."""
+    drawn = random.integers(0, size, (_AT_ONCE, size)) + size * np.arange(_AT_ONCE)[:, None]
+    return np.bincount(drawn.ravel(), minlength=_AT_ONCE * size).reshape(_AT_ONCE, size)
 
 
 def _crossing(counts: NDArray[np.int64], shares: NDArray[np.float64], share: float) -> int:

@@ -90,9 +90,17 @@ def _bursts_for_clients(
 def _bursts_for_requests(
     counts: NDArray[np.int64], promise: Promise, shape: Shape, requests: Requests
 ) -> list[int]:
-    too_great = _MOST_BURST * int(counts[-1]) + 1
+    recommended = int(counts[-1])
     bursts = []
     for rate in counts.tolist():
-        of_clients = requests.least_bursts(rate, shape.period, shape.algorithm)
-        bursts.append(least_burst(rate, promise, shape, requests, of_clients, too_great))
+        burst = least_burst(
+            rate,
+            promise,
+            shape,
+            requests,
+            requests.least_bursts(rate, shape.period, shape.algorithm),
+            known=recommended if rate == recommended else None,
+            too_great=_MOST_BURST * recommended + 1,
+        )
+        bursts.append(burst)
     return bursts

@@ -65,15 +65,19 @@ def least_burst(
     shape: Shape,
     requests: Requests,
     bursts: NDArray[np.int64],
+    *,
+    known: int | None,
     too_great: int,
 ) -> int:
     """The least burst of a bucket of `count` that keeps a promise about requests; or `too_great`.
 
-    `bursts` are the least bursts of the clients.
+    `bursts` are the least bursts of the clients; one that keeps the promise may be `known`.
     """
     most = promise.most(len(requests))
     enough = _never_more(bursts, requests.counts(), most)
-    if enough > too_great:
+    if known is not None:
+        enough = min(enough, known)
+    elif enough > too_great:
         enough = too_great
         if _refused(requests.of_clients(bursts > enough), count, enough, shape) > most:
             return too_great
@@ -118,7 +122,7 @@ def _search(
     part, of_part = requests, least
     halve = True
     while high - low > 1:
-        middle = math.isqrt(low * high) if low else high // 2
+        middle = math.isqrt(low * high) if low else high // 4
         if not halve and at_low > at_high:
             x0, x1 = math.log(low + 1), math.log(high + 1)
             y0, y1, y = (math.log(n + 1) for n in (at_low, at_high, most))

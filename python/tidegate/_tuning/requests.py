@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BUCKETS", "Requests", "as_share", "limit_of"]
 
+# So that no sum of costs wraps round.
+_MOST_UNITS = 2**62
 BUCKETS = ("token-bucket", "gcra", "leaky-bucket")
 
 
@@ -71,6 +73,10 @@ class Requests:
         charged = as_costs(costs, len(checked.ns))
         if not len(column):
             raise ConfigurationError("there are 0 requests; expected at least one")
+        if charged is not None and charged.sum(dtype=np.float64) >= _MOST_UNITS:
+            raise ConfigurationError(
+                f"the costs add up to {charged.sum(dtype=np.float64):.3g}; expected less than 2**62"
+            )
         ns, codes, order = checked.ns, np.ascontiguousarray(column.codes), checked.order
         if order is not None:
             ns, codes = ns[order], codes[order]

@@ -24,6 +24,7 @@ from tidegate._tuning.logs.reading import read_log
 from tidegate._tuning.recommend import Recommendation, Recommendations, recommend
 from tidegate._tuning.replay import Replay, replay
 from tidegate._tuning.what_if import WhatIf, what_if
+from tidegate.tuning import traffic as traffic
 
 __all__ = [
     "Backtest",

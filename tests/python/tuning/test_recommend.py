@@ -216,6 +216,7 @@ def test_no_more_clients_are_beyond_the_value_by_variance_than_promised() -> Non
         ({"by": ["x"]}, "1 groups were given with 2 times; expected"),
         ({"status": [200]}, "1 statuses were given with 2 times; expected"),
         ({"status": ["ok", "ok"]}, "the status is a column of .*; expected ints"),
+        ({"costs": [2**61, 2**61]}, r"the costs add up to 4.61e\+18; expected less than 2\*\*62"),
         ({"costs": [1, 0]}, "the cost at index 1 is 0 .*expected"),
     ],
 )
