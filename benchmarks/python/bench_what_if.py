@@ -1,7 +1,7 @@
 """How long the slider of tuning.widgets takes to redraw, for a log of a million lines.
 
-Prints the median and the slowest of the moves of both sliders, each to a place where it has not been,
-beside the target of 200 ms.
+Prints the median and the slowest of the moves of both sliders, each to a place where it has not
+been, beside the target of 200 ms.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ def main() -> None:
             begun = time.perf_counter()
             slider.value = max(1, most * step // 31)
             taken.append(1000 * (time.perf_counter() - begun))
-    print(
-        f"{len(log):,} requests of {explorer.effect.clients:,} clients; ready in {ready:.2f} s"
-    )
+    print(f"{len(log):,} requests of {explorer.effect.clients:,} clients; ready in {ready:.2f} s")
     print(
         f"a move of a slider: median {statistics.median(taken):.0f} ms, slowest {max(taken):.0f} ms"
         f" (target: {TARGET_MS} ms)"

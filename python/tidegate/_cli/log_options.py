@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -72,11 +73,8 @@ def read(arguments: argparse.Namespace) -> Log:
         if not (name and equals and field):
             raise ConfigurationError(f"--column is {text!r}; expected NAME=FIELD, such as time=ts")
         columns[name] = int(field) if field.isdecimal() else field
-    if arguments.progress:
-        try:
-            import tqdm  # noqa: F401
-        except ImportError as error:
-            raise ConfigurationError(f"{error}; expected `pip install tqdm`") from None
+    if arguments.progress and importlib.util.find_spec("tqdm") is None:
+        raise ConfigurationError("--progress needs tqdm; expected `pip install tqdm`")
     if arguments.logs.count("-") > 1:
         raise ConfigurationError("standard input was given twice; expected - once")
     tuning = tuning_library()

@@ -161,15 +161,17 @@ def _refused_by(result: Replay) -> dict[str, int]:
 def _print_summary(summary: dict[str, Any]) -> None:
     print(f"{' and '.join(summary['limits'])} ({summary['algorithm']}), by {summary['by']}")
     print(
-        f"{summary['requests']:,} requests of {summary['clients']:,} clients, "
+        f"{tables.counted(summary['requests'], 'request')} of "
+        f"{tables.counted(summary['clients'], 'client')}, "
         f"{summary['first']} to {summary['last']}"
     )
     if not summary["refused"]:
         print("refused: nobody")
     else:
         print(
-            f"refused: {summary['refused']:,} requests ({tables.percent(summary['refused_share'])})"
-            f" of {summary['clients_touched']:,} clients "
+            f"refused: {tables.counted(summary['refused'], 'request')} "
+            f"({tables.percent(summary['refused_share'])}) of "
+            f"{tables.counted(summary['clients_touched'], 'client')} "
             f"({tables.percent(summary['clients_touched_share'])})"
         )
     if len(summary["limits"]) > 1:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OUTPUTS",
+    "counted",
     "percent",
     "plain",
     "plain_lines",
@@ -41,6 +42,11 @@ def plain_lines(text: str) -> str:
 def percent(share: float) -> str:
     """A share of 1, to three digits: ``0.125 %``."""
     return f"{100 * share:.3g} %" if share < 0.9995 else f"{100 * share:.0f} %"
+
+
+def counted(number: int, what: str) -> str:
+    """``1 client``, ``2 clients``."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def print_table(columns: Columns, most: int | None = None) -> None:

@@ -93,7 +93,7 @@ class Service:
         store = self._limiter.storage
         if keys is None and isinstance(store, ShmStore):
             return _by_fingerprint(store, most)
-        asked = self._scanned(among) if keys is None else list(keys)
+        asked = self._scanned(among) if keys is None else keys
         found = [(key, self._limiter.peek(key)) for key in asked]
         if any(decision.degraded for _, decision in found):
             raise StorageError(f"{store.name} does not answer")
@@ -101,7 +101,7 @@ class Service:
         used.sort(key=lambda pair: (-pair[1].retry_after, -_share(pair[1]), str(pair[0])))
         return _of_decisions(used[:most])
 
-    def _scanned(self, among: int) -> list[bytes | str]:
+    def _scanned(self, among: int) -> list[str]:
         """Keys under the prefix, as far as they tell their names."""
         store = self._limiter.storage
         if not isinstance(store, RedisStore):
@@ -118,7 +118,7 @@ class Service:
             for name in page:
                 names[name.partition("{")[2][:-1]] = None
             if cursor == "0" or len(names) >= among:
-                return list(names)[:among]
+                return [*names][:among]
 
     def __repr__(self) -> str:
         limits = ", ".join(map(str, self._limiter.limits))

@@ -40,7 +40,7 @@ def test_as_a_table(tmp_path: Path, capsys: Captured) -> None:
     assert out.splitlines() == [
         "2/minute (token-bucket), by ip",
         "9 requests of 3 clients, 2026-03-01T12:00:00Z to 2026-03-01T12:01:02Z",
-        "refused: 4 requests (44.4 %) of 1 clients (33.3 %)",
+        "refused: 4 requests (44.4 %) of 1 client (33.3 %)",
         "",
         "ip         requests  allowed  refused  refused_share",
         "192.0.2.1         6        2        4         66.7 %",
@@ -148,7 +148,7 @@ def test_bad_lines_are_told_and_left_out(tmp_path: Path, capsys: Captured) -> No
     log = tmp_path / "some.log"
     log.write_text(line(0, "192.0.2.1") * 5 + "\x1b[31mno request\n")
     out, err = ask(capsys, log, "--limit", "2/minute")
-    assert "5 requests of 1 clients" in out
+    assert "5 requests of 1 client" in out
     assert f"{log}:6: " in err
     assert "?[31mno request" in err, "no terminal acts on what a log holds"
     assert "\x1b" not in err
