@@ -8,6 +8,7 @@ the texts.
 from __future__ import annotations
 
 import base64
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ def page_of(notebook: Any, name: str) -> tuple[str, dict[str, bytes]]:
                 if output.name == "stdout":
                     parts.append(_as_text(output.text))
             elif "image/png" in data:
-                file = f"{name}-{len(pictures) + 1}.png"
+                file = _file_name(name, cell.source, pictures)
                 pictures[file] = base64.b64decode(data["image/png"])
                 parts.append(f"![What this draws](../images/notebooks/{file})")
             elif "text/html" in data:
@@ -42,6 +43,14 @@ def page_of(notebook: Any, name: str) -> tuple[str, dict[str, bytes]]:
             elif "text/plain" in data:
                 parts.append(_as_text(data["text/plain"]))
     return "\n\n".join(parts) + "\n", pictures
+
+
+def _file_name(name: str, source: str, taken: dict[str, bytes]) -> str:
+    """After what draws it, so that a picture keeps its name when another comes before it."""
+    drawn = re.findall(r"plots\.(\w+)", source)[-1]
+    stem = f"{name}-{drawn}"
+    number = sum(file.startswith(stem) for file in taken)
+    return f"{stem}-{number + 1}.png" if number else f"{stem}.png"
 
 
 def _as_text(text: str) -> str:

@@ -101,7 +101,7 @@ class Service:
         used.sort(key=lambda pair: (-pair[1].retry_after, -_share(pair[1]), str(pair[0])))
         return _of_decisions(used[:most])
 
-    def _scanned(self, among: int) -> list[str]:
+    def _scanned(self, among: int) -> list[str | bytes]:
         """Keys under the prefix, as far as they tell their names."""
         store = self._limiter.storage
         if not isinstance(store, RedisStore):
@@ -109,14 +109,14 @@ class Service:
                 f"the storage {store.name} cannot be scanned; expected keys=[...]"
             )
         begin = re.sub(r"([\\*?\[\]])", r"\\\1", self._prefix)
-        names: dict[str, None] = {}
+        names: dict[str | bytes, None] = {}
         cursor = "0"
         while True:
             cursor, page = store.command(
                 ["SCAN", cursor, "MATCH", f"{begin}:{_ID}{{*}}", "COUNT", str(_SCANNED_AT_ONCE)]
             )
             for name in page:
-                names[name.partition("{")[2][:-1]] = None
+                names[_key_in(name)] = None
             if cursor == "0" or len(names) >= among:
                 return [*names][:among]
 
@@ -197,6 +197,19 @@ def _rows(frame: Frame) -> dict[tuple[str, str], tuple[int, ...]]:
     columns = frame.to_dict()
     numbers = zip(columns["decisions"], columns["refused"], columns["refused_in_shadow"])
     return dict(zip(zip(columns["limiter"], columns["rule"]), numbers))
+
+
+def _key_in(name: str) -> str | bytes:
+    """The key in a name of Redis: bytes where it is no text."""
+    key = name.partition("{")[2][:-1]
+    return key if key.isascii() else _text_or_bytes(key.encode("utf-8", "surrogateescape"))
+
+
+def _text_or_bytes(key: bytes) -> str | bytes:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return key
 
 
 def _share(decision: Decision) -> float:
