@@ -61,12 +61,12 @@ _HATCH = "////"
 # What algorithms() draws: columns of a comparison, with their words.
 _ANSWERS = {
     "refused": (
-        "Who is refused",
+        "Shares refused",
         "share",
         {
-            "refused_share": "requests refused",
-            "clients_touched_share": "clients refused at least once",
-            "ordinary_touched_share": "ordinary clients refused at least once",
+            "refused_share": "requests",
+            "clients_touched_share": "clients, at least once",
+            "ordinary_touched_share": "ordinary clients, at least once",
         },
     ),
     "bursts": (

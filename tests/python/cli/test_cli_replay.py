@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -246,3 +247,12 @@ def test_other_commands_import_nothing_of_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[1] == "[]"
+
+
+def test_the_howto_shows_what_it_prints(capsys: Captured, monkeypatch: Any) -> None:
+    root = Path(__file__).resolve().parents[3]
+    page = (root / "docs" / "howto" / "choose-a-limit.md").read_text(encoding="utf-8")
+    _, command, rest = re.split(r"^\$ tidegate replay (.+)\n", page, maxsplit=1, flags=re.M)
+    monkeypatch.chdir(root)
+    out, err = ask(capsys, *command.split())
+    assert rest.startswith(err + out + "```")
