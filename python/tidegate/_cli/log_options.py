@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tidegate._cli.tables import plain
+from tidegate._cli.tables import plain, print_anything
 from tidegate._errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def tuning_library() -> Any:
 
 def read(arguments: argparse.Namespace) -> Log:
     """Reads the log, and says on standard error what is to be known of it."""
+    print_anything()
     columns = {}
     for text in arguments.column:
         name, equals, field = text.partition("=")

@@ -40,8 +40,9 @@ def save_replay(result: Replay, path: str) -> None:
     limit = result.limits[0]
     if len(result.limits) == 1 and limit.algorithm != "concurrency" and limit.capacity:
         (keys,) = result.keys.values()
+        period = _period_of(limit)
         plots.peaks(
-            keys, result.times, limit.period, limit, algorithm=limit.algorithm, ax=axes[1]
+            keys, result.times, period, limit, algorithm=limit.algorithm, ax=axes[1]
         )  # fmt: skip
     else:
         plots.top_clients(result, ax=axes[1])
@@ -65,10 +66,17 @@ def save_recommendation(found: Any, keys: Any, times: Any, path: str) -> None:
 
     axes = _axes(2)
     limit = found.limit
-    what = tuning.WhatIf(keys, times, period=limit.period, algorithm=limit.algorithm)
+    period = _period_of(limit)
+    what = tuning.WhatIf(keys, times, period=period, algorithm=limit.algorithm)
     plots.what_if(what, limit=limit, ax=axes[0])
-    plots.peaks(keys, times, limit.period, limit, algorithm=limit.algorithm, ax=axes[1])
+    plots.peaks(keys, times, period, limit, algorithm=limit.algorithm, ax=axes[1])
     _save(axes, path)
+
+
+def _period_of(limit: Any) -> str:
+    """As the limit's text has it: a month has no number of seconds."""
+    text: str = str(limit).partition("/")[2].partition(" burst")[0]
+    return text
 
 
 def _axes(rows: int) -> Any:

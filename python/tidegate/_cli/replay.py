@@ -10,6 +10,7 @@ from tidegate._errors import ConfigurationError
 if TYPE_CHECKING:
     import argparse
 
+    from tidegate._core import Limit
     from tidegate._tuning.frame import Frame
     from tidegate._tuning.keys import Keys
     from tidegate._tuning.logs.log import Log
@@ -72,31 +73,38 @@ def _run(arguments: argparse.Namespace) -> int:
             f"--compare was given with --clients {arguments.clients}; expected one of them"
         )
     tuning = log_options.tuning_library()
-    _check_limits(arguments)
+    limits = _limits(arguments)
     pictures.check_path(arguments.plot)
     log = log_options.read(arguments)
     keys = log_options.keys_of(log, arguments.by)
     if arguments.compare:
-        _compare(tuning, arguments, log, keys)
+        _compare(tuning, arguments, log, keys, limits)
     else:
-        _replay(tuning, arguments, log, keys)
+        _replay(tuning, arguments, log, keys, limits)
     return 0
 
 
-def _check_limits(arguments: argparse.Namespace) -> None:
-    """Before a long log is read for nothing."""
+def _limits(arguments: argparse.Namespace) -> dict[str, list[Limit]]:
+    """The limits by their texts, each of which may hold several. Before a long log is read."""
     from tidegate._limit import parse_many
 
-    for text in arguments.limits:
-        parse_many(text, algorithm=arguments.algorithm)
+    limits = {
+        text: list(parse_many(text, algorithm=arguments.algorithm)) for text in arguments.limits
+    }
+    if len(limits) < len(arguments.limits):
+        raise ConfigurationError(
+            f"--limit was given as {', '.join(arguments.limits)}; expected each once"
+        )
+    return limits
 
 
-def _replay(tuning: Any, arguments: argparse.Namespace, log: Log, keys: Keys) -> None:
+def _replay(
+    tuning: Any, arguments: argparse.Namespace, log: Log, keys: Keys, limits: dict[str, list[Limit]]
+) -> None:
     result = tuning.replay(
-        arguments.limits,
+        [limit for several in limits.values() for limit in several],
         keys,
         log.times,
-        algorithm=arguments.algorithm,
         clients=arguments.clients,
         columns=["rule"],
         progress=arguments.progress,
@@ -188,9 +196,11 @@ def _print_summary(summary: dict[str, Any]) -> None:
 _REACTIONS = {"obey": "obey Retry-After", "back-off": "back off", "hammer": "hammer"}
 
 
-def _compare(tuning: Any, arguments: argparse.Namespace, log: Log, keys: Keys) -> None:
-    limits = arguments.limits if len(arguments.limits) > 1 else arguments.limits[0]
-    comparison = tuning.compare(limits, keys, log.times, algorithm=arguments.algorithm)
+def _compare(
+    tuning: Any, arguments: argparse.Namespace, log: Log, keys: Keys, limits: dict[str, list[Limit]]
+) -> None:
+    asked = limits if len(limits) > 1 else arguments.limits[0]
+    comparison = tuning.compare(asked, keys, log.times, algorithm=arguments.algorithm)
     if arguments.plot:
         pictures.save_comparison(comparison, arguments.plot)
     columns = comparison.to_dict()

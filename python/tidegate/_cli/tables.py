@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import sys
@@ -19,6 +20,7 @@ __all__ = [
     "percent",
     "plain",
     "plain_lines",
+    "print_anything",
     "print_csv",
     "print_json",
     "print_table",
@@ -27,6 +29,12 @@ __all__ = [
 ]
 
 OUTPUTS = ("table", "json", "csv")
+
+
+def print_anything() -> None:
+    """Has letters that standard output cannot show escaped: what a log holds is no error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def plain(name: object) -> str:
@@ -76,7 +84,8 @@ def print_csv(columns: Columns) -> None:
 
 def print_json(value: Any) -> None:
     """Prints `value` as JSON, where what is infinite or no number is null."""
-    print(json.dumps(_for_json(value), indent=2, ensure_ascii=False))
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    print(json.dumps(_for_json(value), indent=2, ensure_ascii=encoding != "utf8"))
 
 
 def rows_of(columns: Columns) -> list[dict[str, Any]]:

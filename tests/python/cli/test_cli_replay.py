@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -77,6 +78,7 @@ def test_several_limits_are_one_plan(tmp_path: Path, capsys: Captured) -> None:
     log = burst_log(tmp_path)
     told = answer(capsys, log, "--limit", "4/second", "--limit", "5/minute")
     assert told["refused_by"] == {"4/second": 2, "5/minute": 0}
+    assert answer(capsys, log, "--limit", "4/second; 5/minute") == told
     out, _ = ask(capsys, log, "--limit", "4/second", "--limit", "5/minute")
     assert "of them: 2 by 4/second, 0 by 5/minute" in out
 
@@ -130,8 +132,26 @@ def test_comparing_limits_and_algorithms(tmp_path: Path, capsys: Captured) -> No
     ]
     (refused,) = [row for row in out.splitlines() if row.split()[:1] == ["refused"]]
     assert refused.split()[1:] == ["4"] * 5
+    told = answer(capsys, log, "--limit", "2/minute", "--limit", "4/s; 5/minute", "--compare")
+    assert [row["name"] for row in told["rows"]] == ["2/minute", "4/s; 5/minute"]
+    assert told["rows"][1]["refused"] == 2
     out, _ = ask(capsys, log, "--limit", "2/minute", "--compare", "--output", "csv")
     assert next(csv.DictReader(io.StringIO(out)))["algorithm"] == "token-bucket"
+
+
+def test_names_that_a_terminal_cannot_show_are_escaped(tmp_path: Path) -> None:
+    log = tmp_path / "odd.log"
+    log.write_bytes(
+        line(0, "192.0.2.1", "/é").encode() + line(1, "192.0.2.1", "/\xff").encode("latin-1")
+    )
+    command = [sys.executable, "-m", "tidegate", "replay", str(log), "--by", "path"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    for output, shown in (("csv", "/\\xe9,1"), ("json", '"/\\u00e9"'), ("table", "2 clients")):
+        done = subprocess.run(
+            [*command, "--limit", "1/minute", "--output", output],
+            env=environment, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert shown in done.stdout
 
 
 def test_from_a_pipe_and_compressed_and_by_glob(tmp_path: Path, capsys: Captured) -> None:
@@ -204,6 +224,7 @@ def test_pictures_of_plans_and_comparisons(tmp_path: Path, capsys: Captured) -> 
             ["burst.log", "--limit", "2/minute", "--plot", "no/where/out.png"],
             "a folder that exists",
         ),
+        (["burst.log", "--limit", "2/m", "--limit", "2/m"], "expected each once"),
         (["burst.log", "--limit", "2/minute", "--most", "-1"], "expected 0 and more"),
         (["burst.log", "--limit", "2/minute", "--column", "time"], "expected NAME=FIELD"),
         (["burst.log", "--limit", "2/minute", "--algorithm", "best"], "best"),
