@@ -16,6 +16,7 @@ from tidegate._tuning.bursts import most_of_each_client, most_together
 from tidegate._tuning.columns import shown
 from tidegate._tuning.effect import texts
 from tidegate._tuning.frame import Frame
+from tidegate._tuning.progress import each_shown
 from tidegate._tuning.requests import Requests, limit_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ _ALGORITHMS: tuple[Algorithm, ...] = (
     "sliding-log",
 )
 _ORDINARY = 0.99
+# Rows times requests: some seconds.
+_LONG = 20_000_000
 _NEVER = np.iinfo(np.int64).max
 _NOTE_ORDINARY = (
     "An ordinary client is one whose own peak, the most units that it asked for in any window, is "
@@ -79,13 +82,14 @@ def compare(
     *,
     algorithm: Algorithm = "token-bucket",
     window: Period | None = None,
+    progress: bool | None = None,
 ) -> Comparison:
     """What several limits or algorithms would have done to the same requests, each by replay.
 
     `limits` has a row each: a dict by name, or a list; each a limit (or a list of limits, which is
     one plan) or a pair of that and its algorithm. One limit alone is taken by every algorithm. The
     bursts are counted in any span shorter than `window`; without it, than the longest period of
-    the limits of that row. The other arguments are those of replay().
+    the limits of that row. The other arguments are those of replay(); the bar counts rows.
 
     The columns are name, limit, algorithm, requests, refused, refused_share, clients_touched (how
     many are refused at least once), clients_touched_share, ordinary_touched and
@@ -98,7 +102,8 @@ def compare(
     window_ns = None if window is None else limit_of(1, window).period_ns
     ordinary: dict[int, NDArray[np.bool_]] = {}
     rows = []
-    for subject in subjects:
+    long = len(requests) * len(subjects) >= _LONG
+    for subject in each_shown(progress, subjects, "compare", long=long):
         span_ns = subject.period_ns if window_ns is None else window_ns
         if span_ns not in ordinary:
             ordinary[span_ns] = _ordinary(requests, span_ns)
@@ -134,8 +139,8 @@ def _row(
         "ordinary_touched_share": float(touched[ordinary].mean()),
         "window": span_ns / 1e9,
         "worst_burst_client": int(most_of_each_client(passed, span_ns).max(initial=0)),
-        "worst_burst_all": most_together(passed.ns, passed.units, span_ns),
-        "peak_rate": float(most_together(passed.ns, passed.units, 10**9)),
+        "worst_burst_all": most_together(passed, span_ns),
+        "peak_rate": float(most_together(passed, 10**9)),
         "longest_wait": wait,
     }
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from tidegate import _core
 from tidegate._tuning.promise import kept_for
 from tidegate._tuning.requests import limit_of
 
@@ -95,8 +96,6 @@ def _draws_of_clients(
 
 def _peaks_by_block(shape: Shape, requests: Requests, days: Days) -> NDArray[np.int64]:
     """The least limit of each client in each block of days; 0 where it had no requests."""
-    from tidegate import _core
-
     codes = (days.block_of * requests.clients + requests.codes).astype(np.uint32)
     least: NDArray[np.int64] = _core.least_limits(
         limit_of(1, shape.period, shape.algorithm),

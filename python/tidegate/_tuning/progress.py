@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegate._tuning.optional import needed
 
-__all__ = ["Progress"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Progress", "each_shown"]
+
+_Item = TypeVar("_Item")
 
 
 class Progress:
@@ -39,6 +44,16 @@ class Progress:
         if self._bar is not None:
             self._bar.update(done - self._done)
         self._done = done
+
+
+def each_shown(
+    wanted: bool | None, items: Sequence[_Item], what: str, *, long: bool
+) -> Iterator[_Item]:
+    """Each item in turn, with a bar that counts those that are done."""
+    with Progress(wanted, len(items), what, long=long) as bar:
+        for number, item in enumerate(items):
+            yield item
+            bar.reached(number + 1)
 
 
 def _is_seen() -> bool:

@@ -20,6 +20,7 @@ from tidegate._tuning.frame import Frame
 from tidegate._tuning.interval import Days, interval_of
 from tidegate._tuning.keys import as_keys
 from tidegate._tuning.pairs import pairs_of, tightest
+from tidegate._tuning.progress import each_shown
 from tidegate._tuning.promise import Promise, Shape, least_count
 from tidegate._tuning.requests import BUCKETS, Requests, as_share, limit_of
 
@@ -216,6 +217,7 @@ def recommend(
     status: Any = None,
     confidence: float = 0.95,
     seed: int = 0,
+    progress: bool | None = None,
 ) -> Recommendation: ...
 @overload
 def recommend(
@@ -231,6 +233,7 @@ def recommend(
     status: Any = None,
     confidence: float = 0.95,
     seed: int = 0,
+    progress: bool | None = None,
 ) -> Recommendations: ...
 def recommend(
     keys: Any,
@@ -245,14 +248,15 @@ def recommend(
     status: Any = None,
     confidence: float = 0.95,
     seed: int = 0,
+    progress: bool | None = None,
 ) -> Recommendation | Recommendations:
     """The smallest limit with which few enough of these requests would have been refused.
 
     `refuse_clients` is the part of the clients that may be refused at least once (0.001, which is
     0.1 %, where nothing is asked for), `refuse_requests` the part of the requests. `by` is a column
     such as tiers or endpoints: each of them gets a recommendation of its own, from its requests
-    alone. With `status`, the column of HTTP statuses, it says how many were refused already. The
-    other arguments are those of replay() and least_limits().
+    alone; the bar counts them. With `status`, the column of HTTP statuses, it says how many were
+    refused already. The other arguments are those of replay() and least_limits().
 
     The count is the least that keeps the promise on this log, by replay; with one less it would
     be broken. `confidence` and `seed` are those of the bootstrap. docs/tuning-recommend.md has the
@@ -275,18 +279,20 @@ def recommend(
             groups.names[code]: recommend_for(
                 requests.select(at), wishes, None if refused is None else int(refused[at].sum())
             )
-            for code, at in _parts(codes)
+            for code, at in each_shown(progress, _parts(codes), "recommend", long=True)
         }
     )
 
 
-def _parts(codes: NDArray[np.uint32]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+def _parts(codes: NDArray[np.uint32]) -> list[tuple[int, NDArray[np.int64]]]:
     """The positions of each code, the most frequent first."""
     counts = np.bincount(codes)
     by_code = np.split(np.argsort(codes, kind="stable"), np.cumsum(counts)[:-1])
-    for code in np.argsort(-counts, kind="stable").tolist():
-        if counts[code]:
-            yield code, by_code[code]
+    return [
+        (code, by_code[code])
+        for code in np.argsort(-counts, kind="stable").tolist()
+        if counts[code]
+    ]
 
 
 def recommend_for(requests: Requests, wishes: Wishes, refused: int | None) -> Recommendation:

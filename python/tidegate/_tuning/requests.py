@@ -95,11 +95,6 @@ class Requests:
         """Those of some clients."""
         return self if wanted.all() else self.select(wanted[self.codes])
 
-    @property
-    def units(self) -> NDArray[np.int64]:
-        """What each request costs."""
-        return np.ones(len(self), np.int64) if self.costs is None else self.costs
-
     def counts(self) -> NDArray[np.int64]:
         """How many requests each client has."""
         return np.bincount(self.codes, minlength=self.clients).astype(np.int64)

@@ -12,6 +12,7 @@ from tidegate._limit import Limit, as_limits
 from tidegate._tuning.columns import shown
 from tidegate._tuning.effect import Effect, effect_of, effects_frame
 from tidegate._tuning.frame import Frame
+from tidegate._tuning.progress import each_shown
 from tidegate._tuning.requests import BUCKETS, Requests, limit_of
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ __all__ = ["WhatIf", "what_if"]
 # Shares of clients that are touched, at which the curve bends.
 _TOUCHED = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0005, 0.0002, 0.0001)
 _EVEN = 14
+# Rows times requests: some seconds.
+_LONG = 100_000_000
 
 
 def what_if(
@@ -36,6 +39,7 @@ def what_if(
     period: Period = "minute",
     algorithm: Algorithm = "token-bucket",
     bursts: Iterable[int] | None = None,
+    progress: bool | None = None,
 ) -> Frame:
     """Limits against the share of requests refused and of clients touched, each by replay.
 
@@ -44,10 +48,11 @@ def what_if(
     them, otherwise with a burst of the count. A client is touched that is refused at least once.
 
     The columns are limit, count, burst, refused, refused_share, clients_touched and
-    clients_touched_share. The other arguments are those of replay(); to ask often, make a WhatIf.
+    clients_touched_share. The other arguments are those of replay(); the bar counts rows. To ask
+    often, make a WhatIf.
     """
     requests = Requests.of(keys, times, costs, stacklevel=2)
-    return WhatIf._of(requests, period, algorithm).curve(limits, bursts)
+    return WhatIf._of(requests, period, algorithm).curve(limits, bursts, progress)
 
 
 class WhatIf:
@@ -109,7 +114,12 @@ class WhatIf:
         even = np.geomspace(max(1, int(self.least[self.clients // 2])), most, _EVEN)
         return np.unique(np.concatenate([bends, np.round(even).astype(np.int64), [1, most]]))
 
-    def curve(self, limits: Any = None, bursts: Iterable[int] | None = None) -> Frame:
+    def curve(
+        self,
+        limits: Any = None,
+        bursts: Iterable[int] | None = None,
+        progress: bool | None = None,
+    ) -> Frame:
         """The columns of what_if(), with a row for each of `limits` and `bursts`."""
         if bursts is not None and self.algorithm not in BUCKETS:
             raise ConfigurationError(
@@ -122,7 +132,9 @@ class WhatIf:
             asked = [self._limit(count, burst) for count in given for burst in bursts]
         chosen = [one if isinstance(one, Limit) else self._limit(one, None) for one in asked]
         chosen.sort(key=lambda limit: (limit.count / limit.period, limit.capacity))
-        return effects_frame([self._effect(limit) for limit in chosen])
+        long = len(chosen) * self.requests >= _LONG
+        in_turn = each_shown(progress, chosen, "what if", long=long)
+        return effects_frame([self._effect(limit) for limit in in_turn])
 
     def _asked(self, limits: Any) -> list[Any]:
         if isinstance(limits, (str, Limit)) or not hasattr(limits, "__iter__"):

@@ -55,6 +55,19 @@ def test_a_promise_is_kept_where_nothing_changes() -> None:
     assert result.frame.to_dict()["part"] == ["first", "second"]
 
 
+@pytest.mark.parametrize("wishes", [{"refuse_clients": 0.3}, {"refuse_requests": 6 / 55}])
+def test_just_as_many_as_were_promised_are_not_too_many(wishes: dict[str, float]) -> None:
+    """Client i asks for i at once, on both days."""
+    keys = np.repeat(np.arange(1, 11), np.arange(1, 11))
+    times = np.full(len(keys), START)
+    result = tuning.backtest(
+        np.concatenate([keys, keys]), np.concatenate([times, times + 86_400 * SECOND]), **wishes
+    )
+    assert result.recommendation.count == 7
+    assert (result.second.clients_touched, result.second.refused) == (3, 6)
+    assert result.kept
+
+
 def test_a_client_that_changed_its_integration_breaks_a_promise() -> None:
     log = traffic.changed_integration(0.2, 7200, batch=60, seed=4)
     result = tuning.backtest(log.keys, log.times, refuse_requests=0.01)

@@ -88,6 +88,7 @@ def test_rows_may_be_named_and_have_an_algorithm_or_several_limits() -> None:
     assert (
         frame["refused"][2] == tuning.replay(["2/second", "60/minute"], log.keys, log.times).refused
     )
+    assert frame["window"].tolist() == [60, 60, 60]
     assert any("ordinary" in note for note in frame.notes)
     assert "ordinary" in repr(frame)
 
@@ -108,11 +109,18 @@ def test_one_window_serves_all_rows() -> None:
     assert frame["worst_burst_all"].tolist() == [5, 9]
 
 
-def test_more_than_a_log_can_count_is_counted_too() -> None:
+@pytest.mark.parametrize("algorithm", ALGORITHMS[:4])
+def test_more_than_a_log_can_count_is_counted_too(algorithm: str) -> None:
     """A sliding log has at most a million places."""
-    many = 1_000_001
-    frame = tuning.compare(["10000000/minute"], ["a"] * many, [START] * many)
-    assert frame["worst_burst_client"].tolist() == [many]
+    times = [START, START, START + PERIOD - 1, START + PERIOD, START + PERIOD]
+    costs = [700_000, 400_000, 900_000, 300_000, 1]
+    limit = Limit(10_000_000, PERIOD / SECOND, algorithm=algorithm)
+    frame = tuning.compare([limit], list("ababb"), times, costs, window=PERIOD / SECOND)
+    if algorithm != "leaky-bucket":  # which spreads them
+        assert frame["worst_burst_client"].tolist() == [1_600_000]
+        assert frame["worst_burst_all"].tolist() == [2_000_000]
+        assert frame["peak_rate"].tolist() == [1_200_001]
+    assert frame["refused"].tolist() == [0]
 
 
 def test_what_never_passes_waits_for_ever() -> None:

@@ -76,6 +76,28 @@ def test_a_log_of_a_million_has_a_grid_and_the_same_answer_twice() -> None:
 
 
 @pytest.mark.parametrize(
+    ("what", "ask"),
+    [
+        ("what if", lambda keys, times: tuning.what_if(keys, times, [1, 2, 3], progress=True)),
+        (
+            "compare",
+            lambda keys, times: tuning.compare(["1/minute"] * 3, keys, times, progress=True),
+        ),
+        (
+            "recommend",
+            lambda keys, times: tuning.recommend(keys, times, by=[1, 2, 3], progress=True),
+        ),
+    ],
+)
+def test_a_bar_counts_rows(what: str, ask: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tqdm")
+    ask(["a", "b", "c"], [START] * 3)
+    shown = capsys.readouterr().err
+    assert what in shown
+    assert "/3.00" in shown
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"limits": []}, "no limit was given; expected"),
