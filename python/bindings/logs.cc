@@ -64,12 +64,14 @@ std::unique_ptr<Reader> MakeReader(const std::string& format, const std::vector<
   std::unique_ptr<logs::Parser> parser;
   if (format == "text") {
     std::vector<logs::TextField> pattern;
+    pattern.reserve(targets.size());
     for (auto& [until, target] : targets) pattern.push_back({target, until});
     parser = logs::MakeTextParser(start, std::move(pattern), open_end);
   } else if (format == "json") {
-    parser = logs::MakeJsonParser(std::move(targets));
+    parser = logs::MakeJsonParser(targets);
   } else if (format == "csv") {
     std::vector<logs::Target> columns;
+    columns.reserve(targets.size());
     for (const auto& field : targets) columns.push_back(field.second);
     parser = logs::MakeCsvParser(delimiter, header, std::move(columns));
   } else if (format == "w3c") {
@@ -77,7 +79,7 @@ std::unique_ptr<Reader> MakeReader(const std::string& format, const std::vector<
   } else {
     throw std::invalid_argument("the format is " + format + "; expected text, json, csv or w3c");
   }
-  return std::make_unique<Reader>(std::move(parser), std::move(schema), UnitNamed(time_unit),
+  return std::make_unique<Reader>(std::move(parser), schema, UnitNamed(time_unit),
                                   format == "csv" ? delimiter : '\0');
 }
 

@@ -206,8 +206,7 @@ class JsonLines : public testing::Test {
     fields.emplace_back("t", AddField(Kind::kTime, "time", &schema));
     fields.emplace_back("a.b.c", AddField(Kind::kKey, "key", &schema));
     fields.emplace_back("n", AddField(Kind::kBytes, "bytes", &schema));
-    reader_ =
-        std::make_unique<Reader>(MakeJsonParser(std::move(fields)), schema, TimeUnit::kNanoseconds);
+    reader_ = std::make_unique<Reader>(MakeJsonParser(fields), schema, TimeUnit::kNanoseconds);
   }
   std::string KeyOf(std::string_view line) {
     reader_->Feed(line);

@@ -17,8 +17,8 @@ namespace dom = simdjson::dom;
 
 class JsonParser final : public Parser {
  public:
-  explicit JsonParser(std::vector<std::pair<std::string, Target>> fields) {
-    for (auto& [name, target] : fields) fields_.push_back({Places(name), target});
+  explicit JsonParser(const std::vector<std::pair<std::string, Target>>& fields) {
+    for (const auto& [name, target] : fields) fields_.push_back({Places(name), target});
   }
 
   Outcome Parse(std::string_view line, Record* record) override {
@@ -106,8 +106,8 @@ class JsonParser final : public Parser {
 
 }  // namespace
 
-std::unique_ptr<Parser> MakeJsonParser(std::vector<std::pair<std::string, Target>> fields) {
-  return std::make_unique<JsonParser>(std::move(fields));
+std::unique_ptr<Parser> MakeJsonParser(const std::vector<std::pair<std::string, Target>>& fields) {
+  return std::make_unique<JsonParser>(fields);
 }
 
 }  // namespace tidegate::logs

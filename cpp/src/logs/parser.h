@@ -35,7 +35,7 @@ std::unique_ptr<Parser> MakeTextParser(std::string start, std::vector<TextField>
 
 // One JSON object a line. A field has a name; a.b is b of the object a, unless a member is named
 // so.
-std::unique_ptr<Parser> MakeJsonParser(std::vector<std::pair<std::string, Target>> fields);
+std::unique_ptr<Parser> MakeJsonParser(const std::vector<std::pair<std::string, Target>>& fields);
 
 // RFC 4180. `fields` are the columns in their order. A first line that equals `header` is none of
 // the data.

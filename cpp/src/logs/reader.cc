@@ -17,8 +17,8 @@ std::variant<LineSplitter<NewlineEnds>, LineSplitter<CsvEnds>> SplitterFor(char 
 
 }  // namespace
 
-Reader::Reader(std::unique_ptr<Parser> parser, Schema schema, TimeUnit unit, char csv_delimiter,
-               size_t longest_line)
+Reader::Reader(std::unique_ptr<Parser> parser, const Schema& schema, TimeUnit unit,
+               char csv_delimiter, size_t longest_line)
     : parser_(std::move(parser)),
       splitter_(SplitterFor(csv_delimiter, longest_line)),
       record_(schema, unit),

@@ -31,8 +31,8 @@ class Reader {
   static constexpr size_t kBadLinesKept = 10;
 
   // `csv_delimiter` is 0 where quotes do not hold lines together.
-  Reader(std::unique_ptr<Parser> parser, Schema schema, TimeUnit unit, char csv_delimiter = 0,
-         size_t longest_line = kLongestLine);
+  Reader(std::unique_ptr<Parser> parser, const Schema& schema, TimeUnit unit,
+         char csv_delimiter = 0, size_t longest_line = kLongestLine);
 
   void Feed(std::string_view chunk);
   // The file ends. Where it was cut off, so was the last line, which is bad then.

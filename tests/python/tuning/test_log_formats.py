@@ -69,6 +69,15 @@ def test_formats_of_nginx_and_apache_are_found(line: str, name: str, fields: obj
     assert row(log) == row(log, 1) == fields
 
 
+@pytest.mark.parametrize("tail", ["2", "1500000", "0.5"])
+def test_a_number_that_may_be_of_apache_is_not_taken_for_seconds(tail: str) -> None:
+    log = read(f"{COMBINED} {tail}\n" * 3)
+    assert log.format == "combined, and more"
+    assert log.times.tolist() == [NOON_NS] * 3
+    assert "duration_ns" not in log
+    assert any("format=" in note for note in log.notes)
+
+
 def test_alb_is_read_by_the_time_at_which_requests_came() -> None:
     line = (
         "https 2026-01-31T12:05:01.250000Z app/lb/50dc 192.0.2.1:2817 10.0.0.1:80 0.000 1.248 "

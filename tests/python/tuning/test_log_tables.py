@@ -83,6 +83,20 @@ def test_texts_are_instants_or_refused() -> None:
         tuning.read_log(pa.table({"ts": ["noon"], "ip": ["a"]}))
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "path"),
+    [
+        ("request", "GET /a/b?c HTTP/1.1", "/a/b"),
+        ("url", "https://example.org/a?b", "/a"),
+        ("url", "https://example.org", "/"),
+        ("path", "/a b", "/a b"),
+    ],
+)
+def test_paths_are_those_of_requests_and_urls(name: str, text: str, path: str) -> None:
+    log = tuning.read_log(pa.table({"ts": [NOON_NS], "ip": ["192.0.2.1:80"], name: [text]}))
+    assert (log["path"][0], log["ip"][0]) == (path, "192.0.2.1")
+
+
 def test_dictionaries_of_chunks_are_one() -> None:
     chunks = [pa.array(["a", "b"]).dictionary_encode(), pa.array(["b", "c"]).dictionary_encode()]
     given = pa.table({"ts": [NOON_NS + i for i in range(4)], "ip": pa.chunked_array(chunks)})

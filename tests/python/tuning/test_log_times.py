@@ -131,7 +131,7 @@ def test_requests_of_one_second_stay_in_the_order_of_the_file() -> None:
 
 
 def test_what_nginx_took_is_subtracted_and_the_log_sorted_again() -> None:
-    log = read([LINE.format(ip=i, second=9, path="", rt=f"{i}.5") for i in range(5)])
+    log = read([LINE.format(ip=i, second=9, path="", rt=f"{i}.500") for i in range(5)])
     assert log.times.tolist() == [NOON_NS + 500_000_000 + i * 10**9 for i in range(4, 9)]
     assert [log["ip"][i] for i in range(5)] == ["4", "3", "2", "1", "0"]
     assert noted(log, "requests ended", "subtracted")
@@ -139,7 +139,7 @@ def test_what_nginx_took_is_subtracted_and_the_log_sorted_again() -> None:
 
 
 def test_end_stamped_says_otherwise() -> None:
-    lines = [LINE.format(ip=1, second=9, path="", rt="1.5")]
+    lines = [LINE.format(ip=1, second=9, path="", rt="1.500")]
     assert read(lines, end_stamped=False).times.tolist() == [NOON_NS + 9 * 10**9]
     row = ["ts,ip,duration_ms", "1769861100,1,250"]
     log = read(row)

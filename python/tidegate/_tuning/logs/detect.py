@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,13 @@ FORMATS = (
     "envoy",
 )
 _LINES = 200
+_REQUEST_TIME = re.compile(r'[ "]\d+\.\d{3}"?$')
+# Layouts that are offered where nobody named $request_time.
+_TIMED = {
+    f"{name} {more}"
+    for name in ("combined", "nginx-main")
+    for more in ("$request_time", '"$request_time"')
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,8 @@ def layout_of(sample: bytes, wishes: Wishes, source: str) -> Layout:
         candidates = _named(wishes.format, sample, wishes)
     else:
         candidates = _guessed(sample, wishes)
+    if not _has_request_times(sample):
+        candidates = [layout for layout in candidates if layout.name not in _TIMED]
     best, most = None, 0
     for layout in candidates:
         rows = _rows(layout, sample, wishes)
@@ -71,6 +81,15 @@ def _rows(layout: Layout, sample: bytes, wishes: Wishes) -> int:
     return reader.rows
 
 
+def _has_request_times(sample: bytes) -> bool:
+    """Whether lines end as nginx writes $request_time: in seconds with three decimals.
+
+    A whole number may be Apache's %D, in microseconds.
+    """
+    lines = _lines(sample)
+    return 2 * sum(_REQUEST_TIME.search(line) is not None for line in lines) > len(lines)
+
+
 def _lines(sample: bytes) -> list[str]:
     text = sample.decode("utf-8", "backslashreplace").removeprefix("\ufeff")
     return [line.rstrip("\r") for line in text.split("\n")[:_LINES] if line.strip()]
@@ -93,6 +112,8 @@ def _guessed(sample: bytes, wishes: Wishes) -> list[Layout]:
             text += make(wishes.columns)
         except ConfigurationError as error:
             refusal = error
+    timed = _has_request_times(sample)
+    text = [layout for layout in text if timed or layout.name not in _TIMED]
     found = [layout for layout in text if _rows(layout, sample, wishes)]
     if found:
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ __all__ = ["is_table", "parquet", "table"]
 
 _DURATION_NS = {"seconds": 10**9, "milliseconds": 10**6, "microseconds": 10**3, "nanoseconds": 1}
 _UNIT_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_REQUEST = re.compile(r"[A-Z_-]+ (.+?)(?: HTTP/[\d.]+)?")
+_ORIGIN = re.compile(r"\w+://[^/?#]*")
+_PORT = re.compile(r"^([\d.]+):\d+$")
 # Numbers of 1973 and later, as the reader of texts takes them.
 _LEAST = 10**8
 
@@ -158,6 +162,16 @@ def _durations(values: Any, kind: str) -> Any:
     ).astype(np.int64)
 
 
+def _path_of(text: str, keep_query: bool) -> str:
+    """The path of a URL, or of a request such as "GET /path HTTP/1.1"."""
+    request = _REQUEST.fullmatch(text)
+    path = request[1] if request else text
+    origin = _ORIGIN.match(path)
+    if origin:
+        path = path[origin.end() :] or "/"
+    return path if keep_query else path.split("?", 1)[0].split("#", 1)[0] or "-"
+
+
 def _keys(values: Any, kind: str, wishes: Wishes) -> Keys:
     pa, pc = _arrow()
 
@@ -166,7 +180,9 @@ def _keys(values: Any, kind: str, wishes: Wishes) -> Keys:
     values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     values = pc.dictionary_encode(values)
     names = ["-" if name in (None, "") else str(name) for name in values.dictionary.to_pylist()]
-    if kind == "path" and not wishes.keep_query:
-        names = [name.split("?", 1)[0].split("#", 1)[0] for name in names]
+    if kind in ("path", "request"):
+        names = [_path_of(name, wishes.keep_query) for name in names]
+    elif kind == "address":
+        names = [_PORT.sub(r"\1", name) for name in names]
     codes = pc.fill_null(pc.cast(values.indices, pa.int64()), len(names)).to_numpy()
     return keys_of(codes, [*names, "-"])
