@@ -97,7 +97,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return _backtest(tuning, arguments, log, keys, options)
     if arguments.per:
         options["by"] = log_options.keys_of(log, arguments.per)
-    found = tuning.recommend(keys, log.times, **options)
+    found = tuning.recommend(keys, log.times, **options, progress=arguments.progress)
     if arguments.plot:
         pictures.save_recommendation(found, keys, log.times, arguments.plot)
     _print(found, arguments, log)

@@ -200,7 +200,9 @@ def _compare(
     tuning: Any, arguments: argparse.Namespace, log: Log, keys: Keys, limits: dict[str, list[Limit]]
 ) -> None:
     asked = limits if len(limits) > 1 else arguments.limits[0]
-    comparison = tuning.compare(asked, keys, log.times, algorithm=arguments.algorithm)
+    comparison = tuning.compare(
+        asked, keys, log.times, algorithm=arguments.algorithm, progress=arguments.progress
+    )
     if arguments.plot:
         pictures.save_comparison(comparison, arguments.plot)
     columns = comparison.to_dict()
