@@ -60,7 +60,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--split", type=float, default=0.5, help="how much is the first part (default: %(default)s)"
     )
     recommend.add_argument("--plot", metavar="FILE", help="a picture of it: .png, .svg or .pdf")
-    recommend.add_argument("--output", default="table", choices=tables.OUTPUTS)
+    tables.add_output(recommend)
     recommend.set_defaults(run=_run)
 
 

@@ -42,9 +42,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     replay.add_argument(
         "--limit",
         dest="limits",
+        metavar="LIMIT",
         action="append",
         required=True,
-        help="such as 100/minute; several are one plan, or are compared",
+        help="such as 100/minute; several are one plan, or with --compare stand side by side",
     )
     replay.add_argument(
         "--clients",
@@ -58,7 +59,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="the limits side by side; of one limit, the algorithms",
     )
     replay.add_argument("--plot", metavar="FILE", help="a picture of it: .png, .svg or .pdf")
-    replay.add_argument("--output", default="table", choices=tables.OUTPUTS)
+    tables.add_output(replay)
     replay.add_argument(
         "--most", type=int, help=f"clients to list (default: {_ROWS} in a table, else all)"
     )

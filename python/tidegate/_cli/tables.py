@@ -10,12 +10,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping, Sequence
 
     Columns = Mapping[str, Sequence[Any]]
 
 __all__ = [
-    "OUTPUTS",
+    "add_output",
     "counted",
     "percent",
     "plain",
@@ -28,7 +29,15 @@ __all__ = [
     "shown",
 ]
 
-OUTPUTS = ("table", "json", "csv")
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that chooses one of the three."""
+    parser.add_argument(
+        "--output",
+        default="table",
+        choices=("table", "json", "csv"),
+        help="how to print the answer (default: %(default)s)",
+    )
 
 
 def print_anything() -> None:

@@ -146,15 +146,33 @@ def peaks(
         value = int(np.percentile(least, share, method="higher"))
         ax.axvline(value, color="#0072B2", linestyle=line, label=f"p{share}: {value:,}")
     if limit is not None:
-        count = limit if isinstance(limit, int) else _parsed(limit).count
-        touched = int(np.count_nonzero(least > count))
-        ax.axvline(
-            count, color=REFUSED, linewidth=2.5,
-            label=f"limit {count:,}: refuses {touched:,} ({style.percent(touched / len(least))})",
-        )  # fmt: skip
+        count, label = _limit_among(least, limit, period, algorithm)
+        # Below the percentiles, which may be the same.
+        ax.axvline(count, color=REFUSED, linewidth=2.5, zorder=1.9, label=label)
     ax.legend(loc="upper right", frameon=True)
     title = f"Peaks of clients in {_period(period)} ({algorithm})"
     return style.tidied(ax, title, "least limit that refuses the client nothing", "clients")
+
+
+def _limit_among(
+    least: Any, limit: str | int | Limit, period: Period, algorithm: Algorithm
+) -> tuple[int, str]:
+    """The count of a limit, and what it does to clients with these peaks."""
+    shape = Limit(1, period, algorithm=algorithm)
+    if isinstance(limit, int):
+        limit = Limit(limit, period, algorithm=algorithm)
+    elif isinstance(limit, str):
+        limit = Limit(limit, algorithm=algorithm)
+    if (limit.period_ns, limit.algorithm) != (shape.period_ns, shape.algorithm):
+        raise ConfigurationError(
+            f"the limit is {limit} ({limit.algorithm}) and the peaks are those in "
+            f"{_period(period)} ({shape.algorithm}); expected one of that period and algorithm"
+        )
+    if limit.capacity != limit.count:  # the peaks say nothing of another burst
+        return limit.count, f"limit {limit}"
+    touched = int(np.count_nonzero(least > limit.count))
+    share = style.percent(touched / len(least))
+    return limit.count, f"limit {limit.count:,}: refuses {touched:,} ({share})"
 
 
 def what_if(

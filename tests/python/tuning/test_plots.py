@@ -97,6 +97,14 @@ def test_peaks_draw_clients_percentiles_and_the_limit() -> None:
     assert len({line.get_linestyle() for line in ax.lines}) == 4
 
 
+def test_peaks_say_nothing_of_another_burst() -> None:
+    keys, times = traffic()
+    ax = plots.peaks(keys, times, "minute", "10/minute burst 20")
+    assert ax.lines[-1].get_label() == "limit 10/minute burst 20"
+    ax = plots.peaks(keys, times, 60, 10, algorithm="fixed-window")
+    assert "limit 10: refuses" in ax.lines[-1].get_label()
+
+
 def test_peaks_of_heavy_tails_are_on_logarithmic_axes() -> None:
     keys = np.repeat(np.arange(301), [500, *[1] * 300])
     ax = plots.peaks(keys, np.full(len(keys), NOON), 60)
@@ -263,6 +271,11 @@ def test_what_is_given_is_drawn_on() -> None:
         (lambda: plots.over_time(replayed(), ax=1, backend="plotly"), "expected one of them"),
         (lambda: plots.over_time(tuning.replay("1/s", [], [])), "no requests"),
         (lambda: plots.peaks([], []), "no clients"),
+        (lambda: plots.peaks(*traffic(), "minute", "10/hour"), "expected one of that period"),
+        (
+            lambda: plots.peaks(*traffic(), 60, tg.Limit("9/minute"), algorithm="fixed-window"),
+            "expected one of that period and algorithm",
+        ),
         (lambda: plots.what_if(replayed()), "what tuning.what_if"),
         (lambda: plots.top_clients(replayed(), most=0), "an int from 1 up"),
         (lambda: plots.hours([]), "no times"),
