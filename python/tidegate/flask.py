@@ -358,7 +358,7 @@ def _warn_of_other_settings(app: flask.Flask) -> None:
     names = sorted(name for name in app.config if name.startswith("RATELIMIT_"))
     if names and "limiter" not in app.extensions:
         log.warning(
-            "rate limiting: the configuration has %s, which tidegate does not read; expected are "
+            "rate limiting: the configuration has %s, which tidegate does not read; expected "
             "settings such as TIDEGATE_STORAGE, TIDEGATE_LIMIT and TIDEGATE_ENABLED",
             ", ".join(names),
         )

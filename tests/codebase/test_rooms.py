@@ -33,9 +33,12 @@ ROOMS: dict[str, tuple[str, str]] = {
     "metrics": ("_metrics, prometheus, opentelemetry", "core, limiter, web"),
     "outbound": ("_outbound/, httpx, requests", "core, limiter"),
     "contrib": ("contrib/, limits", "core, limiter"),
-    "tuning": ("_logs, _tuning/, tuning/", "core, rules, limiter"),
+    "tuning": ("_logs, _tuning/, tuning/", "core, storage, rules, limiter, metrics"),
     "package": ("__init__", "core, rules, limiter, integrations"),
-    "command line": ("_cli/, __main__", "core, storage, database, rules, limiter, web"),
+    "command line": (
+        "_cli/, __main__",
+        "core, storage, database, rules, limiter, web, tuning",
+    ),
 }
 
 FRAMEWORKS = {"django", "fastapi", "flask", "starlette", "werkzeug"}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from tidegate._core import RedisStore, ShmStore
-from tidegate._errors import ConfigurationError
+from tidegate._core import RedisStore
 from tidegate._limiter import Limiter
+from tidegate._storage.visible import check_visible
 
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["check_visible", "register"]
+__all__ = ["register"]
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -56,23 +55,6 @@ def _reset(arguments: argparse.Namespace) -> int:
         return 1
     print(f"{arguments.key} is reset")
     return 0
-
-
-def check_visible(storage: str) -> None:
-    """Raises ConfigurationError for a storage that this process cannot see, or would create."""
-    scheme, _, rest = storage.partition("://")
-    if scheme == "shm":
-        name = rest.partition("?")[0]
-        # Opening it would create it.
-        if not os.path.lexists(ShmStore.path_of(name)):
-            raise ConfigurationError(
-                f"there is no shared memory {name!r}; expected one that `tidegate shm list` "
-                "names, or an absolute path"
-            )
-    elif scheme == "memory":
-        raise ConfigurationError(
-            "the storage is memory://, which no other process can see; expected shm:// or redis://"
-        )
 
 
 def _reached(arguments: argparse.Namespace) -> Limiter:

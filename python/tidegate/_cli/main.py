@@ -76,11 +76,13 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--algorithm", default="token-bucket", help="default: %(default)s")
     check.set_defaults(run=_check)
 
-    from tidegate._cli import doctor, key, shm, violations
+    from tidegate._cli import doctor, key, recommend, replay, shm, violations
     from tidegate._cli.rules import commands as rules
 
     doctor.register(commands)
     key.register(commands)
+    recommend.register(commands)
+    replay.register(commands)
     rules.register(commands)
     shm.register(commands)
     violations.register(commands)

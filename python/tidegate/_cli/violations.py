@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tidegate._cli.tables import plain
 from tidegate._errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
@@ -51,17 +52,12 @@ def _top(arguments: argparse.Namespace) -> int:
     if not rises:
         print(f"nobody was refused in the last {arguments.period}")
         return 0
-    width = max(len(arguments.by), *(len(_plain(each.name)) for each in rises))
+    width = max(len(arguments.by), *(len(plain(each.name)) for each in rises))
     print(f"{arguments.by:<{width}}  last {arguments.period:>5}  mean before  rise")
     for each in rises:
         rise = f"x{each.factor:.1f}"
-        print(f"{_plain(each.name):<{width}}  {each.recent:>10}  {each.before:>11.1f}  {rise}")
+        print(f"{plain(each.name):<{width}}  {each.recent:>10}  {each.before:>11.1f}  {rise}")
     return 0
-
-
-def _plain(name: str) -> str:
-    """`text` without control characters: callers chose it, and a terminal must not act on it."""
-    return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
 def _seconds(text: str) -> float:

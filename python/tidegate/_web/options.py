@@ -345,7 +345,7 @@ def charged_methods(methods: Iterable[str] | None) -> frozenset[str] | None:
     charged = methods_of(methods, "methods")
     if not charged:
         raise ConfigurationError(
-            f"methods is {methods!r}, which limits nothing; expected is at least one method, or "
+            f"methods is {methods!r}, which limits nothing; expected at least one method, or "
             "None for all"
         )
     return charged | {"HEAD"} if "GET" in charged else charged

@@ -1,0 +1,39 @@
+"""How long the slider of tuning.widgets takes to redraw, for a log of a million lines.
+
+Prints the median and the slowest of the moves of both sliders, each to a place where it has not
+been, beside the target of 200 ms.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+from tidegate.tuning import traffic, widgets
+
+REQUESTS = 1_000_000
+TARGET_MS = 200
+
+
+def main() -> None:
+    log = traffic.zipf(REQUESTS / 86_400, 86_400, clients=20_000, seed=1)
+    begun = time.perf_counter()
+    explorer = widgets.what_if(log.keys, log.times)
+    ready = time.perf_counter() - begun
+    explorer.same.value = False
+    taken = []
+    most = explorer.count.max
+    for step in range(1, 31):
+        for slider in (explorer.count, explorer.burst):
+            begun = time.perf_counter()
+            slider.value = max(1, most * step // 31)
+            taken.append(1000 * (time.perf_counter() - begun))
+    print(f"{len(log):,} requests of {explorer.effect.clients:,} clients; ready in {ready:.2f} s")
+    print(
+        f"a move of a slider: median {statistics.median(taken):.0f} ms, slowest {max(taken):.0f} ms"
+        f" (target: {TARGET_MS} ms)"
+    )
+
+
+if __name__ == "__main__":
+    main()

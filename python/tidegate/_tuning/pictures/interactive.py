@@ -1,0 +1,71 @@
+"""The pictures that plotly draws."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tidegate._errors import ConfigurationError
+from tidegate._tuning.optional import needed
+from tidegate._tuning.pictures.style import ALLOWED, LINES, REFUSED
+
+if TYPE_CHECKING:
+    from tidegate._tuning.frame import Frame
+
+__all__ = ["is_wanted", "over_time", "what_if"]
+
+
+def is_wanted(backend: str, ax: Any) -> bool:
+    """Whether plotly is to draw. Raises ConfigurationError for another backend than the two."""
+    if backend not in ("matplotlib", "plotly"):
+        raise ConfigurationError(f"the backend is {backend!r}; expected 'matplotlib' or 'plotly'")
+    if backend == "plotly" and ax is not None:
+        raise ConfigurationError("ax was given with the backend 'plotly'; expected one of them")
+    return backend == "plotly"
+
+
+def over_time(frame: Frame, title: str, y: str) -> Any:
+    """Allowed and refused requests as bars, one on the other."""
+    graphs = needed("plotly.graph_objects", "the backend 'plotly'")
+    figure = graphs.Figure()
+    for name, colour, pattern in (("allowed", ALLOWED, ""), ("refused", REFUSED, "/")):
+        figure.add_bar(
+            x=frame["time"], y=frame[name], name=name, marker={
+                "color": colour, "line_width": 0, "pattern_shape": pattern,
+            },
+        )  # fmt: skip
+    return _laid_out(figure, title, "time (UTC)", y, barmode="stack", bargap=0)
+
+
+def what_if(frame: Frame, chosen: int | None) -> Any:
+    """The shares by the limit, as lines."""
+    graphs = needed("plotly.graph_objects", "the backend 'plotly'")
+    figure = graphs.Figure()
+    texts = [str(limit) for limit in frame["limit"]]
+    for (column, words), (colour, _), dash, symbol in zip(
+        (
+            ("refused_share", "requests refused"),
+            ("clients_touched_share", "clients refused at least once"),
+        ),
+        LINES,
+        ("solid", "dash"),
+        ("circle", "square"),
+    ):
+        figure.add_scatter(
+            x=frame["count"], y=np.asarray(frame[column]), name=words, mode="lines+markers",
+            line={"color": colour, "dash": dash}, marker={"symbol": symbol}, text=texts,
+            hovertemplate="%{text}: %{y:.3%}",
+        )  # fmt: skip
+    if chosen is not None:
+        figure.add_vline(x=chosen, line_dash="dot", annotation_text=f"limit {chosen:,}")
+    figure.update_xaxes(type="log")
+    figure.update_yaxes(tickformat=".3~%")
+    return _laid_out(figure, "What a limit refuses", "limit (units in a period)", "share")
+
+
+def _laid_out(figure: Any, title: str, x: str, y: str, **layout: Any) -> Any:
+    return figure.update_layout(
+        title=title, xaxis_title=x, yaxis_title=y, width=900, height=400, template="simple_white",
+        **layout,
+    )  # fmt: skip

@@ -1,0 +1,70 @@
+"""How pictures look: colours that everybody can tell apart, and never by colour alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate._tuning.optional import needed
+
+__all__ = [
+    "ALLOWED",
+    "LIMIT",
+    "LINES",
+    "REFUSED",
+    "SIZE",
+    "legend_above",
+    "new_axes",
+    "percent",
+    "span",
+    "tidied",
+    "whole_numbers",
+]
+
+# Okabe and Ito's: sky blue, vermilion, black; and for lines with the marker of each.
+ALLOWED, REFUSED, LIMIT = "#56B4E9", "#D55E00", "#000000"
+LINES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"))
+SIZE = (9.0, 4.0)
+
+
+def new_axes() -> Any:
+    """Axes of a new figure as wide as a notebook."""
+    _, ax = needed("matplotlib.pyplot", "a plot").subplots(figsize=SIZE, layout="constrained")
+    return ax
+
+
+def tidied(ax: Any, title: str, x: str, y: str) -> Any:
+    """`ax` with its words, and without what distracts."""
+    ax.set_title(title, loc="left", fontsize=11)
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(visible=True, alpha=0.3, linewidth=0.6)
+    ax.set_axisbelow(True)
+    return ax
+
+
+def legend_above(ax: Any) -> None:
+    """A legend over the right end of the picture, where it hides nothing."""
+    entries = len(ax.get_legend_handles_labels()[1])
+    ax.legend(
+        loc="lower right", bbox_to_anchor=(1, 1), ncols=entries, frameon=False, fontsize=9,
+        borderaxespad=0.2, columnspacing=1.2, handlelength=1.6,
+    )  # fmt: skip
+
+
+def whole_numbers(axis: Any) -> None:
+    """Ticks of counts, of which there are no halves."""
+    axis.set_major_locator(needed("matplotlib.ticker", "a plot").MaxNLocator(integer=True))
+
+
+def percent(share: float, _: object = None) -> str:
+    """A share of 1 as a tick."""
+    return f"{100 * share:.3g} %"
+
+
+def span(seconds: float) -> str:
+    """A length of time in words: ``2 min``."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")):
+        if seconds >= size:
+            return f"{seconds / size:.4g} {unit}"
+    return f"{seconds * 1e9:.4g} ns"
