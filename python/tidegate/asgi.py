@@ -24,6 +24,7 @@ from tidegate._limit import as_limits
 from tidegate._limiter import Limiter
 from tidegate._web.asgi_types import ASGIApp, Message, Receive, Scope, Send
 from tidegate._web.callables import check_application
+from tidegate._web.decisions import grant
 from tidegate._web.execution import AWAITING
 from tidegate._web.headers import PROBLEM_TYPE
 from tidegate._web.hooks import log
@@ -34,6 +35,7 @@ from tidegate._web.options import (
 )
 from tidegate._web.refusal import USUAL
 from tidegate._web.request_limiter import RequestDecision, RequestLimiter
+from tidegate._web.rule_requests import RuleRequests
 from tidegate._web.shadow import ShadowDecision
 from tidegate._web.shared_counters import middleware_limiters
 from tidegate._web.websocket_messages import MessageLimit
@@ -187,6 +189,8 @@ class RateLimitMiddleware:
             if not decision.allowed:
                 await self._refuse(outcome, scope, receive, send)
                 return
+            if isinstance(outcome.limiter, RuleRequests):
+                grant(scope, outcome)
             if type(outcome) is ShadowDecision:
                 send = outcome.sending(send)
             send = HeaderSend(send, outcome)
@@ -208,6 +212,8 @@ class RateLimitMiddleware:
             if not outcome.decision.allowed:
                 await _deny(outcome, scope, receive, send)
                 return
+            if isinstance(outcome.limiter, RuleRequests):
+                grant(scope, outcome)
             if type(outcome) is ShadowDecision:
                 send = outcome.sending(send)
             send = HeaderSend(send, outcome)

@@ -39,7 +39,7 @@ from tidegate._integrations.fastapi_openapi import EXEMPT, describe_refusals
 from tidegate._integrations.fastapi_responses import add_headers_to_responses, route_of
 from tidegate._integrations.order_check import check_limit
 from tidegate._integrations.starlette_exceptions import remember
-from tidegate._web.decisions import DECISIONS, binding
+from tidegate._web.decisions import DECISIONS, GRANTED, binding
 from tidegate._web.execution import AWAITING
 from tidegate._web.options import DependencyOptions, OptionReader, of_requests
 from tidegate._web.refusal import USUAL
@@ -162,7 +162,7 @@ class RateLimit:
         if outcome is None:
             return None
         if not outcome.decision.allowed:
-            for earlier in scope.pop(DECISIONS, ()):
+            for earlier in (*scope.pop(GRANTED, ()), *scope.pop(DECISIONS, ())):
                 await earlier.undo(AWAITING)
             raise await self._refusal(request, outcome)
         if is_websocket:

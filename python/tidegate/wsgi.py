@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._web.callables import check_application, check_synchronous
+from tidegate._web.decisions import grant
 from tidegate._web.execution import BLOCKING
 from tidegate._web.headers import PROBLEM_TYPE
 from tidegate._web.options import (
@@ -24,7 +25,7 @@ from tidegate._web.options import (
 )
 from tidegate._web.refusal import USUAL
 from tidegate._web.request_limiter import RequestDecision
-from tidegate._web.rule_requests import attributes_by_option
+from tidegate._web.rule_requests import RuleRequests, attributes_by_option
 from tidegate._web.shared_counters import middleware_limiters
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ class RateLimitMiddleware:
         environ["tidegate.decision"] = outcome.decision
         if not outcome.decision.allowed:
             return self._refuse(outcome, environ, start_response)
+        if isinstance(outcome.limiter, RuleRequests):
+            grant(environ, outcome)
         return self.app(environ, with_fields(start_response, (outcome,)))
 
     def _refuse(

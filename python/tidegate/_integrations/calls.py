@@ -154,8 +154,8 @@ class StarletteCall:
             kwargs.pop(name, None)
 
     def prior_grants(self) -> Sequence[RequestDecision]:
-        found: tuple[RequestDecision, ...] = self.request.scope.pop(DECISIONS, ())
-        return found
+        scope = self.request.scope
+        return (*scope.pop(GRANTED, ()), *scope.pop(DECISIONS, ()))
 
     def ensure_can_answer(self, function: Any, outcome: RequestDecision) -> None:
         # The return value of a FastAPI dependency is an argument of the route, not an answer.
@@ -209,7 +209,8 @@ class _FlaskCall:
         self.request = flask.request._get_current_object()
 
     def prior_grants(self) -> Sequence[RequestDecision]:
-        return ()
+        found: tuple[RequestDecision, ...] = self.request.environ.pop(GRANTED, ())
+        return found
 
     def ensure_can_answer(self, function: Any, outcome: RequestDecision) -> None:
         pass

@@ -12,7 +12,7 @@ from tidegate._integrations.calls import flask_refusal
 from tidegate._integrations.flask_cli import blueprints_of
 from tidegate._integrations.flask_views import MARK
 from tidegate._web.combined import combined
-from tidegate._web.decisions import DECISIONS, binding
+from tidegate._web.decisions import DECISIONS, binding, grant
 from tidegate._web.execution import BLOCKING
 from tidegate._web.meta_limit import MetaLimit
 from tidegate._web.refusal import USUAL
@@ -162,6 +162,9 @@ class LimitedApp:
         if passed:
             environ[DECISION] = binding(passed).decision
             environ.setdefault(DECISIONS, []).extend(passed)
+        for earlier in passed:
+            if isinstance(earlier.limiter, RuleRequests):
+                grant(environ, earlier)
         return None
 
     def _refused(

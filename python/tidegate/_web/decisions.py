@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidegate._web.request_limiter import RequestDecision
 
-__all__ = ["DECISIONS", "GRANTED", "binding"]
+__all__ = ["DECISIONS", "GRANTED", "binding", "grant"]
 
 # The key under which a scope of Starlette, a WSGI environ and META of Django hold the decisions
 # whose headers are still to be sent, oldest first.
 DECISIONS = "tidegate.verdicts"
-# The key under which META of Django holds the decisions by rules that let a request pass, for a
-# view's limit that refuses it to give back.
+# The key under which a scope, a WSGI environ and META of Django hold the decisions by rules that
+# let a request pass, for a route's limit that refuses it to give back.
 GRANTED = "tidegate.granted"
+
+
+def grant(state: MutableMapping[str, Any], decision: RequestDecision) -> None:
+    """Leaves a decision by rules in the scope or environ of a request that it let pass."""
+    state[GRANTED] = (*state.get(GRANTED, ()), decision)
 
 
 def binding(decisions: Sequence[RequestDecision]) -> RequestDecision:

@@ -1,0 +1,108 @@
+"""Limits of routes under middleware with rules: a request that one refuses charges neither."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tidegate as tg
+from fastapi import Depends, FastAPI, WebSocket
+from fastapi.testclient import TestClient
+from flask import Flask
+from starlette.websockets import WebSocketDisconnect
+from tidegate import rate_limit, wsgi
+from tidegate.asgi import RateLimitMiddleware
+from tidegate.fastapi import RateLimit
+from tidegate.flask import RateLimit as FlaskRateLimit
+from tidegate.rules import RuleSet
+
+RULES = RuleSet({"rules": [{"id": "clients", "by": "ip", "limit": "100/hour"}]})
+
+
+def limiter() -> Any:
+    return tg.Limiter(rules=RULES, clock=tg.ManualClock(0))
+
+
+def left(limiter: Any, address: str) -> int:
+    return int(limiter.peek(ip=address).remaining)
+
+
+@pytest.mark.parametrize("how", ["decorator", "dependency", "async decorator"])
+def test_what_a_fastapi_route_refuses_is_given_back_to_the_rules(how: str) -> None:
+    app = FastAPI()
+    clock = tg.ManualClock(0)
+    if how == "dependency":
+
+        @app.get("/", dependencies=[Depends(RateLimit("2/minute", clock=clock))])
+        async def depends() -> str:
+            return "ok"
+
+    elif how == "decorator":
+
+        @app.get("/")
+        @rate_limit("2/minute", clock=clock)
+        def decorated() -> str:
+            return "ok"
+
+    else:
+
+        @app.get("/")
+        @rate_limit("2/minute", clock=clock)
+        async def decorated_async() -> str:
+            return "ok"
+
+    rules = limiter()
+    client = TestClient(RateLimitMiddleware(app, limiter=rules))
+    assert [client.get("/").status_code for _ in range(5)] == [200, 200, 429, 429, 429]
+    assert left(rules, "testclient") == 98
+
+
+def test_a_websocket_that_a_dependency_refuses_charges_no_rule() -> None:
+    app = FastAPI()
+
+    @app.websocket("/ws", dependencies=[Depends(RateLimit("1/minute", clock=tg.ManualClock(0)))])
+    async def talk(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.close()
+
+    rules = limiter()
+    client = TestClient(RateLimitMiddleware(app, limiter=rules))
+    with client.websocket_connect("/ws"):
+        pass
+    for _ in range(3):
+        with pytest.raises(WebSocketDisconnect), client.websocket_connect("/ws"):
+            pass
+    assert left(rules, "testclient") == 99
+
+
+def test_what_a_flask_view_refuses_is_given_back_to_the_rules_of_the_middleware() -> None:
+    app = Flask(__name__)
+
+    @app.get("/")
+    @rate_limit("2/minute", clock=tg.ManualClock(0))
+    def view() -> str:
+        return "ok"
+
+    rules = limiter()
+    app.wsgi_app = wsgi.RateLimitMiddleware(app.wsgi_app, limiter=rules)  # type: ignore[method-assign]
+    client = app.test_client()
+    assert [client.get("/").status_code for _ in range(5)] == [200, 200, 429, 429, 429]
+    assert left(rules, "127.0.0.1") == 98
+
+
+def test_what_a_decorated_view_refuses_is_given_back_to_the_rules_of_the_extension() -> None:
+    app = Flask(__name__)
+    FlaskRateLimit(app, rules=RULES)
+
+    @app.get("/")
+    @rate_limit("2/minute", clock=tg.ManualClock(0))
+    def view() -> str:
+        return "ok"
+
+    @app.get("/free")
+    def free() -> str:
+        return "ok"
+
+    client = app.test_client()
+    assert [client.get("/").status_code for _ in range(5)] == [200, 200, 429, 429, 429]
+    assert client.get("/free").headers["X-RateLimit-Remaining"] == "97"
