@@ -305,7 +305,8 @@ py::list Explain(const py::object& self, const py::dict& attributes) {
   return reasons;
 }
 
-// What applies to the request, for tests and benchmarks of the matching alone: rules, keys, cost.
+// What applies to the request, for tests and benchmarks of the matching alone: rules, keys, cost,
+// priority.
 py::tuple Match(const py::object& self, const py::dict& attributes, int times) {
   const PyRuleLimiter& owner = Checked(self.ptr());
   Asked asked(*owner.rules);
@@ -320,7 +321,7 @@ py::tuple Match(const py::object& self, const py::dict& attributes, int times) {
                                 py::bytes(applied.key.data(), applied.key.size())));
   }
   return py::make_tuple(matched.listed == nullptr ? py::none() : py::cast(matched.listed->name),
-                        rules, matched.cost);
+                        rules, matched.cost, PriorityName(matched.priority));
 }
 
 py::dict StatsOf(const py::object& self) {

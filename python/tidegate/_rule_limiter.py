@@ -172,8 +172,7 @@ class RuleLimiter(_core.RuleLimiter):
             states = [*outcomes.get(rule, []), *[None] * len(limits)][: len(limits)]
             shown = None if key is None else key.decode("utf-8", "backslashreplace")
             considered.append(ConsideredRule(rule, applies, why, shown, tuple(limits), states))
-        listed, _, units = self._match(attributes)
-        priority = self._rules.priorities.of(attributes)
+        listed, _, units, priority = self._match(attributes)
         return Explanation(considered, 0 if listed is not None else cost * units, priority)
 
     def stats(self) -> Stats:
@@ -338,7 +337,7 @@ class Explanation(list["ConsideredRule"]):
         """What it costs without load; 0 where an entry of `allow` or `block` decides. Rules that
         count requests are charged 1."""
         self.priority = priority
-        """``critical``, ``normal`` or ``background``."""
+        """``critical``, ``normal`` or ``background``; ``normal`` too where such an entry decides."""
 
     def __repr__(self) -> str:
         return f"<cost {self.cost}, {self.priority}: {super().__repr__()}>"

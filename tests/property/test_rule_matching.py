@@ -86,7 +86,7 @@ def test_the_core_finds_the_rules_that_an_obvious_matcher_finds(
         return
     limiter, document = made
     for request in requests:
-        listed, found, cost = limiter._match(request)
+        listed, found, cost, _ = limiter._match(request)
         assert (listed, cost) == (None, 1)
         expected = naive.applying(document, request) or {"default"}
         assert {rule for rule, _ in found} == expected

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tidegate._rules.document import Document
     from tidegate.types import Algorithm
 
-__all__ = ["compile_rules", "condition_of", "validate"]
+__all__ = ["compile_rules", "validate"]
 
 Where = "tuple[str | int, ...]"
 # From here on, in the year 2106, an override does not end.
@@ -317,7 +317,7 @@ class _Compiler:
             "reserve": [0, rule.reserve.normal, rule.reserve.background],
             "replaces": list(getattr(rule, "replaces", ())),
         }
-        return {**spec, **condition_of(rule)}
+        return {**spec, **_condition(rule)}
 
     def override(self, i: int, override: model.Override, by: dict[str, list[str]]) -> Any:
         pause_at_times()
@@ -391,7 +391,7 @@ class _Compiler:
                 self.override(i, override, by) for i, override in enumerate(self.rules.overrides)
             ],
             "costs": [
-                {"cost": cost.cost, "priority": cost.priority, **condition_of(cost)}
+                {"cost": cost.cost, "priority": cost.priority, **_condition(cost)}
                 for cost in self.rules.costs
             ],
             "lists": [
@@ -416,7 +416,7 @@ class _Compiler:
         return re.sub(r"rules\[(\d+)\]", lambda m: f"rules[{self._places[int(m[1])]}]", message)
 
 
-def condition_of(fields: Any) -> dict[str, Any]:
+def _condition(fields: Any) -> dict[str, Any]:
     """The conditions of a rule, a cost or an entry of a list, as the core takes them."""
     return {
         "endpoints": list(getattr(fields, "endpoints", ())),
@@ -428,7 +428,7 @@ def condition_of(fields: Any) -> dict[str, Any]:
 
 
 def _listed(entry: model.ListEntry) -> dict[str, Any]:
-    condition = condition_of(entry)
+    condition = _condition(entry)
     condition["when"] = list((entry.__pydantic_extra__ or {}).items())
     return condition
 

@@ -11,7 +11,6 @@ from tidegate._errors import ArgumentTypeError
 from tidegate._rules.compile import compile_rules, validate
 from tidegate._rules.document import Document, read_file, read_text
 from tidegate._rules.pauses import pause_at_times
-from tidegate._rules.priorities import Priorities
 
 if TYPE_CHECKING:
     import os
@@ -79,8 +78,6 @@ class RuleSet:
         blocked = [entry.__pydantic_extra__ or {} for entry in model.block]
         self.conditions: frozenset[str] = frozenset({"tier"}.union(*whens, *blocked))
         """The attributes that decide which rules apply, beside endpoint, method and ip."""
-        self.priorities = Priorities(model)
-        """Finds the priority of a request, for explain()."""
         self.overrides: int = len(model.overrides)
         """How many overrides it has. Their keys are not kept."""
         self.digest: str = _digest_of(model)

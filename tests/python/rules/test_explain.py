@@ -83,7 +83,7 @@ PRIORITIES = {
         ({"endpoint": "/export", "tier": "gold"}, 1, "normal"),
         ({"endpoint": "/export", "tier": "silver"}, 1, "normal"),
         ({"endpoint": "/export", "ip": "10.1.1.1"}, 2, "critical"),
-        ({"user": "root", "endpoint": "/pay/batch"}, 0, "background"),
+        ({"user": "root", "endpoint": "/pay/batch"}, 0, "normal"),
     ],
 )
 def test_explain_says_what_a_request_costs_and_its_priority(
