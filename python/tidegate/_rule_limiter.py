@@ -337,7 +337,7 @@ class Explanation(list["ConsideredRule"]):
         """What it costs without load; 0 where an entry of `allow` or `block` decides. Rules that
         count requests are charged 1."""
         self.priority = priority
-        """``critical``, ``normal`` or ``background``; ``normal`` too where such an entry decides."""
+        """``critical``, ``normal`` or ``background``; ``normal`` where such an entry decides."""
 
     def __repr__(self) -> str:
         return f"<cost {self.cost}, {self.priority}: {super().__repr__()}>"
