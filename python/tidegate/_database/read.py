@@ -65,7 +65,7 @@ class _RowDocument(Document):
 
 
 def _columns(where: Where, length: int) -> Where:
-    """What is called `where` in a document, from `length` on, as columns of its row."""
+    """The place `where` of a document, from its part number `length` on, as columns of its row."""
     rest = where[length:]
     if "limits" in where[:length]:  # the place is that of the limits of one tier
         return ("limits",)

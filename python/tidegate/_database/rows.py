@@ -15,14 +15,14 @@ from tidegate._database.schema import UtcTime
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    # Called with what is wrong: the row, its column, and a message.
+    # Called for each problem with the row, its column, and a message.
     Refuse = Callable[[str, str, str], None]
 
 __all__ = ["place_of", "rows_of"]
 
 # No rule looks at them.
 _UNREAD = ("created_at", "updated_at")
-# What Python has no datetimes for: an end so late is none, and one before the first is as good.
+# Times outside of Python's range: one after its end never comes, one before its start has passed.
 _NEVER = dt.datetime(9999, 1, 1, tzinfo=dt.timezone.utc)
 _LONG_AGO = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 

@@ -151,7 +151,7 @@ costs = sa.Table(
     sa.Column("priority", sa.String(10)),
 )
 
-# A row stands for all refusals of one caller by one rule within a second or so.
+# A row counts all refusals of one caller by one rule within about a second.
 violations = sa.Table(
     "rate_limit_violations",
     metadata,

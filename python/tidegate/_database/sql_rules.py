@@ -84,7 +84,7 @@ class SqlRules(RuleSource):
             if mark is not None and mark == self._mark:
                 self._seconds = time.monotonic() - begun
                 return None
-            # What is refused is not looked at again until it changes.
+            # A refused version is not read again until it changes.
             self._mark = mark
             try:
                 return read_document(connection, self._database.name)
@@ -125,7 +125,7 @@ def _begin(connection: Any) -> None:
 
 
 class _Listener:
-    """The notifications of PostgreSQL. Where there are none, it waits in their place."""
+    """The notifications of PostgreSQL. For other databases it only waits."""
 
     def __init__(self, database: Database, timeout: float) -> None:
         self._engine = database.engine
@@ -133,7 +133,7 @@ class _Listener:
         self._database = Database(database.engine, timeout)
         self._raw: Any = None
         self._retry_at = 0.0
-        # Of other drivers there is no call that waits for a while.
+        # Other drivers have no call that waits with a timeout.
         self._is_possible = self._engine.dialect.driver == "psycopg"
 
     def begin(self) -> bool:

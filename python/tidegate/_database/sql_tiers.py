@@ -97,7 +97,7 @@ class SqlTiers:
                 self._known.pop(value, None)
 
     def close(self) -> None:
-        """Ends the thread; what is known stays known."""
+        """Ends the thread. The tiers that were read stay known."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

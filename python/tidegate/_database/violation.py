@@ -1,4 +1,4 @@
-"""What is written down of refusals."""
+"""The record of a refusal."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ __all__ = ["ViolationLog"]
 log = logging.getLogger("tidegate")
 
 _LONGEST = 255
-# What must not be written down, and is told apart by a digest.
+# Attributes that must not be stored: a digest stands in their place.
 SECRETS = frozenset({"api_key", "key", "token", "authorization", "password", "session"})
 # How often a write is tried before its violations are dropped, so that a database that comes back
 # within a few seconds has all of them.
@@ -133,7 +133,7 @@ class ViolationLog:
             return True
 
     def close(self) -> None:
-        """Writes what is left and ends the thread."""
+        """Writes the refusals that wait, and ends the thread."""
         self._stop.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():

@@ -1,4 +1,4 @@
-"""Violations in the table rate_limit_violations, and whose rose."""
+"""The table rate_limit_violations, and the callers whose violations rose."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Rise(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """By how much they rose. One is added to both sides: a first refusal is no great rise."""
+        """The factor of the rise. One is added to both counts: a first refusal is a small rise."""
         return (self.recent + 1) / (self.before + 1)
 
 

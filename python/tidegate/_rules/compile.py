@@ -27,10 +27,10 @@ __all__ = ["compile_rules", "validate"]
 Where = "tuple[str | int, ...]"
 # From here on, in the year 2106, an override does not end.
 _FOREVER_NS = (2**32 - 1) * 10**9
-# Entries of a list that are none of its own fields are attributes.
+# Fields of a list entry that the model does not have are attributes.
 _OTHER_TIERS = "*"
 _LISTS = ("allow", "block")
-# What is expected of fields that are of a wrong type; of limits, whichever tier they are of.
+# The expected value of each field, for values of a wrong type; `limits` of any tier too.
 _EXPECTED = {
     "limits": "a limit such as 100/minute, a list of limits, 'unlimited', or these by tier",
     "by": "a name such as user, names such as user+endpoint, or a list of names",
@@ -82,7 +82,7 @@ def validate(document: Document) -> model.Rules:
 
 
 def _check_texts(document: Document) -> None:
-    """Raises RulesError for texts that no request can have, and for names that are none."""
+    """Raises RulesError for texts that no request can have, and for field names of other types."""
     waiting: list[tuple[tuple[str | int, ...], Any]] = [((), document.data)]
     seen = set()
     while waiting:
@@ -202,7 +202,7 @@ def _problems_of(document: Document, error: ValidationError) -> list[Any]:
             continue
         seen.add(key)
         problems.append((tuple(where), message))
-    # Where a branch of a union fits but for a field in it, the field says what is wrong.
+    # If a branch of a union fits except for one field, that field's problem is the one to report.
     outer = {where[:length] for where, _ in problems for length in range(1, len(where))}
     return [document.problem(*each) for each in problems if each[0] not in outer]
 
@@ -237,13 +237,13 @@ def _fields_at(where: list[str | int]) -> list[str]:
 
 
 class _Compiler:
-    """Reads limits and times, and gathers what is wrong with them."""
+    """Reads limits and times, and gathers their problems."""
 
     def __init__(self, document: Document, rules: model.Rules) -> None:
         self.document = document
         self.rules = rules
         self.problems: list[Any] = []
-        # By text, algorithm and shadow: the limit, or why it is none.
+        # By text, algorithm and shadow: the limit, or why the text is not one.
         self._known: dict[tuple[str, str, bool], _core.Limit | str] = {}
 
     def limit(

@@ -1,4 +1,4 @@
-"""The lines of the fields in texts of JSON and TOML, whose readers do not tell them."""
+"""The line of each field in a text of JSON or TOML: their readers do not report lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a document of rules, and where."""
+"""The problems of a document of rules, with their places."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Problem(NamedTuple):
     """One mistake in a document of rules."""
 
     source: str
-    """The file, or what stands for it, such as ``<dict>``."""
+    """The file, or ``<dict>`` or ``<text>`` for rules that come from no file."""
     line: int | None
     """From 1 up; None where the document has no lines."""
     where: str

@@ -73,7 +73,7 @@ class RuleSet:
             for rule in (*model.rules, *((model.default,) if model.default else ()))
             if not rule.headers
         )
-        """The ids of the rules whose limits responses do not tell."""
+        """The ids of the rules whose limits are not shown in responses."""
         whens = [rule.when for rule in model.rules] + [cost.when for cost in model.costs]
         blocked = [entry.__pydantic_extra__ or {} for entry in model.block]
         self.conditions: frozenset[str] = frozenset({"tier"}.union(*whens, *blocked))

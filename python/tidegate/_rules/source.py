@@ -49,7 +49,7 @@ class RuleSource:
         self._cache = None if cache is None else Path(cache)
         # Held while the place is read, which may take long. Never taken by a fork.
         self._reading = threading.Lock()
-        # Held while subscribers are told, which does not; taken before `_reading` by nobody.
+        # Held while subscribers are called, which is quick. Never taken before `_reading`.
         self._telling = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None

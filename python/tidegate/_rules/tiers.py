@@ -61,7 +61,7 @@ class Tiers:
         self._known: OrderedDict[str, tuple[float, str | None]] = OrderedDict()
         self._lock = threading.Lock()
         self.failures = 0
-        """How often the function raised, or returned what is no tier."""
+        """How often the function raised, or returned something that is not a tier."""
 
     def of(self, attributes: Mapping[str, Value]) -> str | None:
         """The tier of a request with these attributes; None for the default tier."""

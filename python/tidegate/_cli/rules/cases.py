@@ -1,4 +1,4 @@
-"""``tidegate rules test``: requests in order, by a clock of their own, and what is expected.
+"""``tidegate rules test``: requests in order, on a clock of their own, with the expected decisions.
 
     cases:
     - name: free users get ten requests a minute
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run_cases"]
 
-# What is said of a request, and what each has to be; all else are its attributes.
+# The fields of a case and their types; all others are attributes of the request.
 _NUMBERS = {
     "cost": "a whole number from 1 up",
     "times": "a whole number from 1 to 1000000",
@@ -61,7 +61,7 @@ class _Case(NamedTuple):
 
 
 def run_cases(rules_file: str, cases_file: str) -> int:
-    """Runs all cases, prints what is not as expected, and returns the exit code."""
+    """Runs all cases, prints those that fail, and returns the exit code."""
     rules = RuleSet.load(rules_file)
     document = read_file(Path(cases_file))
     cases = _Reader(document).cases()
@@ -116,7 +116,7 @@ def _differences(request: _Request, decision: Decision, *, is_last: bool) -> lis
 
 
 class _Reader:
-    """Reads the cases of a document, and gathers what is wrong with them."""
+    """Reads the cases of a document, and gathers their problems."""
 
     def __init__(self, document: Document) -> None:
         self.document = document

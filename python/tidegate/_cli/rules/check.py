@@ -1,4 +1,4 @@
-"""``tidegate rules check``: what is wrong with a document, and what is likely to be."""
+"""``tidegate rules check``: the problems of a document, and its likely mistakes."""
 
 from __future__ import annotations
 

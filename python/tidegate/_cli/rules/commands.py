@@ -130,7 +130,7 @@ def _reading_files(
         except BrokenPipeError:
             raise
         except OSError as error:
-            if error.filename is None:  # of a storage, which says itself what is wrong
+            if error.filename is None:  # of a storage, whose message says the cause
                 raise
             raise ConfigurationError(f"{error.filename}: {error.strerror}") from None
 

@@ -83,7 +83,7 @@ class Imported:
         self._document = document
         self._names = names
         self._rules: list[dict[str, Any]] = []
-        # By the name that `replaces` goes by, and by the order of keys.
+        # By the name that `replaces` uses, and by the order of keys.
         self._named: dict[str, list[str]] = {}
         self._replaces: list[tuple[Any, dict[str, Any], list[str]]] = []
         self._orders: dict[frozenset[str], tuple[list[str], str]] = {}
@@ -199,7 +199,7 @@ class Imported:
                 self._note((*where, field), f"is left out: {why}")
         has_children = bool(descriptor.get("descriptors"))
         limit = descriptor.get("rate_limit")
-        # Without a limit of its own, a value has none: not that of any value either.
+        # A value without a limit of its own has none; the limit of "any value" does not apply.
         if limit is not None or not has_children or (value is not None and is_default_limited):
             self._rule(where, path, limit)
         self._level((*where, "descriptors"), descriptor.get("descriptors"), path)
