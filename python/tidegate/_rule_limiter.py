@@ -361,7 +361,7 @@ class ConsideredRule:
         """Its id."""
         self.applies = applies
         self.why = why
-        """Why it does not apply; of a rule that applies, a remark, such as an override of the key."""
+        """Why it does not apply; for one that applies, a remark, such as an override of the key."""
         self.key = key
         """What it counts the request under; None where it does not apply."""
         self.limits = limits
