@@ -14,7 +14,7 @@ RULES = Path(__file__).with_suffix(".yaml")
 
 
 def client_of(api_key: str | None = None, user: str | None = None, ip: str = "unknown") -> str:
-    """Who asks: what the service knows best. What a client claims unverified is no key."""
+    """The identity that the service trusts most. An unverified claim of a client is no key."""
     if api_key is not None:
         return f"key:{api_key}"
     return f"user:{user}" if user is not None else f"ip:{ip}"

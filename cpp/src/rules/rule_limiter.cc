@@ -76,7 +76,8 @@ void RuleLimiter::Charges(const Request& request, int64_t cost, int64_t now_ns, 
   const int64_t units = Product(cost, matched.cost);
   for (const RuleSet::Applied& applied : matched.rules) {
     const int64_t own = rules_->rules()[applied.rule].counts_requests ? 1 : units;
-    const int64_t loaded = std::min(scale.Of(own), std::max(own, MostOf(applied.rule, matched)));
+    int64_t loaded = scale.Of(own);
+    if (loaded != own) loaded = std::min(loaded, std::max(own, MostOf(applied.rule, matched)));
     for (uint32_t i = 0; i < applied.limits.count; ++i) {
       const BoundLimit& bound = bound_[applied.limits.first + i];
       // Places are given back one by one.

@@ -3,7 +3,7 @@
     from tidegate.tuning import live
 
     service = live.connect("redis://localhost", "100/minute", prefix="tg:app.posts")
-    service.top(10)                                     # who has used most of the limit now
+    service.top(10)                                     # the clients that used most of their limit
     live.rates("http://localhost:8000/metrics")         # refusals of the next ten seconds
 
 All of it only looks: nothing is charged, and no count changes. A changed limit is tried by the

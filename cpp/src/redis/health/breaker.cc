@@ -38,7 +38,7 @@ Breaker::Breaker(BreakerState& state, int failures, absl::Duration open, absl::D
       open_ns_(absl::ToInt64Nanoseconds(open)),
       probe_ns_(std::min(open_ns_ / 2 + 1,
                          std::max(2 * absl::ToInt64Nanoseconds(timeout), kLeastProbeNs))),
-      // If it is open already, this store's users have yet to be told.
+      // If it is open already, this store's users have not heard of it yet.
       seen_(state.gate.load(std::memory_order_acquire) & kCountMask) {}
 
 bool Breaker::Turn(uint64_t& gate, int64_t until_ns) {

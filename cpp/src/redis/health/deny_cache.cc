@@ -59,7 +59,7 @@ void DenyCache::Put(const Fingerprint& key, uint64_t version, const CellState& s
       .state = state,
       .from_ns = times.asked_ns,
       .until_ns = times.asked_ns + std::min(retry_after_ns, longest_ns_),
-      // The smallest possible offset, so that no caller is told to come too early.
+      // The smallest possible offset, so that no retry_after is too early.
       .ahead_ns = times.decided_ns - times.heard_ns,
   };
   place.lo.store(words.key.lo, kRelaxed);
