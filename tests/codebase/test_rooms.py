@@ -34,10 +34,11 @@ ROOMS: dict[str, tuple[str, str]] = {
     "outbound": ("_outbound/, httpx, requests", "core, limiter"),
     "contrib": ("contrib/, limits", "core, limiter"),
     "tuning": ("_logs, _tuning/, tuning/", "core, storage, rules, limiter, metrics"),
+    "service": ("_service/", "core, storage, database, rules, load, limiter, metrics"),
     "package": ("__init__", "core, rules, limiter, integrations"),
     "command line": (
         "_cli/, __main__",
-        "core, storage, database, rules, limiter, web, tuning",
+        "core, storage, database, rules, limiter, web, tuning, service",
     ),
 }
 
