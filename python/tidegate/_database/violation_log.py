@@ -67,24 +67,34 @@ class ViolationLog(BackgroundWriter[_Key, list[Any]]):
 
     def record(self, decision: Decision, attributes: Mapping[str, Value]) -> None:
         """Notes a refusal. Waits for nothing, and raises nothing."""
+        self.note(decision.rule, attributes)
+
+    def note(
+        self,
+        rule: str | None,
+        attributes: Mapping[str, Value],
+        refused: int = 1,
+        at: float | None = None,
+    ) -> None:
+        """Notes `refused` refusals by `rule` at a time, now if it is None. Waits for nothing."""
         name, value = self._caller_of(attributes)
         caller = f"{name}:{value}"[:_LONGEST]
         endpoint = text_of(attributes.get("endpoint"))
-        key = (decision.rule, caller, endpoint)
+        key = (rule, caller, endpoint)
         with self._lock:
             known = self._waiting.get(key)
             if known is not None:
-                known[1] += 1
+                known[1] += refused
                 return
             if len(self._waiting) >= self._capacity:
-                self.dropped += 1
+                self.dropped += refused
                 return
             kept = {
                 name: _shown(name, attributes[name])
                 for name in self._attributes
                 if attributes.get(name) is not None
             }
-            self._waiting[key] = [self._clock(), 1, kept]
+            self._waiting[key] = [self._clock() if at is None else at, refused, kept]
             self._start_if_needed()
 
     def _caller_of(self, attributes: Mapping[str, Value]) -> tuple[str, str]:

@@ -1,0 +1,118 @@
+"""``tidegate serve``: answers checks until it is told to end."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import queue
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidegate._errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+__all__ = ["register"]
+
+log = logging.getLogger("tidegate")
+
+_DEFAULT_FILE = "tidegate.yaml"
+
+
+def register(commands: Any) -> None:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "serve",
+        help="answer checks over HTTP, gRPC and Envoy's protocol",
+        description="Answers checks over HTTP/1.1, HTTP/2 and gRPC, with an admin API beside. "
+        "SIGHUP reloads rules, tokens and certificates; SIGTERM lets calls in flight end.",
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"settings in YAML, TOML or JSON (default: {_DEFAULT_FILE} if it is there); "
+        "environment variables such as TIDEGATE_STORAGE win over it",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="say whether it would start, and what with; then end"
+    )
+    parser.set_defaults(run=_serve)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    try:
+        from tidegate._service.settings import read_settings, unknown_variables
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"`tidegate serve` needs the package {error.name}; expected "
+            "`pip install 'tidegate[server]'`"
+        ) from None
+    path = arguments.config
+    if path is None and os.path.exists(_DEFAULT_FILE):
+        path = Path(_DEFAULT_FILE)
+    settings = read_settings(path)
+    from tidegate._service.logs import set_up_logging
+    from tidegate._service.service import Service, describe
+
+    set_up_logging(settings.log)
+    for name in unknown_variables(os.environ):
+        log.warning("the environment variable %s is not a setting", name)
+    service = Service(settings)
+    if arguments.check:
+        print(describe(service))
+        service.close()
+        return 0
+    return _until_signalled(service)
+
+
+def _until_signalled(service: Any) -> int:
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        signals.put(number)
+
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, note)
+    try:
+        service.start()
+    except BaseException:
+        service.close()
+        raise
+    _notify("READY=1")
+    while True:
+        number = signals.get()
+        if number != signal.SIGHUP:
+            break
+        _notify("RELOADING=1")
+        service.reload()
+        _notify("READY=1")
+    log.info("%s: calls in flight have %g s", signal.Signals(number).name, service.settings.drain)
+    _notify("STOPPING=1")
+    is_drained = service.stop()
+    if not is_drained:
+        log.warning("calls were in flight when the service ended")
+    sys.stderr.flush()
+    return 0 if is_drained else 1
+
+
+def _notify(state: str) -> None:
+    """Tells systemd, where it has started the service with Type=notify."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    import socket
+    import time
+
+    if state.startswith("RELOADING"):
+        state += f"\nMONOTONIC_USEC={time.monotonic_ns() // 1000}"
+    target = "\0" + address[1:] if address.startswith("@") else address
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        try:
+            channel.sendto(state.encode(), target)
+        except OSError as error:
+            log.warning("systemd was not notified: %s", error)

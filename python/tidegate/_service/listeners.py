@@ -1,0 +1,198 @@
+"""Who listens to what the front recorded: the log, the history, violations, anomalies."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from tidegate._anomaly.detector import Action, AnomalyDetector
+from tidegate._database.connection import Database
+from tidegate._database.service_tables import anomalies
+from tidegate._service.recording import caller_of
+
+if TYPE_CHECKING:
+    from tidegate._anomaly.detector import Anomaly
+    from tidegate._database.connection import DatabaseLike
+    from tidegate._database.usage_history import UsageHistory
+    from tidegate._database.violation_log import ViolationLog
+    from tidegate._service.recording import Recorded, Row
+
+__all__ = ["AnomalyWatch", "DecisionLog", "to_history", "to_violations"]
+
+log = logging.getLogger("tidegate")
+refusal_log = logging.getLogger("tidegate.refusals")
+access_log = logging.getLogger("tidegate.access")
+
+_AGAIN_AFTER = 3600.0
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
+
+
+class DecisionLog:
+    """Logs refusals, and all decisions if asked to: a line for each row of a second."""
+
+    def __init__(self, *, refusals: bool, access: bool) -> None:
+        self._refusals = refusals
+        self._access = access
+
+    def __call__(self, recorded: Recorded) -> None:
+        for row in recorded.rows:
+            if self._access:
+                access_log.info(
+                    "%r at %r: %d allowed, %d refused",
+                    caller_of(row),
+                    _text(row.endpoint),
+                    row.allowed,
+                    row.refused,
+                    extra={"decisions": _fields(row)},
+                )
+            if self._refusals and row.refused:
+                refusal_log.warning(
+                    "%r was refused %d times by %s at %r",
+                    caller_of(row),
+                    row.refused,
+                    _text(row.rule) or "no rule",
+                    _text(row.endpoint),
+                    extra={"decisions": _fields(row)},
+                )
+
+
+def _fields(row: Row) -> dict[str, Any]:
+    named = row._asdict()
+    return {name: _text(v) if isinstance(v, bytes) else v for name, v in named.items()}
+
+
+def to_history(history: UsageHistory) -> Any:
+    """A listener that adds to the usage history."""
+
+    def add(recorded: Recorded) -> None:
+        for row in recorded.rows:
+            history.add(
+                row.user or row.ip,
+                row.endpoint,
+                allowed=row.allowed,
+                refused=row.refused,
+                cost=row.cost,
+                at=recorded.at,
+            )
+
+    return add
+
+
+def to_violations(violations: ViolationLog) -> Any:
+    """A listener that notes refusals as violations."""
+
+    def note(recorded: Recorded) -> None:
+        for row in recorded.rows:
+            if row.refused:
+                attributes = {
+                    "user": row.user or None,
+                    "ip": row.ip or None,
+                    "tier": row.tier or None,
+                    "endpoint": row.endpoint,
+                }
+                violations.note(_text(row.rule) or None, attributes, row.refused, recorded.at)
+
+    return note
+
+
+class AnomalyWatch:
+    """Judges callers once an interval, logs anomalies and writes them to the database.
+
+    Anomalies that ask for no action are neither logged nor written, and one that goes on is
+    written again only when it asks for more, or after an hour. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        detector: AnomalyDetector,
+        database: DatabaseLike | None,
+        *,
+        timeout: float = 5.0,
+    ) -> None:
+        self._detector = detector
+        self._database = None if database is None else Database(database, timeout)
+        self._counts: Counter[str] = Counter()
+        self._tiers: dict[str, str] = {}
+        self._begun: float | None = None
+        self._reported: dict[str, Anomaly] = {}
+        self.found = 0
+        """How many anomalies that ask for action there were."""
+        self.not_written = 0
+        """How many of them the database did not take."""
+
+    def __call__(self, recorded: Recorded) -> None:
+        interval = self._detector.interval
+        begun = recorded.at // interval * interval
+        if self._begun is not None and begun > self._begun:
+            self._judge(self._begun)
+        if self._begun is None or begun > self._begun:
+            self._begun = begun
+        for row in recorded.rows:
+            caller = caller_of(row)
+            self._counts[caller] += row.allowed + row.refused
+            if row.tier:
+                self._tiers[caller] = _text(row.tier)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if self._database is not None:
+            self._database.close()
+
+    def _judge(self, at: float) -> None:
+        counts, self._counts = self._counts, Counter()
+        tiers, self._tiers = self._tiers, {}
+        found = [
+            each
+            for each in self._detector.judge(counts, at, tiers)
+            if each.action >= Action.THROTTLE and self._is_news(each)
+        ]
+        self._reported.update((each.caller, each) for each in found)
+        if not found:
+            return
+        self.found += len(found)
+        for each in found:
+            log.warning(
+                "anomaly: %r, %s (score %.1f): %s",
+                each.caller,
+                each.action.value,
+                each.score,
+                each.reason,
+                extra={"anomaly": {**each._asdict(), "action": each.action.value}},
+            )
+        if self._database is not None:
+            self._write(self._database, found)
+
+    def _is_news(self, anomaly: Anomaly) -> bool:
+        before = self._reported.get(anomaly.caller)
+        if before is not None and anomaly.at - before.at >= _AGAIN_AFTER:
+            del self._reported[anomaly.caller]
+            before = None
+        return before is None or anomaly.action > before.action
+
+    def _write(self, database: Database, found: list[Anomaly]) -> None:
+        now = dt.datetime.now(dt.timezone.utc)
+        rows = [
+            {
+                "time": now,
+                "caller": each.caller[:255].replace("\0", "\ufffd"),
+                "score": each.score,
+                "action": each.action.value,
+                "reason": each.reason,
+                "window_start": dt.datetime.fromtimestamp(each.at, dt.timezone.utc),
+            }
+            for each in found
+        ]
+        try:
+            with database.use() as connection:
+                connection.execute(sa.insert(anomalies), rows)
+                connection.commit()
+        except Exception as error:
+            self.not_written += len(found)
+            log.warning("%d anomalies were not written: %s", len(found), error)

@@ -1,0 +1,318 @@
+"""The settings of the service: one file, and environment variables that win over it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationError,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from tidegate._errors import ConfigurationError
+from tidegate._rules.document import Document, read_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic_settings import PydanticBaseSettingsSource
+
+__all__ = ["ENVIRONMENT", "Address", "Settings", "read_settings", "unknown_variables"]
+
+ENVIRONMENT = "TIDEGATE_"
+# Environment variables with the prefix that are not settings of the service.
+_OF_OTHERS = {"TIDEGATE_ENABLED"}
+_PORT = Annotated[int, Field(ge=0, le=65535)]
+_SECONDS = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class Address(BaseModel):
+    """A host and a port, written ``127.0.0.1:8080`` or ``[::1]:8080``. Port 0 takes a free one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: str
+    port: _PORT
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        host, colon, port = value.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+            raise ValueError(
+                f"the address is {value!r:.80}; expected HOST:PORT, such as 127.0.0.1:8080, with a "
+                "port from 0 to 65535"
+            )
+        return {"host": host, "port": int(port)}
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return self.host == "localhost" or self.host == "::1" or self.host.startswith("127.")
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Tls(_Part):
+    """The certificate of the service, and the authorities of its clients."""
+
+    certificate: Path = Field(description="PEM, with the chain.")
+    key: Path = Field(description="PEM.")
+    client_ca: Optional[Path] = Field(
+        default=None,
+        description="PEM of the authorities whose clients are let in. Without it clients need no "
+        "certificate.",
+    )
+
+
+class Checks(_Part):
+    """Where checks are answered: HTTP/1.1, HTTP/2 and gRPC on one port."""
+
+    listen: Optional[Address] = Field(
+        default=Address(host="127.0.0.1", port=8080), description="Of HTTP and gRPC; null for none."
+    )
+    unix: Optional[Path] = Field(default=None, description="The path of a Unix socket.")
+    tls: Optional[Tls] = Field(default=None, description="Of `listen`. Without it: no TLS.")
+    loops: Annotated[int, Field(ge=0, le=256)] = Field(
+        default=0, description="Threads that answer; 0 for one a core."
+    )
+    require_token: Optional[StrictBool] = Field(
+        default=None,
+        description="Whether checks need a token. By default they do, unless `listen` is a "
+        "loopback address or clients need a certificate.",
+    )
+    max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 20_000
+    max_streams: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        default=256, description="Of one HTTP/2 connection at a time."
+    )
+    max_body_bytes: Annotated[int, Field(ge=1024, le=2**26)] = 2**20
+    idle_timeout: _SECONDS = Field(default=300.0, description="Seconds without a request.")
+    request_timeout: _SECONDS = Field(
+        default=10.0, description="Seconds within which a whole request must have come."
+    )
+
+    @property
+    def needs_token(self) -> bool:
+        """`require_token`, or what it is by default."""
+        if self.require_token is not None:
+            return self.require_token
+        if self.listen is None or self.listen.is_loopback:
+            return False
+        return self.tls is None or self.tls.client_ca is None
+
+
+class Envoy(_Part):
+    """Envoy's rate limit service, answered on the port of checks."""
+
+    config: Path = Field(description="A file of descriptors, or a directory of such files.")
+    all_or_none: StrictBool = Field(
+        default=True,
+        description="Whether a request that one descriptor refuses is charged to none. Envoy's own "
+        "service charges the others.",
+    )
+
+
+class Oidc(_Part):
+    """Whose tokens the admin API takes beside its own."""
+
+    issuer: str
+    audience: str
+    role_claim: str = "role"
+    roles: dict[str, Literal["viewer", "operator", "admin"]] = Field(
+        default={}, description="The roles that values of the claim stand for."
+    )
+
+
+class Admin(_Part):
+    """The admin API, the dashboard, metrics and probes, on a port of their own."""
+
+    listen: Optional[Address] = Field(
+        default=Address(host="127.0.0.1", port=8081), description="null for none."
+    )
+    tls: Optional[Tls] = None
+    oidc: Optional[Oidc] = None
+    public_metrics: StrictBool = Field(
+        default=True,
+        description="Whether /metrics is answered without a token. It names no key and no path.",
+    )
+
+
+class Usage(_Part):
+    """What is kept of decisions in the database."""
+
+    enabled: StrictBool = True
+    keep_days: Annotated[float, Field(gt=0)] = Field(default=90.0, description="Of hours of usage.")
+    keep_violations_days: Annotated[float, Field(gt=0)] = 30.0
+    interval: _SECONDS = Field(default=10.0, description="Seconds between two writes.")
+    capacity: Annotated[int, Field(ge=100, le=10_000_000)] = Field(
+        default=100_000, description="Users and endpoints between two writes."
+    )
+
+
+class Anomalies(_Part):
+    """Anomaly detection. It reports, and changes no decision."""
+
+    enabled: StrictBool = True
+    interval: Annotated[float, Field(ge=1, le=3600)] = 60.0
+    least: Annotated[int, Field(ge=1)] = 20
+    capacity: Annotated[int, Field(ge=100, le=1_000_000)] = 50_000
+
+
+class Log(_Part):
+    """What is logged, to standard error."""
+
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    refusals: StrictBool = Field(
+        default=True, description="One line a second for each user, endpoint and rule that refused."
+    )
+    access: StrictBool = Field(
+        default=False, description="One line a second for each user and endpoint."
+    )
+
+
+class Telemetry(_Part):
+    """OpenTelemetry, by its OTLP exporter."""
+
+    enabled: StrictBool = False
+    endpoint: Optional[str] = Field(
+        default=None, description="Of the collector; else what OTEL_EXPORTER_OTLP_ENDPOINT says."
+    )
+
+
+class Settings(BaseSettings):
+    """All settings. Each has a default, so that `tidegate serve` needs none."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        env_prefix=ENVIRONMENT,
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+    )
+
+    storage: str = Field(
+        default="memory://",
+        description="Where counts are: memory://, shm://NAME, or a URI of Redis, with its options "
+        "in the query.",
+    )
+    prefix: str = Field(default="tg", description="Of the keys in a storage that others share.")
+    database: Optional[str] = Field(
+        default="sqlite:///tidegate.db",
+        description="Of rules, tiers, tokens and history: a URL of SQLite or PostgreSQL; null for "
+        "none.",
+    )
+    rules: Optional[Path] = Field(
+        default=None, description="A file of rules. Without it the rules are in the database."
+    )
+    checks: Checks = Checks()
+    envoy: Optional[Envoy] = None
+    admin: Admin = Admin()
+    usage: Usage = Usage()
+    anomalies: Anomalies = Anomalies()
+    log: Log = Log()
+    telemetry: Telemetry = Telemetry()
+    drain: Annotated[float, Field(ge=0, le=3600)] = Field(
+        default=10.0, description="Seconds that calls in flight have when the service ends."
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return env_settings, init_settings
+
+    @model_validator(mode="after")
+    def _has_rules(self) -> Settings:
+        if self.rules is None and self.database is None and self.envoy is None:
+            raise ValueError("there are no rules, no database and no envoy; expected one of them")
+        if self.checks.listen is None and self.checks.unix is None:
+            raise ValueError("checks have no listen and no unix; expected one of them")
+        return self
+
+
+def read_settings(
+    path: Optional[Path] = None, environment: Optional[Mapping[str, str]] = None
+) -> Settings:
+    """The settings of a file (YAML, TOML or JSON) and of the environment.
+
+    Raises ConfigurationError that names each mistake with its place: the file's line and field, or
+    the environment variable.
+    """
+    document = Document({}, "<defaults>", _no_line) if path is None else read_file(path)
+    if document.data is None:
+        document = Document({}, document.source, _no_line)
+    if not isinstance(document.data, dict):
+        raise ConfigurationError(
+            f"{document.source}: is a {type(document.data).__name__}; expected settings by name"
+        )
+    given = os.environ if environment is None else environment
+    try:
+        return Settings(**document.data)
+    except ValidationError as error:
+        problems = [_problem(each, document, given) for each in error.errors()]
+        raise ConfigurationError("\n".join(problems)) from None
+
+
+def _no_line(where: tuple[str | int, ...]) -> None:
+    return None
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Variables with the prefix that are not settings: misspelt ones, perhaps.
+
+    They are no errors, since others set such variables too, such as Kubernetes for a service of
+    the name tidegate.
+    """
+    return [
+        name
+        for name in sorted(environment)
+        if name.startswith(ENVIRONMENT)
+        and name not in _OF_OTHERS
+        and name[len(ENVIRONMENT) :].lower().partition("__")[0] not in Settings.model_fields
+    ]
+
+
+def _problem(error: Any, document: Document, environment: Mapping[str, str]) -> str:
+    where = tuple(part for part in error["loc"])
+    message = _message(error)
+    variable = ENVIRONMENT + "__".join(str(part).upper() for part in where)
+    for name in environment:
+        if where and name.upper() in (variable, *_parents(variable)):
+            return f"the environment variable {name}: {message}"
+    return str(document.problem(where, message))
+
+
+def _parents(variable: str) -> list[str]:
+    parts = variable.split("__")
+    return ["__".join(parts[:length]) for length in range(1, len(parts))]
+
+
+def _message(error: Any) -> str:
+    if error["type"] == "extra_forbidden":
+        return "is not a setting; expected one that docs/service/operations.md lists"
+    given = error.get("input")
+    text = str(error["msg"]).removeprefix("Value error, ")
+    if "; expected" in text:
+        return text
+    return f"is {given!r:.80}; expected: {text[0].lower()}{text[1:]}"

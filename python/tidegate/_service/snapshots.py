@@ -1,0 +1,113 @@
+"""Tokens and tiers of the database, given to the front whenever they change."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from tidegate._database.connection import Database
+from tidegate._database.schema import user_tiers
+from tidegate._database.service_tables import api_tokens
+
+if TYPE_CHECKING:
+    from tidegate._database.connection import DatabaseLike
+
+__all__ = ["Snapshots"]
+
+log = logging.getLogger("tidegate")
+
+_INTERVAL = 5.0
+
+
+class Snapshots:
+    """Reads tokens and tiers every few seconds, on a thread of its own, and at once when asked to.
+
+    `checks` gets the tokens with which checks may be asked for, and the tier of each user. While
+    the database does not answer, what was read last holds.
+    """
+
+    def __init__(
+        self,
+        database: DatabaseLike,
+        checks: Any,
+        *,
+        timeout: float = 30.0,
+        interval: float = _INTERVAL,
+    ) -> None:
+        self._database = Database(database, timeout)
+        self._checks = checks
+        self._interval = interval
+        self._tiers_mark: Any = None
+        self._tokens: list[tuple[bytes, str]] | None = None
+        self._again = threading.Event()
+        self._is_over = False
+        self._is_failing = False
+        self._reading = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="tidegate snapshots", daemon=True)
+        self.failures = 0
+        """How often the database could not be read."""
+
+    def start(self) -> None:
+        """Reads both, then starts the thread. Raises StorageError where they cannot be read."""
+        self._read()
+        self._thread.start()
+
+    def refresh(self) -> None:
+        """Has both read again soon. Returns at once."""
+        self._again.set()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._is_over = True
+        self._again.set()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+        self._database.close()
+
+    def _run(self) -> None:
+        while True:
+            self._again.wait(self._interval)
+            self._again.clear()
+            if self._is_over:
+                return
+            try:
+                self._read()
+                self._is_failing = False
+            except Exception as error:
+                self.failures += 1
+                if not self._is_failing:
+                    log.warning("tokens and tiers cannot be read, the last ones hold: %s", error)
+                self._is_failing = True
+
+    def _read(self) -> None:
+        with self._reading, self._database.use() as connection:
+            self._read_tokens(connection)
+            self._read_tiers(connection)
+
+    def _read_tokens(self, connection: sa.Connection) -> None:
+        now = dt.datetime.now(dt.timezone.utc)
+        columns = api_tokens.c
+        asked = (
+            sa.select(columns.hash, columns.role)
+            .where(columns.revoked_at.is_(None))
+            .where(sa.or_(columns.expires_at.is_(None), columns.expires_at > now))
+            .order_by(columns.id)
+        )
+        tokens = [(bytes.fromhex(row.hash), row.role) for row in connection.execute(asked)]
+        if tokens != self._tokens:
+            self._checks.set_tokens(tokens)
+            self._tokens = tokens
+
+    def _read_tiers(self, connection: sa.Connection) -> None:
+        columns = user_tiers.c
+        asked = sa.select(sa.func.count(), sa.func.max(columns.updated_at))
+        mark = tuple(connection.execute(asked).one())
+        if mark == self._tiers_mark and not self._again.is_set():
+            return
+        rows = connection.execute(sa.select(columns.user_id, columns.tier))
+        self._checks.set_tiers({user.encode(): tier.encode() for user, tier in rows})
+        self._tiers_mark = mark

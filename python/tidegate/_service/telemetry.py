@@ -1,0 +1,35 @@
+"""OpenTelemetry: the metrics of the service, sent to a collector."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidegate._errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from tidegate._service.service import Service
+    from tidegate._service.settings import Telemetry
+
+__all__ = ["start_telemetry"]
+
+
+def start_telemetry(service: Service, settings: Telemetry) -> Any:
+    """Sends metrics every minute from here on. Returns an object whose shutdown() ends it."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+        from opentelemetry.sdk.resources import Resource
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"telemetry needs the package {error.name}; expected `pip install "
+            "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http`, or telemetry.enabled: false"
+        ) from None
+    from tidegate.opentelemetry import instrument
+
+    exporter = OTLPMetricExporter(endpoint=settings.endpoint)
+    provider = MeterProvider(
+        [PeriodicExportingMetricReader(exporter)], Resource.create({"service.name": "tidegate"})
+    )
+    instrument(provider, {service.settings.prefix: service.limiter})
+    return provider
