@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Where = tuple[str | int, ...]
 
-__all__ = ["change_mark", "read_document"]
+__all__ = ["change_mark", "read_document", "rule_id_of"]
 
 MOST_ROWS = 1_000_000
 _SETTINGS = ("tiers", "default_tier", "algorithm", "default")
@@ -103,7 +103,7 @@ class _Builder:
     def rules(self, rows: Iterable[Row[Any]]) -> None:
         by_rule: dict[str, list[Row[Any]]] = {}
         for row in rows:
-            by_rule.setdefault(_rule_id(row), []).append(row)
+            by_rule.setdefault(rule_id_of(row), []).append(row)
         for id, of_rule in by_rule.items():
             self.rule(id, of_rule)
 
