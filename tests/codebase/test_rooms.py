@@ -34,6 +34,10 @@ ROOMS: dict[str, tuple[str, str]] = {
     "outbound": ("_outbound/, httpx, requests", "core, limiter"),
     "contrib": ("contrib/, limits", "core, limiter"),
     "tuning": ("_logs, _tuning/, tuning/", "core, storage, rules, limiter, metrics"),
+    "service": (
+        "_server, _service/",
+        "core, storage, database, rules, load, limiter, metrics",
+    ),
     "package": ("__init__", "core, rules, limiter, integrations"),
     "command line": (
         "_cli/, __main__",

@@ -75,8 +75,9 @@ def create_token(
         "created_at": now,
         "expires_at": expires_at,
     }
-    added = connection.execute(sa.insert(api_tokens), row)
-    return NewToken(int(added.inserted_primary_key[0]), text)
+    key = connection.execute(sa.insert(api_tokens), row).inserted_primary_key
+    assert key is not None
+    return NewToken(int(key[0]), text)
 
 
 def _is_valid(now: dt.datetime) -> sa.ColumnElement[bool]:

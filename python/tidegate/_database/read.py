@@ -233,8 +233,8 @@ class _Builder:
             self.add(row.list, place, fields)
 
 
-def _rule_id(row: Row[Any]) -> str:
-    """Rows without one that are about the same endpoint are one rule."""
+def rule_id_of(row: Any) -> str:
+    """The id of a row's rule. Rows without one that are about the same endpoint are one rule."""
     if row.rule_id is not None:
         return str(row.rule_id)
     return f"endpoint:{row.endpoint_pattern}" if row.endpoint_pattern else f"row-{row.id}"

@@ -48,8 +48,9 @@ def put_into_force(
         "document": document,
         "in_force": True,
     }
-    added = connection.execute(sa.insert(table), row)
-    return int(added.inserted_primary_key[0])
+    key = connection.execute(sa.insert(table), row).inserted_primary_key
+    assert key is not None
+    return int(key[0])
 
 
 def list_versions(connection: sa.Connection, before: int | None, most: int) -> list[Any]:

@@ -34,7 +34,17 @@ def differences(before: model.Rules, after: model.Rules) -> list[str]:
 
 def _plain(fields: Any) -> dict[str, Any]:
     plain: dict[str, Any] = fields.model_dump(mode="json")
+    if "limits" in plain:
+        plain["limits"] = _alike(plain["limits"])
     return plain
+
+
+def _alike(limits: Any) -> Any:
+    """Limits that say the same are written in the same way."""
+    if isinstance(limits, dict):
+        by_tier = {tier: _alike(of_tier) for tier, of_tier in limits.items()}
+        return by_tier["*"] if set(by_tier) == {"*"} else by_tier
+    return [limits] if isinstance(limits, str) else limits
 
 
 def _shown(value: Any) -> str:

@@ -1,0 +1,1 @@
+"""The service: what stands beside the native front of ``tidegate serve``."""
