@@ -42,7 +42,12 @@ UserId = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 Role = Literal["viewer", "operator", "admin"]
 Status = Literal["PENDING", "APPROVED", "REJECTED", "WITHDRAWN"]
 _Text = Annotated[str, StringConstraints(max_length=2000)]
-_RULE: dict[str, Any] = {"id": "api", "by": "user", "endpoints": ["/api/*"], "limits": {"premium": "1000/minute"}}
+_RULE: dict[str, Any] = {
+    "id": "api",
+    "by": "user",
+    "endpoints": ["/api/*"],
+    "limits": {"premium": "1000/minute"},
+}
 
 
 def _example(**fields: Any) -> ConfigDict:

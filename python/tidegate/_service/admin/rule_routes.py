@@ -155,7 +155,7 @@ def check_id(id: Any, where: str) -> None:
     """Raises ProblemError for an id that the path of a URL cannot hold."""
     if not isinstance(id, str) or not id:
         raise ProblemError(422, f"{where} is {id!a:.80}; expected the id of the rule")
-    if {".", ".."} & set((id[len("endpoint:") :] if id.startswith("endpoint:") else id).split("/")):
+    if {".", ".."} & set(id.removeprefix("endpoint:").split("/")):
         raise ProblemError(
             422, f"{where} is {id!a:.80}; expected no part '.' or '..' between slashes"
         )
