@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,12 +30,18 @@ def clock() -> Clock:
     return Clock(dt.datetime(2026, 1, 31, 12, tzinfo=dt.timezone.utc))
 
 
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("migrated") / "service.db"
+    upgrade(f"sqlite:///{path}")
+    return path
+
+
 @pytest.fixture
-def service(tmp_path: Path, clock: Clock) -> Iterator[AdminService]:
+def service(tmp_path: Path, migrated_sqlite: Path, clock: Clock) -> Iterator[AdminService]:
     """On SQLite."""
-    url = f"sqlite:///{tmp_path / 'service.db'}"
-    upgrade(url)
-    with AdminService(url, clock) as made:
+    shutil.copyfile(migrated_sqlite, tmp_path / "service.db")
+    with AdminService(f"sqlite:///{tmp_path / 'service.db'}", clock) as made:
         yield made
 
 

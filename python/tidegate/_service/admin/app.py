@@ -94,6 +94,7 @@ def create_admin(
         version=__version__,
         description="Rules, users, tokens and the audit log. Each route names the least role that "
         "may ask it as `x-tidegate-role`: viewer, operator or admin.",
+        openapi_url="/v1/admin/openapi.json",
         docs_url=None,
         redoc_url=None,
         responses=described,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http
 import json
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -96,7 +97,8 @@ async def _of_validation(request: Request, error: Any) -> Response:
         elif kind == "missing":
             message = "is missing"
         else:
-            message = message.removeprefix("Value error, ").replace("Input should", "expected to")
+            message = message.removeprefix("Value error, ")
+            message = re.sub(r"^\w+ should ", "expected to ", message)
             message = f"is {each.get('input')!a:.80}; {message}"
         problems.append({"source": str(place), "where": as_text(tuple(where)), "message": message})
     first = problems[0]
