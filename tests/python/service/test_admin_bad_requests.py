@@ -119,6 +119,7 @@ def test_bad_paths_and_queries_are_refused(service: AdminService, path: str) -> 
         "/users?limit=1001",
         "/users?limit=x",
         "/audit?before=99999999999999999999",
+        "/audit?since=1700000000",
         "/ratelimit/versions/0",
         "/ratelimit/versions/99999999999999999999",
         "/upgrade-requests?status=MAYBE",

@@ -106,6 +106,7 @@ def create_admin(
     )
     for router in _ROUTERS:
         app.include_router(router)
+    app.state.admin_routes = [route for router in _ROUTERS for route in router.routes]
     add_handlers(app)
     _describe_credentials(app)
     # The last that is added sees a request first.

@@ -10,10 +10,9 @@ from typing import Annotated, Any, Optional
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
-from pydantic import AwareDatetime
 
 from tidegate._database.audit import AuditFilter, audit_entries
-from tidegate._service.admin.bodies import AuditPage
+from tidegate._service.admin.bodies import AuditPage, Instant
 from tidegate._service.admin.context import Admin, AdminRoute, TheAdmin, role
 
 __all__ = ["neutral_cell", "router"]
@@ -30,8 +29,8 @@ def _filter_of(
     actor: Optional[str] = None,
     action: Optional[str] = None,
     target: Optional[str] = None,
-    since: Optional[AwareDatetime] = None,
-    until: Optional[AwareDatetime] = None,
+    since: Optional[Instant] = None,
+    until: Optional[Instant] = None,
 ) -> AuditFilter:
     return AuditFilter(actor, action, target, since, until)
 

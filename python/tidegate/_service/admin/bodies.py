@@ -5,7 +5,16 @@ from __future__ import annotations
 import datetime as dt
 from typing import Annotated, Any, Literal, Optional, Union
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+)
+
+from tidegate._rules.model import NAME
 
 __all__ = [
     "Asked",
@@ -17,6 +26,7 @@ __all__ = [
     "Differences",
     "EndpointLimit",
     "Explained",
+    "Instant",
     "Invalidation",
     "NewRules",
     "NewToken",
@@ -37,6 +47,16 @@ __all__ = [
     "WhoAmI",
 ]
 
+
+def _no_number(value: Any) -> Any:
+    """Seconds since 1970 are too easily milliseconds."""
+    if isinstance(value, dt.datetime) or (isinstance(value, str) and "T" in value.upper()):
+        return value
+    raise ValueError("expected a time with its zone, such as 2030-01-31T12:00:00Z")
+
+
+Instant = Annotated[AwareDatetime, BeforeValidator(_no_number)]
+AttributeName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 Tier = Annotated[str, StringConstraints(min_length=1, max_length=50)]
 UserId = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 Role = Literal["viewer", "operator", "admin"]
@@ -152,7 +172,7 @@ class CustomLimit(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     limits: Union[_Text, list[_Text]]
-    until: Optional[AwareDatetime] = None
+    until: Optional[Instant] = None
     reason: _Text = ""
     algorithm: Optional[str] = None
 
@@ -227,7 +247,7 @@ class Asked(BaseModel):
 
     model_config = _example(attributes={"user": "42", "endpoint": "/api/posts"}, cost=1)
 
-    attributes: Annotated[dict[str, str], Field(min_length=1, max_length=50)]
+    attributes: Annotated[dict[AttributeName, str], Field(min_length=1, max_length=50)]
     cost: Annotated[int, Field(ge=1, le=2**53 - 1, strict=True)] = 1
 
 
@@ -236,7 +256,7 @@ class ResetAsked(BaseModel):
 
     model_config = _example(attributes={"user": "42", "endpoint": "/api/posts"})
 
-    attributes: Annotated[dict[str, str], Field(min_length=1, max_length=50)]
+    attributes: Annotated[dict[AttributeName, str], Field(min_length=1, max_length=50)]
 
 
 class Explained(BaseModel):
@@ -273,7 +293,7 @@ class NewToken(BaseModel):
 
     name: str
     role: Role
-    expires_at: Optional[AwareDatetime] = None
+    expires_at: Optional[Instant] = None
 
 
 class Token(BaseModel):

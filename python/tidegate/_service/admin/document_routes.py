@@ -37,8 +37,8 @@ _BODY = {
         "description": "A document of rules (docs/rules.md): JSON, YAML or TOML.",
         "content": {
             "application/json": {"schema": {"type": "object"}, "example": _EXAMPLE},
-            "application/yaml": {"schema": {"type": "string"}},
-            "application/toml": {"schema": {"type": "string"}},
+            "application/yaml": {"schema": {}},
+            "application/toml": {"schema": {}},
         },
     }
 }

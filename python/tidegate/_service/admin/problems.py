@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from tidegate._errors import ConfigurationError, StorageError
 from tidegate._rules.document import as_text
@@ -113,7 +114,20 @@ async def _of_http(request: Request, error: Any) -> Response:
         400: "the request is malformed",
     }
     detail = details.get(error.status_code, str(error.detail))
-    return problem_response(error.status_code, detail, error.headers)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(sorted(_methods_at(request)))
+    return problem_response(error.status_code, detail, headers)
+
+
+def _methods_at(request: Request) -> set[str]:
+    """What the path takes; a single route knows only its own."""
+    scope = {"type": "http", "method": "", "path": request.url.path, "root_path": ""}
+    found: set[str] = set()
+    for route in request.app.state.admin_routes:
+        if route.matches(scope)[0] is not Match.NONE:
+            found.update(route.methods)
+    return found
 
 
 async def _of_rules(request: Request, error: Any) -> Response:
