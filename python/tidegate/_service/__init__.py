@@ -1,1 +1,1 @@
-"""The service: what stands beside the native front of ``tidegate serve``."""
+"""The service that `tidegate serve` runs."""
