@@ -33,8 +33,8 @@ def test_a_request_is_explained_without_being_charged(service: AdminService) -> 
 
 def test_a_reset_unlocks_a_key_and_is_in_the_audit_log(any_service: AdminService) -> None:
     add_api_rule(any_service)
-    while any_service.limiter.check(**ATTRIBUTES):
-        pass
+    assert any_service.limiter.check(cost=10, **ATTRIBUTES)
+    assert not any_service.limiter.check(**ATTRIBUTES)
     body = {"attributes": ATTRIBUTES}
     assert any_service.ask("POST", "/ratelimit/reset", body, role="viewer").status_code == 403
     answer = any_service.ask("POST", "/ratelimit/reset", body, role="operator")
