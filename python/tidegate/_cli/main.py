@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--algorithm", default="token-bucket", help="default: %(default)s")
     check.set_defaults(run=_check)
 
-    from tidegate._cli import doctor, key, recommend, replay, serve, shm, violations
+    from tidegate._cli import doctor, key, recommend, replay, serve, shm, tokens, violations
     from tidegate._cli.rules import commands as rules
 
     doctor.register(commands)
@@ -86,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     rules.register(commands)
     serve.register(commands)
     shm.register(commands)
+    tokens.register(commands)
     violations.register(commands)
     return parser
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Where = tuple[str | int, ...]
 
-__all__ = ["change_mark", "read_document"]
+__all__ = ["change_mark", "read_document", "rule_id_of"]
 
 MOST_ROWS = 1_000_000
 _SETTINGS = ("tiers", "default_tier", "algorithm", "default")
@@ -103,7 +103,7 @@ class _Builder:
     def rules(self, rows: Iterable[Row[Any]]) -> None:
         by_rule: dict[str, list[Row[Any]]] = {}
         for row in rows:
-            by_rule.setdefault(_rule_id(row), []).append(row)
+            by_rule.setdefault(rule_id_of(row), []).append(row)
         for id, of_rule in by_rule.items():
             self.rule(id, of_rule)
 
@@ -233,8 +233,8 @@ class _Builder:
             self.add(row.list, place, fields)
 
 
-def _rule_id(row: Row[Any]) -> str:
-    """Rows without one that are about the same endpoint are one rule."""
+def rule_id_of(row: Any) -> str:
+    """The id of a row's rule. Rows without one that are about the same endpoint are one rule."""
     if row.rule_id is not None:
         return str(row.rule_id)
     return f"endpoint:{row.endpoint_pattern}" if row.endpoint_pattern else f"row-{row.id}"

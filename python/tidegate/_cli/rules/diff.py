@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING
 
-from tidegate._limit import parse_many
 from tidegate._rules.compile import compile_rules, validate
+from tidegate._rules.diff import differences
 from tidegate._rules.document import read_file
 
 if TYPE_CHECKING:
@@ -15,23 +14,12 @@ if TYPE_CHECKING:
 
     from tidegate._rules import model
 
-    AnyRule = Union[model.Rule, model.Default]
-
 __all__ = ["diff"]
 
 
 def diff(old: str, new: str) -> Iterator[str]:
-    """Lines: ``+`` what is added, ``-`` what is removed, ``~`` what changes, field by field."""
-    before, after = _read(old), _read(new)
-    lines = [
-        *_plain_fields(before, after),
-        *_rules(before, after),
-        *_entries("cost", before.costs, after.costs),
-        *_overrides(before, after),
-        *_entries("allowed", before.allow, after.allow),
-        *_entries("blocked", before.block, after.block),
-    ]
-    yield from lines or ["The rules say the same."]
+    """The lines of differences(), or one that says that there are none."""
+    yield from differences(_read(old), _read(new)) or ["The rules say the same."]
 
 
 def _read(file: str) -> model.Rules:
@@ -39,124 +27,3 @@ def _read(file: str) -> model.Rules:
     rules = validate(document)
     compile_rules(document, rules)
     return rules
-
-
-def _plain(fields: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = fields.model_dump(mode="json")
-    return plain
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return ", ".join(value) or "none"
-    return "none" if value is None else json.dumps(value, ensure_ascii=False)
-
-
-def _changes(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-    for field, value in new.items():
-        if old[field] == value:
-            continue
-        if field == "limits" and isinstance(value, dict) and isinstance(old[field], dict):
-            for tier in {**old[field], **value}:
-                was, now = old[field].get(tier, []), value.get(tier, [])
-                if was != now:
-                    yield f"limits.{tier}: {_shown(was)} -> {_shown(now)}"
-        elif field == "by":
-            yield f"by: {_by(old[field])} -> {_by(value)}"
-        else:
-            yield f"{field}: {_shown(old[field])} -> {_shown(value)}"
-
-
-def _by(names: list[str]) -> str:
-    return "+".join(names) or "global"
-
-
-def _plain_fields(old: model.Rules, new: model.Rules) -> Iterator[str]:
-    for field in ("tiers", "default_tier", "algorithm"):
-        was, now = getattr(old, field), getattr(new, field)
-        if was != now:
-            yield f"~ {field}: {_shown(was)} -> {_shown(now)}"
-
-
-def _everyone(rules: model.Rules) -> dict[str, AnyRule]:
-    everyone: list[AnyRule] = [*rules.rules, *([rules.default] if rules.default else [])]
-    return {rule.id: rule for rule in everyone}
-
-
-def _rules(before: model.Rules, after: model.Rules) -> Iterator[str]:
-    old, new = _everyone(before), _everyone(after)
-    kept = {count for rule in old.values() for count in _counts(before, rule)}
-    for id, rule in old.items():
-        if id not in new:
-            yield f"- rule {id}: {_shown(rule.limits)} by {_by(rule.by)}"
-    for id, rule in new.items():
-        if id not in old:
-            yield f"+ rule {id}: {_shown(rule.limits)} by {_by(rule.by)}"
-            continue
-        changes = list(_changes(_plain(old[id]), _plain(rule)))
-        own = _counts(before, old[id])
-        anew = sorted({text for count, text in _counts(after, rule).items() if count not in own})
-        if changes or anew:
-            yield f"~ rule {id}"
-            yield from (f"    {change}" for change in changes)
-        if anew:
-            joined = any(count in kept for count in _counts(after, rule) if count not in own)
-            how = "goes on from another rule's" if joined else "starts anew"
-            yield f"    usage {how}: {', '.join(anew)}"
-
-
-def _counts(rules: model.Rules, rule: AnyRule) -> dict[tuple[Any, ...], str]:
-    """What the rule's counts are known by, and the limits that they are of."""
-    algorithm = rule.algorithm or rules.algorithm
-    of_tiers = list(rule.limits.values()) if isinstance(rule.limits, dict) else [rule.limits]
-    counts = {}
-    for given in of_tiers:
-        for text in [given] if isinstance(given, str) else given:
-            if text == "unlimited":
-                continue
-            for limit in parse_many(text, algorithm=algorithm):
-                known_by = (
-                    rule.counter or rule.id,
-                    tuple(rule.by),
-                    limit.algorithm,
-                    rule.carry_over,
-                    str(limit) if rule.carry_over == "reset" else "",
-                )
-                counts[(*known_by, limit.period_ns)] = str(limit)
-    return counts
-
-
-def _entries(name: str, old: list[Any], new: list[Any]) -> Iterator[str]:
-    was = [_entry(each) for each in old]
-    now = [_entry(each) for each in new]
-    yield from (f"- {name}: {each}" for each in was if each not in now)
-    yield from (f"+ {name}: {each}" for each in now if each not in was)
-
-
-def _entry(entry: Any) -> str:
-    plain = entry.model_dump(mode="json", exclude_defaults=True)
-    return ", ".join(f"{field} {_shown(value)}" for field, value in plain.items())
-
-
-def _overrides(before: model.Rules, after: model.Rules) -> Iterator[str]:
-    old, new = ({_override(each): each for each in rules.overrides} for rules in (before, after))
-    for name, override in old.items():
-        if name not in new:
-            yield f"- override of {name}: {_shown(override.limits)}"
-    for name, override in new.items():
-        if name not in old:
-            yield f"+ override of {name}: {_shown(override.limits)}"
-            continue
-        changes = list(_changes(_plain(old[name]), _plain(override)))
-        if changes:
-            yield f"~ override of {name}"
-            yield from (f"    {change}" for change in changes)
-
-
-def _override(override: model.Override) -> str:
-    key = override.key
-    if isinstance(key, dict):
-        key = ", ".join(f"{name} {value}" for name, value in sorted(key.items()))
-    return f"{override.rule} for {key}"

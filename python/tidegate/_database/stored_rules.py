@@ -1,0 +1,90 @@
+"""The rules of the tables as one transaction sees them, to look at and to change."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from tidegate._database import schema
+from tidegate._database.read import read_document, rule_id_of
+from tidegate._rules.compile import compile_rules, validate
+from tidegate._rules.document import Document
+
+if TYPE_CHECKING:
+    from tidegate._rules import model
+
+__all__ = ["StoredRules", "compiled_model", "etag_of", "lock_rules", "rows_of_rules"]
+
+# What a column says where nobody said anything.
+_UNSAID = {
+    "counts": "cost",
+    "shadow": False,
+    "headers": True,
+    "enabled": True,
+    "carry_over": "as-is",
+}
+
+
+def lock_rules(connection: sa.Connection) -> None:
+    """Has others wait who would change rules, until the transaction ends. The first statement."""
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    else:
+        names = ", ".join(table.name for table in schema.RULE_TABLES)
+        connection.exec_driver_sql(f"LOCK TABLE {names} IN SHARE ROW EXCLUSIVE MODE")
+
+
+def etag_of(value: Any) -> str:
+    """Equal for equal values."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def compiled_model(document: Document) -> model.Rules:
+    """The fields of a document that is accepted as a whole. Raises RulesError."""
+    rules = validate(document)
+    compile_rules(document, rules)
+    return rules
+
+
+class StoredRules:
+    """Raises RulesError where the tables hold rules that are not accepted."""
+
+    def __init__(self, connection: sa.Connection, source: str) -> None:
+        self.document = read_document(connection, source)
+        """All that limiters read, with the limits of single users as overrides."""
+        self.model: model.Rules = compiled_model(self.document)
+        self.plain = _plain(self.document.data)
+        """The document without overrides: what versions keep."""
+        self.etag = etag_of(self.plain)
+
+    def rule(self, id: str) -> dict[str, Any] | None:
+        """The fields of a rule as a document has them."""
+        return next((rule for rule in self.plain["rules"] if rule["id"] == id), None)
+
+
+def _plain(data: dict[str, Any]) -> dict[str, Any]:
+    plain = {name: value for name, value in data.items() if name != "overrides" and value != []}
+    plain["rules"] = [_tidy(rule) for rule in data.get("rules", [])]
+    return plain
+
+
+def _tidy(rule: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in rule.items()
+        if not (name in _UNSAID and value == _UNSAID[name])
+    }
+
+
+def rows_of_rules(connection: sa.Connection) -> dict[str, list[int]]:
+    """The ids of the rows of each rule, by the rule's id."""
+    table = schema.rules
+    asked = sa.select(table.c.id, table.c.rule_id, table.c.endpoint_pattern).order_by(table.c.id)
+    found: dict[str, list[int]] = {}
+    for row in connection.execute(asked):
+        found.setdefault(rule_id_of(row), []).append(row.id)
+    return found

@@ -1,0 +1,95 @@
+"""The tiers of single users, and their requests for another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from tidegate._database.schema import user_tiers
+from tidegate._database.service_tables import upgrade_requests
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+__all__ = [
+    "decide_request",
+    "delete_user",
+    "list_requests",
+    "list_users",
+    "request_of",
+    "set_tier",
+    "user_of",
+]
+
+
+def user_of(connection: sa.Connection, id: str) -> Any:
+    """The row of a user; None where there is none."""
+    return connection.execute(sa.select(user_tiers).where(user_tiers.c.user_id == id)).first()
+
+
+def list_users(
+    connection: sa.Connection, *, tier: str | None, after: str | None, most: int
+) -> list[Any]:
+    """Users in the order of their ids, from behind `after` on."""
+    asked = sa.select(user_tiers).order_by(user_tiers.c.user_id).limit(most)
+    if tier is not None:
+        asked = asked.where(user_tiers.c.tier == tier)
+    if after is not None:
+        asked = asked.where(user_tiers.c.user_id > after)
+    return list(connection.execute(asked).all())
+
+
+def set_tier(connection: sa.Connection, id: str, tier: str, now: dt.datetime, **more: Any) -> None:
+    """Gives a user a tier, and `custom_limits` where they are given."""
+    changed = sa.update(user_tiers).where(user_tiers.c.user_id == id)
+    values = {"tier": tier, "updated_at": now, **more}
+    if connection.execute(changed, values).rowcount == 0:
+        connection.execute(sa.insert(user_tiers), {"user_id": id, "created_at": now, **values})
+
+
+def delete_user(connection: sa.Connection, id: str) -> None:
+    """Has a user be of the default tier, with no limits of the user's own."""
+    connection.execute(sa.delete(user_tiers).where(user_tiers.c.user_id == id))
+
+
+def list_requests(
+    connection: sa.Connection,
+    *,
+    status: str | None,
+    user: str | None,
+    before: int | None,
+    most: int,
+) -> list[Any]:
+    """Requests for other tiers, the newest first."""
+    table = upgrade_requests
+    asked = sa.select(table).order_by(table.c.id.desc()).limit(most)
+    if status is not None:
+        asked = asked.where(table.c.status == status)
+    if user is not None:
+        asked = asked.where(table.c.user_id == user)
+    if before is not None:
+        asked = asked.where(table.c.id < before)
+    return list(connection.execute(asked).all())
+
+
+def request_of(connection: sa.Connection, id: int) -> Any:
+    """The row of a request; None where there is none."""
+    table = upgrade_requests
+    return connection.execute(sa.select(table).where(table.c.id == id)).first()
+
+
+def decide_request(
+    connection: sa.Connection,
+    id: int,
+    status: str,
+    *,
+    decided_by: str,
+    note: str | None,
+    now: dt.datetime,
+) -> bool:
+    """Decides a request that is pending. False where it is not."""
+    table = upgrade_requests
+    changed = sa.update(table).where(table.c.id == id, table.c.status == "PENDING")
+    values = {"status": status, "decided_at": now, "decided_by": decided_by[:255], "note": note}
+    return connection.execute(changed, values).rowcount == 1

@@ -1,0 +1,1 @@
+"""The admin API: rules, users, tokens and the audit log over HTTP."""

@@ -1,0 +1,343 @@
+"""What requests and answers of the admin API hold."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Annotated, Any, Literal, Optional, Union
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+)
+
+from tidegate._rules.model import NAME
+
+__all__ = [
+    "Asked",
+    "AuditEntry",
+    "AuditPage",
+    "ChangedRules",
+    "CustomLimit",
+    "Decided",
+    "Differences",
+    "EndpointLimit",
+    "Explained",
+    "Instant",
+    "Invalidation",
+    "NewRules",
+    "NewToken",
+    "Note",
+    "Problem",
+    "ResetAsked",
+    "ResetRules",
+    "RuleList",
+    "StoredOverride",
+    "Token",
+    "TokenText",
+    "UpgradeRequest",
+    "User",
+    "UserTier",
+    "Validity",
+    "Version",
+    "VersionDocument",
+    "WhoAmI",
+]
+
+
+def _no_number(value: Any) -> Any:
+    """Seconds since 1970 are too easily milliseconds."""
+    if isinstance(value, dt.datetime) or (isinstance(value, str) and "T" in value.upper()):
+        return value
+    raise ValueError("expected a time with its zone, such as 2030-01-31T12:00:00Z")
+
+
+Instant = Annotated[AwareDatetime, BeforeValidator(_no_number)]
+AttributeName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
+Tier = Annotated[str, StringConstraints(min_length=1, max_length=50)]
+UserId = Annotated[str, StringConstraints(min_length=1, max_length=255)]
+Role = Literal["viewer", "operator", "admin"]
+Status = Literal["PENDING", "APPROVED", "REJECTED", "WITHDRAWN"]
+_Text = Annotated[str, StringConstraints(max_length=2000)]
+_RULE: dict[str, Any] = {
+    "id": "api",
+    "by": "user",
+    "endpoints": ["/api/*"],
+    "limits": {"premium": "1000/minute"},
+}
+
+
+def _example(**fields: Any) -> ConfigDict:
+    return ConfigDict(extra="forbid", json_schema_extra={"examples": [fields]})
+
+
+class Problem(BaseModel):
+    """What is wrong (RFC 9457)."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    problems: Optional[list[dict[str, Any]]] = None
+
+
+class EndpointLimit(BaseModel):
+    """A limit of one endpoint in numbers."""
+
+    model_config = _example(endpoint="/api/*", limit=1000, window=60)
+
+    endpoint: Annotated[str, StringConstraints(min_length=1, max_length=255)]
+    limit: Annotated[int, Field(ge=0, le=2**31 - 1, strict=True)]
+    window: Annotated[int, Field(ge=1, le=2**31 - 1, strict=True, description="In seconds.")]
+    burst: Annotated[Optional[int], Field(ge=1, le=2**31 - 1, strict=True)] = None
+
+
+class NewRules(BaseModel):
+    """Rules to add, each a rule of a document (docs/rules.md) or an EndpointLimit.
+
+    An EndpointLimit sets what `tier` gets at the endpoint, by the rule `endpoint:ENDPOINT`, which
+    is made where it is not there. The limits of other rules are those of `tier` alone, where it is
+    given.
+    """
+
+    model_config = _example(
+        tier="premium", rules=[{"endpoint": "/api/*", "limit": 1000, "window": 60}]
+    )
+
+    tier: Optional[Tier] = None
+    rules: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=1000)]
+
+
+class RuleList(BaseModel):
+    """Rules in force, each as in a document, with an `etag` of its own."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"etag": "5d41", "rules": [{**_RULE, "etag": "8f14"}]}]}
+    )
+
+    etag: str
+    rules: list[dict[str, Any]]
+
+
+class ChangedRules(BaseModel):
+    """What a change of rules did."""
+
+    created: list[str] = []
+    updated: list[str] = []
+    deleted: list[str] = []
+    changes: list[str] = Field(default=[], description="What changed, in lines.")
+    version: int
+    etag: str
+
+
+class Validity(BaseModel):
+    """Whether a document is accepted, and if not, all that is wrong with it."""
+
+    valid: bool
+    rules: Optional[int] = None
+    problems: list[dict[str, Any]] = []
+
+
+class Differences(BaseModel):
+    """What a document would change of the rules in force."""
+
+    same: bool
+    changes: list[str]
+    etag: str
+
+
+class Version(BaseModel):
+    """A document of rules that was put into force."""
+
+    id: int
+    created_at: dt.datetime
+    actor: str
+    comment: Optional[str]
+    digest: str
+    in_force: bool
+
+
+class VersionDocument(Version):
+    """A version with its document."""
+
+    document: dict[str, Any]
+
+
+class CustomLimit(BaseModel):
+    """A limit of a user's own."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limits: Union[_Text, list[_Text]]
+    until: Optional[Instant] = None
+    reason: _Text = ""
+    algorithm: Optional[str] = None
+
+
+class UserTier(BaseModel):
+    """The tier of a user, and limits of the user's own by rule."""
+
+    model_config = _example(tier="premium", custom_limits={"api": "5000/minute"})
+
+    tier: Tier
+    custom_limits: Optional[dict[str, Union[_Text, CustomLimit]]] = Field(
+        default=None, description="Stays as it is where it is left out; null takes all away."
+    )
+
+
+class User(BaseModel):
+    """A user who has a tier, or limits of the user's own."""
+
+    user_id: str
+    tier: str
+    custom_limits: Any = None
+    created_at: Optional[dt.datetime]
+    updated_at: Optional[dt.datetime]
+
+
+class StoredOverride(BaseModel):
+    """Other limits for one key of a rule."""
+
+    id: int
+    rule: str
+    key: Any
+    limits: str
+    algorithm: Optional[str]
+    until: Optional[dt.datetime]
+    reason: Optional[str]
+
+
+class UpgradeRequest(BaseModel):
+    """A user's request for another tier."""
+
+    id: int
+    user_id: str
+    current_tier: Optional[str]
+    requested_tier: str
+    reason: Optional[str]
+    status: str
+    created_at: dt.datetime
+    decided_at: Optional[dt.datetime]
+    decided_by: Optional[str]
+    note: Optional[str]
+
+
+class Note(BaseModel):
+    """Why a request was decided so."""
+
+    model_config = _example(note="agreed with sales")
+
+    note: Optional[_Text] = None
+
+
+class Decided(BaseModel):
+    """A request that was decided."""
+
+    id: int
+    status: Status
+    user_id: str
+    tier: Optional[str]
+
+
+class Asked(BaseModel):
+    """The attributes of a request, as check() takes them."""
+
+    model_config = _example(attributes={"user": "42", "endpoint": "/api/posts"}, cost=1)
+
+    attributes: Annotated[dict[AttributeName, str], Field(min_length=1, max_length=50)]
+    cost: Annotated[int, Field(ge=1, le=2**53 - 1, strict=True)] = 1
+
+
+class ResetAsked(BaseModel):
+    """Whose counts to forget: the attributes of a request, as check() takes them."""
+
+    model_config = _example(attributes={"user": "42", "endpoint": "/api/posts"})
+
+    attributes: Annotated[dict[AttributeName, str], Field(min_length=1, max_length=50)]
+
+
+class Explained(BaseModel):
+    """Which rules apply to a request, why, and what is left to it."""
+
+    allowed: bool
+    rule: Optional[str]
+    retry_after: Optional[float] = Field(description="In seconds; null where it never passes.")
+    degraded: bool
+    cost: int
+    priority: str
+    rules: list[dict[str, Any]]
+
+
+class ResetRules(BaseModel):
+    """The rules and keys whose counts were forgotten."""
+
+    reset: list[dict[str, Optional[str]]]
+
+
+class Invalidation(BaseModel):
+    """What to look up anew: rules, the tiers of users, or remembered refusals."""
+
+    model_config = _example(what="tiers", user="42")
+
+    what: Literal["rules", "tiers", "refusals"]
+    user: Optional[UserId] = Field(default=None, description="Of tiers: only this user's.")
+
+
+class NewToken(BaseModel):
+    """A token to make."""
+
+    model_config = _example(name="ci", role="viewer", expires_at="2100-01-31T12:00:00Z")
+
+    name: str
+    role: Role
+    expires_at: Optional[Instant] = None
+
+
+class Token(BaseModel):
+    """A token, without what it is known by."""
+
+    id: int
+    name: str
+    role: str
+    created_at: dt.datetime
+    expires_at: Optional[dt.datetime]
+    last_used_at: Optional[dt.datetime]
+    revoked_at: Optional[dt.datetime]
+
+
+class TokenText(BaseModel):
+    """A new token. It is shown this once."""
+
+    id: int
+    token: str
+
+
+class AuditEntry(BaseModel):
+    """One change."""
+
+    id: int
+    time: dt.datetime
+    actor: str
+    role: str
+    action: str
+    target: str
+    before: Any = None
+    after: Any = None
+    remote: Optional[str]
+
+
+class AuditPage(BaseModel):
+    """Changes, the newest first. `before` of the next page is `next`."""
+
+    entries: list[AuditEntry]
+    next: Optional[int]
+
+
+class WhoAmI(BaseModel):
+    """Who the token is of."""
+
+    name: str
+    role: str

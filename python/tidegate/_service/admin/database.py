@@ -1,0 +1,86 @@
+"""Transactions of the admin API."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Callable
+
+from tidegate._database.audit import record
+from tidegate._database.connection import Database
+from tidegate._database.stored_rules import lock_rules
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Iterator
+
+    import sqlalchemy as sa
+
+    from tidegate._database.audit import Actor
+    from tidegate._database.connection import DatabaseLike
+
+__all__ = ["AdminDatabase", "Change"]
+
+
+class Change:
+    """A transaction that changes something, and says so in the audit log."""
+
+    def __init__(self, connection: sa.Connection, actor: Actor, now: dt.datetime) -> None:
+        self.connection = connection
+        self.actor = actor
+        self.now = now
+
+    def record(self, action: str, target: str, *, before: Any = None, after: Any = None) -> None:
+        """Adds an entry to the audit log."""
+        record(
+            self.connection,
+            self.actor,
+            action,
+            target,
+            before=before,
+            after=after,
+            now=self.now,
+        )
+
+
+class AdminDatabase:
+    """Each transaction has a connection of its own, so threads need not wait for each other."""
+
+    def __init__(
+        self, database: DatabaseLike, *, timeout: float, now: Callable[[], dt.datetime]
+    ) -> None:
+        self._timeout = timeout
+        self._now = now
+        first = Database(database, timeout)  # raises here for a URL that is none
+        self._engine = first.engine
+        self.name = first.name
+        """Its URL without the password."""
+
+    @contextlib.contextmanager
+    def connect(self) -> Iterator[sa.Connection]:
+        """A connection; what the block does not commit is undone. Raises StorageError."""
+        source = Database(self._engine, self._timeout)
+        try:
+            with source.use() as connection:
+                yield connection
+        finally:
+            source.close()
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[sa.Connection]:
+        """As connect(), but all that the block reads is of one instant."""
+        source = Database(self._engine, self._timeout)
+        try:
+            with source.use(isolation="REPEATABLE READ") as connection:
+                if connection.dialect.name == "sqlite":
+                    connection.exec_driver_sql("BEGIN")
+                yield connection
+        finally:
+            source.close()
+
+    @contextlib.contextmanager
+    def change(self, actor: Actor) -> Iterator[Change]:
+        """A change of rules or users: one at a time, undone if the block raises."""
+        with self.connect() as connection:
+            lock_rules(connection)
+            yield Change(connection, actor, self._now())
+            connection.commit()

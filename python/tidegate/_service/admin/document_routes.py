@@ -1,0 +1,205 @@
+"""Routes of the whole document: read, validate, compare, replace, and its history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Optional
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from tidegate._database import schema
+from tidegate._database.rule_versions import list_versions, version_of
+from tidegate._database.stored_rules import StoredRules, compiled_model
+from tidegate._rules.diff import differences
+from tidegate._rules.document import Document, read_text
+from tidegate._rules.problems import RulesError
+from tidegate._service.admin.bodies import (
+    ChangedRules,
+    Differences,
+    Validity,
+    Version,
+    VersionDocument,
+)
+from tidegate._service.admin.context import AdminRoute, AnActor, TheAdmin, check_if_match, role
+from tidegate._service.admin.problems import ProblemError, problems_of
+from tidegate._service.admin.rule_edits import put_document, stored_or_none
+from tidegate._service.admin.rule_routes import Comment, IfMatch
+
+__all__ = ["router"]
+
+router = APIRouter(route_class=AdminRoute, prefix="/v1/admin/ratelimit", tags=["documents"])
+
+_EXAMPLE = {"rules": [{"id": "api", "by": "user", "limits": "100/minute"}]}
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "A document of rules (docs/rules.md): JSON, YAML or TOML.",
+        "content": {
+            "application/json": {"schema": {"type": "object"}, "example": _EXAMPLE},
+            "application/yaml": {"schema": {}},
+            "application/toml": {"schema": {}},
+        },
+    }
+}
+
+VersionId = Annotated[int, Path(ge=1, le=2**63 - 1)]
+
+
+def _takes_document(least: str) -> dict[str, Any]:
+    return {**role(least), **_BODY}
+
+
+async def _document_of(request: Request) -> tuple[str, str]:
+    """The text of the body, and its format."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    for format in ("json", "yaml", "toml"):
+        if kind.endswith(format):
+            return (await request.body()).decode(), format
+    raise ProblemError(415, "the body is missing; expected a document as application/json")
+
+
+GivenText = Annotated[tuple[str, str], Depends(_document_of)]
+
+
+@router.get("/document", openapi_extra=role("viewer"))
+def read_document(admin: TheAdmin, response: Response) -> dict[str, Any]:
+    """The rules in force as one document, without overrides."""
+    with admin.database.snapshot() as connection:
+        stored = StoredRules(connection, admin.database.name)
+    response.headers["ETag"] = f'"{stored.etag}"'
+    return stored.plain
+
+
+@router.put("/document", openapi_extra=_takes_document("admin"), response_model=ChangedRules)
+def replace_document(
+    admin: TheAdmin,
+    actor: AnActor,
+    response: Response,
+    text: GivenText,
+    if_match: IfMatch = None,
+    comment: Comment = None,
+) -> Any:
+    """Replaces all rules, tiers, costs and lists; overrides where the document has some.
+
+    The tiers and limits of single users stay. Where the tables hold rules that are not accepted,
+    `If-Match: *` replaces them.
+    """
+    admin.check_writable()
+    document = read_text(*text, "body")
+    rules = compiled_model(document)
+    with admin.database.change(actor) as change:
+        stored = stored_or_none(change, admin.database.name)
+        check_if_match(if_match, stored.etag if stored else "", is_required=True)
+        done = put_document(
+            change,
+            admin.database.name,
+            rules,
+            with_overrides="overrides" in document.data,
+            comment=comment,
+            action="document.replace",
+            target="document",
+        )
+    admin.rules_changed()
+    response.headers["ETag"] = f'"{done.etag}"'
+    return done
+
+
+@router.post("/document/validate", openapi_extra=_takes_document("viewer"), response_model=Validity)
+def validate_document(text: GivenText) -> Any:
+    """Says what is wrong with a document, and where. Saves nothing."""
+    try:
+        rules = compiled_model(read_text(*text, "body"))
+    except RulesError as error:
+        return {"valid": False, "problems": problems_of(error)}
+    return {"valid": True, "rules": len(rules.rules)}
+
+
+@router.post("/document/diff", openapi_extra=_takes_document("viewer"), response_model=Differences)
+def compare_document(admin: TheAdmin, text: GivenText) -> Any:
+    """What a document would change of the rules in force. Saves nothing."""
+    document = read_text(*text, "body")
+    compiled_model(document)
+    return _compared(admin, document)
+
+
+def _compared(admin: TheAdmin, document: Document) -> dict[str, Any]:
+    with admin.database.snapshot() as connection:
+        stored = StoredRules(connection, admin.database.name)
+        asked = sa.select(sa.func.count()).select_from(schema.overrides)
+        own = connection.execute(asked).scalar_one()
+    # Those of single users, which come last, stay in any case.
+    kept = stored.document.data.get("overrides", [])
+    given: Mapping[str, Any] = document.data
+    overrides = [*given["overrides"], *kept[own:]] if "overrides" in given else kept
+    whole = Document({**given, "overrides": overrides}, document.source, lambda where: None)
+    changes = differences(stored.model, compiled_model(whole))
+    return {"same": not changes, "changes": changes, "etag": stored.etag}
+
+
+@router.get("/versions", openapi_extra=role("viewer"), response_model=list[Version])
+def read_versions(
+    admin: TheAdmin,
+    before: Annotated[Optional[int], Query(ge=1, le=2**63 - 1)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+) -> Any:
+    """The documents that were in force, the newest first."""
+    with admin.database.connect() as connection:
+        rows = list_versions(connection, before, limit)
+    return [row._mapping for row in rows]
+
+
+@router.get("/versions/{version}", openapi_extra=role("viewer"), response_model=VersionDocument)
+def read_version(admin: TheAdmin, version: VersionId) -> Any:
+    """A version with its document."""
+    with admin.database.connect() as connection:
+        return _known(version_of(connection, version), version)._mapping
+
+
+@router.get("/versions/{version}/diff", openapi_extra=role("viewer"), response_model=Differences)
+def compare_version(admin: TheAdmin, version: VersionId) -> Any:
+    """What a rollback to a version would change of the rules in force."""
+    with admin.database.connect() as connection:
+        row = _known(version_of(connection, version), version)
+    return _compared(admin, _document_in(row))
+
+
+@router.post(
+    "/versions/{version}/rollback", openapi_extra=role("admin"), response_model=ChangedRules
+)
+def roll_back(
+    admin: TheAdmin,
+    actor: AnActor,
+    response: Response,
+    version: VersionId,
+    if_match: IfMatch = None,
+    comment: Comment = None,
+) -> Any:
+    """Puts a version into force again, as a new one. Overrides and users stay as they are."""
+    admin.check_writable()
+    with admin.database.change(actor) as change:
+        row = _known(version_of(change.connection, version), version)
+        stored = stored_or_none(change, admin.database.name)
+        check_if_match(if_match, stored.etag if stored else "", is_required=False)
+        done = put_document(
+            change,
+            admin.database.name,
+            compiled_model(_document_in(row)),
+            with_overrides=False,
+            comment=comment or f"rollback to version {version}",
+            action="version.rollback",
+            target=f"version:{version}",
+        )
+    admin.rules_changed()
+    response.headers["ETag"] = f'"{done.etag}"'
+    return done
+
+
+def _known(row: Any, version: int) -> Any:
+    if row is None:
+        raise ProblemError(404, f"there is no version {version}")
+    return row
+
+
+def _document_in(row: Any) -> Document:
+    return Document(row.document, f"version {row.id}", lambda where: None)

@@ -1,0 +1,154 @@
+"""Answers that say what is wrong: problem+json (RFC 9457)."""
+
+from __future__ import annotations
+
+import http
+import json
+import logging
+import re
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Match
+
+from tidegate._errors import ConfigurationError, StorageError
+from tidegate._rules.document import as_text
+from tidegate._rules.problems import RulesError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fastapi import FastAPI
+    from starlette.requests import Request
+
+__all__ = ["ProblemError", "add_handlers", "problem_response", "problems_of"]
+
+log = logging.getLogger("tidegate")
+
+MEDIA_TYPE = "application/problem+json"
+_MOST_PROBLEMS = 100
+
+
+class ProblemError(Exception):
+    """Ends a request with a status and a reason. `more` are further members of the answer."""
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+        self.more = more
+
+
+def problem_response(
+    status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any
+) -> Response:
+    """The answer of a ProblemError with these arguments."""
+    title = http.HTTPStatus(status).phrase
+    body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
+    # What a client sent may not be UTF-8; in ASCII the answer always is.
+    return Response(json.dumps(body), status, dict(headers or {}), MEDIA_TYPE)
+
+
+def problems_of(error: RulesError) -> list[dict[str, Any]]:
+    """What is wrong with a document of rules, each with its place."""
+    return [
+        {
+            "source": each.source,
+            "line": each.line,
+            "where": each.where,
+            "message": each.message,
+        }
+        for each in error.problems[:_MOST_PROBLEMS]
+    ]
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Has each error of `app` answered as problem+json."""
+    app.add_exception_handler(ProblemError, _of_problem)
+    app.add_exception_handler(RequestValidationError, _of_validation)
+    app.add_exception_handler(HTTPException, _of_http)
+    app.add_exception_handler(RulesError, _of_rules)
+    app.add_exception_handler(ConfigurationError, _of_configuration)
+    app.add_exception_handler(StorageError, _of_storage)
+    app.add_exception_handler(Exception, _of_anything)
+
+
+async def _of_problem(request: Request, error: Any) -> Response:
+    return problem_response(error.status, error.detail, error.headers, **error.more)
+
+
+async def _of_validation(request: Request, error: Any) -> Response:
+    problems = []
+    for each in error.errors()[:_MOST_PROBLEMS]:
+        place, *where = each["loc"]
+        kind, message = each["type"], str(each["msg"])
+        if kind == "extra_forbidden":
+            message = "is no field here; expected the fields that the documentation names"
+        elif kind == "missing":
+            message = "is missing"
+        else:
+            message = message.removeprefix("Value error, ")
+            message = re.sub(r"^\w+ should ", "expected to ", message)
+            message = f"is {each.get('input')!a:.80}; {message}"
+        problems.append({"source": str(place), "where": as_text(tuple(where)), "message": message})
+    first = problems[0]
+    detail = f"{first['where'] or first['source']} {first['message']}"
+    return problem_response(422, detail, problems=problems)
+
+
+async def _of_http(request: Request, error: Any) -> Response:
+    details = {
+        404: "there is nothing at this path",
+        405: f"this path takes no {request.method}",
+        400: "the request is malformed",
+    }
+    detail = details.get(error.status_code, str(error.detail))
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(sorted(_methods_at(request)))
+    return problem_response(error.status_code, detail, headers)
+
+
+def _methods_at(request: Request) -> set[str]:
+    """What the path takes; a single route knows only its own."""
+    scope = {"type": "http", "method": "", "path": request.url.path, "root_path": ""}
+    found: set[str] = set()
+    for route in request.app.state.admin_routes:
+        if route.matches(scope)[0] is not Match.NONE:
+            found.update(route.methods)
+    return found
+
+
+async def _of_rules(request: Request, error: Any) -> Response:
+    detail = f"the rules are not accepted: {error.problems[0]}"
+    return problem_response(422, detail, problems=problems_of(error))
+
+
+async def _of_configuration(request: Request, error: Any) -> Response:
+    return problem_response(422, str(error))
+
+
+async def _of_storage(request: Request, error: Any) -> Response:
+    cause = error.__cause__
+    if isinstance(cause, sa.exc.DataError):
+        return problem_response(422, "the database has no room for one of the values")
+    if isinstance(cause, sa.exc.IntegrityError):
+        return problem_response(409, "another request changed the same thing; expected a new try")
+    log.warning("admin: %s", error)
+    return problem_response(503, str(error), {"Retry-After": "1"})
+
+
+async def _of_anything(request: Request, error: Exception) -> Response:
+    # The server logs it, with its traceback.
+    return problem_response(500, "the service failed; its log says how")

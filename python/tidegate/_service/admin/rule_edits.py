@@ -1,0 +1,131 @@
+"""Changes of rules in one transaction: all of it is accepted as a whole, or nothing is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidegate._database.rule_versions import keep_what_others_wrote, put_into_force
+from tidegate._database.stored_rules import (
+    StoredRules,
+    compiled_model,
+    rows_of_rules,
+)
+from tidegate._database.write import delete_rule, write_document, write_rule
+from tidegate._rules.diff import differences
+from tidegate._rules.document import Document, as_text
+from tidegate._rules.problems import Problem, RulesError
+from tidegate._service.admin.bodies import ChangedRules
+
+if TYPE_CHECKING:
+    from tidegate._rules import model
+    from tidegate._service.admin.database import Change
+
+    Where = tuple[str | int, ...]
+    Fields = dict[str, Any]
+
+__all__ = ["Proposal", "put_document", "remove_rule", "save_rules", "stored_or_none"]
+
+_MOST_CHANGES = 200
+
+
+class Proposal(Document):
+    """The rules in force with something else in place of a part of them.
+
+    `given` says which places of the document are from the request, and where they are there.
+    """
+
+    def __init__(self, data: Fields, given: dict[Where, Where]) -> None:
+        super().__init__(data, "rules in force", lambda where: None)
+        self._given = given
+
+    def problem(self, where: Where, message: str) -> Problem:
+        known = self._given.get(where[:2])
+        if known is None:
+            return Problem(self.source, None, as_text(where), message)
+        return Problem("body", None, as_text((*known, *where[2:])), message)
+
+
+def save_rules(
+    change: Change, stored: StoredRules, rules: dict[str, tuple[Fields, Where]], comment: str | None
+) -> ChangedRules:
+    """Adds rules, or puts them in the place of those with the same ids.
+
+    `rules` has by id the fields of each, and its place in the request. Raises RulesError.
+    """
+    data = [dict(rule) for rule in stored.document.data.get("rules", [])]
+    places = {rule["id"]: i for i, rule in enumerate(data)}
+    given: dict[Where, Where] = {}
+    created, updated = [], []
+    for id, (fields, where) in rules.items():
+        if id in places:
+            updated.append(id)
+            data[places[id]] = fields
+        else:
+            created.append(id)
+            places[id] = len(data)
+            data.append(fields)
+        given["rules", places[id]] = where
+    proposed = compiled_model(Proposal({**stored.document.data, "rules": data}, given))
+    keep_what_others_wrote(change.connection, stored.plain, change.now)
+    rows = rows_of_rules(change.connection)
+    for id in rules:
+        write_rule(change.connection, proposed.rules[places[id]], rows.get(id, []))
+    done = _put_into_force(change, stored, comment)
+    after = StoredRules(change.connection, stored.document.source)
+    for id in rules:
+        action = "rule.create" if id in created else "rule.update"
+        change.record(action, f"rule:{id}", before=stored.rule(id), after=after.rule(id))
+    return done.model_copy(update={"created": created, "updated": updated})
+
+
+def remove_rule(change: Change, stored: StoredRules, id: str, comment: str | None) -> ChangedRules:
+    """Deletes a rule. Raises RulesError where something else needs it."""
+    data = [rule for rule in stored.document.data.get("rules", []) if rule["id"] != id]
+    compiled_model(Proposal({**stored.document.data, "rules": data}, {}))
+    keep_what_others_wrote(change.connection, stored.plain, change.now)
+    delete_rule(change.connection, rows_of_rules(change.connection)[id])
+    done = _put_into_force(change, stored, comment)
+    change.record("rule.delete", f"rule:{id}", before=stored.rule(id))
+    return done.model_copy(update={"deleted": [id]})
+
+
+def put_document(
+    change: Change,
+    source: str,
+    rules: model.Rules,
+    *,
+    with_overrides: bool,
+    comment: str | None,
+    action: str,
+    target: str,
+) -> ChangedRules:
+    """Puts a whole document into force, also in place of one that is not accepted."""
+    stored = stored_or_none(change, source)
+    if stored is not None:
+        keep_what_others_wrote(change.connection, stored.plain, change.now)
+    write_document(change.connection, rules, with_overrides=with_overrides)
+    done = _put_into_force(change, stored, comment, source)
+    before = None if stored is None else {"etag": stored.etag}
+    after = {"etag": done.etag, "version": done.version, "changes": done.changes}
+    change.record(action, target, before=before, after=after)
+    return done
+
+
+def stored_or_none(change: Change, source: str) -> StoredRules | None:
+    """The rules of the tables, if they are accepted."""
+    try:
+        return StoredRules(change.connection, source)
+    except RulesError:
+        return None
+
+
+def _put_into_force(
+    change: Change, before: StoredRules | None, comment: str | None, source: str = ""
+) -> ChangedRules:
+    """Reads what was written, which limiters will read, and adds it as a version."""
+    after = StoredRules(change.connection, before.document.source if before else source)
+    version = put_into_force(
+        change.connection, after.plain, change.actor.name[:255], comment, change.now
+    )
+    changes = [] if before is None else differences(before.model, after.model)[:_MOST_CHANGES]
+    return ChangedRules(version=version, etag=after.etag, changes=changes)

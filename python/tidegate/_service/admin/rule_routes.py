@@ -1,0 +1,211 @@
+"""Routes of single rules: list, add, change and delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Optional
+
+from fastapi import APIRouter, Body, Header, Query, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import StringConstraints, ValidationError
+
+from tidegate._database.stored_rules import StoredRules, etag_of
+from tidegate._service.admin.bodies import ChangedRules, EndpointLimit, NewRules, RuleList
+from tidegate._service.admin.context import AdminRoute, AnActor, TheAdmin, check_if_match, role
+from tidegate._service.admin.problems import ProblemError
+from tidegate._service.admin.rule_edits import remove_rule, save_rules
+
+__all__ = ["router"]
+
+router = APIRouter(route_class=AdminRoute, prefix="/v1/admin/ratelimit", tags=["rules"])
+
+IfMatch = Annotated[Optional[str], Header(description="The ETag that was read before, or `*`.")]
+Comment = Annotated[
+    Optional[Annotated[str, StringConstraints(max_length=500)]],
+    Query(description="Why, for the history."),
+]
+_RULE_EXAMPLE = {"by": "user", "endpoints": ["/api/*"], "limits": {"premium": "2000/minute"}}
+
+
+@router.get("/rules", openapi_extra=role("viewer"), response_model=RuleList)
+def list_rules(
+    admin: TheAdmin,
+    response: Response,
+    tier: Annotated[Optional[str], Query(description="What this tier gets.")] = None,
+    id: Annotated[Optional[str], Query(description="The rule with this id.")] = None,
+    endpoint: Annotated[
+        Optional[str], Query(description="Rules with exactly this endpoint pattern.")
+    ] = None,
+) -> Any:
+    """The rules in force."""
+    with admin.database.snapshot() as connection:
+        stored = StoredRules(connection, admin.database.name)
+    found = stored.plain["rules"]
+    if id is not None:
+        found = [rule for rule in found if rule["id"] == id]
+    if endpoint is not None:
+        found = [rule for rule in found if endpoint in rule.get("endpoints", ())]
+    rules = [{**rule, "etag": etag_of(rule)} for rule in found]
+    if tier is not None:
+        rules = _of_tier(stored, rules, tier)
+    response.headers["ETag"] = f'"{stored.etag}"'
+    return {"etag": stored.etag, "rules": rules}
+
+
+@router.get("/rules/{tier}", openapi_extra=role("viewer"), response_model=RuleList)
+def list_rules_of_tier(admin: TheAdmin, response: Response, tier: str) -> Any:
+    """What a tier gets: the rules that apply to it, with its limits."""
+    return list_rules(admin, response, tier)
+
+
+def _of_tier(stored: StoredRules, rules: list[dict[str, Any]], tier: str) -> list[dict[str, Any]]:
+    known = tiers_of(stored)
+    if tier not in known:
+        raise ProblemError(
+            404, f"there is no tier {tier!a:.80}; expected {', '.join(sorted(known)) or 'none'}"
+        )
+    found = []
+    for rule in rules:
+        limits = rule["limits"]
+        if isinstance(limits, dict):
+            limits = limits.get(tier, limits.get("*"))
+        if limits is not None and tier in rule.get("tiers", [tier]):
+            found.append({**rule, "limits": limits})
+    return found
+
+
+def tiers_of(stored: StoredRules) -> set[str]:
+    """The tiers that there are, as limiters see them."""
+    if stored.model.tiers:
+        return set(stored.model.tiers)
+    found = set()
+    for rule in stored.model.rules:
+        found.update(rule.tiers)
+        if isinstance(rule.limits, dict):
+            found.update(rule.limits)
+    if stored.model.default_tier is not None:
+        found.add(stored.model.default_tier)
+    return found - {"*"}
+
+
+@router.post("/rules", openapi_extra=role("admin"), response_model=ChangedRules, status_code=201)
+def add_rules(
+    admin: TheAdmin,
+    actor: AnActor,
+    response: Response,
+    new: NewRules,
+    if_match: IfMatch = None,
+    comment: Comment = None,
+) -> Any:
+    """Adds rules, or sets what a tier gets at endpoints."""
+    admin.check_writable()
+    with admin.database.change(actor) as change:
+        stored = StoredRules(change.connection, admin.database.name)
+        check_if_match(if_match, stored.etag, is_required=False)
+        rules: dict[str, Any] = {}
+        for i, item in enumerate(new.rules):
+            fields = _fields_of(stored, rules, item, new.tier, i)
+            rules[fields["id"]] = (fields, ("rules", i))
+        done = save_rules(change, stored, rules, comment)
+    admin.rules_changed()
+    response.headers["ETag"] = f'"{done.etag}"'
+    return done
+
+
+def _fields_of(
+    stored: StoredRules, added: dict[str, Any], item: dict[str, Any], tier: Optional[str], i: int
+) -> dict[str, Any]:
+    if "window" in item or type(item.get("limit")) is int:
+        return _with_endpoint_limit(stored, added, item, tier or "*", i)
+    if tier is not None:
+        key = "limit" if "limit" in item else "limits"
+        if isinstance(item.get(key), dict):
+            raise ProblemError(
+                422, f"rules[{i}].{key} is by tier; expected the limits of {tier!a:.60} alone"
+            )
+        item = {**item, key: {tier: item.get(key)}}
+    check_id(item.get("id"), f"rules[{i}].id")
+    if stored.rule(item["id"]) is not None or item["id"] in added:
+        raise ProblemError(
+            409, f"there is a rule {item['id']!a:.120} already; expected a PUT to change it"
+        )
+    return item
+
+
+def _with_endpoint_limit(
+    stored: StoredRules, added: dict[str, Any], item: dict[str, Any], tier: str, i: int
+) -> dict[str, Any]:
+    try:
+        given = EndpointLimit.model_validate(item)
+    except ValidationError as error:
+        raise RequestValidationError(
+            [{**each, "loc": ("body", "rules", i, *each["loc"])} for each in error.errors()]
+        ) from None
+    id = f"endpoint:{given.endpoint}"
+    check_id(id, f"rules[{i}].endpoint")
+    burst = "" if given.burst is None else f" burst {given.burst}"
+    limits = {tier: f"{given.limit}/{given.window} seconds{burst}"}
+    before = added[id][0] if id in added else stored.rule(id)
+    if before is None:
+        return {"id": id, "by": "user", "endpoints": [given.endpoint], "limits": limits}
+    known = before["limits"]
+    return {**before, "limits": {**(known if isinstance(known, dict) else {"*": known}), **limits}}
+
+
+def check_id(id: Any, where: str) -> None:
+    """Raises ProblemError for an id that the path of a URL cannot hold."""
+    if not isinstance(id, str) or not id:
+        raise ProblemError(422, f"{where} is {id!a:.80}; expected the id of the rule")
+    if {".", ".."} & set(id.removeprefix("endpoint:").split("/")):
+        raise ProblemError(
+            422, f"{where} is {id!a:.80}; expected no part '.' or '..' between slashes"
+        )
+
+
+@router.put("/rules/{rule_id:path}", openapi_extra=role("admin"), response_model=ChangedRules)
+def change_rule(
+    admin: TheAdmin,
+    actor: AnActor,
+    response: Response,
+    rule_id: str,
+    rule: Annotated[dict[str, Any], Body(examples=[_RULE_EXAMPLE])],
+    if_match: IfMatch = None,
+    comment: Comment = None,
+) -> Any:
+    """Puts another rule in the place of one. `If-Match` is the rule's own `etag`."""
+    admin.check_writable()
+    if rule.get("id", rule_id) != rule_id:
+        raise ProblemError(422, f"id is {rule['id']!a:.120}; expected {rule_id!a}, as in the path")
+    with admin.database.change(actor) as change:
+        stored = StoredRules(change.connection, admin.database.name)
+        before = _known(stored, rule_id)
+        check_if_match(if_match, etag_of(before), is_required=True)
+        done = save_rules(change, stored, {rule_id: ({**rule, "id": rule_id}, ())}, comment)
+        after = StoredRules(change.connection, admin.database.name).rule(rule_id)
+    admin.rules_changed()
+    response.headers["ETag"] = f'"{etag_of(after)}"'
+    return done
+
+
+@router.delete("/rules/{rule_id:path}", openapi_extra=role("admin"), response_model=ChangedRules)
+def delete_rule(
+    admin: TheAdmin,
+    actor: AnActor,
+    rule_id: str,
+    if_match: IfMatch = None,
+    comment: Comment = None,
+) -> Any:
+    """Deletes a rule, for all tiers."""
+    admin.check_writable()
+    with admin.database.change(actor) as change:
+        stored = StoredRules(change.connection, admin.database.name)
+        check_if_match(if_match, etag_of(_known(stored, rule_id)), is_required=False)
+        done = remove_rule(change, stored, rule_id, comment)
+    admin.rules_changed()
+    return done
+
+
+def _known(stored: StoredRules, id: str) -> dict[str, Any]:
+    rule = stored.rule(id)
+    if rule is None:
+        raise ProblemError(404, f"there is no rule {id!a:.120}")
+    return rule

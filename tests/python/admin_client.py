@@ -1,0 +1,128 @@
+"""An admin API within the process, its limiter, and a client with a token of each role."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from typing import Any
+
+import httpx
+import sqlalchemy as sa
+import tidegate as tg
+from tidegate._database.api_tokens import create_token
+from tidegate._database.connection import engine_of
+from tidegate._service.admin.app import create_admin
+from tidegate.rules.sql import SqlRules, SqlTiers
+from typing_extensions import Self
+
+BASE = "/v1/admin"
+
+
+class Clock:
+    """The time of the admin API. Called, it tells it."""
+
+    def __init__(self, at: dt.datetime) -> None:
+        self.at = at
+
+    def __call__(self) -> dt.datetime:
+        return self.at
+
+    def advance(self, **of: float) -> None:
+        self.at += dt.timedelta(**of)
+
+
+class AdminService:
+    """`ask` makes a request of the API as somebody with a role."""
+
+    def __init__(self, url: str, clock: Clock, **options: Any) -> None:
+        self.url = url
+        self.clock = clock
+        self.engine = engine_of(url)
+        self.rules = SqlRules(url)
+        self.tiers = SqlTiers(url)
+        # Its own clock, so that no count comes back while a test runs.
+        self.limiter = tg.Limiter(rules=self.rules, tiers=self.tiers, clock=tg.ManualClock(10**18))
+        self.changes: list[tuple[str, str | None]] = []
+        self.tokens = {role: self.make_token(role) for role in ("viewer", "operator", "admin")}
+        given: dict[str, Any] = {
+            "rules": self.rules,
+            "limiter": self.limiter,
+            "tiers": self.tiers,
+            "on_change": lambda what, key: self.changes.append((what, key)),
+            "now": clock,
+            **options,
+        }
+        self.app = create_admin(url, **given)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.rules.close()
+        self.tiers.close()
+        self.engine.dispose()
+
+    def make_token(self, role: str, expires_at: dt.datetime | None = None) -> str:
+        with self.engine.begin() as connection:
+            return create_token(
+                connection, f"{role} of the tests", role, expires_at=expires_at, now=self.clock()
+            ).text
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        json: Any = None,
+        *,
+        role: str | None = "admin",
+        token: str | None = None,
+        headers: dict[str, str] | None = None,
+        address: str = "127.0.0.1",
+        **more: Any,
+    ) -> httpx.Response:
+        """One request; `path` is that below /v1/admin."""
+        given = dict(headers or {})
+        if token is None and role is not None:
+            token = self.tokens[role]
+        if token is not None:
+            given["Authorization"] = f"Bearer {token}"
+        if json is not None:
+            more["json"] = json
+
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(
+                self.app, client=(address, 1), raise_app_exceptions=False
+            )
+            async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
+                return await client.request(method, BASE + path, headers=given, **more)
+
+        return asyncio.run(ask())
+
+    def rows(self, statement: str) -> list[Any]:
+        with self.engine.connect() as connection:
+            return list(connection.exec_driver_sql(statement).all())
+
+    def run(self, statement: str) -> None:
+        with self.engine.begin() as connection:
+            connection.execute(sa.text(statement))
+
+    def audit(self) -> list[Any]:
+        """All entries of the audit log, the oldest first."""
+        answer = self.ask("GET", "/audit")
+        assert answer.status_code == 200, answer.text
+        found: list[Any] = answer.json()["entries"]
+        return found[::-1]
+
+
+API_RULE: dict[str, Any] = {
+    "id": "api",
+    "by": "user",
+    "endpoints": ["/api/*"],
+    "limits": {"free": "10/minute", "premium": "100/minute"},
+}
+
+
+def add_api_rule(service: AdminService, **fields: Any) -> None:
+    """Adds the rule ``api`` with tiers."""
+    answer = service.ask("POST", "/ratelimit/rules", {"rules": [{**API_RULE, **fields}]})
+    assert answer.status_code == 201, answer.text

@@ -1,0 +1,61 @@
+"""The admin API on a database of its own, and those who ask it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from admin_client import AdminService, Clock
+from postgres_server import PostgresServer
+from tidegate.rules.sql import upgrade
+
+
+@pytest.fixture(scope="session")
+def shared_postgres() -> Iterator[PostgresServer]:
+    with tempfile.TemporaryDirectory(prefix="tg") as directory:
+        # The user that PostgreSQL runs as has to get through it.
+        Path(directory).chmod(0o711)
+        server = PostgresServer(Path(directory))
+        server.start()
+        yield server
+        server.kill()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(dt.datetime(2026, 1, 31, 12, tzinfo=dt.timezone.utc))
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("migrated") / "service.db"
+    upgrade(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def service(tmp_path: Path, migrated_sqlite: Path, clock: Clock) -> Iterator[AdminService]:
+    """On SQLite."""
+    shutil.copyfile(migrated_sqlite, tmp_path / "service.db")
+    with AdminService(f"sqlite:///{tmp_path / 'service.db'}", clock) as made:
+        yield made
+
+
+@pytest.fixture
+def postgres_service(shared_postgres: PostgresServer, clock: Clock) -> Iterator[AdminService]:
+    url = shared_postgres.url(shared_postgres.create_database())
+    upgrade(url)
+    with AdminService(url, clock) as made:
+        yield made
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def any_service(request: pytest.FixtureRequest) -> AdminService:
+    """Each kind of database in turn."""
+    name = {"sqlite": "service", "postgres": "postgres_service"}[request.param]
+    found: AdminService = request.getfixturevalue(name)
+    return found

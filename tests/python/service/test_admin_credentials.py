@@ -1,0 +1,216 @@
+"""Who may do what: tokens, roles, attempts that fail, and no credentials at all."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+
+import pytest
+from admin_client import AdminService, Clock
+from tidegate._database.api_tokens import ROLES, find_token, hash_of
+from tidegate._service.admin.context import AdminRoute
+
+
+def _routes(service: AdminService) -> list[tuple[str, str, str]]:
+    """Method, path and least role of all routes, as OpenAPI has them."""
+    paths = service.app.openapi()["paths"]
+    return [
+        (method.upper(), path[len("/v1/admin") :], operation["x-tidegate-role"])
+        for path, operations in paths.items()
+        for method, operation in operations.items()
+    ]
+
+
+def _path(path: str) -> str:
+    for name in ("rule_id", "tier", "user_id"):
+        path = path.replace(f"{{{name}}}", "x")
+    return path.replace("{id}", "1").replace("{version}", "1")
+
+
+def test_every_route_has_a_role_and_is_closed_without_a_token(service: AdminService) -> None:
+    routes = _routes(service)
+    assert len(routes) > 25
+    for method, path, _ in routes:
+        answer = service.ask(method, _path(path), role=None)
+        assert answer.status_code == 401, (method, path)
+        assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_every_route_refuses_lower_roles_before_it_reads_the_body(service: AdminService) -> None:
+    for method, path, least in _routes(service):
+        for role in ROLES[: ROLES.index(least)]:
+            answer = service.ask(method, _path(path), role=role)
+            assert answer.status_code == 403, (method, path, role)
+            assert least in answer.json()["detail"]
+
+
+def test_what_needs_which_role(service: AdminService) -> None:
+    by_role: dict[str, set[str]] = {role: set() for role in ROLES}
+    for method, path, least in _routes(service):
+        by_role[least].add(f"{method} {path}")
+    changes = {each for each in by_role["viewer"] if not each.startswith("GET ")}
+    assert changes == {
+        "POST /ratelimit/document/validate",
+        "POST /ratelimit/document/diff",
+        "POST /ratelimit/explain",
+    }
+    assert not any("tokens" in each for role in ROLES[:2] for each in by_role[role])
+    assert not any("/rules" in each for each in by_role["operator"])
+
+
+def test_a_route_without_a_role_cannot_be_made() -> None:
+    with pytest.raises(KeyError):
+        AdminRoute("/open", lambda: None)
+
+
+def test_unknown_paths_are_closed_too(service: AdminService) -> None:
+    for path in ("/nothing", "/../../openapi.json", ""):
+        assert service.ask("GET", path, role=None).status_code == 401
+    assert service.ask("GET", "/nothing").status_code == 404
+    wrong = service.ask("PATCH", "/tokens")
+    assert (wrong.status_code, wrong.headers["Allow"]) == (405, "GET, POST")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        "Basic YTpi",
+        "Bearer tg_wrong",
+        "Bearer " + "x" * 10_000,
+        "Bearer tg_\xff\xfe",
+        "bearer tg_" + "A" * 43,
+    ],
+)
+def test_wrong_tokens_are_refused(service: AdminService, header: str) -> None:
+    given = {"Authorization": header.encode("latin-1")}
+    answer = service.ask("GET", "/whoami", role=None, headers=given)  # type: ignore[arg-type]
+    assert answer.status_code == 401
+    assert service.tokens["admin"] not in answer.text
+
+
+def test_a_token_ends_when_it_expires(any_service: AdminService, clock: Clock) -> None:
+    token = any_service.make_token("viewer", expires_at=clock() + dt.timedelta(hours=1))
+    assert any_service.ask("GET", "/whoami", token=token).status_code == 200
+    clock.advance(hours=1)
+    answer = any_service.ask("GET", "/whoami", token=token)
+    assert answer.status_code == 401
+    assert "expired" in answer.json()["detail"]
+
+
+def test_tokens_are_made_listed_and_revoked_by_administrators(any_service: AdminService) -> None:
+    made = any_service.ask("POST", "/tokens", {"name": "ci", "role": "viewer"})
+    assert made.status_code == 201, made.text
+    token, id = made.json()["token"], made.json()["id"]
+    assert made.headers["cache-control"] == "no-store"
+    assert any_service.ask("GET", "/whoami", token=token).json()["role"] == "viewer"
+    listed = any_service.ask("GET", "/tokens")
+    assert token not in listed.text
+    assert hash_of(token) not in listed.text
+    assert listed.json()[-1]["name"] == "ci"
+    assert any_service.ask("DELETE", f"/tokens/{id}").status_code == 204
+    assert any_service.ask("GET", "/whoami", token=token).status_code == 401
+    assert any_service.ask("DELETE", f"/tokens/{id}").status_code == 404
+    log = str(any_service.audit())
+    assert [entry["action"] for entry in any_service.audit()] == ["token.create", "token.revoke"]
+    assert token not in log
+    assert hash_of(token) not in log
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"name": "ci", "role": "root"},
+        {"name": "ci"},
+        {"name": "../ci", "role": "viewer"},
+        {"name": "", "role": "viewer"},
+        {"name": "ci", "role": "viewer", "expires_at": "2020-01-01T00:00:00Z"},
+        {"name": "ci", "role": "viewer", "expires_at": "2030-01-01T00:00:00"},
+        {"name": "ci", "role": "viewer", "colour": "red"},
+    ],
+)
+def test_bad_tokens_are_not_made(service: AdminService, body: dict[str, str]) -> None:
+    answer = service.ask("POST", "/tokens", body)
+    assert answer.status_code == 422
+    assert "expected" in answer.text or "missing" in answer.text
+    assert len(service.rows("SELECT * FROM api_tokens")) == 3
+
+
+def test_the_table_learns_of_a_use_once_a_minute(any_service: AdminService, clock: Clock) -> None:
+    def last_use() -> object:
+        return any_service.ask("GET", "/tokens", role="admin").json()[0]["last_used_at"]
+
+    assert last_use() is None
+    any_service.ask("GET", "/whoami", role="viewer")
+    first = last_use()
+    assert first is not None
+    clock.advance(seconds=59)
+    any_service.ask("GET", "/whoami", role="viewer")
+    assert last_use() == first
+    clock.advance(seconds=1)
+    any_service.ask("GET", "/whoami", role="viewer")
+    assert last_use() > first  # type: ignore[operator]
+
+
+def test_a_token_is_known_by_its_hash_alone(service: AdminService) -> None:
+    with service.engine.connect() as connection:
+        row = find_token(connection, service.tokens["viewer"], service.clock())
+        assert row.role == "viewer"
+        assert find_token(connection, row.hash, service.clock()) is None
+    stored = str(service.rows("SELECT * FROM api_tokens"))
+    assert service.tokens["viewer"][3:] not in stored
+
+
+def test_an_address_that_fails_too_often_has_to_wait(service: AdminService) -> None:
+    other = service.tokens["operator"]
+    assert service.ask("GET", "/whoami", role="viewer").status_code == 200
+    for _ in range(10):
+        assert service.ask("GET", "/whoami", token="tg_wrong").status_code == 401
+    refused = service.ask("GET", "/whoami", token="tg_wrong")
+    assert refused.status_code == 429
+    assert 1 <= int(refused.headers["Retry-After"]) <= 60
+    assert service.ask("GET", "/whoami", token=other).status_code == 429, "not known yet"
+    known = service.ask("GET", "/whoami", role="viewer")
+    assert known.status_code == 200, "others behind the same proxy lock nobody out"
+    elsewhere = service.ask("GET", "/whoami", token=other, address="203.0.113.9")
+    assert elsewhere.status_code == 200
+    assert service.ask("GET", "/whoami", token="tg_wrong", address="2001:db8::1").status_code == 401
+
+
+def test_addresses_of_one_ipv6_network_fail_together(service: AdminService) -> None:
+    statuses = [
+        service.ask("GET", "/whoami", token="tg_wrong", address=f"2001:db8::{i:x}").status_code
+        for i in range(1, 13)
+    ]
+    assert statuses == [401] * 10 + [429] * 2
+
+
+def test_without_any_token_the_log_says_how_to_make_one(
+    service: AdminService, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.run("DELETE FROM api_tokens")
+    with caplog.at_level(logging.WARNING, logger="tidegate"):
+        for _ in range(3):
+            assert service.ask("GET", "/whoami", role=None).status_code == 401
+            assert service.ask("GET", "/whoami").status_code == 401
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1, "once a minute"
+    assert "tidegate tokens create" in said[0]
+
+
+def test_with_a_token_the_log_says_nothing(
+    service: AdminService, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="tidegate"):
+        service.ask("GET", "/whoami", role=None)
+    assert caplog.records == []
+
+
+def test_a_database_that_is_gone_is_said_and_opens_nothing(service: AdminService) -> None:
+    service.run("ALTER TABLE api_tokens RENAME TO lost")
+    answer = service.ask("GET", "/whoami")
+    assert answer.status_code == 503
+    assert "Retry-After" in answer.headers

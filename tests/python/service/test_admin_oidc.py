@@ -1,0 +1,253 @@
+"""Tokens of an OpenID Connect issuer: accepted, refused, and while the issuer is away."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jwt
+import pytest
+import tidegate as tg
+from admin_client import AdminService
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+from polling import eventually
+from tidegate._service.admin.app import create_admin
+from tidegate._service.admin.oidc import Oidc
+
+AUDIENCE = "tidegate"
+ROLES = {"ops": "operator", "root": "admin", "look": "viewer"}
+
+
+class Issuer:
+    """An issuer on loopback, with one RSA key at the beginning."""
+
+    def __init__(self) -> None:
+        self.keys: dict[str, Any] = {}
+        self.add("one", rsa.generate_private_key(public_exponent=65537, key_size=2048))
+        self.asked = 0
+        issuer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                issuer.asked += 1
+                body = json.dumps(issuer.answers[self.path]).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def add(self, kid: str, key: Any) -> None:
+        self.keys[kid] = key
+
+    @property
+    def answers(self) -> dict[str, Any]:
+        keys = []
+        for kid, key in self.keys.items():
+            algorithm: Any = RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else ECAlgorithm
+            said = json.loads(algorithm.to_jwk(key.public_key()))
+            keys.append({**said, "kid": kid, "use": "sig"})
+        return {
+            "/.well-known/openid-configuration": {
+                "issuer": self.url,
+                "jwks_uri": f"{self.url}/keys",
+            },
+            "/keys": {"keys": keys},
+        }
+
+    def sign(self, kid: str = "one", algorithm: str = "RS256", **claims: Any) -> str:
+        given = {
+            "iss": self.url,
+            "aud": AUDIENCE,
+            "sub": "ada",
+            "exp": time.time() + 600,
+            "roles": ["ops"],
+            **claims,
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        return jwt.encode(given, self.keys[kid], algorithm=algorithm, headers={"kid": kid})
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def issuer() -> Iterator[Issuer]:
+    made = Issuer()
+    yield made
+    made.stop()
+
+
+class Moments:
+    """A monotonic clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def _with(service: AdminService, oidc: Oidc) -> AdminService:
+    service.app = create_admin(service.url, oidc=oidc, now=service.clock)
+    return service
+
+
+def test_a_token_of_the_issuer_has_the_role_of_its_claim(
+    service: AdminService, issuer: Issuer
+) -> None:
+    _with(service, Oidc(issuer.url, AUDIENCE, roles=ROLES))
+    me = service.ask("GET", "/whoami", token=issuer.sign())
+    assert me.json() == {"name": "oidc:ada", "role": "operator"}
+    highest = issuer.sign(roles=["look", "root", "other"])
+    assert service.ask("GET", "/whoami", token=highest).json()["role"] == "admin"
+    assert service.ask("GET", "/whoami", token=issuer.sign(roles="look")).json()["role"] == "viewer"
+    assert service.ask("GET", "/whoami").json()["role"] == "admin", "tokens of the database too"
+    assert issuer.asked == 2, "the keys are kept"
+
+
+def test_a_claim_may_lie_inside_another(service: AdminService, issuer: Issuer) -> None:
+    _with(service, Oidc(issuer.url, AUDIENCE, role_claim="realm_access.roles", roles=ROLES))
+    token = issuer.sign(roles=None, realm_access={"roles": ["root"]})
+    assert service.ask("GET", "/whoami", token=token).json()["role"] == "admin"
+    assert service.ask("GET", "/whoami", token=issuer.sign()).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"aud": "other"},
+        {"aud": None},
+        {"iss": "https://evil.example"},
+        {"iss": None},
+        {"exp": 1},
+        {"exp": None},
+        {"sub": None},
+        {"sub": ""},
+        {"nbf": time.time() + 3600},
+        {"roles": []},
+        {"roles": None},
+        {"roles": "nobody"},
+        {"roles": {"ops": True}},
+        {"roles": [["ops"], 1, None]},
+    ],
+)
+def test_claims_that_are_not_those_expected_are_refused(
+    service: AdminService, issuer: Issuer, claims: dict[str, Any]
+) -> None:
+    _with(service, Oidc(issuer.url, AUDIENCE, roles=ROLES))
+    answer = service.ask("GET", "/whoami", token=issuer.sign(**claims))
+    assert answer.status_code == 401, answer.text
+
+
+def test_signatures_that_are_not_the_issuers_are_refused(
+    service: AdminService, issuer: Issuer
+) -> None:
+    _with(service, Oidc(issuer.url, AUDIENCE, roles=ROLES))
+    claims = jwt.decode(issuer.sign(), options={"verify_signature": False})
+    other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    unsigned = jwt.encode(claims, None, algorithm="none", headers={"kid": "one"})
+    secret = jwt.encode(claims, "x" * 64, algorithm="HS256", headers={"kid": "one"})
+    foreign = jwt.encode(claims, other, algorithm="RS256", headers={"kid": "one"})
+    no_key = jwt.encode(claims, issuer.keys["one"], algorithm="RS256")
+    head, body, signature = issuer.sign().split(".")
+    cut = f"{head}.{body}."
+    for token in (unsigned, secret, foreign, no_key, cut, f"{head}.{body}", "a.b.c", "a" * 5000):
+        assert service.ask("GET", "/whoami", token=token, address="::1").status_code in (401, 429)
+        assert service.ask("GET", "/whoami", token=signature).status_code in (401, 429)
+
+
+def test_a_new_key_is_fetched_but_unknown_ids_do_not_ask_each_time(
+    service: AdminService, issuer: Issuer
+) -> None:
+    moments = Moments()
+    _with(service, Oidc(issuer.url, AUDIENCE, roles=ROLES, clock=moments))
+    assert service.ask("GET", "/whoami", token=issuer.sign()).status_code == 200
+    before = issuer.asked
+    issuer.add("two", ec.generate_private_key(ec.SECP256R1()))
+    token = issuer.sign("two", "ES256")
+    for _ in range(3):
+        assert service.ask("GET", "/whoami", token=token).status_code == 401
+    assert issuer.asked == before
+    moments.at += 30
+    assert service.ask("GET", "/whoami", token=token).json()["role"] == "operator"
+    assert issuer.asked == before + 1
+
+
+def test_keys_that_the_issuer_has_dropped_are_forgotten(
+    service: AdminService, issuer: Issuer
+) -> None:
+    moments = Moments()
+    _with(service, Oidc(issuer.url, AUDIENCE, roles=ROLES, clock=moments))
+    token = issuer.sign()
+    assert service.ask("GET", "/whoami", token=token).status_code == 200
+    issuer.keys = {"two": rsa.generate_private_key(public_exponent=65537, key_size=2048)}
+    moments.at += 300
+    # The old keys stay good while they are looked at again.
+    eventually(lambda: service.ask("GET", "/whoami", token=token).status_code in (401, 429))
+
+
+def test_a_dead_issuer_delays_nobody_for_long(service: AdminService) -> None:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        _with(service, Oidc(url, AUDIENCE, roles=ROLES))
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        token = jwt.encode({"sub": "a"}, key, algorithm="RS256", headers={"kid": "one"})
+        answer = service.ask("GET", "/whoami", token=token)
+        assert answer.status_code == 503
+        assert "does not answer" in answer.json()["detail"]
+        assert service.ask("GET", "/whoami").status_code == 200, "other tokens work"
+
+
+def test_known_keys_stay_good_while_the_issuer_is_away(
+    service: AdminService, issuer: Issuer
+) -> None:
+    moments = Moments()
+    _with(service, Oidc(issuer.url, AUDIENCE, roles=ROLES, clock=moments))
+    token = issuer.sign()
+    assert service.ask("GET", "/whoami", token=token).status_code == 200
+    issuer.stop()
+    moments.at += 10_000
+    for _ in range(3):
+        assert service.ask("GET", "/whoami", token=token).status_code == 200
+
+
+def test_discovery_of_another_issuer_is_refused(service: AdminService, issuer: Issuer) -> None:
+    oidc = Oidc(f"{issuer.url}/", AUDIENCE, roles=ROLES)  # it says its URL without the slash
+    answer = _with(service, oidc).ask("GET", "/whoami", token=issuer.sign(iss=f"{issuer.url}/"))
+    assert answer.status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"issuer": "http://issuer.example"}, "https"),
+        ({"issuer": "issuer.example"}, "https"),
+        ({"issuer": "file:///etc/passwd"}, "https"),
+        ({"jwks_url": "file:///etc/passwd"}, "jwks_url"),
+        ({"audience": ""}, "audience"),
+        ({"roles": {"x": "root"}}, "'root'"),
+    ],
+)
+def test_settings_of_an_issuer_that_cannot_be_are_named(
+    arguments: dict[str, Any], message: str
+) -> None:
+    given = {"issuer": "https://issuer.example", "audience": AUDIENCE, **arguments}
+    with pytest.raises(tg.ConfigurationError, match=message):
+        Oidc(**given)

@@ -1,0 +1,40 @@
+"""The admin API under uvicorn, as clients reach it."""
+
+from __future__ import annotations
+
+import sys
+
+import httpx
+from admin_client import API_RULE, BASE, AdminService
+from polling import eventually
+from postgres_server import free_port
+from processes import running
+
+SERVER = """
+import sys, uvicorn
+from tidegate._service.admin.app import create_admin
+uvicorn.run(create_admin(sys.argv[1]), host="127.0.0.1", port=int(sys.argv[2]),
+            proxy_headers=False, log_level="error")
+"""
+
+
+def test_a_change_over_http_reaches_limiters_of_other_processes(any_service: AdminService) -> None:
+    port = free_port()
+    token = {"Authorization": f"Bearer {any_service.tokens['admin']}"}
+    command = [sys.executable, "-c", SERVER, any_service.url, str(port)]
+    with running(command), httpx.Client(base_url=f"http://127.0.0.1:{port}{BASE}") as client:
+
+        def answers() -> bool:
+            return client.get("/whoami", headers=token).status_code == 200
+
+        eventually(answers, 60, despite=httpx.TransportError)
+        assert client.get("/whoami").status_code == 401
+        asked = {"json": {"rules": [API_RULE]}, "headers": token}
+        assert client.post("/ratelimit/rules", **asked).status_code == 201
+        limiter = any_service.limiter
+        eventually(lambda: limiter.peek(user="1", tier="free", endpoint="/api/x").limit == 10)
+        for path in ("/users/..%2f..%2fetc", "/users/%FF", "/users/%00", "/users?tier=%FF"):
+            assert client.get(path, headers=token).status_code == 400, path
+        big = client.post("/tokens", content=b" " * (9 * 2**20), headers=token)
+        assert big.status_code == 413
+        assert client.get("/whoami", headers=token).status_code == 200
