@@ -89,7 +89,7 @@ MISTAKES = {
     "limit that is a number": (
         "rules:\n- id: a\n  by: user\n  limit: 100\n",
         "r.yaml:4: rules[0].limit: is 100; expected a limit such as 100/minute, a list of limits, "
-        "'unlimited', or these by tier",
+        "'unlimited', or a mapping of tiers to these",
     ),
     "two limits of one period": (
         "rules:\n- {id: a, by: user, limits: [1/s, 2/s]}\n",
@@ -120,7 +120,7 @@ MISTAKES = {
     ),
     "entry of a list for everyone": (
         "rules: []\nblock:\n- id: all\n",
-        "r.yaml:3: block[0]: is for every request; expected a condition, such as a user",
+        "r.yaml:3: block[0]: matches every request; expected a condition, such as a user",
     ),
     "override of no rule": (
         f"rules:\n- {RULE}\noverrides:\n- {{rule: z, key: {{user: '1'}}, limit: 1/s}}\n",
@@ -175,7 +175,7 @@ MISTAKES = {
     ),
     "alias of itself": (
         "rules: &a [*a]\n",
-        "r.yaml:1: the alias 'a' is of no value before it; expected one that is",
+        "r.yaml:1: the alias 'a' has no anchor before it; expected one that has",
     ),
     "two documents": (
         "rules: []\n---\nrules: []\n",
