@@ -1,4 +1,4 @@
-"""Who was refused, written down beside the requests."""
+"""Writes down who was refused, without delaying requests."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ __all__ = ["ViolationLog"]
 log = logging.getLogger("tidegate")
 
 _LONGEST = 255
-# Attributes that must not be stored: a digest stands in their place.
+# Attributes that must not be stored: a digest is stored instead.
 SECRETS = frozenset({"api_key", "key", "token", "authorization", "password", "session"})
-# How often a write is tried before its violations are dropped, so that a database that comes back
-# within a few seconds has all of them.
+# The number of times that a write is tried before its violations are dropped. A database that comes
+# back within a few seconds gets all of them.
 _MOST_TRIES = 5
 _PATIENCE = 1.0
 
@@ -47,9 +47,9 @@ class ViolationLog:
     `sink` is a URL or an Engine of SQLAlchemy, a ``logging.Logger``, or a function that is called
     with lists of Violations. A request only adds one to a number in memory: refusals of one caller
     by one rule at one endpoint are one Violation, written every `interval` seconds. At most
-    `capacity` of them wait; beyond that refusals are `dropped` and counted. What a database does
-    not take is tried again a few times. `callers` are the attributes that name a caller, in the
-    order in which they count, and `attributes` are others that are kept.
+    `capacity` Violations wait to be written; further refusals are only counted, as `dropped`. If a
+    write fails, it is tried again a few times. `callers` are the attributes that may name a caller;
+    the first that a request has is used. `attributes` are other attributes to keep.
 
     In a database, rows older than `keep` days are deleted. Thread-safe, and safe to use after
     `fork()`; call close() to write what is left, which the end of the interpreter does too.
@@ -80,18 +80,18 @@ class ViolationLog:
         self._writing = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        # What waits: by rule, caller and endpoint the time of the first, how many, attributes.
+        # By rule, caller and endpoint: the time of the first refusal, their number, attributes.
         self._waiting: dict[tuple[str | None, str, str], list[Any]] = {}
         self.written = 0
-        """How many Violations the sink has taken."""
+        """The number of Violations that the sink accepted."""
         self.dropped = 0
-        """How many refusals were written nowhere."""
+        """The number of refusals that were not written anywhere."""
         self.failures = 0
-        """How often the sink raised."""
+        """The number of times that the sink raised."""
         _all.add(self)
 
     def record(self, decision: Decision, attributes: Mapping[str, Value]) -> None:
-        """Notes a refusal. Waits for nothing, and raises nothing."""
+        """Notes a refusal. Never waits and never raises."""
         name, value = self._caller_of(attributes)
         caller = f"{name}:{value}"[:_LONGEST]
         endpoint = _text_of(attributes.get("endpoint"))
@@ -114,7 +114,7 @@ class ViolationLog:
                 self._start()
 
     def flush(self) -> bool:
-        """Writes what waits, now. False where the sink raised; then it waits on."""
+        """Writes the waiting violations now. False if the sink raised; then they keep waiting."""
         with self._writing:
             with self._lock:
                 waiting, self._waiting = self._waiting, {}
@@ -133,7 +133,7 @@ class ViolationLog:
             return True
 
     def close(self) -> None:
-        """Writes the refusals that wait, and ends the thread."""
+        """Writes the waiting violations, and ends the thread."""
         self._stop.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -193,7 +193,7 @@ class ViolationLog:
                 tries = 0
 
     def _after_fork(self) -> None:
-        # What waits is the parent's to write.
+        # The parent writes the violations that are waiting.
         self._waiting = {}
         self._lock = threading.Lock()
         self._writing = threading.Lock()
@@ -215,7 +215,7 @@ def _violation(
 
 
 def _text_of(value: Value) -> str:
-    """As a database takes it: no zeros, no halves of characters, not too long."""
+    """The text as a database accepts it: no NUL, no half of a surrogate pair, not too long."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else value[: 4 * _LONGEST].decode("utf-8", "replace")
