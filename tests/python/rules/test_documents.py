@@ -1,4 +1,4 @@
-"""Documents of rules that are wrong: each mistake is named, with its place, and nothing else."""
+"""Mistakes in documents of rules: a message names each with its place, and nothing else."""
 
 from __future__ import annotations
 
@@ -230,13 +230,13 @@ TOML = '[[rules]]\nid = "a"\nby = "user"\nlimits.free = "1/s"\n\n[[rules]]\nid =
         ("toml", TOML + "[[rules]]\nid = 'c'\n[rule]\n", "r.toml:11: rule: is no field"),
     ],
 )
-def test_json_and_toml_have_lines_too(format: str, text: str, message: str) -> None:
+def test_problems_in_json_and_toml_have_lines_too(format: str, text: str, message: str) -> None:
     assert any(problem.startswith(message) for problem in problems_of(text, format)), problems_of(
         text, format
     )
 
 
-def test_yaml_takes_over_fields_of_an_anchor() -> None:
+def test_yaml_merges_the_fields_of_an_anchor() -> None:
     rules = RuleSet.parse(
         "rules:\n- &base {id: a, by: user, limit: 1/s}\n- {<<: *base, id: b, by: ip}\n"
     )
@@ -265,7 +265,7 @@ BOMBS = _bombs()
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_is_refused_at_once_and_in_little_room(name: str) -> None:
+def test_a_yaml_bomb_is_refused_at_once_with_little_memory(name: str) -> None:
     tracemalloc.start()
     begin = time.process_time()
     try:
@@ -321,7 +321,7 @@ def test_files_are_refused_by_size_encoding_and_ending(tmp_path: Path) -> None:
         RuleSet.load(tmp_path / "none.yaml")
 
 
-def test_data_that_no_document_holds_is_refused() -> None:
+def test_data_that_no_document_can_have_is_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
     deep: list[Any] = []
