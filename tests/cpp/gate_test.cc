@@ -153,12 +153,16 @@ TEST(ThreadNumberTest, IsReusedAfterAThreadEndsAndSharedIfNoneIsFree) {
   }
 }
 
+// No thread may be starting while the process forks: AddressSanitizer holds a lock of its own then,
+// which stays locked in the child and stops the child's threads.
 TEST(GateForkTest, AChildFindsTheGateOpen) {
   Gate gate;
   std::atomic<bool> stop{false};
+  std::atomic<int> running{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
+      ++running;
       for (int i = 0; !stop; ++i) {
         if (i % 32 == 0) {
           gate.Alone([] {});
@@ -168,6 +172,7 @@ TEST(GateForkTest, AChildFindsTheGateOpen) {
       }
     });
   }
+  EXPECT_TRUE(Eventually([&] { return running == 4; }));
   for (int i = 0; i < 200 / kSanitizerShare; ++i) {
     ASSERT_EQ(InChild([&] {
                 for (int j = 0; j < 10; ++j) {
@@ -189,12 +194,15 @@ TEST(GateForkTest, ThreadsOfAChildDoNotWaitForThoseOfTheParent) {
   if (!kChildrenMayHaveThreads) GTEST_SKIP() << "children may not have threads here";
   Gate gate;
   std::atomic<bool> stop{false};
+  std::atomic<int> running{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 8; ++t) {
     threads.emplace_back([&] {
+      ++running;
       while (!stop) gate.Alone([] { std::this_thread::yield(); });
     });
   }
+  EXPECT_TRUE(Eventually([&] { return running == 8; }));
   int children = 0;
   for (; children < 100 / kSanitizerShare; ++children) {
     const std::string outcome = InChild([&] {

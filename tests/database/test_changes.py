@@ -198,7 +198,7 @@ def test_frequent_changes_fail_no_request_and_exceed_no_limit(
     lock = threading.Lock()
     ends = threading.Event()
     versions: list[str] = []
-    with SqlRules(postgres.url, interval=0.05) as source:
+    with SqlRules(postgres.url, interval=0.05, timeout=60) as source:
         limiter = tg.Limiter(rules=source, clock=tg.ManualClock(0))
         source.subscribe(lambda rules: versions.append(rules.digest))
         eventually(lambda: _listens(postgres))
