@@ -6,7 +6,9 @@ Cosmic Ray makes the mutants: it swaps operators, moves numbers by one, turns co
 empties loops and so on. In each room, places are drawn first and then one mutant of each place, so
 that an operator with ten replacements weighs no more than a number with two. A mutant is judged by
 the tests that run its statement, the quickest first and as many as fit into `--seconds`, in a copy
-of the installed package. Fails if fewer than `--least` percent are killed in a room.
+of the installed package. A test kills a mutant if it fails twice with the mutant and passes
+without it, so that a slow or unsteady test is never taken for one that noticed. Fails if fewer
+than `--least` percent are killed in a room. Do not edit tests while it runs.
 
 Not drawn, because a test could not or should not tell them apart:
 
@@ -271,14 +273,13 @@ class TestMap:
         return test.startswith("tests/redis/"), self._time_of(test), test
 
     def _time_of(self, test: str) -> float:
-        file, _, rest = test.partition("::")
-        return self._seconds.get(f"{file}::{rest.rpartition('::')[2]}", 1.0)
+        return self._seconds.get(name_in_report(test), 1.0)
 
 
 # ------------------------------------------------------------------------ judging
 
 
-def ends_well(command: list[str], env: dict[str, str]) -> bool:
+def passes(command: list[str], env: dict[str, str]) -> bool:
     process = subprocess.Popen(
         command,
         env=env,
@@ -340,23 +341,61 @@ class Judge:
         at_import = statement is not None and runs_at_import(tree, statement)
         tests = self.tests.of(mutant.module, lines, at_import, self.seconds)
         started = time.monotonic()
-        path.write_text(changed, "utf-8")
-        try:
-            killed = bool(tests) and not self._all_pass(tests, copy)
-        finally:
-            path.write_text(source, "utf-8")
-        verdict = "killed" if killed else "SURVIVED"
+        killers = self._killers(tests, copy, path, source, changed)
+        verdict = "killed" if killers else "SURVIVED"
         print(
             f"{verdict:8} {time.monotonic() - started:5.1f} s {len(tests):4} tests"
-            f"  {mutant.module}:{mutant.line}  {mutant.operator}",
+            f"  {mutant.module}:{mutant.line}  {mutant.operator}"
+            + (f"\n           by {killers[0]}" if len(killers) == 1 else ""),
             flush=True,
         )
-        return None if killed else diff_of(mutant, source, changed)
+        return None if killers else diff_of(mutant, source, changed)
 
-    def _all_pass(self, tests: list[str], copy: Path) -> bool:
+    def _killers(
+        self, tests: list[str], copy: Path, path: Path, source: str, changed: str
+    ) -> list[str]:
+        """The tests that fail with the change, fail with it again, and pass without it."""
+        tests = list(tests)
+        while tests:
+            path.write_text(changed, "utf-8")
+            try:
+                failed = self._failed(tests, copy)
+                again = failed and self._failed(failed, copy)
+            finally:
+                path.write_text(source, "utf-8")
+            if not failed:
+                return []
+            if again and not self._failed(failed, copy):
+                return failed
+            print(f"           not the mutant's failure: {failed}", flush=True)
+            tests = [test for test in tests if test not in failed]
+        return []
+
+    def _failed(self, tests: list[str], copy: Path) -> list[str]:
+        """The first of these tests to fail; a few of them if pytest ends before it runs one."""
         listed = self.work / f"{copy.name}.tests"
         listed.write_text("\n".join(tests), "utf-8")
-        return ends_well(pytest("-x", f"@{listed}"), environment(copy))
+        report = self.work / f"{copy.name}.xml"
+        report.unlink(missing_ok=True)
+        arguments = ("-x", "-o", "junit_family=xunit1", f"--junit-xml={report}", f"@{listed}")
+        if passes(pytest(*arguments), environment(copy)):
+            return []
+        names = set(failures_in(report))
+        return [test for test in tests if name_in_report(test) in names] or tests[:20]
+
+
+def failures_in(report: Path) -> Iterator[str]:
+    """The tests that failed; none if pytest was killed before it wrote a report."""
+    with contextlib.suppress(FileNotFoundError, ElementTree.ParseError):
+        for case in ElementTree.parse(report).iter("testcase"):
+            if case.find("failure") is not None or case.find("error") is not None:
+                yield f"{case.get('file')}::{case.get('name')}"
+
+
+def name_in_report(test: str) -> str:
+    """How a report names a test: without its class."""
+    file, _, rest = test.partition("::")
+    return f"{file}::{rest.rpartition('::')[2]}"
 
 
 def diff_of(mutant: Mutant, source: str, changed: str) -> str:

@@ -18,12 +18,12 @@ limiter = tg.Limiter(
 
 
 def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """Says which worker answered, or 429."""
+    """Answers with the worker's process id, and 200 or 429."""
     decision = limiter.hit(environ["REMOTE_ADDR"])
     headers = [("Content-Type", "text/plain"), ("X-RateLimit-Remaining", str(decision.remaining))]
     if decision:
         start_response("200 OK", headers)
-        return [str(os.getpid()).encode()]
-    headers.append(("Retry-After", str(int(decision.retry_after) + 1)))
-    start_response("429 Too Many Requests", headers)
-    return [b""]
+    else:
+        headers.append(("Retry-After", str(int(decision.retry_after) + 1)))
+        start_response("429 Too Many Requests", headers)
+    return [str(os.getpid()).encode()]

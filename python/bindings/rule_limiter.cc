@@ -1,6 +1,6 @@
-// tidegate._core.RuleLimiter: what tidegate's limiter of a rule set inherits. check() and peek()
-// are CPython fast-call methods: between a request's attributes and its decision there is no
-// Python.
+// tidegate._core.RuleLimiter: the base class of tidegate's limiter with rules. check() and peek()
+// are CPython fast-call methods: no Python code runs between a request's attributes and its
+// decision.
 #include "tidegate/rule_limiter.h"
 
 #include <pybind11/stl.h>
@@ -22,7 +22,7 @@
 namespace tidegate::python {
 namespace {
 
-// One rule set with its limiter; what decisions keep alive.
+// One rule set with its limiter. Decisions keep it alive.
 class BoundRules {
  public:
   explicit BoundRules(std::shared_ptr<RuleLimiter> limiter) : limiter_(std::move(limiter)) {}
@@ -30,8 +30,8 @@ class BoundRules {
   RuleLimiter& limiter() const { return *limiter_; }
   const std::shared_ptr<RuleLimiter>& shared() const { return limiter_; }
 
-  // As RuleSet::AttributeNumber(). Names are those of keyword arguments, which are mostly the
-  // same few objects.
+  // Like RuleSet::AttributeNumber(). Names come from keyword arguments, which are mostly the same
+  // few objects.
   int AttributeNumber(PyObject* name) {
     for (const auto& [known, number] : known_) {
       if (known.ptr() == name) return number;
@@ -60,7 +60,7 @@ class BoundRules {
 struct PyRuleLimiter {
   std::shared_ptr<TimedStore> store;
   std::string scope;
-  py::object bound;  // the BoundRules of now
+  py::object bound;  // the BoundRules in force
   BoundRules* rules = nullptr;
   bool is_open = true;
 };
@@ -68,7 +68,7 @@ struct PyRuleLimiter {
 py::object Bind(const PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& set) {
   const std::shared_ptr<RuleLimiter> before =
       limiter.rules == nullptr ? nullptr : limiter.rules->shared();
-  // A large set takes long, and requests go on meanwhile.
+  // A large set takes long to bind; requests go on meanwhile.
   auto made = WithoutGil([&, store = limiter.store, scope = limiter.scope] {
     return RuleLimiter::Create(set, store, scope, before.get());
   });
@@ -78,7 +78,7 @@ py::object Bind(const PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& se
 void Use(PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& set, const py::object& hidden) {
   if (!limiter.is_open) Throw(Error::kClosed, "the limiter is closed");
   py::object bound = Bind(limiter, set);
-  // Before a request meets the rules.
+  // Set first: a request may read it as soon as the limiter has the rules.
   bound.attr("hidden") = hidden;
   limiter.rules = bound.cast<BoundRules*>();
   limiter.bound = std::move(bound);
@@ -100,7 +100,7 @@ PyRuleLimiter& Checked(PyObject* self) {
   return *limiter;
 }
 
-// A request, read from keyword arguments. What it was read from must live as long.
+// A request, read from keyword arguments. It points into them, so they must outlive it.
 class Asked {
  public:
   explicit Asked(BoundRules& rules)
@@ -165,7 +165,7 @@ PyObject* FastAsk(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
             "check(user='42', endpoint='/api/posts')");
     }
     PyRuleLimiter& owner = Checked(self);
-    // Another rule set may take its place while the GIL is released.
+    // Kept alive: another rule set may replace it while the GIL is released.
     const py::object bound = owner.bound;
     BoundRules& rules = *owner.rules;
     const RuleLimiter& limiter = rules.limiter();
@@ -193,10 +193,10 @@ PyObject* FastAsk(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
 PyMethodDef fast_methods[] = {
     {"check", AsMethod(FastAsk<Asking::kHit>), METH_FASTCALL | METH_KEYWORDS,
      "check($self, /, *, cost=1, **attributes)\n--\n\n"
-     "Charges all limits that the rules have for a request with these attributes, or none."},
+     "Charges all limits of the rules that apply to a request with these attributes, or none."},
     {"peek", AsMethod(FastAsk<Asking::kPeek>), METH_FASTCALL | METH_KEYWORDS,
      "peek($self, /, *, cost=1, **attributes)\n--\n\n"
-     "The decision that check() would get now. Charges nothing."},
+     "Returns the decision that check() would return now. Charges nothing."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -209,7 +209,7 @@ const Decision* HitFrom(const py::object& object) {
   return hit;
 }
 
-// The rules by which `hit` was made, so that they are those which it is given back by.
+// The rules that decided `hit`: a refund gives back by the same rules.
 py::object RulesOf(const PyRuleLimiter& limiter, const py::object& hit) {
   if (hit.is_none()) return limiter.bound;
   py::object owner = DecisionOwner(hit.ptr());
@@ -235,7 +235,7 @@ void Reset(const py::object& self, const py::dict& attributes) {
   Run(rules.limiter(), [&] { rules.limiter().Reset(asked.request()); });
 }
 
-// Begins `op`: its decision or None where it takes no wait, else a future of the loop.
+// Begins `op`. Returns its decision, or None, if it is done at once; else a future of the loop.
 py::object Begin(const py::object& self, int op_number, const py::dict& attributes,
                  const py::object& decision, const py::object& loop,
                  const py::object& channel_object) {
@@ -249,7 +249,7 @@ py::object Begin(const py::object& self, int op_number, const py::dict& attribut
   auto channel = channel_object.cast<std::shared_ptr<Channel>>();
   Channel& heard = *channel;
   py::object future = CallPython(loop.attr("create_future"));
-  // Given to the channel with the call. The rules keep the limits and the store.
+  // The channel takes over these two references. The rules keep the limits and the store alive.
   PyObject* const kept = future.inc_ref().ptr();
   PyObject* const keeper = bound.inc_ref().ptr();
   const bool decides = IsDecision(op);
@@ -261,7 +261,7 @@ py::object Begin(const py::object& self, int op_number, const py::dict& attribut
         [channel = std::move(channel), kept, keeper, decides, outcomes](const Decision& d) {
           channel->Push({kept, keeper, decides, d, outcomes});
         });
-  } catch (...) {  // of a clock that is written in Python
+  } catch (...) {  // a clock that is written in Python may raise
     future.dec_ref();
     bound.dec_ref();
     throw;
@@ -306,8 +306,8 @@ py::list Explain(const py::object& self, const py::dict& attributes) {
   return reasons;
 }
 
-// What applies to the request, for tests and benchmarks of the matching alone: rules, keys, cost,
-// priority.
+// The entry of a list, the rules with their keys, the cost and the priority of a request: for tests
+// and benchmarks of matching alone.
 py::tuple Match(const py::object& self, const py::dict& attributes, int times) {
   const PyRuleLimiter& owner = Checked(self.ptr());
   Asked asked(*owner.rules);
@@ -357,7 +357,7 @@ std::shared_ptr<TimedStore> TimedStoreOf(const py::object& limiter) {
 }
 
 void RegisterRuleLimiter(py::module_& m) {
-  // The package keeps by it what it makes for one rule set.
+  // Has attributes, in which the package keeps what it makes for one rule set.
   py::class_<BoundRules>(m, "BoundRules", py::dynamic_attr());
   py::options options;
   options.disable_function_signatures();

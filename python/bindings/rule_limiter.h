@@ -1,4 +1,4 @@
-// The store and the clock behind a limiter with rules of Python's.
+// The store and the clock of a tidegate._core.RuleLimiter.
 #ifndef TIDEGATE_PYTHON_BINDINGS_RULE_LIMITER_H_
 #define TIDEGATE_PYTHON_BINDINGS_RULE_LIMITER_H_
 
@@ -10,7 +10,7 @@
 
 namespace tidegate::python {
 
-// Throws py::type_error where `limiter` is no tidegate._core.RuleLimiter.
+// Throws py::type_error if `limiter` is not a tidegate._core.RuleLimiter.
 std::shared_ptr<TimedStore> TimedStoreOf(const pybind11::object& limiter);
 
 }  // namespace tidegate::python

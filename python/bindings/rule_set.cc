@@ -1,4 +1,4 @@
-// tidegate._core.RuleSet: rules as the package read and checked them, compiled.
+// tidegate._core.RuleSet: compiled rules, from fields that the package has read and checked.
 #include "tidegate/rule_set.h"
 
 #include <pybind11/stl.h>
@@ -65,7 +65,7 @@ RuleOverride OverrideFrom(const py::dict& given) {
   return result;
 }
 
-// Called for each item: gives up the GIL after every few of them, so that requests go on.
+// Called for each item: releases the GIL after every few items, so that requests go on.
 void PauseAtTimes(int* items) {
   constexpr int kItems = 128;
   if (++*items % kItems == 0) {
@@ -100,11 +100,12 @@ RuleSetSpec SpecFrom(const py::dict& given) {
   return spec;
 }
 
-// (rule set, problems): None where there are problems, each (where, message).
+// Returns (rule set, problems). The rule set is None if there are problems; each problem is a
+// (where, message).
 py::tuple Compile(const py::dict& given) {
   std::vector<RuleProblem> problems;
   RuleSetSpec spec = SpecFrom(given);
-  // A large set takes long, and requests go on meanwhile.
+  // A large set takes long to compile; requests go on meanwhile.
   std::shared_ptr<const RuleSet> set =
       WithoutGil([&] { return RuleSet::Compile(std::move(spec), &problems); });
   py::list shown;

@@ -1,4 +1,4 @@
-// What stores know of a Redis, and what processes of a host tell each other of it.
+// The breaker and the deny cache of a Redis, which the processes of a host share.
 #include "redis/health/board.h"
 
 #include <algorithm>
@@ -27,26 +27,26 @@ using ::tidegate::testing::RunThreads;
 
 class BreakerTest : public ::testing::Test {
  protected:
-  // As each process has one.
+  // A view of its own, as each process has.
   Breaker View() { return Breaker(board_->breakers[0], 5, absl::Seconds(30), kTimeout); }
   static void Break(Breaker& breaker, int64_t now_ns) {
     for (int i = 0; i < 5; ++i) breaker.Failed(now_ns);
   }
 
   static constexpr absl::Duration kTimeout = absl::Milliseconds(50);
-  // A tenth more than it is open, and what instants are rounded by.
+  // Longer than it stays open, by a tenth and by the rounding of instants.
   static constexpr int64_t kOver = 33 * kSecond + kMs;
   std::unique_ptr<Board> board_ = std::make_unique<Board>();
 };
 
-TEST_F(BreakerTest, WhatOneFindsAllKnowAndAreToldOnce) {
+TEST_F(BreakerTest, AFailureSeenByOneProcessOpensItForAllAndEachLearnsOnce) {
   Breaker one = View();
   Breaker other = View();
   for (int i = 0; i < 4; ++i) one.Failed(kStart + i);
   EXPECT_TRUE(one.IsQuiet());
   EXPECT_TRUE(other.IsClosed());
   EXPECT_EQ(other.Notice(), std::nullopt);
-  other.Failed(kStart + 4);  // rows are of all together
+  other.Failed(kStart + 4);  // a row counts the failures of all processes
   for (Breaker* breaker : {&one, &other}) {
     EXPECT_FALSE(breaker->IsQuiet());
     EXPECT_FALSE(breaker->IsClosed());
@@ -69,7 +69,7 @@ TEST_F(BreakerTest, WhatOneFindsAllKnowAndAreToldOnce) {
   }
 }
 
-TEST_F(BreakerTest, WhoSleepsThroughChangesIsToldOfTheLast) {
+TEST_F(BreakerTest, AProcessThatMissedChangesLearnsOnlyTheLast) {
   Breaker one = View();
   Breaker sleeper = View();
   for (int i = 0; i < 3; ++i) {
@@ -81,7 +81,7 @@ TEST_F(BreakerTest, WhoSleepsThroughChangesIsToldOfTheLast) {
   EXPECT_TRUE(sleeper.IsQuiet());
 }
 
-TEST_F(BreakerTest, OneProbeForAllAndAnotherWhereItIsNeverHeardOf) {
+TEST_F(BreakerTest, ThereIsOneProbeAndAnotherIfItNeverReports) {
   Breaker breaker = View();
   Break(breaker, kStart);
   EXPECT_FALSE(View().ProbeIsDue(kStart + 26 * kSecond));
@@ -98,13 +98,13 @@ TEST_F(BreakerTest, OneProbeForAllAndAnotherWhereItIsNeverHeardOf) {
   EXPECT_TRUE(View().ProbeIsDue(now + kOver));
 }
 
-TEST_F(BreakerTest, RowsAndHalves) {
+TEST_F(BreakerTest, OpensAfterARowOfFailuresOrAFailedHalf) {
   Breaker breaker = View();
   for (int i = 0; i < 4; ++i) breaker.Failed(kStart);
   breaker.Succeeded(kStart);
   breaker.Failed(kStart);
   EXPECT_TRUE(breaker.IsClosed());
-  // A row of more than ten seconds is none.
+  // Failures over more than ten seconds are not a row.
   int64_t now = kStart + 60 * kSecond;
   for (int i = 0; i < 10; ++i) breaker.Failed(now += 3 * kSecond);
   EXPECT_TRUE(breaker.IsClosed());
@@ -114,7 +114,7 @@ TEST_F(BreakerTest, RowsAndHalves) {
     breaker.Succeeded(now);
   }
   breaker.Failed(now);
-  EXPECT_TRUE(breaker.IsClosed()) << "of fewer than twenty";
+  EXPECT_TRUE(breaker.IsClosed()) << "after fewer than twenty calls";
   breaker.Failed(now);
   EXPECT_FALSE(breaker.IsClosed());
 }
@@ -126,7 +126,7 @@ TEST_F(BreakerTest, CountsOfAWindowDoNotOverflow) {
   EXPECT_TRUE(breaker.IsClosed());
 }
 
-TEST_F(BreakerTest, ThreadsAgree) {
+TEST_F(BreakerTest, AllThreadsSeeTheSameState) {
   std::vector<std::unique_ptr<Breaker>> views;
   for (int i = 0; i < 4; ++i) views.emplace_back(new Breaker(View()));
   std::array<std::atomic<int>, 2> told{};
@@ -153,7 +153,7 @@ TEST_F(BreakerTest, ThreadsAgree) {
   EXPECT_EQ(told[0], told[1]);
 }
 
-TEST_F(BreakerTest, DamageEnds) {
+TEST_F(BreakerTest, ADamagedBoardNeverStopsCallsForGood) {
   std::mt19937_64 dice(5);
   BreakerState& state = board_->breakers[0];
   for (int round = 0; round < 20'000; ++round) {
@@ -166,7 +166,7 @@ TEST_F(BreakerTest, DamageEnds) {
     (void)breaker.Notice();
     const int64_t open_for = breaker.OpenFor(now);
     ASSERT_LE(open_for, kOver + 5 * kSecond);
-    // Whatever stands there, Redis is asked again in time.
+    // Whatever the words contain, calls reach Redis again in time.
     if (!breaker.IsClosed()) {
       ASSERT_TRUE(breaker.ProbeIsDue(now) || breaker.ProbeIsDue(now + open_for + kMs));
     }
@@ -192,7 +192,7 @@ class DenyCacheTest : public ::testing::Test {
   std::unique_ptr<Board> board_ = std::make_unique<Board>();
 };
 
-TEST_F(DenyCacheTest, WhatOneLearnsAllRepeat) {
+TEST_F(DenyCacheTest, ARefusalSeenByOneProcessIsRepeatedByAll) {
   EXPECT_FALSE(View().Find(kKey, kStart).has_value());
   EXPECT_FALSE(View().Find({}, 0).has_value());
   Put(kKey, {7, 8});
@@ -207,13 +207,13 @@ TEST_F(DenyCacheTest, WhatOneLearnsAllRepeat) {
   EXPECT_FALSE(View().Find(kKey, kStart + kSecond).has_value());
 }
 
-TEST_F(DenyCacheTest, WhoWasToldToRememberForLessDoes) {
+TEST_F(DenyCacheTest, AShorterTimeToRememberIsKept) {
   Put(kKey, {7, 8});
   EXPECT_TRUE(View(100).Find(kKey, kStart + 99).has_value());
   EXPECT_FALSE(View(100).Find(kKey, kStart + 100).has_value());
 }
 
-TEST_F(DenyCacheTest, WhatIsForgottenStaysForgotten) {
+TEST_F(DenyCacheTest, AForgottenRefusalStaysForgotten) {
   DenyCache one = View();
   DenyCache other = View();
   const uint64_t asked = one.Version(kKey);
@@ -230,9 +230,9 @@ TEST_F(DenyCacheTest, WhatIsForgottenStaysForgotten) {
   EXPECT_FALSE(one.Find(kKey, kStart).has_value());
 }
 
-// A writer may be killed, or pass another, at any instruction: whatever mix of two
-// writes it leaves is one of them or nothing, and the place is of use again.
-TEST_F(DenyCacheTest, EveryMixOfTwoWritesIsOneOfThemOrNothing) {
+// A writer may be killed, or overtaken by another, at any instruction. Whatever mix of two writes
+// this leaves is read as one of them or as nothing, and the place can be written again.
+TEST_F(DenyCacheTest, AMixOfTwoWritesIsReadAsOneOfThemOrAsNothing) {
   using Words = std::array<uint64_t, 8>;
   DenyPlace& place = board_->denied[kKey.lo % Board::kPlaces];
   const auto words = [&] {
@@ -273,12 +273,12 @@ TEST_F(DenyCacheTest, EveryFlippedBitIsNoticed) {
   EXPECT_TRUE(View().Find(kKey, kStart).has_value());
 }
 
-TEST_F(DenyCacheTest, ThreadsReadWhatOneOfThemWrote) {
+TEST_F(DenyCacheTest, ThreadsReadOnlyEntriesThatWereWritten) {
   std::atomic<int64_t> found{0};
   RunThreads(6, [&](int thread) {
     DenyCache cache = View();
     for (uint64_t i = 1; i <= 3000; ++i) {
-      // Two keys in one place.
+      // Both keys share one place.
       const Fingerprint key{kKey.lo + (i % 2) * Board::kPlaces, kKey.hi};
       const uint64_t value = i * 8 + static_cast<uint64_t>(thread);
       cache.Put(key, cache.Version(key), {value, ~value ^ key.lo}, kSecond,
@@ -301,7 +301,7 @@ class BoardViewTest : public ::testing::Test {
   }
   ~BoardViewTest() override { std::filesystem::remove_all(directory_); }
 
-  // With a mapping of its own, as another process has one.
+  // Options with a mapping of their own, as another process has.
   RedisOptions Options() {
     auto store = ShmStore::Open(directory_ + "/table", {.capacity = 1000});
     EXPECT_TRUE(store.ok()) << store.status();
@@ -313,7 +313,7 @@ class BoardViewTest : public ::testing::Test {
   std::string directory_;
 };
 
-TEST_F(BoardViewTest, TheSameRedisIsOneToAll) {
+TEST_F(BoardViewTest, StoresOfTheSameRedisShareARow) {
   const RedisOptions mine = Options();
   const RedisOptions others = Options();
   const BoardView one(mine);
@@ -326,7 +326,7 @@ TEST_F(BoardViewTest, TheSameRedisIsOneToAll) {
   EXPECT_EQ(one.hasher.Hash("k"), other.hasher.Hash("k"));
 }
 
-TEST_F(BoardViewTest, AnotherServerLoginOrDeadlineIsAnother) {
+TEST_F(BoardViewTest, AnotherServerLoginOrDeadlineHasItsOwnRow) {
   RedisOptions options = Options();
   const BoardView first(options);
   std::vector<BreakerState*> seen{first.breaker};
@@ -354,7 +354,7 @@ TEST_F(BoardViewTest, AnotherServerLoginOrDeadlineIsAnother) {
   expect_another();
 }
 
-TEST_F(BoardViewTest, WhereTheBoardIsFullAStoreHasItsOwn) {
+TEST_F(BoardViewTest, AStoreHasItsOwnRowIfTheBoardIsFull) {
   RedisOptions options = Options();
   for (int i = 0; i < static_cast<int>(Board::kServers); ++i) {
     options.port = 7000 + i;
@@ -366,7 +366,7 @@ TEST_F(BoardViewTest, WhereTheBoardIsFullAStoreHasItsOwn) {
   EXPECT_EQ(BoardView(options).own, nullptr);
 }
 
-TEST_F(BoardViewTest, WithoutSharedMemoryAStoreHasItsOwn) {
+TEST_F(BoardViewTest, AStoreHasItsOwnRowWithoutSharedMemory) {
   RedisOptions options;
   options.fallback = ::tidegate::testing::MakeStore();
   const BoardView view(options);

@@ -24,11 +24,11 @@ int64_t KernelNs(clockid_t id) {
   return int64_t{t.tv_sec} * kSecond + t.tv_nsec;
 }
 
-// How long to watch the system clock: past the fits of 10, 20, 40, ... ms by which
-// it learns the counter's rate, and into those of a second.
+// How long to watch the system clock. It calibrates the counter's rate after 10, 20, 40, ... ms,
+// and then every second; this reaches the calibrations of every second.
 constexpr int64_t kWatchNs = 1'500 * kMs;
 
-TEST(ManualClockTest, StandsStillUntilTold) {
+TEST(ManualClockTest, StandsStillUntilItIsMoved) {
   ManualClock clock(5);
   EXPECT_EQ(clock.NowNs(), 5);
   clock.AdvanceNs(10);
@@ -77,14 +77,14 @@ TEST(SystemClockTest, BeginsAtUnixTime) {
   EXPECT_LT(std::abs(now - KernelNs(CLOCK_REALTIME)), 86'400 * kSecond);
 }
 
-// In one loop, since each watches for as long as the clock takes to settle: it
-// never goes back, and never leaves the kernel's monotonic clock by 50 us.
+// The clock never goes back, and never differs from the kernel's monotonic clock by 50 us. One loop
+// tests both, because it takes long until the clock settles.
 TEST(SystemClockTest, FollowsTheMonotonicClockAndNeverGoesBack) {
   constexpr int64_t kMostApartNs = 50'000;
   SystemClock& clock = SystemClock::Get();
   const int64_t end = KernelNs(CLOCK_MONOTONIC) + kWatchNs;
-  // What the clock is ahead of the kernel's lies between these, by each reading,
-  // which takes place between two of the kernel's.
+  // Each reading takes place between two readings of the kernel's clock, so the difference between
+  // the two clocks is between these bounds.
   int64_t most_ahead = std::numeric_limits<int64_t>::max();
   int64_t least_ahead = std::numeric_limits<int64_t>::min();
   int64_t last = 0;

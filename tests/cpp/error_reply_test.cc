@@ -25,7 +25,8 @@ constexpr std::string_view kReadOnly = "READONLY You can't write against a read 
 constexpr std::string_view kWrongType =
     "WRONGTYPE Operation against a key holding the wrong kind of value";
 
-// How Redis 7, Redis 6 and the errors that Redis 6 raises itself show what a script met.
+// The replies to an error inside a script: of Redis 7, of Redis 6, and of Redis 6 if it raised the
+// error itself.
 std::string InScript7(std::string_view error) {
   return std::string(error) + " script: f_e0e1, on @user_script:29.";
 }
@@ -102,7 +103,7 @@ TEST(ErrorReplyTest, EveryFirstWordHasItsClass) {
   });
 }
 
-TEST(ErrorReplyTest, WhatAScriptMeetsIsClassifiedByItsOwnFirstWord) {
+TEST(ErrorReplyTest, AnErrorInsideAScriptIsClassifiedByItsOwnFirstWord) {
   for (const auto& in_script : {InScript7, InScript6, RaisedByScript6}) {
     for (const auto& [error, means] : std::initializer_list<Case>{
              {kOom, ErrorClass::kFailure},
@@ -119,7 +120,7 @@ TEST(ErrorReplyTest, WhatAScriptMeetsIsClassifiedByItsOwnFirstWord) {
   }
 }
 
-TEST(ErrorReplyTest, ErrorsWithoutAWordOfTheirOwnAreClassifiedByTheirText) {
+TEST(ErrorReplyTest, ErrorsWithTheWordErrAreClassifiedByTheirText) {
   ExpectClasses({
       {"ERR max number of clients reached", ErrorClass::kFailure},
       {"ERR max number of clients + cluster connections reached", ErrorClass::kFailure},
@@ -196,7 +197,7 @@ TEST(ErrorReplyTest, ErrorsWithoutAWordOfTheirOwnAreClassifiedByTheirText) {
   });
 }
 
-TEST(ErrorReplyTest, ErrorsThatAreNotKnownAreFailures) {
+TEST(ErrorReplyTest, UnknownErrorsAreFailures) {
   ExpectClasses({
       {"", ErrorClass::kFailure},
       {"ERR", ErrorClass::kFailure},
@@ -210,7 +211,7 @@ TEST(ErrorReplyTest, ErrorsThatAreNotKnownAreFailures) {
       {"OOMPH", ErrorClass::kFailure},
       {"NOSCRIPTS", ErrorClass::kFailure},
       {"WRONGTYPES are not WRONGTYPE", ErrorClass::kFailure},
-      // Nothing that stands further back, such as a caller's key, changes the class.
+      // Text after the first word, such as a caller's key, does not change the class.
       {"LOADING WRONGTYPE NOSCRIPT script: f_e0e1, on @user_script:29.", ErrorClass::kFailure},
       {"ERR unknown command 'EVALSHA', with args beginning with: 'e0e1' '1' "
        "'tg:a{TIDEGATE user_script, on @user_script:1}' ",
@@ -218,7 +219,7 @@ TEST(ErrorReplyTest, ErrorsThatAreNotKnownAreFailures) {
   });
 }
 
-TEST(ErrorReplyTest, StatusesFollowTheClass) {
+TEST(ErrorReplyTest, EachClassHasItsStatus) {
   EXPECT_TRUE(absl::IsUnknown(ErrorStatus(kOom)));
   EXPECT_TRUE(absl::IsUnknown(ErrorStatus("MOVED 1 127.0.0.1:1")));
   EXPECT_TRUE(absl::IsFailedPrecondition(ErrorStatus(kReadOnly)));
@@ -229,7 +230,7 @@ TEST(ErrorReplyTest, StatusesFollowTheClass) {
   EXPECT_TRUE(absl::IsDataLoss(ErrorStatus("EXECABORT no")));
 }
 
-TEST(ErrorReplyTest, OnlyARoleALoginAndLostStepNeedANewConnection) {
+TEST(ErrorReplyTest, OnlyLostRolesLoginsAndStepNeedANewConnection) {
   for (const std::string_view message :
        {kReadOnly, std::string_view("MASTERDOWN no"), std::string_view("NOAUTH no"),
         std::string_view("NOTBUSY no"),
@@ -245,7 +246,7 @@ TEST(ErrorReplyTest, OnlyARoleALoginAndLostStepNeedANewConnection) {
   EXPECT_FALSE(NeedsNewConnection(absl::AbortedError("the connection broke")));
 }
 
-TEST(ErrorReplyTest, ANewConnectionThatIsRefusedIsRecognised) {
+TEST(ErrorReplyTest, ARefusedConnectionIsRecognised) {
   EXPECT_TRUE(RefusesConnection("ERR max number of clients reached"));
   EXPECT_TRUE(RefusesConnection("DENIED Redis is running in protected mode"));
   EXPECT_TRUE(RefusesConnection("NOAUTH Authentication required."));

@@ -9,9 +9,9 @@
 namespace tidegate {
 namespace {
 
-// What hosts and processes that share a table have to agree on, whatever they were
-// compiled with.
-TEST(FingerprintTest, IsXxh3UnderASecretMadeOfTheSeed) {
+// All processes and hosts that share a table must compute the same fingerprints, whatever compiler
+// built them.
+TEST(FingerprintTest, IsXxh3WithASecretMadeFromTheSeed) {
   const Hasher::Seed seed{1, 2, 3};
   unsigned char secret[192];
   ASSERT_EQ(XXH3_generateSecret(secret, sizeof secret, seed.data(), seed.size()), XXH_OK);
@@ -25,7 +25,7 @@ TEST(FingerprintTest, IsXxh3UnderASecretMadeOfTheSeed) {
   }
 }
 
-TEST(FingerprintTest, UnderATagIsNotReserved) {
+TEST(FingerprintTest, WithATagIsNeverAReservedValue) {
   const Hasher hasher(Hasher::Seed{});
   const Fingerprint plain = hasher.Hash("key");
   EXPECT_EQ(hasher.Hash("key", {3, 5}), (Fingerprint{plain.lo ^ 3, plain.hi ^ 5}));

@@ -19,7 +19,7 @@ using testing::kChildrenMayHaveThreads;
 using testing::kSanitizerShare;
 using testing::RunThreads;
 
-// Two plain variables that are equal but while they are rebuilt.
+// Two plain variables that are equal except while they are being changed.
 struct Pair {
   int64_t a = 0;
   int64_t b = 0;
@@ -29,8 +29,8 @@ struct Pair {
   }
 };
 
-// Passes and now and then an Alone() on each of `gates`; tells how often the
-// passes found a pair half rebuilt.
+// Runs passes, and sometimes Alone(), on each of `gates`. Returns how often a pass found a pair
+// that was being changed.
 int64_t Tear(std::vector<std::unique_ptr<Gate>>& gates, int threads, int rounds) {
   std::vector<Pair> pairs(gates.size());
   std::atomic<int64_t> torn{0};
@@ -54,25 +54,25 @@ std::vector<std::unique_ptr<Gate>> Gates(int n) {
   return gates;
 }
 
-TEST(GateTest, NobodyIsInsideWhileOneIsAlone) {
+TEST(GateTest, NoThreadIsInsideWhileAnotherIsAlone) {
   auto gates = Gates(1);
   EXPECT_EQ(Tear(gates, 8, 20'000 / kSanitizerShare), 0);
 }
 
-TEST(GateTest, GatesDoNotStandInEachOthersWay) {
+TEST(GateTest, GatesDoNotBlockEachOther) {
   auto gates = Gates(3);
   EXPECT_EQ(Tear(gates, 6, 20'000 / kSanitizerShare), 0);
 }
 
-// More threads than numbers: some share one.
-TEST(GateTest, HoldsWithMoreThreadsThanNumbers) {
+// Some of the threads share a number.
+TEST(GateTest, HoldsWithMoreThreadsThanThreadNumbers) {
   auto gates = Gates(2);
   EXPECT_EQ(Tear(gates, kThreads + 72, 2'000 / kSanitizerShare), 0);
 }
 
-// Those that share a number cannot say which gate they are in. However many there
-// are of them, and however busy one gate is, another one can be closed.
-TEST(GateTest, IsClosedThoughAnotherIsBusy) {
+// Threads that share a number cannot say which gate they are in. However many they are, and however
+// busy one gate is, another gate can be closed.
+TEST(GateTest, ClosesWhileAnotherGateIsInUse) {
   if (!kChildrenMayHaveThreads) GTEST_SKIP() << "children may not have threads here";
   EXPECT_EQ(InChild([] {
               Gate busy;
@@ -99,7 +99,7 @@ TEST(GateTest, IsClosedThoughAnotherIsBusy) {
             "ok");
 }
 
-TEST(GateTest, WhatOneDidAloneIsSeenByAll) {
+TEST(GateTest, AllThreadsSeeWhatOneDidAlone) {
   Gate gate;
   int64_t count = 0;
   constexpr int kRounds = 2'000 / kSanitizerShare;
@@ -119,7 +119,7 @@ TEST(GateTest, APassCanBeLeftEarly) {
   EXPECT_TRUE(ran);
 }
 
-TEST(ThreadNumberTest, DiffersAmongThreadsThatLive) {
+TEST(ThreadNumberTest, DiffersAmongLivingThreads) {
   constexpr int kN = 100;
   std::vector<int> numbers(kN);
   std::atomic<int> numbered{0};
@@ -136,7 +136,7 @@ TEST(ThreadNumberTest, DiffersAmongThreadsThatLive) {
   }
 }
 
-TEST(ThreadNumberTest, IsReturnedAndSharedWhereThereIsNone) {
+TEST(ThreadNumberTest, IsReusedAfterAThreadEndsAndSharedIfNoneIsFree) {
   for (int round = 0; round < 3; ++round) {
     constexpr int kN = kThreads + 20;
     std::vector<int> numbers(kN);
@@ -146,19 +146,23 @@ TEST(ThreadNumberTest, IsReturnedAndSharedWhereThereIsNone) {
       ++numbered;
       EXPECT_TRUE(Eventually([&] { return numbered == kN; }));
     });
-    // All but 0, and but what the thread that runs the tests may hold.
+    // All numbers but one, which the thread that runs the tests may have.
     const std::set<int> taken(numbers.begin(), numbers.end());
     EXPECT_GE(taken.size(), size_t{kThreads - 1});
     EXPECT_EQ(taken.count(0), 1u);
   }
 }
 
+// No thread may be starting while the process forks: AddressSanitizer holds a lock of its own then,
+// which stays locked in the child and stops the child's threads.
 TEST(GateForkTest, AChildFindsTheGateOpen) {
   Gate gate;
   std::atomic<bool> stop{false};
+  std::atomic<int> running{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
+      ++running;
       for (int i = 0; !stop; ++i) {
         if (i % 32 == 0) {
           gate.Alone([] {});
@@ -168,6 +172,7 @@ TEST(GateForkTest, AChildFindsTheGateOpen) {
       }
     });
   }
+  EXPECT_TRUE(Eventually([&] { return running == 4; }));
   for (int i = 0; i < 200 / kSanitizerShare; ++i) {
     ASSERT_EQ(InChild([&] {
                 for (int j = 0; j < 10; ++j) {
@@ -183,18 +188,21 @@ TEST(GateForkTest, AChildFindsTheGateOpen) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Threads that wait for the gate in the parent do not exist in the child, and
-// nothing there may wait for them.
+// Threads that wait for the gate in the parent do not exist in the child. Nothing in the child may
+// wait for them.
 TEST(GateForkTest, ThreadsOfAChildDoNotWaitForThoseOfTheParent) {
   if (!kChildrenMayHaveThreads) GTEST_SKIP() << "children may not have threads here";
   Gate gate;
   std::atomic<bool> stop{false};
+  std::atomic<int> running{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 8; ++t) {
     threads.emplace_back([&] {
+      ++running;
       while (!stop) gate.Alone([] { std::this_thread::yield(); });
     });
   }
+  EXPECT_TRUE(Eventually([&] { return running == 8; }));
   int children = 0;
   for (; children < 100 / kSanitizerShare; ++children) {
     const std::string outcome = InChild([&] {

@@ -121,12 +121,12 @@ INSTANTIATE_TEST_SUITE_P(
                       "100\x1c/minute"sv, "100/m\xc3\xadnute"sv, "\xef\xbc\x91/minute"sv,
                       "nan/minute"sv, "inf/s"sv, "100/0.5 months 3"sv));
 
-TEST(LimitParseTest, BurstIsRefusedWhereThereIsNone) {
+TEST(LimitParseTest, ABurstIsRefusedForAlgorithmsWithoutOne) {
   EXPECT_FALSE(Limit::Parse("10/s burst 20", {.algorithm = Algorithm::kFixedWindow}).ok());
   EXPECT_FALSE(Limit::Parse("10/s", {.burst = 20, .algorithm = Algorithm::kSlidingLog}).ok());
 }
 
-TEST(LimitParseTest, DefaultsFillWhatTheTextLeavesOut) {
+TEST(LimitParseTest, DefaultsReplaceMissingPartsOfTheText) {
   const LimitSpec defaults{.burst = 20, .algorithm = Algorithm::kLeakyBucket, .name = "uploads"};
   const Limit limit = *Limit::Parse("10/s", defaults);
   EXPECT_EQ(limit.burst(), 20);
@@ -147,12 +147,12 @@ TEST(LimitParseTest, CalendarWindows) {
   EXPECT_EQ(years.calendar_units(), 100);
   EXPECT_EQ(years.ToString(), "5/100 years");
   EXPECT_FALSE(Limit::Parse("5/1.5 months", fixed).ok());
-  // A window of 30 days is no month.
+  // A window of 30 days is not a month.
   EXPECT_EQ(Limit::Parse("5/30 days", fixed)->calendar(), Calendar::kNone);
   EXPECT_NE(*Limit::Parse("5/30 days", fixed), month);
 }
 
-TEST(LimitParseTest, MessagesNameWhatWasGiven) {
+TEST(LimitParseTest, MessagesQuoteTheText) {
   const auto message = [](std::string_view text) {
     return std::string(Limit::Parse(text).status().message());
   };
@@ -190,7 +190,7 @@ TEST(LimitParseTest, ManyLimits) {
   }
 }
 
-TEST(LimitParseTest, CanonicalTextComesBackAsTheSameLimit) {
+TEST(LimitParseTest, TheCanonicalTextOfALimitParsesToTheSameLimit) {
   std::mt19937_64 random(2);
   const auto draw = [&](int64_t most) {
     const int64_t bound =

@@ -54,7 +54,7 @@ TEST(LimitTest, CountsAreBounded) {
   }
 }
 
-TEST(LimitTest, ACountOfNothingIsALimitOfARate) {
+TEST(LimitTest, ACountOfZeroIsAValidLimit) {
   for (const Algorithm algorithm : kAllAlgorithms) {
     const LimitSpec spec{.count = 0, .period_ns = 60 * kSecond, .algorithm = algorithm};
     if (algorithm == Algorithm::kConcurrency) {
@@ -68,7 +68,7 @@ TEST(LimitTest, ACountOfNothingIsALimitOfARate) {
   EXPECT_THAT(MessageOf({.count = 0, .period_ns = kSecond, .burst = 5}), HasSubstr("burst of 5"));
 }
 
-TEST(LimitTest, ACountOfNothingLetsNothingThrough) {
+TEST(LimitTest, ACountOfZeroRefusesEverything) {
   for (const Algorithm algorithm : kAllAlgorithms) {
     if (IsLog(algorithm)) continue;
     const Limit limit = MakeLimit(0, kSecond, algorithm);
@@ -98,7 +98,7 @@ TEST(LimitTest, PeriodsAreBounded) {
   }
 }
 
-TEST(LimitTest, BurstsAreBoundedAndForBucketsOnly) {
+TEST(LimitTest, BurstsAreBoundedAndOnlyBucketsHaveThem) {
   for (const int64_t bad : {int64_t{0}, int64_t{-5}, Limit::kMaxCount + 1}) {
     EXPECT_THAT(MessageOf({.count = 1, .period_ns = kSecond, .burst = bad}),
                 HasSubstr(std::to_string(bad)));
@@ -123,7 +123,7 @@ TEST(LimitTest, RefusesABurstThatTakesMoreThan100YearsToRefill) {
       Limit::kMaxPeriodNs);
 }
 
-// T = period / count and burst * T, as the fields say them, against 128 bits.
+// Compares T = period / count and burst * T with a computation in 128 bits.
 TEST(LimitTest, IntervalsAreExact) {
   std::mt19937_64 random(1);
   const auto draw = [&](int64_t most) {
@@ -157,7 +157,7 @@ TEST(LimitTest, RuleIsTheNameOrElseTheText) {
             "login");
 }
 
-TEST(LimitTest, EqualByWhatItMeans) {
+TEST(LimitTest, EqualIfItsMeaningIsEqual) {
   const Limit limit = MakeLimit(60, 60 * kSecond);
   EXPECT_EQ(limit, MakeLimit(60, 60 * kSecond));
   EXPECT_EQ(limit, MakeLimit(LimitSpec{.count = 60, .period_ns = 60 * kSecond, .burst = 60}));
@@ -180,18 +180,18 @@ TEST(LimitTest, AlgorithmsByName) {
   }
 }
 
-// What a caller typed comes back in messages: bounded, printable, still UTF-8.
+// Messages quote the caller's text: shortened, printable, and still UTF-8.
 TEST(LimitTest, MessagesQuoteUnknownNamesSafely) {
   const std::string message(
       ParseAlgorithm("a\n\x01" + std::string(1'000'000, 'x')).status().message());
   EXPECT_LT(message.size(), 400u);
   EXPECT_THAT(message, HasSubstr("'a\\x0a\\x01xxx"));
-  // 79 bytes, then a character of two bytes that the cut would fall into.
+  // After 79 bytes comes a character of two bytes, and the text is cut after 80.
   EXPECT_THAT(std::string(ParseAlgorithm(std::string(79, 'x') + "\xc3\xa9.").status().message()),
               HasSubstr("'" + std::string(79, 'x') + "...'"));
 }
 
-// Months and years reach the calendar's arithmetic, which divides by them.
+// The calendar's arithmetic divides by numbers of months and years.
 TEST(LimitTest, CalendarUnitsAreBounded) {
   for (const Calendar calendar : {Calendar::kMonth, Calendar::kYear}) {
     for (const int64_t bad :
@@ -208,7 +208,7 @@ TEST(LimitTest, CalendarUnitsAreBounded) {
   }
 }
 
-TEST(LimitTest, CalendarIsForFixedWindowsOnly) {
+TEST(LimitTest, OnlyFixedWindowsFollowTheCalendar) {
   for (const Algorithm algorithm : kAllAlgorithms) {
     const Limit limit = MakeLimit(LimitSpec{.count = 5,
                                             .period_ns = 30 * 86'400 * kSecond,

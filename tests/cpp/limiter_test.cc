@@ -46,7 +46,7 @@ TEST(LimiterTest, RunsOnTheSystemClockUnlessGivenAnother) {
               1e9 * 60);
 }
 
-TEST(LimiterTest, LimitersOfOneStoreAndScopeShareWhatTheyCount) {
+TEST(LimiterTest, LimitersOfOneStoreAndScopeCountTogether) {
   const auto store = MakeStore();
   const auto clock = std::make_shared<ManualClock>(kStart);
   const auto one = *Limiter::Create({MakeLimit(1, kHour)}, store, clock, "a");
@@ -57,7 +57,7 @@ TEST(LimiterTest, LimitersOfOneStoreAndScopeShareWhatTheyCount) {
   EXPECT_TRUE(other->Hit("key").allowed);
 }
 
-TEST(LimiterTest, ChargeUpToTakesWhatThereIsAndCountsAsNoDecision) {
+TEST(LimiterTest, ChargeUpToTakesTheRoomThatIsLeftAndIsNotCountedAsADecision) {
   for (const Algorithm algorithm : kAllAlgorithms) {
     const auto clock = std::make_shared<ManualClock>(kStart);
     const auto limiter = *Limiter::Create({MakeLimit(10, kHour, algorithm)}, MakeStore(), clock);
@@ -78,7 +78,7 @@ TEST(LimiterTest, ChargeUpToTakesWhatThereIsAndCountsAsNoDecision) {
   }
 }
 
-// What a store looks like under others that always come first.
+// A store whose state another thread always changes first.
 class ContendedStore final : public Store {
  public:
   std::string_view kind() const override { return "contended"; }
@@ -105,7 +105,7 @@ class ContendedStore final : public Store {
   int hits = 0;
 };
 
-TEST(LimiterTest, AChargeThatNeverComesThroughIsGivenUp) {
+TEST(LimiterTest, AChargeThatNeverSucceedsIsGivenUp) {
   const auto store = std::make_shared<ContendedStore>();
   const auto limiter = *Limiter::Create({MakeLimit(10, kHour)}, store);
   EXPECT_EQ(limiter->ChargeUpTo("key", 5).charged, 0);
@@ -129,7 +129,7 @@ TEST(LimiterTest, CountsWhichLimitRefused) {
   EXPECT_EQ(f.limiter->refused(), std::vector<int64_t>({2}));
 }
 
-TEST(LimiterTest, CountsWhatItDecided) {
+TEST(LimiterTest, CountsItsDecisions) {
   Fixture f(MakeLimit(3, kHour));
   for (int i = 0; i < 5; ++i) f.limiter->Hit("key");
   f.limiter->Peek("key");
@@ -143,7 +143,7 @@ TEST(LimiterTest, CountsWhatItDecided) {
 
 TEST(LimiterTest, CountsOfAllThreadsAddUp) {
   Fixture f(MakeLimit(1'000, kHour));
-  // More threads than have counters of their own.
+  // Some of these threads share a counter.
   constexpr int kN = kThreads + 40;
   RunThreads(kN, [&](int) {
     for (int i = 0; i < 50; ++i) f.limiter->Hit("key");
@@ -182,7 +182,7 @@ TEST_P(EachAlgorithm, HugeCostsAreRefusedForEver) {
   EXPECT_EQ(f.limiter->Peek("key").remaining(), 3);
 }
 
-TEST_P(EachAlgorithm, TheEndOfTime) {
+TEST_P(EachAlgorithm, IsExactAtTheLastInstants) {
   // A sliding window looks two periods ahead, so the longest is half as long.
   const int64_t longest = Limit::kMaxPeriodNs / (GetParam() == Algorithm::kSlidingWindow ? 2 : 1);
   Fixture f(MakeLimit(3, longest, GetParam()));
@@ -197,8 +197,8 @@ TEST_P(EachAlgorithm, TheEndOfTime) {
   EXPECT_TRUE(f.limiter->Hit("key").allowed);
 }
 
-// After the clock went back, each way to ask charges once and no more, and gets
-// out of what the old clock left.
+// After the clock went back, each kind of call charges once, and recovers from the state that the
+// old clock left.
 TEST_P(EachAlgorithm, AfterTheClockWentBackEachHitIsChargedOnce) {
   Fixture f(MakeLimit(10, 60 * kSecond, GetParam()));
   f.limiter->Hit("key", 4);
@@ -210,7 +210,7 @@ TEST_P(EachAlgorithm, AfterTheClockWentBackEachHitIsChargedOnce) {
   EXPECT_EQ(f.limiter->Peek("key").remaining(), d.remaining());
 }
 
-TEST_P(EachAlgorithm, ManyAtOnceAfterTheClockWentBack) {
+TEST_P(EachAlgorithm, ManyKeysAtOnceAfterTheClockWentBack) {
   Fixture many(MakeLimit(10, 60 * kSecond, GetParam()));
   Fixture hashed(MakeLimit(10, 60 * kSecond, GetParam()));
   Fixture single(MakeLimit(10, 60 * kSecond, GetParam()));
@@ -241,7 +241,7 @@ TEST_P(EachAlgorithm, ManyAtOnceAfterTheClockWentBack) {
   EXPECT_EQ(hashed.limiter->stats().denied, single.limiter->stats().denied);
 }
 
-TEST(LimiterTest, KeysByFingerprintGrowTheTableAsHitsDo) {
+TEST(LimiterTest, HitsByFingerprintGrowTheTable) {
   Fixture f(MakeLimit(2, kHour));
   constexpr int64_t kKeys = 50'000;
   std::vector<Fingerprint> keys;
@@ -270,8 +270,8 @@ TEST_P(EachAlgorithm, ARefusedPlanCostsNothing) {
   EXPECT_EQ(alone.limiter->Peek("key").remaining(), 97);
 }
 
-// Two plans share limits in opposite orders, and all threads want more than any of
-// them has. What a limit was charged is what the plans it is in admitted.
+// Two plans share limits in opposite orders, and the threads ask for more than any limit allows.
+// Each limit was charged exactly what its plans admitted.
 TEST_P(EachAlgorithm, PlansChargeAllOrNoneUnderConcurrency) {
   constexpr int64_t kRoom = 3'000 / kSanitizerShare;
   const auto store = MakeStore();
@@ -298,8 +298,8 @@ TEST_P(EachAlgorithm, PlansChargeAllOrNoneUnderConcurrency) {
   EXPECT_EQ(charged(narrow), forth_admitted);
   EXPECT_LE(forth_admitted, kRoom);
   EXPECT_LE(forth_admitted + back_admitted, 2 * kRoom);
-  // Where they ran dry together, some refusals were only for a charge that was
-  // given back a moment later; who comes next gets the rest.
+  // When the limits ran out, some refusals were caused by charges that were given back a moment
+  // later. Later calls get the rest.
   while (back.limiter->Hit("key").allowed) ++back_admitted;
   EXPECT_EQ(forth_admitted + back_admitted, 2 * kRoom);
 }
@@ -316,7 +316,7 @@ TEST(LimiterPlanTest, TheBindingLimitIsReported) {
   const Decision refused = f.limiter->Hit("key", 2);
   EXPECT_FALSE(refused.allowed);
   EXPECT_EQ(refused.rule, 1u);
-  // Beyond the capacity of both: the first, since both waits are for ever.
+  // The cost exceeds both capacities, so both waits are endless, and the first limit binds.
   EXPECT_EQ(f.limiter->Hit("key", 13).rule, 0u);
 }
 
@@ -433,13 +433,13 @@ TEST(LimiterSlotTest, NeverMoreHoldersThanTheLimit) {
   EXPECT_EQ(f.limiter->Peek("key").remaining(), 5);
 }
 
-// A process may have ten thousand limiters, whose counters are made as threads count.
+// A process may have ten thousand limiters. Their counters are created when threads use them.
 TEST(LimiterSizeTest, IsBelowTwoKilobytesUntilManyThreadsCount) {
   EXPECT_LT(sizeof(Limiter), 2048u);
 }
 
-// A store that does what a test wants just before a charge: what another thread
-// may do at that moment.
+// A store that calls a function of the test just before a charge, to do what another thread might
+// do at that moment.
 class Meddled final : public Store {
  public:
   std::string_view kind() const override { return "meddled"; }
@@ -478,7 +478,7 @@ struct Race {
         plan({first_limit, second_limit}, meddled),
         first({std::move(first_limit)}, inner),
         second({std::move(second_limit)}, inner) {}
-  // All of them to one instant.
+  // Sets all clocks to one instant.
   void SetNs(int64_t ns) {
     for (Fixture* f : {&plan, &first, &second}) f->clock->SetNs(ns);
   }
@@ -490,7 +490,7 @@ struct Race {
   Fixture second;
 };
 
-TEST_P(EachAlgorithm, WhatAPlanChargedInVainIsGivenBack) {
+TEST_P(EachAlgorithm, ChargesOfARefusedPlanAreGivenBack) {
   Race race(MakeLimit(10, kHour, GetParam()), MakeLimit(5, kHour));
   race.meddled->before_hit = [&](int hit) {
     if (hit == 1) race.second.limiter->Hit("key", 5);
@@ -499,10 +499,10 @@ TEST_P(EachAlgorithm, WhatAPlanChargedInVainIsGivenBack) {
   EXPECT_EQ(race.first.limiter->Peek("key").remaining(), 10);
 }
 
-// The plan charges its first limit at the end of a window, is held up into the next
-// one, and is refused by its second limit. Giving back must not take from what
-// others were charged meanwhile: that would let one more through than the limit.
-TEST_P(EachAlgorithm, GivingBackTakesNothingFromOthers) {
+// The plan charges its first limit at the end of a window, is delayed into the next window, and is
+// refused by its second limit. Giving back must not take from charges that others made meanwhile:
+// that would allow one more than the limit.
+TEST_P(EachAlgorithm, GivingBackTakesNoChargesOfOthers) {
   constexpr int64_t kCount = 10;
   Race race(MakeLimit(kCount, 10 * kMs, GetParam()), MakeLimit(5, kHour));
   const int64_t window = (kStart / kSecond + 1) * kSecond;
@@ -519,9 +519,9 @@ TEST_P(EachAlgorithm, GivingBackTakesNothingFromOthers) {
   EXPECT_EQ(admitted, kCount);
 }
 
-// Another thread moves one limit of the plan far ahead between the plan's looking
-// and its charging. The plan is made again; its other limit is charged once.
-TEST_P(EachAlgorithm, APlanThatIsMadeAgainIsChargedOnce) {
+// Another thread moves one limit of the plan far ahead after the plan has read its state and before
+// it charges. The plan is retried; its other limit is charged once.
+TEST_P(EachAlgorithm, ARetriedPlanIsChargedOnce) {
   Race race(MakeLimit(10, 100 * kHour), MakeLimit(10, kSecond, GetParam()));
   race.meddled->before_hit = [&](int hit) {
     if (hit != 1) return;

@@ -27,7 +27,7 @@ TEST(LoadFactorTest, DividesWholeUnitsExactly) {
   EXPECT_EQ(load.Draw(Priority::kNormal).Of(3), 3);
 }
 
-TEST(LoadFactorTest, RoundsPartsOfUnitsUpAsOftenAsTheyAreLarge) {
+TEST(LoadFactorTest, RoundsAFractionUpWithItsOwnProbability) {
   LoadFactor load;
   load.Set(Priority::kNormal, 0.75);
   int64_t sum = 0;
@@ -42,7 +42,7 @@ TEST(LoadFactorTest, RoundsPartsOfUnitsUpAsOftenAsTheyAreLarge) {
   EXPECT_EQ(load.Most(Priority::kNormal).Of(1), 2);
 }
 
-TEST(LoadFactorTest, StaysWithinWhatAnIntegerHolds) {
+TEST(LoadFactorTest, NeverOverflows) {
   LoadFactor load;
   load.Set(Priority::kBackground, 0.0);
   EXPECT_GT(load.Get(Priority::kBackground), 0.0);
@@ -52,7 +52,7 @@ TEST(LoadFactorTest, StaysWithinWhatAnIntegerHolds) {
   EXPECT_EQ(load.Draw(Priority::kBackground).Of(1), 1024);
 }
 
-TEST(LoadFactorTest, CanBeSetWhileOthersCharge) {
+TEST(LoadFactorTest, CanBeSetWhileOtherThreadsUseIt) {
   LoadFactor load;
   testing::RunThreads(3, [&](int thread) {
     for (int i = 0; i < 2'000; ++i) {
@@ -63,7 +63,7 @@ TEST(LoadFactorTest, CanBeSetWhileOthersCharge) {
   });
 }
 
-TEST(LoadFactorTest, NamesItsPriorities) {
+TEST(LoadFactorTest, PrioritiesHaveNames) {
   EXPECT_EQ(ParsePriority("background"), Priority::kBackground);
   EXPECT_EQ(ParsePriority("urgent"), std::nullopt);
   EXPECT_EQ(PriorityName(Priority::kCritical), "critical");

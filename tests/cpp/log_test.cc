@@ -106,8 +106,8 @@ TEST_P(LogTest, AUnitCountsForExactlyOnePeriod) {
   EXPECT_TRUE(StepLog(limit, &ring, kStart + kSecond, 1).allowed);
 }
 
-// Every stretch of one period holds no more than the count; what is refused would
-// have been one too many; retry_after and reset_after are exact.
+// No span of one period has more units than the count, a refused call would have exceeded the
+// count, and retry_after and reset_after are exact.
 TEST_P(LogTest, AgreesWithAListOfAdmissions) {
   std::mt19937_64 random(9);
   for (int i = 0; i < 200; ++i) {
@@ -174,18 +174,18 @@ TEST_P(LogTest, NothingOverflows) {
   EXPECT_TRUE(ring.empty());
 }
 
-TEST_P(LogTest, ALittleBehindOnlyRefuses) {
+TEST_P(LogTest, AClockThatIsALittleBehindOnlyRefuses) {
   const Limit limit = Of(2, kSecond);
   InstantRing ring;
   StepLog(limit, &ring, kStart, 1);
   const Decision d = StepLog(limit, &ring, kStart - kClockToleranceNs, 1);
   EXPECT_TRUE(d.allowed);
   EXPECT_FALSE(d.behind);
-  // What was admitted later never ends before what was admitted earlier.
+  // A later admission never ends before an earlier one.
   EXPECT_EQ(Elements(ring), std::vector<int64_t>(2, kStart + kSecond));
 }
 
-TEST_P(LogTest, AClockThatWentBackLocksOutForOnePeriodAtMost) {
+TEST_P(LogTest, AClockThatWentBackLocksOutForAtMostOnePeriod) {
   const Limit limit = Of(2, kSecond);
   InstantRing ring;
   StepLog(limit, &ring, kStart, 2);
@@ -200,19 +200,19 @@ TEST_P(LogTest, AClockThatWentBackLocksOutForOnePeriodAtMost) {
   EXPECT_TRUE(StepLog(limit, &ring, now + kSecond, 2).allowed);
 }
 
-TEST_P(LogTest, ARefundForgetsTheNewest) {
+TEST_P(LogTest, ARefundForgetsTheNewestUnits) {
   const Limit limit = Of(5, kSecond);
   InstantRing ring;
   StepLog(limit, &ring, kStart, 2);
   StepLog(limit, &ring, kStart + 10 * kMs, 2);
   EXPECT_EQ(RefundLog(&ring, kStart + 20 * kMs, 3), 3);
   EXPECT_EQ(Elements(ring), std::vector<int64_t>{kStart + kSecond});
-  // Units that are over are not given back a second time.
+  // Units that have expired cannot be given back.
   EXPECT_EQ(RefundLog(&ring, kStart + 2 * kSecond, 1), 0);
   EXPECT_EQ(PeekLog(limit, ring, kStart + 2 * kSecond, 1).remaining(), 5);
 }
 
-TEST_P(LogTest, ARefusalMakesNoRoom) {
+TEST_P(LogTest, ARefusalEvictsNothing) {
   const Limit limit = Of(1'000, kSecond);
   InstantRing ring;
   StepLog(limit, &ring, kStart, 1'000);
@@ -221,7 +221,7 @@ TEST_P(LogTest, ARefusalMakesNoRoom) {
   EXPECT_EQ(ring.bytes(), bytes);
 }
 
-TEST(MostAtOnceTest, IsTheLongestRunOfOneEnd) {
+TEST(MostAtOnceTest, IsTheMostUnitsWithTheSameEnd) {
   InstantRing ring;
   EXPECT_EQ(MostAtOnce(ring, 0), 0u);
   ring.PushBack(10, 4);
@@ -235,7 +235,7 @@ TEST(MostAtOnceTest, IsTheLongestRunOfOneEnd) {
   EXPECT_EQ(MostAtOnce(ring, 9), 0u);
 }
 
-TEST(ReleaseLogTest, EndsTheLeaseThatWasTaken) {
+TEST(ReleaseLogTest, EndsTheLeaseOfItsHolder) {
   const Limit limit = MakeLimit(3, kSecond, Algorithm::kConcurrency);
   InstantRing ring;
   for (int64_t i = 0; i < 3; ++i) StepLog(limit, &ring, kStart + i, 1);
@@ -244,7 +244,7 @@ TEST(ReleaseLogTest, EndsTheLeaseThatWasTaken) {
   EXPECT_TRUE(StepLog(limit, &ring, kStart + 10, 1).allowed);
 }
 
-TEST(ReleaseLogTest, ALeaseThatRanOutTakesNobodyElsesWithIt) {
+TEST(ReleaseLogTest, ReleasingAnExpiredLeaseEndsNoOther) {
   const Limit limit = MakeLimit(1, kSecond, Algorithm::kConcurrency);
   InstantRing ring;
   StepLog(limit, &ring, kStart, 1);
@@ -253,7 +253,7 @@ TEST(ReleaseLogTest, ALeaseThatRanOutTakesNobodyElsesWithIt) {
   EXPECT_FALSE(StepLog(limit, &ring, kStart + kSecond, 1).allowed);
 }
 
-TEST(ReleaseLogTest, AllAtOnceAndMoreThanThereAre) {
+TEST(ReleaseLogTest, ReleasesAllLeasesAtOnceAndIgnoresMore) {
   const Limit limit = MakeLimit(1'000, kSecond, Algorithm::kConcurrency);
   InstantRing ring;
   StepLog(limit, &ring, kStart, 1'000);
@@ -263,7 +263,7 @@ TEST(ReleaseLogTest, AllAtOnceAndMoreThanThereAre) {
   EXPECT_TRUE(ring.empty());
 }
 
-TEST(ReleaseLogTest, AMillionAtOnceComeToAnEnd) {
+TEST(ReleaseLogTest, ReleasesAMillionAtOnceInABoundedTime) {
   EXPECT_EQ(testing::InChild([] {
               const Limit limit = MakeLimit(Limit::kMaxLogCount, kSecond, Algorithm::kConcurrency);
               InstantRing ring;
@@ -274,9 +274,9 @@ TEST(ReleaseLogTest, AMillionAtOnceComeToAnEnd) {
             "ok");
 }
 
-// A holder whose admission was recorded behind a newer one, by a clock that was a
-// little behind, frees its place when it is done.
-TEST(ReleaseLogTest, AHolderThatWasRecordedLaterFreesItsPlace) {
+// A clock that was a little behind recorded a holder after a newer one. The holder frees its own
+// place.
+TEST(ReleaseLogTest, AHolderRecordedLaterFreesItsOwnPlace) {
   const Limit limit = MakeLimit(2, kSecond, Algorithm::kConcurrency);
   InstantRing ring;
   StepLog(limit, &ring, kStart, 1);

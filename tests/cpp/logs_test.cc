@@ -51,7 +51,7 @@ TEST(Lines, AreTheSameInChunksOfAnySize) {
   }
 }
 
-TEST(Lines, ThatAreTooLongShowTheirBeginning) {
+TEST(Lines, ThatAreTooLongKeepTheirBeginning) {
   const std::string text = "a\n" + std::string(1000, 'x') + "\nb\n";
   for (const size_t chunk : {1, 64, 5000}) {
     const Cut cut = CutInto(text, chunk, NewlineEnds());
@@ -60,13 +60,13 @@ TEST(Lines, ThatAreTooLongShowTheirBeginning) {
   }
 }
 
-TEST(Lines, AsLongAsTheyMayBeAreWhole) {
+TEST(Lines, OfTheGreatestLengthAreWhole) {
   const std::string most(100, 'x');
   EXPECT_THAT(CutInto(most + "\n" + most + "y\n", 30, NewlineEnds()).too_long,
               ElementsAre(false, true));
 }
 
-TEST(Lines, OfCsvGoOnWithinQuotes) {
+TEST(Lines, OfCsvContinueWithinQuotes) {
   for (const size_t chunk : {1, 2, 3, 100}) {
     const Cut cut = CutInto("a,\"b\n\"\"c\n\"\nd\"e,\"f\n\ng\n\"", chunk, CsvEnds(','));
     EXPECT_THAT(cut.lines, ElementsAre("a,\"b\n\"\"c\n\"", "d\"e,\"f\n\ng\n\"")) << chunk;
@@ -74,7 +74,7 @@ TEST(Lines, OfCsvGoOnWithinQuotes) {
   }
 }
 
-TEST(Lines, OfCsvWhoseQuoteDoesNotCloseEndAtTheirLongest) {
+TEST(Lines, OfCsvWithAnOpenQuoteEndAtTheGreatestLength) {
   std::string text = "\"";
   for (int i = 0; i < 60; ++i) text += "ab\n";
   for (const size_t chunk : {1, 10, 1000}) {
@@ -101,7 +101,7 @@ TEST(Dictionary, NumbersNamesInTheOrderOfTheirAppearance) {
   EXPECT_EQ(dictionary.names()[3 + 777], "777");
 }
 
-TEST(Numbers, AreReadExactlyOrNotAtAll) {
+TEST(Numbers, AreReadExactlyOrRefused) {
   int64_t value = -1;
   EXPECT_TRUE(ReadDecimal("12.3456789", 3, &value));
   EXPECT_EQ(value, 12'345);
@@ -139,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Instant{"1970-01-01T00:00:00Z", 0},
                     Instant{"2000-02-29T00:00:00Z", 951'782'400'000'000'000}));
 
-TEST(TimeReader, RefusesWhatIsNoInstant) {
+TEST(TimeReader, RefusesTextsThatAreNotInstants) {
   for (const char* text : {"",
                            "1",
                            "1234",
@@ -165,7 +165,7 @@ TEST(TimeReader, RefusesWhatIsNoInstant) {
   }
 }
 
-TEST(TimeReader, TakesNoNumberOfAnotherUnit) {
+TEST(TimeReader, RefusesNumbersOfAnotherUnit) {
   TimeReader reader;
   int64_t ns = 0;
   EXPECT_EQ(reader.Read("1769861100", &ns), nullptr);
@@ -175,7 +175,7 @@ TEST(TimeReader, TakesNoNumberOfAnotherUnit) {
   EXPECT_EQ(reader.unit(), TimeUnit::kSeconds);
 }
 
-TEST(TimeReader, HasZonesInAllTimesOrInNone) {
+TEST(TimeReader, AllTimesHaveZonesOrNoneDoes) {
   TimeReader reader;
   int64_t ns = 0;
   EXPECT_EQ(reader.Read("2026-01-31T12:05:00Z", &ns), nullptr);
@@ -185,7 +185,7 @@ TEST(TimeReader, HasZonesInAllTimesOrInNone) {
   EXPECT_THAT(reader.Read("2026-01-31T12:05:00", &ns), HasSubstr("with a zone"));
 }
 
-TEST(TimeReader, DoesNotTakeAMinuteForAnotherWithOtherSeconds) {
+TEST(TimeReader, TellsMinutesWithTheSameSecondsApart) {
   TimeReader reader;
   int64_t ns = 0;
   for (int second = 0; second < 60; ++second) {
@@ -217,7 +217,7 @@ class JsonLines : public testing::Test {
   std::unique_ptr<Reader> reader_;
 };
 
-TEST_F(JsonLines, FindNamesWithDotsInAllWays) {
+TEST_F(JsonLines, FindNamesWithDotsNestedOrNot) {
   EXPECT_EQ(KeyOf(R"({"t":1,"a":{"b":{"c":"x"}}})"), "x");
   EXPECT_EQ(KeyOf(R"({"t":1,"a.b":{"c":"y"}})"), "y");
   EXPECT_EQ(KeyOf(R"({"t":1,"a":{"b.c":7}})"), "7");
@@ -226,7 +226,7 @@ TEST_F(JsonLines, FindNamesWithDotsInAllWays) {
   EXPECT_EQ(reader_->rows(), 5);
 }
 
-TEST_F(JsonLines, RefuseWhatIsNoValue) {
+TEST_F(JsonLines, RefuseTextsThatAreNotValues) {
   for (const char* line :
        {R"({"t":1,"a.b.c":{}})", R"({"t":1,"a.b.c":[]})", R"({"t":1,"n":-1})", R"({"t":1,"n":1.5})",
         R"({"t":18446744073709551615})", R"({"t":1}})", R"({"t":1)", R"([1])", R"({"n":1})", "{"}) {
@@ -239,7 +239,7 @@ TEST_F(JsonLines, RefuseWhatIsNoValue) {
   EXPECT_EQ(reader_->bad_lines().size(), Reader::kBadLinesKept);
 }
 
-TEST(Reader, CountsTheLastLineOfAFileThatWasCutOffAsBad) {
+TEST(Reader, ATruncatedLastLineCountsAsBad) {
   Schema schema;
   std::vector<TextField> fields{{AddField(Kind::kTime, "time", &schema), " "},
                                 {AddField(Kind::kBytes, "bytes", &schema), ""}};

@@ -18,7 +18,7 @@ using testing::NameOf;
 
 constexpr int64_t kHour = 3'600 * kSecond;
 
-// Charges a key once by each of `costs`, in order; its rank in the end.
+// The rank of a key after it was charged each of `costs` in order.
 int RankAfter(const Limit& limit, const std::vector<int64_t>& costs, int64_t now_ns = kStart) {
   CellState state;
   Mark mark = 0;
@@ -31,7 +31,7 @@ int RankAfter(const Limit& limit, const std::vector<int64_t>& costs, int64_t now
   return RankOf(mark, state, now_ns);
 }
 
-TEST(HalfLogTest, HasTwoStepsForEachDoubling) {
+TEST(HalfLogTest, GrowsByTwoForEachDoubling) {
   int last = -1;
   for (const uint64_t value : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64}) {
     const int steps = HalfLog(value);
@@ -48,7 +48,7 @@ TEST(HalfLogTest, HasTwoStepsForEachDoubling) {
 
 class RankTest : public ::testing::TestWithParam<Algorithm> {};
 
-TEST_P(RankTest, OneChargeIsOfRankZeroHoweverMuchItTakes) {
+TEST_P(RankTest, ASingleChargeHasRankZeroWhateverItsCost) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 10'000; ++i) {
     const auto count = static_cast<int64_t>(1 + random() % (uint64_t{1} << random() % 31));
@@ -61,7 +61,7 @@ TEST_P(RankTest, OneChargeIsOfRankZeroHoweverMuchItTakes) {
   }
 }
 
-TEST_P(RankTest, GrowsWithTheChargesThatItTook) {
+TEST_P(RankTest, GrowsWithTheNumberOfCharges) {
   const Limit limit = MakeLimit(100, kHour, GetParam());
   int last = -1;
   for (const size_t charges : {size_t{1}, size_t{2}, size_t{5}, size_t{10}, size_t{100}}) {
@@ -72,7 +72,7 @@ TEST_P(RankTest, GrowsWithTheChargesThatItTook) {
   }
 }
 
-TEST_P(RankTest, SmallChargesBesideALargeOneAreWorthLittle) {
+TEST_P(RankTest, SmallChargesBesideALargeOneHardlyRaiseIt) {
   const Limit limit = MakeLimit(100, kHour, GetParam());
   EXPECT_EQ(RankAfter(limit, {1, 99}), 0);
   EXPECT_EQ(RankAfter(limit, {99, 1}), 0);
@@ -111,7 +111,7 @@ TEST(LogRankTest, IsTheMarkItself) {
   EXPECT_EQ(RankOf(MarkOfLog(~uint64_t{0}, 1), {1, 2}, kStart), 63);
 }
 
-TEST(LogRankTest, IsCarriedFromChargeToCharge) {
+TEST(LogRankTest, IsUpdatedByEachCharge) {
   const auto rank_after = [](const std::vector<uint64_t>& costs) {
     Mark mark = 0;
     uint64_t alive = 0;
@@ -126,7 +126,7 @@ TEST(LogRankTest, IsCarriedFromChargeToCharge) {
   EXPECT_EQ(rank_after({99, 1}), 0);
   EXPECT_EQ(rank_after({50, 50}), 2);
   EXPECT_EQ(rank_after(std::vector<uint64_t>(100, 1)), HalfLog(100));
-  // All that it had has run out.
+  // Its earlier units have all expired.
   EXPECT_EQ(RankOf(MarkOfLogAfter(MarkOfLog(100, 1), 0, 100), {}, kStart), 0);
   EXPECT_EQ(RankOf(MarkOfLogAfter(MarkOfLog(100, 1), 3, 1), {}, kStart), HalfLog(4));
 }

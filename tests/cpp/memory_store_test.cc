@@ -33,7 +33,7 @@ constexpr int64_t kHour = 3'600 * kSecond;
 
 std::string KeyOf(int64_t i) { return "key:" + std::to_string(i); }
 
-// The calls that a test makes of a store, at one limit.
+// Calls a store with one limit.
 class Caller {
  public:
   Caller(std::shared_ptr<Store> store, const Limit& limit)
@@ -54,7 +54,7 @@ class Caller {
     verdicts->resize(charges.size());
     store_->HitMany(charges, moment, verdicts->data());
   }
-  // Charges until refused; how often it passed.
+  // Charges until a call is refused, and returns the number of allowed calls.
   int64_t Drain(std::string_view key, int64_t now_ns) {
     int64_t admitted = 0;
     while (Hit(key, now_ns).allowed) ++admitted;
@@ -154,7 +154,7 @@ TEST_P(EachAlgorithm, RefundsOfThreadsAddUp) {
   EXPECT_EQ(caller.Peek("key", kStart).remaining(), 1'000);
 }
 
-TEST_P(EachAlgorithm, AResetMakesAKeyNew) {
+TEST_P(EachAlgorithm, AResetForgetsAKeysUsage) {
   Caller caller(MakeStore(), MakeLimit(3, kHour, GetParam()));
   EXPECT_EQ(caller.Drain("key", kStart), 3);
   EXPECT_EQ(caller.Drain("other", kStart), 3);
@@ -169,7 +169,7 @@ TEST_P(EachAlgorithm, AResetMakesAKeyNew) {
 TEST_P(EachAlgorithm, AClearedStoreHasForgottenAllKeys) {
   const auto store = MakeStore();
   Caller caller(store, MakeLimit(1, kHour, GetParam()));
-  // So many that a move to a larger table is under way.
+  // Enough keys that a move to a larger table is in progress.
   constexpr int64_t kKeys = 15'000;
   for (int64_t i = 0; i < kKeys; ++i) ASSERT_TRUE(caller.Hit(KeyOf(i), kStart).allowed) << i;
   store->Clear();
@@ -179,7 +179,7 @@ TEST_P(EachAlgorithm, AClearedStoreHasForgottenAllKeys) {
   EXPECT_FALSE(caller.Hit(KeyOf(7), kStart).allowed);
 }
 
-TEST_P(EachAlgorithm, ManyAtOnceAreDecidedAsOneByOne) {
+TEST_P(EachAlgorithm, ManyHitsAtOnceAreDecidedAsIfOneByOne) {
   const Limit limit = MakeLimit(5, kHour, GetParam());
   Caller many(MakeStore(), limit);
   Caller single(MakeStore(), limit);
@@ -198,8 +198,8 @@ TEST_P(EachAlgorithm, ManyAtOnceAreDecidedAsOneByOne) {
   }
 }
 
-// Below its capacity a store forgets nothing.
-TEST_P(EachAlgorithm, NothingIsLostBelowTheCapacity) {
+// A store below its capacity forgets nothing.
+TEST_P(EachAlgorithm, NoStateIsLostBelowTheCapacity) {
   if (IsLog(GetParam())) GTEST_SKIP() << "logs are bounded in bytes, not in keys";
   constexpr int64_t kKeys = 1'000;
   Caller caller(MakeStore(kKeys), MakeLimit(100, kHour, GetParam()));
@@ -212,9 +212,9 @@ TEST_P(EachAlgorithm, NothingIsLostBelowTheCapacity) {
   EXPECT_EQ(caller.stats().evicted_live, 0);
 }
 
-// Logs may take as many bytes as the cells of `capacity` keys. Those that take a
-// tenth of that are all kept, be they few and large.
-TEST(MemoryStoreTest, LogsWellWithinTheirBytesAreNotLost) {
+// Logs may take as many bytes as the cells of `capacity` keys. Logs that take a tenth of that are
+// all kept, even if they are few and large.
+TEST(MemoryStoreTest, LogsThatFitTheirBytesAreNotLost) {
   constexpr int64_t kCapacity = 1'000'000;
   constexpr int64_t kCount = 10'000;
   constexpr int64_t kKeys = kCapacity * static_cast<int64_t>(sizeof(Cell)) / 10 /
@@ -237,7 +237,7 @@ TEST_P(EachAlgorithm, NoStateIsLostWhileTheTableGrows) {
   std::vector<std::atomic<int>> admitted(kKeys);
   RunThreads(kThreadsHere, [&](int thread) {
     for (int64_t i = 0; i < kKeys; ++i) {
-      // Close together, so that they meet, but each ahead of the others at times.
+      // The threads stay close together, so that they meet, and each is ahead at times.
       const int64_t at = (i + (i / 1'000 % kThreadsHere == thread ? 500 : 0)) % kKeys;
       admitted[static_cast<size_t>(at)] += caller.Hit(KeyOf(at), kStart + i).allowed;
     }
@@ -249,15 +249,15 @@ TEST_P(EachAlgorithm, NoStateIsLostWhileTheTableGrows) {
   for (const auto& count : admitted) wrong += count != 3;
   EXPECT_EQ(wrong, 0);
   EXPECT_EQ(caller.stats().evicted_live, 0);
-  // Growth depends on this number: what drifts with every race that is lost would
-  // one day leave a table full and never grown.
+  // Growth depends on this number. If it drifted with every lost race, a table would one day be
+  // full without growing.
   EXPECT_EQ(caller.stats().keys, kKeys);
   EXPECT_EQ(caller.stats().evictions, 0);
 }
 
-// The store is at its ceiling, so that a thread is often in the middle of entering
-// a key when the fork comes.
-TEST_P(EachAlgorithm, ForksOnTheWayLeaveBothSidesDeciding) {
+// The store is at its capacity, so a thread is often in the middle of entering a key when the
+// process forks.
+TEST_P(EachAlgorithm, AfterAForkDuringGrowthBothProcessesDecide) {
   Caller caller(MakeStore(10'000), MakeLimit(1'000'000, kHour, GetParam()));
   std::atomic<bool> stop{false};
   std::atomic<int64_t> newest{0};
@@ -290,7 +290,7 @@ TEST_P(EachAlgorithm, ForksOnTheWayLeaveBothSidesDeciding) {
 
 constexpr int64_t kSliceKeys = static_cast<int64_t>(Table::kSliceCells);
 
-TEST(MemoryStoreCeilingTest, DistinctKeysCannotPassIt) {
+TEST(MemoryStoreCeilingTest, DistinctKeysNeverExceedTheCapacity) {
   constexpr int64_t kCapacity = 20'000;
   Caller caller(MakeStore(kCapacity), MakeLimit(1, kHour));
   for (int64_t i = 0; i < 10 * kCapacity; ++i) {
@@ -300,7 +300,7 @@ TEST(MemoryStoreCeilingTest, DistinctKeysCannotPassIt) {
   EXPECT_GE(stats.keys, kCapacity);
   EXPECT_LE(stats.keys, kCapacity * 100 / 85 + kSliceKeys);
   EXPECT_EQ(stats.evicted_live, 10 * kCapacity - stats.keys);
-  // Those that came last are still known.
+  // The newest keys are still known.
   int64_t known = 0;
   for (int64_t i = 9 * kCapacity + kCapacity / 2; i < 10 * kCapacity; ++i) {
     known += !caller.Peek(KeyOf(i), kStart + 10 * kCapacity).allowed;
@@ -308,9 +308,9 @@ TEST(MemoryStoreCeilingTest, DistinctKeysCannotPassIt) {
   EXPECT_GT(known, kCapacity / 2 * 9 / 10);
 }
 
-// Keys that are invented to have others forgotten must be charged as often as those were.
-TEST_P(EachAlgorithm, KeysChargedOnceOrTwicePushOutNobodyWhoWasChargedOften) {
-  // The bytes of logs are of 256 parts, each of which needs room for some.
+// To evict a key, made-up keys must be charged as often as that key was.
+TEST_P(EachAlgorithm, KeysChargedOnceOrTwiceEvictNoKeyChargedOften) {
+  // The bytes of logs have 256 parts, and each part needs room for a few logs.
   const int64_t capacity = IsLog(GetParam()) ? 25'000 : 5'000;
   constexpr int64_t kClients = 50;
   constexpr int64_t kFlood = kSanitizerShare > 1 ? 20'000 : 40'000;
@@ -343,7 +343,7 @@ TEST(MemoryStoreCeilingTest, LogsAreBoundedInBytes) {
   EXPECT_LT(stats.keys, 1'000);
 }
 
-TEST(MemoryStoreCeilingTest, IdleKeysGoFirst) {
+TEST(MemoryStoreCeilingTest, IdleKeysAreEvictedFirst) {
   constexpr int64_t kCapacity = 20'000;
   Caller brief(MakeStore(kCapacity), MakeLimit(1, kSecond));
   int64_t now = kStart;
@@ -360,7 +360,7 @@ TEST(MemoryStoreCeilingTest, IdleKeysGoFirst) {
   EXPECT_EQ(stats.keys + stats.evictions, 10 * kCapacity);
 }
 
-TEST(MemoryStoreCeilingTest, IdleLogsGoFirst) {
+TEST(MemoryStoreCeilingTest, IdleLogsAreEvictedFirst) {
   Caller caller(MakeStore(100'000), MakeLimit(1, kSecond, Algorithm::kSlidingLog));
   int64_t now = kStart;
   for (int round = 0; round < 10; ++round, now += 10 * kSecond) {
@@ -373,7 +373,7 @@ TEST(MemoryStoreCeilingTest, IdleLogsGoFirst) {
   EXPECT_GT(stats.evictions, 0);
 }
 
-// Has the store look after itself, as its callers do every 10 ms.
+// Runs the store's maintenance, which calls run every 10 ms.
 void Tend(Caller& caller, int64_t* now_ns, int times) {
   for (int i = 0; i < times; ++i) {
     *now_ns += 10 * kMs;
@@ -381,7 +381,7 @@ void Tend(Caller& caller, int64_t* now_ns, int times) {
   }
 }
 
-TEST(MemoryStoreShrinkTest, AnIdleTableIsGivenBack) {
+TEST(MemoryStoreShrinkTest, AnIdleTableShrinks) {
   constexpr int64_t kKeys = 100'000;
   Caller caller(MakeStore(1'000'000), MakeLimit(100, kSecond));
   int64_t now = kStart;
@@ -394,7 +394,7 @@ TEST(MemoryStoreShrinkTest, AnIdleTableIsGivenBack) {
   EXPECT_GE(caller.stats().evictions, kKeys - kSliceKeys);
 }
 
-TEST(MemoryStoreShrinkTest, LiveKeysSurviveIt) {
+TEST(MemoryStoreShrinkTest, LiveKeysSurviveShrinking) {
   constexpr int64_t kKeys = 100'000;
   const auto store = MakeStore(1'000'000);
   Caller brief(store, MakeLimit(100, kSecond));
@@ -412,21 +412,22 @@ TEST(MemoryStoreShrinkTest, LiveKeysSurviveIt) {
   }
 }
 
-// All keys sleep, so a much smaller table is begun; then they all wake up, long
-// before the last slice has moved. Nothing may be lost of what fits the capacity.
+// All keys are idle, so a move to a much smaller table begins. Long before the last slice has
+// moved, all keys are charged again. No key may be lost, since all fit the capacity.
 void ExpectNothingLost(Caller& caller, int64_t keys, int64_t now_ns) {
   for (int64_t i = 0; i < keys; ++i) ASSERT_EQ(caller.Drain(KeyOf(i), now_ns), 2);
-  Tend(caller, &now_ns, 200);  // two seconds, of the 30 that one unit takes
+  Tend(caller, &now_ns, 200);  // two of the 30 seconds that one unit takes to refill
   EXPECT_EQ(caller.stats().evicted_live, 0);
   int64_t minted = 0;
   for (int64_t i = 0; i < keys; ++i) minted += caller.Hit(KeyOf(i), now_ns).allowed;
   EXPECT_EQ(minted, 0) << "of " << keys;
 }
 
-// A move of a slice drops its idle cells, thousands at a time.
+// Moving one slice drops thousands of idle cells, so this many evictions show that a move has
+// begun.
 constexpr int64_t kMoveHasBegun = 1'000;
 
-TEST(MemoryStoreShrinkTest, KeysThatWakeUpDuringItAreNotLost) {
+TEST(MemoryStoreShrinkTest, KeysThatAreChargedWhileItShrinksAreNotLost) {
   constexpr int64_t kKeys = 300'000;
   Caller caller(MakeStore(1'000'000), MakeLimit(2, 60 * kSecond));
   int64_t now = kStart;
@@ -439,7 +440,7 @@ TEST(MemoryStoreShrinkTest, KeysThatWakeUpDuringItAreNotLost) {
   ExpectNothingLost(caller, kKeys, now);
 }
 
-TEST_P(EachAlgorithm, RefundsTogetherTakeBackWhatWasChargedAndNoMore) {
+TEST_P(EachAlgorithm, ConcurrentRefundsGiveBackExactlyTheCharges) {
   constexpr int64_t kCharged = 1'000;
   const auto store = MakeStore();
   Caller caller(store, MakeLimit(2 * kCharged, kHour, GetParam()));
@@ -456,9 +457,9 @@ TEST_P(EachAlgorithm, RefundsTogetherTakeBackWhatWasChargedAndNoMore) {
 class UnconfirmedTest : public ::testing::TestWithParam<Algorithm> {};
 INSTANTIATE_TEST_SUITE_P(Algorithms, UnconfirmedTest, ::testing::ValuesIn(kAllAlgorithms), NameOf);
 
-// A thread that read its clock and was then held up for longer than the tolerance
-// finds a state that others wrote. Whatever it does, it must not mint.
-TEST_P(UnconfirmedTest, ACallThatWasHeldUpMintsNothing) {
+// A thread that was delayed for longer than the tolerance after reading its clock finds a state
+// that others wrote. Whatever it does, it must not allow more than the limit.
+TEST_P(UnconfirmedTest, ADelayedCallMintsNothing) {
   const Limit limit = MakeLimit(10, kSecond, GetParam());
   const int64_t window = (kStart / kSecond + 1) * kSecond;
   const auto store = MakeStore();

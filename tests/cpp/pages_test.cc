@@ -32,7 +32,7 @@ using testing::RunThreads;
 constexpr size_t kHugeSlices = Pages::kHugeFrom / Table::kSliceBytes;
 constexpr int64_t kYear = int64_t{365} * 86'400 * 1'000'000'000;
 
-// What was to be done on threads, and is when the test says so.
+// Work for threads that were not started. The test runs it when it wants to.
 std::vector<std::function<void()>>& Waiting() {
   static auto* const waiting = new std::vector<std::function<void()>>();
   return *waiting;
@@ -72,7 +72,7 @@ class PagesTest : public ::testing::Test {
     return mincore(memory, 4096, &resident) == 0 && (resident & 1) != 0;
   }
 
-  // Whether the system may give a huge page there.
+  // Whether the system may use a huge page for this memory.
   static bool MayBeHuge(void* memory) {
     std::ifstream maps("/proc/self/smaps");
     bool here = false;
@@ -86,20 +86,20 @@ class PagesTest : public ::testing::Test {
         return line.find(" hg") != std::string::npos;
       }
     }
-    ADD_FAILURE() << "no such memory";
+    ADD_FAILURE() << "this memory is not mapped";
     return false;
   }
 
   const Pages::Runner threads_ = Pages::SetRunner(Keep);
 };
 
-TEST_F(PagesTest, OnlyWhatTheThreadTouchesIsHuge) {
+TEST_F(PagesTest, OnlyPagesThatTheThreadTouchesAreHuge) {
 #if !defined(__linux__)
   GTEST_SKIP() << "no list of pages here";
 #endif
   Pages pages(2 * kHugeSlices);
   constexpr size_t kSlicesOfAPage = Pages::kHugePage / Table::kSliceBytes;
-  // Who comes before the thread must not wait for 2 MB.
+  // A caller that is faster than the thread must not wait for 2 MB of zeros.
   pages.table().slice(kSlicesOfAPage)[0].w1.store(7);
   EXPECT_FALSE(MayBeHuge(pages.table().slice(0)));
   ASSERT_TRUE(pages.IsWorthWaiting(kSlicesOfAPage));
@@ -116,13 +116,13 @@ TEST_F(PagesTest, SmallTablesHaveNoThread) {
   EXPECT_TRUE(Waiting().empty());
 }
 
-TEST_F(PagesTest, AFewPagesAreMadeReadyAtATime) {
+TEST_F(PagesTest, AFewPagesAreReadyAtATime) {
   Pages pages(4 * kHugeSlices + 3);
   size_t errands = 0;
   for (size_t slice = 0; slice < pages.table().slices(); ++slice) {
     if (pages.IsWorthWaiting(slice + 1)) {
       EXPECT_EQ(Waiting().size(), 1U);
-      EXPECT_TRUE(pages.IsWorthWaiting(slice + 1)) << "who waits once waits on";
+      EXPECT_TRUE(pages.IsWorthWaiting(slice + 1)) << "the second call waits too";
       EXPECT_FALSE(IsResident(pages.table().slice(slice)));
     }
     EXPECT_LE(Waiting().size(), 1U);
@@ -141,15 +141,15 @@ TEST_F(PagesTest, AFewPagesAreMadeReadyAtATime) {
   }
 }
 
-TEST_F(PagesTest, NobodyWaitsForAThreadThatIsNotToBeHad) {
+TEST_F(PagesTest, NobodyWaitsForAThreadThatCannotStart) {
   Pages::SetRunner(Refuse);
   Pages pages(kHugeSlices);
   EXPECT_FALSE(pages.IsWorthWaiting(1));
   EXPECT_FALSE(pages.IsWorthWaiting(kHugeSlices));
-  EXPECT_EQ(Waiting().size(), 2U) << "each time it is tried";
+  EXPECT_EQ(Waiting().size(), 2U) << "each call tries to start a thread";
 }
 
-TEST_F(PagesTest, WhoLeavesLastUnmaps) {
+TEST_F(PagesTest, TheLastUserUnmaps) {
   void* memory = nullptr;
   {
     Pages pages(kHugeSlices);
@@ -169,7 +169,7 @@ TEST_F(PagesTest, WhoLeavesLastUnmaps) {
   EXPECT_FALSE(IsMapped(memory));
 }
 
-TEST_F(PagesTest, AChildHasNoneOfItsParentsThreads) {
+TEST_F(PagesTest, AChildOfForkHasNoPagesThread) {
   Pages pages(kHugeSlices);
   ASSERT_TRUE(pages.IsWorthWaiting(1));
   EXPECT_EQ(InChild([&] {
@@ -213,7 +213,7 @@ class GrowthTest : public PagesTest {
  protected:
   static constexpr int64_t kMany = 1'000'000;
 
-  // Each of these keys is allowed once.
+  // Hits each of these keys once, and returns how many were allowed. The limit is one hit.
   int64_t Admit(int64_t from, int64_t to) {
     constexpr int64_t kBatch = 256;
     std::string names[kBatch];
@@ -231,7 +231,7 @@ class GrowthTest : public PagesTest {
     }
     return admitted;
   }
-  // How many keys there are when the move begins.
+  // Adds keys until the move begins, and returns their number.
   int64_t FillUntilItMoves() {
     int64_t keys = 0;
     while (Waiting().empty() && keys < kMany) {
@@ -250,30 +250,30 @@ class GrowthTest : public PagesTest {
   const BoundLimit limit_ = store_->Bind(MakeLimit(1, kYear), "test");
 };
 
-TEST_F(GrowthTest, AMoveWaitsForItsPagesAndGoesOnWithThem) {
+TEST_F(GrowthTest, AMoveWaitsUntilItsPagesAreReady) {
   const int64_t begun = FillUntilItMoves();
   ASSERT_LT(begun, kMany);
   const int64_t later = begun + begun / 50;  // a load of 0.867
   EXPECT_EQ(Admit(begun, later), later - begun);
   EXPECT_EQ(Waiting().size(), 1U);
   RunWaiting();
-  // Sends for more pages when it has used some of these.
+  // It asks for more pages when it has used some of these.
   EXPECT_EQ(Admit(later, later + 64 * 128), 64 * 128);
   EXPECT_EQ(Waiting().size(), 1U);
   ExpectAllKnown(later + 64 * 128);
 }
 
-TEST_F(GrowthTest, ATableThatIsTooFullMovesWithoutThem) {
+TEST_F(GrowthTest, ATooFullTableMovesWithoutWaiting) {
   const int64_t begun = FillUntilItMoves();
   ASSERT_LT(begun, kMany);
-  // More than the old table has cells.
+  // More keys than the old table has cells.
   const int64_t keys = begun * 120 / 100;
   EXPECT_EQ(Admit(begun, keys), keys - begun);
   EXPECT_EQ(Waiting().size(), 1U) << "its thread has not begun";
   ExpectAllKnown(keys);
 }
 
-TEST_F(GrowthTest, WithoutThreadsItMovesAtOnce) {
+TEST_F(GrowthTest, ATableMovesAtOnceWithoutThreads) {
   Pages::SetRunner(Refuse);
   const int64_t begun = FillUntilItMoves();
   ASSERT_LT(begun, kMany);
@@ -282,7 +282,7 @@ TEST_F(GrowthTest, WithoutThreadsItMovesAtOnce) {
   ExpectAllKnown(kMany);
 }
 
-TEST_F(GrowthTest, AForkInTheMiddleLeavesBothSidesMoving) {
+TEST_F(GrowthTest, AfterAForkDuringAMoveBothProcessesFinishIt) {
   const int64_t begun = FillUntilItMoves();
   ASSERT_LT(begun, kMany);
   EXPECT_EQ(InChild([&] {
@@ -297,7 +297,7 @@ TEST_F(GrowthTest, AForkInTheMiddleLeavesBothSidesMoving) {
   ExpectAllKnown(kMany);
 }
 
-TEST_F(GrowthTest, CallersAndThePagesThreadGetOnWithEachOther) {
+TEST_F(GrowthTest, CallersAndThePagesThreadRunTogether) {
   Pages::SetRunner(threads_);
   constexpr int kThreadsHere = 4;
   std::atomic<int64_t> admitted{0};

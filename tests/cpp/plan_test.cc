@@ -73,7 +73,7 @@ TEST_P(PlanTest, ACostBeyondAllLimitsIsNeverCharged) {
   EXPECT_EQ(users_->Peek("u").remaining(), 10);
 }
 
-TEST_P(PlanTest, ALimitThatMeetsAKeyTwiceIsChargedBoth) {
+TEST_P(PlanTest, ALimitThatIsGivenAKeyTwiceIsChargedTwice) {
   const auto twice = *Plan::Create({users_.get(), users_.get()});
   const std::string_view keys[] = {"k", "k"};
   const int64_t costs[] = {2, 3};
@@ -81,7 +81,7 @@ TEST_P(PlanTest, ALimitThatMeetsAKeyTwiceIsChargedBoth) {
   EXPECT_EQ(users_->Peek("k").remaining(), 5);
 }
 
-TEST_P(PlanTest, ThreadsAdmitNoMoreThanTheLimitsSay) {
+TEST_P(PlanTest, ThreadsAdmitNoMoreThanTheLimits) {
   std::atomic<int> allowed{0};
   RunThreads(8, [&](int) {
     for (int i = 0; i < 50; ++i) allowed += Hit("u", "t").allowed;

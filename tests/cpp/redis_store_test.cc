@@ -1,6 +1,6 @@
-// The store that a fleet shares, on a redis-server of the test's own: threads and calls that do
-// not wait share one connection while servers end it and a probe finds them again. What the
-// detectors of races and leaks are run on; what is decided is tested in Python.
+// The Redis store under load, for the detectors of races and leaks: blocking threads and
+// asynchronous calls share one connection, which servers close and a probe opens again. Tests in
+// Python check the decisions.
 #include "tidegate/redis_store.h"
 
 #include <fcntl.h>
@@ -45,7 +45,7 @@ int FreePort() {
   return ntohs(address.sin_port);
 }
 
-// A server that is started with each and keeps nothing.
+// A Redis server for each test. It stores nothing on disk.
 class Server {
  public:
   Server() : port_(FreePort()), argument_(std::to_string(port_)) { Start(); }
@@ -104,7 +104,7 @@ class RedisStoreTest : public ::testing::Test {
   Server server_;
 };
 
-// Calls of `n` that do not wait, and how many of them passed.
+// Makes `n` asynchronous calls, and returns how many were allowed.
 int64_t HitWithoutWaiting(Limiter& limiter, int n) {
   std::atomic<int64_t> passed{0};
   absl::BlockingCounter left(n);
@@ -120,7 +120,7 @@ int64_t HitWithoutWaiting(Limiter& limiter, int n) {
   return passed;
 }
 
-TEST_F(RedisStoreTest, ThreadsThatWaitAndThatDoNotAdmitExactly) {
+TEST_F(RedisStoreTest, BlockingAndAsynchronousCallsAdmitExactlyTheLimit) {
   const auto store = Store(absl::Seconds(60));
   const auto limiter = Limit(store, 2000);
   std::atomic<int64_t> passed{0};
@@ -141,7 +141,7 @@ TEST_F(RedisStoreTest, ThreadsThatWaitAndThatDoNotAdmitExactly) {
   EXPECT_EQ(store->stats().script_errors, 0);
 }
 
-TEST_F(RedisStoreTest, AServerThatDiesUnderLoadIsFoundAgain) {
+TEST_F(RedisStoreTest, ReconnectsAfterAServerDiesUnderLoad) {
   const auto store = Store(absl::Milliseconds(200));
   const auto limiter = Limit(store, 1'000'000);
   std::atomic<bool> stop{false};
@@ -168,7 +168,7 @@ TEST_F(RedisStoreTest, AServerThatDiesUnderLoadIsFoundAgain) {
   EXPECT_EQ(store->stats().script_errors, 0);
 }
 
-TEST_F(RedisStoreTest, ScriptErrorsAreWrittenToStderrMoreAndMoreRarelyWithoutAHook) {
+TEST_F(RedisStoreTest, WithoutAHookScriptErrorsGoToStderrEverMoreRarely) {
   const auto store = Store(absl::Seconds(60));
   const auto limiter = Limit(store, 10);
   EXPECT_FALSE(limiter->Hit("k").degraded);
@@ -185,7 +185,7 @@ TEST_F(RedisStoreTest, ScriptErrorsAreWrittenToStderrMoreAndMoreRarelyWithoutAHo
   EXPECT_EQ(changes_, 0);
 }
 
-TEST_F(RedisStoreTest, ItGoesWithCallsUnderWay) {
+TEST_F(RedisStoreTest, CanBeDestroyedWithCallsInFlight) {
   for (int round = 0; round < 20; ++round) {
     const auto told = std::make_shared<std::atomic<int>>(0);
     int early = 0;
@@ -197,7 +197,7 @@ TEST_F(RedisStoreTest, ItGoesWithCallsUnderWay) {
                      .has_value();
       }
       limiter->Flush();
-      // The limits must live until all is told (redis_store.h).
+      // The limits must live until every call has its answer (redis_store.h).
       ASSERT_TRUE(Eventually([&] { return *told + early == 50; }));
     }
   }

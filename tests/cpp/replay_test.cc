@@ -30,20 +30,20 @@ void ExpectSame(const Decision& a, const Decision& b, size_t at) {
   ASSERT_EQ(a.at_ns, b.at_ns) << at;
 }
 
-TEST(ReplayTest, NothingHappenedNothingIsTold) {
+TEST(ReplayTest, OfNoRequestsHasNoDecisions) {
   const std::vector<Limit> limits = {MakeLimit(1, kSecond)};
   EXPECT_TRUE(Replay(limits, {}).empty());
 }
 
-// Single limits and plans of up to three, of all algorithms, on a clock that also
-// goes back: the limiter gives the same answers.
+// The limiter and replay decide alike: with single limits and plans of up to three, of all
+// algorithms, on a clock that also goes back.
 TEST(ReplayTest, AgreesWithTheMemoryStore) {
   std::mt19937_64 random(23);
   for (int round = 0; round < 120; ++round) {
     std::vector<Limit> limits;
     const size_t n = 1 + random() % 3;
     for (size_t i = 0; i < n; ++i) {
-      // Counts that differ, since equal limits count once.
+      // The counts differ because equal limits would be charged once.
       limits.push_back(MakeLimit(static_cast<int64_t>(3 + 10 * i + random() % 9),
                                  static_cast<int64_t>(1 + random() % 2'000) * kMs,
                                  kAllAlgorithms[random() % std::size(kAllAlgorithms)]));

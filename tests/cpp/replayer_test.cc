@@ -22,7 +22,7 @@ using testing::kSecond;
 using testing::kStart;
 using testing::MakeLimit;
 
-// Requests of several keys in the order of their times.
+// Requests with several keys, in the order of their times.
 struct Log {
   explicit Log(size_t size, uint32_t the_keys, uint64_t seed = 1) : keys(the_keys) {
     std::mt19937_64 random(seed);
@@ -106,7 +106,7 @@ TEST_P(ReplayerTest, PlansAgreeWithReplay) {
   ExpectSame(Expected(limits, log), answers);
 }
 
-TEST_P(ReplayerTest, AnswersLieWhereTheirRequestsDo) {
+TEST_P(ReplayerTest, AnswersHaveTheIndexOfTheirRequest) {
   const Log log(1'000, 3);
   const std::vector<Limit> limits = {MakeLimit(9, 10 * kSecond, GetParam())};
   Log mixed = log;
@@ -132,7 +132,7 @@ TEST_P(ReplayerTest, AnswersLieWhereTheirRequestsDo) {
   }
 }
 
-TEST(ReplayerLimitsTest, AnswersThatAreNotWantedAreNotWritten) {
+TEST(ReplayerLimitsTest, AnswerColumnsThatAreNullAreNotWritten) {
   const Log log(10, 1);
   Replayer replayer({MakeLimit(2, kSecond)}, {1});
   replayer.Run(log.requests(), {{log.codes.data(), nullptr}}, 0, 10, {});
@@ -148,8 +148,8 @@ TEST(ReplayerLimitsTest, ALimitInShadowRefusesNothing) {
   EXPECT_EQ(std::count(answers.allowed.begin(), answers.allowed.end(), 1), 100);
 }
 
-// Ten requests of one key at once, of which a second lets one through.
-TEST(ClientReplayTest, WhoObeysPassesOneAfterTheOther) {
+// Ten requests of one key come at once. The limit is one per second.
+TEST(ClientReplayTest, ObedientClientsAreAllowedOneAfterTheOther) {
   const std::vector<int64_t> times(10, kStart);
   const std::vector<uint32_t> keys(10, 0);
   const std::vector<ChargeColumns> charges = {{keys.data(), nullptr}};
@@ -209,7 +209,7 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, LeastLimitTest,
                                            Algorithm::kSlidingLog),
                          testing::NameOf);
 
-TEST_P(LeastLimitTest, RefusesNothingAndOneLessSomething) {
+TEST_P(LeastLimitTest, RefusesNothingAndALowerOneRefuses) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const Log log(500, 4, seed);
     const Limit shape = MakeLimit(1, 7 * kSecond, GetParam());

@@ -93,7 +93,7 @@ TEST(RuleSetTest, FindsTheMostSpecificEndpointOfEachDimension) {
   EXPECT_THAT(Matching(*set, {{"endpoint", "/api/posts"}}), ElementsAre("all=*"));
 }
 
-TEST(RuleSetTest, KeepsEachKeyWhereManyAreMade) {
+TEST(RuleSetTest, KeepsEachKeyIfTheirMemoryGrows) {
   RuleSetSpec spec;
   for (int i = 0; i < 8; ++i) {
     const std::string name = "a" + std::to_string(i);
@@ -112,7 +112,7 @@ TEST(RuleSetTest, KeepsEachKeyWhereManyAreMade) {
   EXPECT_THAT(Matching(*set, values), ::testing::UnorderedElementsAreArray(expected));
 }
 
-TEST(RuleSetTest, SaysWhatIsWrongAndWhere) {
+TEST(RuleSetTest, ReportsEachProblemWithItsPlace) {
   RuleSetSpec spec;
   spec.rules = {MakeRule("a", {"user"}, "1/second"), MakeRule("b", {"user"}, "2/second")};
   EXPECT_THAT(ProblemOf(spec), HasSubstr("rules[1]: meets the same requests as the rule 'a'"));
@@ -127,7 +127,7 @@ TEST(RuleSetTest, SaysWhatIsWrongAndWhere) {
   EXPECT_THAT(ProblemOf(spec), HasSubstr("overrides[0].rule: there is no rule 'b'"));
 }
 
-TEST(RuleSetTest, RefusesConditionsOfOtherAttributesThatARequestMayMeetAtOnce) {
+TEST(RuleSetTest, RefusesEquallySpecificConditionsThatOneRequestMayMeet) {
   RuleSetSpec spec;
   spec.rules = {MakeRule("a", {"user"}, "1/second"), MakeRule("b", {"user"}, "2/second")};
   spec.rules[0].condition.when = {{"region", "eu"}, {"app", "x"}};
@@ -183,7 +183,7 @@ TEST_F(RuleLimiterTest, ChargesAllRulesOrNone) {
   EXPECT_EQ(limiter->rule_stats()[1].allowed, 2);
 }
 
-TEST_F(RuleLimiterTest, KeepsUsageWhereANumberChanges) {
+TEST_F(RuleLimiterTest, KeepsUsageIfANumberChanges) {
   const auto before = Make(Spec(2, 100));
   const Request request = RequestOf(before->rules(), {{"user", "u"}});
   EXPECT_TRUE(before->Hit(request).allowed);
@@ -194,7 +194,7 @@ TEST_F(RuleLimiterTest, KeepsUsageWhereANumberChanges) {
   EXPECT_EQ(after->rule_stats()[0].allowed, 3);
 }
 
-TEST_F(RuleLimiterTest, AdmitsNoMoreThanItsRulesWhileTheyAreReplaced) {
+TEST_F(RuleLimiterTest, NeverExceedsALimitWhileRulesAreReplaced) {
   constexpr int kThreads = 4;
   std::shared_ptr<RuleLimiter> limiter = Make(Spec(1'000'000, 500));
   std::mutex mu;

@@ -55,7 +55,7 @@ class ShmStoreTest : public ::testing::TestWithParam<Algorithm> {
 
   absl::Status Refusal() { return ShmStore::Open(path_).status(); }
 
-  // Overwrites bytes of the header, and with `sign` makes its checksum true again.
+  // Overwrites bytes of the header. With `sign`, also updates the checksum.
   void Patch(size_t offset, const std::string& bytes, bool sign) {
     std::fstream file(path_, std::ios::in | std::ios::out | std::ios::binary);
     std::string header(104, '\0');
@@ -98,7 +98,7 @@ TEST_P(ShmStoreTest, TwoMappingsShareOneLimit) {
   EXPECT_EQ(one->Peek("k").remaining(), 10);
 }
 
-TEST_P(ShmStoreTest, ARefundTellsHowManyUnitsItTookBack) {
+TEST_P(ShmStoreTest, ARefundReturnsTheUnitsThatItGaveBack) {
   const auto store = Open();
   const BoundLimit limit = store->Bind(MakeLimit(10, 3600 * kSecond, GetParam()), "test");
   const Moment now{kStart, /*confirmed=*/true};
@@ -144,7 +144,7 @@ TEST_P(ShmStoreTest, AChildOfForkGoesOn) {
   EXPECT_EQ(limiter->Peek("k").remaining(), 3);
 }
 
-TEST_F(ShmStoreTest, OneFileForAllWhoMakeItAtOnce) {
+TEST_F(ShmStoreTest, ProcessesThatCreateTheFileAtOnceShareIt) {
   std::vector<std::shared_ptr<ShmStore>> stores(8);
   RunThreads(8, [&](int i) { stores[static_cast<size_t>(i)] = Open(); });
   const Limit limit = MakeLimit(1, kSecond);
@@ -158,7 +158,7 @@ TEST_F(ShmStoreTest, AFileOfAnEarlierBootIsReplacedOnce) {
   auto clock = std::make_shared<ManualClock>(kStart);
   const Limit limit = MakeLimit(10, 3600 * kSecond);
   MakeLimiter(limit, clock)->Hit("k");
-  // Held open, or its number would be free for the new one.
+  // Kept open, because otherwise the new file could get its inode number.
   const std::ifstream held(path_);
   const ino_t before = Inode();
   Patch(56, std::string(16, '\x5a'), /*sign=*/true);
@@ -170,7 +170,7 @@ TEST_F(ShmStoreTest, AFileOfAnEarlierBootIsReplacedOnce) {
   EXPECT_EQ(MakeLimiter(limit, clock)->Peek("k").remaining(), 10);
 }
 
-TEST_F(ShmStoreTest, DamageIsRefused) {
+TEST_F(ShmStoreTest, ADamagedFileIsRefused) {
   Open();
   const ino_t before = Inode();
   Patch(72, "another seed", /*sign=*/false);
@@ -178,12 +178,12 @@ TEST_F(ShmStoreTest, DamageIsRefused) {
   EXPECT_EQ(Inode(), before);
   EXPECT_TRUE(ShmStore::Remove(path_).ok());
   Open();
-  // Well signed, but of sizes that do not fit each other.
+  // The checksum is right, but the sizes contradict each other.
   Patch(32, std::string("\x07\0\0\0\0\0\0\0", 8), /*sign=*/true);
   EXPECT_THAT(std::string(Refusal().message()), HasSubstr("another build"));
 }
 
-TEST_F(ShmStoreTest, TheFileIsAsItsHeaderDrawsIt) {
+TEST_F(ShmStoreTest, TheFileHasTheDocumentedLayout) {
   const auto store = Open(3000);
   EXPECT_EQ(store->bytes(), 4096 + ShmStore::kBoardBytes + Table::kSliceBytes);
   EXPECT_EQ(std::filesystem::file_size(path_), store->bytes());
@@ -192,9 +192,9 @@ TEST_F(ShmStoreTest, TheFileIsAsItsHeaderDrawsIt) {
   EXPECT_LE(static_cast<double>((*large)->bytes()) / 100'000, 48);
 }
 
-TEST_F(ShmStoreTest, AllReadTheClockOfTheFile) {
+TEST_F(ShmStoreTest, AllProcessesUseTheClockOfTheFile) {
   const auto store = Open();
-  // As if made by a process that had begun with another Unix time.
+  // The file of a process that started at another Unix time.
   Patch(48, std::string(8, '\0'), /*sign=*/true);
   const auto other = Open();
   EXPECT_EQ(other->clock_shift_ns(), -SystemClock::Get().epoch_offset_ns());
@@ -205,7 +205,7 @@ TEST_F(ShmStoreTest, AllReadTheClockOfTheFile) {
   EXPECT_LE(now, other->NowNs());
 }
 
-TEST_F(ShmStoreTest, TheCensusCountsWhatIsThere) {
+TEST_F(ShmStoreTest, TheCensusCountsTheKeys) {
   const auto store = Open();
   auto clock = std::make_shared<ManualClock>(kStart);
   auto limiter = *Limiter::Create({MakeLimit(10, 10 * kSecond)}, store, clock);
@@ -222,7 +222,7 @@ TEST_F(ShmStoreTest, TheCensusCountsWhatIsThere) {
   EXPECT_EQ(census.idle, 19);
 }
 
-TEST_F(ShmStoreTest, NamesStandForFilesOfThisUser) {
+TEST_F(ShmStoreTest, NamesArePathsOfFilesOfThisUser) {
 #if defined(__linux__) && !defined(TIDEGATE_PORTABLE)
   EXPECT_EQ(*ShmStore::PathOf("api"), "/dev/shm/tidegate-" + std::to_string(geteuid()) + "-api");
 #else

@@ -1,6 +1,5 @@
-// What holds of every step, whatever the limit, the state, the instant and the
-// cost: for the unit tests, which walk through states that calls can reach, and for
-// the fuzzer, which makes them up.
+// Laws of every step, for any limit, state, instant and cost. The unit tests check them in states
+// that calls can reach, and the fuzzer in any state.
 #ifndef TIDEGATE_TESTS_CPP_STEP_LAWS_H_
 #define TIDEGATE_TESTS_CPP_STEP_LAWS_H_
 
@@ -10,7 +9,7 @@
 
 namespace tidegate::testing {
 
-// The first law that a step breaks, in words; null where it keeps all of them.
+// The first law that a step breaks, in words; null if it keeps all.
 inline const char* BrokenLaw(const Limit& limit, const CellState& state, int64_t now_ns,
                              int64_t cost) {
   const auto passes = [&](const CellState& at_state, int64_t at_ns) {

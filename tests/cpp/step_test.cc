@@ -104,7 +104,7 @@ TEST_P(StepTest, EveryDecisionOfARandomWalkIsExact) {
   }
 }
 
-TEST_P(StepTest, EveryDecisionIsExactWhereTheClockGoesBack) {
+TEST_P(StepTest, EveryDecisionIsExactIfTheClockGoesBack) {
   Draw draw(4);
   for (int i = 0; i < 2'000; ++i) {
     Key key(draw.ALimit(GetParam()));
@@ -167,8 +167,8 @@ TEST_P(StepTest, ACostBeyondTheCapacityNeverPassesAndCostsNothing) {
 TEST_P(StepTest, ExactlyTheCapacityPassesAtOnce) {
   for (const int64_t now : {int64_t{0}, int64_t{1}, kStart, kMaxInstantNs}) {
     for (const int64_t period : {int64_t{1}, int64_t{7}, kSecond + 7}) {
-      // At the epoch itself a fraction of a nanosecond would look like a fresh state
-      // and is rounded against the caller.
+      // At the epoch itself, a fraction of a nanosecond would look like an unused bucket, so it is
+      // rounded up.
       if (now == 0 && period < kSecond) continue;
       for (const int64_t count : {int64_t{1}, int64_t{3}, int64_t{10}}) {
         Key key(MakeLimit(count, period, GetParam()));
@@ -180,7 +180,7 @@ TEST_P(StepTest, ExactlyTheCapacityPassesAtOnce) {
   }
 }
 
-TEST_P(StepTest, ARefundGivesBackExactly) {
+TEST_P(StepTest, ARefundGivesBackExactlyTheCharge) {
   for (const int64_t period : {int64_t{1}, int64_t{7}, kSecond + 7}) {
     Key key(MakeLimit(10, period, GetParam()));
     key.Hit(kStart, 4);
@@ -194,7 +194,7 @@ TEST_P(StepTest, ARefundGivesBackExactly) {
   }
 }
 
-TEST_P(StepTest, WhatIsRefundableIsWhatARefundGivesBack) {
+TEST_P(StepTest, ARefundGivesBackTheRefundableUnits) {
   for (const int64_t period : {int64_t{7}, kSecond + 7}) {
     Key key(MakeLimit(10, period, GetParam()));
     EXPECT_EQ(Refundable(key.limit, key.state, kStart), 0);
@@ -202,12 +202,12 @@ TEST_P(StepTest, WhatIsRefundableIsWhatARefundGivesBack) {
     EXPECT_EQ(Refundable(key.limit, key.state, kStart), 7) << period;
     key.GiveBack(kStart, 4);
     EXPECT_EQ(Refundable(key.limit, key.state, kStart), 3) << period;
-    // A part of a unit is one unit; what has run out is none.
+    // A part of a unit counts as a unit; expired units do not count.
     if (IsBucket(GetParam()) && period > kSecond) {
       EXPECT_EQ(Refundable(key.limit, key.state, kStart + 1), 3);
     }
     EXPECT_EQ(Refundable(key.limit, key.state, kStart + 2 * period), 0) << period;
-    // However far a clock that ran ahead has moved it.
+    // This holds however far a clock that was ahead has moved it.
     key.Hit(kStart + 1'000 * period, 10);
     const int64_t most = Refundable(key.limit, key.state, kStart);
     EXPECT_LE(most, 10) << period;
@@ -221,7 +221,7 @@ TEST_P(StepTest, AClockThatGoesBackNeitherMintsNorLocksOut) {
     EXPECT_TRUE(key.Hit(kStart, 10).allowed);
     int64_t now = kStart - back;
     int64_t admitted = 0;
-    // All it may cost is one burst more over the two periods that now follow.
+    // At most one additional burst may pass in the next two periods.
     for (int i = 0; i < 120; ++i, now += kSecond) admitted += key.Hit(now).allowed;
     EXPECT_GE(admitted, 9) << back;
     EXPECT_LE(admitted, 30) << back;
@@ -239,7 +239,7 @@ TEST_P(StepTest, AClockThatIsALittleBehindOnlyRefuses) {
   EXPECT_EQ(key.state, full);
 }
 
-TEST(StepBucketTest, SevenASecondByTheNanosecond) {
+TEST(StepBucketTest, SevenASecondIsExactToTheNanosecond) {
   Key key(MakeLimit(LimitSpec{.count = 7, .period_ns = kSecond, .burst = 1}));
   const Decision first = key.Hit(kStart);
   EXPECT_TRUE(first.allowed);
@@ -250,7 +250,7 @@ TEST(StepBucketTest, SevenASecondByTheNanosecond) {
   EXPECT_TRUE(key.Hit(kStart + 142'857'143).allowed);
 }
 
-TEST(StepBucketTest, AtInstantZeroWhatIsUsedIsRoundedUpToANanosecond) {
+TEST(StepBucketTest, AtInstantZeroUsageIsRoundedUpToANanosecond) {
   const Limit limit = MakeLimit(184'683'593'729, 1);
   Key key(limit);
   for (int call = 0; call < 3; ++call) {
@@ -260,7 +260,7 @@ TEST(StepBucketTest, AtInstantZeroWhatIsUsedIsRoundedUpToANanosecond) {
   EXPECT_EQ(key.Ask(1).remaining(), limit.capacity());
 }
 
-TEST(StepBucketTest, BurstLargerOrSmallerThanTheCount) {
+TEST(StepBucketTest, TheBurstMayBeLargerOrSmallerThanTheCount) {
   Key large(MakeLimit(LimitSpec{.count = 10, .period_ns = kSecond, .burst = 40}));
   EXPECT_TRUE(large.Hit(kStart, 40).allowed);
   EXPECT_EQ(large.Hit(kStart, 40).retry_after_ns, 4 * kSecond);
@@ -269,7 +269,7 @@ TEST(StepBucketTest, BurstLargerOrSmallerThanTheCount) {
   EXPECT_EQ(small.Hit(kStart).retry_after_ns, 100 * kMs);
 }
 
-TEST(StepBucketTest, ALeakyBucketTellsItsPlaceInTheQueue) {
+TEST(StepBucketTest, ALeakyBucketReturnsThePlaceInTheQueue) {
   Key key(MakeLimit(10, kSecond, Algorithm::kLeakyBucket));
   for (int64_t i = 0; i < 10; ++i) EXPECT_EQ(key.Hit(kStart).delay_ns, i * 100 * kMs);
   const Decision full = key.Hit(kStart);
@@ -279,8 +279,8 @@ TEST(StepBucketTest, ALeakyBucketTellsItsPlaceInTheQueue) {
   EXPECT_EQ(key.Hit(kStart + 150 * kMs).delay_ns, 850 * kMs);
 }
 
-// Against a bucket that is drained in 128 bits, in units of 1/count ns.
-TEST(StepBucketTest, AgreesWithABucketThatIsFilledByHand) {
+// Compares with a bucket that is simulated in 128 bits, in units of 1/count ns.
+TEST(StepBucketTest, AgreesWithASimulatedBucket) {
   Draw draw(5);
   for (int i = 0; i < 3'000; ++i) {
     Key key(draw.ALimit(Algorithm::kTokenBucket));
@@ -313,11 +313,11 @@ struct Rate {
 
 class RateTest : public ::testing::TestWithParam<Rate> {};
 
-// A caller that always comes as early as it may is let in at start + ceil(k * T)
-// and at no other instant, however many have been before.
+// A caller that always retries as early as it may is admitted at start + ceil(k * T), and at no
+// other instant, however large k is.
 TEST_P(RateTest, IsKeptToTheNanosecondOverAMillionEvents) {
   const Rate rate = GetParam();
-  // More than a nanosecond's worth, so that the bucket is never full meanwhile.
+  // More than refills in a nanosecond, so that the bucket never becomes full.
   constexpr int64_t kBurst = 10;
   Key key(MakeLimit(LimitSpec{.count = rate.count,
                               .period_ns = rate.period_ns,
@@ -398,7 +398,7 @@ TEST(StepFixedTest, MonthsAndYearsFollowTheCalendar) {
   EXPECT_GT(century.Hit(kMaxInstantNs).retry_after_ns, 0);
 }
 
-// Against the formula, in 128 bits.
+// Compares with the formula, computed in 128 bits.
 TEST(StepSlidingTest, AgreesWithTheFormula) {
   Draw draw(7);
   for (int i = 0; i < 3'000; ++i) {
@@ -425,11 +425,11 @@ TEST(StepSlidingTest, AgreesWithTheFormula) {
   }
 }
 
-TEST(StepSlidingTest, RetryMayLieInTheNextWindow) {
+TEST(StepSlidingTest, TheRetryMayBeInTheNextWindow) {
   Key key(MakeLimit(10, kSecond, Algorithm::kSlidingWindow));
   const int64_t window = (kStart / kSecond + 1) * kSecond;
   EXPECT_TRUE(key.Hit(window, 10).allowed);
-  // One unit fits when the ten of this window weigh nine: a tenth into the next.
+  // One unit fits a tenth into the next window, when the ten units of this one count as nine.
   EXPECT_EQ(key.Hit(window + 500 * kMs).retry_after_ns, 600 * kMs);
 }
 

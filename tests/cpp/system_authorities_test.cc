@@ -18,15 +18,15 @@ class SystemAuthoritiesTest : public ::testing::Test {
   const std::string missing_ = there_ + ".missing";
 };
 
-TEST_F(SystemAuthoritiesTest, WhatOpenSslLooksForComesFirst) {
+TEST_F(SystemAuthoritiesTest, OpenSslsOwnPlaceComesFirst) {
   EXPECT_EQ(AuthoritiesElsewhere({missing_, there_}, {there_}), "");
 }
 
-TEST_F(SystemAuthoritiesTest, WhereThatIsMissingTheFirstOtherPlaceServes) {
+TEST_F(SystemAuthoritiesTest, OtherwiseTheFirstPlaceThatExistsIsUsed) {
   EXPECT_EQ(AuthoritiesElsewhere({missing_, missing_}, {missing_, there_}), there_);
 }
 
-TEST_F(SystemAuthoritiesTest, WhereThereIsNoneNothingIsLoaded) {
+TEST_F(SystemAuthoritiesTest, NothingIsLoadedIfThereIsNone) {
   EXPECT_EQ(AuthoritiesElsewhere({missing_}, {missing_, missing_}), "");
 }
 

@@ -26,7 +26,7 @@ using testing::kSecond;
 using testing::kStart;
 using testing::RunThreads;
 
-// A table over memory of its own, and what lies in it.
+// A table that owns its memory, with access to its cells.
 class OwnedTable {
  public:
   explicit OwnedTable(size_t slices)
@@ -40,7 +40,7 @@ class OwnedTable {
   Cell& cell(size_t i) { return table_.slice(0)[i]; }
   Cell& Home(const Fingerprint& key) { return const_cast<Cell&>(*table_.Home(key)); }
 
-  // In how many cells each key stands.
+  // The number of cells that each key has.
   std::map<std::pair<uint64_t, uint64_t>, int> Keys() {
     std::map<std::pair<uint64_t, uint64_t>, int> keys;
     for (size_t i = 0; i < table_.cells(); ++i) {
@@ -60,7 +60,7 @@ class OwnedTable {
   Table table_;
 };
 
-// A state that is live for `ns` from `now_ns` on.
+// A state that becomes idle `ns` after `now_ns`.
 CellState Live(int64_t now_ns, int64_t ns, uint64_t w1 = 0) {
   return {static_cast<uint64_t>(now_ns + ns), w1};
 }
@@ -93,7 +93,7 @@ std::vector<Fingerprint> RandomKeys(size_t n, uint64_t seed) {
   return keys;
 }
 
-// Keys that all look through the same cells in the same order.
+// Keys that all search the same cells in the same order.
 std::vector<Fingerprint> RivalKeys(size_t n, uint64_t seed) {
   constexpr uint64_t kPlaceBits = (uint64_t{1} << 21) - 1;
   std::vector<Fingerprint> keys = RandomKeys(n, seed);
@@ -163,7 +163,7 @@ TEST(TableTest, ALargerTableHoldsTheSameKeysInTheSameOrder) {
   EXPECT_EQ(Table::SliceOf({0, ~uint64_t{0}}, 7), 6u);
 }
 
-TEST(TableTest, PutEntersWhatAMoveBrings) {
+TEST(TableTest, PutEntersAMovedKey) {
   OwnedTable table(1);
   const auto keys = RivalKeys(kRivalCells, 13);
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -177,8 +177,8 @@ TEST(TableTest, PutEntersWhatAMoveBrings) {
   ExpectState(*table, more, Live(kStart, 2 * kSecond));
 }
 
-// Fills all the cells that a key may have but one with live keys; the last is live
-// for `last_ns`. Then enters one more key.
+// Fills all cells that a key may be in with keys that are live for a second; only the last is live
+// for `last_ns`. Then enters one more key, and returns what was evicted for it.
 Table::Entry EnterIntoFull(OwnedTable& table, const std::vector<Fingerprint>& keys,
                            int64_t last_ns) {
   for (size_t i = 0; i < kRivalCells; ++i) {
@@ -188,7 +188,7 @@ Table::Entry EnterIntoFull(OwnedTable& table, const std::vector<Fingerprint>& ke
   return Set(*table, keys[kRivalCells], kStart, Live(kStart, kSecond));
 }
 
-TEST(TableEvictionTest, AnIdleKeyGoesBeforeALiveOne) {
+TEST(TableEvictionTest, AnIdleKeyIsEvictedBeforeALiveOne) {
   OwnedTable table(1);
   const auto keys = RivalKeys(kRivalCells + 1, 15);
   EXPECT_EQ(EnterIntoFull(table, keys, -kClockToleranceNs), kIdleGone);
@@ -197,21 +197,21 @@ TEST(TableEvictionTest, AnIdleKeyGoesBeforeALiveOne) {
   EXPECT_EQ(table.Keys().size(), kRivalCells);
 }
 
-// A reader whose clock is a tolerance behind still sees the state as it was.
-TEST(TableEvictionTest, AKeyIsIdleATolerancePastItsEnd) {
+// A reader whose clock is behind by the tolerance must still find the state.
+TEST(TableEvictionTest, AKeyIsIdleOnlyAfterTheTolerance) {
   OwnedTable table(1);
   const auto keys = RivalKeys(kRivalCells + 1, 16);
   EXPECT_EQ(EnterIntoFull(table, keys, -kClockToleranceNs + 1), kLiveGone);
 }
 
-// What the cells of a full neighbourhood hold, in the order in which a search comes by.
+// The contents of one cell that a search visits.
 struct Held {
   int64_t live_ns = kSecond;
   Mark mark = MarkOfLog(100, 1);
   uint64_t w1 = 0;
 };
 
-// Which of them goes for one more key.
+// The index of the cell that is evicted for one more key. `cells` are in the order of a search.
 size_t Evicted(const std::vector<Held>& cells) {
   OwnedTable table(1);
   const auto keys = RivalKeys(kRivalCells + 1, 17);
@@ -225,13 +225,13 @@ size_t Evicted(const std::vector<Held>& cells) {
   size_t gone = kRivalCells;
   for (size_t i = 0; i < kRivalCells; ++i) {
     if (table->Find(keys[i], &slot)) continue;
-    EXPECT_EQ(gone, kRivalCells) << "two are gone";
+    EXPECT_EQ(gone, kRivalCells) << "two were evicted";
     gone = i;
   }
   return gone;
 }
 
-TEST(TableEvictionTest, TheLeastOftenChargedGoesHoweverFarFromIdle) {
+TEST(TableEvictionTest, TheKeyChargedLeastOftenIsEvictedEvenIfFarFromIdle) {
   std::vector<Held> cells(kRivalCells);
   cells[40] = {100 * kSecond, MarkOfLog(100, 20)};
   EXPECT_EQ(Evicted(cells), 40u);
@@ -239,7 +239,7 @@ TEST(TableEvictionTest, TheLeastOftenChargedGoesHoweverFarFromIdle) {
   EXPECT_EQ(Evicted(cells), 60u);
 }
 
-TEST(TableEvictionTest, BucketsWindowsAndLogsAreJudgedAlike) {
+TEST(TableEvictionTest, BucketsWindowsAndLogsAreComparedByTheSameRank) {
   const auto unit_ns = static_cast<uint64_t>(kSecond) / 100;
   const Held bucket{kSecond, static_cast<Mark>(HalfLog(unit_ns))};
   const Held window{kSecond, MarkOfUnits(1), 100};
@@ -256,19 +256,19 @@ TEST(TableEvictionTest, BucketsWindowsAndLogsAreJudgedAlike) {
   }
 }
 
-TEST(TableEvictionTest, OfEqualsTheNearestToIdleGoes) {
+TEST(TableEvictionTest, OfEqualRanksTheNearestToIdleIsEvicted) {
   std::vector<Held> cells(kRivalCells);
   cells[0].live_ns = 5 * kSecond;
   cells[1].live_ns = 4 * kSecond;
   cells[2].live_ns = 6 * kSecond;
-  EXPECT_EQ(Evicted(cells), 1u) << "of the first three";
+  EXPECT_EQ(Evicted(cells), 1u) << "among the first three";
   for (const size_t i : {size_t{30}, size_t{31}, size_t{33}}) cells[i].mark = MarkOfLog(2, 2);
   cells[31].live_ns = kSecond - 1;
   EXPECT_EQ(Evicted(cells), 31u);
 }
 
-// Else a key that is new would go for the next new one that comes by.
-TEST(TableEvictionTest, WhatIsFarOffIsNotJudged) {
+// Otherwise each new key would evict the new key before it.
+TEST(TableEvictionTest, OnlyNearbyKeysAreCompared) {
   std::vector<Held> cells(kRivalCells);
   cells[kRivalCells / 2].mark = MarkOfLog(1, 1);
   cells[kRivalCells - 1].mark = MarkOfLog(1, 1);
@@ -292,7 +292,7 @@ TEST(TableMarkTest, IsRaisedAndNeverLowered) {
   ExpectState(*table, key, Live(kStart, kSecond));
 }
 
-TEST(TableMarkTest, OfALogIsTakenAsItIs) {
+TEST(TableMarkTest, OfALogIsItsRank) {
   OwnedTable table(1);
   const Fingerprint key{5, uint64_t{7} << 16};
   Table::Slot slot;
@@ -303,7 +303,7 @@ TEST(TableMarkTest, OfALogIsTakenAsItIs) {
   }
 }
 
-TEST(TableMarkTest, OfAnotherKeyIsLeftAlone) {
+TEST(TableMarkTest, OfAnotherKeyStays) {
   OwnedTable table(1);
   const Fingerprint key{5, uint64_t{7} << 16};
   Table::Slot slot;
@@ -314,7 +314,7 @@ TEST(TableMarkTest, OfAnotherKeyIsLeftAlone) {
   EXPECT_EQ(slot.cell->hi, named);
 }
 
-TEST(TableMarkTest, ComesWithAKeyThatIsMoved) {
+TEST(TableMarkTest, MovesWithItsKey) {
   OwnedTable to(1);
   const auto keys = RivalKeys(kRivalCells + 1, 17);
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -328,7 +328,7 @@ TEST(TableMarkTest, ComesWithAKeyThatIsMoved) {
   }
 }
 
-// Cells as a process leaves them that is killed between two steps of entering.
+// Leaves a cell as a process does that is killed while it enters a key.
 void LeaveClaim(Cell& cell, const Fingerprint& stands, const Fingerprint& claimant,
                 int64_t since_ns) {
   cell.lo = stands.lo;
@@ -346,7 +346,7 @@ TEST(TableClaimTest, AStaleClaimIsTakenOver) {
     for (const Fingerprint& stands : {kNobody, kDead, Fingerprint{1, 2}}) {
       OwnedTable table(1);
       LeaveClaim(table.Home(kDead), stands, kDead, since);
-      // A name that stands is counted already.
+      // A key that is in the cell already has been counted.
       EXPECT_EQ(Set(*table, kDead, kStart, Live(kStart, kSecond, 9)),
                 stands == kDead ? kFound : kNew);
       ExpectState(*table, kDead, Live(kStart, kSecond, 9));
@@ -356,19 +356,20 @@ TEST(TableClaimTest, AStaleClaimIsTakenOver) {
   }
 }
 
-TEST(TableClaimTest, AStaleClaimServesAnyKey) {
+TEST(TableClaimTest, AnyKeyMayTakeOverAStaleClaim) {
   const auto keys = RivalKeys(kRivalCells + 1, 18);
   OwnedTable table(1);
   for (size_t i = 0; i < kRivalCells; ++i) {
     Set(*table, keys[i], kStart, Live(kStart, kSecond));
   }
   LeaveClaim(table.Home(keys[0]), keys[0], keys[0], kStart - Table::kClaimTimeoutNs - 1);
-  EXPECT_EQ(Set(*table, keys.back(), kStart, Live(kStart, kSecond)), kFound) << "nobody lost";
+  EXPECT_EQ(Set(*table, keys.back(), kStart, Live(kStart, kSecond)), kFound)
+      << "no key was evicted";
   Table::Slot slot;
   EXPECT_FALSE(table->Find(keys[0], &slot));
 }
 
-TEST(TableClaimTest, WhoseClaimWasTakenOverIsTold) {
+TEST(TableClaimTest, AnOwnerLearnsThatItsClaimWasTakenOver) {
   OwnedTable table(1);
   Table::Slot slow;
   Enter(*table, kDead, kStart, &slow);
@@ -378,7 +379,7 @@ TEST(TableClaimTest, WhoseClaimWasTakenOverIsTold) {
   ExpectState(*table, kDead, Live(later, kSecond, 1));
 }
 
-TEST(TableClaimTest, AFreshClaimOfAnotherKeyIsPassedBy) {
+TEST(TableClaimTest, AFreshClaimOfAnotherKeyIsSkipped) {
   const auto keys = RivalKeys(2, 19);
   OwnedTable table(1);
   LeaveClaim(table.Home(keys[0]), kNobody, keys[0], kStart);
@@ -386,7 +387,7 @@ TEST(TableClaimTest, AFreshClaimOfAnotherKeyIsPassedBy) {
   ExpectState(*table, keys[1], Live(kStart, kSecond));
 }
 
-TEST(TableClaimTest, LookingNeverWaitsForAClaim) {
+TEST(TableClaimTest, AReadNeverWaitsForAClaim) {
   for (const Fingerprint& stands : {kNobody, kDead}) {
     OwnedTable table(1);
     LeaveClaim(table.Home(kDead), stands, kDead, kStart);
@@ -395,10 +396,10 @@ TEST(TableClaimTest, LookingNeverWaitsForAClaim) {
   }
 }
 
-// A claim can be younger than the timeout and its owner dead: killed, or a thread
-// that a fork() left behind. A call that finds it must come back, although its
-// own instant stands still.
-TEST(TableClaimTest, ACallComesBackWhereTheClaimantIsDead) {
+// The owner of a claim that is younger than the timeout may be dead: it was killed, or it was a
+// thread that does not exist in the child of a fork(). A call that finds such a claim must return,
+// although the call's own instant does not change.
+TEST(TableClaimTest, ACallReturnsEvenIfTheClaimantIsDead) {
   for (const Fingerprint& stands : {kNobody, kDead}) {
     EXPECT_EQ(InChild([&] {
                 OwnedTable table(1);
@@ -421,13 +422,13 @@ void Count(Table& table, const Fingerprint& key, int64_t now_ns, int64_t ns) {
   }
 }
 
-TEST(TableRaceTest, ThreadsThatEnterTheSameKeysShareOneCellEach) {
+TEST(TableRaceTest, ThreadsThatEnterTheSameKeysShareOneCellOfEach) {
   constexpr int kThreadsHere = 16;
   const auto keys = RandomKeys(2'000 / kSanitizerShare, 20);
   OwnedTable table(1);
   RunThreads(kThreadsHere, [&](int thread) {
     for (size_t i = 0; i < keys.size(); ++i) {
-      // In step at first, then apart.
+      // The threads are in step at first, and drift apart later.
       const size_t at = thread % 2 == 0 ? i : keys.size() - 1 - i;
       Count(*table, keys[at], kStart, kSecond);
     }
@@ -436,10 +437,10 @@ TEST(TableRaceTest, ThreadsThatEnterTheSameKeysShareOneCellEach) {
   for (const Fingerprint& key : keys) ExpectState(*table, key, Live(kStart, kSecond, kThreadsHere));
 }
 
-// A thread that was held up between reading its clock and entering a key claims in
-// the past: others find its claim stale while it is at work, and it finds theirs to
-// lie in the future. They take each other's claims over, and still count as one.
-TEST(TableRaceTest, ThreadsWhoseClocksDifferShareOneCellEach) {
+// The claim of a thread that was delayed between reading its clock and entering a key has a past
+// time: other threads find it stale while the thread still works, and the thread finds their claims
+// in the future. They take over each other's claims, and still all count in one cell.
+TEST(TableRaceTest, ThreadsWithDifferentClocksShareOneCellOfEachKey) {
   constexpr int kThreadsHere = 8;
   constexpr int kRounds = 40 / kSanitizerShare;
   int64_t lost = 0;
@@ -467,9 +468,8 @@ TEST(TableRaceTest, ThreadsWhoseClocksDifferShareOneCellEach) {
   EXPECT_EQ(twice, 0);
 }
 
-// Round by round: the keys of the last one are idle by then, and their cells are
-// what the keys of this one compete for.
-TEST(TableRaceTest, NoCountIsLostWhereIdleCellsAreReused) {
+// In each round, the keys of the round before are idle, and the new keys compete for their cells.
+TEST(TableRaceTest, NoCountIsLostWhenIdleCellsAreReused) {
   constexpr int kThreadsHere = 8;
   constexpr int kRounds = 400 / kSanitizerShare;
   constexpr size_t kKeys = 240;
@@ -497,8 +497,8 @@ TEST(TableRaceTest, NoCountIsLostWhereIdleCellsAreReused) {
   });
 }
 
-// Of twice as many keys as there are cells half come back in each round, to cells
-// that new ones are about to take.
+// There are twice as many keys as cells. In each round half of them return, to cells that new keys
+// are about to take.
 TEST(TableRaceTest, NoCountIsLostOfKeysThatComeBack) {
   constexpr int kThreadsHere = 8;
   constexpr int kRounds = 400 / kSanitizerShare;
@@ -523,7 +523,7 @@ TEST(TableRaceTest, NoCountIsLostOfKeysThatComeBack) {
         for (;;) {
           Table::Slot slot;
           Enter(*table, key, now, &slot);
-          // What an earlier round left is as good as nothing.
+          // A state of an earlier round is idle, so the count starts again.
           const bool idle = slot.state.w0 <= static_cast<uint64_t>(now);
           if (Table::Replace(slot, Live(now, kSecond, idle ? 1 : slot.state.w1 + 1))) break;
         }
@@ -542,7 +542,7 @@ TEST(TableRaceTest, NoCountIsLostOfKeysThatComeBack) {
   EXPECT_EQ(wrong, 0);
 }
 
-TEST(TableRaceTest, MoreLiveKeysThanCellsComeToAnEnd) {
+TEST(TableRaceTest, CallsReturnEvenWithMoreLiveKeysThanCells) {
   const auto keys = RivalKeys(1'000, 22);
   OwnedTable table(1);
   RunThreads(8, [&](int thread) {

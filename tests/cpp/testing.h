@@ -1,4 +1,4 @@
-// What the tests share.
+// Helpers that the tests share.
 #ifndef TIDEGATE_TESTS_CPP_TESTING_H_
 #define TIDEGATE_TESTS_CPP_TESTING_H_
 
@@ -26,7 +26,7 @@ namespace tidegate::testing {
 
 inline constexpr int64_t kMs = 1'000'000;
 inline constexpr int64_t kSecond = 1'000'000'000;
-// Well after the epoch, and no multiple of any period in use.
+// Well after the epoch, and not a multiple of any period that tests use.
 inline constexpr int64_t kStart = 1'700'000'000'123'456'789;
 
 inline constexpr Algorithm kAllAlgorithms[] = {
@@ -34,7 +34,7 @@ inline constexpr Algorithm kAllAlgorithms[] = {
     Algorithm::kSlidingWindow, Algorithm::kSlidingLog,  Algorithm::kConcurrency,
 };
 
-// For suites that are instantiated for algorithms.
+// The names of tests in suites that are instantiated for algorithms.
 inline std::string NameOf(const ::testing::TestParamInfo<Algorithm>& info) {
   std::string name(AlgorithmName(info.param));
   std::erase(name, '-');
@@ -83,8 +83,8 @@ struct Fixture {
   std::unique_ptr<Limiter> limiter;
 };
 
-// Runs work(0) to work(n - 1), each on a thread of its own; none begins before
-// all can.
+// Runs work(0) to work(n - 1), each on a thread of its own. All threads start before any work
+// begins.
 inline void RunThreads(int n, absl::FunctionRef<void(int)> work) {
   std::latch ready(n);
   std::vector<std::thread> threads;
@@ -98,15 +98,15 @@ inline void RunThreads(int n, absl::FunctionRef<void(int)> work) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// How much of a stress test to run: the sanitizers take ten times as long.
+// Stress tests divide their rounds by this, because sanitizers take ten times as long.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 inline constexpr int kSanitizerShare = 8;
 #else
 inline constexpr int kSanitizerShare = 1;
 #endif
 
-// Waits until `condition` holds, for what other threads and processes do. False where it still
-// does not after a minute (more under the sanitizers).
+// Waits until other threads or processes make `condition` true. False if it is still false after a
+// minute (longer under the sanitizers).
 [[nodiscard]] inline bool Eventually(absl::FunctionRef<bool()> condition) {
   const auto deadline =
       std::chrono::steady_clock::now() + std::chrono::minutes(1) * kSanitizerShare;
@@ -117,8 +117,8 @@ inline constexpr int kSanitizerShare = 1;
   return true;
 }
 
-// Runs `work` in a child of fork() and tells how it went: "ok", "failed" where it
-// returned false, "hung" where it had to be ended, else the signal.
+// Runs `work` in a child of fork(). Returns "ok", "failed" if it returned false, "hung" if it had
+// to be killed, else the signal that ended it.
 inline std::string InChild(absl::FunctionRef<bool()> work) {
   constexpr unsigned kHungAfterSeconds = 20 * kSanitizerShare;
   const pid_t child = fork();
@@ -135,8 +135,7 @@ inline std::string InChild(absl::FunctionRef<bool()> work) {
   return WEXITSTATUS(status) == 0 ? "ok" : "failed";
 }
 
-// The detector of data races ends a child of a process with threads as soon as
-// that starts threads itself.
+// ThreadSanitizer ends the child of a process with threads as soon as the child starts a thread.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool kChildrenMayHaveThreads = false;
 #else

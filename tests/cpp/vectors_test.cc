@@ -1,5 +1,5 @@
-// Holds Replay() and the memory store to tests/vectors/*.json, whose README says
-// what the fields mean.
+// Compares Replay() and the memory store with tests/vectors/*.json. tests/vectors/README.md
+// explains the fields.
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -85,7 +85,7 @@ class VectorsTest : public ::testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(VectorsTest, OfTheMemoryStore) {
+TEST_P(VectorsTest, AgreeWithTheMemoryStore) {
   for (const Case& c : cases()) {
     Fixture f(c.limits);
     for (size_t i = 0; i < c.calls.size(); ++i) {
@@ -106,9 +106,8 @@ TEST_P(VectorsTest, OfTheMemoryStore) {
   }
 }
 
-// Replay knows only hits: what a peek says is left out, and a case ends for it
-// where something is given back.
-TEST_P(VectorsTest, OfReplay) {
+// Replay has only hits: peeks are skipped, and a case ends at its first refund.
+TEST_P(VectorsTest, AgreeWithReplay) {
   size_t compared = 0;
   for (const Case& c : cases()) {
     std::vector<ReplayEvent> events;

@@ -1,4 +1,4 @@
-"""Databases with tables of rules, for the tests that need one."""
+"""Fixtures: databases with tables of rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidegate.rules.sql import upgrade
 @pytest.fixture(scope="session")
 def postgres_directory() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="tg") as directory:
-        # The user that PostgreSQL runs as has to get through it.
+        # The user that PostgreSQL runs as must be able to enter it.
         Path(directory).chmod(0o711)
         yield Path(directory)
 
@@ -32,7 +32,7 @@ def shared_postgres(postgres_directory: Path) -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def postgres(shared_postgres: PostgresServer) -> Iterator[RuleDatabase]:
-    """A database of its own, with tables, on a server that other tests use too."""
+    """A new database with tables, on a server that tests share."""
     name = shared_postgres.create_database()
     upgrade(shared_postgres.url(name))
     with shared_postgres.connect(name) as connection:
@@ -41,7 +41,7 @@ def postgres(shared_postgres: PostgresServer) -> Iterator[RuleDatabase]:
 
 @pytest.fixture
 def own_postgres(postgres_directory: Path) -> Iterator[PostgresServer]:
-    """A server that the test may do anything to, with tables in its database ``postgres``."""
+    """A server for one test alone, with tables in its database ``postgres``."""
     server = PostgresServer(postgres_directory)
     server.start()
     upgrade(server.url("postgres"))
@@ -61,6 +61,6 @@ def sqlite(tmp_path: Path) -> Iterator[RuleDatabase]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest) -> RuleDatabase:
-    """Each kind of database in turn."""
+    """A database of each kind in turn."""
     found: RuleDatabase = request.getfixturevalue(request.param)
     return found

@@ -1,4 +1,4 @@
-"""A PostgreSQL of the tests' own."""
+"""A PostgreSQL server for tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _numbers = itertools.count(1)
 
 
 def _program(name: str) -> str:
-    # Debian keeps them out of the path, by version.
+    # Debian installs the programs outside of the path, in a folder for each version.
     found = sorted(glob.glob(f"/usr/lib/postgresql/*/bin/{name}"))
     program = found[-1] if found else shutil.which(name)
     assert program is not None, f"Expected the program {name} of the package postgresql, found none"
@@ -30,7 +30,7 @@ def _program(name: str) -> str:
 
 
 def _not_as_root() -> dict[str, Any]:
-    """PostgreSQL refuses to run as root."""
+    """Options of Popen for another user than root, as whom PostgreSQL refuses to run."""
     if os.geteuid() != 0:
         return {}
     for name in ("postgres", "nobody"):
@@ -113,7 +113,7 @@ class PostgresServer:
         )
 
     def create_database(self) -> str:
-        """The name of a new, empty database."""
+        """Creates an empty database, and returns its name."""
         name = f"test_{next(_numbers)}"
         with self.connect("postgres") as connection:
             connection.execute(f"CREATE DATABASE {name}")
@@ -123,11 +123,11 @@ class PostgresServer:
         return f"postgresql://tests@127.0.0.1:{port or self.port}/{database}"
 
     def kill(self) -> None:
-        """Ends it at once, and all of its connections."""
+        """Kills the server at once, with all its connections."""
         if self.process is None:
             return
         with contextlib.suppress(ProcessLookupError):
-            # Each of its processes leads a group of its own; it ends them on this signal.
+            # Each of its processes leads its own group. The server ends them on this signal.
             self.process.send_signal(signal.SIGQUIT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(30)

@@ -1,4 +1,4 @@
-"""A database with tables of rules, as those who look after it see it."""
+"""A database with tables of rules, for tests to write to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RuleDatabase:
         return list(self.connection.execute(statement).fetchall())
 
     def add(self, table: str, **columns: Any) -> None:
-        """Adds a row. Lists and mappings are given as JSON."""
+        """Adds a row. Lists and mappings are stored as JSON."""
         mark = "?" if self.url.startswith("sqlite") else "%s"
         values = [json.dumps(v) if isinstance(v, (list, dict)) else v for v in columns.values()]
         self.connection.execute(

@@ -21,7 +21,7 @@ from rule_database import RuleDatabase
 from tidegate.rules import RulesError, RuleSet
 from tidegate.rules.sql import SqlRules
 
-# Longer than any test: with it as the interval, only a notification reports a change.
+# Longer than any test. With this interval, only a notification can report a change.
 NEVER = 3600.0
 
 
@@ -124,7 +124,7 @@ def test_a_limiter_that_cannot_count_for_new_rules_keeps_its_own(database: RuleD
         assert len(told) == 1
 
 
-def test_its_thread_ends_with_those_who_listen(database: RuleDatabase) -> None:
+def test_the_thread_ends_with_the_last_listener(database: RuleDatabase) -> None:
     database.add_rule("api", "2/minute")
     source = SqlRules(database.url, interval=0.02)
     limiter = tg.Limiter(rules=source)
@@ -137,7 +137,7 @@ def test_its_thread_ends_with_those_who_listen(database: RuleDatabase) -> None:
     assert not source._thread.is_alive()
 
 
-def test_a_child_of_fork_follows_too(database: RuleDatabase) -> None:
+def test_a_child_of_fork_follows_changes_too(database: RuleDatabase) -> None:
     database.add_rule("api", "2/minute")
     with SqlRules(database.url, interval=0.02) as source:
         limiter = tg.Limiter(rules=source, clock=tg.ManualClock(0))
@@ -186,10 +186,10 @@ def test_four_workers_see_a_change_within_two_seconds(database: RuleDatabase) ->
     assert max(took) <= 2
 
 
-def test_churn_loses_no_request_and_admits_no_more_than_either_version(
+def test_frequent_changes_fail_no_request_and_exceed_no_limit(
     postgres: RuleDatabase,
 ) -> None:
-    """A hundred changes a second, of which each key is counted across all."""
+    """A hundred changes a second. Each key is counted across all of them."""
     low, high = 50, 100
     postgres.add_rule("api", f"{low}/hour")
     admitted: Counter[str] = Counter()
@@ -198,7 +198,7 @@ def test_churn_loses_no_request_and_admits_no_more_than_either_version(
     lock = threading.Lock()
     ends = threading.Event()
     versions: list[str] = []
-    with SqlRules(postgres.url, interval=0.05) as source:
+    with SqlRules(postgres.url, interval=0.05, timeout=60) as source:
         limiter = tg.Limiter(rules=source, clock=tg.ManualClock(0))
         source.subscribe(lambda rules: versions.append(rules.digest))
         eventually(lambda: _listens(postgres))
@@ -208,7 +208,7 @@ def test_churn_loses_no_request_and_admits_no_more_than_either_version(
                 for round in range(100_000):
                     if ends.is_set():
                         return
-                    # Four threads share each key: those of 60 rounds, and one of all rounds.
+                    # Four threads use each key: some for 60 rounds, and one in all rounds.
                     for name in [*(f"{key}-{round // 60}" for key in range(10)), "always"]:
                         decision = limiter.check(user=name)
                         assert decision.limit in (low, high)
@@ -224,7 +224,7 @@ def test_churn_loses_no_request_and_admits_no_more_than_either_version(
             thread.start()
         begun = time.monotonic()
         change = 0
-        while change < 200 or len(versions) <= 10:  # the threads leave the source little time
+        while change < 200 or len(versions) <= 10:  # the other threads leave the source little time
             assert change < 6000, "versions are adopted while requests are decided"
             postgres.run(f"UPDATE rate_limit_rules SET limits = '{(low, high)[change % 2]}/hour'")
             change += 1
@@ -241,7 +241,7 @@ def test_churn_loses_no_request_and_admits_no_more_than_either_version(
 
 
 class Asked:
-    """Asks a limiter again and again, and notes the longest that it waited for an answer."""
+    """Calls a limiter in a loop, and notes the longest time that a call took."""
 
     def __init__(self, limiter: tg.Limiter) -> None:
         self.limiter = limiter
@@ -272,7 +272,7 @@ class Asked:
         return self.error is None
 
 
-def test_a_database_that_dies_and_comes_back_reaches_no_request(
+def test_no_request_fails_or_waits_while_the_database_is_down(
     own_postgres: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = own_postgres.url("postgres")
@@ -297,7 +297,7 @@ def test_a_database_that_dies_and_comes_back_reaches_no_request(
 
 
 @pytest.mark.parametrize("mode", ["hole", "stall", "garbage", "reset", "close"])
-def test_a_slow_or_broken_network_reaches_no_request(
+def test_no_request_fails_or_waits_while_the_network_is_slow_or_broken(
     shared_postgres: PostgresServer, postgres: RuleDatabase, mode: str
 ) -> None:
     postgres.add_rule("api", "2/minute")
@@ -318,7 +318,7 @@ def test_a_slow_or_broken_network_reaches_no_request(
         proxy.close()
 
 
-def test_answers_a_byte_at_a_time_reach_no_request(
+def test_no_request_fails_or_waits_while_answers_come_byte_by_byte(
     shared_postgres: PostgresServer, postgres: RuleDatabase
 ) -> None:
     postgres.add_rule("api", "2/minute")
@@ -336,7 +336,7 @@ def test_answers_a_byte_at_a_time_reach_no_request(
         proxy.close()
 
 
-def test_down_at_start_the_rules_of_an_earlier_run_hold(
+def test_if_the_database_is_down_at_start_the_cached_rules_are_used(
     own_postgres: PostgresServer, tmp_path: Path
 ) -> None:
     url = own_postgres.url("postgres")
@@ -369,7 +369,7 @@ def test_down_at_start_the_rules_of_an_earlier_run_hold(
     assert json.loads(cache.read_text())["rules"][0]["limits"] == ["3/minute"]
 
 
-def test_bad_rules_at_start_raise_unless_there_are_earlier_ones(
+def test_bad_rules_at_start_raise_unless_there_is_a_cache(
     sqlite: RuleDatabase, tmp_path: Path
 ) -> None:
     cache = tmp_path / "rules.json"

@@ -1,4 +1,4 @@
-"""Rules that are read from tables: the meaning of each column, and messages about bad rows."""
+"""Rules from tables: the meaning of each column, and messages about bad rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def problems_of(database: RuleDatabase) -> str:
     return str(caught.value)
 
 
-def test_rows_of_the_simplest_kind_are_a_rule_with_limits_by_tier(database: RuleDatabase) -> None:
+def test_simple_rows_are_a_rule_with_limits_by_tier(database: RuleDatabase) -> None:
     for tier, count in (("free", 10), ("premium", 1000)):
         database.add(
             "rate_limit_rules",
@@ -41,7 +41,7 @@ def test_rows_of_the_simplest_kind_are_a_rule_with_limits_by_tier(database: Rule
     assert limiter.check(user="3", tier="premium", endpoint="/other").rule is None
 
 
-def test_tables_say_what_a_document_says(database: RuleDatabase) -> None:
+def test_tables_and_a_document_with_the_same_fields_are_equal(database: RuleDatabase) -> None:
     database.add("rate_limit_settings", name="tiers", value='["free", "premium"]')
     database.add("rate_limit_settings", name="default_tier", value='"free"')
     database.add("rate_limit_settings", name="algorithm", value='"sliding-window"')
@@ -121,7 +121,7 @@ def test_tables_say_what_a_document_says(database: RuleDatabase) -> None:
     assert read_rules(database.url).digest == RuleSet(document).digest
 
 
-def test_a_user_has_custom_limits(database: RuleDatabase) -> None:
+def test_custom_limits_of_a_user_are_overrides(database: RuleDatabase) -> None:
     database.add_rule("api", "10/minute")
     database.add("user_tiers", user_id="42", tier="free", custom_limits={"api": "500/minute"})
     database.add(
@@ -158,7 +158,7 @@ def test_an_override_ends(database: RuleDatabase) -> None:
     assert limiter.check(user="42").limit == 10
 
 
-def test_several_rows_of_a_rule_and_a_tier_are_several_limits(database: RuleDatabase) -> None:
+def test_several_rows_of_a_rule_and_tier_are_several_limits(database: RuleDatabase) -> None:
     for count, seconds in ((2, 1), (3, 60)):
         database.add(
             "rate_limit_rules", rule_id="api", limit_count=count, window_seconds=seconds,
@@ -251,7 +251,7 @@ def test_a_bad_row_is_named(
     ("expires_at", "is_there"),
     [("infinity", True), ("9999-12-31 23:59:59+00", True), ("1066-10-14 12:00:00+00", False)],
 )
-def test_an_end_that_never_comes_and_one_long_ago(
+def test_an_infinite_end_never_comes_and_an_ancient_one_has_passed(
     database: RuleDatabase, expires_at: str, is_there: bool
 ) -> None:
     database.add_rule("api", "10/minute")
@@ -265,10 +265,10 @@ def test_an_end_that_never_comes_and_one_long_ago(
 @pytest.mark.parametrize(
     ("expires_at", "is_there"), [("-infinity", False), ("20000-01-01 00:00:00+00", True)]
 )
-def test_times_of_postgresql_that_python_has_not(
+def test_times_beyond_pythons_range_are_read_from_postgresql(
     postgres: RuleDatabase, expires_at: str, is_there: bool
 ) -> None:
-    test_an_end_that_never_comes_and_one_long_ago(postgres, expires_at, is_there)
+    test_an_infinite_end_never_comes_and_an_ancient_one_has_passed(postgres, expires_at, is_there)
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_times_of_postgresql_that_python_has_not(
         ("operation_costs", {"cost": 1, "tiers": "[" * 10_000}, "operation_costs row 1: tiers: is"),
     ],
 )
-def test_a_row_of_sqlite_that_cannot_be_read_is_refused_and_named(
+def test_an_unreadable_row_of_sqlite_is_refused_and_named(
     sqlite: RuleDatabase, table: str, columns: dict[str, object], said: str
 ) -> None:
     sqlite.add_rule("good", "1/second")
@@ -323,18 +323,18 @@ def test_a_database_without_tables_says_how_to_make_them(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("url", ["nonsense", "mysqlite://x", 5])
-def test_what_is_no_url_is_refused(url: object) -> None:
+def test_invalid_urls_are_refused(url: object) -> None:
     with pytest.raises(tg.ConfigurationError, match="expected"):
         read_rules(url)  # type: ignore[arg-type]
 
 
-def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_sqlite_file_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(tg.StorageError, match=r"there is no file.*expected"):
         read_rules(f"sqlite:///{tmp_path}/none.db")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_migrations_make_the_tables_that_are_read(database: RuleDatabase) -> None:
+def test_migrations_make_the_tables_of_the_schema(database: RuleDatabase) -> None:
     upgrade(database.url)  # once more does nothing
     engine = sa.create_engine(database.url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.connect() as connection:

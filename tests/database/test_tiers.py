@@ -22,7 +22,7 @@ RULES = RuleSet(
 )
 
 
-def test_a_user_has_the_tier_of_the_table_once_it_was_looked_up(database: RuleDatabase) -> None:
+def test_a_user_has_the_tier_of_the_table_after_the_first_lookup(database: RuleDatabase) -> None:
     database.add("user_tiers", user_id="42", tier="premium")
     with SqlTiers(database.url) as tiers:
         limiter = tg.Limiter(rules=RULES, tiers=tiers, clock=tg.ManualClock(0))
@@ -33,7 +33,7 @@ def test_a_user_has_the_tier_of_the_table_once_it_was_looked_up(database: RuleDa
         assert limiter.peek(ip="192.0.2.1").rule is None
 
 
-def test_a_changed_tier_is_seen_after_the_ttl_and_the_old_one_stands_until_then(
+def test_a_changed_tier_is_seen_after_the_ttl_and_not_before(
     database: RuleDatabase,
 ) -> None:
     now = 0.0
@@ -50,7 +50,7 @@ def test_a_changed_tier_is_seen_after_the_ttl_and_the_old_one_stands_until_then(
         eventually(lambda: tiers.of({"user": "42"}) == "premium")
 
 
-def test_those_asked_for_longest_ago_are_forgotten(sqlite: RuleDatabase) -> None:
+def test_users_looked_up_longest_ago_are_forgotten(sqlite: RuleDatabase) -> None:
     for user in range(10):
         sqlite.add("user_tiers", user_id=str(user), tier="premium")
     with SqlTiers(sqlite.url, capacity=3) as tiers:
@@ -60,7 +60,7 @@ def test_those_asked_for_longest_ago_are_forgotten(sqlite: RuleDatabase) -> None
 
 
 @pytest.mark.parametrize("user", ["\0", "\ud800", "x" * 300, b"\xff\xfe", "'; DROP TABLE x;--"])
-def test_users_are_data(database: RuleDatabase, user: str | bytes) -> None:
+def test_user_names_cannot_inject_sql(database: RuleDatabase, user: str | bytes) -> None:
     database.add("user_tiers", user_id="42", tier="premium")
     with SqlTiers(database.url) as tiers:
         assert tiers.of({"user": user}) is None

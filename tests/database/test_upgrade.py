@@ -1,4 +1,4 @@
-"""Databases that an older release has made."""
+"""Databases that an older release created."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def old_database(request: pytest.FixtureRequest) -> RuleDatabase:
     return found
 
 
-def test_rows_of_an_older_database_mean_what_they_meant(old_database: RuleDatabase) -> None:
+def test_rows_of_an_older_database_keep_their_meaning(old_database: RuleDatabase) -> None:
     with pytest.raises(tg.StorageError, match="tidegate rules migrate"):
         read_rules(old_database.url)
     upgrade(old_database.url)
@@ -51,7 +51,7 @@ def test_rows_of_an_older_database_mean_what_they_meant(old_database: RuleDataba
         "costs": [{"endpoint": "/api/*", "methods": ["POST", "PUT"], "cost": 5}],
     }
     before = read_rules(old_database.url)
-    # One text for limits is the same as a list of it, and has another digest.
+    # A text of limits means the same as a list with it, but has another digest.
     assert before.digest in {
         RuleSet({**document, "rules": [{**document["rules"][0], "limits": limits}]}).digest
         for limits in ("10/minute", ["10/minute"])

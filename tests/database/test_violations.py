@@ -1,4 +1,4 @@
-"""Refusals that are written down beside the requests, and whose rose."""
+"""The log of violations, and the callers whose refusals rose."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_refusals_are_counted_by_caller_rule_and_endpoint() -> None:
     assert (log.written, log.dropped, log.failures) == (2, 0, 0)
 
 
-def test_refusals_of_other_calls_are_noted_too() -> None:
+def test_refusals_of_other_calls_are_recorded_too() -> None:
     taken: list[Violation] = []
     log = ViolationLog(taken.extend, interval=NEVER)
     limiter = limiter_of(log, tiers=Tiers({"1": "gold"}))
@@ -69,7 +69,7 @@ def test_refusals_of_other_calls_are_noted_too() -> None:
         ({"user": b"\xff" * 10_000}, "user:" + "�" * 250),
     ],
 )
-def test_callers_are_data_and_secrets_are_not_kept(
+def test_callers_cannot_inject_sql_and_secrets_are_not_kept(
     database: RuleDatabase, attributes: dict[str, Any], caller: str
 ) -> None:
     with ViolationLog(database.url, interval=NEVER) as log:
@@ -86,7 +86,7 @@ def test_callers_are_data_and_secrets_are_not_kept(
     assert "secret" not in str(database.rows("SELECT * FROM rate_limit_violations"))
 
 
-def test_they_are_written_by_a_thread(database: RuleDatabase) -> None:
+def test_a_thread_writes_violations(database: RuleDatabase) -> None:
     with ViolationLog(database.url, interval=0.02) as log:
         limiter = limiter_of(log)
         for _ in range(3):
@@ -95,7 +95,7 @@ def test_they_are_written_by_a_thread(database: RuleDatabase) -> None:
         eventually(lambda: database.rows(rows) == [(2, "1")])
 
 
-def test_a_log_takes_them_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_logger_can_be_the_sink(caplog: pytest.LogCaptureFixture) -> None:
     log = ViolationLog(logging.getLogger("refused"))
     with log, caplog.at_level(logging.WARNING, "refused"):
         limiter = limiter_of(log)
@@ -106,7 +106,7 @@ def test_a_log_takes_them_too(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.records[0].violation["attempted"] == 2  # type: ignore[attr-defined]
 
 
-def test_what_does_not_fit_is_dropped_and_counted() -> None:
+def test_violations_beyond_the_capacity_are_dropped_and_counted() -> None:
     taken: list[Violation] = []
     log = ViolationLog(taken.extend, interval=NEVER, capacity=3)
     limiter = limiter_of(log)
@@ -144,7 +144,7 @@ def test_a_sink_that_fails_loses_nothing_while_there_is_room() -> None:
     assert log.dropped == 2
 
 
-def test_a_sink_that_goes_on_failing_is_given_up() -> None:
+def test_violations_are_dropped_if_the_sink_keeps_failing() -> None:
     def sink(violations: list[Violation]) -> None:
         raise OSError("down")
 
@@ -177,7 +177,7 @@ def test_a_slow_sink_makes_no_request_wait() -> None:
     assert log.dropped == 0
 
 
-def test_a_database_that_dies_and_comes_back_has_all_of_them(own_postgres: PostgresServer) -> None:
+def test_no_violation_is_lost_if_the_database_restarts(own_postgres: PostgresServer) -> None:
     log = ViolationLog(own_postgres.url("postgres"), interval=NEVER)
     limiter = limiter_of(log)
     limiter.check(user="1")
@@ -194,7 +194,7 @@ def test_a_database_that_dies_and_comes_back_has_all_of_them(own_postgres: Postg
     log.close()
 
 
-def test_a_child_of_fork_writes_its_own(database: RuleDatabase) -> None:
+def test_a_child_of_fork_writes_only_its_own_violations(database: RuleDatabase) -> None:
     log = ViolationLog(database.url, interval=NEVER)
     limiter = limiter_of(log)
     limiter.check(user="1")
@@ -216,7 +216,7 @@ def test_a_child_of_fork_writes_its_own(database: RuleDatabase) -> None:
     assert database.rows(rows) == [("", 1), ("", 1), ("/child", 1)]
 
 
-def test_the_end_of_the_interpreter_writes_what_is_left(database: RuleDatabase) -> None:
+def test_waiting_violations_are_written_at_exit(database: RuleDatabase) -> None:
     program = f"""
 import tidegate as tg
 from tidegate.rules import RuleSet
@@ -233,7 +233,7 @@ limiter.check(user="1")
     assert database.rows("SELECT attempted_count FROM rate_limit_violations") == [(1,)]
 
 
-def test_old_ones_are_deleted(database: RuleDatabase) -> None:
+def test_old_violations_are_deleted(database: RuleDatabase) -> None:
     now = dt.datetime.now(dt.timezone.utc)
     for days in (1, 29, 31, 400):
         _add(database, "user:1", 1, now - dt.timedelta(days=days))
@@ -253,7 +253,7 @@ def test_old_ones_are_deleted(database: RuleDatabase) -> None:
         ({"sink": print, "capacity": 0}, "the capacity is 0; expected 1 or more"),
     ],
 )
-def test_what_is_no_log_is_refused(options: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(tg.ConfigurationError, match=said):
         ViolationLog(**options)
     with pytest.raises(tg.ConfigurationError, match="expected tidegate"):
@@ -287,7 +287,7 @@ def _history(database: RuleDatabase, now: dt.datetime) -> None:
     _add(database, "user:ancient", 99999, now - hour * 400)
 
 
-def test_those_whose_refusals_rose_most_come_first(database: RuleDatabase) -> None:
+def test_callers_whose_refusals_rose_most_come_first(database: RuleDatabase) -> None:
     now = dt.datetime(2030, 1, 2, 12, tzinfo=dt.timezone.utc)
     _history(database, now)
     rises = top_violations(database.url, now=now)
@@ -304,7 +304,9 @@ def test_those_whose_refusals_rose_most_come_first(database: RuleDatabase) -> No
         top_violations(database.url, by="colour")
 
 
-def test_the_command_shows_them(database: RuleDatabase, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_rises(
+    database: RuleDatabase, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["violations", "top", database.url]) == 0
     assert capsys.readouterr().out == "nobody was refused in the last 1h\n"
     _history(database, dt.datetime.now(dt.timezone.utc))
@@ -318,7 +320,7 @@ def test_the_command_shows_them(database: RuleDatabase, capsys: pytest.CaptureFi
     assert "expected one such as 10m" in capsys.readouterr().err
 
 
-def test_the_command_says_that_the_database_does_not_answer(
+def test_the_command_reports_a_database_that_does_not_answer(
     own_postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own_postgres.kill()

@@ -78,7 +78,7 @@ def _limiter(rules: list[dict[str, Any]]) -> tuple[Any, dict[str, Any]] | None:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(RULE, max_size=6), st.lists(REQUEST, min_size=1, max_size=6))
 @example([{"by": "user", "limits": "1/minute", "endpoints": ["/**"]}], [{"user": "1"}])
-def test_the_core_finds_the_rules_that_an_obvious_matcher_finds(
+def test_the_core_agrees_with_a_naive_matcher(
     rules: list[dict[str, Any]], requests: list[dict[str, str]]
 ) -> None:
     made = _limiter(rules)
@@ -96,7 +96,9 @@ def test_the_core_finds_the_rules_that_an_obvious_matcher_finds(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.text(max_size=4), min_size=2, max_size=2).map(tuple), st.data())
-def test_no_two_lists_of_values_make_one_key(values: tuple[str, str], data: st.DataObject) -> None:
+def test_different_lists_of_values_make_different_keys(
+    values: tuple[str, str], data: st.DataObject
+) -> None:
     other = data.draw(st.lists(st.text(max_size=4), min_size=2, max_size=2).map(tuple))
     limiter = tg.Limiter(rules=RuleSet({"rules": [{"id": "r", "by": "a+b", "limit": "1/s"}]}))
 

@@ -132,7 +132,7 @@ def test_under_load_a_request_is_still_one_command(server: RedisServer) -> None:
         limiter.close()
 
 
-def test_a_share_that_was_used_is_carried_over_in_redis(server: RedisServer) -> None:
+def test_a_used_share_is_carried_over_in_redis(server: RedisServer) -> None:
     def rules(limit: str) -> RuleSet:
         rule = {"id": "r", "by": "user", "limit": limit, "carry_over": "proportional"}
         return RuleSet({"rules": [rule]})
@@ -144,7 +144,7 @@ def test_a_share_that_was_used_is_carried_over_in_redis(server: RedisServer) -> 
     limiter.close()
 
 
-def test_a_user_who_was_suspended_keeps_what_was_used_in_redis(server: RedisServer) -> None:
+def test_a_suspended_user_keeps_the_usage_in_redis(server: RedisServer) -> None:
     for carry_over in ("as-is", "proportional"):
 
         def rules(limit: str, carry_over: str = carry_over) -> RuleSet:

@@ -1,12 +1,13 @@
-// Decides about requests by one rule set: all rules that apply are one plan, charged all or none.
+// Decides about requests by one rule set: the limits of all rules that apply to a request are one
+// plan, and either all are charged or none is.
 //
 //   auto limiter = RuleLimiter::Create(rules, *MemoryStore::Create());
 //   Request request(rules->attributes());
 //   request[RuleSet::kEndpoint] = "/api/posts";
 //   if ((*limiter)->Hit(request)) ...
 //
-// A rule set never changes. Another one is another RuleLimiter, made with the one before it:
-// usage stays where a rule keeps its id and what it counts by, whatever its numbers.
+// A rule set never changes. For another rule set, create another RuleLimiter with the one before
+// it: the usage of a rule stays if its id and its attributes stay, whatever its numbers.
 #ifndef TIDEGATE_RULE_LIMITER_H_
 #define TIDEGATE_RULE_LIMITER_H_
 
@@ -33,9 +34,9 @@ class RuleLimiter {
  public:
   virtual ~RuleLimiter() = default;
 
-  // What a rule did, of this rule set and of those before it that had the rule.
+  // What a rule did in this rule set and in those before it.
   struct RuleStats {
-    int64_t allowed = 0;  // requests that it applied to and that passed
+    int64_t allowed = 0;  // requests that it applied to and that were allowed
     int64_t refused = 0;  // requests that it refused
     int64_t refused_in_shadow = 0;
   };
@@ -46,41 +47,41 @@ class RuleLimiter {
     StoreStats store;
   };
 
-  // `before` may be null. The error says which limit the store cannot count for.
+  // `before` may be null. Fails if the store does not support a limit; the error names its rule.
   static absl::StatusOr<std::shared_ptr<RuleLimiter>> Create(std::shared_ptr<const RuleSet> rules,
                                                              std::shared_ptr<TimedStore> store,
                                                              std::string_view scope = "tg",
                                                              const RuleLimiter* before = nullptr);
 
   const RuleSet& rules() const { return *rules_; }
-  // What requests cost under load; one for all rule sets that follow each other.
+  // What requests cost under load. The limiters of successive rule sets share one.
   LoadFactor& load() const { return *load_; }
   TimedStore& store() const { return *store_; }
 
-  // `request` has a place for each of rules().attributes(). What the request costs by the rules is
-  // multiplied by `cost`, and divided by the factor of load(). `outcomes`, where it is not null,
-  // gets the decision of each limit. Where no limit applies the decision allows, and its limit is
-  // one that nothing reaches.
+  // `request` has a place for each of rules().attributes(). The request is charged `cost` times
+  // what it costs by the rules, divided by the factor of load(). `outcomes`, if it is not null,
+  // gets the decision of each limit. If no limit applies, the request is allowed, and the decision
+  // points to an unlimited limit.
   virtual Decision Hit(const Request& request, int64_t cost = 1,
                        Outcomes* outcomes = nullptr) const;
   virtual Decision Peek(const Request& request, int64_t cost = 1,
                         Outcomes* outcomes = nullptr) const;
-  // As Store::Submit(): this and `outcomes` must live until `done` was called.
+  // Like Store::Submit(): this and `outcomes` must live until `done` is called.
   virtual std::optional<Decision> Submit(Op op, const Request& request, int64_t cost,
                                          const Decision* hit, Outcomes* outcomes,
                                          Store::Done done) const;
-  // Hit() where the answer takes no wait.
+  // Hit() if it can be answered without waiting, else nullopt.
   virtual std::optional<Decision> HitWithoutWaiting(const Request& request, int64_t cost,
                                                     Outcomes* outcomes) const;
-  // Gives back what `hit`, a decision of this limiter for the same request and cost, charged; not
-  // what load added to it.
+  // Gives back what `hit`, a decision of this limiter for the same request and cost, charged,
+  // without what load added to the cost.
   virtual void Refund(const Request& request, int64_t cost, const Decision* hit) const;
   virtual void Reset(const Request& request) const;
 
   virtual Stats stats() const;
   // In the order of rules().rules().
   virtual std::vector<RuleStats> rule_stats() const;
-  // The limit that a decision of this points to, by its number among rules().limits().
+  // The number, among rules().limits(), of the limit that a decision of this limiter points to.
   virtual std::optional<uint32_t> LimitNumber(const Limit* limit) const;
 
  private:
@@ -99,13 +100,13 @@ class RuleLimiter {
   RuleLimiter(std::shared_ptr<const RuleSet> rules, std::shared_ptr<TimedStore> store,
               std::vector<BoundLimit> bound, const RuleLimiter* before);
 
-  // What load does to costs: it is drawn, or the most that it may do, or nothing.
+  // What load adds to costs: a random rounding, as for a hit; the most it can; or nothing.
   enum class Load : uint8_t { kDrawn, kMost, kNone };
   void Charges(const Request& request, int64_t cost, int64_t now_ns, Load load,
                Charged* charged) const;
-  // The most that load may make a request cost by a rule: what each of its limits has room for.
+  // The most that load may make a request cost by a rule: the least capacity of the rule's limits.
   int64_t MostOf(uint32_t rule, const RuleSet::Matched& matched) const;
-  // The charges that `hit` was about, or those of now where it is null; without load.
+  // The charges of `hit`, or those of a request at this instant if it is null; without load.
   void ChargesOf(const Decision* hit, const Request& request, int64_t cost,
                  Charged* charged) const {
     Charges(request, cost, hit == nullptr ? store_->NowNs() : hit->at_ns, Load::kNone, charged);
@@ -113,12 +114,13 @@ class RuleLimiter {
   void ChargesToAsk(Op op, const Request& request, int64_t cost, Charged* charged) const {
     Charges(request, cost, store_->NowNs(), op == Op::kPeek ? Load::kMost : Load::kDrawn, charged);
   }
-  // The answer of a request without charges.
+  // The decision about a request to which no limit applies.
   Decision WithoutCharges(const Charged& charged) const;
   void Count(const Charged& charged, const Decision& decision, const Outcomes* outcomes) const;
   void CountFor(absl::Span<const uint32_t> rules, const Decision& decision,
                 const Outcomes* outcomes) const;
-  // Of a plan with limits in shadow `own`, so that they are counted; else what the caller gave.
+  // Where outcomes go: `given`, or `own` if the caller wants none but limits in shadow need them
+  // for their counts.
   Outcomes* Wanted(Outcomes* given, Outcomes* own) const {
     return given == nullptr && has_shadow_ ? own : given;
   }
@@ -131,8 +133,8 @@ class RuleLimiter {
   const std::shared_ptr<LoadFactor> load_;
   bool has_shadow_ = false;
   const Limit no_rule_;
-  std::vector<Limit> listed_;     // what decisions about entries of lists point to
-  std::vector<Limit> unlimited_;  // and about rules without limits
+  std::vector<Limit> listed_;     // by entry of a list: the limit of its decisions
+  std::vector<Limit> unlimited_;  // by rule: the limit of its decisions if a request has none
   std::vector<std::pair<std::string, std::shared_ptr<Counts>>> counts_;  // by rule
   std::shared_ptr<Counts> total_;
 };

@@ -1,4 +1,5 @@
-// Replay of columns by a rule set: as replayer.h, through the limiter that a service has.
+// Replays columns of requests through a rule set, as replayer.h does through a limit. The limiter
+// is the one that a service uses.
 #ifndef TIDEGATE_RULE_REPLAYER_H_
 #define TIDEGATE_RULE_REPLAYER_H_
 
@@ -18,8 +19,8 @@
 
 namespace tidegate {
 
-// One attribute of all requests: `values[codes[i]]` is that of request i. A value without data is
-// one that the request does not have. Views of what the caller keeps.
+// One attribute of all requests: request i has the value `values[codes[i]]`, or no value if that
+// view has no data. The caller keeps what the views point to.
 struct AttributeColumn {
   uint32_t number = 0;  // RuleSet::AttributeNumber()
   const uint32_t* codes = nullptr;
@@ -31,14 +32,14 @@ class RuleReplayer {
  public:
   static absl::StatusOr<std::unique_ptr<RuleReplayer>> Create(std::shared_ptr<const RuleSet> rules);
 
-  // As those of Replayer. `costs` may be null: 1 each. The number that an answer gets is that of
-  // the rule's name among names().
+  // Like Run() and Hit() of Replayer. If `costs` is null, each cost is 1. An answer has the number
+  // that its rule's name has among names().
   void Run(const RequestColumns& requests, absl::Span<const AttributeColumn> attributes,
            const int64_t* costs, size_t from, size_t to, const AnswerColumns& answers);
   Decision Hit(absl::Span<const AttributeColumn> attributes, size_t at, int64_t cost,
                int64_t now_ns, uint32_t* binding);
 
-  // What decisions so far named as their rules; empty: that no rule applies.
+  // The names of the rules that decided so far; an empty one if no rule applied.
   const std::vector<std::string>& names() const { return names_; }
 
  private:

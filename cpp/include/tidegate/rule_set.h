@@ -6,9 +6,9 @@
 //   std::vector<RuleProblem> problems;
 //   std::shared_ptr<const RuleSet> rules = RuleSet::Compile(std::move(spec), &problems);
 //
-// A request is a set of attributes: its endpoint, method, tier, ip, and any others that the
-// service names. Rules that count the same (costs, or requests) by the same attributes are one
-// dimension: of those that apply to a request, the most specific one wins. Rules of different
+// A request is a set of attributes: its endpoint, method, tier, ip, and any others that the service
+// names. Rules that count the same (costs, or requests) by the same attributes are one dimension:
+// of those whose conditions a request meets, only the most specific one applies. Rules of different
 // dimensions all apply. The time to match does not grow with the number of rules.
 #ifndef TIDEGATE_RULE_SET_H_
 #define TIDEGATE_RULE_SET_H_
@@ -31,19 +31,19 @@
 
 namespace tidegate {
 
-// Which requests a rule, a cost or an entry of a list is for. What is empty sets no condition.
+// Which requests a rule, a cost or an entry of a list is for. An empty field sets no condition.
 struct RuleCondition {
-  // A path, whose parts may be `*` or `{name}` (any one part) and at the end `**` (any number of
-  // parts, none too); or any other text, which stands for itself.
+  // Each is a path, whose parts may be `*` or `{name}` (any one part), and whose last part may be
+  // `**` (any number of parts, also none); or any other text, which matches only itself.
   std::vector<std::string> endpoints;
   std::vector<std::string> methods;
   std::vector<std::string> tiers;
-  std::vector<std::string> networks;                      // CIDRs, of the attribute `ip`
-  std::vector<std::pair<std::string, std::string>> when;  // attribute and its value
+  std::vector<std::string> networks;                      // CIDRs that contain the attribute `ip`
+  std::vector<std::pair<std::string, std::string>> when;  // attributes and their values
 };
 
-// The limits of one tier; of every tier that has none of its own where `tier` is empty. Without
-// limits the tier is unlimited.
+// The limits of one tier. If `tier` is empty, they are those of every tier that has no limits of
+// its own. If `limits` is empty, the tier is unlimited.
 struct TierLimits {
   std::string tier;
   std::vector<Limit> limits;
@@ -51,59 +51,61 @@ struct TierLimits {
 
 struct Rule {
   std::string id;
-  // The attributes whose values are the key; none for one count of all requests. Of an endpoint
-  // that was matched by a pattern, what `{name}` stands for does not tell keys apart.
+  // The attributes whose values are the key; if empty, all requests are counted together. Endpoints
+  // that differ only in what the `{name}` of a pattern stands for have the same key.
   std::vector<std::string> by;
   RuleCondition condition;
   std::vector<TierLimits> limits;
-  // Rules that do not apply where this one does, whatever they count by.
+  // The ids of rules that do not apply to a request that this one applies to, whatever they count
+  // by.
   std::vector<std::string> replaces;
-  // Whether a request is charged one unit, whatever it costs.
+  // Whether each request is charged one unit, whatever it costs.
   bool counts_requests = false;
-  // What its counts are known by, where it is not the id: rules of one counter that count by the
-  // same attributes count together.
+  // The name that identifies its usage instead of its id: rules with the same counter that count by
+  // the same attributes count together.
   std::string counter;
-  // What stays of its counts when the number of a limit changes; nothing where it resets.
+  // What stays of its usage when the number of a limit changes; nothing if `resets`.
   CarryOver carry_over = CarryOver::kUnits;
   bool resets = false;
-  // The percentage of its limits that is kept from requests of each priority: of theirs and those
-  // of lower priority together, no more than the rest is let through. Nothing is kept from
-  // critical ones. Not of limits by an override.
+  // The percentage of its limits that is kept from requests of each priority: requests of that
+  // priority and below may use only the rest, all together. Critical requests may use everything.
+  // The limits of an override have no reserve.
   std::array<int, kPriorities> reserve{};
 };
 
-// Other limits for one key of a rule.
+// The limits that one key of a rule has instead of the rule's.
 struct RuleOverride {
   static constexpr int64_t kForever = std::numeric_limits<int64_t>::max();
 
   std::string rule;
   std::vector<std::string> key;  // the values of the attributes that the rule counts by
-  std::vector<Limit> limits;     // none: unlimited
+  std::vector<Limit> limits;     // if empty, the key is unlimited
   int64_t until_ns = kForever;
   std::string reason;
 };
 
-// What a request costs, and how much it matters; the most specific one counts.
+// What a request costs, and its priority. The most specific one whose condition a request meets
+// applies.
 struct OperationCost {
   RuleCondition condition;
   int64_t cost = 1;
   Priority priority = Priority::kNormal;
 };
 
-// Requests that no rule is asked about: they are let through, or refused.
+// Requests that skip the rules: each is allowed or refused.
 struct ListEntry {
-  std::string name;  // what decisions call it
+  std::string name;  // the name of the limit in decisions
   bool allows = false;
   RuleCondition condition;
 };
 
 struct RuleSetSpec {
-  // The tiers that there are; those that rules name where it is empty.
+  // All tiers. If empty, they are those that the rules name.
   std::vector<std::string> tiers;
-  // Of requests without a tier, or with one that there is not.
+  // The tier of a request that has none, or an unknown one.
   std::string default_tier;
   std::vector<Rule> rules;
-  // Applies where none of `rules` does. Has no condition.
+  // Applies to requests to which none of `rules` applies. Has no condition.
   std::optional<Rule> otherwise;
   std::vector<RuleOverride> overrides;
   std::vector<OperationCost> costs;
@@ -123,7 +125,7 @@ using Request = absl::InlinedVector<std::string_view, 12>;
 // Immutable; thread-safe.
 class RuleSet {
  public:
-  // These attributes have a meaning of their own, and these numbers in every rule set.
+  // Attributes with a meaning of their own. They have the same numbers in every rule set.
   enum Attribute : uint32_t { kEndpoint, kMethod, kTier, kIp, kPriority };
 
   // A range of limits().
@@ -131,7 +133,7 @@ class RuleSet {
     uint32_t first = 0;
     uint32_t count = 0;
   };
-  // A rule that applies to a request, with its limits for it.
+  // A rule that applies to a request, with the limits and the key that the request has by it.
   struct Applied {
     uint32_t rule = 0;
     LimitRange limits;
@@ -139,7 +141,7 @@ class RuleSet {
   };
   // What applies to a request. Views live as long as this and the request.
   struct Matched {
-    const ListEntry* listed = nullptr;  // then no rule was asked
+    const ListEntry* listed = nullptr;  // if set, `rules` is empty
     int64_t cost = 1;
     Priority priority = Priority::kNormal;
     absl::InlinedVector<Applied, 6> rules;
@@ -147,26 +149,27 @@ class RuleSet {
    private:
     friend class RuleSet;
     std::string_view endpoint;  // canonical
-    std::string path;           // what it is made in, where it was not
+    std::string path;           // owns `endpoint` if the request's own is not canonical
     std::string_view counted_ip;
-    std::string network;                  // what that is made in
-    absl::InlinedVector<char, 256> made;  // the keys that are made of several values
+    std::string network;                  // owns `counted_ip` if that is a network
+    absl::InlinedVector<char, 256> made;  // owns the keys that are made of several values
   };
 
-  // Null where something is wrong: then `problems` says what.
+  // Null if the specification has problems, which `problems` then lists.
   static std::shared_ptr<const RuleSet> Compile(RuleSetSpec spec,
                                                 std::vector<RuleProblem>* problems);
   ~RuleSet();
 
-  // Its number, or -1 of an attribute that no rule looks at.
+  // The number of an attribute, or -1 if no rule uses the attribute.
   int AttributeNumber(std::string_view name) const;
   size_t attributes() const { return attributes_.size(); }
   const std::vector<std::string>& attribute_names() const { return attributes_; }
 
-  // `now_ns` is what overrides expire by.
+  // An override applies until `now_ns` reaches its end.
   void Match(const Request& request, int64_t now_ns, Matched* matched) const;
 
-  // Why each rule applies to the request or does not, in the order of rules(): for people.
+  // Why each rule applies to the request or does not, in the order of rules(), for a person to
+  // read.
   struct Reason {
     uint32_t rule = 0;
     bool applies = false;
@@ -174,14 +177,14 @@ class RuleSet {
   };
   std::vector<Reason> Explain(const Request& request, int64_t now_ns) const;
 
-  // With `otherwise` as the last, where there is one.
+  // With `otherwise` as the last, if there is one.
   const std::vector<Rule>& rules() const { return rules_; }
   const std::vector<Limit>& limits() const { return limits_; }
-  // The rule whose limit this is, by the limit's number.
+  // The number of the rule that has the limit of this number.
   uint32_t RuleOf(uint32_t limit) const { return limit_rules_[limit]; }
   const std::vector<ListEntry>& lists() const { return lists_; }
   size_t overrides() const;
-  // Of what it holds for overrides.
+  // The memory that the overrides take.
   size_t override_bytes() const;
 
  private:
@@ -190,22 +193,22 @@ class RuleSet {
   class Overrides;
   RuleSet();
 
-  // The tier's number of a request; the default's where it has none that is known.
+  // The number of a request's tier; that of the default tier if the request has no known one.
   size_t TierOf(const Request& request) const;
-  // Adds the rule where the request has what it counts by.
+  // Adds the rule, if the request has every attribute that the rule counts by.
   void Apply(uint32_t rule, uint32_t pattern, size_t tier, const Request& request, int64_t now_ns,
              Matched* matched) const;
   static std::string_view ValueOf(uint32_t attribute, const Request& request,
                                   const Matched& matched);
-  // Appends the key of a rule that counts by several attributes, or by endpoints with names.
+  // Appends the key of a rule that counts by several attributes, or by an endpoint with `{name}`.
   void MakeKey(uint32_t rule, uint32_t pattern, const Request& request, Matched* matched) const;
-  // What is left for requests of such a priority of the limits of a rule that has a reserve.
+  // Adds the limits that the rule's reserve, if it has one, leaves to requests of this priority.
   void ApplyReserve(uint32_t rule, size_t tier, std::string_view key, Matched* matched) const;
-  // The tiers that a rule is for, by number.
+  // The numbers of the tiers that a rule is for.
   uint64_t TiersOf(const Rule& rule) const;
-  // Which of its conditions the request does not meet; empty where it meets all.
+  // The condition that the request does not meet; empty if it meets all.
   std::string WhyNot(const Rule& rule, const Request& request, std::string_view endpoint) const;
-  // Which rule applies in the place of one whose conditions are met.
+  // Which rule applies instead of one whose conditions the request meets.
   std::string WhoInstead(uint32_t rule, const Matched& matched) const;
 
   std::vector<std::string> attributes_;
@@ -218,12 +221,13 @@ class RuleSet {
   std::vector<OperationCost> costs_;
   std::vector<Limit> limits_;
   std::vector<uint32_t> limit_rules_;
-  std::vector<absl::InlinedVector<uint32_t, 2>> by_;        // of each rule, by number
-  std::vector<absl::InlinedVector<uint32_t, 2>> replaces_;  // likewise
+  std::vector<absl::InlinedVector<uint32_t, 2>> by_;        // of each rule: attributes
+  std::vector<absl::InlinedVector<uint32_t, 2>> replaces_;  // of each rule: other rules
   bool any_replaces_ = false;
-  // Of each rule: the limits of each tier, in the order of tiers_, and of no tier.
+  // Of each rule: the limits of each tier, in the order of tiers_; last those of requests without a
+  // tier.
   std::vector<std::vector<LimitRange>> tier_limits_;
-  // Of each rule with a reserve, likewise: what it leaves to each priority.
+  // Of each rule with a reserve, by tier in the same order: what it leaves to each priority.
   using LeftToPriority = std::array<LimitRange, kPriorities>;
   absl::flat_hash_map<uint32_t, std::vector<LeftToPriority>> left_by_reserve_;
   std::unique_ptr<Index> index_;

@@ -1,4 +1,4 @@
-// Whether things that point to each other do so in a circle.
+// Finds a circle among numbers that point to each other.
 #ifndef TIDEGATE_SRC_RULES_CIRCLE_H_
 #define TIDEGATE_SRC_RULES_CIRCLE_H_
 
@@ -10,8 +10,8 @@
 
 namespace tidegate {
 
-// The members of one circle, each of which points to the next and the last to the first; empty
-// where there is none. `next` has, for each number, those that it points to.
+// The members of one circle, each of which points to the next, and the last to the first; empty if
+// there is no circle. `next[n]` has the numbers that n points to.
 std::vector<uint32_t> FindCircle(absl::Span<const absl::InlinedVector<uint32_t, 2>> next);
 
 }  // namespace tidegate

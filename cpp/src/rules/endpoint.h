@@ -1,4 +1,4 @@
-// Endpoints and the patterns that stand for many of them.
+// Endpoints, and patterns that match many of them.
 #ifndef TIDEGATE_RULES_ENDPOINT_H_
 #define TIDEGATE_RULES_ENDPOINT_H_
 
@@ -12,10 +12,9 @@
 namespace tidegate {
 
 struct EndpointPattern {
-  // Of a path; empty for any other text.
-  std::vector<std::string> parts;
-  std::string text;       // canonical
-  bool anything = false;  // `**`: also a request without an endpoint
+  std::vector<std::string> parts;  // of a path; empty for any other text
+  std::string text;                // canonical
+  bool anything = false;           // `**`, which matches a request without an endpoint too
   bool is_path = false;
   bool below = false;         // ends in `**`
   bool has_wildcard = false;  // `*`, `{name}` or `**` among its parts
@@ -27,13 +26,14 @@ struct EndpointPattern {
 bool IsAnyPart(std::string_view part);  // `*` or `{name}`
 
 using PathParts = absl::InlinedVector<std::string_view, 16>;
-// The parts of a path. Repeated and trailing slashes make none.
+// The parts of a path. Repeated and trailing slashes add no empty parts.
 PathParts SplitPath(std::string_view path);
-// The path without repeated and trailing slashes: itself where it has none of them, else made in
-// `room`. What is no path stays as it is.
+// A path without repeated and trailing slashes: `endpoint` itself if it has none, else a view of
+// `room`. An endpoint that is not a path stays as it is.
 std::string_view CanonicalEndpoint(std::string_view endpoint, std::string* room);
 
-// `endpoint`, which the pattern matches, with `{name}` again where the pattern has one.
+// Appends `endpoint`, which the pattern matches, with each part that a `{name}` matched replaced by
+// that `{name}`.
 void AppendNamed(const EndpointPattern& pattern, std::string_view endpoint, std::string* text);
 
 }  // namespace tidegate

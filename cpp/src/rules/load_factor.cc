@@ -9,7 +9,7 @@
 namespace tidegate {
 namespace {
 
-// xorshift64*: fast, and even enough to round by.
+// xorshift64*: fast, and random enough for rounding.
 uint64_t RandomBits() {
   thread_local uint64_t state = (uint64_t{std::random_device{}()} << 32 | 1) ^ 0x9e3779b97f4a7c15;
   state ^= state >> 12;

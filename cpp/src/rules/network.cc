@@ -27,7 +27,7 @@ absl::Status Bad(std::string_view text, std::string_view expected) {
 }  // namespace
 
 std::optional<Address> ParseAddress(std::string_view text) {
-  // An IPv6 client is its network, such as 2001:db8::/64.
+  // The `ip` of an IPv6 client may be its network, such as 2001:db8::/64.
   text = text.substr(0, text.find('/'));
   if (text.empty() || text.size() > kLongestAddress) return std::nullopt;
   const std::string terminated(text);

@@ -1,4 +1,5 @@
-// RuleSet::Compile(): checks a specification, and makes of it what requests are matched against.
+// RuleSet::Compile(): checks a specification and builds the indexes that requests are matched
+// against.
 #include <algorithm>
 #include <functional>
 #include <set>
@@ -28,7 +29,7 @@ class RuleCompiler {
  private:
   using Index = RuleSet::Index;
 
-  // A condition, read: each of its endpoints goes with each of its networks.
+  // A condition after parsing. The index gets an entry for each pair of an endpoint and a network.
   struct Condition {
     std::vector<EndpointPattern> endpoints;
     std::vector<Network> networks;
@@ -57,13 +58,13 @@ class RuleCompiler {
   static NumberSet NumbersOf(const std::vector<std::string>& given,
                              const std::vector<std::string>& known);
   Condition Read(const std::string& where, const RuleCondition& condition);
-  // Puts the condition into the index; `describe` names a target that it collides with.
+  // Puts the condition into the index. `describe` returns the name of a target for messages.
   void Put(Index& index, const std::string& where, const Condition& condition, uint32_t target,
            uint32_t dimension, bool wins_ties,
            const std::function<std::string(uint32_t)>& describe);
   RuleSet::LimitRange AddLimits(const std::string& where, uint32_t rule,
                                 const std::vector<Limit>& limits);
-  // What the rule's reserve leaves of them to requests of this priority.
+  // Adds what the rule's reserve leaves of `limits` to requests of this priority.
   RuleSet::LimitRange AddLeft(const std::string& where, uint32_t rule,
                               const std::vector<Limit>& limits, Priority priority);
 
@@ -71,7 +72,7 @@ class RuleCompiler {
   std::vector<RuleProblem>& problems_;
   std::unique_ptr<RuleSet> set_;
   absl::flat_hash_map<std::string, uint32_t> rule_numbers_;
-  // What was given to AddLimits() before, by its text.
+  // The ranges that AddLimits() returned before, by the text of the limits.
   absl::flat_hash_map<std::string, RuleSet::LimitRange> known_limits_;
 };
 
@@ -232,8 +233,8 @@ void RuleCompiler::ReadIds() {
     const auto [known, is_new] = rule_numbers_.try_emplace(id, i);
     if (!is_new) {
       Add(WhereRule(i) + ".id",
-          absl::StrCat("the id ", Quote(id), " is that of ", WhereRule(known->second),
-                       " too; expected an id of its own for each rule"));
+          absl::StrCat("the id ", Quote(id), " is the id of ", WhereRule(known->second),
+                       " too; expected a different id for each rule"));
     }
   }
 }
@@ -340,7 +341,7 @@ void RuleCompiler::Put(Index& index, const std::string& where, const Condition& 
   }
 }
 
-// Each limit is known by its rule, so that usage stays when its number changes.
+// The id of a limit comes from its rule, so that usage stays when the limit's number changes.
 RuleSet::LimitRange RuleCompiler::AddLimits(const std::string& where, uint32_t number,
                                             const std::vector<Limit>& limits) {
   const Rule& rule = set_->rules_[number];
@@ -378,8 +379,8 @@ RuleSet::LimitRange RuleCompiler::AddLimits(const std::string& where, uint32_t n
   return known->second;
 }
 
-// What the counts of a rule are known by. Of one that resets it changes with any number of a rule
-// of its counter.
+// The name that identifies the usage of a rule. If the rule resets, the name changes with any
+// number of any rule that has the same counter.
 std::string RuleCompiler::CounterOf(uint32_t number) const {
   const auto counter_of = [](const Rule& rule) -> const std::string& {
     return rule.counter.empty() ? rule.id : rule.counter;
@@ -399,7 +400,7 @@ std::string RuleCompiler::CounterOf(uint32_t number) const {
   return absl::StrCat(counter, " ", absl::Hex(hash));
 }
 
-// Rules that count together carry the same over.
+// Rules that count together must have the same carry_over.
 void RuleCompiler::CheckCounters() {
   absl::flat_hash_map<std::string, uint32_t> first_of;
   for (uint32_t i = 0; i < set_->rules_.size(); ++i) {
@@ -420,7 +421,7 @@ RuleSet::LimitRange RuleCompiler::AddLeft(const std::string& where, uint32_t num
   if (percent == 0) return {};
   const RuleSet::LimitRange range{static_cast<uint32_t>(set_->limits_.size()),
                                   static_cast<uint32_t>(limits.size())};
-  // No id and no counter has a space.
+  // Ids and counters have no spaces, so this text cannot be part of one.
   const std::string whom = absl::StrCat(" for ", Absl(PriorityName(priority)));
   for (const Limit& limit : limits) {
     const auto left = [percent](int64_t units) {
@@ -447,7 +448,7 @@ RuleSet::LimitRange RuleCompiler::AddLeft(const std::string& where, uint32_t num
     spec.id = absl::StrCat(CounterOf(number), whom, " by ", absl::StrJoin(rule.by, "+"));
     spec.carry_over = rule.carry_over;
     auto own = Limit::Create(std::move(spec));
-    if (!own.ok()) return {};  // as AddLimits() says of the whole limit
+    if (!own.ok()) return {};  // AddLimits() reports the same problem for the whole limit
     set_->limits_.push_back(*std::move(own));
     set_->limit_rules_.push_back(number);
   }
@@ -456,7 +457,7 @@ RuleSet::LimitRange RuleCompiler::AddLeft(const std::string& where, uint32_t num
 
 void RuleCompiler::ReadLimits(const std::string& where, uint32_t number) {
   const Rule& rule = set_->rules_[number];
-  // One for each tier, and one for requests of no tier.
+  // One for each tier, and the last for requests without a tier.
   std::vector<const TierLimits*> of_tier(set_->tiers_.size() + 1, nullptr);
   const TierLimits* other = nullptr;
   for (const TierLimits& limits : rule.limits) {
@@ -520,10 +521,10 @@ void RuleCompiler::ReadRules() {
     ReadLimits(where, i);
     if (set_->has_otherwise_ && i + 1 == set_->rules_.size()) continue;
     if (rule.condition.tiers.empty()) condition.tiers = set_->TiersOf(rule);
-    // The order in which a rule names its attributes is that of its keys alone.
+    // The order of attributes matters to keys, but not to dimensions.
     absl::InlinedVector<uint32_t, 2> by = set_->by_[i];
     std::sort(by.begin(), by.end());
-    // Counts of requests and of costs go beside each other.
+    // A rule that counts requests and one that counts costs both apply: they are two dimensions.
     if (rule.counts_requests) by.push_back(UINT32_MAX);
     const auto at = std::find(dimensions.begin(), dimensions.end(), by);
     const auto dimension = static_cast<uint32_t>(at - dimensions.begin());
@@ -590,7 +591,7 @@ void RuleCompiler::ReadLists() {
   const auto describe = [&](uint32_t entry) { return set_->lists_[entry].name; };
   for (uint32_t i = 0; i < set_->lists_.size(); ++i) {
     const ListEntry& entry = set_->lists_[i];
-    // Of two that are as specific, the one that refuses counts.
+    // Of two equally specific entries, the one that refuses wins.
     Put(*set_->list_index_, entry.name, Read(entry.name, entry.condition), i, 0,
         /*wins_ties=*/!entry.allows, describe);
   }

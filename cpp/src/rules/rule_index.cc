@@ -8,7 +8,7 @@ namespace tidegate {
 
 namespace {
 
-// Values one after the other, each with its length, so that no two lists look alike.
+// Appends a value after its length, so that no two lists of values have the same bytes.
 void AppendValue(std::string_view value, absl::InlinedVector<char, 128>* bytes) {
   const uint64_t size = value.size();
   const auto* const start = reinterpret_cast<const char*>(&size);
@@ -99,8 +99,8 @@ Fingerprint RuleSet::Index::ValueOf(const Group& group, const Entry& entry) cons
   return hasher_.Hash({bytes.data(), bytes.size()});
 }
 
-// Whether a request may meet the entry and one of another group that is as specific: they name
-// other attributes then. `listed` of the groups says which values are asked for.
+// Whether a request may meet the entry and also an equally specific one of another group, which
+// then names other attributes.
 bool RuleSet::Index::Collides(const Place& place, const Group& group, const Entry& entry,
                               const Leaf& leaf, uint32_t* with) {
   for (const Group& other : place.groups) {
@@ -175,8 +175,8 @@ void RuleSet::Index::Find(const Request& request, std::string_view endpoint, int
   Visit(anywhere_, search);
 }
 
-// From the most specific pattern to the least: a part that is named before one that is any, and
-// that before `**`.
+// Visits patterns from the most specific to the least: a literal part comes before `*` or `{name}`,
+// and these before `**`.
 void RuleSet::Index::Walk(const PathParts& parts, size_t part, uint32_t node,
                           Search& search) const {
   if (part == parts.size()) {
@@ -192,7 +192,7 @@ void RuleSet::Index::Walk(const PathParts& parts, size_t part, uint32_t node,
 
 void RuleSet::Index::Visit(int place, Search& search) const {
   if (place < 0) return;
-  // What was found before is more specific.
+  // Targets found at earlier places are more specific.
   const size_t before = search.found->size();
   for (const Group& group : places_[static_cast<size_t>(place)].groups) {
     const Leaves* leaves = &group.leaves;

@@ -1,8 +1,9 @@
 // Finds which of many conditions a request meets, in a time that hardly grows with their number.
 //
-// Conditions lie where their endpoint does: a map holds the endpoints without a wildcard, a tree
-// of path parts the patterns. At each place they are grouped by the attributes that they name and
-// by the length of their network's prefix; a group is a map from the values of these.
+// Each condition is at the place of its endpoint: a map holds the endpoints without a wildcard, and
+// a tree of path parts holds the patterns. The conditions of one place are grouped by the
+// attributes that they name and by the length of their network's prefix. A group is a map from the
+// values of these attributes, and from the network, to conditions.
 #ifndef TIDEGATE_RULES_RULE_INDEX_H_
 #define TIDEGATE_RULES_RULE_INDEX_H_
 
@@ -26,19 +27,20 @@ namespace tidegate {
 using NumberSet = uint64_t;
 inline constexpr NumberSet kAllNumbers = ~NumberSet{0};
 inline constexpr int kMostNumbers = 63;
-// The number of what is none of those known; in no set but that of all.
+// The number of an unknown tier or method. Only the set of all numbers has it.
 inline constexpr int kOtherNumber = 63;
 
 class RuleSet::Index {
  public:
   static constexpr uint32_t kNoPattern = UINT32_MAX;
 
-  // Of a condition: its target is found where all of this is met.
+  // A condition. A request that meets all of it finds its target.
   struct Entry {
-    uint32_t target = 0;                        // the number of what the condition is of
-    uint32_t dimension = 0;                     // of each dimension one target is found
-    const EndpointPattern* endpoint = nullptr;  // any where it is null
-    absl::InlinedVector<std::pair<uint32_t, std::string_view>, 2> when;  // by number, ascending
+    uint32_t target = 0;                        // the number of its rule, cost or list entry
+    uint32_t dimension = 0;                     // a search finds one target of each dimension
+    const EndpointPattern* endpoint = nullptr;  // null for any endpoint
+    // Attributes, in ascending order of their numbers, and their values.
+    absl::InlinedVector<std::pair<uint32_t, std::string_view>, 2> when;
     const Network* network = nullptr;
     NumberSet tiers = kAllNumbers;
     NumberSet methods = kAllNumbers;
@@ -48,20 +50,20 @@ class RuleSet::Index {
   struct Found {
     uint32_t target;
     uint32_t dimension;
-    uint32_t pattern;  // kNoPattern where the endpoint was none with names
+    uint32_t pattern;  // kNoPattern if the condition's endpoint has no `{name}`
     uint32_t rank;
   };
   using AllFound = absl::InlinedVector<Found, 6>;
 
   Index();
-  // False, with the target that it collides with: one of the same dimension which is as specific
-  // and whose condition a request may meet at once.
+  // False if a request may meet the conditions of this entry and of another target of the same
+  // dimension, and neither is more specific. Then `collides_with` is that target.
   bool Add(const Entry& entry, uint32_t* collides_with);
-  // Nothing is added any more.
+  // Frees what only Add() needs. Call it after the last Add().
   void Finish();
 
-  // The most specific target of each dimension. `endpoint` is canonical, `tier` and `method` are
-  // numbers.
+  // Finds the most specific target of each dimension. `endpoint` is canonical; `tier` and `method`
+  // are numbers.
   void Find(const Request& request, std::string_view endpoint, int tier, int method,
             AllFound* found) const;
 
@@ -78,7 +80,7 @@ class RuleSet::Index {
     bool Overlaps(const Leaf& other) const {
       return (tiers & other.tiers) != 0 && (methods & other.methods) != 0;
     }
-    // How specific it is among those of its group.
+    // How specific it is among the leaves of its group; more is more specific.
     uint32_t rank() const {
       return (tiers != kAllNumbers ? 4U : 0U) + (methods != kAllNumbers ? 2U : 0U) +
              (wins_ties ? 1U : 0U);
@@ -88,11 +90,11 @@ class RuleSet::Index {
   struct Group {
     uint32_t dimension = 0;
     std::vector<uint32_t> attributes;
-    int prefix = -1;  // no network
+    int prefix = -1;  // -1 without a network
     uint32_t rank = 0;
-    Leaves leaves;  // where there are neither attributes nor a network
+    Leaves leaves;  // of a group without attributes and without a network
     absl::flat_hash_map<Fingerprint, Leaves> by_value;
-    // The values of by_value, from which collisions with other groups are found.
+    // The values of by_value as texts. Add() finds collisions with other groups by them.
     std::vector<std::pair<std::vector<std::string>, Leaf>> listed;
   };
   struct Place {
@@ -100,8 +102,8 @@ class RuleSet::Index {
   };
   struct Node {
     uint32_t any_part = 0;
-    int here = -1;   // the place of a pattern that ends here
-    int below = -1;  // of one that goes on with `**`
+    int here = -1;   // the place of the pattern that ends here
+    int below = -1;  // the place of the pattern that ends here with `**`
   };
   struct Child {
     uint32_t node;
@@ -123,7 +125,7 @@ class RuleSet::Index {
       return a.node == b.node && std::string_view(a.part) == std::string_view(b.part);
     }
   };
-  // What a search has at hand.
+  // The arguments and the results of one search.
   struct Search;
 
   int PlaceFor(const EndpointPattern* endpoint);
@@ -135,7 +137,7 @@ class RuleSet::Index {
   void Visit(int place, Search& search) const;
 
   const Hasher hasher_;
-  std::vector<EndpointPattern> patterns_;  // those with names
+  std::vector<EndpointPattern> patterns_;  // those with `{name}`
   std::vector<Place> places_;
   absl::flat_hash_map<std::string, int> exact_;
   std::vector<Node> nodes_{1};

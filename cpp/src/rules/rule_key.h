@@ -9,7 +9,7 @@ namespace tidegate {
 // The key of a rule that counts all requests together.
 inline constexpr std::string_view kKeyOfAll = "*";
 
-// Appends one of several values, so that no two lists of values make one key.
+// Appends one of several values, so that different lists of values make different keys.
 template <typename Text>
 void AppendToKey(std::string_view value, bool is_first, Text* key) {
   if (!is_first) key->push_back('|');

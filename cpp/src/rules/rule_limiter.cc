@@ -80,7 +80,7 @@ void RuleLimiter::Charges(const Request& request, int64_t cost, int64_t now_ns, 
     if (loaded != own) loaded = std::min(loaded, std::max(own, MostOf(applied.rule, matched)));
     for (uint32_t i = 0; i < applied.limits.count; ++i) {
       const BoundLimit& bound = bound_[applied.limits.first + i];
-      // Places are given back one by one.
+      // Each place of a concurrency limit is given back alone, so load must not multiply them.
       const bool is_place = bound.limit.algorithm() == Algorithm::kConcurrency;
       charged->charges.push_back({applied.key, &bound, is_place ? own : loaded});
       charged->rules.push_back(applied.rule);
@@ -151,7 +151,7 @@ void RuleLimiter::CountFor(absl::Span<const uint32_t> rules, const Decision& dec
 
 namespace {
 
-// Numbers the outcomes, and gives them the instant of the decision where the store has none.
+// Numbers the outcomes, and gives them the decision's instant if the store did not set theirs.
 void Complete(const Decision& decision, bool blocks, Outcomes* outcomes) {
   if (outcomes == nullptr) return;
   for (size_t i = 0; i < outcomes->size(); ++i) {
@@ -230,7 +230,7 @@ std::optional<Decision> RuleLimiter::Submit(Op op, const Request& request, int64
     if (op == Op::kHit) Count(charged, decision, nullptr);
     return decision;
   }
-  // Lives until `finish` was called.
+  // Kept alive by `finish`.
   const auto own = has_shadow_ ? std::make_shared<Outcomes>() : std::shared_ptr<Outcomes>();
   Outcomes* const wanted = Wanted(outcomes, own.get());
   const auto finish = [this, op, rules = charged.rules, own, wanted](Decision decision) {

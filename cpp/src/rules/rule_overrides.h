@@ -1,4 +1,4 @@
-// Which limits single keys have instead of those of their rule. Keys are kept as fingerprints.
+// The limits that single keys have instead of their rule's. Only fingerprints of keys are kept.
 #ifndef TIDEGATE_RULES_RULE_OVERRIDES_H_
 #define TIDEGATE_RULES_RULE_OVERRIDES_H_
 
@@ -24,10 +24,10 @@ class RuleSet::Overrides {
 
   Overrides() : hasher_(Hasher::RandomSeed()) {}
 
-  // False where the key of this rule has one already.
+  // False if the key has an override of this rule already.
   bool Add(uint32_t rule, std::string_view key, LimitRange limits, int64_t until_ns,
            const std::string& reason);
-  // Null where the key has none, or one that expired.
+  // Null if the key has no override, or one that has expired.
   const Override* Find(uint32_t rule, std::string_view key, int64_t now_ns) const;
   const std::string& reason(const Override& override) const { return reasons_[override.reason]; }
   void Reserve(size_t count) { by_key_.reserve(count); }

@@ -22,7 +22,7 @@ int NumberIn(const std::vector<std::string>& names, std::string_view name) {
   return kOtherNumber;
 }
 
-// Methods are compared without regard to case: a client must not choose another limit by it.
+// Methods are compared without case: a client must not get another limit by writing `get`.
 int MethodIn(const std::vector<std::string>& methods, std::string_view method) {
   const auto same = [&](const std::string& known) {
     return std::equal(known.begin(), known.end(), method.begin(), method.end(),
@@ -30,7 +30,7 @@ int MethodIn(const std::vector<std::string>& methods, std::string_view method) {
   };
   const auto at = std::find_if(methods.begin(), methods.end(), same);
   if (at != methods.end()) return static_cast<int>(at - methods.begin());
-  // Frameworks answer it by what answers GET. Where a rule names it, it is a method of its own.
+  // Frameworks answer HEAD by the handler of GET. If a rule names HEAD, it is a method of its own.
   constexpr std::string_view kHead = "HEAD";
   const bool is_head = std::equal(kHead.begin(), kHead.end(), method.begin(), method.end(),
                                   [](char a, char b) { return a == (b & ~0x20); });
@@ -95,7 +95,7 @@ void RuleSet::Apply(uint32_t rule, uint32_t pattern, size_t tier, const Request&
   if (by.size() > 1 || (counts_endpoint && pattern != Index::kNoPattern)) {
     const char* const before = matched->made.data();
     MakeKey(rule, pattern, request, matched);
-    // Where the room was too small, the earlier keys moved.
+    // If `made` had to grow, the earlier keys moved.
     const char* const now = matched->made.data();
     for (Applied& applied : matched->rules) {
       const auto offset = static_cast<size_t>(applied.key.data() - before);
@@ -119,7 +119,7 @@ void RuleSet::ApplyReserve(uint32_t rule, size_t tier, std::string_view key,
                            Matched* matched) const {
   const auto of_rule = left_by_reserve_.find(rule);
   if (of_rule == left_by_reserve_.end()) return;
-  // What is left to requests of a priority is left to those of lower ones too.
+  // Requests of a priority also count against what is left to each higher priority.
   for (size_t i = 0; i <= static_cast<size_t>(matched->priority); ++i) {
     const LimitRange& left = of_rule->second[tier][i];
     if (left.count != 0) matched->rules.push_back({rule, left, key});
@@ -289,7 +289,7 @@ std::vector<RuleSet::Reason> RuleSet::Explain(const Request& request, int64_t no
         reason.why = absl::StrCat("with an override of this key", why.empty() ? "" : ": ", why);
       }
     } else if (reason.why = WhyNot(rule, request, matched.endpoint); !reason.why.empty()) {
-      // It says why.
+      // `why` is the reason already.
     } else if (is_otherwise) {
       reason.why = "another rule applies";
     } else {

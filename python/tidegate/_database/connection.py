@@ -1,4 +1,4 @@
-"""A connection to the database of rules, that never waits beyond its timeout."""
+"""A connection to the database of rules that never waits longer than its timeout."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Database", "engine_of"]
 
-# Connections that belong to the process that forked this one. To let go of them would end them.
+# Connections that belong to the process that forked this one. Freeing them would close them there.
 _of_parents: list[Any] = []
 
 
 def engine_of(database: DatabaseLike, timeout: float = 5.0, *, creates: bool = False) -> sa.Engine:
-    """The engine of a URL. Connections are opened and closed for each use."""
+    """The engine of a database. It has no pool: each use opens and closes a connection."""
     if isinstance(database, sa.Engine):
         return database
     if not isinstance(database, (str, sa.URL)):
@@ -74,7 +74,7 @@ def _is_there(file: str | None) -> bool:
 
 
 class Database:
-    """One connection, opened when it is needed, and again after a failure. Not thread-safe."""
+    """One connection, opened on first use and again after a failure. Not thread-safe."""
 
     def __init__(self, database: DatabaseLike, timeout: float) -> None:
         if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
@@ -83,18 +83,18 @@ class Database:
         self.engine = engine_of(database, timeout)
         self._connection: sa.Connection | None = None
         self.opened = 0
-        """How many connections there were."""
+        """The number of connections that were opened."""
 
     @property
     def name(self) -> str:
-        """Its URL without the password."""
+        """The database's URL without the password."""
         return self.engine.url.render_as_string(hide_password=True)
 
     @contextlib.contextmanager
     def use(self, *, isolation: str | None = None) -> Iterator[sa.Connection]:
-        """The connection. It is closed where the block raises.
+        """The connection. If the block raises, the connection is closed.
 
-        Raises StorageError where the database fails, or does not answer in time.
+        Raises StorageError if the database fails, or does not answer in time.
         """
         try:
             if self._connection is None:
@@ -107,7 +107,7 @@ class Database:
                     yield self._connection
                 finally:
                     self._connection.rollback()
-        except ConfigurationError:  # of what was read
+        except ConfigurationError:  # what was read is wrong; the connection is fine
             raise
         except BaseException as error:
             self.close()
@@ -144,7 +144,7 @@ def _cause(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _within(seconds: float, connection: sa.Connection) -> Iterator[None]:
-    """Ends the connection where the block takes longer: a network that is gone says nothing."""
+    """Ends the connection if the block takes longer: a broken network may never report it."""
     if connection.invalidated:
         yield
         return
@@ -163,6 +163,6 @@ def _end(raw: Any) -> None:
         if hasattr(raw, "interrupt"):  # SQLite's
             raw.interrupt()
         else:
-            # Of a copy, so that the driver finds its descriptor where it was.
+            # Closing the copy leaves the driver's own descriptor open.
             with socket.socket(fileno=os.dup(raw.fileno())) as copy:
                 copy.shutdown(socket.SHUT_RDWR)

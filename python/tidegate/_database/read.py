@@ -1,4 +1,4 @@
-"""From the rows of the tables to a document of rules."""
+"""Makes a document of rules from the rows of the tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["change_mark", "read_document", "rule_id_of"]
 
 MOST_ROWS = 1_000_000
 _SETTINGS = ("tiers", "default_tier", "algorithm", "default")
-# What the columns are called that are not named as the fields of a document are.
+# The columns of fields whose names differ.
 _COLUMNS = {
     "id": "rule_id",
     "by": "count_by",
@@ -27,7 +27,7 @@ _COLUMNS = {
     "until": "expires_at",
     "rule": "rule_id",
 }
-# Columns that rows of one rule have to agree in.
+# Columns that must be equal in all rows of one rule.
 _OF_A_RULE = (
     "endpoint_pattern",
     "count_by",
@@ -49,7 +49,7 @@ _OF_A_RULE = (
 
 
 class _RowDocument(Document):
-    """A document whose fields are columns of rows."""
+    """A document whose problems name tables, rows and columns."""
 
     def __init__(self, data: dict[str, Any], source: str, places: dict[Where, str]) -> None:
         super().__init__(data, source, lambda where: None)
@@ -65,15 +65,15 @@ class _RowDocument(Document):
 
 
 def _columns(where: Where, length: int) -> Where:
-    """The place `where` of a document, from its part number `length` on, as columns of its row."""
+    """The parts of `where` after the first `length`, as columns of a row."""
     rest = where[length:]
-    if "limits" in where[:length]:  # the place is that of the limits of one tier
+    if "limits" in where[:length]:  # the row has the limits of one tier
         return ("limits",)
     return (_COLUMNS.get(str(rest[0]), rest[0]), *rest[1:]) if rest else ()
 
 
 class _Builder:
-    """Gathers a document, and which row each part of it is from."""
+    """Builds a document, and notes which row each of its parts comes from."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -234,7 +234,7 @@ class _Builder:
 
 
 def rule_id_of(row: Any) -> str:
-    """The id of a row's rule. Rows without one that are about the same endpoint are one rule."""
+    """The id of a row's rule. Rows without an id that have the same endpoint are one rule."""
     if row.rule_id is not None:
         return str(row.rule_id)
     return f"endpoint:{row.endpoint_pattern}" if row.endpoint_pattern else f"row-{row.id}"
@@ -256,7 +256,7 @@ def _conditions(row: Row[Any]) -> dict[str, Any]:
 
 
 def read_document(connection: Connection, source: str) -> Document:
-    """Reads all tables of rules, in one transaction of the caller's. Raises RulesError."""
+    """Reads all tables of rules, in the caller's transaction. Raises RulesError."""
     builder = _Builder(source)
     for table, read in (
         (schema.settings, builder.settings),
@@ -266,7 +266,7 @@ def read_document(connection: Connection, source: str) -> Document:
         (schema.costs, builder.costs),
         (schema.lists, builder.lists),
     ):
-        # The tiers of users are asked for one by one, by SqlTiers.
+        # SqlTiers looks up the tiers of single users.
         condition = table.c.custom_limits.is_not(None) if table is schema.user_tiers else None
         found = rows_of(connection, table, condition, MOST_ROWS + 1, builder.refuse)
         if len(found) > MOST_ROWS:
@@ -279,12 +279,12 @@ def read_document(connection: Connection, source: str) -> Document:
 
 
 def change_mark(connection: Connection) -> object:
-    """Differs after each change of the tables; None where a database has no such mark."""
+    """A value that differs after each change of the tables; None if the database has none."""
     if connection.dialect.name == "sqlite":
         return connection.exec_driver_sql("PRAGMA data_version").scalar()
     if connection.dialect.name != "postgresql":
         return None
-    # A change gives a row the number of its transaction, which no row had before.
+    # xmin is the number of the transaction that wrote a row. Each change has a new number.
     parts = []
     for table in schema.RULE_TABLES:
         counted = (

@@ -1,4 +1,4 @@
-"""The rows of a table of rules, of which one that cannot be read is named."""
+"""Reads the rows of a table of rules, and reports those that cannot be read."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tidegate._database.schema import UtcTime
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    # Called for each problem with the row, its column, and a message.
+    # Called for each problem with the name of the row, the column, and a message.
     Refuse = Callable[[str, str, str], None]
 
 __all__ = ["place_of", "rows_of"]
 
-# No rule looks at them.
+# Columns that rules do not use.
 _UNREAD = ("created_at", "updated_at")
-# Times outside of Python's range: one after its end never comes, one before its start has passed.
+# Stand for times outside of Python's range: later ones never come, and earlier ones have passed.
 _NEVER = dt.datetime(9999, 1, 1, tzinfo=dt.timezone.utc)
 _LONG_AGO = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
@@ -30,7 +30,7 @@ _LONG_AGO = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 def rows_of(
     connection: sa.Connection, table: sa.Table, condition: Any, most: int, refuse: Refuse
 ) -> list[Any]:
-    """Up to `most` rows, in the order of their keys. Those that cannot be read are refused."""
+    """Up to `most` rows, in the order of their keys. Calls `refuse` for rows it cannot read."""
     is_sqlite = connection.dialect.name == "sqlite"
     read = _as_it_stands if is_sqlite else _within_times
     columns = [read(column) for column in table.columns if column.name not in _UNREAD]
@@ -42,13 +42,13 @@ def rows_of(
 
 
 def place_of(table: sa.Table, row: Any) -> str:
-    """What messages call a row."""
+    """The name of a row in messages."""
     (key,) = table.primary_key.columns
     return f"{table.name} row {getattr(row, key.name)!r}"
 
 
 def _within_times(column: sa.Column[Any]) -> Any:
-    """An instant that Python has too, also of ``infinity``, which never comes."""
+    """A column of times, limited to the range of Python; ``infinity`` is limited too."""
     if not isinstance(column.type, UtcTime):
         return column
     return sa.case(
@@ -57,7 +57,7 @@ def _within_times(column: sa.Column[Any]) -> Any:
 
 
 def _as_it_stands(column: sa.Column[Any]) -> Any:
-    """A column of SQLite, which keeps whatever it is given."""
+    """A column of SQLite, unconverted: SQLite stores values of any type in any column."""
     if isinstance(column.type, (UtcTime, sa.JSON)):
         return sa.type_coerce(column, sa.types.NullType()).label(column.name)
     return column
@@ -85,7 +85,7 @@ def _decoded(table: sa.Table, rows: Any, refuse: Refuse) -> Iterator[Any]:
 
 
 def _json(value: Any) -> Any:
-    # A number in a column of JSON is kept as one.
+    # SQLite stores a number in a column of JSON as a number.
     if value is None or isinstance(value, (int, float)):
         return value
     try:

@@ -24,12 +24,12 @@ __all__ = [
     "violations",
 ]
 
-# What PostgreSQL notifies on when one of RULE_TABLES changes.
+# The channel on which PostgreSQL notifies of changes of RULE_TABLES.
 NOTIFICATIONS = "tidegate_rules"
 
 
 class UtcTime(sa.types.TypeDecorator[dt.datetime]):
-    """An instant. SQLite keeps no zones: there it is a time in UTC."""
+    """An instant. SQLite stores no zones, so there it is stored as a time in UTC."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
@@ -51,7 +51,7 @@ json_type = sa.JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "p
 
 
 def id_column() -> sa.Column[Any]:
-    # SQLite numbers rows by itself only where the type is INTEGER.
+    # SQLite numbers rows only if the type is INTEGER.
     number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
     return sa.Column("id", number, primary_key=True, autoincrement=True)
 
@@ -73,7 +73,7 @@ def _conditions() -> tuple[sa.Column[Any], ...]:
     )
 
 
-# A row is what one tier gets by a rule; rows of one rule_id are one rule.
+# A row has the limits of one tier by a rule. Rows with the same rule_id are one rule.
 rules = sa.Table(
     "rate_limit_rules",
     metadata,
@@ -100,7 +100,7 @@ rules = sa.Table(
     sa.Column("carry_over", sa.String(12), nullable=False, server_default="as-is"),
 )
 
-# The fields of a document that are not lists: tiers, default_tier, algorithm, default.
+# The other fields of a document: tiers, default_tier, algorithm, default.
 settings = sa.Table(
     "rate_limit_settings",
     metadata,
@@ -121,7 +121,7 @@ overrides = sa.Table(
     *_times(),
 )
 
-# Requests that are let through ("allow") or refused ("block") whatever the rules say.
+# Requests that are allowed ("allow") or refused ("block") whatever the rules say.
 lists = sa.Table(
     "rate_limit_lists",
     metadata,
@@ -153,7 +153,7 @@ costs = sa.Table(
     sa.Column("priority", sa.String(10)),
 )
 
-# A row counts all refusals of one caller by one rule within about a second.
+# A row counts all refusals of one caller by one rule at one endpoint within about a second.
 violations = sa.Table(
     "rate_limit_violations",
     metadata,
@@ -169,5 +169,5 @@ violations = sa.Table(
     sa.Index("ix_rate_limit_violations_timestamp", "timestamp"),
 )
 
-# What a rule set is read from, of user_tiers what has custom limits.
+# The tables that a rule set is read from. Of user_tiers, only rows with custom limits are read.
 RULE_TABLES = (rules, settings, overrides, lists, user_tiers, costs)

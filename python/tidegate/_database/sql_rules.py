@@ -1,4 +1,4 @@
-"""Rules from a database, as they change."""
+"""Rules from a database that may change while they are in force."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ __all__ = ["SqlRules", "read_rules"]
 
 log = logging.getLogger("tidegate")
 
-# How soon a thread that waits for notifications sees that it is to end.
+# The most seconds until a thread that waits for notifications notices that it must end.
 _SLICE = 0.25
 
 
 def read_rules(database: DatabaseLike, *, timeout: float = 5.0) -> RuleSet:
-    """The rules of a database as they are now.
+    """Reads the current rules of a database.
 
-    Raises RulesError, whose problems name tables and rows, and StorageError where the database
-    does not answer within `timeout` seconds.
+    Raises RulesError, whose problems name tables and rows, and StorageError if the database does
+    not answer within `timeout` seconds.
     """
     source = Database(database, timeout)
     try:
@@ -46,16 +46,16 @@ def read_rules(database: DatabaseLike, *, timeout: float = 5.0) -> RuleSet:
 
 
 class SqlRules(RuleSource):
-    """The rules of a database, as they change: a RuleSource for PostgreSQL and SQLite.
+    """The rules of a database, which may change: a RuleSource for PostgreSQL and SQLite.
 
         source = SqlRules("postgresql://db.internal/shop", cache="/var/lib/shop/rules.json")
         limiter = Limiter(rules=source)
 
     `database` is a URL or an Engine of SQLAlchemy; tidegate.rules.sql.upgrade() makes its tables.
-    PostgreSQL notifies of changes; beside that the database is asked for a mark of its last
-    change every `interval` seconds, which is how changes in SQLite are seen. An answer takes at
-    most `timeout` seconds, on a thread of its own. Raises StorageError where the database cannot
-    be read at construction, unless `cache` has the rules of an earlier run.
+    PostgreSQL notifies of changes. In addition, the source checks every `interval` seconds whether
+    the tables have changed, which is the only way for SQLite. A thread of the source does this; it
+    waits at most `timeout` seconds for each answer. The constructor raises StorageError if the
+    database cannot be read, unless `cache` has the rules of an earlier run.
     """
 
     def __init__(
@@ -69,17 +69,17 @@ class SqlRules(RuleSource):
         self._database = Database(database, timeout)
         self._listener = _Listener(self._database, timeout)
         self._mark: object = None
-        self._seconds = 0.0  # that the last look took
+        self._seconds = 0.0  # that the last read took
         super().__init__(interval=interval, cache=cache)
 
     def _read(self) -> Document | None:
         begun = time.monotonic()
         with self._database.use(isolation="REPEATABLE READ") as connection:
             is_sqlite = connection.dialect.name == "sqlite"
-            # SQLite's mark is of other connections' changes, and not of a transaction.
+            # SQLite's mark is read outside of the transaction, in which it would not change.
             mark = change_mark(connection) if is_sqlite else None
             _begin(connection)
-            # It says nothing about what another connection has read, either.
+            # It cannot be compared with a mark of an earlier connection.
             mark = (self._database.opened, mark) if is_sqlite else change_mark(connection)
             if mark is not None and mark == self._mark:
                 self._seconds = time.monotonic() - begun
@@ -95,7 +95,7 @@ class SqlRules(RuleSource):
                 raise
 
     def _wait(self, stop: threading.Event) -> None:
-        # A look at very many rows takes the database no more than a twentieth of its time.
+        # Looks at very many rows take at most a twentieth of the time.
         until = time.monotonic() + max(self._interval, 20 * self._seconds)
         if self._listener.begin():
             return  # for what changed before
@@ -119,13 +119,13 @@ class SqlRules(RuleSource):
 
 
 def _begin(connection: Any) -> None:
-    """All tables are read as they were at one instant."""
+    """Begins a transaction that reads all tables as they were at one instant."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("BEGIN")
 
 
 class _Listener:
-    """The notifications of PostgreSQL. For other databases it only waits."""
+    """Waits for notifications of PostgreSQL. With other databases it only sleeps."""
 
     def __init__(self, database: Database, timeout: float) -> None:
         self._engine = database.engine
@@ -137,7 +137,7 @@ class _Listener:
         self._is_possible = self._engine.dialect.driver == "psycopg"
 
     def begin(self) -> bool:
-        """Begins to listen. True where it did so with this call."""
+        """Begins to listen. True if this call began it."""
         if not self._is_possible or self._raw is not None or time.monotonic() < self._retry_at:
             return False
         try:
@@ -150,7 +150,7 @@ class _Listener:
         return True
 
     def hears(self, seconds: float, stop: threading.Event) -> bool:
-        """Waits for a notification. False where none came in `seconds`."""
+        """Waits for a notification. False if none came within `seconds`."""
         if self._raw is None:
             stop.wait(seconds)
             return False

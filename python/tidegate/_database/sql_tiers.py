@@ -31,9 +31,9 @@ __all__ = ["SqlTiers"]
 log = logging.getLogger("tidegate")
 
 _MOST_AT_ONCE = 500
-# After a failure, so that a database that is down is not asked for each user.
+# The pause after a failure, so that a database that is down is not asked for each user.
 _PAUSE = 1.0
-# Without anything to look up for so long the thread ends.
+# The thread ends if there is nothing to look up for this long.
 _IDLE = 10.0
 
 
@@ -42,10 +42,10 @@ class SqlTiers:
 
         Limiter(rules=source, tiers=SqlTiers("postgresql://db.internal/shop"))
 
-    A user who is not known yet has the rules' default tier until a thread has asked the database,
-    a few milliseconds later. What is known is asked for again after `ttl` seconds, and stands
-    until the answer is there: a database that is slow or down changes no user's tier. Of more
-    than `capacity` users those asked for longest ago are forgotten. Thread-safe, and safe to use
+    A new user has the rules' default tier until a thread has looked up the user's tier, which takes
+    a few milliseconds. A known tier is looked up again after `ttl` seconds, and stays until the
+    answer arrives, so that a slow or unavailable database changes no user's tier. If there are more
+    than `capacity` users, those looked up longest ago are forgotten. Thread-safe, and safe to use
     after `fork()`.
     """
 
@@ -74,11 +74,14 @@ class SqlTiers:
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self.failures = 0
-        """How often the database could not be asked."""
+        """The number of lookups that failed."""
         _all.add(self)
 
     def of(self, attributes: Mapping[str, Value]) -> str | None:
-        """The tier of a request with these attributes; None for the default tier. Never waits."""
+        """Returns the tier of a request with these attributes; None for the default tier.
+
+        Never waits for the database.
+        """
         given = attributes.get(self._by)
         if given is None:
             return None
@@ -89,7 +92,7 @@ class SqlTiers:
         return None if known is None else known[1]
 
     def forget(self, value: str | None = None) -> None:
-        """Has the tier of `value`, or of all, looked up again."""
+        """Forgets the tier of `value`, or of all users, so that it is looked up again."""
         with self._changed:
             if value is None:
                 self._known.clear()
@@ -97,7 +100,7 @@ class SqlTiers:
                 self._known.pop(value, None)
 
     def close(self) -> None:
-        """Ends the thread. The tiers that were read stay known."""
+        """Ends the thread. Known tiers stay."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -111,10 +114,10 @@ class SqlTiers:
         self.close()
 
     def _ask(self, value: str) -> None:
-        if len(value) > 255 or "\0" in value or not _is_utf8(value):  # is in no row
+        if len(value) > 255 or "\0" in value or not _is_utf8(value):  # no row can have it
             return
         with self._changed:
-            # Invented users must not fill the memory while the database is down.
+            # Made-up users must not fill the memory while the database is down.
             if value in self._wanted or len(self._wanted) >= self._capacity or self._is_closed:
                 return
             self._wanted[value] = None

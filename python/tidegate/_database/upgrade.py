@@ -1,4 +1,4 @@
-"""Makes the tables, and brings them up to date."""
+"""Creates the tables, and migrates them to the newest version."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = ["upgrade"]
 
-# One of these at a time migrates: as many workers may start at once. Any number will do.
+# The number of a lock that one process holds while it migrates, because several workers may start
+# at once. The number is arbitrary.
 _LOCK = 0x7469646567617465
 
 
 def upgrade(database: DatabaseLike, revision: str = "head") -> None:
-    """Makes the tables of rules in a database, or brings them up to date.
+    """Creates the tables of rules in a database, or migrates them to the newest version.
 
-    `database` is a URL or an Engine of SQLAlchemy. Does nothing where they are up to date; safe to
-    call from several processes at once. Raises StorageError where the database cannot be reached.
+    `database` is a URL or an Engine of SQLAlchemy. Does nothing if the tables are up to date.
+    Several processes may call it at once. Raises StorageError if the database cannot be reached.
     """
     try:
         from alembic import command

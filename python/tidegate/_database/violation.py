@@ -9,16 +9,16 @@ __all__ = ["Violation"]
 
 
 class Violation(NamedTuple):
-    """Refusals of one caller by one rule, since the last write."""
+    """Refusals of one caller by one rule at one endpoint since the last write."""
 
     time: dt.datetime
-    """Of the first of them, in UTC."""
+    """The time of the first refusal, in UTC."""
     rule: str | None
     """The id of the rule that refused."""
     caller: str
-    """Whom it refused, such as ``user:42`` or ``ip:203.0.113.9``."""
+    """The caller that was refused, such as ``user:42`` or ``ip:203.0.113.9``."""
     endpoint: str
     attempted: int
-    """How many requests were refused."""
+    """The number of requests that were refused."""
     attributes: dict[str, str]
-    """Those that the log keeps, cut to 255 characters; of secrets a digest."""
+    """The attributes that the log keeps, each cut to 255 characters; secrets as digests."""

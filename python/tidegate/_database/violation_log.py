@@ -1,4 +1,4 @@
-"""Who was refused, written down beside the requests."""
+"""Writes down who was refused, without delaying requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["SECRETS", "ViolationLog", "text_of"]
 
 _LONGEST = 255
-# Attributes that must not be stored: a digest stands in their place.
+# Attributes that must not be stored: a digest is stored instead.
 SECRETS = frozenset({"api_key", "key", "token", "authorization", "password", "session"})
 
 # Rule, caller and endpoint.
@@ -38,9 +38,9 @@ class ViolationLog(BackgroundWriter[_Key, list[Any]]):
     `sink` is a URL or an Engine of SQLAlchemy, a ``logging.Logger``, or a function that is called
     with lists of Violations. A request only adds one to a number in memory: refusals of one caller
     by one rule at one endpoint are one Violation, written every `interval` seconds. At most
-    `capacity` of them wait; beyond that refusals are `dropped` and counted. What a database does
-    not take is tried again a few times. `callers` are the attributes that name a caller, in the
-    order in which they count, and `attributes` are others that are kept.
+    `capacity` Violations wait to be written; further refusals are only counted, as `dropped`. If a
+    write fails, it is tried again a few times. `callers` are the attributes that may name a caller;
+    the first that a request has is used. `attributes` are other attributes to keep.
 
     In a database, rows older than `keep` days are deleted. Thread-safe, and safe to use after
     `fork()`; call close() to write what is left, which the end of the interpreter does too.
@@ -136,7 +136,7 @@ def _violation(
 
 
 def text_of(value: Value) -> str:
-    """As a database takes it: no zeros, no halves of characters, not too long."""
+    """The text as a database accepts it: no NUL, no half of a surrogate pair, not too long."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else value[: 4 * _LONGEST].decode("utf-8", "replace")

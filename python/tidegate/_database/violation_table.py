@@ -1,4 +1,4 @@
-"""The table rate_limit_violations, and the callers whose violations rose."""
+"""The table rate_limit_violations, and the callers whose refusals rose."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HOUR = 3600.0
 
 
 class ViolationTable:
-    """Takes violations for the table, and deletes those that are too old."""
+    """Writes violations to the table, and deletes old ones."""
 
     def __init__(self, database: DatabaseLike, *, keep: float | None, timeout: float = 5.0) -> None:
         self._database = Database(database, timeout)
@@ -64,18 +64,18 @@ class ViolationTable:
 
 
 class Rise(NamedTuple):
-    """How many requests of one caller were refused, against the caller's own past."""
+    """Compares the refusals of one caller in the last period with the periods before it."""
 
     name: str
     """The caller, such as ``user:42``; or the rule, or the endpoint."""
     recent: int
     """Requests refused in the last period."""
     before: float
-    """Their mean over the periods before."""
+    """The mean per period over the periods before."""
 
     @property
     def factor(self) -> float:
-        """The factor of the rise. One is added to both counts: a first refusal is a small rise."""
+        """The factor of the rise. One is added to both numbers: a first refusal is a small rise."""
         return (self.recent + 1) / (self.before + 1)
 
 
@@ -96,9 +96,10 @@ def top_violations(
     now: dt.datetime | None = None,
     timeout: float = 30.0,
 ) -> list[Rise]:
-    """Whose refusals rose: the last `period` of seconds against the mean of the `past` before it.
+    """Returns the callers whose refusals rose most; the greatest rise comes first.
 
-    The greatest rise comes first. Raises StorageError where the database does not answer.
+    Compares the last `period` of seconds with the mean of the `past` periods before it. Raises
+    StorageError if the database does not answer.
     """
     if by not in _GROUPS:
         raise ConfigurationError(f"by is {by!r}; expected 'caller', 'rule' or 'endpoint'")

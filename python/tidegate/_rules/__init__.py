@@ -1,1 +1,1 @@
-"""Rules: who gets how much, from a document to what the core matches requests against."""
+"""Rules: which limits apply to which requests, from a document to the compiled rule set."""

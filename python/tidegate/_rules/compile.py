@@ -1,4 +1,4 @@
-"""From the fields of a document to what the core compiles."""
+"""Turns the fields of a document into the specification that the core compiles."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["compile_rules", "validate"]
 
 Where = "tuple[str | int, ...]"
-# From here on, in the year 2106, an override does not end.
+# In the year 2106. An override that ends later never ends.
 _FOREVER_NS = (2**32 - 1) * 10**9
-# Fields of a list entry that the model does not have are attributes.
 _OTHER_TIERS = "*"
 _LISTS = ("allow", "block")
-# The expected value of each field, for values of a wrong type; `limits` of any tier too.
+# What is expected of each field, for values of a wrong type.
 _EXPECTED = {
-    "limits": "a limit such as 100/minute, a list of limits, 'unlimited', or these by tier",
+    "limits": "a limit such as 100/minute, a list of limits, 'unlimited', or a mapping of tiers to "
+    "these",
     "by": "a name such as user, names such as user+endpoint, or a list of names",
     "endpoints": "a text or a list of texts",
     "methods": "a text or a list of texts",
@@ -42,7 +42,7 @@ _EXPECTED = {
     "key": "a text, or the text of each attribute that the rule counts by",
 }
 _WRONG_TYPES = {"string_type", "list_type", "dict_type", "model_type", "model_attributes_type"}
-# What a document calls the types of its fields.
+# Pydantic's words for types, and the words that messages use instead.
 _WORDS = {
     "greater than or equal to 1": "1 or more",
     "a valid string": "a text",
@@ -54,7 +54,7 @@ _WORDS = {
 
 
 def validate(document: Document) -> model.Rules:
-    """The document's fields. Raises RulesError."""
+    """Checks the document's fields. Raises RulesError."""
     try:
         import pydantic
     except ModuleNotFoundError:
@@ -64,7 +64,7 @@ def validate(document: Document) -> model.Rules:
     from tidegate._rules import model
 
     data = document.data
-    if data is None:  # of a file that is being written, perhaps
+    if data is None:  # perhaps the file is being written
         raise RulesError([document.problem((), "the document is empty; expected rules")])
     if not isinstance(data, dict):
         raise RulesError(
@@ -82,7 +82,7 @@ def validate(document: Document) -> model.Rules:
 
 
 def _check_texts(document: Document) -> None:
-    """Raises RulesError for texts that no request can have, and for field names of other types."""
+    """Raises RulesError for texts that are not Unicode, and for field names that are not texts."""
     waiting: list[tuple[tuple[str | int, ...], Any]] = [((), document.data)]
     seen = set()
     while waiting:
@@ -112,7 +112,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _in_plural(document: Document, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with ``endpoint`` and the like as ``endpoints``."""
+    """The same fields, with each singular name such as ``endpoint`` replaced by its plural."""
     problems = []
     result = dict(data)
     for section in ("rules", "costs", "overrides", "allow", "block", "default"):
@@ -148,7 +148,7 @@ def _in_plural(document: Document, data: Mapping[str, Any]) -> dict[str, Any]:
 def _shown(value: object) -> str:
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # thousands of digits, or of lists in each other
+    except (ValueError, RecursionError):  # a number of thousands of digits, or deeply nested lists
         return f"a {type(value).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -171,7 +171,7 @@ def _problems_of(document: Document, error: ValidationError) -> list[Any]:
     }
     seen = set()
     for each in error.errors(include_url=False):
-        # Branches of a union are not fields.
+        # Pydantic's places include the branches of unions, which are not fields.
         where: list[str | int] = []
         for part in each["loc"]:
             if isinstance(part, int) or part in fields or _is_in(document.data, where, part):
@@ -198,11 +198,11 @@ def _problems_of(document: Document, error: ValidationError) -> list[Any]:
                 message = message.replace(theirs, ours)
             message = f"is {_shown(each['input'])}; {message[0].lower()}{message[1:]}"
         key = (tuple(where), kind if kind in ("missing", "extra_forbidden") else "value")
-        if key in seen:  # of another branch of a union
+        if key in seen:  # another branch of a union reported it
             continue
         seen.add(key)
         problems.append((tuple(where), message))
-    # If a branch of a union fits except for one field, that field's problem is the one to report.
+    # A problem inside of a field says more than the problem of the whole field.
     outer = {where[:length] for where, _ in problems for length in range(1, len(where))}
     return [document.problem(*each) for each in problems if each[0] not in outer]
 
@@ -237,13 +237,13 @@ def _fields_at(where: list[str | int]) -> list[str]:
 
 
 class _Compiler:
-    """Reads limits and times, and gathers their problems."""
+    """Reads limits and times, and collects their problems."""
 
     def __init__(self, document: Document, rules: model.Rules) -> None:
         self.document = document
         self.rules = rules
         self.problems: list[Any] = []
-        # By text, algorithm and shadow: the limit, or why the text is not one.
+        # By text, algorithm and shadow: the limit, or why the text is not a limit.
         self._known: dict[tuple[str, str, bool], _core.Limit | str] = {}
 
     def limit(
@@ -406,18 +406,18 @@ class _Compiler:
         }
 
     def place_of(self, where: tuple[str | int, ...]) -> tuple[str | int, ...]:
-        """A field of the core's specification, as one of the document."""
+        """The place in the document of a field of the core's specification."""
         if len(where) > 1 and where[0] == "rules" and isinstance(where[1], int):
             return ("rules", self._places[where[1]], *where[2:])
         return where
 
     def message_of(self, message: str) -> str:
-        """With the rules' places in the document."""
+        """The message, with each rule's place in the document."""
         return re.sub(r"rules\[(\d+)\]", lambda m: f"rules[{self._places[int(m[1])]}]", message)
 
 
 def _condition(fields: Any) -> dict[str, Any]:
-    """The conditions of a rule, a cost or an entry of a list, as the core takes them."""
+    """The conditions of a rule, a cost or a list entry, for the core's specification."""
     return {
         "endpoints": list(getattr(fields, "endpoints", ())),
         "methods": list(getattr(fields, "methods", ())),
@@ -429,12 +429,13 @@ def _condition(fields: Any) -> dict[str, Any]:
 
 def _listed(entry: model.ListEntry) -> dict[str, Any]:
     condition = _condition(entry)
+    # Fields that the model does not have are attributes.
     condition["when"] = list((entry.__pydantic_extra__ or {}).items())
     return condition
 
 
 def compile_rules(document: Document, rules: model.Rules) -> _core.RuleSet:
-    """What the core matches requests against. Raises RulesError."""
+    """Compiles the rules. Raises RulesError."""
     compiler = _Compiler(document, rules)
     spec = compiler.spec()
     problems = list(compiler.problems)
@@ -443,14 +444,15 @@ def compile_rules(document: Document, rules: model.Rules) -> _core.RuleSet:
             if not any(_listed(entry).values()):
                 problems.append(
                     document.problem(
-                        (section, i), "is for every request; expected a condition, such as a user"
+                        (section, i), "matches every request; expected a condition, such as a user"
                     )
                 )
     if problems:
         raise RulesError(problems)
     compiled, found = _core.RuleSet._compile(spec)
     if compiled is None and spec["lists"]:
-        # Once more, for the core names entries of lists as they are named, not where they are.
+        # The core's problems name list entries by their ids. Compiled again with places as ids, it
+        # names their places.
         places = [f"{name}[{i}]" for name in _LISTS for i in range(len(getattr(rules, name)))]
         spec["lists"] = [{**entry, "name": at} for entry, at in zip(spec["lists"], places)]
         found = _core.RuleSet._compile(spec)[1]

@@ -1,4 +1,4 @@
-"""From the text of a document to its data, with the line of each field."""
+"""Reads the text of a document: its data, and the line of each field."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SINGULARS = {many: one for one, many in PLURALS.items()}
 
 
 class Document:
-    """The data of a document, and where its fields are in the text."""
+    """The data of a document, and the lines of its fields."""
 
     def __init__(
         self, data: Any, source: str, line_of: Callable[[tuple[str | int, ...]], int | None]
@@ -46,7 +46,7 @@ class Document:
         self._line_of = line_of
 
     def problem(self, where: tuple[str | int, ...], message: str) -> Problem:
-        """A mistake in the field `where`; its line is that of the closest field that is there."""
+        """A problem of the field `where`. A missing field has the line of its parent."""
         where = self._as_written(where)
         line = None
         for length in range(len(where), -1, -1):
@@ -56,7 +56,7 @@ class Document:
         return Problem(self.source, line, as_text(where), message)
 
     def _as_written(self, where: tuple[str | int, ...]) -> tuple[str | int, ...]:
-        """``rules[0].endpoints[0]`` as ``rules[0].endpoint``, where it is written so."""
+        """``rules[0].endpoints[0]`` as ``rules[0].endpoint``, if the document has the latter."""
         data = self.data
         written: list[str | int] = []
         for part in where:
@@ -91,9 +91,9 @@ def as_where(text: str) -> tuple[str | int, ...]:
 
 
 def read_file(path: FilePath) -> Document:
-    """Reads a file whose format its name says: .yaml, .yml, .toml or .json.
+    """Reads a .yaml, .yml, .toml or .json file.
 
-    Raises RulesError for what is no such document, OSError where the file cannot be read.
+    Raises RulesError if the file is not such a document, and OSError if it cannot be read.
     """
     source = str(path)
     format = _FORMATS.get(path.suffix.lower())
@@ -116,7 +116,7 @@ def read_file(path: FilePath) -> Document:
 
 
 def read_text(text: str, format: str, source: str) -> Document:
-    """Reads a text of `format`: yaml, toml or json."""
+    """Reads a text whose `format` is yaml, toml or json."""
     if len(text) > MOST_BYTES:
         raise problem_at(
             source, None, f"the text has more than {MOST_BYTES} characters; expected fewer"

@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 __all__ = ["RuleFile"]
 
-# What tells two versions of a file apart. That of a link is that of the file it leads to, so
-# the swap of a link, as Kubernetes mounts ConfigMaps, is a new version.
+# Differs between two versions of a file. A link has the stamp of the file that it leads to, so
+# a link that is swapped, as Kubernetes does with ConfigMaps, is a new version.
 Stamp = tuple[int, int, int, int]
 
 
 class RuleFile(RuleSource):
-    """The rules of a file, which is looked at again every `interval` seconds.
+    """The rules of a file, which is checked for changes every `interval` seconds.
 
         limiter = Limiter(rules=RuleFile("rules.yaml"))
 
-    A new version is read once the file has stayed the same for one interval: a file that is being
-    written may look like rules too. It may be replaced, written in place, or be a link to
-    another file. A version that is not valid is logged and counted, and the rules before it stay
-    in force; so they do while the file is missing. Raises RulesError at construction for rules that
-    are not valid, and OSError for a file that cannot be read.
+    A new version is read once the file has stayed the same for one interval, because half of a
+    file may be valid rules too. The file may be replaced, written in place, or be a link to another
+    file. If a version is not valid, it is logged and counted, and the rules before it stay in
+    force; they also stay in force while the file is missing. The constructor raises RulesError if
+    the rules are not valid, and OSError if the file cannot be read.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class RuleFile(RuleSource):
             return None
         before, self._read_stamp = self._read_stamp, stamp
         try:
-            # Where it changes meanwhile, the next look reads it again.
+            # If it changes meanwhile, the next look reads it again.
             return read_file(self._path)
         except OSError:
             self._read_stamp = before

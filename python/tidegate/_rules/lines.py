@@ -1,4 +1,4 @@
-"""The line of each field in a text of JSON or TOML: their readers do not report lines."""
+"""Finds the line of each field in a text of JSON or TOML, which their parsers do not report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOML_TABLE = re.compile(r"\s*(\[\[?)\s*([\w.\-\"]+)\s*\]")
 
 
 def json_lines(text: str) -> tuple[Lines, tuple[str, int] | None]:
-    """The line of each field of a valid text, and the first field that one object has twice."""
+    """The line of each field of a valid text, and the first field that an object has twice."""
     lines: Lines = {(): 1}
     repeated: tuple[str, int] | None = None
     where: list[str | int] = []  # of the value that comes next, or of the key before it
@@ -46,7 +46,7 @@ def json_lines(text: str) -> tuple[Lines, tuple[str, int] | None]:
 
 
 def toml_lines(text: str) -> Lines:
-    """The lines of tables and of the keys that stand at a line's beginning."""
+    """The lines of tables, and of keys at the beginning of a line."""
     lines: Lines = {}
     counts: dict[str, int] = {}
     table: tuple[str | int, ...] = ()

@@ -36,31 +36,31 @@ UNLIMITED = "unlimited"
 NAME = "[A-Za-z_][A-Za-z0-9_]{0,63}"
 _ID = "[!-~]{1,100}"
 _METHOD = "[A-Za-z-]{1,20}"
-# Keywords of check() that are no attributes.
+# Keywords of check() that are not attributes.
 RESERVED = frozenset({"cost", "decision", "self"})
 
 
 def as_list(value: Any) -> Any:
-    """One text as a list of it."""
+    """A single text as a list of one."""
     return [value] if isinstance(value, str) else value
 
 
 def _as_names(value: Any) -> Any:
-    """``user+endpoint`` as the list of its names; ``global`` as the list of none."""
+    """``user+endpoint`` as a list of names, ``global`` as the empty list."""
     if value == "global":
         return []
     return [name.strip() for name in value.split("+")] if isinstance(value, str) else value
 
 
 def _as_text(value: Any) -> Any:
-    """A number or a truth value of a document, as the text that a request would have."""
+    """A number or a boolean of a document as the text that a request would have."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int) else value
 
 
 def _as_time(value: Any) -> Any:
-    """A time or a day, of what YAML and TOML have types for and JSON has texts for."""
+    """A time or a day. YAML and TOML have types for them; in JSON they are texts."""
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
             return dt.date.fromisoformat(value)
@@ -99,7 +99,7 @@ def _check_method(method: str) -> str:
 
 
 def _as_reserve(value: Any) -> Any:
-    """The same share for all but critical requests, where it is one."""
+    """A single share as the share of normal and of background requests."""
     if isinstance(value, (dict, BaseModel)):
         return value
     percentage = _as_percentage(value)
@@ -140,7 +140,7 @@ Percentage = Annotated[
     BeforeValidator(_as_percentage),
     WithJsonSchema({"type": "string", "pattern": "^[0-9]{1,3} ?%$"}),
 ]
-# A limit, several, or those of each tier; "unlimited" for none.
+# A limit, several limits, or the limits of each tier; "unlimited" for no limit.
 Limits = Union[str, list[str], dict[str, Union[str, list[str]]]]
 
 
@@ -160,87 +160,93 @@ class _Condition(_Fields):
     endpoints: Texts = Field(
         default=[],
         description="Paths such as /api/posts, /api/*, /users/{id}/posts or /api/**, or other "
-        "texts that stand for themselves. `*` and `{name}` are any one part of a path, `**` at "
-        "the end any number of parts. All endpoints where there is none.",
+        "texts, which match only themselves. `*` and `{name}` are any one part of a path; `**` at "
+        "the end is any number of parts. Without this field, all endpoints.",
     )
     methods: Methods = Field(default=[], description="HTTP methods, such as GET.")
-    tiers: Texts = Field(default=[], description="The tiers it is for.")
-    networks: Texts = Field(default=[], description="CIDRs of the attribute ip.")
+    tiers: Texts = Field(default=[], description="The tiers that it is for.")
+    networks: Texts = Field(default=[], description="CIDRs that contain the attribute ip.")
 
 
 class Reserve(_Fields):
-    """What of its limits a rule keeps from requests that are not critical."""
+    """The shares of its limits that a rule keeps from requests that are not critical."""
 
     normal: Percentage = Field(
-        default=0, description="What is kept from normal and background requests."
+        default=0, description="The share that normal and background requests may not use."
     )
-    background: Percentage = Field(default=0, description="What is kept from background requests.")
+    background: Percentage = Field(
+        default=0, description="The share that background requests may not use."
+    )
 
 
 class _Limited(_Fields):
     by: Annotated[list[Name], BeforeValidator(_as_names)] = Field(
         default=[],
-        description="What it counts by: attributes such as user, api_key, ip, endpoint or tenant, "
-        "combined with +; or global, one count of all requests.",
+        description="The attributes that it counts by, such as user, api_key, ip, endpoint or "
+        "tenant, combined with +; or global, which counts all requests together.",
     )
     limits: Limits = Field(
-        description="A limit such as 100/minute, a list of limits, `unlimited`, or these by tier; "
-        "the tier `*` is every other tier.",
+        description="A limit such as 100/minute, a list of limits, `unlimited`, or a mapping of "
+        "tiers to these; the tier `*` is every other tier.",
     )
-    algorithm: Union[Algorithm, None] = Field(default=None, description="Of its limits.")
+    algorithm: Union[Algorithm, None] = Field(
+        default=None, description="The algorithm of its limits."
+    )
     shadow: StrictBool = Field(
-        default=False, description="Whether it is counted but not enforced: it refuses nothing."
+        default=False, description="Whether it only counts and refuses nothing."
     )
     counts: Literal["cost", "requests"] = Field(
         default="cost",
-        description="Whether a request is charged its cost, or one unit whatever it costs.",
+        description="Whether each request is charged its cost, or one unit whatever it costs.",
     )
     counter: Union[Id, None] = Field(
         default=None,
-        description="What its counts are known by, where it is not the id: rules of one counter "
-        "that count by the same attributes count together.",
+        description="The name that identifies its usage instead of its id: rules with the same "
+        "counter that count by the same attributes count together.",
     )
     headers: StrictBool = Field(
         default=True, description="Whether responses tell clients about its limits."
     )
     carry_over: Literal["as-is", "proportional", "reset"] = Field(
         default="as-is",
-        description="What stays of its counts when the number of a limit changes: the units used, "
-        "the share of the limit that was used (of token-bucket and leaky-bucket), or nothing.",
+        description="What stays of its usage when the number of a limit changes: the units used; "
+        "the share of the limit that was used (token-bucket and leaky-bucket only); or nothing.",
     )
     reserve: Annotated[Reserve, BeforeValidator(_as_reserve)] = Field(
         default=Reserve(),
-        description="The share of its limits that is kept for critical requests, such as 20%; or "
-        "what is kept from normal and from background ones.",
+        description="The share of its limits that only critical requests may use, such as 20%; or "
+        "the shares that normal and that background requests may not use.",
     )
     description: Union[str, None] = None
 
 
 class Rule(_Condition, _Limited):
-    """Which requests, what they are counted by, and how much."""
+    """Which requests it applies to, what it counts them by, and its limits."""
 
     id: Id
     when: dict[Name, Text] = Field(
-        default={}, description="Other attributes that the request must have, and their values."
+        default={}, description="Other attributes that a request must have, with their values."
     )
     replaces: Annotated[list[str], BeforeValidator(as_list)] = Field(
-        default=[], description="Ids of rules that do not apply where this one does."
+        default=[],
+        description="Ids of rules that do not apply to requests that this rule applies to.",
     )
     enabled: StrictBool = True
 
 
 class Default(_Limited):
-    """What applies where no rule does."""
+    """The limits of requests that no rule applies to."""
 
     id: Id = "default"
 
 
 class Override(_Fields):
-    """Other limits for one key of a rule."""
+    """The limits that one key of a rule has instead of the rule's."""
 
     rule: str
     key: Union[Text, dict[str, Text]] = Field(
-        description="The value that the rule counts by; of several the value of each."
+        description="The value of the attribute that the rule counts by; if there are several, a "
+        "mapping of each to its value."
     )
     limits: Union[str, list[str]]
     until: Union[Time, None] = Field(
@@ -251,7 +257,7 @@ class Override(_Fields):
 
 
 class Cost(_Condition):
-    """What a request costs, and how much it matters: 1 and normal where nothing says so."""
+    """What a request costs, and its priority: 1 and normal if not given."""
 
     cost: Annotated[int, Field(ge=1, le=2**53 - 1, strict=True)] = 1
     priority: Literal["critical", "normal", "background"] = "normal"
@@ -265,14 +271,16 @@ class Cost(_Condition):
 
 
 class ListEntry(_Fields):
-    """Requests that are let through, or refused, whatever the rules say."""
+    """Requests that are allowed, or refused, whatever the rules say."""
 
     model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
 
     endpoints: Texts = []
     methods: Methods = []
     tiers: Texts = []
-    networks: Texts = Field(default=[], description="CIDRs, or addresses, of the attribute ip.")
+    networks: Texts = Field(
+        default=[], description="CIDRs, or addresses, that contain the attribute ip."
+    )
     id: Union[Id, None] = None
     reason: str = ""
     __pydantic_extra__: dict[str, Text]
@@ -283,21 +291,21 @@ class Rules(_Fields):
 
     version: Literal[1] = 1
     tiers: list[str] = Field(
-        default=[], description="The tiers that there are; those that rules name where it is empty."
+        default=[], description="All tiers. Without this field, they are those that the rules name."
     )
     default_tier: Union[str, None] = Field(
-        default=None, description="Of requests without a tier, or with one that there is not."
+        default=None, description="The tier of a request that has none, or an unknown one."
     )
     algorithm: Algorithm = Field(
-        default="token-bucket", description="Of limits that do not say theirs."
+        default="token-bucket", description="The algorithm of limits that do not name one."
     )
     rules: list[Rule] = []
     default: Union[Default, None] = Field(
-        default=None, description="Applies to requests that no rule applies to."
+        default=None, description="The limits of requests that no rule applies to."
     )
     costs: list[Cost] = []
     overrides: list[Override] = []
     allow: list[ListEntry] = Field(
-        default=[], description="Requests that are let through, uncounted."
+        default=[], description="Requests that are allowed without being counted."
     )
     block: list[ListEntry] = Field(default=[], description="Requests that are refused.")

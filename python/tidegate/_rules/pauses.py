@@ -1,4 +1,4 @@
-"""Lets other threads go on while a large set of rules is read."""
+"""Pauses that let other threads run while a large set of rules is read."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 
 __all__ = ["pause_at_times"]
 
-# Of some tens of microseconds each, so that a request waits for a millisecond at most.
+# Reading this many takes less than a millisecond, which is the longest that a request waits.
 _ITEMS = 16
-# So long that a thread which waits for the GIL has it before this one wants it again.
+# Long enough for a thread that waits for the GIL to get it.
 _SECONDS = 5e-5
 
 _items = itertools.count(1)
 
 
 def pause_at_times() -> None:
-    """Called for each rule and override: gives up the GIL after every few of them."""
+    """Called for each rule and override: releases the GIL after every few calls."""
     if next(_items) % _ITEMS == 0:
         time.sleep(_SECONDS)

@@ -1,4 +1,4 @@
-"""The problems of a document of rules, with their places."""
+"""Problems of a document of rules, with their places."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Problem(NamedTuple):
     source: str
     """The file, or ``<dict>`` or ``<text>`` for rules that come from no file."""
     line: int | None
-    """From 1 up; None where the document has no lines."""
+    """Counted from 1; None if the document has no lines."""
     where: str
     """The field, such as ``rules[3].limits.free``."""
     message: str
@@ -30,7 +30,7 @@ class Problem(NamedTuple):
 
 
 class RulesError(ConfigurationError):
-    """Rules that are not accepted. `problems` are all mistakes that were found."""
+    """Rules that are not accepted. `problems` lists every mistake that was found."""
 
     def __init__(self, problems: list[Problem]) -> None:
         shown = [str(problem) for problem in problems[:_MOST_SHOWN]]

@@ -1,4 +1,4 @@
-"""A set of rules that was read and checked."""
+"""A set of rules, read and checked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RuleSet:
 
     `rules` is a mapping with the fields of a document of rules (docs/rules.md), or a list of
     Rule objects. Raises RulesError, a ConfigurationError whose `problems` say what is wrong and
-    where. Immutable; safe to share among limiters and threads.
+    where. A RuleSet is immutable; limiters and threads may share it.
     """
 
     def __init__(self, rules: Mapping[str, Any] | Iterable[Rule]) -> None:
@@ -41,13 +41,13 @@ class RuleSet:
     def load(cls, path: str | os.PathLike[str]) -> RuleSet:
         """Reads a file that ends in .yaml, .yml, .toml or .json.
 
-        Raises RulesError, whose problems name lines, and OSError where it cannot be read.
+        Raises RulesError, whose problems name lines, and OSError if the file cannot be read.
         """
         return cls._from(read_file(Path(path)))
 
     @classmethod
     def parse(cls, text: str, format: str = "yaml", *, source: str = "<text>") -> RuleSet:
-        """Reads a text of `format`: yaml, toml or json. `source` is what errors call it."""
+        """Reads a text whose `format` is yaml, toml or json. Errors call it `source`."""
         if not isinstance(text, str):
             raise ArgumentTypeError(f"the rules are of type {type(text).__name__}; expected a text")
         return cls._from(read_text(text, format, source))
@@ -64,7 +64,7 @@ class RuleSet:
         self.source: str = document.source
         """The file that it was read from, or ``<dict>`` or ``<text>``."""
         self.rules: tuple[Rule, ...] = tuple(model.rules)
-        """Its rules, those that are not enabled too."""
+        """All its rules, including those that are not enabled."""
         self.tiers: tuple[str, ...] = tuple(model.tiers)
         self.default_tier: str | None = model.default_tier
         self.default = model.default
@@ -81,11 +81,11 @@ class RuleSet:
         self.overrides: int = len(model.overrides)
         """How many overrides it has. Their keys are not kept."""
         self.digest: str = _digest_of(model)
-        """Equal for rules that say the same; in logs and metrics it names the version."""
+        """Equal for rule sets with the same content. It names the version in logs and metrics."""
 
     @staticmethod
     def json_schema() -> dict[str, Any]:
-        """The JSON Schema of a document, for editors."""
+        """Returns the JSON Schema of a document, for editors."""
         from tidegate._rules.schema import json_schema
 
         return json_schema()

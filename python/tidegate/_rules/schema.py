@@ -11,7 +11,7 @@ __all__ = ["json_schema"]
 
 
 def json_schema() -> dict[str, Any]:
-    """For editors: with the singular of each field that may be written so."""
+    """The schema for editors. It has both forms of fields that may be singular or plural."""
     schema = Rules.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "tidegate rules"
@@ -43,7 +43,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _allow_one_text(fields: dict[str, Any]) -> None:
-    """Lists of texts may be one text."""
+    """Accepts one text where a list of texts is expected."""
     for name, field in fields.items():
         item = field.get("items", {})
         if field.get("type") == "array" and item.get("type") == "string":

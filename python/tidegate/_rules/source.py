@@ -1,4 +1,4 @@
-"""Where rules come from that change while they are in force."""
+"""The base class of places that rules come from and may change in."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ log = logging.getLogger("tidegate")
 
 
 class RuleSource:
-    """Rules from a place where they may change. Base class of such places.
+    """Rules from a place where they may change, such as a file or a database.
 
-    The source has its `current` rules from its construction on, which raises where they cannot be
-    read. While somebody subscribes, or a limiter is attached, a thread looks for newer ones. A
-    version that is no valid RuleSet is refused: it is counted and logged, and the rules before it
-    stay in force. A place that cannot be read is logged, and looked at again. Nothing of this
-    reaches a request.
+    The constructor reads the `current` rules, and raises if it cannot. While there are subscribers
+    or attached limiters, a thread looks for newer rules. A version that is not a valid RuleSet is
+    refused: it is counted and logged, and the rules before it stay in force. If the place cannot be
+    read, the source logs that and tries again. No request ever fails or waits because of this.
 
-    With `cache`, the path of a file, each good version is written there, and is what the source
-    begins with where its place cannot be read at construction.
+    With `cache`, the path of a file, each good version is written there. If the place cannot be
+    read at construction, the source begins with the version in that file.
 
     Thread-safe, and safe to use after `fork()`: the child has a thread of its own.
 
-    A subclass has `_read()`, and `_wait()` where it can hear of changes.
+    A subclass implements `_read()`, and `_wait()` if it is notified of changes.
     """
 
     def __init__(
@@ -55,13 +54,13 @@ class RuleSource:
         self._thread: threading.Thread | None = None
         self._callbacks: list[Callable[[RuleSet], object]] = []
         self._limiters: weakref.WeakSet[Any] = weakref.WeakSet()
-        # Why the version that is there now is not in force; None where it is.
+        # Why the newest version is not in force; None if it is.
         self._refusal: Exception | None = None
         self._is_unreachable = False
         self.refused = 0
-        """How many versions were refused: by the rules' checks, or by a subscriber."""
+        """The number of versions that were refused: by the rules' checks, or by a subscriber."""
         self.failures = 0
-        """How often the place could not be read."""
+        """The number of times that the place could not be read."""
         self.last_error: Exception | None = None
         """Why the last version was refused, or could not be read; None after a good one."""
         self.current: RuleSet = self._first()
@@ -69,26 +68,27 @@ class RuleSource:
         _sources.add(self)
 
     def _read(self) -> Document | None:
-        """The document as it is now; None where it has not changed since the last call.
+        """The document at this moment; None if it has not changed since the last call.
 
-        Raises RulesError for one that is refused, anything else where it cannot be read.
+        Raises RulesError if the document is refused, and any other exception if it cannot be read.
         """
         raise NotImplementedError
 
     def _wait(self, stop: threading.Event) -> None:
-        """Returns when there may be something new, and soon after `stop` is set."""
+        """Returns when the rules may have changed, and soon after `stop` is set."""
         stop.wait(self._interval)
 
     def _forget_parent(self) -> None:
-        """In a child of fork(): lets go of what only the parent may use, such as connections."""
+        """In a child of fork(): drops what only the parent may use, such as connections."""
 
     def _release(self) -> None:
         """Closes what the source holds open."""
 
     def subscribe(self, callback: Callable[[RuleSet], object]) -> Callable[[], None]:
-        """Has `callback` called with each later version, on the source's thread.
+        """Calls `callback` with each later version, on the source's thread.
 
-        Returns a function that ends it. A callback that raises refuses the version for itself.
+        Returns a function that ends the subscription. If the callback raises, the version counts as
+        refused, but stays in force for other subscribers.
         """
         with self._telling:
             self._callbacks.append(callback)
@@ -101,14 +101,14 @@ class RuleSource:
         return unsubscribe
 
     def attach(self, limiter: Any) -> None:
-        """Has `limiter` decide by these rules from now on, for as long as it lives."""
+        """Makes `limiter` decide by these rules from now on, for as long as it lives."""
         with self._telling:
             limiter.use(self.current)
             self._limiters.add(limiter)
             self._start()
 
     def refresh(self) -> bool:
-        """Reads now. True where that brought a new version into force. Never raises."""
+        """Reads the rules now. True if a new version came into force. Never raises."""
         with self._reading:
             try:
                 document = self._read()
@@ -135,12 +135,12 @@ class RuleSource:
             return True
 
     def close(self) -> None:
-        """Ends the thread. The rules stay as they are."""
+        """Ends the thread. The current rules stay in force."""
         self._stop.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_PATIENCE)
-        # A thread that is stuck in a read releases by itself what it holds.
+        # A thread that is stuck in a read releases what it holds by itself.
         if self._reading.acquire(timeout=_PATIENCE):
             try:
                 self._release()
@@ -185,7 +185,7 @@ class RuleSource:
     def _refuse(self, error: Exception) -> None:
         is_new = self._refusal is None or str(error) != str(self._refusal)
         self._refusal = self.last_error = error
-        if is_new:  # not once for each look at the same version
+        if is_new:  # logged once, not at each look
             self.refused += 1
             log.error("%s: a new version of the rules was refused: %s", self, error)
 
@@ -225,7 +225,7 @@ class RuleSource:
                 target=self._run, name=f"tidegate {type(self).__name__}", daemon=True
             )
             thread.start()
-            self._thread = thread  # now, for only one that has started can be joined
+            self._thread = thread  # not before it started: join() needs a started thread
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -254,7 +254,7 @@ class RuleSource:
             self._start()
 
 
-# How long the end of the interpreter waits for a thread inside of a call.
+# The most seconds that the interpreter's exit waits for threads that are inside of a call.
 _PATIENCE = 1.0
 _sources: weakref.WeakSet[RuleSource] = weakref.WeakSet()
 _forking: list[RuleSource] = []
@@ -272,7 +272,7 @@ def _copied(event: threading.Event) -> threading.Event:
 
 
 def _before_fork() -> None:
-    # A child must not begin in the middle of a change.
+    # Otherwise a child could begin in the middle of a change.
     for source in list(_sources):
         source._telling.acquire()
         _forking.append(source)
@@ -291,7 +291,7 @@ def _after_fork_in_child() -> None:
 
 
 def _stop_all() -> None:
-    """No thread may be inside of a driver when the interpreter goes."""
+    """Ends all threads: none may be inside of a driver when the interpreter exits."""
     running = [source for source in list(_sources) if source._thread is not None]
     for source in running:
         source._stop.set()

@@ -1,4 +1,4 @@
-"""The tier of a request, where its service does not say it."""
+"""Finds the tier of a request that does not name one."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ log = logging.getLogger("tidegate")
 
 
 class Tiers:
-    """Finds the tier of a request by one of its attributes, and remembers it for a while.
+    """Finds the tier of a request by one of its attributes, and caches it for a while.
 
         Tiers({"42": "premium"})                          # a table
         Tiers(lambda user: database.tier_of(user), ttl=60)  # a function
         Limiter(rules=rules, tiers=Tiers(...))
 
-    `lookup` is a mapping from values of the attribute `by` to tiers, or a function of the value
-    that returns a tier or None. Answers of a function are kept for `ttl` seconds, of at most
-    `capacity` values: those asked for longest ago go first. A function that raises is logged,
-    and the request has the tier that was known last, else the default tier of the rules.
-    Thread-safe.
+    `lookup` maps values of the attribute `by` to tiers: it is a mapping, or a function that returns
+    a tier or None. The answers of a function are cached for `ttl` seconds, for at most `capacity`
+    values; the ones looked up longest ago are dropped first. If the function raises, the exception
+    is logged, and the request has the last known tier of its value, or the rules' default tier if
+    none is known. Thread-safe.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class Tiers:
         self._known: OrderedDict[str, tuple[float, str | None]] = OrderedDict()
         self._lock = threading.Lock()
         self.failures = 0
-        """How often the function raised, or returned something that is not a tier."""
+        """The number of calls that raised, or returned something that is not a tier."""
 
     def of(self, attributes: Mapping[str, Value]) -> str | None:
-        """The tier of a request with these attributes; None for the default tier."""
+        """Returns the tier of a request with these attributes; None for the default tier."""
         given = attributes.get(self._by)
         if given is None:
             return None
@@ -92,7 +92,7 @@ class Tiers:
         return tier
 
     def forget(self, value: str | None = None) -> None:
-        """Has the tier of `value`, or of all, looked up again."""
+        """Forgets the tier of `value`, or of all values, so that it is looked up again."""
         with self._lock:
             if value is None:
                 self._known.clear()

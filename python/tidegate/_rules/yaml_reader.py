@@ -1,4 +1,4 @@
-"""From a text of YAML to its data, with the line of each field."""
+"""Reads a text of YAML: its data, and the line of each field."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidegate._rules.problems import problem_at
 
 __all__ = ["read_yaml"]
 
-# A few lines of YAML can stand for billions of values: so many may be written by aliases.
+# The most values that aliases may stand for: a few lines of YAML can stand for billions.
 MOST_ALIASED = 100_000
 DEEPEST = 50
 _TAG = "tag:yaml.org,2002:"
@@ -21,7 +21,7 @@ Lines = dict["tuple[str | int, ...]", int]
 def read_yaml(text: str, source: str, *, keep_texts: bool = False) -> tuple[Any, Lines]:
     """The data of a YAML text and the line of each of its fields. Raises RulesError.
 
-    With `keep_texts`, `007`, `yes` and the like are texts as they are written.
+    With `keep_texts`, values such as `007` and `yes` stay the texts that were written.
     """
     try:
         import yaml
@@ -52,9 +52,9 @@ def read_yaml(text: str, source: str, *, keep_texts: bool = False) -> tuple[Any,
 
 
 class _Reader:
-    """Reads event by event, so that no text is too deep for the stack of C.
+    """Reads event by event and bounds the depth.
 
-    The loader composes nodes by recursion without a bound.
+    The loader itself composes nodes by unbounded recursion, which overflows the C stack.
     """
 
     def __init__(self, yaml: Any, text: str, source: str, keep_texts: bool) -> None:
@@ -65,7 +65,7 @@ class _Reader:
         self.lines: Lines = {}
         self.values = 0
         self.aliased = 0
-        # Of each anchor: its value, and for how many values it stands.
+        # Of each anchor: its value, and the number of values in it.
         self.anchors: dict[str, tuple[Any, int]] = {}
 
     def read(self) -> tuple[Any, Lines]:
@@ -108,7 +108,7 @@ class _Reader:
     def alias(self, event: Any) -> Any:
         if event.anchor not in self.anchors:
             raise self.error(
-                event, f"the alias {event.anchor!r} is of no value before it; expected one that is"
+                event, f"the alias {event.anchor!r} has no anchor before it; expected one that has"
             )
         value, size = self.anchors[event.anchor]
         self.values += size
@@ -116,8 +116,7 @@ class _Reader:
         if self.aliased > MOST_ALIASED:
             raise self.error(
                 event,
-                f"aliases stand for more than {MOST_ALIASED} values; expected fewer, or them "
-                "written out",
+                f"aliases stand for more than {MOST_ALIASED} values; expected fewer",
             )
         return value
 
@@ -181,7 +180,7 @@ class _Reader:
         return key
 
     def merged(self, where: tuple[str | int, ...]) -> dict[str, Any]:
-        """The fields that ``<<: *other`` takes over."""
+        """The fields that ``<<: *other`` brings in."""
         event = self.loader.peek_event()
         value = self.value((*where, "<<"))
         result: dict[str, Any] = {}

@@ -1,5 +1,5 @@
-// A store as somebody else would write it, with nothing but the installed headers: its calls wait
-// at a gate that the test opens, asynchronous ones on a thread of the store's own.
+// A store as a user would write it, with only the installed headers. Its calls wait at a gate that
+// the test opens; asynchronous calls wait on a thread of the store.
 #include <pybind11/pybind11.h>
 
 #include <condition_variable>
@@ -83,7 +83,7 @@ class GatedStore final : public Store {
   }
   tidegate::StoreStats stats() const override { return memory_->stats(); }
 
-  // The keys of a plan are the caller's; its limits live on.
+  // Copied, because the caller owns the keys of a plan. The limits outlive the call.
   std::optional<Decision> Submit(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                                  const Moment& moment, Clock clock, Outcomes* outcomes,
                                  Done done) override {

@@ -1,5 +1,5 @@
-// A program that uses the installed library: three calls pass, the fourth does
-// not, and once the time it was told has passed, it does.
+// A program that uses the installed library: three calls are allowed, the fourth is refused, and it
+// is allowed after the time that it was told to wait.
 #include <cstdio>
 #include <memory>
 

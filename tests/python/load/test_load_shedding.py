@@ -1,4 +1,4 @@
-"""Limits by load: what requests cost, and what is kept for those that matter most."""
+"""Limits under load: the costs of requests, and the reserve for critical ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NEVER = 3600.0
 
 
 class Load:
-    """A load that tests set."""
+    """A measure of load whose value tests set."""
 
     def __init__(self, value: Any = 0.0) -> None:
         self.value = value
@@ -63,22 +63,22 @@ def test_without_load_requests_cost_what_they_cost() -> None:
         assert passed(limiter) == 100
 
 
-def test_under_load_a_client_gets_the_share_of_its_limit_that_the_factor_says() -> None:
+def test_under_load_a_client_gets_the_factors_share_of_its_limit() -> None:
     with shedding_of(Load(0.9)) as shedding:
         limiter = limiter_of(load=shedding)
         assert shedding.refresh() == 0.5
         assert passed(limiter) == 50
-    # 3 / 0.75 is a whole number; 1 / 0.75 is one on average.
+    # 3 / 0.75 is a whole number, so the cost is exact. 1 / 0.75 is rounded at random.
     with shedding_of(Load(0.7)) as shedding:
         limiter = limiter_of(load=shedding)
         assert shedding.refresh() == 0.75
         assert passed(limiter, cost=3) == 25
-        # The standard deviation of what 2,000 users get is 0.05 each.
+        # The standard deviation of the mean of 200 users is far below 2.
         total = sum(passed(limiter, 110, user=str(user)) for user in range(2, 202))
         assert abs(total / 200 - 75) < 2
 
 
-def test_critical_requests_cost_no_more_and_background_ones_most() -> None:
+def test_load_raises_costs_by_priority_and_not_those_of_critical_requests() -> None:
     with shedding_of(Load(0.9)) as shedding:
         limiter = limiter_of(load=shedding)
         shedding.refresh()
@@ -103,7 +103,7 @@ def test_a_request_never_costs_more_than_its_limit_holds() -> None:
         assert limiter.check(user="1")
 
 
-def test_a_peek_says_the_worst_and_a_refund_gives_back_the_plain_cost() -> None:
+def test_a_peek_assumes_the_highest_cost_and_a_refund_gives_back_the_plain_cost() -> None:
     with shedding_of(Load(0.9)) as shedding:
         limiter = limiter_of(load=shedding)
         shedding.refresh()
@@ -115,7 +115,7 @@ def test_a_peek_says_the_worst_and_a_refund_gives_back_the_plain_cost() -> None:
         assert limiter.peek(user="1", cost=45)
 
 
-def test_asynchronous_checks_are_charged_by_the_load_too() -> None:
+def test_load_raises_the_cost_of_asynchronous_checks_too() -> None:
     async def ask() -> int:
         with shedding_of(Load(0.9)) as shedding:
             limiter = limiter_of(load=shedding)
@@ -133,7 +133,7 @@ def test_the_factor_stays_in_force_when_the_rules_change() -> None:
         assert passed(limiter) == 5
 
 
-def test_closing_gives_clients_all_of_their_limits_again() -> None:
+def test_after_close_clients_have_their_whole_limits_again() -> None:
     shedding = shedding_of(Load(0.9))
     limiter = limiter_of(load=shedding)
     shedding.refresh()
@@ -141,7 +141,7 @@ def test_closing_gives_clients_all_of_their_limits_again() -> None:
     assert passed(limiter) == 100
 
 
-def test_a_limiter_that_is_attached_later_is_charged_by_the_load_of_now() -> None:
+def test_a_limiter_attached_later_follows_the_current_load() -> None:
     with shedding_of(Load(0.9)) as shedding:
         shedding.refresh()
         limiter = limiter_of()
@@ -149,7 +149,7 @@ def test_a_limiter_that_is_attached_later_is_charged_by_the_load_of_now() -> Non
         assert passed(limiter) == 50
 
 
-def test_nothing_charges_more_once_it_is_closed() -> None:
+def test_no_request_costs_more_after_close() -> None:
     shedding = shedding_of(Load(0.9))
     first = limiter_of(load=shedding)
     shedding.refresh()
@@ -160,7 +160,7 @@ def test_nothing_charges_more_once_it_is_closed() -> None:
     shedding.close()
 
 
-def test_a_measurement_that_ends_after_the_close_changes_nothing() -> None:
+def test_a_measurement_that_ends_after_close_changes_nothing() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def measure() -> float:
@@ -203,7 +203,7 @@ def test_loads_out_of_range_count_as_the_nearest() -> None:
         assert shedding.failures == 0
 
 
-def test_a_measure_that_ends_its_thread_ends_no_measurement() -> None:
+def test_a_measure_that_raises_system_exit_does_not_end_the_measuring() -> None:
     load = Load(SystemExit("no"))
     shedding = LoadShedding(load, smoothing=0.0, interval=0.001)
     limiter = limiter_of(load=shedding)
@@ -256,7 +256,7 @@ def test_the_thread_measures_and_ends_with_the_limiters() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")
-def test_a_child_of_fork_measures_by_itself() -> None:
+def test_a_child_of_fork_measures_on_its_own() -> None:
     code = """
 import os, threading, tidegate as tg
 from tidegate.load import LoadShedding
@@ -327,7 +327,7 @@ def test_critical_requests_may_take_everything() -> None:
     assert passed(limiter, priority="normal") == 0
 
 
-def test_background_requests_go_first() -> None:
+def test_background_requests_are_refused_first() -> None:
     limiter = reserve_of({"normal": "20%", "background": "50%"})
     assert passed(limiter, priority="background") == 50
     assert passed(limiter, priority="normal") == 30
@@ -381,7 +381,7 @@ def test_an_override_has_no_reserve() -> None:
 @pytest.mark.parametrize(
     "algorithm", ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log"]
 )
-def test_load_takes_nothing_of_the_reserve(algorithm: str) -> None:
+def test_load_does_not_use_up_the_reserve(algorithm: str) -> None:
     rule = {"id": "all", "by": "global", "limit": "10/hour", "reserve": "50%"}
     limiter = limiter_of({"algorithm": algorithm, "rules": [rule]})
     with shedding_of(Load(1.0), steps=[(0.5, 0.1)]) as shedding:
@@ -391,7 +391,7 @@ def test_load_takes_nothing_of_the_reserve(algorithm: str) -> None:
         assert passed(limiter, priority="critical") == 5
 
 
-def test_a_rule_and_its_share_are_charged_alike_where_requests_are_counted() -> None:
+def test_a_rule_that_counts_requests_and_its_share_are_charged_alike() -> None:
     rule = {"id": "all", "by": "global", "limit": "1000/hour", "counts": "requests"}
     for _ in range(10):
         limiter = limiter_of({"algorithm": "fixed-window", "rules": [{**rule, "reserve": "10%"}]})
@@ -402,7 +402,7 @@ def test_a_rule_and_its_share_are_charged_alike_where_requests_are_counted() -> 
             assert limiter.peek(priority="critical").remaining >= 100
 
 
-def test_places_of_concurrency_cost_one_each_whatever_the_load() -> None:
+def test_a_place_of_a_concurrency_limit_costs_one_under_any_load() -> None:
     rule = {"id": "c", "by": "user", "limit": "10/hour", "algorithm": "concurrency"}
     limiter = limiter_of({"rules": [rule]})
     with shedding_of(Load(0.9)) as shedding:
@@ -415,7 +415,7 @@ def test_places_of_concurrency_cost_one_each_whatever_the_load() -> None:
         assert limiter.peek(user="1").remaining == 10
 
 
-def test_a_reserve_counts_apart_from_a_rule_that_has_its_name() -> None:
+def test_a_reserve_and_a_rule_with_its_name_count_apart() -> None:
     limiter = limiter_of(
         {
             "rules": [
@@ -437,7 +437,7 @@ def test_a_reserve_counts_apart_from_a_rule_that_has_its_name() -> None:
         ("1/minute", "100%", "concurrency"),
     ],
 )
-def test_a_reserve_that_leaves_nothing_says_so(limit: str, reserve: str, algorithm: str) -> None:
+def test_a_reserve_that_leaves_nothing_is_refused(limit: str, reserve: str, algorithm: str) -> None:
     rule = {"id": "r", "by": "user", "limit": limit, "reserve": reserve, "algorithm": algorithm}
     with pytest.raises(RulesError, match=r"reserve of .* leaves nothing of") as caught:
         RuleSet({"rules": [rule]})
@@ -450,19 +450,19 @@ def test_a_rule_in_shadow_takes_no_reserve() -> None:
         RuleSet({"rules": [rule]})
 
 
-def test_explain_names_what_the_reserve_leaves() -> None:
+def test_explain_shows_what_the_reserve_leaves() -> None:
     limiter = reserve_of("20%")
     (rule,) = limiter.explain(user="1")
     assert [limit.count for limit in rule.limits] == [100, 80]
 
 
 @pytest.mark.parametrize("reserve", [20, "20", "101%", "-1%", "", {"critical": "20%"}, True, [1]])
-def test_a_reserve_that_is_no_share_is_refused(reserve: Any) -> None:
+def test_a_reserve_that_is_not_a_share_is_refused(reserve: Any) -> None:
     with pytest.raises(RulesError, match="expected"):
         reserve_of(reserve)
 
 
-def test_an_entry_of_costs_says_a_cost_or_a_priority() -> None:
+def test_an_entry_of_costs_needs_a_cost_or_a_priority() -> None:
     with pytest.raises(RulesError, match="expected one of them"):
         RuleSet({"costs": [{"endpoint": "/pay"}]})
     with pytest.raises(RulesError, match="critical"):
@@ -472,7 +472,7 @@ def test_an_entry_of_costs_says_a_cost_or_a_priority() -> None:
 # -------------------------------------------------------------------- measures
 
 
-def test_the_load_of_the_machine_is_a_share() -> None:
+def test_the_load_of_the_machine_is_from_zero_to_one() -> None:
     load = SystemLoad()
     assert 0.0 <= load() <= 1.0
 
@@ -492,7 +492,7 @@ def test_event_loop_lag_is_the_time_that_a_callback_takes() -> None:
     assert lag() == 0.0
 
 
-def test_a_loop_that_is_closed_has_no_lag() -> None:
+def test_a_closed_loop_has_no_lag() -> None:
     lag = EventLoopLag(full=0.001, interval=0.001)
 
     async def watch() -> None:
@@ -508,7 +508,7 @@ def test_a_loop_that_is_closed_has_no_lag() -> None:
     assert lag() == 0.0
 
 
-def test_the_longest_wait_in_a_queue_is_its_load() -> None:
+def test_the_load_of_a_queue_is_its_longest_wait() -> None:
     wait = QueueWait(full=2.0)
     for seconds in (0.1, 1.0, 0.5, -3.0):
         wait.record(seconds)
@@ -516,7 +516,7 @@ def test_the_longest_wait_in_a_queue_is_its_load() -> None:
     assert wait() == 0.0
 
 
-def test_the_highest_of_several_measures_counts() -> None:
+def test_highest_returns_the_highest_of_several_measures() -> None:
     assert highest(lambda: 0.2, lambda: 0.7)() == 0.7
 
 

@@ -1,4 +1,4 @@
-"""From measured load to a factor."""
+"""The steps that turn measured load into a factor."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def factors(steps: FactorSteps, *loads: tuple[float, float]) -> list[float]:
     return seen
 
 
-def test_a_step_is_taken_above_its_load_and_not_at_it() -> None:
+def test_a_step_begins_above_its_load_and_not_at_it() -> None:
     assert factors(steps_of(), (0, 0.6), (1, 0.61), (2, 0.8), (3, 0.81)) == [1.0, 0.75, 0.75, 0.5]
 
 
-def test_load_that_jumps_takes_all_steps_at_once() -> None:
+def test_a_jump_of_load_takes_all_steps_at_once() -> None:
     assert factors(steps_of(), (0, 0.1), (1, 0.95)) == [1.0, 0.5]
 
 
@@ -69,7 +69,7 @@ def test_a_clock_that_goes_back_does_not_break_the_smoothing() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 2)), max_size=50))
-def test_the_factor_is_always_one_of_the_steps_and_never_above_what_load_says(
+def test_the_factor_is_always_one_of_the_steps_and_never_above_that_of_the_load(
     looks: list[tuple[float, float]],
 ) -> None:
     steps = steps_of()
@@ -109,6 +109,6 @@ def test_steps_that_make_no_sense_are_refused(steps: Any) -> None:
 
 @pytest.mark.parametrize("name", ["hysteresis", "smoothing", "recovery"])
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), "1", None, True])
-def test_settings_that_are_no_numbers_are_refused(name: str, value: Any) -> None:
+def test_settings_that_are_not_numbers_are_refused(name: str, value: Any) -> None:
     with pytest.raises(tg.ConfigurationError, match=name):
         steps_of(**{name: value})

@@ -1,4 +1,4 @@
-"""What stays of a rule's counts when its number changes."""
+"""What stays of a rule's usage when its number changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidegate.rules import RulesError, RuleSet
 
 
 def changed(carry_over: str, algorithm: str, old: str, new: str, used: int) -> Any:
-    """What is left by `new`, of a user who used so much by `old`."""
+    """The units that `new` leaves to a user who has used `used` units of `old`."""
 
     def rules(limit: str) -> RuleSet:
         rule = {"id": "r", "by": "user", "limit": limit, "carry_over": carry_over}
@@ -23,7 +23,7 @@ def changed(carry_over: str, algorithm: str, old: str, new: str, used: int) -> A
 
 
 @pytest.mark.parametrize("algorithm", ["token-bucket", "leaky-bucket"])
-def test_half_used_stays_half_used_where_usage_is_carried_over_in_proportion(
+def test_proportional_usage_stays_half_used_when_the_number_changes(
     algorithm: str,
 ) -> None:
     assert changed("proportional", algorithm, "100/hour", "200/hour", 50) == 100
@@ -35,7 +35,7 @@ def test_half_used_stays_half_used_where_usage_is_carried_over_in_proportion(
 @pytest.mark.parametrize(
     "algorithm", ["token-bucket", "fixed-window", "sliding-window", "sliding-log"]
 )
-def test_usage_begins_anew_where_nothing_is_carried_over(algorithm: str) -> None:
+def test_usage_starts_at_zero_if_nothing_is_carried_over(algorithm: str) -> None:
     assert changed("reset", algorithm, "100/hour", "200/hour", 50) == 200
     assert changed("reset", algorithm, "100/hour", "100/hour", 50) == 50
     assert changed("as-is", algorithm, "100/hour", "200/hour", 50) == 150
@@ -46,7 +46,7 @@ def test_windows_cannot_carry_a_share_over() -> None:
         changed("proportional", "fixed-window", "100/hour", "200/hour", 50)
 
 
-def test_a_burst_beside_the_count_has_no_share_to_carry_over() -> None:
+def test_a_burst_that_differs_from_the_count_cannot_carry_a_share_over() -> None:
     with pytest.raises(RulesError, match="expected a limit without a burst") as caught:
         changed("proportional", "token-bucket", "10/second burst 40", "20/second", 1)
     assert caught.value.problems[0].where == "rules[0].carry_over"
@@ -54,7 +54,7 @@ def test_a_burst_beside_the_count_has_no_share_to_carry_over() -> None:
 
 @pytest.mark.parametrize("carry_over", ["as-is", "proportional"])
 @pytest.mark.parametrize("algorithm", ["token-bucket", "leaky-bucket"])
-def test_a_user_who_was_suspended_keeps_what_was_used(carry_over: str, algorithm: str) -> None:
+def test_a_suspended_user_keeps_the_usage(carry_over: str, algorithm: str) -> None:
     def rules(limit: str) -> RuleSet:
         rule = {"id": "r", "by": "user", "limit": limit, "carry_over": carry_over}
         return RuleSet({"rules": [{**rule, "algorithm": algorithm}]})
@@ -68,7 +68,7 @@ def test_a_user_who_was_suspended_keeps_what_was_used(carry_over: str, algorithm
     assert limiter.peek(user="1").remaining == 1
 
 
-def test_a_refusal_by_a_smaller_number_takes_nothing_of_what_was_used() -> None:
+def test_a_refusal_by_a_smaller_number_does_not_change_usage() -> None:
     def rules(limit: str) -> RuleSet:
         return RuleSet({"rules": [{"id": "r", "by": "user", "limit": limit}]})
 
@@ -81,7 +81,7 @@ def test_a_refusal_by_a_smaller_number_takes_nothing_of_what_was_used() -> None:
     assert limiter.peek(user="1").remaining == 9
 
 
-def test_tiers_and_overrides_share_one_count_where_a_number_that_changes_resets_it() -> None:
+def test_tiers_and_overrides_of_a_rule_that_resets_share_one_count() -> None:
     rule = {"id": "r", "by": "user", "carry_over": "reset"}
     limits = {"free": "10/hour", "pro": "20/hour"}
     limiter = tg.Limiter(
@@ -94,7 +94,7 @@ def test_tiers_and_overrides_share_one_count_where_a_number_that_changes_resets_
     assert limiter.peek(user="1", tier="free").remaining == 5
 
 
-def test_rules_of_one_counter_carry_the_same_over() -> None:
+def test_rules_of_one_counter_must_have_the_same_carry_over() -> None:
     rule = {"by": "user", "limit": "10/hour", "counter": "f"}
     with pytest.raises(RulesError, match="one carry_over for all rules of a counter"):
         RuleSet(

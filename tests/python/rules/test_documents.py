@@ -1,4 +1,4 @@
-"""Documents of rules that are wrong: each mistake is named, with its place, and nothing else."""
+"""Mistakes in documents of rules: a message names each with its place, and nothing else."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ MISTAKES = {
     "limit that is a number": (
         "rules:\n- id: a\n  by: user\n  limit: 100\n",
         "r.yaml:4: rules[0].limit: is 100; expected a limit such as 100/minute, a list of limits, "
-        "'unlimited', or these by tier",
+        "'unlimited', or a mapping of tiers to these",
     ),
     "two limits of one period": (
         "rules:\n- {id: a, by: user, limits: [1/s, 2/s]}\n",
@@ -120,7 +120,7 @@ MISTAKES = {
     ),
     "entry of a list for everyone": (
         "rules: []\nblock:\n- id: all\n",
-        "r.yaml:3: block[0]: is for every request; expected a condition, such as a user",
+        "r.yaml:3: block[0]: matches every request; expected a condition, such as a user",
     ),
     "override of no rule": (
         f"rules:\n- {RULE}\noverrides:\n- {{rule: z, key: {{user: '1'}}, limit: 1/s}}\n",
@@ -175,7 +175,7 @@ MISTAKES = {
     ),
     "alias of itself": (
         "rules: &a [*a]\n",
-        "r.yaml:1: the alias 'a' is of no value before it; expected one that is",
+        "r.yaml:1: the alias 'a' has no anchor before it; expected one that has",
     ),
     "two documents": (
         "rules: []\n---\nrules: []\n",
@@ -230,13 +230,13 @@ TOML = '[[rules]]\nid = "a"\nby = "user"\nlimits.free = "1/s"\n\n[[rules]]\nid =
         ("toml", TOML + "[[rules]]\nid = 'c'\n[rule]\n", "r.toml:11: rule: is no field"),
     ],
 )
-def test_json_and_toml_have_lines_too(format: str, text: str, message: str) -> None:
+def test_problems_in_json_and_toml_have_lines_too(format: str, text: str, message: str) -> None:
     assert any(problem.startswith(message) for problem in problems_of(text, format)), problems_of(
         text, format
     )
 
 
-def test_yaml_takes_over_fields_of_an_anchor() -> None:
+def test_yaml_merges_the_fields_of_an_anchor() -> None:
     rules = RuleSet.parse(
         "rules:\n- &base {id: a, by: user, limit: 1/s}\n- {<<: *base, id: b, by: ip}\n"
     )
@@ -265,7 +265,7 @@ BOMBS = _bombs()
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_is_refused_at_once_and_in_little_room(name: str) -> None:
+def test_a_yaml_bomb_is_refused_at_once_with_little_memory(name: str) -> None:
     tracemalloc.start()
     begin = time.process_time()
     try:
@@ -321,7 +321,7 @@ def test_files_are_refused_by_size_encoding_and_ending(tmp_path: Path) -> None:
         RuleSet.load(tmp_path / "none.yaml")
 
 
-def test_data_that_no_document_holds_is_refused() -> None:
+def test_data_that_no_document_can_have_is_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
     deep: list[Any] = []

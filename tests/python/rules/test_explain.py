@@ -1,4 +1,4 @@
-"""What explain() says of a request: each rule, and what the request costs."""
+"""explain(): why each rule applies to a request or not, and what the request costs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def limiter_of(document: dict[str, Any]) -> Any:
     return tg.Limiter(rules=RuleSet(document), clock=tg.ManualClock(0))
 
 
-def test_explain_says_of_each_rule_why_it_applies_or_not() -> None:
+def test_explain_says_why_each_rule_applies_or_not() -> None:
     limiter = limiter_of(
         {
             "tiers": ["free", "gold"],
@@ -86,7 +86,7 @@ PRIORITIES = {
         ({"user": "root", "endpoint": "/pay/batch"}, 0, "normal"),
     ],
 )
-def test_explain_says_what_a_request_costs_and_its_priority(
+def test_explain_shows_the_cost_and_the_priority_of_a_request(
     request_: dict[str, Any], cost: int, priority: str
 ) -> None:
     limiter = limiter_of(PRIORITIES)

@@ -1,4 +1,4 @@
-"""The YAML in the documents about rules is accepted, and its cases hold."""
+"""The documentation's examples of rules are accepted, and its cases hold."""
 
 from __future__ import annotations
 

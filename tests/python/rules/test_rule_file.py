@@ -29,7 +29,7 @@ def limit_of(limiter: tg.Limiter) -> int:
     return limiter.check(user=os.urandom(8).hex()).limit
 
 
-def test_a_new_version_decides_soon_and_usage_stays(path: Path) -> None:
+def test_a_new_version_comes_into_force_soon_and_usage_stays(path: Path) -> None:
     with RuleFile(path, interval=0.01) as source:
         limiter = tg.Limiter(rules=source)
         assert [bool(limiter.check(user="1")) for _ in range(3)] == [True, True, False]
@@ -84,7 +84,7 @@ def test_a_file_is_read_when_it_has_stayed_the_same_for_a_while(path: Path) -> N
     assert next(stamps, None) is None, "it looked until two stamps were equal"
 
 
-def test_a_limiter_can_be_attached_and_a_callback_hears_of_versions(path: Path) -> None:
+def test_limiters_can_be_attached_and_callbacks_get_new_versions(path: Path) -> None:
     with RuleFile(path, interval=60) as source:
         heard = []
         stop = source.subscribe(heard.append)
@@ -108,7 +108,7 @@ def test_mistakes_at_construction_raise(path: Path, tmp_path: Path) -> None:
         RuleFile(path)
 
 
-def test_workers_that_were_forked_see_the_change(path: Path) -> None:
+def test_forked_workers_see_a_change(path: Path) -> None:
     program = f"""
 import os, sys, time
 import tidegate as tg
@@ -134,7 +134,7 @@ sys.exit(any(os.waitpid(child, 0)[1] for child in children))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_refused_version_that_comes_back_is_still_the_reason(path: Path, tmp_path: Path) -> None:
+def test_last_error_stays_when_a_missing_file_returns_unchanged(path: Path, tmp_path: Path) -> None:
     with RuleFile(path, interval=60) as source:
         path.write_text("rules: 5")
         source.refresh()

@@ -1,4 +1,4 @@
-"""Limiters with rules: which limits a request is charged, and what decisions say."""
+"""Limiters with rules: the limits that a request is charged, and the decisions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_rule_counts_each_user_by_their_tier() -> None:
     assert [outcome.limit for outcome in premium[0].outcomes] == [5, 7, 10]
 
 
-def test_users_keep_what_they_used_when_their_tier_changes() -> None:
+def test_usage_stays_when_a_users_tier_changes() -> None:
     limiter = limiter_of(API)
     for _ in range(2):
         assert limiter.check(user="42", endpoint="/api/posts")
@@ -79,7 +79,7 @@ def test_a_refused_request_charges_none_of_its_rules() -> None:
     assert limiter.peek(user="43", endpoint="/api/posts").outcomes[1].remaining == 8
 
 
-def test_without_a_rule_a_request_passes_and_no_rule_is_named() -> None:
+def test_a_request_without_rules_is_allowed_and_its_decision_names_none() -> None:
     limiter = limiter_of({"rules": [{"id": "a", "by": "user", "limit": "1/minute"}]})
     decision = limiter.check(ip="203.0.113.9")
     assert decision.allowed
@@ -163,7 +163,7 @@ def test_costs_of_operations_are_charged_and_multiplied() -> None:
     assert left("PUT", cost=3) == [29, 95]
 
 
-def test_lists_let_through_and_refuse_whatever_the_rules_say() -> None:
+def test_lists_allow_and_refuse_whatever_the_rules_say() -> None:
     limiter = limiter_of(
         {
             "rules": [{"id": "a", "by": "global", "limit": "1/hour"}],
@@ -214,7 +214,7 @@ def test_an_override_holds_for_one_key_until_it_ends() -> None:
     assert limiter.check(user="vip").limit == 2
 
 
-def test_names_in_a_path_do_not_tell_keys_apart_and_other_parts_do() -> None:
+def test_names_in_a_path_share_a_key_and_other_parts_do_not() -> None:
     limiter = limiter_of(
         {
             "rules": [
@@ -234,7 +234,7 @@ def test_names_in_a_path_do_not_tell_keys_apart_and_other_parts_do() -> None:
     assert not limiter.check(user="1", endpoint="/api//b/"), "the same endpoint"
 
 
-def test_values_with_separators_are_other_keys() -> None:
+def test_values_with_separators_make_different_keys() -> None:
     limiter = limiter_of({"rules": [{"id": "r", "by": "user+tenant", "limit": "1/minute"}]})
     assert limiter.check(user="a|b", tenant="c")
     assert limiter.check(user="a", tenant="b|c")
@@ -242,7 +242,7 @@ def test_values_with_separators_are_other_keys() -> None:
     assert not limiter.check(user="a|b", tenant="c")
 
 
-def test_a_refund_gives_back_what_was_charged_by_the_rules_of_then() -> None:
+def test_a_refund_gives_back_by_the_rules_that_charged() -> None:
     limiter = limiter_of(API)
     ask = {"user": "42", "endpoint": "/api/posts"}
     first = limiter.check(**ask)
@@ -271,7 +271,7 @@ def test_usage_stays_when_a_number_changes() -> None:
     assert limiter.rule_stats()["r"].allowed == 4
 
 
-def test_a_rule_in_shadow_is_counted_and_refuses_nothing() -> None:
+def test_a_rule_in_shadow_counts_and_refuses_nothing() -> None:
     limiter = limiter_of(
         {
             "rules": [
@@ -316,7 +316,7 @@ def test_check_async_decides_as_check_does() -> None:
     assert asyncio.run(ask()) == [True, True, False, True]
 
 
-def test_tiers_are_found_by_a_table_or_a_function_which_is_asked_once_a_ttl() -> None:
+def test_tiers_come_from_a_table_or_from_a_function_called_once_per_ttl() -> None:
     limiter = limiter_of(API, tiers=Tiers({"42": "premium"}))
     assert limiter.check(user="42", endpoint="/api/posts").limit == 5
     assert limiter.check(user="42", tier="free", endpoint="/api/posts").limit == 2
@@ -341,7 +341,7 @@ def test_tiers_are_found_by_a_table_or_a_function_which_is_asked_once_a_ttl() ->
     assert asked == ["1", "broken", "1"]
 
 
-def test_rules_are_made_from_code_too() -> None:
+def test_rules_can_be_made_in_code() -> None:
     rules = RuleSet([Rule(id="api", by="user", limits="1/minute")])
     limiter = tg.Limiter(rules, clock=tg.ManualClock(0))
     assert limiter.check(user="1")
@@ -349,7 +349,7 @@ def test_rules_are_made_from_code_too() -> None:
     assert limiter.rules is rules
 
 
-def test_another_limiter_counts_in_the_same_storage_together() -> None:
+def test_limiters_of_the_same_storage_count_together() -> None:
     first = limiter_of(API)
     second = tg.Limiter(rules=first.rules, storage=first.storage, clock=tg.ManualClock(0))
     for limiter in (first, second):
@@ -386,7 +386,7 @@ def test_a_closed_limiter_raises() -> None:
         limiter.check(user="1")
 
 
-def test_the_storage_says_which_rule_it_cannot_count_for(tmp_path: Any) -> None:
+def test_the_error_names_the_rule_that_the_storage_does_not_support(tmp_path: Any) -> None:
     rules = RuleSet(
         {"rules": [{"id": "log", "by": "user", "limit": "50000/day", "algorithm": "sliding-log"}]}
     )
@@ -394,7 +394,7 @@ def test_the_storage_says_which_rule_it_cannot_count_for(tmp_path: Any) -> None:
         tg.Limiter(rules=rules, storage=f"shm://{tmp_path}/counts?capacity=1000")
 
 
-def test_explain_gives_each_rule_its_own_state_in_whichever_order_they_stand() -> None:
+def test_explain_gives_each_rule_its_own_state_in_any_order_of_rules() -> None:
     limiter = limiter_of(
         {
             "rules": [
@@ -413,7 +413,7 @@ def test_explain_gives_each_rule_its_own_state_in_whichever_order_they_stand() -
     assert states == {"all": [(5, 4), (500, 499)], "mine": [(3, 2)], "address": []}
 
 
-def test_an_override_may_last_beyond_what_nanoseconds_can_count() -> None:
+def test_an_override_may_end_later_than_nanoseconds_can_express() -> None:
     override = {"rule": "a", "key": "z", "limit": "2/minute", "until": "9999-12-31T23:59:59Z"}
     limiter = limiter_of(
         {"rules": [{"id": "a", "by": "user", "limit": "1/minute"}], "overrides": [override]}
@@ -421,7 +421,7 @@ def test_an_override_may_last_beyond_what_nanoseconds_can_count() -> None:
     assert limiter.check(user="z").limit == 2
 
 
-def test_head_is_counted_as_get_where_no_rule_names_it() -> None:
+def test_head_counts_as_get_unless_a_rule_names_it() -> None:
     rules = [{"id": "a", "by": "ip", "method": "GET", "limit": "2/hour"}]
     limiter = limiter_of({"rules": rules, "costs": [{"method": "GET", "cost": 2}]})
     assert limiter.check(ip="::1", method="HEAD")
@@ -432,7 +432,7 @@ def test_head_is_counted_as_get_where_no_rule_names_it() -> None:
     assert limiter.check(ip="::1", method="HEAD").rule == "b"
 
 
-def test_clients_of_ipv6_count_by_their_network_and_are_listed_by_their_address() -> None:
+def test_ipv6_clients_are_counted_by_network_and_listed_by_address() -> None:
     limiter = limiter_of(
         {
             "rules": [{"id": "a", "by": "ip", "limit": "1/hour"}],
@@ -450,7 +450,7 @@ def test_clients_of_ipv6_count_by_their_network_and_are_listed_by_their_address(
     assert not limiter.check(ip="::ffff:203.0.113.9"), "the same address"
 
 
-def test_a_refund_goes_to_the_override_that_was_charged_though_it_has_ended() -> None:
+def test_a_refund_reaches_the_override_that_was_charged_after_its_end() -> None:
     clock = tg.ManualClock(0)
     limiter = limiter_of(
         {
@@ -470,14 +470,14 @@ def test_a_refund_goes_to_the_override_that_was_charged_though_it_has_ended() ->
     assert not limiter.check(user="1")
 
 
-def test_a_closed_limiter_takes_no_rules() -> None:
+def test_a_closed_limiter_refuses_new_rules() -> None:
     limiter = limiter_of(API)
     limiter.close()
     with pytest.raises(tg.LimiterClosedError):
         limiter.use(limiter.rules)
 
 
-def test_a_request_counts_once_for_a_rule_in_shadow_that_has_several_limits() -> None:
+def test_a_rule_in_shadow_with_several_limits_counts_a_request_once() -> None:
     rule = {"id": "r", "by": "user", "limits": ["3/hour", "4/day"], "shadow": True}
     limiter = tg.Limiter(rules=RuleSet({"rules": [rule]}), clock=tg.ManualClock(10**18))
     for _ in range(6):
@@ -486,6 +486,6 @@ def test_a_request_counts_once_for_a_rule_in_shadow_that_has_several_limits() ->
     assert limiter.stats().denied_in_shadow == 3
 
 
-def test_an_attribute_name_that_is_no_unicode_is_named() -> None:
+def test_an_attribute_name_that_is_not_unicode_is_refused() -> None:
     with pytest.raises(tg.ConfigurationError, match=r"an attribute is named '\\ud800'"):
         limiter_of(API).check(**{"\ud800": "x"})

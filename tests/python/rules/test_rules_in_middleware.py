@@ -1,4 +1,4 @@
-"""Middleware with rules: which attributes requests have, and what responses say."""
+"""Middleware with rules: the attributes of requests, and the header fields of responses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ATTRIBUTES = {"user": user_of}
 def get(
     app: Any, path: str = "/api/x", client: str = "203.0.113.9", method: str = "GET", **fields: str
 ) -> tuple[int, dict[str, str], bytes]:
-    """One request of ASGI."""
+    """Sends one ASGI request."""
     sent: list[Any] = []
     scope = {
         "type": "http",
@@ -70,7 +70,7 @@ def middleware(document: Any = API, **options: Any) -> Any:
     )
 
 
-def test_responses_tell_the_limits_that_apply_to_the_request() -> None:
+def test_responses_show_the_limits_that_apply() -> None:
     app = middleware()
     status, headers, _ = get(app, x_user="42")
     assert status == 200
@@ -100,7 +100,7 @@ def test_a_blocked_request_is_refused_without_a_wait() -> None:
     assert b'"violated-policies":["block[0]"]' in body
 
 
-def test_a_hidden_limit_and_one_in_shadow_are_not_told() -> None:
+def test_hidden_limits_and_those_in_shadow_are_not_shown() -> None:
     document = {"rules": [API["rules"][2], API["rules"][3]]}  # type: ignore[index]
     document["rules"][0] = {**document["rules"][0], "limit": "3/minute"}
     app = middleware(document)
@@ -112,13 +112,13 @@ def test_a_hidden_limit_and_one_in_shadow_are_not_told() -> None:
     assert not [name for name in headers if "ratelimit" in name]
 
 
-def test_a_request_that_no_rule_applies_to_passes_untouched() -> None:
+def test_a_response_has_no_fields_if_no_rule_applies() -> None:
     app = middleware({"rules": [{"id": "a", "by": "user", "limit": "1/minute"}]})
     for _ in range(3):
         assert get(app) == (200, {}, b"hello")
 
 
-def test_an_attribute_whose_function_fails_lifts_no_limit(
+def test_a_failing_attribute_function_lifts_no_limit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     plans = {"free": "1"}
@@ -137,7 +137,7 @@ def test_an_attribute_whose_function_fails_lifts_no_limit(
 
 
 @pytest.mark.parametrize("value", [42, 4.2, ["a"], True])
-def test_an_attribute_of_another_type_lifts_no_limit(value: Any) -> None:
+def test_an_attribute_of_a_wrong_type_lifts_no_limit(value: Any) -> None:
     app = middleware(
         {"rules": [{"id": "a", "by": "user", "limit": "1/minute"}]},
         attributes={"user": lambda scope: value},
@@ -177,7 +177,7 @@ def test_tiers_are_found_for_requests() -> None:
     assert [get(app, x_user="43")[0] for _ in range(2)] == [200, 429]
 
 
-def test_rules_change_under_a_middleware() -> None:
+def test_a_middleware_follows_changed_rules() -> None:
     limiter = tg.Limiter(
         rules=RuleSet({"rules": [{"id": "a", "by": "ip", "limit": "1/minute"}]}),
         clock=tg.ManualClock(0),
@@ -189,7 +189,7 @@ def test_rules_change_under_a_middleware() -> None:
     assert (status, headers["ratelimit-policy"]) == (200, '"a";q=3;w=60')
 
 
-def test_a_network_holds_for_addresses_of_ipv6_too() -> None:
+def test_networks_match_ipv6_addresses_too() -> None:
     app = middleware(
         {
             "rules": [{"id": "a", "by": "global", "limit": "1/hour"}],
@@ -248,7 +248,7 @@ def test_mistakes_say_what_was_given_and_what_is_expected(options: Any, message:
         asgi.RateLimitMiddleware(hello, **options)
 
 
-def test_metrics_have_refusals_by_rule_and_those_in_shadow_apart() -> None:
+def test_metrics_count_refusals_by_rule_and_refusals_in_shadow_apart() -> None:
     from prometheus_client import CollectorRegistry
     from tidegate.prometheus import RateLimitCollector
 
@@ -288,7 +288,7 @@ def test_metrics_have_refusals_by_rule_and_those_in_shadow_apart() -> None:
         ({"by": "ip", "limits": "1/hour", "when": {"plan": "trial"}}, "plan"),
     ],
 )
-def test_a_function_that_fails_to_read_a_condition_raises(rule: Any, attribute: str) -> None:
+def test_a_failing_function_of_a_condition_raises(rule: Any, attribute: str) -> None:
     def broken(scope: Any) -> str:
         return dict(scope["headers"])[b"x-none"].decode()
 
@@ -326,7 +326,7 @@ def test_one_address_of_ipv6_can_be_blocked() -> None:
 
 
 def of_kind(kind: str, **options: Any) -> Any:
-    """A function that asks a middleware of this interface: the status and the header fields."""
+    """A function that calls a middleware of this kind and returns status and header fields."""
     options = {
         "rules": RuleSet(API), "attributes": ATTRIBUTES, "clock": tg.ManualClock(0), **options
     }  # fmt: skip
@@ -361,7 +361,7 @@ def of_kind(kind: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
-def test_rules_in_shadow_that_would_have_refused_are_named_where_that_is_asked_for(
+def test_the_shadow_header_names_rules_in_shadow_that_would_have_refused(
     kind: str,
 ) -> None:
     ask = of_kind(kind, headers=["ietf", "shadow"])
@@ -375,7 +375,7 @@ def test_rules_in_shadow_that_would_have_refused_are_named_where_that_is_asked_f
 
 
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
-def test_shadow_tells_neither_what_is_hidden_nor_a_wait_that_there_is_not(kind: str) -> None:
+def test_the_shadow_header_shows_no_hidden_rule_and_no_endless_wait(kind: str) -> None:
     document = {
         "rules": [
             {"id": "hidden", "by": "ip", "limit": "1/hour", "shadow": True, "headers": False},
@@ -394,7 +394,7 @@ def test_shadow_tells_neither_what_is_hidden_nor_a_wait_that_there_is_not(kind: 
 
 
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
-def test_an_answer_of_the_service_names_rules_in_shadow_too(kind: str) -> None:
+def test_responses_of_the_service_itself_have_the_shadow_header_too(kind: str) -> None:
     def refused(request: Any, decision: Any) -> Any:
         def of_wsgi(environ: Any, start_response: Any) -> Any:
             start_response("418 no", [])
@@ -413,7 +413,7 @@ def test_an_answer_of_the_service_names_rules_in_shadow_too(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
-def test_refusals_are_handed_on_and_costs_go_by_the_load(kind: str) -> None:
+def test_refusals_reach_violations_and_costs_follow_the_load(kind: str) -> None:
     refused: list[Any] = []
 
     class Refusals:
@@ -428,7 +428,7 @@ def test_refusals_are_handed_on_and_costs_go_by_the_load(kind: str) -> None:
     assert refused == [("a", "42")]
 
 
-def test_async_attributes_are_refused_where_nothing_is_awaited() -> None:
+def test_async_attributes_are_refused_by_synchronous_middleware() -> None:
     async def later(request: Any) -> str:
         return "42"
 

@@ -1,4 +1,4 @@
-"""The JSON Schema that editors check documents with says what the reader says."""
+"""The JSON Schema for editors accepts what the reader accepts."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def validator() -> Any:
 
 
 @pytest.mark.parametrize("document", GOOD, ids=str)
-def test_documents_that_are_read_are_of_the_schema(validator: Any, document: Any) -> None:
+def test_accepted_documents_match_the_schema(validator: Any, document: Any) -> None:
     RuleSet(document)
     assert [error.message for error in validator.iter_errors(document)] == []
 
 
 @pytest.mark.parametrize("document", BAD, ids=str)
-def test_documents_of_a_wrong_form_are_not_of_the_schema(validator: Any, document: Any) -> None:
+def test_malformed_documents_do_not_match_the_schema(validator: Any, document: Any) -> None:
     with pytest.raises(RulesError):
         RuleSet(document)
     assert not validator.is_valid(document)
