@@ -181,6 +181,8 @@ class RuleSet {
   uint32_t RuleOf(uint32_t limit) const { return limit_rules_[limit]; }
   const std::vector<ListEntry>& lists() const { return lists_; }
   size_t overrides() const;
+  // Whether it has so many parts that a thread of its own frees it.
+  bool takes_long_to_free() const { return rules_.size() + overrides() > 500; }
   // Of what it holds for overrides.
   size_t override_bytes() const;
 
@@ -189,6 +191,8 @@ class RuleSet {
   class Index;
   class Overrides;
   RuleSet();
+  // Whoever lets go of it last may be about to answer a request: see takes_long_to_free().
+  static std::shared_ptr<const RuleSet> Shared(std::unique_ptr<RuleSet> set);
 
   // The tier's number of a request; the default's where it has none that is known.
   size_t TierOf(const Request& request) const;

@@ -433,8 +433,8 @@ def _listed(entry: model.ListEntry) -> dict[str, Any]:
     return condition
 
 
-def compile_rules(document: Document, rules: model.Rules) -> _core.RuleSet:
-    """What the core matches requests against. Raises RulesError."""
+def compile_rules(document: Document, rules: model.Rules) -> tuple[_core.RuleSet, dict[str, Any]]:
+    """What the core matches requests against, and the specification of it. Raises RulesError."""
     compiler = _Compiler(document, rules)
     spec = compiler.spec()
     problems = list(compiler.problems)
@@ -461,4 +461,4 @@ def compile_rules(document: Document, rules: model.Rules) -> _core.RuleSet:
                 for where, message in found
             ]
         )
-    return compiled
+    return compiled, spec
