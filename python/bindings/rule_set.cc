@@ -14,6 +14,7 @@
 #include "classes.h"
 #include "convert.h"
 #include "gil.h"
+#include "rule_set_bytes.h"
 
 namespace tidegate::python {
 namespace {
@@ -102,9 +103,8 @@ RuleSetSpec SpecFrom(const py::dict& given) {
 
 // Returns (rule set, problems). The rule set is None if there are problems; each problem is a
 // (where, message).
-py::tuple Compile(const py::dict& given) {
+py::tuple CompileSpec(RuleSetSpec spec) {
   std::vector<RuleProblem> problems;
-  RuleSetSpec spec = SpecFrom(given);
   // A large set takes long to compile; requests go on meanwhile.
   std::shared_ptr<const RuleSet> set =
       WithoutGil([&] { return RuleSet::Compile(std::move(spec), &problems); });
@@ -115,11 +115,25 @@ py::tuple Compile(const py::dict& given) {
   return py::make_tuple(std::const_pointer_cast<RuleSet>(set), shown);
 }
 
+py::tuple Compile(const py::dict& given) { return CompileSpec(SpecFrom(given)); }
+
+// The specification as bytes, for _compile_bytes() of another process of this build.
+py::bytes SpecBytes(const py::dict& given) { return BytesOf(SpecFrom(given)); }
+
+py::tuple CompileBytes(const py::bytes& given) {
+  const std::string_view bytes = given;
+  auto spec = WithoutGil([bytes] { return SpecOf(bytes); });
+  if (!spec.has_value()) throw py::value_error("the bytes are not those of a specification");
+  return CompileSpec(*std::move(spec));
+}
+
 }  // namespace
 
 void RegisterRuleSet(py::module_& m) {
   py::class_<RuleSet, std::shared_ptr<RuleSet>>(m, "RuleSet")
       .def_static("_compile", &Compile, py::arg("spec"))
+      .def_static("_spec_bytes", &SpecBytes, py::arg("spec"))
+      .def_static("_compile_bytes", &CompileBytes, py::arg("bytes"))
       .def_property_readonly("_attributes", &RuleSet::attribute_names)
       .def_property_readonly("_override_bytes", &RuleSet::override_bytes)
       .def_property_readonly("_rule_ids", [](const RuleSet& set) {

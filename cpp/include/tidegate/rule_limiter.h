@@ -52,6 +52,7 @@ class RuleLimiter {
                                                              std::shared_ptr<TimedStore> store,
                                                              std::string_view scope = "tg",
                                                              const RuleLimiter* before = nullptr);
+  ~RuleLimiter();
 
   const RuleSet& rules() const { return *rules_; }
   // What requests cost under load. The limiters of successive rule sets share one.
@@ -129,7 +130,7 @@ class RuleLimiter {
 
   const std::shared_ptr<const RuleSet> rules_;
   const std::shared_ptr<TimedStore> store_;
-  const std::vector<BoundLimit> bound_;  // in the order of rules().limits()
+  std::vector<BoundLimit> bound_;  // in the order of rules().limits()
   const std::shared_ptr<LoadFactor> load_;
   bool has_shadow_ = false;
   const Limit no_rule_;

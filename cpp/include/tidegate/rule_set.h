@@ -184,6 +184,8 @@ class RuleSet {
   uint32_t RuleOf(uint32_t limit) const { return limit_rules_[limit]; }
   const std::vector<ListEntry>& lists() const { return lists_; }
   size_t overrides() const;
+  // Whether it has so many parts that a thread of its own frees it.
+  bool takes_long_to_free() const { return rules_.size() + overrides() > 500; }
   // The memory that the overrides take.
   size_t override_bytes() const;
 
@@ -192,6 +194,8 @@ class RuleSet {
   class Index;
   class Overrides;
   RuleSet();
+  // Whoever lets go of it last may be about to answer a request: see takes_long_to_free().
+  static std::shared_ptr<const RuleSet> Shared(std::unique_ptr<RuleSet> set);
 
   // The number of a request's tier; that of the default tier if the request has no known one.
   size_t TierOf(const Request& request) const;

@@ -1,17 +1,15 @@
 #include "base/pages.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <exception>
 #include <new>
-#include <thread>
 #include <utility>
+
+#include "base/on_a_thread.h"
 
 namespace tidegate {
 namespace {
@@ -27,23 +25,7 @@ constexpr int kGiveBack = MADV_DONTNEED;
 constexpr size_t kMostAhead = 4 * Pages::kHugePage;
 constexpr size_t kShareAhead = 16;
 
-bool OnAThread(std::function<void()> work) {
-  // The program's signal handlers must not run on a thread that it does not know.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0) return false;
-  bool started = true;
-  try {
-    std::thread(std::move(work)).detach();
-  } catch (const std::exception&) {  // of resources, or of memory
-    started = false;
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
-}
-
-std::atomic<Pages::Runner> run{OnAThread};
+std::atomic<Pages::Runner> run{RunOnAThread};
 
 void Advise([[maybe_unused]] char* memory, [[maybe_unused]] size_t bytes,
             [[maybe_unused]] bool huge) {

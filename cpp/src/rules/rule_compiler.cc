@@ -104,7 +104,7 @@ std::shared_ptr<const RuleSet> RuleCompiler::Compile() {
   for (Index* index : {set_->index_.get(), set_->cost_index_.get(), set_->list_index_.get()}) {
     index->Finish();
   }
-  return std::move(set_);
+  return RuleSet::Shared(std::move(set_));
 }
 
 std::string RuleCompiler::WhereRule(size_t rule) const {

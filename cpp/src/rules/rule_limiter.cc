@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "base/on_a_thread.h"
 
 namespace tidegate {
 
@@ -63,6 +64,12 @@ RuleLimiter::RuleLimiter(std::shared_ptr<const RuleSet> rules, std::shared_ptr<T
     if (counts == nullptr) counts = std::make_shared<Counts>();
     counts_.emplace_back(rule.id, counts);
   }
+}
+
+RuleLimiter::~RuleLimiter() {
+  if (!rules_->takes_long_to_free()) return;
+  // What it has for each rule. The store may be of Python, and is freed here.
+  FreeOnAThread(std::move(bound_), std::move(unlimited_), std::move(listed_), std::move(counts_));
 }
 
 void RuleLimiter::Charges(const Request& request, int64_t cost, int64_t now_ns, Load load,

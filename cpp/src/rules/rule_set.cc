@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/on_a_thread.h"
 #include "base/text.h"
 #include "rules/endpoint.h"
 #include "rules/network.h"
@@ -41,6 +42,13 @@ int MethodIn(const std::vector<std::string>& methods, std::string_view method) {
 
 RuleSet::RuleSet() = default;
 RuleSet::~RuleSet() = default;
+
+std::shared_ptr<const RuleSet> RuleSet::Shared(std::unique_ptr<RuleSet> set) {
+  return {set.release(), [](const RuleSet* last) {
+            std::unique_ptr<const RuleSet> owned(last);
+            if (last->takes_long_to_free()) FreeOnAThread(std::move(owned));
+          }};
+}
 
 int RuleSet::AttributeNumber(std::string_view name) const {
   for (size_t i = 0; i < attributes_.size(); ++i) {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Where = tuple[str | int, ...]
 
-__all__ = ["change_mark", "read_document", "rule_id_of"]
+__all__ = ["change_mark", "read_document", "row_count", "rule_id_of"]
 
 MOST_ROWS = 1_000_000
 _SETTINGS = ("tiers", "default_tier", "algorithm", "default")
@@ -285,12 +285,21 @@ def change_mark(connection: Connection) -> object:
     if connection.dialect.name != "postgresql":
         return None
     # xmin is the number of the transaction that wrote a row. Each change has a new number.
+    return tuple(
+        _of_each_table(connection, "count(*) || ':' || coalesce(sum(xmin::text::bigint), 0)")
+    )
+
+
+def row_count(connection: Connection) -> int:
+    """How many rows read_document() would read."""
+    return sum(_of_each_table(connection, "count(*)"))
+
+
+def _of_each_table(connection: Connection, what: str) -> Row[Any]:
     parts = []
     for table in schema.RULE_TABLES:
-        counted = (
-            f"SELECT count(*) || ':' || coalesce(sum(xmin::text::bigint), 0) FROM {table.name}"
-        )
+        asked = f"SELECT {what} FROM {table.name}"
         if table is schema.user_tiers:
-            counted += " WHERE custom_limits IS NOT NULL"
-        parts.append(f"({counted})")
-    return tuple(connection.exec_driver_sql(f"SELECT {', '.join(parts)}").one())
+            asked += " WHERE custom_limits IS NOT NULL"
+        parts.append(f"({asked})")
+    return connection.exec_driver_sql(f"SELECT {', '.join(parts)}").one()

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidegate._database.connection import Database
-from tidegate._database.read import change_mark, read_document
+from tidegate._database.read import change_mark, read_document, row_count
 from tidegate._database.schema import NOTIFICATIONS
-from tidegate._rules.problems import RulesError
 from tidegate._rules.rule_set import RuleSet
-from tidegate._rules.source import RuleSource
+from tidegate._rules.source import Reading, RuleSource
 
 if TYPE_CHECKING:
-    import os
-
     from tidegate._database.connection import DatabaseLike
     from tidegate._rules.document import Document
 
@@ -27,6 +26,8 @@ log = logging.getLogger("tidegate")
 
 # The most seconds until a thread that waits for notifications notices that it must end.
 _SLICE = 0.25
+# To read so many takes a few milliseconds, a process of its own a second.
+_MOST_ROWS_HERE = 40
 
 
 def read_rules(database: DatabaseLike, *, timeout: float = 5.0) -> RuleSet:
@@ -35,14 +36,21 @@ def read_rules(database: DatabaseLike, *, timeout: float = 5.0) -> RuleSet:
     Raises RulesError, whose problems name tables and rows, and StorageError if the database does
     not answer within `timeout` seconds.
     """
+    return RuleSet._from(_document_of(database, timeout))
+
+
+def _document_of(database: DatabaseLike, timeout: float) -> Document:
     source = Database(database, timeout)
     try:
-        with source.use(isolation="REPEATABLE READ") as connection:
-            _begin(connection)
-            document = read_document(connection, source.name)
+        return _document_by(source)
     finally:
         source.close()
-    return RuleSet._from(document)
+
+
+def _document_by(database: Database) -> Document:
+    with database.use(isolation="REPEATABLE READ") as connection:
+        _begin(connection)
+        return read_document(connection, database.name)
 
 
 class SqlRules(RuleSource):
@@ -68,31 +76,33 @@ class SqlRules(RuleSource):
     ) -> None:
         self._database = Database(database, timeout)
         self._listener = _Listener(self._database, timeout)
+        self._timeout = timeout
+        self._url = _url_for_others(database, self._database)
         self._mark: object = None
         self._seconds = 0.0  # that the last read took
         super().__init__(interval=interval, cache=cache)
 
-    def _read(self) -> Document | None:
+    def _reading_of_now(self) -> Reading | None:
         begun = time.monotonic()
         with self._database.use(isolation="REPEATABLE READ") as connection:
-            is_sqlite = connection.dialect.name == "sqlite"
-            # SQLite's mark is read outside of the transaction, in which it would not change.
-            mark = change_mark(connection) if is_sqlite else None
-            _begin(connection)
-            # It cannot be compared with a mark of an earlier connection.
-            mark = (self._database.opened, mark) if is_sqlite else change_mark(connection)
+            # Of SQLite it says nothing about what another connection has read.
+            mark = change_mark(connection)
+            if connection.dialect.name == "sqlite":
+                mark = self._database.opened, mark
             if mark is not None and mark == self._mark:
                 self._seconds = time.monotonic() - begun
                 return None
-            # A refused version is not read again until it changes.
-            self._mark = mark
-            try:
-                return read_document(connection, self._database.name)
-            except RulesError:
-                raise
-            except Exception:
-                self._mark = None
-                raise
+            # Without a mark it is read at each look, and for that no process is made.
+            rows = 0 if mark is None else row_count(connection)
+        # What changes from here on has another mark, so that it is read again. A refused version
+        # is not, until it changes.
+        self._mark = mark
+        if rows > _MOST_ROWS_HERE and self._url is not None:
+            return Reading(partial(_document_of, self._url, self._timeout), takes_long=True)
+        return Reading(partial(_document_by, self._database), takes_long=False)
+
+    def _look_again(self) -> None:
+        self._mark = None
 
     def _wait(self, stop: threading.Event) -> None:
         # Looks at very many rows take at most a twentieth of the time.
@@ -116,6 +126,15 @@ class SqlRules(RuleSource):
         return f"SqlRules({self._database.name!r})"
 
     __repr__ = __str__
+
+
+def _url_for_others(given: DatabaseLike, database: Database) -> str | None:
+    """The URL by which another process finds the database; None where it may not."""
+    url = database.engine.url
+    is_sqlite = url.get_backend_name() == "sqlite"
+    if given is database.engine or (is_sqlite and not os.path.isfile(url.database or "")):
+        return None
+    return url.render_as_string(hide_password=False)
 
 
 def _begin(connection: Any) -> None:

@@ -434,8 +434,8 @@ def _listed(entry: model.ListEntry) -> dict[str, Any]:
     return condition
 
 
-def compile_rules(document: Document, rules: model.Rules) -> _core.RuleSet:
-    """Compiles the rules. Raises RulesError."""
+def compile_rules(document: Document, rules: model.Rules) -> tuple[_core.RuleSet, dict[str, Any]]:
+    """Returns the compiled rules, and the specification they were made of. Raises RulesError."""
     compiler = _Compiler(document, rules)
     spec = compiler.spec()
     problems = list(compiler.problems)
@@ -463,4 +463,4 @@ def compile_rules(document: Document, rules: model.Rules) -> _core.RuleSet:
                 for where, message in found
             ]
         )
-    return compiled
+    return compiled, spec

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union, cast
 
+from tidegate import _core
 from tidegate._errors import ArgumentTypeError
 from tidegate._rules.compile import compile_rules, validate
 from tidegate._rules.document import Document, read_file, read_text
@@ -16,8 +18,11 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping
 
-    from tidegate import _core
-    from tidegate._rules.model import Rule, Rules
+    from tidegate._rules.model import Default, Rule, Rules
+
+    Unpickled = tuple[tuple[Rule, ...], Union[Default, None]]
+    # Its rules and its default, or these pickled.
+    Models = Union[Unpickled, bytes]
 
 __all__ = ["RuleSet"]
 
@@ -33,6 +38,9 @@ class RuleSet:
     Rule objects. Raises RulesError, a ConfigurationError whose `problems` say what is wrong and
     where. A RuleSet is immutable; limiters and threads may share it.
     """
+
+    _compiled: _core.RuleSet
+    _models: Models
 
     def __init__(self, rules: Mapping[str, Any] | Iterable[Rule]) -> None:
         self._read(_document_of(rules))
@@ -58,16 +66,58 @@ class RuleSet:
         rule_set._read(document)
         return rule_set
 
-    def _read(self, document: Document) -> None:
+    @classmethod
+    def _packed(cls, document: Document) -> dict[str, Any]:
+        """What _unpacked() takes, in another process of the same version."""
+        rule_set = cls.__new__(cls)
+        spec = rule_set._read(document)
+        rule_set._pickle()
+        return {**vars(rule_set), "_compiled": _core.RuleSet._spec_bytes(spec)}
+
+    @classmethod
+    def _unpacked(cls, packed: dict[str, Any]) -> RuleSet:
+        """The rules that _packed() was called with. Raises ValueError for other bytes."""
+        rule_set = cls.__new__(cls)
+        compiled, problems = _core.RuleSet._compile_bytes(packed["_compiled"])
+        if compiled is None:
+            raise ValueError(f"the rules were compiled before, and now are not: {problems[0]}")
+        vars(rule_set).update(packed, _compiled=compiled)
+        return rule_set
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Its rules, those that are not enabled too."""
+        return self._unpickled()[0]
+
+    @property
+    def default(self) -> Default | None:
+        """What applies where no rule does."""
+        return self._unpickled()[1]
+
+    def _pickle(self) -> None:
+        """Keeps its rules as bytes."""
+        # Requests are decided without them, and so many objects would be looked at by each run of
+        # the garbage collector, and be freed at once in the end.
+        if not isinstance(self._models, bytes):
+            self._models = pickle.dumps(self._models)
+
+    def _unpickled(self) -> Unpickled:
+        models = self._models
+        if isinstance(models, bytes):
+            self._models = models = cast("Unpickled", pickle.loads(models))
+        return models
+
+    def _read(self, document: Document) -> dict[str, Any]:
+        """Fills it in. Returns the specification that the core has compiled."""
         model = validate(document)
-        self._compiled: _core.RuleSet = compile_rules(document, model)
+        compiled, spec = compile_rules(document, model)
+        self._compiled = compiled
+        self._models = (tuple(model.rules), model.default)
+        self._size = len(model.rules)
         self.source: str = document.source
         """The file that it was read from, or ``<dict>`` or ``<text>``."""
-        self.rules: tuple[Rule, ...] = tuple(model.rules)
-        """All its rules, including those that are not enabled."""
         self.tiers: tuple[str, ...] = tuple(model.tiers)
         self.default_tier: str | None = model.default_tier
-        self.default = model.default
         self.hidden: frozenset[str] = frozenset(
             rule.id
             for rule in (*model.rules, *((model.default,) if model.default else ()))
@@ -82,6 +132,7 @@ class RuleSet:
         """How many overrides it has. Their keys are not kept."""
         self.digest: str = _digest_of(model)
         """Equal for rule sets with the same content. It names the version in logs and metrics."""
+        return spec
 
     @staticmethod
     def json_schema() -> dict[str, Any]:
@@ -91,7 +142,7 @@ class RuleSet:
         return json_schema()
 
     def __repr__(self) -> str:
-        return f"RuleSet({self.source!r}, {len(self.rules)} rules, digest={self.digest!r})"
+        return f"RuleSet({self.source!r}, {self._size} rules, digest={self.digest!r})"
 
 
 def _digest_of(model: Rules) -> str:

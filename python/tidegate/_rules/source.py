@@ -11,18 +11,34 @@ import threading
 import time
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from tidegate._rules.document import Document
 from tidegate._rules.problems import RulesError
+from tidegate._rules.reading import (
+    CannotReadApart,
+    ClosedMeanwhile,
+    Version,
+    read_apart,
+    read_here,
+)
 from tidegate._rules.rule_set import RuleSet
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["RuleSource"]
+__all__ = ["Reading", "RuleSource"]
 
 log = logging.getLogger("tidegate")
+
+
+class Reading(NamedTuple):
+    """How to read the version that a place has now."""
+
+    read: Callable[[], Document]
+    """Raises RulesError for a version that is refused, anything else where it cannot be read."""
+    takes_long: bool
+    """Whether to read it in a process of its own, to which `read` is pickled."""
 
 
 class RuleSource:
@@ -38,7 +54,8 @@ class RuleSource:
 
     Thread-safe, and safe to use after `fork()`: the child has a thread of its own.
 
-    A subclass implements `_read()`, and `_wait()` if it is notified of changes.
+    A subclass implements `_reading_of_now()` and `_look_again()`, and `_wait()` if it is notified
+    of changes.
     """
 
     def __init__(
@@ -57,6 +74,7 @@ class RuleSource:
         # Why the newest version is not in force; None if it is.
         self._refusal: Exception | None = None
         self._is_unreachable = False
+        self._reads_apart = True
         self.refused = 0
         """The number of versions that were refused: by the rules' checks, or by a subscriber."""
         self.failures = 0
@@ -67,12 +85,15 @@ class RuleSource:
         """The rules in force."""
         _sources.add(self)
 
-    def _read(self) -> Document | None:
-        """The document at this moment; None if it has not changed since the last call.
+    def _reading_of_now(self) -> Reading | None:
+        """How to read the rules; None if they have not changed since the last call.
 
-        Raises RulesError if the document is refused, and any other exception if it cannot be read.
+        Raises where the place does not answer.
         """
         raise NotImplementedError
+
+    def _look_again(self) -> None:
+        """Called where the version of the last _reading_of_now() was not read after all."""
 
     def _wait(self, stop: threading.Event) -> None:
         """Returns when the rules may have changed, and soon after `stop` is set."""
@@ -111,28 +132,45 @@ class RuleSource:
         """Reads the rules now. True if a new version came into force. Never raises."""
         with self._reading:
             try:
-                document = self._read()
-            except RulesError as error:
-                self._reached()
-                self._refuse(error)
+                reading = self._reading_of_now()
+                version = None if reading is None else self._version(reading)
+            except ClosedMeanwhile:
                 return False
             except Exception as error:
                 self._not_reached(error)
                 return False
             self._reached()
-            if document is None:
+            if version is None:
                 return False
-            try:
-                rules = RuleSet._from(document)
-            except Exception as error:
-                self._refuse(error)
+            if version.refusal is not None:
+                self._refuse(version.refusal)
                 return False
+            rules: RuleSet = version.rules
             self._refusal = self.last_error = None
             if rules.digest == self.current.digest:
                 return False
             self._put_into_force(rules)
-            self._remember(document)
+            self._remember(version)
             return True
+
+    def _version(self, reading: Reading) -> Version:
+        """Reads. Raises where the rules cannot be read."""
+        keeps_text = self._cache is not None
+        try:
+            if reading.takes_long and self._reads_apart and not self._stop.is_set():
+                try:
+                    return read_apart(reading.read, keeps_text=keeps_text, stop=self._stop)
+                except CannotReadApart as error:
+                    self._reads_apart = False
+                    log.warning(
+                        "%s: its rules are read within this process from now on, where requests "
+                        "may wait for it: there is no process for it: %s",
+                        self, error,
+                    )  # fmt: skip
+            return read_here(reading.read, keeps_text=keeps_text)
+        except BaseException:
+            self._look_again()
+            raise
 
     def close(self) -> None:
         """Ends the thread. The current rules stay in force."""
@@ -155,9 +193,12 @@ class RuleSource:
 
     def _first(self) -> RuleSet:
         try:
-            document = self._read()
-            assert document is not None, "the first read finds something"
-            rules = RuleSet._from(document)
+            reading = self._reading_of_now()
+            assert reading is not None, "the first look finds something"
+            # Nobody decides by them yet.
+            version = self._version(reading._replace(takes_long=False))
+            if version.refusal is not None:
+                raise version.refusal
         except Exception as error:
             if self._cache is None or not self._cache.exists():
                 raise
@@ -167,7 +208,8 @@ class RuleSource:
                 self._not_reached(error)
             log.warning("%s begins with the rules kept in %s", self, self._cache)
             return RuleSet._from(_kept_in(self._cache))
-        self._remember(document)
+        self._remember(version)
+        rules: RuleSet = version.rules
         return rules
 
     def _put_into_force(self, rules: RuleSet) -> None:
@@ -202,16 +244,15 @@ class RuleSource:
             self.last_error = self._refusal
             log.warning("%s can be read again", self)
 
-    def _remember(self, document: Document) -> None:
-        if self._cache is None:
+    def _remember(self, version: Version) -> None:
+        if self._cache is None or version.text is None:
             return
-        text = json.dumps(document.data, default=str)
         unfinished = self._cache.with_name(f"{self._cache.name}.{os.getpid()}.tmp")
         try:
             with open(
                 os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
             ) as file:
-                file.write(text)
+                file.write(version.text)
             unfinished.replace(self._cache)
         except OSError as error:
             log.warning("the rules cannot be kept in %s: %s", self._cache, error)
