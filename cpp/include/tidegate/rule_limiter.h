@@ -32,8 +32,6 @@ namespace tidegate {
 // that made the limiter, whose hashes its tables were built with.
 class RuleLimiter {
  public:
-  virtual ~RuleLimiter() = default;
-
   // What a rule did in this rule set and in those before it.
   struct RuleStats {
     int64_t allowed = 0;  // requests that it applied to and that were allowed
@@ -52,7 +50,7 @@ class RuleLimiter {
                                                              std::shared_ptr<TimedStore> store,
                                                              std::string_view scope = "tg",
                                                              const RuleLimiter* before = nullptr);
-  ~RuleLimiter();
+  virtual ~RuleLimiter();
 
   const RuleSet& rules() const { return *rules_; }
   // What requests cost under load. The limiters of successive rule sets share one.
