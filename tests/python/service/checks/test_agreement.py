@@ -36,8 +36,8 @@ RULES: Any = {
     ],
     "overrides": [{"rule": "api", "key": "vip", "limit": "9/second"}],
     "costs": [{"endpoint": "/api/heavy", "cost": 2}],
-    "block": [{"name": "abuse", "when": {"user": "evil"}}],
-    "allow": [{"name": "health", "endpoint": "/health"}],
+    "block": [{"id": "abuse", "user": "evil"}],
+    "allow": [{"id": "health", "endpoint": "/health"}],
 }
 
 VALUES = {

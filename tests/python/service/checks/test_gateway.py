@@ -25,8 +25,8 @@ def test_an_allowed_request_is_answered_without_a_body(method: str) -> None:
     assert (status, body) == (204, b"")
     assert headers["x-ratelimit-limit"] == "2"
     assert headers["x-ratelimit-remaining"] == "1"
-    assert headers["ratelimit-policy"] == '"2/minute";q=2;w=60'
-    assert headers["ratelimit"] == '"2/minute";r=1;t=30'
+    assert headers["ratelimit-policy"] == '"address";q=2;w=60'
+    assert headers["ratelimit"] == '"address";r=1;t=30'
 
 
 @pytest.mark.parametrize("status", [429, 403, 401])
@@ -36,7 +36,7 @@ def test_a_refused_request_has_the_status_that_the_gateway_understands(status: i
         answered, headers, body = service.http("GET", PATH, asked("/api/posts"))
         assert (answered, body) == (expected, b"")
     assert headers["retry-after"] == "30"
-    assert headers["ratelimit"] == '"2/minute";r=0;t=30'
+    assert headers["ratelimit"] == '"address";r=0;t=30'
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,8 @@ def test_outcomes_are_told_where_they_are_asked_for() -> None:
     service = Service({"rules": [{"id": "a", "by": "user", "limit": ["2/minute", "9/hour"]}]})
     answer = service.ask(attributes=ASK, with_outcomes=True)
     assert [(o.name, o.rule, o.limit, o.remaining, o.allowed) for o in answer.outcomes] == [
-        ("2/minute", "a", 2, 1, True),
-        ("9/hour", "a", 9, 8, True),
+        ("a:2/minute", "a", 2, 1, True),
+        ("a:9/hour", "a", 9, 8, True),
     ]
 
 
@@ -115,8 +115,8 @@ def test_a_refund_by_a_decision_takes_back_its_own_instant_from_a_log() -> None:
     assert service.grpc("Refund", wire.request(ASK, decision=first.decision))[0] == OK
     service.clock.advance(1)
     assert service.ask(attributes=ASK).allowed
-    # The unit of the tenth second counts for 49 s more; with that of the first, it would be 39.
-    assert service.ask("Peek", attributes=ASK).retry_after_ns == 49 * 10**9
+    # Until the unit of the tenth second ends; that of the start would end 10 s before.
+    assert service.ask("Peek", attributes=ASK).retry_after_ns == 59 * 10**9
 
 
 def test_a_refund_by_a_decision_of_rules_before_still_gives_back() -> None:
@@ -154,8 +154,8 @@ def test_the_status_has_the_limits_of_each_rule() -> None:
     assert found[1] == [b"a"]
     assert 2 not in found
     assert [(o.name, o.remaining) for o in map(wire.Outcome, found[3])] == [
-        ("2/minute", 1),
-        ("9/hour", 8),
+        ("a:2/minute", 1),
+        ("a:9/hour", 8),
     ]
 
 

@@ -101,8 +101,8 @@ def test_outcomes_are_told_where_they_are_asked_for() -> None:
     service = Service(rules)
     answer = service.check({"userId": "42", "outcomes": True})[2]
     assert [(o["name"], o["rule"], o["remaining"]) for o in answer["outcomes"]] == [
-        ("2/minute", "both", 1),
-        ("9/hour", "both", 8),
+        ("both:2/minute", "both", 1),
+        ("both:9/hour", "both", 8),
     ]
     assert "outcomes" not in service.check({"userId": "42"})[2]
     assert [o["shadow"] for o in service.check({"userId": "1", "endpoint": "/new", "outcomes": True})[
@@ -269,7 +269,7 @@ def test_the_status_at_one_endpoint_is_that_of_the_rules_that_apply_there() -> N
 
 
 def test_the_status_names_the_list_that_a_user_is_on() -> None:
-    rules = {**API, "block": [{"name": "abuse", "when": {"user": "42"}}]}
+    rules = {**API, "block": [{"id": "abuse", "user": "42"}]}
     service = Service(rules)
     assert service.status("42")[1] == {
         "rules": [],
