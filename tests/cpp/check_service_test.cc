@@ -198,7 +198,7 @@ TEST_F(CheckServiceTest, EndsACallByTheRulesThatItBeganWith) {
   service.Use(LimiterOf(std::move(spec), MakeStore()));
   store->AnswerAll();
   EXPECT_THAT(asking.answer().body, HasSubstr(R"("rule":"api")"));
-  EXPECT_THAT(asking.answer().body, HasSubstr(R"("outcomes":[{"name":"2/minute")"));
+  EXPECT_THAT(asking.answer().body, HasSubstr(R"("outcomes":[{"name":"api")"));
   Asking next(service);
   ASSERT_TRUE(next.Ask(Post(R"({"userId": "42"})")));
   EXPECT_THAT(next.answer().body, HasSubstr(R"("limit":7)"));

@@ -194,7 +194,7 @@ void RegisterTiers(py::module_& m) {
 void RegisterChecks(py::module_& m) {
   RegisterRecorder(m);
   RegisterTiers(m);
-  py::class_<CheckService, std::shared_ptr<CheckService>>(m, "CheckService")
+  py::class_<CheckService, server::RoutedService, std::shared_ptr<CheckService>>(m, "CheckService")
       .def(py::init(&Make), py::arg("rule_limiter"), py::kw_only(),
            py::arg("recorder").none(true) = py::none(), py::arg("require_token") = true,
            py::arg("refused_status") = 200, py::arg("auth_refused_status") = 429,

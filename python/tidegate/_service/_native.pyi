@@ -8,6 +8,46 @@ from typing import Any, Union
 _Text = Union[str, bytes]
 _Headers = Sequence[tuple[str, str]]
 
+class Tls:
+    """A certificate, from files in PEM."""
+
+    def __init__(self, certificate: str, key: str, client_ca: str | None = None) -> None: ...
+    def reload(self) -> None:
+        """Reads the files again, for new connections; keeps what it had on an error."""
+
+class Service:
+    """Answers requests of a front."""
+
+class Front:
+    """Speaks HTTP for services."""
+
+    def __init__(self, options: dict[str, Any] = ...) -> None: ...
+    def listen(self, host: str, port: int, *, tls: Tls | None = None) -> int:
+        """Returns the port."""
+    def listen_unix(self, path: str, *, mode: int = 0o600, tls: Tls | None = None) -> None: ...
+    def route(self, service: Service) -> None: ...
+    def start(self) -> None: ...
+    def drain(self, seconds: float) -> bool:
+        """Waits for calls in progress; returns whether all connections are over."""
+    def stop(self) -> None: ...
+    @property
+    def running(self) -> bool: ...
+    def stats(self) -> dict[str, int]: ...
+
+class _EchoService(Service):
+    """For tests: answers with the body of the request."""
+
+    def __init__(self) -> None: ...
+
+class _LaterService(Service):
+    """For tests: the same from another thread, or once released."""
+
+    def __init__(self, *, holds: bool = False) -> None: ...
+    @property
+    def waiting(self) -> int: ...
+    def release(self) -> None: ...
+    def drop(self) -> None: ...
+
 class Recorder:
     """What was decided, summed by caller, endpoint and refusing rule until it is drained."""
 
@@ -51,7 +91,7 @@ class TiersBuilder:
     def add(self, rows: Iterable[tuple[_Text, _Text]] | Mapping[str, str]) -> None: ...
     def finish(self) -> Tiers: ...
 
-class CheckService:
+class CheckService(Service):
     """Answers checks by the rules of a limiter: gRPC, REST, and the questions of gateways."""
 
     def __init__(

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/checks/check_proto.h"
 #include "server/checks/decide.h"
+#include "server/checks/descriptors.h"
 #include "server/checks/other_calls.h"
 #include "server/checks/rest_requests.h"
 
@@ -90,14 +91,18 @@ std::optional<Problem> WrongCall(const Request& request, const CheckMethod* meth
 
 }  // namespace
 
-std::vector<CheckService::Path> CheckService::Paths() {
-  std::vector<Path> paths;
+std::vector<Route> CheckService::routes() const {
+  std::vector<Route> routes;
   for (const CheckMethod& method : kMethods) {
-    paths.push_back({method.http_method, method.path});
-    if (!method.also.empty()) paths.push_back({method.also, method.path});
+    routes.push_back({std::string(method.http_method), std::string(method.path)});
+    if (!method.also.empty()) {
+      routes.push_back({std::string(method.also), std::string(method.path)});
+    }
   }
-  return paths;
+  return routes;
 }
+
+std::vector<std::string_view> CheckService::descriptors() const { return CheckDescriptors(); }
 
 CheckService::CheckService(std::shared_ptr<RuleLimiter> limiter, CheckOptions options,
                            std::shared_ptr<Recorder> recorder)

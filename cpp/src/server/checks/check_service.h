@@ -15,25 +15,21 @@
 #include "server/checks/asked.h"
 #include "server/checks/context.h"
 #include "server/checks/problem.h"
+#include "server/front/routes.h"
 
 namespace tidegate::server {
 
 struct CheckMethod;
 
 // Thread-safe.
-class CheckService final : public Service {
+class CheckService final : public RoutedService {
  public:
-  // A path that ends in "/" is a prefix; without a method it is a method of gRPC.
-  struct Path {
-    std::string_view method;
-    std::string_view path;
-  };
-  static std::vector<Path> Paths();
-
   // `recorder` may be null. Until tokens are set, none is valid.
   CheckService(std::shared_ptr<RuleLimiter> limiter, CheckOptions options,
                std::shared_ptr<Recorder> recorder);
 
+  std::vector<Route> routes() const override;
+  std::vector<std::string_view> descriptors() const override;
   bool Handle(const Request& request, Answer* answer, const Later& later) override;
   void Flush() override;
 
