@@ -15,6 +15,7 @@ PROTO = "tidegate/v1/ratelimit.proto"
 WIDTH = 24
 
 HEAD = """// Written by scripts/embed-protos.py from proto/tidegate/v1/ratelimit.proto.
+// clang-format off
 #include "server/checks/descriptors.h"
 
 namespace tidegate::server {

@@ -1,4 +1,5 @@
 // Written by scripts/embed-protos.py from proto/tidegate/v1/ratelimit.proto.
+// clang-format off
 #include "server/checks/descriptors.h"
 
 namespace tidegate::server {
