@@ -45,6 +45,24 @@ class RuleLimiter {
     StoreStats store;
   };
 
+  // What is left to a caller by one rule.
+  struct RuleState {
+    uint32_t rule = 0;
+    // The patterns of the endpoints that it is for; empty if it is for every endpoint.
+    std::vector<std::string> endpoints;
+    // Its limits in Status::outcomes; none if it does not limit the caller.
+    uint32_t first = 0;
+    uint32_t count = 0;
+  };
+  struct Status {
+    static constexpr size_t kMostRules = 256;
+
+    const ListEntry* listed = nullptr;  // then no rule is asked about the caller's requests
+    bool is_cut = false;                // more rules than kMostRules count the caller
+    std::vector<RuleState> rules;
+    Outcomes outcomes;
+  };
+
   // `before` may be null. Fails if the store does not support a limit; the error names its rule.
   static absl::StatusOr<std::shared_ptr<RuleLimiter>> Create(std::shared_ptr<const RuleSet> rules,
                                                              std::shared_ptr<TimedStore> store,
@@ -76,6 +94,12 @@ class RuleLimiter {
   // without what load added to the cost.
   virtual void Refund(const Request& request, int64_t cost, const Decision* hit) const;
   virtual void Reset(const Request& request) const;
+
+  // What every rule that counts by what is known leaves to requests with these attributes, by one
+  // call of the store, which charges nothing; see RuleSet::MatchKnown(). As Submit(): this and
+  // `status` must live until `done` was called. The decision says only whether it is degraded.
+  virtual std::optional<Decision> SubmitStatus(const Request& known, Status* status,
+                                               Store::Done done) const;
 
   virtual Stats stats() const;
   // In the order of rules().rules().

@@ -168,6 +168,24 @@ class RuleSet {
   // An override applies until `now_ns` reaches its end.
   void Match(const Request& request, int64_t now_ns, Matched* matched) const;
 
+  // A rule that counts by what is known of a caller, and the key that it counts the caller by.
+  struct Known {
+    uint32_t rule = 0;
+    // The patterns of its endpoints that this key counts; empty if the rule is for every endpoint.
+    std::vector<std::string> endpoints;
+    std::string key;
+    absl::InlinedVector<LimitRange, 2> limits;
+  };
+  struct KnownRules {
+    const ListEntry* listed = nullptr;  // then no rule is asked about the caller's requests
+    bool is_cut = false;                // there are more than were asked for
+    std::vector<Known> rules;
+  };
+  // The rules that apply to some request with the attributes in `known`, each at the endpoints,
+  // methods, networks and values of its own condition, if they count by what is known. At most
+  // `most` of them, in the order of rules().
+  KnownRules MatchKnown(const Request& known, int64_t now_ns, size_t most) const;
+
   // Why each rule applies to the request or does not, in the order of rules(), for a person to
   // read.
   struct Reason {
@@ -206,6 +224,13 @@ class RuleSet {
                                   const Matched& matched);
   // Appends the key of a rule that counts by several attributes, or by an endpoint with `{name}`.
   void MakeKey(uint32_t rule, uint32_t pattern, const Request& request, Matched* matched) const;
+  // A request with what is known that meets the rule's own condition at one endpoint.
+  Request SampleOf(const Rule& rule, const Request& known, std::string_view endpoint,
+                   std::string_view method) const;
+  // Whether the key of such a rule is known where its endpoint is this pattern.
+  bool KnowsKey(uint32_t rule, const Request& known, std::string_view endpoint) const;
+  void AddKnown(uint32_t rule, const Request& known, std::string_view endpoint, int64_t now_ns,
+                KnownRules* found) const;
   // Adds the limits that the rule's reserve, if it has one, leaves to requests of this priority.
   void ApplyReserve(uint32_t rule, size_t tier, std::string_view key, Matched* matched) const;
   // The numbers of the tiers that a rule is for.

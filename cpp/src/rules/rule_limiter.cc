@@ -295,6 +295,39 @@ void RuleLimiter::Reset(const Request& request) const {
   for (const Charge& charge : charged.charges) store_->store().Reset(charge, moment);
 }
 
+std::optional<Decision> RuleLimiter::SubmitStatus(const Request& known, Status* status,
+                                                  Store::Done done) const {
+  RuleSet::KnownRules found = rules_->MatchKnown(known, store_->NowNs(), Status::kMostRules);
+  status->listed = found.listed;
+  status->is_cut = found.is_cut;
+  absl::InlinedVector<Charge, 6> charges;
+  for (RuleSet::Known& one : found.rules) {
+    RuleState state{one.rule, std::move(one.endpoints), static_cast<uint32_t>(charges.size()), 0};
+    for (const RuleSet::LimitRange& range : one.limits) {
+      for (uint32_t i = 0; i < range.count; ++i) {
+        charges.push_back({one.key, &bound_[range.first + i], 1});
+      }
+    }
+    state.count = static_cast<uint32_t>(charges.size()) - state.first;
+    status->rules.push_back(std::move(state));
+  }
+  if (charges.empty()) return Decision();
+  const auto finish = [status](const Decision& decision) {
+    Complete(decision, /*blocks=*/true, &status->outcomes);
+    return decision;
+  };
+  if (!store_->blocks()) {
+    const Decision decision = store_->PeekAll(charges, &status->outcomes);
+    Complete(decision, /*blocks=*/false, &status->outcomes);
+    return decision;
+  }
+  const auto early =
+      store_->Submit(Op::kPeek, charges, Store::kNoInstant, &status->outcomes,
+                     [finish, done = std::move(done)](const Decision& d) { done(finish(d)); });
+  if (!early.has_value()) return std::nullopt;
+  return finish(*early);
+}
+
 RuleLimiter::Stats RuleLimiter::stats() const {
   return {total_->allowed.load(), total_->refused.load(), total_->refused_in_shadow.load(),
           store_->store().stats()};

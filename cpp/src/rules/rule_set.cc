@@ -187,6 +187,92 @@ void RuleSet::Match(const Request& request, int64_t now_ns, Matched* matched) co
   }
 }
 
+Request RuleSet::SampleOf(const Rule& rule, const Request& known, std::string_view endpoint,
+                          std::string_view method) const {
+  Request sample = known;
+  const auto set_unknown = [&](size_t attribute, std::string_view value) {
+    if (sample[attribute].data() == nullptr) sample[attribute] = value;
+  };
+  const RuleCondition& condition = rule.condition;
+  for (const auto& [name, value] : condition.when) {
+    set_unknown(static_cast<size_t>(AttributeNumber(name)), value);
+  }
+  if (!condition.networks.empty()) {
+    const std::string_view network = condition.networks.front();
+    set_unknown(kIp, network.substr(0, network.find('/')));
+  }
+  set_unknown(kMethod, method);
+  set_unknown(kEndpoint, endpoint);
+  return sample;
+}
+
+bool RuleSet::KnowsKey(uint32_t rule, const Request& known, std::string_view endpoint) const {
+  const auto is_named_by_condition = [&](uint32_t attribute) {
+    const auto& when = rules_[rule].condition.when;
+    return std::any_of(when.begin(), when.end(),
+                       [&](const auto& w) { return w.first == attributes_[attribute]; });
+  };
+  const auto is_one_endpoint = [&] {
+    if (endpoint.data() == nullptr) return false;  // the rule is for every endpoint
+    const EndpointPattern pattern = *EndpointPattern::Parse(endpoint);
+    return !pattern.anything && !pattern.below &&
+           std::find(pattern.parts.begin(), pattern.parts.end(), "*") == pattern.parts.end();
+  };
+  return std::all_of(by_[rule].begin(), by_[rule].end(), [&](uint32_t attribute) {
+    return known[attribute].data() != nullptr || is_named_by_condition(attribute) ||
+           (attribute == kEndpoint && is_one_endpoint());
+  });
+}
+
+void RuleSet::AddKnown(uint32_t rule, const Request& known, std::string_view endpoint,
+                       int64_t now_ns, KnownRules* found) const {
+  if (!KnowsKey(rule, known, endpoint)) return;
+  const RuleCondition& condition = rules_[rule].condition;
+  Matched matched;
+  // A pattern, read as an endpoint, is one that the pattern matches.
+  for (size_t i = 0; i == 0 || i < condition.methods.size(); ++i) {
+    const std::string_view method =
+        condition.methods.empty() ? std::string_view() : condition.methods[i];
+    Match(SampleOf(rules_[rule], known, endpoint, method), now_ns, &matched);
+    Known one{rule, {}, {}, {}};
+    for (const Applied& applied : matched.rules) {
+      if (applied.rule != rule) continue;
+      one.key = applied.key;
+      one.limits.push_back(applied.limits);
+    }
+    if (one.limits.empty()) continue;
+    const bool is_known_already =
+        !found->rules.empty() && found->rules.back().rule == rule && found->rules.back().key == one.key;
+    if (!is_known_already) found->rules.push_back(std::move(one));
+    if (endpoint.data() != nullptr) found->rules.back().endpoints.emplace_back(endpoint);
+    return;
+  }
+}
+
+RuleSet::KnownRules RuleSet::MatchKnown(const Request& known, int64_t now_ns, size_t most) const {
+  KnownRules found;
+  Matched matched;
+  Match(known, now_ns, &matched);
+  found.listed = matched.listed;
+  if (found.listed != nullptr) return found;
+  for (uint32_t rule = 0; rule < rules_.size(); ++rule) {
+    const auto& endpoints = rules_[rule].condition.endpoints;
+    if (known[kEndpoint].data() != nullptr) {
+      AddKnown(rule, known, known[kEndpoint], now_ns, &found);
+    } else if (endpoints.empty()) {
+      AddKnown(rule, known, {}, now_ns, &found);
+    } else {
+      for (const std::string& endpoint : endpoints) AddKnown(rule, known, endpoint, now_ns, &found);
+    }
+    if (found.rules.size() > most) {
+      found.rules.resize(most);
+      found.is_cut = true;
+      break;
+    }
+  }
+  return found;
+}
+
 size_t RuleSet::overrides() const { return overrides_->size(); }
 size_t RuleSet::override_bytes() const { return overrides_->bytes(); }
 

@@ -1,6 +1,12 @@
 """The server of checks: HTTP/2, HTTP/1.1 and gRPC without Python."""
 
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Union
+
+_Text = Union[str, bytes]
+_Headers = Sequence[tuple[str, str]]
 
 class Tls:
     """A certificate, from files in PEM."""
@@ -41,3 +47,75 @@ class _LaterService(Service):
     def waiting(self) -> int: ...
     def release(self) -> None: ...
     def drop(self) -> None: ...
+
+class Recorder:
+    """What was decided, summed by caller, endpoint and refusing rule until it is drained."""
+
+    def __init__(self, capacity: int = 65536) -> None: ...
+    @property
+    def dropped(self) -> int:
+        """Decisions for which there was no row of their own, ever."""
+    def drain(
+        self,
+    ) -> list[
+        tuple[
+            str | None,  # user
+            str | None,  # endpoint
+            str | None,  # tier
+            str | None,  # rule that refused, or would have refused were it not in shadow
+            str | None,  # caller_ip
+            int,  # allowed
+            int,  # refused
+            int,  # refused_in_shadow
+            int,  # degraded
+            int,  # cost of what was allowed
+            bool,  # whether it is the sum of all for which there was no row
+        ]
+    ]:
+        """The rows since the last call, which begin anew."""
+    def __len__(self) -> int: ...
+
+class Tiers:
+    """The tiers of users, in about 10 bytes a user."""
+
+    @property
+    def bytes(self) -> int: ...
+    def of(self, user: _Text) -> str | None:
+        """The tier of a user; None for one who is not in the table."""
+    def __len__(self) -> int: ...
+
+class TiersBuilder:
+    """Makes a table of tiers from rows that come in pieces."""
+
+    def __init__(self) -> None: ...
+    def add(self, rows: Iterable[tuple[_Text, _Text]] | Mapping[str, str]) -> None: ...
+    def finish(self) -> Tiers: ...
+
+class CheckService(Service):
+    """Answers checks by the rules of a limiter: gRPC, REST, and the questions of gateways."""
+
+    def __init__(
+        self,
+        rule_limiter: object,
+        *,
+        recorder: Recorder | None = None,
+        require_token: bool = True,
+        refused_status: int = 200,
+        auth_refused_status: int = 429,
+        auth_headers: Sequence[tuple[str, str]] | None = None,
+    ) -> None: ...
+    def use(self, rule_limiter: object) -> None:
+        """Decides by another limiter from now on: `limiter._native()`."""
+    def set_tokens(self, tokens: Iterable[tuple[bytes, str]]) -> None:
+        """The only valid tokens from now on: the SHA-256 of each, and its role."""
+    def set_tiers(self, tiers: Tiers | Mapping[str, str] | None) -> None:
+        """The tiers of users whose requests come without one."""
+    def stats(self) -> dict[str, int]: ...
+    def _handle(
+        self,
+        method: str,
+        target: str,
+        headers: _Headers = ...,
+        body: bytes = ...,
+        grpc: bool = False,
+    ) -> tuple[int, Any, bytes]: ...

@@ -1,0 +1,38 @@
+#include "server/checks/asked.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/text.h"
+
+namespace tidegate::server {
+
+std::string_view Asked::Get(std::string_view name) const {
+  for (const Attribute& attribute : attributes) {
+    if (attribute.name == name) return attribute.value;
+  }
+  return {};
+}
+
+std::optional<Problem> Asked::Add(std::string_view name, std::string_view value) {
+  if (name.empty() || name.size() > kMostNameBytes) {
+    return Problem::BadRequest(absl::StrCat("the name of an attribute has ", name.size(),
+                                            " bytes; expected 1 to ", kMostNameBytes));
+  }
+  if (value.size() > kMostValueBytes) {
+    return Problem::BadRequest(absl::StrCat("the attribute ", ShownText(name), " has ",
+                                            value.size(), " bytes; expected at most ",
+                                            kMostValueBytes));
+  }
+  if (attributes.size() == kMostAttributes) {
+    return Problem::BadRequest(absl::StrCat("more than ", kMostAttributes,
+                                            " attributes were given; expected at most that many"));
+  }
+  attributes.push_back({name, value.data() == nullptr ? std::string_view("", 0) : value});
+  return std::nullopt;
+}
+
+Problem CostProblem(std::string_view given) {
+  return Problem::BadRequest(
+      absl::StrCat("the cost is ", Absl(given), "; expected an integer from 1 to ", kMostCost));
+}
+
+}  // namespace tidegate::server

@@ -1,0 +1,41 @@
+// What a call asks about: the attributes of a request, and what it costs.
+#ifndef TIDEGATE_SERVER_CHECKS_ASKED_H_
+#define TIDEGATE_SERVER_CHECKS_ASKED_H_
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "server/checks/bound_rules.h"
+#include "server/checks/problem.h"
+#include "tidegate/limit.h"
+
+namespace tidegate::server {
+
+// Views live as long as the body that they were read from, and the reader.
+struct Asked {
+  Attributes attributes;
+  int64_t cost = 1;
+  bool cost_is_given = false;
+  bool wants_outcomes = false;
+  std::string_view decision;  // of a refund: the token of the decision, empty without one
+
+  // A view without data where the request does not have the attribute.
+  std::string_view Get(std::string_view name) const;
+  // Adds it. A problem where there are too many, or the name or the value is too long or empty.
+  std::optional<Problem> Add(std::string_view name, std::string_view value);
+};
+
+inline constexpr size_t kMostAttributes = 64;
+inline constexpr size_t kMostNameBytes = 255;
+inline constexpr size_t kMostValueBytes = 8192;
+inline constexpr size_t kMostChecks = 1000;  // in one CheckMany
+inline constexpr int64_t kMostCost = Limit::kMaxCount;
+
+// What a cost out of range is answered.
+Problem CostProblem(std::string_view given);
+
+}  // namespace tidegate::server
+
+#endif  // TIDEGATE_SERVER_CHECKS_ASKED_H_

@@ -1,0 +1,42 @@
+#include "server/checks/bound_rules.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tidegate::server {
+
+namespace {
+
+uint64_t NextGeneration() {
+  // Differs between processes, so that what one of them issued does not fit another's rules.
+  static std::atomic<uint64_t> next = [] {
+    const Hasher::Seed seed = Hasher::RandomSeed();
+    uint64_t first = 0;
+    std::memcpy(&first, seed.data(), sizeof(first));
+    return first;
+  }();
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+BoundRules::BoundRules(std::shared_ptr<RuleLimiter> limiter)
+    : limiter_(std::move(limiter)),
+      blocks_(limiter_->store().blocks()),
+      generation_(NextGeneration()) {}
+
+tidegate::Request BoundRules::RequestOf(const Attributes& attributes) const {
+  const auto& names = limiter_->rules().attribute_names();
+  tidegate::Request request(names.size());
+  for (const Attribute& attribute : attributes) {
+    const auto at = std::find(names.begin(), names.end(), attribute.name);
+    if (at != names.end()) request[static_cast<size_t>(at - names.begin())] = attribute.value;
+  }
+  return request;
+}
+
+void BoundRules::Flush() {
+  if (has_submitted_.exchange(false, std::memory_order_acq_rel)) limiter_->store().store().Flush();
+}
+
+}  // namespace tidegate::server

@@ -1,0 +1,49 @@
+// The rules in force, and how the attributes of a request are put in their order.
+#ifndef TIDEGATE_SERVER_CHECKS_BOUND_RULES_H_
+#define TIDEGATE_SERVER_CHECKS_BOUND_RULES_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "tidegate/rule_limiter.h"
+
+namespace tidegate::server {
+
+struct Attribute {
+  std::string_view name;
+  std::string_view value;  // with data, also where it is empty
+};
+using Attributes = absl::InlinedVector<Attribute, 8>;
+
+// Of a limiter that another extension may have made: only its virtual functions and inline
+// accessors are used. Thread-safe.
+class BoundRules {
+ public:
+  explicit BoundRules(std::shared_ptr<RuleLimiter> limiter);
+
+  const RuleLimiter& limiter() const { return *limiter_; }
+  bool blocks() const { return blocks_; }
+  // Tells these rules from all others of this process.
+  uint64_t generation() const { return generation_; }
+
+  // Attributes that no rule looks at are left out.
+  tidegate::Request RequestOf(const Attributes& attributes) const;
+
+  // Whether calls were submitted since the last Flush().
+  void Submitted() { has_submitted_.store(true, std::memory_order_release); }
+  void Flush();
+
+ private:
+  const std::shared_ptr<RuleLimiter> limiter_;
+  const bool blocks_;
+  const uint64_t generation_;
+  std::atomic<bool> has_submitted_{false};
+};
+
+}  // namespace tidegate::server
+
+#endif  // TIDEGATE_SERVER_CHECKS_BOUND_RULES_H_

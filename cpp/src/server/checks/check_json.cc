@@ -1,0 +1,292 @@
+#include "server/checks/check_json.h"
+
+#include <simdjson.h>
+
+#include <array>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/text.h"
+#include "server/checks/decision_values.h"
+
+namespace tidegate::server {
+
+namespace {
+
+namespace dom = simdjson::dom;
+
+constexpr size_t kMostDepth = 4;
+
+constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kMembers = {{
+    {"userId", "user"},
+    {"apiKey", "api_key"},
+    {"endpoint", "endpoint"},
+    {"tier", "tier"},
+    {"method", "method"},
+    {"ip", "ip"},
+}};
+
+std::string_view KindOf(const dom::element& value) {
+  switch (value.type()) {
+    case dom::element_type::STRING:
+      return "a string";
+    case dom::element_type::BOOL:
+      return "a boolean";
+    case dom::element_type::OBJECT:
+      return "an object";
+    case dom::element_type::ARRAY:
+      return "an array";
+    case dom::element_type::NULL_VALUE:
+      return "null";
+    default:
+      return "a number";
+  }
+}
+
+Problem WrongKind(std::string_view member, const dom::element& value, std::string_view expected) {
+  return Problem::BadRequest(absl::StrCat("the member ", ShownText(member), " is ",
+                                          Absl(KindOf(value)), "; expected ", Absl(expected)));
+}
+
+std::string_view ReasonOf(simdjson::error_code error) {
+  switch (error) {
+    case simdjson::UTF8_ERROR:
+      return "bytes that are not UTF-8";
+    case simdjson::DEPTH_ERROR:
+      return "values that are nested too deeply";
+    case simdjson::NUMBER_ERROR:
+      return "a number that is malformed or out of range";
+    case simdjson::STRING_ERROR:
+      return "a malformed string";
+    case simdjson::UNCLOSED_STRING:
+      return "a string without an end";
+    case simdjson::UNESCAPED_CHARS:
+      return "control characters in a string";
+    case simdjson::EMPTY:
+      return "nothing";
+    default:
+      return "malformed JSON";
+  }
+}
+
+// Reads one body into what it is asked to fill in.
+class Reader {
+ public:
+  Reader(Asked* asked, bool may_have_surrogates)
+      : asked_(*asked), may_have_surrogates_(may_have_surrogates) {}
+
+  std::optional<Problem> Read(const dom::object& body) {
+    for (const dom::key_value_pair member : body) {
+      if (auto problem = ReadMember(member.key, member.value)) return problem;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::optional<Problem> ReadMember(std::string_view name, const dom::element& value) {
+    for (size_t i = 0; i < kMembers.size(); ++i) {
+      if (kMembers[i].first == name) return ReadText(name, kMembers[i].second, value);
+    }
+    if (name == "attributes") return ReadAttributes(value);
+    if (name == "cost") return ReadCost(value);
+    if (name == "outcomes") return ReadOutcomes(value);
+    return Problem::BadRequest(
+        absl::StrCat("the member ", ShownText(name),
+                     " is not known; expected userId, apiKey, endpoint, tier, method, ip, cost, "
+                     "attributes or outcomes"));
+  }
+
+  std::optional<Problem> Repeated(std::string_view name) {
+    return Problem::BadRequest(absl::StrCat("the member ", ShownText(name),
+                                            " was given twice; expected each member once"));
+  }
+
+  std::optional<Problem> ReadText(std::string_view member, std::string_view attribute,
+                                  const dom::element& value) {
+    if (value.is_null()) return std::nullopt;
+    std::string_view text;
+    if (value.get(text) != simdjson::SUCCESS) return WrongKind(member, value, "a string");
+    if (may_have_surrogates_ && !simdjson::validate_utf8(text.data(), text.size())) {
+      return Problem::BadRequest(absl::StrCat("the member ", ShownText(member),
+                                              " has half of a surrogate pair; expected text"));
+    }
+    if (asked_.Get(attribute).data() != nullptr) return Repeated(member);
+    return asked_.Add(attribute, text);
+  }
+
+  std::optional<Problem> ReadAttributes(const dom::element& value) {
+    if (std::exchange(has_attributes_, true)) return Repeated("attributes");
+    if (value.is_null()) return std::nullopt;
+    dom::object object;
+    if (value.get(object) != simdjson::SUCCESS) {
+      return WrongKind("attributes", value, "an object of strings");
+    }
+    for (const dom::key_value_pair member : object) {
+      if (auto problem = ReadText(member.key, member.key, member.value)) return problem;
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Problem> ReadCost(const dom::element& value) {
+    if (std::exchange(has_cost_, true)) return Repeated("cost");
+    if (value.is_null()) return std::nullopt;
+    int64_t cost = 0;
+    if (value.is<int64_t>() && value.get(cost) == simdjson::SUCCESS) {
+      if (cost < 1 || cost > kMostCost) return CostProblem(std::to_string(cost));
+      asked_.cost = cost;
+      return std::nullopt;
+    }
+    if (value.type() == dom::element_type::UINT64) return CostProblem("2^63 or more");
+    if (value.type() == dom::element_type::DOUBLE) return CostProblem("a number with a fraction");
+    return CostProblem(KindOf(value));
+  }
+
+  std::optional<Problem> ReadOutcomes(const dom::element& value) {
+    if (std::exchange(has_outcomes_, true)) return Repeated("outcomes");
+    if (value.is_null()) return std::nullopt;
+    if (value.get(asked_.wants_outcomes) != simdjson::SUCCESS) {
+      return WrongKind("outcomes", value, "true or false");
+    }
+    return std::nullopt;
+  }
+
+  Asked& asked_;
+  const bool may_have_surrogates_;
+  bool has_attributes_ = false;
+  bool has_cost_ = false;
+  bool has_outcomes_ = false;
+};
+
+// A parser of each thread, whose memory is bounded by kMostJsonBytes.
+struct Room {
+  dom::parser parser{kMostJsonBytes};
+  std::string padded;
+
+  // Without memory for it, parsing fails too.
+  Room() { std::ignore = parser.allocate(kMostJsonBytes, kMostDepth); }
+};
+
+void AppendNullable(const std::optional<int64_t>& number, std::string* json) {
+  if (number.has_value()) {
+    absl::StrAppend(json, *number);
+  } else {
+    *json += "null";
+  }
+}
+
+// "limit":…,"remaining":…,"resetTime":…
+void AppendRoom(const Decision& d, std::string* json) {
+  if (IsUnlimited(d)) {
+    *json += R"("limit":null,"remaining":null,"resetTime":null)";
+    return;
+  }
+  absl::StrAppend(json, R"("limit":)", d.limit->capacity(), R"(,"remaining":)", d.remaining(),
+                  R"(,"resetTime":)", ResetTime(d));
+}
+
+// Without the braces.
+void AppendMembers(const Decision& d, std::string* json) {
+  *json += d.allowed ? R"("allowed":true,)" : R"("allowed":false,)";
+  AppendRoom(d, json);
+  *json += R"(,"retryAfter":)";
+  AppendNullable(RetrySeconds(d), json);
+  if (d.delay_ns > 0) {
+    absl::StrAppend(json, R"(,"delayMs":)", (d.delay_ns + 999'999) / 1'000'000);
+  }
+  *json += d.degraded ? R"(,"degraded":true,"rule":)" : R"(,"degraded":false,"rule":)";
+  if (d.limit->rule().empty()) {
+    *json += "null";
+  } else {
+    AppendJsonString(d.limit->rule(), json);
+  }
+}
+
+}  // namespace
+
+std::string_view AttributeOfMember(std::string_view member) {
+  for (const auto& [name, attribute] : kMembers) {
+    if (name == member) return attribute;
+  }
+  return {};
+}
+
+std::optional<Problem> ReadCheckJson(std::string_view body, Asked* asked) {
+  if (body.size() > kMostJsonBytes) {
+    return Problem{413, GrpcStatus::kResourceExhausted,
+                   absl::StrCat("the body has ", body.size(), " bytes; expected at most ",
+                                kMostJsonBytes)};
+  }
+  thread_local Room room;
+  room.padded.assign(body);
+  room.padded.append(simdjson::SIMDJSON_PADDING, ' ');
+  dom::element element;
+  const auto error = room.parser
+                         .parse(reinterpret_cast<const uint8_t*>(room.padded.data()), body.size(),
+                                /*realloc_if_needed=*/false)
+                         .get(element);
+  if (error != simdjson::SUCCESS) {
+    return Problem::BadRequest(absl::StrCat("the body has ", Absl(ReasonOf(error)),
+                                            "; expected a JSON object such as "
+                                            "{\"userId\": \"42\", \"endpoint\": \"/api/posts\"}"));
+  }
+  dom::object object;
+  if (element.get(object) != simdjson::SUCCESS) {
+    return Problem::BadRequest(
+        absl::StrCat("the body is ", Absl(KindOf(element)), "; expected an object"));
+  }
+  return Reader(asked, body.find("\\u") != std::string_view::npos).Read(object);
+}
+
+void AppendDecisionJson(const Decision& decision, const Outcomes* outcomes, std::string* json) {
+  *json += '{';
+  AppendMembers(decision, json);
+  if (outcomes != nullptr) {
+    *json += R"(,"outcomes":[)";
+    for (size_t i = 0; i < outcomes->size(); ++i) {
+      const Decision& outcome = (*outcomes)[i];
+      *json += i == 0 ? R"({"name":)" : R"(,{"name":)";
+      AppendJsonString(outcome.limit->name(), json);
+      *json += outcome.limit->shadow() ? R"(,"shadow":true,)" : R"(,"shadow":false,)";
+      AppendMembers(outcome, json);
+      *json += '}';
+    }
+    *json += ']';
+  }
+  *json += "}\n";
+}
+
+void AppendStatusJson(const RuleSet& rules, const RuleLimiter::Status& status, bool is_degraded,
+                      std::string* json) {
+  *json += R"({"rules":[)";
+  bool is_first = true;
+  const auto append_row = [&](std::string_view endpoint, const RuleLimiter::RuleState& state) {
+    *json += std::exchange(is_first, false) ? R"({"rule":)" : R"(,{"rule":)";
+    AppendJsonString(rules.rules()[state.rule].id, json);
+    *json += R"(,"endpoint":)";
+    AppendJsonString(endpoint, json);
+    *json += ',';
+    const absl::Span<const Decision> outcomes(status.outcomes);
+    const Decision* const tightest = Tightest(outcomes.subspan(state.first, state.count));
+    if (tightest != nullptr) {
+      AppendRoom(*tightest, json);
+    } else {
+      *json += R"("limit":null,"remaining":null,"resetTime":null)";
+    }
+    *json += '}';
+  };
+  for (const RuleLimiter::RuleState& state : status.rules) {
+    if (state.endpoints.empty()) append_row("*", state);
+    for (const std::string& endpoint : state.endpoints) append_row(endpoint, state);
+  }
+  *json += is_degraded ? R"(],"degraded":true)" : R"(],"degraded":false)";
+  if (status.is_cut) *json += R"(,"truncated":true)";
+  if (status.listed != nullptr) {
+    *json += R"(,"list":{"name":)";
+    AppendJsonString(status.listed->name, json);
+    *json += status.listed->allows ? R"(,"allows":true})" : R"(,"allows":false})";
+  }
+  *json += "}\n";
+}
+
+}  // namespace tidegate::server

@@ -1,0 +1,32 @@
+// The messages of proto/tidegate/v1/ratelimit.proto.
+#ifndef TIDEGATE_SERVER_CHECKS_CHECK_PROTO_H_
+#define TIDEGATE_SERVER_CHECKS_CHECK_PROTO_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/checks/asked.h"
+#include "server/checks/problem.h"
+#include "tidegate/rule_limiter.h"
+
+namespace tidegate::server {
+
+// CheckRequest, RefundRequest, ResetRequest and StatusRequest, which have the same numbers for the
+// same things. Views in `asked` live as long as the body.
+enum class Message : uint8_t { kCheck, kRefund, kReset, kStatus };
+std::optional<Problem> ReadRequest(Message message, std::string_view body, Asked* asked);
+std::optional<Problem> ReadCheckMany(std::string_view body, std::vector<Asked>* checks);
+
+// A CheckResponse. `token` is empty without one; `outcomes` may be null.
+void AppendCheckResponse(const Decision& decision, const Outcomes* outcomes, std::string_view token,
+                         std::string* body);
+// Another answer of a CheckManyResponse.
+void AppendAnswer(std::string_view check_response, std::string* body);
+void AppendStatusResponse(const RuleSet& rules, const RuleLimiter::Status& status, bool is_degraded,
+                          std::string* body);
+
+}  // namespace tidegate::server
+
+#endif  // TIDEGATE_SERVER_CHECKS_CHECK_PROTO_H_

@@ -1,0 +1,245 @@
+#include "server/checks/check_service.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/checks/check_proto.h"
+#include "server/checks/decide.h"
+#include "server/checks/descriptors.h"
+#include "server/checks/other_calls.h"
+#include "server/checks/rest_requests.h"
+
+namespace tidegate::server {
+
+namespace {
+
+enum class Ask : uint8_t {
+  kCheck,
+  kCheckMany,
+  kPeek,
+  kRefund,
+  kReset,
+  kStatus,
+  kRestCheck,
+  kRestStatus,
+  kGateway,
+};
+
+std::string_view NameOf(Role role) {
+  constexpr std::string_view kNames[] = {"viewer", "check", "operator", "admin"};
+  return kNames[static_cast<size_t>(role)];
+}
+
+}  // namespace
+
+struct CheckMethod {
+  Ask ask;
+  Role least_role;
+  std::string_view path;         // a prefix where it ends in "/"
+  std::string_view http_method;  // empty of gRPC
+  std::string_view also = {};    // another one
+
+  bool is_grpc() const { return http_method.empty(); }
+};
+
+namespace {
+
+constexpr CheckMethod kMethods[] = {
+    {Ask::kCheck, Role::kCheck, "/tidegate.v1.RateLimiter/Check", ""},
+    {Ask::kRestCheck, Role::kCheck, "/v1/ratelimit/check", "POST"},
+    {Ask::kGateway, Role::kCheck, "/v1/ratelimit/auth", "GET", "POST"},
+    {Ask::kCheckMany, Role::kCheck, "/tidegate.v1.RateLimiter/CheckMany", ""},
+    {Ask::kPeek, Role::kViewer, "/tidegate.v1.RateLimiter/Peek", ""},
+    {Ask::kRestStatus, Role::kViewer, "/v1/ratelimit/status/", "GET"},
+    {Ask::kStatus, Role::kViewer, "/tidegate.v1.RateLimiter/Status", ""},
+    {Ask::kRefund, Role::kCheck, "/tidegate.v1.RateLimiter/Refund", ""},
+    {Ask::kReset, Role::kOperator, "/tidegate.v1.RateLimiter/Reset", ""},
+};
+
+const CheckMethod* MethodOf(std::string_view path) {
+  for (const CheckMethod& method : kMethods) {
+    if (method.path.back() == '/' ? path.starts_with(method.path) : path == method.path) {
+      return &method;
+    }
+  }
+  return nullptr;
+}
+
+// What is wrong with how the method was called.
+std::optional<Problem> WrongCall(const Request& request, const CheckMethod* method,
+                                 Answer* answer) {
+  if (method == nullptr) {
+    return Problem{404, GrpcStatus::kUnimplemented,
+                   absl::StrCat("the path is ", ShownText(request.path),
+                                "; expected one of tidegate.v1.RateLimiter or /v1/ratelimit")};
+  }
+  if (method->is_grpc() != request.is_grpc) {
+    return Problem{415, GrpcStatus::kUnimplemented,
+                   method->is_grpc() ? "the path is a method of gRPC; expected a call of gRPC"
+                                     : "the path is one of REST; expected a request without gRPC"};
+  }
+  if (method->is_grpc() || request.method == method->http_method || request.method == method->also) {
+    return std::nullopt;
+  }
+  std::string allowed(method->http_method);
+  if (!method->also.empty()) absl::StrAppend(&allowed, ", ", std::string(method->also));
+  Problem problem{405, GrpcStatus::kUnimplemented,
+                  absl::StrCat("the method is ", ShownText(request.method), "; expected ", allowed)};
+  answer->headers.emplace_back("allow", std::move(allowed));
+  return problem;
+}
+
+}  // namespace
+
+std::vector<Route> CheckService::routes() const {
+  std::vector<Route> routes;
+  for (const CheckMethod& method : kMethods) {
+    routes.push_back({std::string(method.http_method), std::string(method.path)});
+    if (!method.also.empty()) {
+      routes.push_back({std::string(method.also), std::string(method.path)});
+    }
+  }
+  return routes;
+}
+
+std::vector<std::string_view> CheckService::descriptors() const { return CheckDescriptors(); }
+
+CheckService::CheckService(std::shared_ptr<RuleLimiter> limiter, CheckOptions options,
+                           std::shared_ptr<Recorder> recorder)
+    : context_(new CheckContext{std::move(options), std::move(recorder), {}}),
+      config_(std::make_shared<CheckConfig>(
+          CheckConfig{context_, std::make_shared<BoundRules>(std::move(limiter)),
+                      std::make_shared<Tokens>(std::vector<Tokens::Entry>()), nullptr})) {}
+
+std::shared_ptr<const CheckConfig> CheckService::config() const {
+  const absl::MutexLock lock(&mutex_);
+  return config_;
+}
+
+template <typename Set>
+void CheckService::Exchange(Set set) {
+  std::shared_ptr<const CheckConfig> before;
+  {
+    const absl::MutexLock lock(&mutex_);
+    auto changed = std::make_shared<CheckConfig>(*config_);
+    set(*changed);
+    before = std::exchange(config_, std::move(changed));
+  }
+  // What calls submitted by it, no loop flushes any more.
+  before->rules->Flush();
+}
+
+void CheckService::Use(std::shared_ptr<RuleLimiter> limiter) {
+  auto rules = std::make_shared<BoundRules>(std::move(limiter));
+  Exchange([&](CheckConfig& config) { config.rules = std::move(rules); });
+}
+
+void CheckService::SetTokens(std::shared_ptr<const Tokens> tokens) {
+  Exchange([&](CheckConfig& config) { config.tokens = std::move(tokens); });
+}
+
+void CheckService::SetTiers(std::shared_ptr<const Tiers> tiers) {
+  Exchange([&](CheckConfig& config) { config.tiers = std::move(tiers); });
+}
+
+void CheckService::Flush() { config()->rules->Flush(); }
+
+std::optional<Problem> CheckService::Unauthorized(const Request& request, const CheckMethod& method,
+                                                  const CheckConfig& config, Answer* answer) {
+  if (!context_->options.requires_token) return std::nullopt;
+  const std::string_view given = request.header("authorization");
+  const auto token = BearerToken(given);
+  const auto role = token.has_value() ? config.tokens->RoleOf(*token) : std::nullopt;
+  if (!role.has_value()) {
+    CheckCounters::Add(context_->counters.unauthorized);
+    answer->headers.emplace_back("www-authenticate",
+                                 token.has_value()
+                                     ? R"(Bearer realm="tidegate", error="invalid_token")"
+                                     : R"(Bearer realm="tidegate")");
+    return Problem{401, GrpcStatus::kUnauthenticated,
+                   token.has_value() ? "the token is not valid; expected one of this service"
+                                     : "no token was given; expected Authorization: Bearer TOKEN"};
+  }
+  if (*role >= method.least_role) return std::nullopt;
+  CheckCounters::Add(context_->counters.forbidden);
+  return Problem{403, GrpcStatus::kPermissionDenied,
+                 absl::StrCat("the token has the role ", std::string(NameOf(*role)), "; expected ",
+                              std::string(NameOf(method.least_role)), " or more")};
+}
+
+bool CheckService::Handle(const Request& request, Answer* answer, const Later& later) {
+  const std::shared_ptr<const CheckConfig> config = this->config();
+  const CheckMethod* const method = MethodOf(request.path);
+  if (const auto problem = WrongCall(request, method, answer)) {
+    return RefuseToRead(request, *problem, answer);
+  }
+  if (const auto problem = Unauthorized(request, *method, *config, answer)) {
+    AnswerProblem(*problem, request.is_grpc, answer);
+    return true;
+  }
+  if (HandleKnown(request, *method, config, answer, later)) return true;
+  // If other rules have taken their place meanwhile, no loop will flush these.
+  if (this->config()->rules != config->rules) config->rules->Flush();
+  return false;
+}
+
+bool CheckService::RefuseToRead(const Request& request, const Problem& problem, Answer* answer) {
+  CheckCounters::Add(context_->counters.malformed);
+  AnswerProblem(problem, request.is_grpc, answer);
+  return true;
+}
+
+bool CheckService::HandleKnown(const Request& request, const CheckMethod& method,
+                               const std::shared_ptr<const CheckConfig>& config, Answer* answer,
+                               const Later& later) {
+  if (method.ask == Ask::kCheckMany) {
+    std::vector<Asked> checks;
+    if (const auto problem = ReadCheckMany(request.body, &checks)) {
+      return RefuseToRead(request, *problem, answer);
+    }
+    return Decide(config, Op::kHit, Form::kGrpcMany, absl::MakeSpan(checks), answer, later);
+  }
+  Asked asked;
+  Decoded decoded;
+  const auto read = [&]() -> std::optional<Problem> {
+    switch (method.ask) {
+      case Ask::kRestCheck:
+        return ReadRestCheck(request, &asked);
+      case Ask::kRestStatus:
+        return ReadRestStatus(request, method.path, &asked, &decoded);
+      case Ask::kGateway:
+        return ReadGatewayCheck(request, context_->options, &asked, &decoded);
+      case Ask::kRefund:
+        return ReadRequest(Message::kRefund, request.body, &asked);
+      case Ask::kReset:
+        return ReadRequest(Message::kReset, request.body, &asked);
+      case Ask::kStatus:
+        return ReadRequest(Message::kStatus, request.body, &asked);
+      default:
+        return ReadRequest(Message::kCheck, request.body, &asked);
+    }
+  };
+  if (const auto problem = read()) return RefuseToRead(request, *problem, answer);
+  const auto decide = [&](Op op, Form form) {
+    return Decide(config, op, form, absl::MakeSpan(&asked, 1), answer, later);
+  };
+  switch (method.ask) {
+    case Ask::kRestCheck:
+      return decide(Op::kHit, Form::kRest);
+    case Ask::kGateway:
+      return decide(Op::kHit, Form::kGateway);
+    case Ask::kPeek:
+      return decide(Op::kPeek, Form::kGrpc);
+    case Ask::kRefund:
+      return Refund(config, std::move(asked), answer, later);
+    case Ask::kReset:
+      return Reset(config, std::move(asked), answer, later);
+    case Ask::kStatus:
+    case Ask::kRestStatus:
+      return AnswerStatus(config, request.is_grpc, std::move(asked), answer, later);
+    default:
+      return decide(Op::kHit, Form::kGrpc);
+  }
+}
+
+}  // namespace tidegate::server

@@ -1,0 +1,63 @@
+// Answers checks by tidegate's own rules: over gRPC (proto/tidegate/v1/ratelimit.proto), over REST
+// (docs/service/checks.md), and to gateways that ask about each request (nginx's auth_request).
+#ifndef TIDEGATE_SERVER_CHECKS_CHECK_SERVICE_H_
+#define TIDEGATE_SERVER_CHECKS_CHECK_SERVICE_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "server/call.h"
+#include "server/checks/asked.h"
+#include "server/checks/context.h"
+#include "server/checks/problem.h"
+#include "server/front/routes.h"
+
+namespace tidegate::server {
+
+struct CheckMethod;
+
+// Thread-safe.
+class CheckService final : public RoutedService {
+ public:
+  // `recorder` may be null. Until tokens are set, none is valid.
+  CheckService(std::shared_ptr<RuleLimiter> limiter, CheckOptions options,
+               std::shared_ptr<Recorder> recorder);
+
+  std::vector<Route> routes() const override;
+  std::vector<std::string_view> descriptors() const override;
+  bool Handle(const Request& request, Answer* answer, const Later& later) override;
+  void Flush() override;
+
+  // For calls from now on; those in flight end by what they began with.
+  void Use(std::shared_ptr<RuleLimiter> limiter);
+  void SetTokens(std::shared_ptr<const Tokens> tokens);
+  void SetTiers(std::shared_ptr<const Tiers> tiers);  // null for no table
+
+  const CheckCounters& counters() const { return context_->counters; }
+  std::shared_ptr<const CheckConfig> config() const;
+
+ private:
+  bool HandleKnown(const Request& request, const CheckMethod& method,
+                   const std::shared_ptr<const CheckConfig>& config, Answer* answer,
+                   const Later& later);
+  bool RefuseToRead(const Request& request, const Problem& problem, Answer* answer);
+  // What keeps the caller from this method.
+  std::optional<Problem> Unauthorized(const Request& request, const CheckMethod& method,
+                                      const CheckConfig& config, Answer* answer);
+  // Exchanges a part of the configuration.
+  template <typename Set>
+  void Exchange(Set set);
+
+  const std::shared_ptr<CheckContext> context_;
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<const CheckConfig> config_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace tidegate::server
+
+#endif  // TIDEGATE_SERVER_CHECKS_CHECK_SERVICE_H_

@@ -1,0 +1,233 @@
+#include "server/checks/decide.h"
+
+#include <openssl/sha.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "server/checks/check_json.h"
+#include "server/checks/check_proto.h"
+#include "server/checks/decision_token.h"
+#include "server/checks/decision_values.h"
+#include "server/checks/gathering.h"
+#include "server/checks/rate_headers.h"
+
+namespace tidegate::server {
+
+namespace {
+
+// Instead of a user, callers who are known by a key alone are recorded by a digest of it.
+std::string DigestOfKey(std::string_view key) {
+  unsigned char digest[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), digest);
+  return absl::StrCat("key:sha256-", absl::BytesToHexString(absl::string_view(
+                                         reinterpret_cast<const char*>(digest), 8)));
+}
+
+// Whom a decision is recorded for.
+struct Caller {
+  std::string_view user;
+  std::string_view endpoint;
+  std::string_view tier;
+  std::string_view ip;
+
+  Caller() = default;
+  // `digest` is what the user is made in, where it must be.
+  Caller(const Asked& asked, std::string* digest)
+      : user(asked.Get("user")),
+        endpoint(asked.Get("endpoint")),
+        tier(asked.Get("tier")),
+        ip(asked.Get("ip")) {
+    const std::string_view key = asked.Get("api_key");
+    if (user.data() == nullptr && key.data() != nullptr) user = *digest = DigestOfKey(key);
+  }
+};
+
+// A copy, for when the request is gone.
+class KeptCaller {
+ public:
+  void Keep(const Caller& caller) {
+    const std::string_view texts[] = {caller.user, caller.endpoint, caller.tier, caller.ip};
+    for (size_t i = 0; i < std::size(texts); ++i) {
+      const std::string_view text = texts[i].substr(0, Recorder::kMostText);
+      text_ += text;
+      sizes_[i] = text.size();
+    }
+  }
+  Caller view() const {
+    Caller caller;
+    std::string_view rest = text_;
+    std::string_view* const texts[] = {&caller.user, &caller.endpoint, &caller.tier, &caller.ip};
+    for (size_t i = 0; i < std::size(texts); ++i) {
+      *texts[i] = rest.substr(0, sizes_[i]);
+      rest.remove_prefix(sizes_[i]);
+    }
+    return caller;
+  }
+
+ private:
+  std::string text_;
+  size_t sizes_[4] = {};
+};
+
+// One check, with all that its answer is made of.
+struct Checked {
+  Decision decision;
+  Outcomes outcomes;
+  int64_t cost = 1;
+  bool wants_outcomes = false;
+};
+
+void Record(const CheckContext& context, const Caller& caller, const Checked& checked) {
+  if (context.recorder == nullptr) return;
+  const Decision& decision = checked.decision;
+  Recorded recorded{caller.user, caller.endpoint, {}, caller.tier, caller.ip, {}};
+  recorded.sums.allowed = decision.allowed ? 1 : 0;
+  recorded.sums.refused = decision.allowed ? 0 : 1;
+  recorded.sums.degraded = decision.degraded ? 1 : 0;
+  recorded.sums.cost = decision.allowed ? checked.cost : 0;
+  if (!decision.allowed) recorded.rule = decision.limit->rule();
+  context.recorder->Record(recorded);
+  recorded.sums = {.refused_in_shadow = 1};
+  for (const Decision& outcome : checked.outcomes) {
+    if (outcome.allowed || !outcome.limit->shadow()) continue;
+    // The limits of a rule lie side by side, and a request counts once for each rule.
+    if (recorded.rule == outcome.limit->rule() && !recorded.rule.empty()) continue;
+    recorded.rule = outcome.limit->rule();
+    context.recorder->Record(recorded);
+  }
+}
+
+void Count(CheckContext& context, Op op, const Caller& caller, const Checked& checked) {
+  if (op != Op::kHit) return;
+  CheckCounters& counters = context.counters;
+  CheckCounters::Add(checked.decision.allowed ? counters.allowed : counters.refused);
+  if (checked.decision.degraded) CheckCounters::Add(counters.degraded);
+  Record(context, caller, checked);
+}
+
+void AppendGrpc(const CheckConfig& config, Op op, const Checked& checked, std::string* body) {
+  std::string token;
+  if (op == Op::kHit && checked.decision.allowed) {
+    token = Encoded({config.rules->generation(), checked.cost, checked.decision});
+  }
+  AppendCheckResponse(checked.decision, checked.wants_outcomes ? &checked.outcomes : nullptr, token,
+                      body);
+}
+
+void AnswerHttp(const CheckConfig& config, Form form, const Checked& checked, Answer* answer) {
+  const CheckOptions& options = config.context->options;
+  const Decision& decision = checked.decision;
+  AddXRateLimit(decision, answer);
+  if (form == Form::kGateway) {
+    AddRateLimit(decision, answer);
+    answer->http_status = decision.allowed ? 204 : options.auth_refused_status;
+    return;
+  }
+  answer->http_status = decision.allowed ? 200 : options.refused_status;
+  AppendDecisionJson(decision, checked.wants_outcomes ? &checked.outcomes : nullptr, &answer->body);
+}
+
+void AddToAnswer(const CheckConfig& config, Op op, Form form, const Checked& checked,
+                 Answer* answer) {
+  if (form == Form::kGrpc) {
+    AppendGrpc(config, op, checked, &answer->body);
+  } else if (form == Form::kGrpcMany) {
+    std::string one;
+    AppendGrpc(config, op, checked, &one);
+    AppendAnswer(one, &answer->body);
+  } else {
+    AnswerHttp(config, form, checked, answer);
+  }
+}
+
+bool DecideAtOnce(const CheckConfig& config, Op op, Form form, absl::Span<Asked> asked,
+                  Answer* answer) {
+  const RuleLimiter& limiter = config.rules->limiter();
+  Checked checked;
+  for (Asked& one : asked) {
+    AddTier(config, &one);
+    const tidegate::Request request = config.rules->RequestOf(one.attributes);
+    checked.cost = one.cost;
+    checked.wants_outcomes = one.wants_outcomes;
+    checked.outcomes.clear();
+    checked.decision = op == Op::kHit ? limiter.Hit(request, one.cost, &checked.outcomes)
+                                      : limiter.Peek(request, one.cost, &checked.outcomes);
+    std::string digest;
+    const Caller caller(one, &digest);
+    Count(*config.context, op, caller, checked);
+    AddToAnswer(config, op, form, checked, answer);
+  }
+  return true;
+}
+
+// Checks that the store answers later.
+class Flight final : public Gathering {
+ public:
+  Flight(std::shared_ptr<const CheckConfig> config, Op op, Form form, size_t checks)
+      : config_(std::move(config)), op_(op), form_(form), checks_(checks) {
+    Expect(checks);
+  }
+
+  void Submit(size_t i, Asked* asked) {
+    AddTier(*config_, asked);
+    One& one = checks_[i];
+    one.checked.cost = asked->cost;
+    one.checked.wants_outcomes = asked->wants_outcomes;
+    std::string digest;
+    one.caller.Keep(Caller(*asked, &digest));
+    const auto early = config_->rules->limiter().Submit(
+        op_, config_->rules->RequestOf(asked->attributes), asked->cost, nullptr,
+        &one.checked.outcomes, [this, i](const Decision& decision) { Decided(i, decision); });
+    if (early.has_value()) Decided(i, *early);
+  }
+
+ protected:
+  void MakeAnswer(Answer* answer) override {
+    for (const One& one : checks_) AddToAnswer(*config_, op_, form_, one.checked, answer);
+  }
+
+ private:
+  struct One {
+    Checked checked;
+    KeptCaller caller;
+  };
+
+  void Decided(size_t i, const Decision& decision) {
+    One& one = checks_[i];
+    one.checked.decision = decision;
+    Count(*config_->context, op_, one.caller.view(), one.checked);
+    Done();
+  }
+
+  const std::shared_ptr<const CheckConfig> config_;
+  const Op op_;
+  const Form form_;
+  std::vector<One> checks_;
+};
+
+}  // namespace
+
+void AddTier(const CheckConfig& config, Asked* asked) {
+  if (config.tiers == nullptr || asked->Get("tier").data() != nullptr) return;
+  const std::string_view user = asked->Get("user");
+  if (user.data() == nullptr) return;
+  const std::string_view tier = config.tiers->Of(user);
+  if (tier.data() != nullptr) asked->attributes.push_back({"tier", tier});
+}
+
+bool Decide(const std::shared_ptr<const CheckConfig>& config, Op op, Form form,
+            absl::Span<Asked> asked, Answer* answer, const Later& later) {
+  if (!config->rules->blocks()) return DecideAtOnce(*config, op, form, asked, answer);
+  auto* const flight = new Flight(config, op, form, asked.size());  // deletes itself
+  for (size_t i = 0; i < asked.size(); ++i) flight->Submit(i, &asked[i]);
+  config->rules->Submitted();
+  return flight->Submitted(answer, later);
+}
+
+}  // namespace tidegate::server

@@ -1,0 +1,27 @@
+// Checks and peeks: decided by the rules, recorded, and answered in the form that they came in.
+#ifndef TIDEGATE_SERVER_CHECKS_DECIDE_H_
+#define TIDEGATE_SERVER_CHECKS_DECIDE_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "server/call.h"
+#include "server/checks/asked.h"
+#include "server/checks/context.h"
+#include "tidegate/store.h"
+
+namespace tidegate::server {
+
+enum class Form : uint8_t { kGrpc, kGrpcMany, kRest, kGateway };
+
+// With the tier that the table has for the user, if the request comes without one.
+void AddTier(const CheckConfig& config, Asked* asked);
+
+// As Service::Handle(). `op` is kHit or kPeek.
+bool Decide(const std::shared_ptr<const CheckConfig>& config, Op op, Form form,
+            absl::Span<Asked> asked, Answer* answer, const Later& later);
+
+}  // namespace tidegate::server
+
+#endif  // TIDEGATE_SERVER_CHECKS_DECIDE_H_

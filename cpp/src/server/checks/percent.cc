@@ -1,0 +1,70 @@
+#include "server/checks/percent.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace tidegate::server {
+
+namespace {
+
+int HexDigit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+std::string WithoutDots(std::string_view path) {
+  std::vector<std::string_view> segments;
+  for (size_t start = 1; start <= path.size();) {
+    const size_t end = std::min(path.find('/', start), path.size());
+    const std::string_view segment = path.substr(start, end - start);
+    if (segment == "..") {
+      if (!segments.empty()) segments.pop_back();
+    } else if (!segment.empty() && segment != ".") {
+      segments.push_back(segment);
+    }
+    start = end + 1;
+  }
+  std::string kept;
+  for (const std::string_view segment : segments) {
+    kept += '/';
+    kept += segment;
+  }
+  return kept.empty() ? "/" : kept;
+}
+
+}  // namespace
+
+std::optional<std::string> PercentDecoded(std::string_view text) {
+  std::string decoded;
+  decoded.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      decoded += text[i];
+      continue;
+    }
+    if (i + 2 >= text.size()) return std::nullopt;
+    const int high = HexDigit(text[i + 1]);
+    const int low = HexDigit(text[i + 2]);
+    if (high < 0 || low < 0) return std::nullopt;
+    decoded += static_cast<char>(high * 16 + low);
+    i += 2;
+  }
+  return decoded;
+}
+
+std::optional<std::string> PathOfUri(std::string_view uri) {
+  if (const size_t scheme = uri.find("://"); !uri.starts_with('/') && scheme < uri.find('?')) {
+    const size_t path = uri.find_first_of("/?#", scheme + 3);
+    uri = path == std::string_view::npos ? "/" : uri.substr(path);
+    if (!uri.starts_with('/')) return "/";
+  }
+  uri = uri.substr(0, uri.find_first_of("?#"));
+  if (!uri.starts_with('/')) return std::nullopt;
+  const auto decoded = PercentDecoded(uri);
+  if (!decoded.has_value()) return std::nullopt;
+  return WithoutDots(*decoded);
+}
+
+}  // namespace tidegate::server

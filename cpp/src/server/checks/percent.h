@@ -1,0 +1,21 @@
+// Percent-encoding, of which nothing is guessed: what is malformed is refused.
+#ifndef TIDEGATE_SERVER_CHECKS_PERCENT_H_
+#define TIDEGATE_SERVER_CHECKS_PERCENT_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tidegate::server {
+
+// Any bytes; none where a "%" is not followed by two hexadecimal digits. A "+" is a "+".
+std::optional<std::string> PercentDecoded(std::string_view text);
+
+// The path of a URI as a client sent it: without scheme, host, query and fragment, decoded, and
+// without "." and ".." segments, so that no spelling of a path escapes the rules for it. None where
+// it is malformed.
+std::optional<std::string> PathOfUri(std::string_view uri);
+
+}  // namespace tidegate::server
+
+#endif  // TIDEGATE_SERVER_CHECKS_PERCENT_H_

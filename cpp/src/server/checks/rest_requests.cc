@@ -1,0 +1,117 @@
+#include "server/checks/rest_requests.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/checks/check_json.h"
+#include "server/checks/percent.h"
+
+namespace tidegate::server {
+
+namespace {
+
+bool IsJson(std::string_view content_type) {
+  std::string_view type = content_type.substr(0, content_type.find(';'));
+  while (!type.empty() && type.back() == ' ') type.remove_suffix(1);
+  constexpr std::string_view kJson = "application/json";
+  return std::equal(kJson.begin(), kJson.end(), type.begin(), type.end(), [](char a, char b) {
+    return a == (b >= 'A' && b <= 'Z' ? static_cast<char>(b - 'A' + 'a') : b);
+  });
+}
+
+// The view of a decoded text, which `decoded` keeps; none where it is malformed.
+std::optional<std::string_view> Decode(std::string_view text, Decoded* decoded) {
+  auto plain = PercentDecoded(text);
+  if (!plain.has_value()) return std::nullopt;
+  return decoded->emplace_back(*std::move(plain));
+}
+
+Problem MalformedEscape(std::string_view what, std::string_view given) {
+  return Problem::BadRequest(absl::StrCat(std::string(what), " is ", ShownText(given),
+                                          "; expected two hexadecimal digits after each %"));
+}
+
+std::optional<Problem> ReadQuery(std::string_view query, Asked* asked, Decoded* decoded) {
+  while (!query.empty()) {
+    const size_t end = std::min(query.find('&'), query.size());
+    const std::string_view pair = query.substr(0, end);
+    query.remove_prefix(std::min(end + 1, query.size()));
+    const size_t equals = pair.find('=');
+    if (equals == std::string_view::npos) {
+      return Problem::BadRequest(absl::StrCat("the query has ", ShownText(pair),
+                                              "; expected NAME=VALUE, joined by &"));
+    }
+    const auto name = Decode(pair.substr(0, equals), decoded);
+    const auto value = Decode(pair.substr(equals + 1), decoded);
+    if (!name.has_value() || !value.has_value()) return MalformedEscape("the query", pair);
+    const std::string_view known = AttributeOfMember(*name);
+    const std::string_view attribute = known.data() == nullptr ? *name : known;
+    if (asked->Get(attribute).data() != nullptr) {
+      return Problem::BadRequest(absl::StrCat("the attribute ", ShownText(attribute),
+                                              " was given twice; expected each attribute once"));
+    }
+    if (auto problem = asked->Add(attribute, *value)) return problem;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Problem> ReadRestCheck(const Request& request, Asked* asked) {
+  const std::string_view type = request.header("content-type");
+  if (!IsJson(type)) {
+    return Problem{415, GrpcStatus::kInvalidArgument,
+                   absl::StrCat("the content type is ", ShownText(type),
+                                "; expected application/json")};
+  }
+  return ReadCheckJson(request.body, asked);
+}
+
+std::optional<Problem> ReadRestStatus(const Request& request, std::string_view prefix, Asked* asked,
+                                      Decoded* decoded) {
+  const std::string_view given = request.path.substr(prefix.size());
+  if (given.empty() || given.find('/') != std::string_view::npos) {
+    return Problem{404, GrpcStatus::kNotFound,
+                   absl::StrCat("the path is ", ShownText(request.path), "; expected ",
+                                std::string(prefix), "{userId}, with a / in it as %2F")};
+  }
+  const auto user = Decode(given, decoded);
+  if (!user.has_value()) return MalformedEscape("the userId", given);
+  if (auto problem = asked->Add("user", *user)) return problem;
+  return ReadQuery(request.query, asked, decoded);
+}
+
+std::optional<Problem> ReadGatewayCheck(const Request& request, const CheckOptions& options,
+                                        Asked* asked, Decoded* decoded) {
+  for (const auto& [name, attribute] : options.auth_headers) {
+    const Header* found = nullptr;
+    for (const Header& header : request.headers) {
+      if (header.name != name) continue;
+      if (found != nullptr) {
+        return Problem::BadRequest(absl::StrCat("the header ", name,
+                                                " was sent twice; expected it once, from the "
+                                                "gateway"));
+      }
+      found = &header;
+    }
+    if (found == nullptr || found->value.empty()) continue;
+    std::string_view value = found->value;
+    if (attribute == "endpoint") {
+      auto path = PathOfUri(value);
+      if (!path.has_value()) {
+        return Problem::BadRequest(absl::StrCat("the header ", name, " is ", ShownText(value),
+                                                "; expected the URI of a request, such as "
+                                                "/api/posts?page=2"));
+      }
+      value = decoded->emplace_back(*std::move(path));
+    }
+    // The first of several headers for one attribute counts.
+    if (asked->Get(attribute).data() != nullptr) continue;
+    if (auto problem = asked->Add(attribute, value)) return problem;
+  }
+  return std::nullopt;
+}
+
+}  // namespace tidegate::server

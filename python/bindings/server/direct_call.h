@@ -1,0 +1,24 @@
+// Calls a service without a front, for tests.
+#ifndef TIDEGATE_BINDINGS_SERVER_DIRECT_CALL_H_
+#define TIDEGATE_BINDINGS_SERVER_DIRECT_CALL_H_
+
+#include <pybind11/pybind11.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/call.h"
+
+namespace tidegate::python {
+
+// (status, headers, body) of HTTP; (code, message, body) of gRPC. Raises TimeoutError where the
+// service does not answer within 10 s.
+pybind11::tuple CallDirectly(server::Service& service, const std::string& method,
+                             const std::string& target,
+                             const std::vector<std::pair<std::string, std::string>>& headers,
+                             const pybind11::bytes& body, bool is_grpc);
+
+}  // namespace tidegate::python
+
+#endif  // TIDEGATE_BINDINGS_SERVER_DIRECT_CALL_H_

@@ -1,0 +1,296 @@
+#include "server/checks/check_service.h"
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "testing.h"
+#include "tidegate/rule_limiter.h"
+
+namespace tidegate::server {
+namespace {
+
+using ::testing::HasSubstr;
+using tidegate::testing::kStart;
+using tidegate::testing::MakeStore;
+
+// A store whose calls wait until the test lets them go on: what Redis is to the service.
+class SlowStore final : public Store {
+ public:
+  explicit SlowStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+
+  std::string_view kind() const override { return "slow"; }
+  BoundLimit Bind(const Limit& limit, std::string_view scope) const override {
+    return store_->Bind(limit, scope);
+  }
+  Decision Hit(const Charge& charge, const Moment& moment) override {
+    return store_->Hit(charge, moment);
+  }
+  Decision Peek(const Charge& charge, const Moment& moment) override {
+    return store_->Peek(charge, moment);
+  }
+  int64_t Refund(const Charge& charge, const Moment& moment) override {
+    return store_->Refund(charge, moment);
+  }
+  void Reset(const Charge& charge, const Moment& moment) override { store_->Reset(charge, moment); }
+  void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override {
+    store_->Release(charge, admitted_ns, moment);
+  }
+  StoreStats stats() const override { return store_->stats(); }
+  bool blocks() const override { return true; }
+
+  std::optional<Decision> Submit(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                                 const Moment& moment, Clock clock, Outcomes* outcomes,
+                                 Done done) override {
+    // Keys need not live until the answer, so they are copied here.
+    auto kept = std::make_shared<std::vector<std::pair<std::string, Charge>>>();
+    for (const Charge& charge : plan) kept->emplace_back(charge.key, charge);
+    calls_.push_back([=, this, store = store_, done = std::move(done)] {
+      std::vector<Charge> charges;
+      for (const auto& [key, charge] : *kept) charges.push_back({key, charge.limit, charge.cost});
+      Decision decision =
+          *store->Submit(op, charges, admitted_ns, moment, clock, outcomes, nullptr);
+      decision.at_ns = moment.now_ns;
+      done(decision);
+    });
+    return std::nullopt;
+  }
+  void Flush() override { ++flushes_; }
+
+  // Answers all calls on another thread, the last one first.
+  void AnswerAll() {
+    std::thread([calls = std::exchange(calls_, {})] {
+      for (auto call = calls.rbegin(); call != calls.rend(); ++call) (*call)();
+    }).join();
+  }
+  size_t waiting() const { return calls_.size(); }
+  int flushes() const { return flushes_; }
+
+ private:
+  const std::shared_ptr<Store> store_;
+  std::vector<std::function<void()>> calls_;
+  int flushes_ = 0;
+};
+
+Rule MakeRule(std::string id, std::vector<std::string> by, std::string_view limit,
+              std::vector<std::string> endpoints = {}) {
+  Rule rule;
+  rule.id = std::move(id);
+  rule.by = std::move(by);
+  rule.condition.endpoints = std::move(endpoints);
+  rule.limits.push_back({"", {*Limit::Parse(limit)}});
+  return rule;
+}
+
+// The answers of a service, whether they come at once or later.
+class Asking {
+ public:
+  explicit Asking(CheckService& service) : service_(service) {}
+
+  bool Ask(const Request& request) {
+    const bool is_answered = service_.Handle(request, &answer_, [this] {
+      class ToHere final : public Pending {
+       public:
+        explicit ToHere(Asking* asking) : asking_(asking) {}
+        void Send(Answer answer) override {
+          asking_->answer_ = std::move(answer);
+          asking_->is_sent_ = true;
+        }
+
+       private:
+        Asking* const asking_;
+      };
+      return std::make_unique<ToHere>(this);
+    });
+    service_.Flush();
+    return is_answered;
+  }
+  const Answer& answer() const { return answer_; }
+  bool is_sent() const { return is_sent_; }
+  std::string header(std::string_view name) const {
+    for (const auto& [known, value] : answer_.headers) {
+      if (known == name) return value;
+    }
+    return "";
+  }
+
+ private:
+  CheckService& service_;
+  Answer answer_;
+  bool is_sent_ = false;
+};
+
+class CheckServiceTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<RuleLimiter> LimiterOf(RuleSetSpec spec, std::shared_ptr<Store> store) {
+    std::vector<RuleProblem> problems;
+    auto rules = RuleSet::Compile(std::move(spec), &problems);
+    for (const RuleProblem& problem : problems) ADD_FAILURE() << problem.where << problem.message;
+    auto timed = std::make_shared<TimedStore>(std::move(store), clock_);
+    return *RuleLimiter::Create(std::move(rules), std::move(timed));
+  }
+  std::shared_ptr<RuleLimiter> TwoAMinute(std::shared_ptr<Store> store) {
+    RuleSetSpec spec;
+    spec.rules = {MakeRule("api", {"user"}, "2/minute")};
+    return LimiterOf(std::move(spec), std::move(store));
+  }
+  static Request Post(std::string_view body) {
+    static constexpr Header kJson[] = {{"content-type", "application/json"}};
+    Request request;
+    request.method = "POST";
+    request.path = "/v1/ratelimit/check";
+    request.headers = kJson;
+    request.body = body;
+    return request;
+  }
+
+  std::shared_ptr<ManualClock> clock_ = std::make_shared<ManualClock>(kStart);
+  std::shared_ptr<Recorder> recorder_ = std::make_shared<Recorder>();
+  CheckOptions open_{.requires_token = false};
+};
+
+TEST_F(CheckServiceTest, AnswersAtOnceWhereTheStoreDoesNotWait) {
+  CheckService service(TwoAMinute(MakeStore()), open_, recorder_);
+  Asking asking(service);
+  ASSERT_TRUE(asking.Ask(Post(R"({"userId": "42"})")));
+  EXPECT_EQ(asking.answer().body,
+            R"({"allowed":true,"limit":2,"remaining":1,"resetTime":1700000031,)"
+            R"("retryAfter":null,"degraded":false,"rule":"api"})"
+            "\n");
+  EXPECT_EQ(asking.header("x-ratelimit-remaining"), "1");
+}
+
+TEST_F(CheckServiceTest, AnswersLaterWhereTheStoreWaits) {
+  const auto store = std::make_shared<SlowStore>(MakeStore());
+  CheckService service(TwoAMinute(store), open_, recorder_);
+  Asking first(service);
+  Asking second(service);
+  std::string body = R"({"userId": "42"})";
+  ASSERT_FALSE(first.Ask(Post(body)));
+  ASSERT_FALSE(second.Ask(Post(body)));
+  body.assign(body.size(), 'x');  // the request is gone when its answer comes
+  EXPECT_EQ(store->flushes(), 2);
+  EXPECT_FALSE(first.is_sent());
+  store->AnswerAll();
+  ASSERT_TRUE(first.is_sent());
+  ASSERT_TRUE(second.is_sent());
+  EXPECT_THAT(first.answer().body, HasSubstr(R"("remaining":0)"));
+  const auto rows = recorder_->Drain();
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].user, "42");
+  EXPECT_EQ(rows[0].sums.allowed, 2);
+}
+
+TEST_F(CheckServiceTest, EndsACallByTheRulesThatItBeganWith) {
+  const auto store = std::make_shared<SlowStore>(MakeStore());
+  CheckService service(TwoAMinute(store), open_, recorder_);
+  Asking asking(service);
+  ASSERT_FALSE(asking.Ask(Post(R"({"userId": "42", "outcomes": true})")));
+  RuleSetSpec spec;
+  spec.rules = {MakeRule("other", {"user"}, "7/minute")};
+  service.Use(LimiterOf(std::move(spec), MakeStore()));
+  store->AnswerAll();
+  EXPECT_THAT(asking.answer().body, HasSubstr(R"("rule":"api")"));
+  EXPECT_THAT(asking.answer().body, HasSubstr(R"("outcomes":[{"name":"api")"));
+  Asking next(service);
+  ASSERT_TRUE(next.Ask(Post(R"({"userId": "42"})")));
+  EXPECT_THAT(next.answer().body, HasSubstr(R"("limit":7)"));
+}
+
+TEST_F(CheckServiceTest, SendsNothingToAStoreThatNobodyAsked) {
+  const auto store = std::make_shared<SlowStore>(MakeStore());
+  CheckService service(TwoAMinute(store), open_, recorder_);
+  service.Flush();
+  EXPECT_EQ(store->flushes(), 0);
+}
+
+TEST_F(CheckServiceTest, FlushesTheStoreWhoseRulesAreReplaced) {
+  const auto store = std::make_shared<SlowStore>(MakeStore());
+  CheckService service(TwoAMinute(store), open_, recorder_);
+  Answer answer;
+  class Nowhere final : public Pending {
+    void Send(Answer) override {}
+  };
+  ASSERT_FALSE(service.Handle(Post(R"({"userId": "42"})"), &answer,
+                              [] { return std::make_unique<Nowhere>(); }));
+  EXPECT_EQ(store->flushes(), 0);
+  service.Use(TwoAMinute(MakeStore()));
+  EXPECT_EQ(store->flushes(), 1);
+  store->AnswerAll();
+}
+
+TEST_F(CheckServiceTest, AnswersManyChecksOfASlowStoreInTheirOrder) {
+  const auto store = std::make_shared<SlowStore>(MakeStore());
+  CheckService service(TwoAMinute(store), open_, recorder_);
+  // CheckManyRequest{checks: [{attributes: {"user": "a"}}, {.. "b"}, {.. "c", cost 3}]}
+  const std::string a = "\x0a\x0b\x0a\x09\x0a\x04user\x12\x01""a";
+  const std::string b = "\x0a\x0b\x0a\x09\x0a\x04user\x12\x01""b";
+  const std::string c = "\x0a\x0d\x0a\x09\x0a\x04user\x12\x01""c\x10\x03";
+  const std::string body = a + b + c;
+  Request request;
+  request.method = "POST";
+  request.path = "/tidegate.v1.RateLimiter/CheckMany";
+  request.body = body;
+  request.is_grpc = true;
+  Asking asking(service);
+  ASSERT_FALSE(asking.Ask(request));
+  EXPECT_EQ(store->waiting(), 3u);
+  store->AnswerAll();
+  ASSERT_TRUE(asking.is_sent());
+  EXPECT_EQ(asking.answer().grpc_status, GrpcStatus::kOk);
+  // Three answers; the last one has no `allowed`.
+  const std::string& answers = asking.answer().body;
+  ASSERT_FALSE(answers.empty());
+  std::vector<bool> allowed;
+  for (size_t at = 0; at < answers.size();) {
+    ASSERT_EQ(answers[at], '\x0a');
+    const auto size = static_cast<unsigned char>(answers[at + 1]);
+    ASSERT_LT(size, 128);
+    allowed.push_back(answers[at + 2] == '\x08');
+    at += 2u + size;
+  }
+  EXPECT_EQ(allowed, (std::vector<bool>{true, true, false}));
+}
+
+TEST_F(CheckServiceTest, LivesLongerThanItsCalls) {
+  const auto store = std::make_shared<SlowStore>(MakeStore());
+  auto service = std::make_unique<CheckService>(TwoAMinute(store), open_, recorder_);
+  auto asking = std::make_unique<Asking>(*service);
+  ASSERT_FALSE(asking->Ask(Post(R"({"userId": "42"})")));
+  service.reset();
+  store->AnswerAll();
+  EXPECT_TRUE(asking->is_sent());
+}
+
+TEST_F(CheckServiceTest, CountsByTheTierOfTheTableUnlessTheRequestNamesOne) {
+  RuleSetSpec spec;
+  spec.default_tier = "free";
+  Rule rule = MakeRule("api", {"user"}, "1/minute");
+  rule.limits[0].tier = "free";
+  rule.limits.push_back({"premium", {*Limit::Parse("10/minute")}});
+  spec.rules = {std::move(rule)};
+  CheckService service(LimiterOf(std::move(spec), MakeStore()), open_, recorder_);
+  TiersBuilder builder;
+  ASSERT_TRUE(builder.Add("42", "premium").ok());
+  service.SetTiers(std::move(builder).Finish());
+  const auto limit_of = [&](std::string_view body) {
+    Asking asking(service);
+    EXPECT_TRUE(asking.Ask(Post(body)));
+    return asking.header("x-ratelimit-limit");
+  };
+  EXPECT_EQ(limit_of(R"({"userId": "42"})"), "10");
+  EXPECT_EQ(limit_of(R"({"userId": "42", "tier": "free"})"), "1");
+  EXPECT_EQ(limit_of(R"({"userId": "43"})"), "1");
+  service.SetTiers(nullptr);
+  EXPECT_EQ(limit_of(R"({"userId": "42"})"), "1");
+}
+
+}  // namespace
+}  // namespace tidegate::server

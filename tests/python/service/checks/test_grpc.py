@@ -1,0 +1,196 @@
+"""tidegate.v1.RateLimiter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import check_wire as wire
+import pytest
+from check_service import INVALID_ARGUMENT, OK, UNIMPLEMENTED, Service
+
+ASK: Any = {"user": "42", "endpoint": "/api/x"}
+
+
+def test_a_check_says_what_is_left() -> None:
+    answer = Service().ask(attributes=ASK)
+    assert (answer.allowed, answer.limit, answer.remaining, answer.rule) == (True, 2, 1, "api")
+    assert (answer.retry_after_ns, answer.reset_after_ns) == (None, 30 * 10**9)
+    assert answer.reset_time_ns == 1_700_000_030_500_000_000
+    assert (answer.degraded, answer.outcomes) == (False, [])
+
+
+def test_a_refusal_says_exactly_when_to_come_back() -> None:
+    service = Service()
+    service.ask(attributes=ASK, cost=2)
+    refusal = service.ask(attributes=ASK)
+    assert (refusal.allowed, refusal.remaining, refusal.retry_after_ns) == (False, 0, 30 * 10**9)
+    assert refusal.decision == b""
+    service.clock.advance_ns(refusal.retry_after_ns - 1)
+    assert not service.ask(attributes=ASK).allowed
+    service.clock.advance_ns(1)
+    assert service.ask(attributes=ASK).allowed
+
+
+def test_where_nothing_limits_there_is_no_limit() -> None:
+    answer = Service().ask(attributes={"user": "42"})
+    assert (answer.allowed, answer.limit, answer.remaining, answer.rule) == (True, None, None, "")
+
+
+def test_attributes_may_have_any_bytes() -> None:
+    service = Service()
+    for user in (b"\xff\x00\xfe", b"", b"\n"):
+        asked = {**ASK, "user": user}
+        assert service.ask(attributes=asked, cost=2).allowed
+        assert not service.ask(attributes=asked).allowed
+
+
+def test_the_last_value_of_an_attribute_counts() -> None:
+    service = Service()
+    twice = wire.request({"user": "1", "endpoint": "/api/x"}) + wire.request({"user": "2"}, cost=2)
+    assert wire.CheckResponse(service.grpc("Check", twice)[2]).allowed
+    assert service.ask("Peek", attributes={**ASK, "user": "1"}, cost=2).allowed
+    assert not service.ask("Peek", attributes={**ASK, "user": "2"}).allowed
+
+
+def test_a_peek_charges_nothing() -> None:
+    service = Service()
+    assert [service.ask("Peek", attributes=ASK).remaining for _ in range(3)] == [2, 2, 2]
+    assert service.ask("Peek", attributes=ASK).decision == b""
+
+
+def test_outcomes_are_told_where_they_are_asked_for() -> None:
+    service = Service({"rules": [{"id": "a", "by": "user", "limit": ["2/minute", "9/hour"]}]})
+    answer = service.ask(attributes=ASK, with_outcomes=True)
+    assert [(o.name, o.rule, o.limit, o.remaining, o.allowed) for o in answer.outcomes] == [
+        ("a:2/minute", "a", 2, 1, True),
+        ("a:9/hour", "a", 9, 8, True),
+    ]
+
+
+def test_many_checks_are_answered_in_their_order() -> None:
+    service = Service()
+    checks = [wire.request({**ASK, "user": user}) for user in ("1", "2", "1", "1", "2", "2")]
+    body = b"".join(wire.text(1, check) for check in checks)
+    code, said, content = service.grpc("CheckMany", body)
+    assert code == OK, said
+    answers = [wire.CheckResponse(answer) for answer in wire.fields(content)[1]]
+    assert [a.allowed for a in answers] == [True, True, True, False, True, False]
+
+
+@pytest.mark.parametrize(("count", "expected"), [(0, "no checks"), (1001, "more than 1000 checks")])
+def test_too_few_or_too_many_checks_are_refused(count: int, expected: str) -> None:
+    code, said, _ = Service().grpc("CheckMany", wire.text(1, wire.request(ASK)) * count)
+    assert code == INVALID_ARGUMENT
+    assert expected in said
+
+
+def test_of_many_checks_none_is_charged_where_one_is_malformed() -> None:
+    service = Service()
+    good = wire.text(1, wire.request(ASK))
+    code, said, _ = service.grpc("CheckMany", good + wire.text(1, wire.request(ASK, cost=-1)))
+    assert (code, said.partition(":")[0]) == (INVALID_ARGUMENT, "check 1")
+    assert service.ask("Peek", attributes=ASK).remaining == 2
+
+
+def test_a_refund_gives_back_what_a_check_charged() -> None:
+    service = Service()
+    answer = service.ask(attributes=ASK, cost=2)
+    assert service.grpc("Refund", wire.request(ASK, decision=answer.decision)) == (OK, "", b"")
+    assert service.ask("Peek", attributes=ASK).remaining == 2, "the decision knows the cost"
+    service.ask(attributes=ASK, cost=2)
+    assert service.grpc("Refund", wire.request(ASK, cost=1))[0] == OK
+    assert service.ask("Peek", attributes=ASK).remaining == 1
+
+
+def test_a_refund_by_a_decision_takes_back_its_own_instant_from_a_log() -> None:
+    rules = {
+        "rules": [
+            {"id": "log", "by": "user", "limit": "2/minute", "algorithm": "sliding-log"},
+        ]
+    }
+    service = Service(rules)
+    first = service.ask(attributes=ASK)
+    service.clock.advance(10)
+    service.ask(attributes=ASK)
+    assert service.grpc("Refund", wire.request(ASK, decision=first.decision))[0] == OK
+    service.clock.advance(1)
+    assert service.ask(attributes=ASK).allowed
+    # Until the unit of the tenth second ends; that of the start would end 10 s before.
+    assert service.ask("Peek", attributes=ASK).retry_after_ns == 59 * 10**9
+
+
+def test_a_refund_by_a_decision_of_rules_before_still_gives_back() -> None:
+    service = Service()
+    answer = service.ask(attributes=ASK, cost=2)
+    service.use(
+        {"rules": [{"id": "api", "by": "user", "endpoint": "/api/**", "limit": "3/minute"}]}
+    )
+    assert service.grpc("Refund", wire.request(ASK, decision=answer.decision))[0] == OK
+    assert service.ask("Peek", attributes=ASK).remaining == 3
+
+
+@pytest.mark.parametrize("decision", [b"x", b"\x01" * 28, b"\xff" * 28, b"\x01" + b"\xff" * 27])
+def test_a_decision_that_is_none_is_refused(decision: bytes) -> None:
+    code, said, _ = Service().grpc("Refund", wire.request(ASK, decision=decision))
+    assert code == INVALID_ARGUMENT
+    assert "expected that of a CheckResponse, unchanged" in said
+
+
+def test_a_reset_forgets_what_was_charged() -> None:
+    service = Service()
+    service.ask(attributes=ASK, cost=2)
+    assert service.grpc("Reset", wire.request(ASK)) == (OK, "", b"")
+    assert service.ask("Peek", attributes=ASK).remaining == 2
+
+
+def test_the_status_has_the_limits_of_each_rule() -> None:
+    rules = {"rules": [{"id": "a", "by": "user", "limit": ["2/minute", "9/hour"]}]}
+    service = Service(rules)
+    service.ask(attributes=ASK)
+    code, said, content = service.grpc("Status", wire.request({"user": "42"}))
+    assert code == OK, said
+    (rule,) = wire.fields(content)[1]
+    found = wire.fields(rule)
+    assert found[1] == [b"a"]
+    assert 2 not in found
+    assert [(o.name, o.remaining) for o in map(wire.Outcome, found[3])] == [
+        ("a:2/minute", 1),
+        ("a:9/hour", 8),
+    ]
+
+
+MALFORMED = {
+    "a field that is cut off": b"\x0a\x05ab",
+    "a varint without an end": b"\x10" + b"\xff" * 11,
+    "the field 0": b"\x00\x01",
+    "a group": b"\x0b\x0c",
+    "an unknown wire type": b"\x0f",
+    "attributes that are a number": wire.number(1, 7),
+    "a cost that is a text": wire.text(2, b"7"),
+    "a name that is a number": wire.text(1, wire.number(1, 7)),
+    "a cost below 1": wire.request(ASK, cost=-1),
+    "a cost above 2^53 - 1": wire.request(ASK, cost=2**53),
+    "a name that is empty": wire.request({"": "x"}),
+    "a name that is too long": wire.request({"n" * 256: "x"}),
+    "a value that is too long": wire.request({"user": b"x" * 8193}),
+    "too many attributes": wire.request({f"a{i}": "x" for i in range(65)}),
+}
+
+
+@pytest.mark.parametrize("method", ["Check", "Peek"])
+@pytest.mark.parametrize("message", MALFORMED.values(), ids=MALFORMED.keys())
+def test_a_malformed_message_is_refused_with_a_reason(method: str, message: bytes) -> None:
+    service = Service()
+    code, said, content = service.grpc(method, message)
+    assert (code, content) == (INVALID_ARGUMENT, b"")
+    assert "expected" in said
+    assert service.native.stats()["malformed"] == 1
+
+
+def test_fields_of_later_versions_are_left_out() -> None:
+    message = wire.request(ASK) + wire.text(99, b"new") + wire.number(98, 1) + b"\x9d\x06abcd"
+    assert Service().grpc("Check", message)[0] == OK
+
+
+def test_another_method_is_unimplemented() -> None:
+    assert Service().grpc("Chekc", b"")[0] == UNIMPLEMENTED

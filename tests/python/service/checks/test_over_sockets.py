@@ -1,0 +1,140 @@
+"""The service behind a front, asked over real sockets."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import check_wire as wire
+import httpx
+import pytest
+from check_service import JSON, Service
+from tidegate._service import _native
+
+ROOT = Path(__file__).resolve().parents[4]
+BEARER = {"authorization": "Bearer secret"}
+
+
+@pytest.fixture
+def service() -> Service:
+    made = Service(recorder=_native.Recorder(), require_token=True)
+    made.native.set_tokens([(hashlib.sha256(b"secret").digest(), "operator")])
+    return made
+
+
+@pytest.fixture
+def port(service: Service) -> Iterator[int]:
+    front = _native.Front({"loops": 2})
+    front.route(service.native)
+    port = front.listen("127.0.0.1", 0)
+    front.start()
+    try:
+        yield port
+    finally:
+        front.stop()
+
+
+@pytest.fixture
+def client(port: int) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=BEARER, timeout=10) as client:
+        yield client
+
+
+def test_a_check_over_http(client: httpx.Client) -> None:
+    answer = client.post("/v1/ratelimit/check", json={"userId": "42", "endpoint": "/api/x"})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-ratelimit-remaining"] == "1"
+    assert answer.json()["remaining"] == 1
+    status = client.get("/v1/ratelimit/status/42").json()
+    assert [row["remaining"] for row in status["rules"]] == [1]
+
+
+def test_a_connection_survives_bad_requests(client: httpx.Client) -> None:
+    for body, status in ((b"{", 400), (b"[]", 400), (b"\xff" * 1000, 400)):
+        answer = client.post("/v1/ratelimit/check", content=body, headers=dict(JSON))
+        assert answer.status_code == status
+        assert answer.json()["status"] == status
+    assert client.get("/v1/ratelimit/check").status_code == 405
+    assert client.get("/v1/ratelimit/status/%zz").status_code == 400
+    assert client.get("/v1/ratelimit/status/42").status_code == 200
+
+
+def test_without_a_token_nothing_is_answered(client: httpx.Client) -> None:
+    answer = client.get("/v1/ratelimit/status/42", headers={"authorization": "Bearer other"})
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == 'Bearer realm="tidegate", error="invalid_token"'
+
+
+def test_a_gateway_is_answered_without_a_body(client: httpx.Client) -> None:
+    headers = {"x-original-uri": "/api/x", "x-real-ip": "192.0.2.1"}
+    answer = client.get("/v1/ratelimit/auth", headers=headers)
+    assert (answer.status_code, answer.content) == (204, b"")
+
+
+def test_threads_together_get_no_more_than_the_limit(service: Service, port: int) -> None:
+    service.use({"rules": [{"id": "all", "by": "global", "limit": "100/hour"}]})
+    allowed = []
+
+    def ask() -> None:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=BEARER, timeout=30) as own:
+            for _ in range(50):
+                answer = own.post("/v1/ratelimit/check", json={"userId": "1"})
+                allowed.append(answer.json()["allowed"])
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(allowed), allowed.count(True)) == (200, 100)
+
+
+def method_of(channel: Any, name: str) -> Any:
+    return channel.unary_unary(f"/tidegate.v1.RateLimiter/{name}", bytes, bytes)
+
+
+def test_grpc(port: int) -> None:
+    grpc = pytest.importorskip("grpc", reason="grpcio is not installed")
+    metadata = [("authorization", "Bearer secret")]
+    ask = wire.request({"user": "42", "endpoint": "/api/x"}, cost=2)
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        check = method_of(channel, "Check")
+        first = wire.CheckResponse(check(ask, metadata=metadata, timeout=10))
+        second = wire.CheckResponse(check(ask, metadata=metadata, timeout=10))
+        assert (first.allowed, second.allowed) == (True, False)
+        refund = wire.request({"user": "42", "endpoint": "/api/x"}, decision=first.decision)
+        assert method_of(channel, "Refund")(refund, metadata=metadata, timeout=10) == b""
+        peek = method_of(channel, "Peek")(ask, metadata=metadata, timeout=10)
+        assert wire.CheckResponse(peek).allowed
+        with pytest.raises(grpc.RpcError) as caught:
+            check(ask, timeout=10)
+        assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+        with pytest.raises(grpc.RpcError) as caught:
+            check(b"\x0a\x05ab", metadata=metadata, timeout=10)
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "expected" in caught.value.details()
+
+
+def test_what_reflection_says_is_the_published_proto() -> None:
+    pytest.importorskip("grpc_tools", reason="grpcio-tools is not installed")
+    script = ROOT / "scripts" / "embed-protos.py"
+    spec = importlib.util.spec_from_file_location("embed_protos", script)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.source() == module.TARGET.read_text(encoding="utf-8"), (
+        "run scripts/embed-protos.py"
+    )
+
+
+def test_a_body_in_pieces_is_one_request(client: httpx.Client) -> None:
+    raw = json.dumps({"userId": "42", "endpoint": "/api/x"}).encode()
+    pieces = (raw[i : i + 7] for i in range(0, len(raw), 7))
+    answer = client.post("/v1/ratelimit/check", content=pieces, headers=dict(JSON))
+    assert answer.json()["allowed"]
