@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Generic, Protocol, TypeVar
 
 from tidegate._rules.document import Document
 from tidegate._rules.problems import RulesError
@@ -20,17 +20,27 @@ from tidegate._rules.rule_set import RuleSet
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["RuleSource"]
+__all__ = ["RuleSource", "Source"]
 
 log = logging.getLogger("tidegate")
 
 
-class RuleSource:
-    """Rules from a place where they may change. Base class of such places.
+class HasDigest(Protocol):
+    """What a source makes of a document."""
+
+    digest: str
+    """Equal for versions that say the same."""
+
+
+Version = TypeVar("Version", bound=HasDigest)
+
+
+class Source(Generic[Version]):
+    """Rules, of whatever kind, from a place where they may change.
 
     The source has its `current` rules from its construction on, which raises where they cannot be
     read. While somebody subscribes, or a limiter is attached, a thread looks for newer ones. A
-    version that is no valid RuleSet is refused: it is counted and logged, and the rules before it
+    version that is not valid is refused: it is counted and logged, and the rules before it
     stay in force. A place that cannot be read is logged, and looked at again. Nothing of this
     reaches a request.
 
@@ -39,7 +49,7 @@ class RuleSource:
 
     Thread-safe, and safe to use after `fork()`: the child has a thread of its own.
 
-    A subclass has `_read()`, and `_wait()` where it can hear of changes.
+    A subclass has `_read()` and `_compile()`, and `_wait()` where it can hear of changes.
     """
 
     def __init__(
@@ -53,7 +63,7 @@ class RuleSource:
         self._telling = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._callbacks: list[Callable[[RuleSet], object]] = []
+        self._callbacks: list[Callable[[Version], object]] = []
         self._limiters: weakref.WeakSet[Any] = weakref.WeakSet()
         # Why the version that is there now is not in force; None where it is.
         self._refusal: Exception | None = None
@@ -64,15 +74,19 @@ class RuleSource:
         """How often the place could not be read."""
         self.last_error: Exception | None = None
         """Why the last version was refused, or could not be read; None after a good one."""
-        self.current: RuleSet = self._first()
+        self.current: Version = self._first()
         """The rules in force."""
         _sources.add(self)
 
-    def _read(self) -> Document | None:
+    def _read(self) -> Any:
         """The document as it is now; None where it has not changed since the last call.
 
         Raises RulesError for one that is refused, anything else where it cannot be read.
         """
+        raise NotImplementedError
+
+    def _compile(self, document: Any) -> Version:
+        """What is in force by `document`, which `_read()` returned. Raises RulesError."""
         raise NotImplementedError
 
     def _wait(self, stop: threading.Event) -> None:
@@ -85,7 +99,7 @@ class RuleSource:
     def _release(self) -> None:
         """Closes what the source holds open."""
 
-    def subscribe(self, callback: Callable[[RuleSet], object]) -> Callable[[], None]:
+    def subscribe(self, callback: Callable[[Version], object]) -> Callable[[], None]:
         """Has `callback` called with each later version, on the source's thread.
 
         Returns a function that ends it. A callback that raises refuses the version for itself.
@@ -123,7 +137,7 @@ class RuleSource:
             if document is None:
                 return False
             try:
-                rules = RuleSet._from(document)
+                rules = self._compile(document)
             except Exception as error:
                 self._refuse(error)
                 return False
@@ -153,11 +167,11 @@ class RuleSource:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _first(self) -> RuleSet:
+    def _first(self) -> Version:
         try:
             document = self._read()
             assert document is not None, "the first read finds something"
-            rules = RuleSet._from(document)
+            rules = self._compile(document)
         except Exception as error:
             if self._cache is None or not self._cache.exists():
                 raise
@@ -166,11 +180,11 @@ class RuleSource:
             else:
                 self._not_reached(error)
             log.warning("%s begins with the rules kept in %s", self, self._cache)
-            return RuleSet._from(_kept_in(self._cache))
+            return self._compile(_kept_in(self._cache))
         self._remember(document)
         return rules
 
-    def _put_into_force(self, rules: RuleSet) -> None:
+    def _put_into_force(self, rules: Version) -> None:
         with self._telling:
             before, self.current = self.current, rules
             log.info("%s: rules %s follow %s", self, rules.digest, before.digest)
@@ -202,7 +216,7 @@ class RuleSource:
             self.last_error = self._refusal
             log.warning("%s can be read again", self)
 
-    def _remember(self, document: Document) -> None:
+    def _remember(self, document: Any) -> None:
         if self._cache is None:
             return
         text = json.dumps(document.data, default=str)
@@ -254,10 +268,31 @@ class RuleSource:
             self._start()
 
 
+class RuleSource(Source[RuleSet]):
+    """Rules from a place where they may change. Base class of such places.
+
+    The source has its `current` rules from its construction on, which raises where they cannot be
+    read. While somebody subscribes, or a limiter is attached, a thread looks for newer ones. A
+    version that is no valid RuleSet is refused: it is counted and logged, and the rules before it
+    stay in force. A place that cannot be read is logged, and looked at again. Nothing of this
+    reaches a request.
+
+    With `cache`, the path of a file, each good version is written there, and is what the source
+    begins with where its place cannot be read at construction.
+
+    Thread-safe, and safe to use after `fork()`: the child has a thread of its own.
+
+    A subclass has `_read()`, and `_wait()` where it can hear of changes.
+    """
+
+    def _compile(self, document: Document) -> RuleSet:
+        return RuleSet._from(document)
+
+
 # How long the end of the interpreter waits for a thread inside of a call.
 _PATIENCE = 1.0
-_sources: weakref.WeakSet[RuleSource] = weakref.WeakSet()
-_forking: list[RuleSource] = []
+_sources: weakref.WeakSet[Source[Any]] = weakref.WeakSet()
+_forking: list[Source[Any]] = []
 
 
 def _kept_in(cache: Path) -> Document:
