@@ -1,5 +1,4 @@
 // tidegate._service._native: Envoy's rate limit service.
-#include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <memory>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "convert.h"
 #include "gil.h"
 #include "server/capsules.h"
 #include "server/classes.h"
@@ -17,15 +17,10 @@
 namespace tidegate::python {
 namespace {
 
-namespace py = pybind11;
 using server::Answer;
 using server::envoy::DescriptorSpec;
 using server::envoy::DescriptorTree;
 using server::envoy::EnvoyService;
-
-void ThrowUnlessOk(const absl::Status& status) {
-  if (!status.ok()) throw py::value_error(std::string(status.message()));
-}
 
 // A tree that grows until a service uses it.
 class TreeMaker {
@@ -56,7 +51,7 @@ class TreeMaker {
 
  private:
   DescriptorTree& Growing() {
-    if (is_complete_) throw py::value_error("the tree is in use; expected a new one");
+    if (is_complete_) Throw(Error::kConfiguration, "the tree is in use; expected a new one");
     return *tree_;
   }
 
@@ -173,7 +168,7 @@ void RegisterTree(py::module_& m) {
 
 void RegisterEnvoy(py::module_& m) {
   RegisterTree(m);
-  py::class_<EnvoyService, std::shared_ptr<EnvoyService>>(m, "EnvoyService")
+  py::class_<EnvoyService, server::RoutedService, std::shared_ptr<EnvoyService>>(m, "EnvoyService")
       .def(py::init([](const py::object& store, const py::object& clock, std::string scope,
                        bool all_or_none, bool shadow_mode, bool response_headers,
                        double near_ratio) {

@@ -11,6 +11,7 @@ PYBIND11_MODULE(_native, m) {
   }
   tidegate::python::RegisterGil();
   tidegate::python::RegisterFront(m);
+  tidegate::python::RegisterEcho(m);
   tidegate::python::RegisterEnvoy(m);
   tidegate::python::RegisterChecks(m);
 }

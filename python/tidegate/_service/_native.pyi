@@ -3,6 +3,46 @@
 from collections.abc import Sequence
 from typing import Any
 
+class Tls:
+    """A certificate, from files in PEM."""
+
+    def __init__(self, certificate: str, key: str, client_ca: str | None = None) -> None: ...
+    def reload(self) -> None:
+        """Reads the files again, for new connections; keeps what it had on an error."""
+
+class Service:
+    """Answers requests of a front."""
+
+class Front:
+    """Speaks HTTP for services."""
+
+    def __init__(self, options: dict[str, Any] = ...) -> None: ...
+    def listen(self, host: str, port: int, *, tls: Tls | None = None) -> int:
+        """Returns the port."""
+    def listen_unix(self, path: str, *, mode: int = 0o600, tls: Tls | None = None) -> None: ...
+    def route(self, service: Service) -> None: ...
+    def start(self) -> None: ...
+    def drain(self, seconds: float) -> bool:
+        """Waits for calls in progress; returns whether all connections are over."""
+    def stop(self) -> None: ...
+    @property
+    def running(self) -> bool: ...
+    def stats(self) -> dict[str, int]: ...
+
+class _EchoService(Service):
+    """For tests: answers with the body of the request."""
+
+    def __init__(self) -> None: ...
+
+class _LaterService(Service):
+    """For tests: the same from another thread, or once released."""
+
+    def __init__(self, *, holds: bool = False) -> None: ...
+    @property
+    def waiting(self) -> int: ...
+    def release(self) -> None: ...
+    def drop(self) -> None: ...
+
 class DescriptorTree:
     """The domains and descriptors of Envoy's rate limit service, with their limits.
 
@@ -34,7 +74,7 @@ class DescriptorTree:
     def limits(self) -> int:
         """How many limits it has."""
 
-class EnvoyService:
+class EnvoyService(Service):
     """Envoy's rate limit service v3, over gRPC and as JSON at /json. Thread-safe."""
 
     def __init__(

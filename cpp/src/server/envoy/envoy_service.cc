@@ -34,6 +34,10 @@ std::shared_ptr<const BoundTree> EnvoyService::tree() const {
   return tree_;
 }
 
+std::vector<Route> EnvoyService::routes() const {
+  return {{"", std::string(kMethod)}, {"POST", std::string(kJsonPath)}};
+}
+
 bool EnvoyService::Handle(const Request& request, Answer* answer, const Later& later) {
   const Encoding encoding = request.is_grpc ? Encoding::kWire : Encoding::kJson;
   state_->counters.requests.fetch_add(1, std::memory_order_relaxed);

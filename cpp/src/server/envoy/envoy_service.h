@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
@@ -12,12 +13,13 @@
 #include "server/envoy/bound_tree.h"
 #include "server/envoy/metrics.h"
 #include "server/envoy/rate_limit_call.h"
+#include "server/front/routes.h"
 #include "tidegate/clock.h"
 #include "tidegate/store.h"
 
 namespace tidegate::server::envoy {
 
-class EnvoyService final : public Service {
+class EnvoyService final : public RoutedService {
  public:
   static constexpr std::string_view kMethod =
       "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -32,6 +34,7 @@ class EnvoyService final : public Service {
   // Called by one thread at a time.
   absl::Status Use(std::shared_ptr<const DescriptorTree> tree);
 
+  std::vector<Route> routes() const override;
   bool Handle(const Request& request, Answer* answer, const Later& later) override;
   void Flush() override { state_->store.store().Flush(); }
 

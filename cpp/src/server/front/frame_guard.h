@@ -1,0 +1,44 @@
+// Watches the heads of HTTP/2 frames before nghttp2 reads them, for floods of frames that are cheap
+// to send. So the bounds do not depend on the release of nghttp2.
+#ifndef TIDEGATE_SERVER_FRONT_FRAME_GUARD_H_
+#define TIDEGATE_SERVER_FRONT_FRAME_GUARD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "server/front/options.h"
+#include "server/front/rate_bound.h"
+
+namespace tidegate::server {
+
+class FrameGuard {
+ public:
+  explicit FrameGuard(const FrontOptions& options);
+
+  // Looks at the next bytes from the client. Returns false if it floods us: then they must not be
+  // read.
+  bool Pass(std::string_view bytes, Instant now);
+  // Counts a stream that was reset for an error of the client.
+  bool CountReset(Instant now) { return resets_.Take(now); }
+  uint64_t resets_received() const { return resets_received_; }
+
+ private:
+  static constexpr size_t kHeadSize = 9;
+
+  bool PassFrame(Instant now);
+
+  RateBound resets_;
+  RateBound control_frames_;
+  const size_t most_header_bytes_;
+  uint64_t resets_received_ = 0;
+  size_t skip_;  // bytes until the next head
+  uint8_t head_[kHeadSize];
+  size_t have_ = 0;  // of it
+  size_t header_bytes_ = 0;
+  int continuations_ = 0;
+};
+
+}  // namespace tidegate::server
+
+#endif  // TIDEGATE_SERVER_FRONT_FRAME_GUARD_H_

@@ -1,0 +1,183 @@
+#include "server/front/front.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "redis/transport/process_local.h"
+
+namespace tidegate::server {
+namespace {
+
+using redis::ForkGeneration;
+
+// Signals are for the threads of the program. A broken pipe is an error of its write.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+Front::Front(const FrontOptions& options) : options_(options), process_(ForkGeneration()) {}
+
+Front::~Front() {
+  Stop();
+  if (is_ours()) return;
+  // The threads are not in this process, and what they used may be in any state.
+  for (std::thread& thread : threads_) thread.detach();
+  for (std::unique_ptr<Loop>& loop : loops_) (void)loop.release();
+}
+
+bool Front::is_ours() const { return ForkGeneration() == process_; }
+
+absl::Status Front::CheckNotStarted(const char* what) const {
+  const std::lock_guard lock(mu_);
+  if (loops_.empty() && !stopped_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("Expected ", what, " before the front is started, got it after"));
+}
+
+absl::StatusOr<int> Front::Listen(const std::string& host, int port, std::shared_ptr<Tls> tls) {
+  if (absl::Status status = CheckNotStarted("listen()"); !status.ok()) return status;
+  absl::StatusOr<std::vector<Listener>> made = ListenTcp(host, port, options_.loops);
+  if (!made.ok()) return made.status();
+  const int bound = PortOf(made->front());
+  for (size_t i = 0; i < made->size(); ++i) {
+    if (i % static_cast<size_t>(options_.loops) == 0) listeners_.emplace_back();
+    (*made)[i].tls = tls;
+    listeners_.back().push_back(std::make_unique<Listener>(std::move((*made)[i])));
+  }
+  return bound;
+}
+
+absl::Status Front::ListenUnix(const std::string& path, mode_t mode, std::shared_ptr<Tls> tls) {
+  if (absl::Status status = CheckNotStarted("listen_unix()"); !status.ok()) return status;
+  absl::StatusOr<Listener> made = server::ListenUnix(path, mode);
+  if (!made.ok()) return made.status();
+  made->tls = std::move(tls);
+  listeners_.emplace_back();
+  listeners_.back().push_back(std::make_unique<Listener>(std::move(*made)));
+  return absl::OkStatus();
+}
+
+absl::Status Front::Route(std::shared_ptr<RoutedService> service) {
+  if (absl::Status status = CheckNotStarted("route()"); !status.ok()) return status;
+  return routes_.Add(std::move(service));
+}
+
+absl::Status Front::Start() {
+  if (absl::Status status = CheckNotStarted("start()"); !status.ok()) return status;
+  if (listeners_.empty()) {
+    return absl::FailedPreconditionError("Expected listen() before start(), got none");
+  }
+  const std::lock_guard lock(mu_);
+  try {
+    StartThreads();
+  } catch (const std::system_error& error) {
+    for (const auto& loop : loops_) loop->Stop();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+    loops_.clear();
+    return absl::ResourceExhaustedError(
+        absl::StrCat("Expected threads and descriptors for the loops, got: ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
+void Front::StartThreads() {
+  for (int i = 0; i < options_.loops; ++i) {
+    std::vector<Listener*> listeners;
+    for (const auto& group : listeners_) {
+      listeners.push_back(group[std::min(group.size() - 1, static_cast<size_t>(i))].get());
+    }
+    loops_.push_back(
+        std::make_unique<Loop>(options_, &routes_, std::move(listeners), &open_, [this] {
+          const std::lock_guard lock(mu_);
+          drained_.notify_all();
+        }));
+  }
+  const SignalsBlocked blocked;
+  for (const auto& loop : loops_) {
+    threads_.emplace_back([raw = loop.get()] {
+      (void)pthread_setname_np(pthread_self(), "tidegate-front");
+      raw->Run();
+    });
+  }
+}
+
+bool Front::AllDrained() const {
+  return std::all_of(loops_.begin(), loops_.end(),
+                     [](const auto& loop) { return loop->drained(); });
+}
+
+bool Front::Drain(Instant::duration time) {
+  if (!is_ours()) return true;
+  std::unique_lock lock(mu_);
+  if (stopped_) return true;
+  for (const auto& loop : loops_) loop->Drain();
+  return drained_.wait_until(lock, MonotonicNow() + time,
+                             [this] { return stopped_ || AllDrained(); });
+}
+
+void Front::Stop() {
+  if (!is_ours()) return;
+  std::vector<std::thread> threads;
+  {
+    const std::lock_guard lock(mu_);
+    if (stopped_) return;
+    stopped_ = true;
+    for (const auto& loop : loops_) loop->Stop();
+    threads.swap(threads_);
+    drained_.notify_all();
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& group : listeners_) {
+    for (const auto& listener : group) {
+      // A child process may hold it too.
+      if (listener->socket) (void)shutdown(listener->socket.get(), SHUT_RDWR);
+      if (!listener->unix_path.empty()) (void)unlink(listener->unix_path.c_str());
+    }
+  }
+  listeners_.clear();
+}
+
+bool Front::running() const {
+  if (!is_ours()) return false;
+  const std::lock_guard lock(mu_);
+  return !loops_.empty() && !stopped_;
+}
+
+std::vector<std::pair<std::string, uint64_t>> Front::Stats() const {
+  std::vector<std::pair<std::string, uint64_t>> stats;
+#define TIDEGATE_ADD(name) stats.emplace_back(#name, 0);
+  TIDEGATE_FRONT_COUNTERS(TIDEGATE_ADD)
+#undef TIDEGATE_ADD
+  if (!is_ours()) return stats;
+  const std::lock_guard lock(mu_);
+  for (const auto& loop : loops_) {
+    size_t i = 0;
+#define TIDEGATE_SUM(name) stats[i++].second += loop->counters().name.read();
+    TIDEGATE_FRONT_COUNTERS(TIDEGATE_SUM)
+#undef TIDEGATE_SUM
+  }
+  return stats;
+}
+
+}  // namespace tidegate::server

@@ -1,0 +1,79 @@
+// The server's side that faces the network: HTTP/1.1, HTTP/2 and gRPC for services.
+//
+//   Front front(FrontOptions{});
+//   front.Route(std::make_shared<Echo>());
+//   const absl::StatusOr<int> port = front.Listen("127.0.0.1", 0, nullptr);
+//   front.Start();
+#ifndef TIDEGATE_SERVER_FRONT_FRONT_H_
+#define TIDEGATE_SERVER_FRONT_FRONT_H_
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/front/listener.h"
+#include "server/front/loop.h"
+#include "server/front/options.h"
+#include "server/front/routes.h"
+#include "server/front/tls.h"
+
+namespace tidegate::server {
+
+// Listen() and Route() come before Start(), by one thread; the rest is for any thread. In a child
+// process after fork() it does nothing.
+class Front {
+ public:
+  explicit Front(const FrontOptions& options);
+  ~Front();  // stops it
+  Front(const Front&) = delete;
+  Front& operator=(const Front&) = delete;
+
+  // Returns the port, which is a free one if `port` is 0. TLS if there is one.
+  absl::StatusOr<int> Listen(const std::string& host, int port, std::shared_ptr<Tls> tls);
+  absl::Status ListenUnix(const std::string& path, mode_t mode, std::shared_ptr<Tls> tls);
+  absl::Status Route(std::shared_ptr<RoutedService> service);
+  absl::Status Start();
+
+  // Takes no new connections, tells clients, and waits for calls in progress. Returns whether all
+  // connections are over; those that are not go on.
+  bool Drain(Instant::duration time);
+  // Closes all connections at once.
+  void Stop();
+
+  bool running() const;
+  // Counters by name, over all loops.
+  std::vector<std::pair<std::string, uint64_t>> Stats() const;
+
+ private:
+  absl::Status CheckNotStarted(const char* what) const;
+  bool is_ours() const;  // this is no child process
+  bool AllDrained() const;
+  void StartThreads();
+
+  const FrontOptions options_;
+  const int64_t process_;
+  Routes routes_;
+  // A list of loops' listeners for each socket address: one each for TCP, one for Unix.
+  std::vector<std::vector<std::unique_ptr<Listener>>> listeners_;
+  std::atomic<int> open_{0};
+
+  mutable std::mutex mu_;
+  std::condition_variable drained_;
+  std::vector<std::unique_ptr<Loop>> loops_;
+  std::vector<std::thread> threads_;
+  bool stopped_ = false;
+};
+
+}  // namespace tidegate::server
+
+#endif  // TIDEGATE_SERVER_FRONT_FRONT_H_

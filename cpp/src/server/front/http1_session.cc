@@ -1,0 +1,298 @@
+// HTTP/1.1 with keep-alive and pipelining: requests of a connection are answered one by one.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/text.h"
+#include "server/front/chunks.h"
+#include "server/front/dispatch.h"
+#include "server/front/http1_head.h"
+#include "server/front/session.h"
+
+namespace tidegate::server {
+namespace {
+
+constexpr size_t kMostKept = 1024;  // bytes of a buffer that an idle connection keeps
+
+// Of the loop's thread, which reads one request at a time.
+thread_local Http1Head head;
+thread_local Answer answer;
+
+class Http1Session final : public Session {
+ public:
+  Http1Session(Surroundings* around, uint64_t connection, std::string_view peer)
+      : around_(around), connection_(connection), peer_(peer), since_(around->now) {}
+
+  void Receive(std::string_view bytes) override;
+  void Deliver(Posted posted) override;
+  void Fill(std::string* out) override;
+  void Drain() override;
+  Instant due() const override;
+  void OnTime() override;
+  bool busy() const override { return stage_ != Stage::kIdle; }
+  bool wants_input() const override { return stage_ != Stage::kHandling && !paused_; }
+  bool wants_turn() const override { return paused_; }
+  bool over() const override { return closing_; }
+
+ private:
+  enum class Stage : uint8_t { kIdle, kHead, kBody, kChunks, kHandling };
+
+  // Reads from the front of `bytes` what can be read now; returns how much that was.
+  size_t Read(std::string_view bytes);
+  // The same for one request at most; 0 if more must come before.
+  size_t ReadRequest(std::string_view bytes);
+  size_t ReadHead(std::string_view bytes);
+  size_t ReadBody(std::string_view bytes);
+  size_t ReadChunks(std::string_view bytes);
+  bool Parse(std::string_view bytes);
+  void Handle(std::string_view body);
+  void Send();
+  // Answers with an error, after which the rest of the input cannot be understood.
+  void Fail(int status, std::string_view why);
+  void Enter(Stage stage);
+  Counters& counters() { return *around_->counters; }
+
+  Surroundings* const around_;
+  const uint64_t connection_;
+  const std::string_view peer_;
+  Stage stage_ = Stage::kIdle;
+  bool closing_ = false;
+  bool keep_alive_ = false;
+  bool is_head_ = false;    // the method is HEAD
+  bool paused_ = false;     // until output is taken
+  uint32_t request_ = 0;    // number
+  Instant since_;           // the request began, was handled, or the connection was idle
+  size_t looked_ = 0;       // of the input, for the end of a head
+  size_t head_size_ = 0;    // kBody: at the front of the input
+  uint64_t body_size_ = 0;  // kBody
+  std::string input_;       // that could not be read yet
+  std::string out_;
+
+  struct Chunked {
+    std::string head;
+    Chunks chunks;
+    std::string body;
+  };
+  std::unique_ptr<Chunked> chunked_;
+};
+
+void Http1Session::Enter(Stage stage) {
+  stage_ = stage;
+  if (stage != Stage::kBody && stage != Stage::kChunks) since_ = around_->now;
+}
+
+void Http1Session::Receive(std::string_view bytes) {
+  if (closing_) return;
+  paused_ = false;
+  if (input_.empty()) {
+    input_.assign(bytes.substr(Read(bytes)));
+  } else {
+    input_.append(bytes);
+    input_.erase(0, Read(input_));
+  }
+  if (input_.empty() && input_.capacity() > kMostKept) input_.shrink_to_fit();
+}
+
+size_t Http1Session::Read(std::string_view bytes) {
+  const size_t all = bytes.size();
+  while (!bytes.empty() && stage_ != Stage::kHandling) {
+    paused_ = out_.size() >= kOutputChunk;
+    if (paused_) break;
+    const size_t size = ReadRequest(bytes);
+    if (closing_) return all;
+    if (size == 0) break;
+    bytes.remove_prefix(size);
+  }
+  return all - bytes.size();
+}
+
+size_t Http1Session::ReadRequest(std::string_view bytes) {
+  switch (stage_) {
+    case Stage::kIdle:
+      if (bytes.starts_with("\r\n")) return 2;  // as old clients end a body
+      Enter(Stage::kHead);
+      [[fallthrough]];
+    case Stage::kHead:
+      return ReadHead(bytes);
+    case Stage::kBody:
+      return ReadBody(bytes);
+    case Stage::kChunks:
+      return ReadChunks(bytes);
+    case Stage::kHandling:
+      break;
+  }
+  return 0;
+}
+
+size_t Http1Session::ReadHead(std::string_view bytes) {
+  const size_t most = around_->options.header_bytes;
+  const size_t end = FindHeadEnd(bytes.substr(0, most), &looked_);
+  if (end == std::string_view::npos) {
+    if (bytes.size() >= most) Fail(431, "Expected shorter headers");
+    return 0;
+  }
+  looked_ = 0;
+  if (!Parse(bytes.substr(0, end))) return end;
+  if (head.chunked) {
+    const FrontOptions& options = around_->options;
+    chunked_ = std::make_unique<Chunked>(Chunked{
+        std::string(bytes.substr(0, end)), Chunks(options.body_bytes, options.header_bytes), {}});
+    Enter(Stage::kChunks);
+    return end;
+  }
+  head_size_ = end;
+  body_size_ = head.content_length;
+  if (bytes.size() - head_size_ < body_size_) {
+    Enter(Stage::kBody);
+    return 0;
+  }
+  Handle(bytes.substr(head_size_, body_size_));
+  return head_size_ + body_size_;
+}
+
+bool Http1Session::Parse(std::string_view bytes) {
+  const FrontOptions& options = around_->options;
+  const Http1Error error = ParseHttp1Head(bytes, static_cast<size_t>(options.header_count), &head);
+  if (error.status != 0) {
+    Fail(error.status, error.why);
+    return false;
+  }
+  if (head.content_length > options.body_bytes) {
+    Fail(413, "Expected a shorter body");
+    return false;
+  }
+  keep_alive_ = head.keep_alive && !around_->draining;
+  is_head_ = head.method == "HEAD";
+  if (head.expects_continue && (head.chunked || head.content_length > 0)) {
+    out_.append("HTTP/1.1 100 Continue\r\n\r\n");
+  }
+  return true;
+}
+
+size_t Http1Session::ReadBody(std::string_view bytes) {
+  if (bytes.size() - head_size_ < body_size_) return 0;
+  // The head was parsed in other memory.
+  (void)ParseHttp1Head(bytes.substr(0, head_size_),
+                       static_cast<size_t>(around_->options.header_count), &head);
+  Handle(bytes.substr(head_size_, body_size_));
+  return head_size_ + body_size_;
+}
+
+size_t Http1Session::ReadChunks(std::string_view bytes) {
+  const size_t all = bytes.size();
+  switch (chunked_->chunks.Read(&bytes, &chunked_->body)) {
+    case Chunks::State::kPartial:
+      return all;
+    case Chunks::State::kMalformed:
+      Fail(400, "Expected a body in chunks");
+      return all;
+    case Chunks::State::kTooLarge:
+      Fail(413, "Expected a shorter body");
+      return all;
+    case Chunks::State::kDone:
+      break;
+  }
+  const std::unique_ptr<Chunked> whole = std::move(chunked_);
+  (void)ParseHttp1Head(whole->head, static_cast<size_t>(around_->options.header_count), &head);
+  Handle(whole->body);
+  return all - bytes.size();
+}
+
+void Http1Session::Handle(std::string_view body) {
+  counters().requests_http1.Add();
+  Request request;
+  request.method = head.method;
+  SetTarget(head.target, &request);
+  request.headers = head.headers;
+  request.body = body;
+  request.peer = peer_;
+  Enter(Stage::kHandling);
+  const CallId id{connection_, ++request_};
+  if (Dispatch(request, id, around_, &answer)) Send();
+}
+
+void Http1Session::Send() {
+  const bool has_body = answer.http_status != 204 && answer.http_status != 304;
+  absl::StrAppend(&out_, "HTTP/1.1 ", answer.http_status, " ", Absl(ReasonOf(answer.http_status)),
+                  "\r\ndate: ", around_->date, "\r\n");
+  if (has_body) absl::StrAppend(&out_, "content-length: ", answer.body.size(), "\r\n");
+  if (has_body && !answer.content_type.empty()) {
+    absl::StrAppend(&out_, "content-type: ", Absl(answer.content_type), "\r\n");
+  }
+  for (const auto& [name, value] : answer.headers) {
+    if (IsFieldName(name) && IsFieldValue(value)) absl::StrAppend(&out_, name, ": ", value, "\r\n");
+  }
+  if (around_->draining) keep_alive_ = false;
+  out_.append(keep_alive_ ? "connection: keep-alive\r\n\r\n" : "connection: close\r\n\r\n");
+  if (has_body && !is_head_) out_.append(answer.body);
+  closing_ = !keep_alive_;
+  Enter(Stage::kIdle);
+}
+
+void Http1Session::Fail(int status, std::string_view why) {
+  if (status < 500 || status == 501 || status == 505) counters().errors_protocol.Add();
+  Refuse(status, why, &answer);
+  keep_alive_ = false;
+  is_head_ = false;
+  Send();
+}
+
+void Http1Session::Deliver(Posted posted) {
+  if (stage_ != Stage::kHandling || posted.id.call != request_) return;
+  if (posted.kind == Posted::Kind::kAnswer) {
+    counters().answers_later.Add();
+    answer = std::move(posted.answer);
+  } else {
+    counters().errors_service.Add();
+    Refuse(500, "The service failed", &answer);
+  }
+  Send();
+  if (!input_.empty()) Receive({});
+}
+
+void Http1Session::Fill(std::string* out) {
+  out->append(out_);
+  out_.clear();
+  if (out_.capacity() > kMostKept) out_.shrink_to_fit();
+}
+
+void Http1Session::Drain() {
+  if (stage_ == Stage::kIdle) closing_ = true;
+}
+
+Instant Http1Session::due() const {
+  const FrontOptions& options = around_->options;
+  if (closing_) return Instant::max();
+  if (stage_ == Stage::kIdle) return since_ + options.idle_time;
+  return since_ + (stage_ == Stage::kHandling ? options.answer_time : options.request_time);
+}
+
+void Http1Session::OnTime() {
+  if (closing_ || due() > around_->now) return;
+  switch (stage_) {
+    case Stage::kIdle:
+      counters().timeouts_idle.Add();
+      closing_ = true;
+      return;
+    case Stage::kHandling:
+      counters().timeouts_answer.Add();
+      Fail(504, "The service did not answer in time");
+      return;
+    case Stage::kHead:
+    case Stage::kBody:
+    case Stage::kChunks:
+      counters().timeouts_request.Add();
+      Fail(408, "Expected the whole request in time");
+      return;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Session> MakeHttp1Session(Surroundings* around, uint64_t connection,
+                                          std::string_view peer) {
+  return std::make_unique<Http1Session>(around, connection, peer);
+}
+
+}  // namespace tidegate::server

@@ -1,0 +1,38 @@
+// Sockets that take connections.
+#ifndef TIDEGATE_SERVER_FRONT_LISTENER_H_
+#define TIDEGATE_SERVER_FRONT_LISTENER_H_
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/front/descriptor.h"
+#include "server/front/tls.h"
+
+namespace tidegate::server {
+
+struct Listener {
+  Descriptor socket;
+  std::shared_ptr<Tls> tls;  // null without TLS
+  std::string unix_path;     // empty for TCP
+};
+
+// `count` sockets for each address of `host`, which share the port; "" is every address. Port 0 is
+// any free one. Unavailable if somebody else has the port.
+absl::StatusOr<std::vector<Listener>> ListenTcp(const std::string& host, int port, int count);
+// The port of a socket of TCP.
+int PortOf(const Listener& listener);
+
+// Replaces a path that was left behind by a process that has ended. Unavailable if somebody listens
+// there, or if it is no socket.
+absl::StatusOr<Listener> ListenUnix(const std::string& path, mode_t mode);
+
+// The address of the client of a socket, without its port.
+std::string PeerOf(int fd);
+
+}  // namespace tidegate::server
+
+#endif  // TIDEGATE_SERVER_FRONT_LISTENER_H_

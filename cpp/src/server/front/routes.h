@@ -1,0 +1,76 @@
+// Which service answers which request.
+#ifndef TIDEGATE_SERVER_FRONT_ROUTES_H_
+#define TIDEGATE_SERVER_FRONT_ROUTES_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "server/call.h"
+
+namespace tidegate::server {
+
+class StreamingMethod;
+
+// `path` is exact, or a prefix if it ends in '/'. Without a method it is a method of gRPC,
+// "/package.Service/Method".
+struct Route {
+  std::string method;
+  std::string path;
+};
+
+// A service that says what it answers.
+class RoutedService : public Service {
+ public:
+  virtual std::vector<Route> routes() const = 0;
+  // Serialized google.protobuf.FileDescriptorProto messages of its gRPC services and of the files
+  // that those import, for reflection. Of static storage.
+  virtual std::vector<std::string_view> descriptors() const { return {}; }
+};
+
+// Not changed any more once a loop reads it.
+class Routes {
+ public:
+  // AlreadyExists if a route is taken, InvalidArgument if its path is none.
+  absl::Status Add(const Route& route, Service* service);
+  absl::Status AddStreaming(const std::string& path, StreamingMethod* method);
+  // Keeps it alive, and adds its routes.
+  absl::Status Add(std::shared_ptr<RoutedService> service);
+
+  struct Http {
+    Service* service = nullptr;
+    bool path_exists = false;  // for other methods
+  };
+  Http FindHttp(std::string_view method, std::string_view path) const;
+
+  struct Grpc {
+    Service* service = nullptr;
+    StreamingMethod* streaming = nullptr;
+  };
+  Grpc FindGrpc(std::string_view path) const;
+  // "package.Service" of all gRPC methods, sorted.
+  std::vector<std::string> GrpcServices() const;
+
+  // Each once.
+  const std::vector<Service*>& services() const { return services_; }
+  const std::vector<std::shared_ptr<RoutedService>>& routed() const { return routed_; }
+
+ private:
+  using Methods = std::vector<std::pair<std::string, Service*>>;
+
+  absl::Status AddHttp(const Route& route, Service* service);
+
+  absl::flat_hash_map<std::string, Grpc> grpc_;
+  absl::flat_hash_map<std::string, Methods> exact_;
+  std::vector<std::pair<std::string, Methods>> prefixes_;  // the longest first
+  std::vector<Service*> services_;
+  std::vector<std::shared_ptr<RoutedService>> routed_;
+};
+
+}  // namespace tidegate::server
+
+#endif  // TIDEGATE_SERVER_FRONT_ROUTES_H_
