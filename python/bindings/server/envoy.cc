@@ -1,8 +1,196 @@
 // tidegate._service._native: Envoy's rate limit service.
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "convert.h"
+#include "gil.h"
+#include "server/capsules.h"
 #include "server/classes.h"
+#include "server/envoy/envoy_service.h"
 
 namespace tidegate::python {
+namespace {
 
-void RegisterEnvoy(pybind11::module_& /*m*/) {}
+using server::Answer;
+using server::envoy::DescriptorSpec;
+using server::envoy::DescriptorTree;
+using server::envoy::EnvoyService;
+
+// A tree that grows until a service uses it.
+class TreeMaker {
+ public:
+  DescriptorTree::Id AddDomain(std::string name, std::optional<bool> all_or_none) {
+    const auto id = Growing().AddDomain({std::move(name), all_or_none});
+    ThrowUnlessOk(id.status());
+    return *id;
+  }
+
+  DescriptorTree::Id Add(DescriptorTree::Id parent, DescriptorSpec spec,
+                         const std::string& algorithm) {
+    const auto parsed = ParseAlgorithm(algorithm);
+    ThrowUnlessOk(parsed.status());
+    spec.algorithm = *parsed;
+    const auto id = Growing().AddDescriptor(parent, std::move(spec));
+    ThrowUnlessOk(id.status());
+    return *id;
+  }
+
+  // From now on it stays as it is.
+  std::shared_ptr<const DescriptorTree> Complete() {
+    is_complete_ = true;
+    return tree_;
+  }
+
+  const DescriptorTree& tree() const { return *tree_; }
+
+ private:
+  DescriptorTree& Growing() {
+    if (is_complete_) Throw(Error::kConfiguration, "the tree is in use; expected a new one");
+    return *tree_;
+  }
+
+  const std::shared_ptr<DescriptorTree> tree_ = std::make_shared<DescriptorTree>();
+  bool is_complete_ = false;
+};
+
+// Names of metrics have the bytes of requests.
+py::object Text(const std::string& bytes) {
+  return py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
+}
+
+py::dict Stats(const EnvoyService& service) {
+  const auto& counters = service.counters();
+  py::list descriptors;
+  for (const auto& row : service.metrics().rows()) {
+    py::dict each;
+    each["domain"] = Text(row.domain);
+    each["path"] = Text(row.path);
+    each["total_hits"] = row.counters->total_hits.load();
+    each["within_limit"] = row.counters->within_limit.load();
+    each["near_limit"] = row.counters->near_limit.load();
+    each["over_limit"] = row.counters->over_limit.load();
+    each["shadow_mode"] = row.counters->shadow_mode.load();
+    descriptors.append(std::move(each));
+  }
+  py::dict stats;
+  stats["requests"] = counters.requests.load();
+  stats["over_limit"] = counters.over_limit.load();
+  stats["invalid"] = counters.invalid.load();
+  stats["unknown_domain"] = counters.unknown_domain.load();
+  stats["no_limit"] = counters.no_limit.load();
+  stats["degraded"] = counters.degraded.load();
+  stats["shadow_mode"] = counters.shadow_mode.load();
+  stats["descriptors"] = std::move(descriptors);
+  return stats;
+}
+
+class Sent final : public server::Pending {
+ public:
+  struct Slot {
+    Answer answer;
+    absl::Notification sent;
+  };
+  explicit Sent(std::shared_ptr<Slot> slot) : slot_(std::move(slot)) {}
+  void Send(Answer answer) override {
+    slot_->answer = std::move(answer);
+    slot_->sent.Notify();
+  }
+
+ private:
+  const std::shared_ptr<Slot> slot_;
+};
+
+// The answer to a request without a front, for tests.
+py::tuple Handle(EnvoyService& service, const std::string& path, const py::bytes& body,
+                 const std::string& method) {
+  const std::string text = body;
+  server::Request request;
+  request.method = method;
+  request.path = path;
+  request.body = text;
+  request.is_grpc = path != EnvoyService::kJsonPath;
+  const auto slot = std::make_shared<Sent::Slot>();
+  WithoutGil([&] {
+    const bool at_once = service.Handle(
+        request, &slot->answer, [&] { return std::unique_ptr<server::Pending>(new Sent(slot)); });
+    if (at_once) return;
+    service.Flush();
+    slot->sent.WaitForNotification();
+  });
+  const Answer& answer = slot->answer;
+  return py::make_tuple(answer.http_status, static_cast<int>(answer.grpc_status),
+                        Text(answer.grpc_message), py::bytes(answer.body));
+}
+
+void RegisterTree(py::module_& m) {
+  py::class_<TreeMaker, std::shared_ptr<TreeMaker>>(m, "DescriptorTree")
+      .def(py::init<>())
+      .def("add_domain", &TreeMaker::AddDomain, py::arg("name"),
+           py::arg("all_or_none") = std::nullopt)
+      .def(
+          "add_descriptor",
+          [](TreeMaker& self, DescriptorTree::Id parent, std::string key,
+             std::optional<std::string> value, std::vector<std::string> limits,
+             const std::string& algorithm, bool unlimited, std::string name,
+             std::vector<std::string> replaces, bool shadow, bool quota, bool share_threshold,
+             bool detailed_metric, bool value_to_metric) {
+            DescriptorSpec spec;
+            spec.key = std::move(key);
+            spec.value = std::move(value);
+            spec.limits = std::move(limits);
+            spec.unlimited = unlimited;
+            spec.name = std::move(name);
+            spec.replaces = std::move(replaces);
+            spec.shadow = shadow;
+            spec.quota = quota;
+            spec.share_threshold = share_threshold;
+            spec.detailed_metric = detailed_metric;
+            spec.value_to_metric = value_to_metric;
+            return self.Add(parent, std::move(spec), algorithm);
+          },
+          py::arg("parent"), py::arg("key"), py::arg("value") = std::nullopt, py::kw_only(),
+          py::arg("limits") = std::vector<std::string>(), py::arg("algorithm") = "fixed-window",
+          py::arg("unlimited") = false, py::arg("name") = "",
+          py::arg("replaces") = std::vector<std::string>(), py::arg("shadow") = false,
+          py::arg("quota") = false, py::arg("share_threshold") = false,
+          py::arg("detailed_metric") = false, py::arg("value_to_metric") = false)
+      .def_property_readonly("limits", [](const TreeMaker& self) { return self.tree().limits(); });
+}
+
+}  // namespace
+
+void RegisterEnvoy(py::module_& m) {
+  RegisterTree(m);
+  py::class_<EnvoyService, server::RoutedService, std::shared_ptr<EnvoyService>>(m, "EnvoyService")
+      .def(py::init([](const py::object& store, const py::object& clock, std::string scope,
+                       bool all_or_none, bool shadow_mode, bool response_headers,
+                       double near_ratio) {
+             server::envoy::ServiceOptions options;
+             options.all_or_none = all_or_none;
+             options.shadow_mode = shadow_mode;
+             options.response_headers = response_headers;
+             options.near_ratio = near_ratio;
+             return std::make_shared<EnvoyService>(
+                 FromCapsule<Store>(store, kStoreCapsule),
+                 clock.is_none() ? nullptr : FromCapsule<Clock>(clock, kClockCapsule),
+                 std::move(scope), options);
+           }),
+           py::arg("store"), py::arg("clock") = py::none(), py::arg("scope") = "", py::kw_only(),
+           py::arg("all_or_none") = true, py::arg("shadow_mode") = false,
+           py::arg("response_headers") = false, py::arg("near_ratio") = 0.8)
+      .def(
+          "use",
+          [](EnvoyService& self, TreeMaker& tree) { ThrowUnlessOk(self.Use(tree.Complete())); },
+          py::arg("tree"))
+      .def("stats", &Stats)
+      .def("_handle", &Handle, py::arg("path"), py::arg("body"), py::arg("method") = "POST");
+}
 
 }  // namespace tidegate::python

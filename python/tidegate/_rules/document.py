@@ -90,8 +90,10 @@ def as_where(text: str) -> tuple[str | int, ...]:
     return tuple(int(number) if number else name for number, name in parts)
 
 
-def read_file(path: FilePath) -> Document:
+def read_file(path: FilePath, *, keep_texts: bool = False) -> Document:
     """Reads a .yaml, .yml, .toml or .json file.
+
+    With `keep_texts`, `007` and `yes` in YAML are texts as they are written.
 
     Raises RulesError if the file is not such a document, and OSError if it cannot be read.
     """
@@ -112,6 +114,8 @@ def read_file(path: FilePath) -> Document:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise problem_at(source, line, f"byte {error.start} is not UTF-8; expected UTF-8") from None
+    if keep_texts and format == "yaml":
+        return _read_yaml(text, source, keep_texts=True)
     return read_text(text, format, source)
 
 
@@ -190,6 +194,6 @@ def _toml() -> Any:
     )
 
 
-def _read_yaml(text: str, source: str) -> Document:
-    data, lines = read_yaml(text, source)
+def _read_yaml(text: str, source: str, *, keep_texts: bool = False) -> Document:
+    data, lines = read_yaml(text, source, keep_texts=keep_texts)
     return Document(data, source, lines.get)

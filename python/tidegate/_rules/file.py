@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._errors import ConfigurationError
 from tidegate._rules.document import read_file
@@ -14,13 +14,46 @@ from tidegate._rules.source import Reading, RuleSource
 if TYPE_CHECKING:
     import threading
 
-__all__ = ["RuleFile"]
+__all__ = ["FileWatch", "RuleFile", "stamp_of"]
 
 # Differs between two versions of a file. A link has the stamp of the file that it leads to, so
 # a link that is swapped, as Kubernetes does with ConfigMaps, is a new version.
 Stamp = tuple[int, int, int, int]
 # To read some 40 rules takes a few milliseconds, a process of its own half a second.
 _MOST_BYTES_HERE = 4096
+
+
+class FileWatch:
+    """Notices new versions of files, by a function that returns their stamps."""
+
+    def __init__(self, stamp: Callable[[], Any], interval: float) -> None:
+        if not isinstance(interval, (int, float)) or isinstance(interval, bool) or interval <= 0:
+            raise ConfigurationError(f"the interval is {interval!r}; expected seconds above 0")
+        self._stamp = stamp
+        self._interval = interval
+        self._read: Any = None
+
+    def look(self) -> Any:
+        """The stamp, if it is another than that of the last look; else None."""
+        stamp = self._stamp()
+        if stamp == self._read:
+            return None
+        # If the file changes while it is read, the next look finds it changed.
+        self._read = stamp
+        return stamp
+
+    def look_again(self) -> None:
+        """Makes the next look() find a new version, since this one was not read after all."""
+        self._read = None
+
+    def wait(self, stop: threading.Event) -> None:
+        """Returns once there is a new version that has stayed the same for one interval."""
+        before: Any = None
+        while not stop.wait(self._interval):
+            now = self._stamp()
+            if now != self._read and now == before:
+                return
+            before = now
 
 
 class RuleFile(RuleSource):
@@ -42,35 +75,27 @@ class RuleFile(RuleSource):
         interval: float = 0.25,
         cache: str | os.PathLike[str] | None = None,
     ) -> None:
-        if not isinstance(interval, (int, float)) or isinstance(interval, bool) or interval <= 0:
-            raise ConfigurationError(f"the interval is {interval!r}; expected seconds above 0")
         self._path = Path(path)
-        self._read_stamp: Stamp | None = None
+        self._watch = FileWatch(partial(stamp_of, self._path), interval)
         super().__init__(interval=interval, cache=cache)
 
     def _reading_of_now(self) -> Reading | None:
-        stamp = self._stamp()
-        if stamp == self._read_stamp:
+        stamp = self._watch.look()
+        if stamp is None:
             return None
-        # If it changes meanwhile, the next look reads it again.
-        self._read_stamp = stamp
-        size = stamp[-1]
-        return Reading(partial(read_file, self._path), takes_long=size > _MOST_BYTES_HERE)
+        return Reading(partial(read_file, self._path), takes_long=stamp[-1] > _MOST_BYTES_HERE)
 
     def _look_again(self) -> None:
-        self._read_stamp = None
+        self._watch.look_again()
 
     def _wait(self, stop: threading.Event) -> None:
-        before: Stamp | None = None
-        while not stop.wait(self._interval):
-            now = self._stamp()
-            if now != self._read_stamp and now == before:
-                return
-            before = now
-
-    def _stamp(self) -> Stamp:
-        status = self._path.stat()
-        return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+        self._watch.wait(stop)
 
     def __repr__(self) -> str:
         return f"RuleFile({str(self._path)!r})"
+
+
+def stamp_of(path: Path) -> Stamp:
+    """The stamp of the version of a file that is there now."""
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size

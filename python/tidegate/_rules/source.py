@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, Generic, NamedTuple, Protocol, TypeVar
 
 from tidegate._rules.document import Document
 from tidegate._rules.problems import RulesError
@@ -27,73 +27,84 @@ from tidegate._rules.rule_set import RuleSet
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Reading", "RuleSource"]
+__all__ = ["Reading", "RefusedError", "RuleSource", "Source"]
 
 log = logging.getLogger("tidegate")
 
 
-class Reading(NamedTuple):
-    """How to read the version that a place has now."""
+class HasDigest(Protocol):
+    """What a source makes of a document."""
 
-    read: Callable[[], Document]
-    """Raises RulesError for a version that is refused, anything else where it cannot be read."""
-    takes_long: bool
-    """Whether to read it in a process of its own, to which `read` is pickled."""
+    digest: str
+    """Equal for versions with the same content."""
 
 
-class RuleSource:
-    """Rules from a place where they may change, such as a file or a database.
+Held = TypeVar("Held", bound=HasDigest)
 
-    The constructor reads the `current` rules, and raises if it cannot. While there are subscribers
-    or attached limiters, a thread looks for newer rules. A version that is not a valid RuleSet is
-    refused: it is counted and logged, and the rules before it stay in force. If the place cannot be
-    read, the source logs that and tries again. No request ever fails or waits because of this.
 
-    With `cache`, the path of a file, each good version is written there. If the place cannot be
-    read at construction, the source begins with the version in that file.
+class RefusedError(Exception):
+    """A version that could be read and is not accepted, for the given `reason`."""
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+class Source(Generic[Held]):
+    """A place that holds rules of some kind, which may change.
+
+    The constructor reads what is `current`, and raises if it cannot. While there are subscribers or
+    attached limiters, a thread looks for newer versions. A version that is not valid is refused: it
+    is counted and logged, and the one before it stays in force. If the place cannot be read, the
+    source logs that and tries again. No request ever fails or waits because of this.
 
     Thread-safe, and safe to use after `fork()`: the child has a thread of its own.
 
-    A subclass implements `_reading_of_now()` and `_look_again()`, and `_wait()` if it is notified
-    of changes.
+    A subclass implements `_next()`, and `_wait()` if it is notified of changes.
     """
 
-    def __init__(
-        self, *, interval: float = 1.0, cache: str | os.PathLike[str] | None = None
-    ) -> None:
+    def __init__(self, *, interval: float = 1.0) -> None:
         self._interval = interval
-        self._cache = None if cache is None else Path(cache)
         # Held while the place is read, which may take long. Never taken by a fork.
         self._reading = threading.Lock()
         # Held while subscribers are called, which is quick. Never taken before `_reading`.
         self._telling = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._callbacks: list[Callable[[RuleSet], object]] = []
+        self._callbacks: list[Callable[[Held], object]] = []
         self._limiters: weakref.WeakSet[Any] = weakref.WeakSet()
         # Why the newest version is not in force; None if it is.
         self._refusal: Exception | None = None
         self._is_unreachable = False
-        self._reads_apart = True
         self.refused = 0
-        """The number of versions that were refused: by the rules' checks, or by a subscriber."""
+        """The number of versions that were refused: as not valid, or by a subscriber."""
         self.failures = 0
         """The number of times that the place could not be read."""
         self.last_error: Exception | None = None
         """Why the last version was refused, or could not be read; None after a good one."""
-        self.current: RuleSet = self._first()
+        self.current: Held = self._first()
         """The rules in force."""
         _sources.add(self)
 
-    def _reading_of_now(self) -> Reading | None:
-        """How to read the rules; None if they have not changed since the last call.
+    def _next(self) -> Held | None:
+        """Reads. Returns the version of now; None if it is the one of the last call.
 
-        Raises where the place does not answer.
+        Raises RefusedError for a version that is not valid, ClosedMeanwhile, and any other
+        exception if the place cannot be read.
         """
         raise NotImplementedError
 
-    def _look_again(self) -> None:
-        """Called where the version of the last _reading_of_now() was not read after all."""
+    def _first(self) -> Held:
+        """The version to begin with. Raises why there is none."""
+        try:
+            version = self._next()
+        except RefusedError as error:
+            raise error.reason from None
+        assert version is not None, "the first look finds something"
+        return version
+
+    def _took_effect(self) -> None:
+        """Called after a version that _next() returned has come into force."""
 
     def _wait(self, stop: threading.Event) -> None:
         """Returns when the rules may have changed, and soon after `stop` is set."""
@@ -105,7 +116,7 @@ class RuleSource:
     def _release(self) -> None:
         """Closes what the source holds open."""
 
-    def subscribe(self, callback: Callable[[RuleSet], object]) -> Callable[[], None]:
+    def subscribe(self, callback: Callable[[Held], object]) -> Callable[[], None]:
         """Calls `callback` with each later version, on the source's thread.
 
         Returns a function that ends the subscription. If the callback raises, the version counts as
@@ -132,9 +143,12 @@ class RuleSource:
         """Reads the rules now. True if a new version came into force. Never raises."""
         with self._reading:
             try:
-                reading = self._reading_of_now()
-                version = None if reading is None else self._version(reading)
+                version = self._next()
             except ClosedMeanwhile:
+                return False
+            except RefusedError as error:
+                self._reached()
+                self._refuse(error.reason)
                 return False
             except Exception as error:
                 self._not_reached(error)
@@ -142,35 +156,12 @@ class RuleSource:
             self._reached()
             if version is None:
                 return False
-            if version.refusal is not None:
-                self._refuse(version.refusal)
-                return False
-            rules: RuleSet = version.rules
             self._refusal = self.last_error = None
-            if rules.digest == self.current.digest:
+            if version.digest == self.current.digest:
                 return False
-            self._put_into_force(rules)
-            self._remember(version)
+            self._put_into_force(version)
+            self._took_effect()
             return True
-
-    def _version(self, reading: Reading) -> Version:
-        """Reads. Raises where the rules cannot be read."""
-        keeps_text = self._cache is not None
-        try:
-            if reading.takes_long and self._reads_apart and not self._stop.is_set():
-                try:
-                    return read_apart(reading.read, keeps_text=keeps_text, stop=self._stop)
-                except CannotReadApart as error:
-                    self._reads_apart = False
-                    log.warning(
-                        "%s: its rules are read within this process from now on, where requests "
-                        "may wait for it: there is no process for it: %s",
-                        self, error,
-                    )  # fmt: skip
-            return read_here(reading.read, keeps_text=keeps_text)
-        except BaseException:
-            self._look_again()
-            raise
 
     def close(self) -> None:
         """Ends the thread. The current rules stay in force."""
@@ -191,28 +182,7 @@ class RuleSource:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _first(self) -> RuleSet:
-        try:
-            reading = self._reading_of_now()
-            assert reading is not None, "the first look finds something"
-            # Nobody decides by them yet.
-            version = self._version(reading._replace(takes_long=False))
-            if version.refusal is not None:
-                raise version.refusal
-        except Exception as error:
-            if self._cache is None or not self._cache.exists():
-                raise
-            if isinstance(error, RulesError):
-                self._refuse(error)
-            else:
-                self._not_reached(error)
-            log.warning("%s begins with the rules kept in %s", self, self._cache)
-            return RuleSet._from(_kept_in(self._cache))
-        self._remember(version)
-        rules: RuleSet = version.rules
-        return rules
-
-    def _put_into_force(self, rules: RuleSet) -> None:
+    def _put_into_force(self, rules: Held) -> None:
         with self._telling:
             before, self.current = self.current, rules
             log.info("%s: rules %s follow %s", self, rules.digest, before.digest)
@@ -243,19 +213,6 @@ class RuleSource:
             self._is_unreachable = False
             self.last_error = self._refusal
             log.warning("%s can be read again", self)
-
-    def _remember(self, version: Version) -> None:
-        if self._cache is None or version.text is None:
-            return
-        unfinished = self._cache.with_name(f"{self._cache.name}.{os.getpid()}.tmp")
-        try:
-            with open(
-                os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
-            ) as file:
-                file.write(version.text)
-            unfinished.replace(self._cache)
-        except OSError as error:
-            log.warning("the rules cannot be kept in %s: %s", self._cache, error)
 
     def _start(self) -> None:
         """Starts the thread, unless it runs. Called with `_telling` held."""
@@ -295,10 +252,120 @@ class RuleSource:
             self._start()
 
 
+class Reading(NamedTuple):
+    """How to read the version that a place has now."""
+
+    read: Callable[[], Document]
+    """Raises RulesError for a version that is refused, anything else where it cannot be read."""
+    takes_long: bool
+    """Whether to read it in a process of its own, to which `read` is pickled."""
+
+
+class RuleSource(Source[RuleSet]):
+    """Rules from a place where they may change, such as a file or a database.
+
+    The constructor reads the `current` rules, and raises if it cannot. While there are subscribers
+    or attached limiters, a thread looks for newer rules. A version that is not a valid RuleSet is
+    refused: it is counted and logged, and the rules before it stay in force. If the place cannot be
+    read, the source logs that and tries again. No request ever fails or waits because of this.
+
+    With `cache`, the path of a file, each good version is written there. If the place cannot be
+    read at construction, the source begins with the version in that file.
+
+    Thread-safe, and safe to use after `fork()`: the child has a thread of its own.
+
+    A subclass implements `_reading_of_now()` and `_look_again()`, and `_wait()` if it is notified
+    of changes.
+    """
+
+    def __init__(
+        self, *, interval: float = 1.0, cache: str | os.PathLike[str] | None = None
+    ) -> None:
+        self._cache = None if cache is None else Path(cache)
+        self._reads_apart = True
+        # What the cache is to have once it is in force.
+        self._text: str | None = None
+        super().__init__(interval=interval)
+
+    def _reading_of_now(self) -> Reading | None:
+        """How to read the rules; None if they have not changed since the last call.
+
+        Raises where the place does not answer.
+        """
+        raise NotImplementedError
+
+    def _look_again(self) -> None:
+        """Called where the version of the last _reading_of_now() was not read after all."""
+
+    def _next(self) -> RuleSet | None:
+        reading = self._reading_of_now()
+        return None if reading is None else self._rules_of(reading)
+
+    def _rules_of(self, reading: Reading) -> RuleSet:
+        version = self._version(reading)
+        if version.refusal is not None:
+            raise RefusedError(version.refusal)
+        self._text = version.text
+        rules: RuleSet = version.rules
+        return rules
+
+    def _version(self, reading: Reading) -> Version:
+        """Reads. Raises where the rules cannot be read."""
+        keeps_text = self._cache is not None
+        try:
+            if reading.takes_long and self._reads_apart and not self._stop.is_set():
+                try:
+                    return read_apart(reading.read, keeps_text=keeps_text, stop=self._stop)
+                except CannotReadApart as error:
+                    self._reads_apart = False
+                    log.warning(
+                        "%s: its rules are read within this process from now on, where requests "
+                        "may wait for it: there is no process for it: %s",
+                        self, error,
+                    )  # fmt: skip
+            return read_here(reading.read, keeps_text=keeps_text)
+        except BaseException:
+            self._look_again()
+            raise
+
+    def _first(self) -> RuleSet:
+        try:
+            reading = self._reading_of_now()
+            assert reading is not None, "the first look finds something"
+            # Nobody decides by them yet.
+            rules = self._rules_of(reading._replace(takes_long=False))
+        except Exception as error:
+            reason = error.reason if isinstance(error, RefusedError) else error
+            if self._cache is None or not self._cache.exists():
+                raise reason from None
+            if isinstance(reason, RulesError):
+                self._refuse(reason)
+            else:
+                self._not_reached(reason)
+            log.warning("%s begins with the rules kept in %s", self, self._cache)
+            return RuleSet._from(_kept_in(self._cache))
+        self._took_effect()
+        return rules
+
+    def _took_effect(self) -> None:
+        """Keeps the version in the cache."""
+        if self._cache is None or self._text is None:
+            return
+        unfinished = self._cache.with_name(f"{self._cache.name}.{os.getpid()}.tmp")
+        try:
+            with open(
+                os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
+            ) as file:
+                file.write(self._text)
+            unfinished.replace(self._cache)
+        except OSError as error:
+            log.warning("the rules cannot be kept in %s: %s", self._cache, error)
+
+
 # The most seconds that the interpreter's exit waits for threads that are inside of a call.
 _PATIENCE = 1.0
-_sources: weakref.WeakSet[RuleSource] = weakref.WeakSet()
-_forking: list[RuleSource] = []
+_sources: weakref.WeakSet[Source[Any]] = weakref.WeakSet()
+_forking: list[Source[Any]] = []
 
 
 def _kept_in(cache: Path) -> Document:

@@ -119,3 +119,57 @@ class CheckService(Service):
         body: bytes = ...,
         grpc: bool = False,
     ) -> tuple[int, Any, bytes]: ...
+
+class DescriptorTree:
+    """The domains and descriptors of Envoy's rate limit service, with their limits.
+
+    It grows until a service uses it. Raises ValueError for what is not accepted.
+    """
+
+    def __init__(self) -> None: ...
+    def add_domain(self, name: str, all_or_none: bool | None = None) -> int:
+        """Returns its number, as the parent of its descriptors."""
+    def add_descriptor(
+        self,
+        parent: int,
+        key: str,
+        value: str | None = None,
+        *,
+        limits: Sequence[str] = ...,
+        algorithm: str = "fixed-window",
+        unlimited: bool = False,
+        name: str = "",
+        replaces: Sequence[str] = ...,
+        shadow: bool = False,
+        quota: bool = False,
+        share_threshold: bool = False,
+        detailed_metric: bool = False,
+        value_to_metric: bool = False,
+    ) -> int:
+        """Returns its number, as the parent of those nested in it."""
+    @property
+    def limits(self) -> int:
+        """How many limits it has."""
+
+class EnvoyService(Service):
+    """Envoy's rate limit service v3, over gRPC and as JSON at /json. Thread-safe."""
+
+    def __init__(
+        self,
+        store: object,
+        clock: object | None = None,
+        scope: str = "",
+        *,
+        all_or_none: bool = True,
+        shadow_mode: bool = False,
+        response_headers: bool = False,
+        near_ratio: float = 0.8,
+    ) -> None:
+        """`store` and `clock` are capsules of `tidegate._core`; `scope` keeps its counts apart."""
+    def use(self, tree: DescriptorTree) -> None:
+        """Decides by `tree` from now on. Raises ValueError if the store refuses a limit."""
+    def stats(self) -> dict[str, Any]:
+        """Counters of the service, and under `descriptors` those of each path."""
+    def _handle(
+        self, path: str, body: bytes, method: str = "POST"
+    ) -> tuple[int, int, str, bytes]: ...

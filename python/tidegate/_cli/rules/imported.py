@@ -11,13 +11,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidegate._rules.document import Document, read_file
+from tidegate._rules.document import read_file
 from tidegate._rules.problems import RulesError
 from tidegate._rules.rule_set import RuleSet
-from tidegate._rules.yaml_reader import read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tidegate._rules.document import Document
 
 __all__ = ["as_yaml", "import_file"]
 
@@ -52,12 +53,8 @@ Where = "tuple[str | int, ...]"
 
 def import_file(file: str, names: dict[str, str]) -> Imported:
     """Reads `file`; `names` are the attributes of descriptor keys that are called otherwise."""
-    document = read_file(Path(file))
-    if Path(file).suffix.lower() in (".yaml", ".yml"):
-        # Values are texts to Envoy: `007` and `yes` too.
-        text = Path(file).read_text(encoding="utf-8-sig")
-        data, lines = read_yaml(text, file, keep_texts=True)
-        document = Document(data, file, lines.get)
+    # Values are texts to Envoy: `007` and `yes` too.
+    document = read_file(Path(file), keep_texts=True)
     imported = Imported(document, {**_ATTRIBUTES, **names})
     imported.read()
     return imported

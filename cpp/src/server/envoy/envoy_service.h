@@ -1,0 +1,59 @@
+// Envoy's rate limit service v3 over gRPC, and over HTTP with JSON as envoyproxy/ratelimit has it.
+#ifndef TIDEGATE_SERVER_ENVOY_ENVOY_SERVICE_H_
+#define TIDEGATE_SERVER_ENVOY_ENVOY_SERVICE_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "server/call.h"
+#include "server/envoy/bound_tree.h"
+#include "server/envoy/metrics.h"
+#include "server/envoy/rate_limit_call.h"
+#include "server/front/routes.h"
+#include "tidegate/clock.h"
+#include "tidegate/store.h"
+
+namespace tidegate::server::envoy {
+
+class EnvoyService final : public RoutedService {
+ public:
+  static constexpr std::string_view kMethod =
+      "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+  static constexpr std::string_view kJsonPath = "/json";
+
+  // A null `clock` is the system's. Until Use() every domain is unknown.
+  EnvoyService(std::shared_ptr<Store> store, std::shared_ptr<Clock> clock, std::string scope,
+               const ServiceOptions& options);
+
+  // Decides by `tree` from now on; calls under way keep theirs. After an error the one before
+  // stays.
+  // Called by one thread at a time.
+  absl::Status Use(std::shared_ptr<const DescriptorTree> tree);
+
+  std::vector<Route> routes() const override;
+  bool Handle(const Request& request, Answer* answer, const Later& later) override;
+  void Flush() override { state_->store.store().Flush(); }
+
+  const ServiceCounters& counters() const { return state_->counters; }
+  const Metrics& metrics() const { return state_->metrics; }
+
+ private:
+  enum class Encoding : uint8_t { kWire, kJson };
+
+  static void Refuse(Encoding encoding, const absl::Status& status, Answer* answer);
+  static void Write(Encoding encoding, const RateLimitResponse& response, Answer* answer);
+  std::shared_ptr<const BoundTree> tree() const;
+
+  const std::shared_ptr<ServiceState> state_;
+  const std::string scope_;
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<const BoundTree> tree_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace tidegate::server::envoy
+
+#endif  // TIDEGATE_SERVER_ENVOY_ENVOY_SERVICE_H_

@@ -1,0 +1,323 @@
+#include "server/envoy/rate_limit_call.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace tidegate::server::envoy {
+
+namespace {
+
+using Node = DescriptorTree::Node;
+
+void Add(std::atomic<int64_t>& count, int64_t n = 1) {
+  count.fetch_add(n, std::memory_order_relaxed);
+}
+
+uint32_t AsUint32(int64_t n) {
+  return static_cast<uint32_t>(std::clamp<int64_t>(n, 0, std::numeric_limits<uint32_t>::max()));
+}
+
+// Whether `a` says more of a request than `b`: a refusal, the longer wait, the smaller rest.
+bool Binds(const Decision& a, const Decision& b) {
+  if (a.allowed != b.allowed) return !a.allowed;
+  return a.allowed ? a.remaining() < b.remaining() : a.retry_after_ns > b.retry_after_ns;
+}
+
+// Until the window of a fixed window ends, else until the call would pass, else until the limit is
+// as if untouched.
+int64_t UntilResetNs(const Decision& decision) {
+  const Limit& limit = *decision.limit;
+  if (limit.algorithm() == Algorithm::kFixedWindow && limit.calendar() == Calendar::kNone) {
+    return limit.period_ns() - decision.at_ns % limit.period_ns();
+  }
+  const bool waits = !decision.allowed && decision.retry_after_ns != Decision::kNever;
+  return waits ? decision.retry_after_ns : decision.reset_after_ns;
+}
+
+}  // namespace
+
+absl::Status RateLimitCall::Prepare(const RateLimitRequest& request) {
+  asked_.resize(request.descriptors.size());
+  Match(request);
+  DropReplaced();
+  for (size_t i = 0; i < asked_.size(); ++i) {
+    if (absl::Status status = Choose(request, i); !status.ok()) return status;
+  }
+  const auto domain = tree_->tree().Match(request.domain, {}).domain;
+  const bool together =
+      domain == nullptr || !domain->all_or_none_given ? options().all_or_none : domain->all_or_none;
+  groups_ = std::vector<Group>(together ? 1 : asked_.size());
+  for (size_t i = 0; i < asked_.size(); ++i) {
+    AddCharges(static_cast<uint32_t>(i), &groups_[together ? 0 : i]);
+  }
+  return absl::OkStatus();
+}
+
+void RateLimitCall::Match(const RateLimitRequest& request) {
+  bool is_known = true;
+  for (size_t i = 0; i < asked_.size(); ++i) {
+    const Descriptor& descriptor = request.descriptors[i];
+    const auto matched = tree_->tree().Match(request.domain, descriptor.entries);
+    is_known = matched.domain != nullptr;
+    asked_[i].has_own = is_known && descriptor.limit.has_value();
+    asked_[i].node = asked_[i].has_own ? nullptr : matched.node;
+  }
+  if (!is_known) Add(counters().unknown_domain);
+}
+
+void RateLimitCall::DropReplaced() {
+  const auto is_replaced = [&](const std::string& name) {
+    return std::any_of(asked_.begin(), asked_.end(), [&](const Asked& asked) {
+      if (asked.node == nullptr) return false;
+      const auto& names = asked.node->spec.replaces;
+      return std::find(names.begin(), names.end(), name) != names.end();
+    });
+  };
+  absl::InlinedVector<Asked*, 4> replaced;
+  for (Asked& asked : asked_) {
+    const bool has_name = asked.node != nullptr && !asked.node->spec.name.empty();
+    if (has_name && is_replaced(asked.node->spec.name)) replaced.push_back(&asked);
+  }
+  for (Asked* const asked : replaced) asked->node = nullptr;
+}
+
+absl::Status RateLimitCall::Choose(const RateLimitRequest& request, size_t i) {
+  const Descriptor& descriptor = request.descriptors[i];
+  Asked& asked = asked_[i];
+  asked.hits = static_cast<int64_t>(request.HitsOf(descriptor));
+  asked.kind = asked.hits == 0               ? Kind::kPeek
+               : descriptor.is_negative_hits ? Kind::kRefund
+                                             : Kind::kHit;
+  if (asked.has_own) {
+    auto own = tree_->Override(*descriptor.limit);
+    if (!own.ok()) return own.status();
+    asked.own = *std::move(own);
+    asked.own_shown = {descriptor.limit->requests_per_unit, descriptor.limit->unit, {}};
+    asked.counters = tree_->CountersOf(request.domain, descriptor.entries);
+  } else if (asked.node != nullptr) {
+    asked.counters = tree_->CountersOf(*asked.node, descriptor.entries);
+  } else {
+    Add(counters().no_limit);
+    return absl::OkStatus();
+  }
+  asked.key = CountKey(request.domain, descriptor.entries, asked.node);
+  return absl::OkStatus();
+}
+
+void RateLimitCall::AddCharges(uint32_t descriptor, Group* group) const {
+  const Asked& asked = asked_[descriptor];
+  Charges& charges = asked.kind == Kind::kHit    ? group->hits
+                     : asked.kind == Kind::kPeek ? group->peeks
+                                                 : group->refunds;
+  const auto add = [&](const BoundLimit& limit) {
+    const int64_t cost = std::max<int64_t>(asked.hits, 1);
+    auto& plan = charges.plan;
+    const auto same = std::find_if(plan.begin(), plan.end(), [&](const Charge& charge) {
+      return charge.limit->tag == limit.tag && charge.key == asked.key;
+    });
+    charges.of.push_back({descriptor, static_cast<uint32_t>(same - plan.begin())});
+    if (same == plan.end()) {
+      plan.push_back({asked.key, &limit, cost});
+      return;
+    }
+    // One count, which descriptors that are given twice are both charged to, by the stricter limit.
+    const Limit& other = same->limit->limit;
+    const bool is_stricter = limit.limit.shadow() != other.shadow()
+                                 ? other.shadow()
+                                 : limit.limit.count() < other.count();
+    if (is_stricter) same->limit = &limit;
+    same->cost += cost;
+  };
+  if (asked.own != nullptr) add(*asked.own);
+  if (asked.node == nullptr) return;
+  for (size_t i = 0; i < asked.node->limits.size(); ++i) add(tree_->limit(*asked.node, i));
+}
+
+bool RateLimitCall::Begin(absl::FunctionRef<Decided()> later) {
+  undecided_.store(groups_.size() + 1, std::memory_order_relaxed);
+  for (Group& group : groups_) {
+    if (Run(&group)) undecided_.fetch_sub(1, std::memory_order_acq_rel);
+  }
+  if (undecided_.load(std::memory_order_acquire) == 1) return true;
+  answer_ = later();
+  Leave();
+  return false;
+}
+
+void RateLimitCall::Leave() {
+  if (undecided_.fetch_sub(1, std::memory_order_acq_rel) == 1) std::move(answer_)(*this);
+}
+
+bool RateLimitCall::Run(Group* group) {
+  while (group->stage != Group::Stage::kDecided) {
+    const bool skips =
+        ChargesOf(*group).plan.empty() || (group->stage == Group::Stage::kRefund && group->refused);
+    if (!skips) {
+      const auto decision = Ask(group, [self = shared_from_this(), group](const Decision& late) {
+        self->Take(late, group);
+        if (self->Run(group)) return self->Leave();
+        self->store().store().Flush();
+      });
+      if (!decision.has_value()) return false;
+      Take(*decision, group);
+      continue;
+    }
+    group->stage = static_cast<Group::Stage>(static_cast<int>(group->stage) + 1);
+  }
+  return true;
+}
+
+const RateLimitCall::Charges& RateLimitCall::ChargesOf(const Group& group) {
+  switch (group.stage) {
+    case Group::Stage::kPeek:
+      return group.peeks;
+    case Group::Stage::kHit:
+      return group.hits;
+    default:
+      return group.refunds;
+  }
+}
+
+std::optional<Decision> RateLimitCall::Ask(Group* group, Store::Done done) const {
+  const auto& plan = ChargesOf(*group).plan;
+  const bool hits = group->stage == Group::Stage::kHit && !group->refused;
+  const bool refunds = group->stage == Group::Stage::kRefund;
+  group->outcomes.clear();
+  if (!store().blocks()) {
+    if (hits) return store().HitAll(plan, &group->outcomes);
+    if (!refunds) return store().PeekAll(plan, &group->outcomes);
+    GiveBack(plan);
+    return Decision();
+  }
+  if (!refunds) {
+    return store().Submit(hits ? Op::kHit : Op::kPeek, plan, Store::kNoInstant, &group->outcomes,
+                          std::move(done));
+  }
+  absl::InlinedVector<Charge, 4> rest;
+  for (Charge charge : plan) {
+    charge.cost -= store().store().RefundFallback(charge, {store().NowNs()});
+    if (charge.cost > 0) rest.push_back(charge);
+  }
+  if (rest.empty()) return Decision();
+  return store().Submit(Op::kRefund, rest, Store::kNoInstant, nullptr, std::move(done));
+}
+
+void RateLimitCall::GiveBack(absl::Span<const Charge> plan) const {
+  Moment moment{store().NowNs()};
+  const auto is_behind = [&](const Charge& charge) {
+    return store().store().Peek(charge, moment).behind;
+  };
+  if (std::any_of(plan.begin(), plan.end(), is_behind)) {
+    moment = {store().NowNs(), /*confirmed=*/true};
+  }
+  store().store().GiveBack(Op::kRefund, plan, Store::kNoInstant, moment);
+}
+
+void RateLimitCall::Take(const Decision& decision, Group* group) {
+  group->degraded |= decision.degraded;
+  const bool decides = group->stage == Group::Stage::kPeek || group->stage == Group::Stage::kHit;
+  if (decides) group->refused |= !decision.allowed;
+  if (group->stage != Group::Stage::kRefund) {
+    const Charges& charges = ChargesOf(*group);
+    for (const Charges::For& each : charges.of) {
+      const bool is_told = each.charge < group->outcomes.size();
+      Decision outcome = is_told ? group->outcomes[each.charge] : decision;
+      outcome.limit = &charges.plan[each.charge].limit->limit;
+      if (!store().blocks()) outcome.at_ns = decision.at_ns;
+      asked_[each.descriptor].outcomes.push_back(outcome);
+    }
+  }
+  group->stage = static_cast<Group::Stage>(static_cast<int>(group->stage) + 1);
+}
+
+RateLimitResponse RateLimitCall::Finish() {
+  RateLimitResponse response;
+  bool refused = false;
+  bool degraded = false;
+  for (const Group& group : groups_) {
+    refused |= group.refused;
+    degraded |= group.degraded;
+  }
+  for (size_t i = 0; i < asked_.size(); ++i) {
+    response.statuses.push_back(StatusOf(asked_[i], static_cast<uint32_t>(i), &response));
+  }
+  if (refused) Add(counters().over_limit);
+  if (refused && options().shadow_mode) Add(counters().shadow_mode);
+  if (degraded) Add(counters().degraded);
+  response.overall_code = refused && !options().shadow_mode ? Code::kOverLimit : Code::kOk;
+  if (options().response_headers) AddHeaders(&response);
+  return response;
+}
+
+DescriptorStatus RateLimitCall::StatusOf(const Asked& asked, uint32_t descriptor,
+                                         RateLimitResponse* response) {
+  DescriptorStatus status;
+  if (asked.outcomes.empty()) {
+    if (asked.node == nullptr) return status;
+    status.limit_remaining = std::numeric_limits<uint32_t>::max();  // it is unlimited
+    if (asked.kind == Kind::kHit) {
+      Add(asked.counters->total_hits, asked.hits);
+      Add(asked.counters->within_limit, asked.hits);
+    }
+    return status;
+  }
+  size_t binding = 0;
+  for (size_t i = 1; i < asked.outcomes.size(); ++i) {
+    if (Binds(asked.outcomes[i], asked.outcomes[binding])) binding = i;
+  }
+  const Decision& decision = asked.outcomes[binding];
+  if (asked.node != nullptr) {
+    status.current_limit = asked.node->limits[binding].shown;
+    status.current_limit->name = asked.node->spec.name;
+  } else {
+    status.current_limit = asked.own_shown;
+  }
+  status.limit_remaining = AsUint32(decision.remaining());
+  status.until_reset_ns = UntilResetNs(decision);
+  const bool is_quota = asked.node != nullptr && asked.node->spec.quota;
+  const bool is_shadow = asked.node != nullptr && asked.node->spec.shadow;
+  const bool is_over = !decision.allowed && asked.kind != Kind::kRefund;
+  if (is_over && !is_shadow) status.code = Code::kOverLimit;
+  response->has_quota_mode |= is_quota;
+  if (is_over && is_quota) response->quota_mode_violations.push_back(descriptor);
+  if (asked.kind == Kind::kHit) Count(asked, decision);
+  return status;
+}
+
+void RateLimitCall::Count(const Asked& asked, const Decision& binding) const {
+  Counters& counters = *asked.counters;
+  Add(counters.total_hits, asked.hits);
+  if (!binding.allowed) {
+    Add(counters.over_limit, asked.hits);
+    if (binding.limit->shadow() || options().shadow_mode) Add(counters.shadow_mode, asked.hits);
+    return;
+  }
+  const auto group = groups_.size() == 1 ? 0 : static_cast<size_t>(&asked - asked_.data());
+  if (groups_[group].refused) return;  // it was not charged
+  Add(counters.within_limit, asked.hits);
+  const auto capacity = static_cast<double>(binding.limit->capacity());
+  const auto used = capacity - static_cast<double>(binding.remaining());
+  if (used > capacity * options().near_ratio) Add(counters.near_limit, asked.hits);
+}
+
+void RateLimitCall::AddHeaders(RateLimitResponse* response) {
+  const DescriptorStatus* closest = nullptr;
+  for (const DescriptorStatus& status : response->statuses) {
+    if (!status.current_limit.has_value()) continue;
+    const bool is_closer =
+        closest == nullptr || status.code > closest->code ||
+        (status.code == closest->code && status.limit_remaining < closest->limit_remaining);
+    if (is_closer) closest = &status;
+  }
+  if (closest == nullptr) return;
+  const int64_t seconds = (*closest->until_reset_ns + 999'999'999) / 1'000'000'000;
+  response->response_headers = {
+      {"X-RateLimit-Limit", absl::StrCat(closest->current_limit->requests_per_unit)},
+      {"X-RateLimit-Remaining", absl::StrCat(closest->limit_remaining)},
+      {"X-RateLimit-Reset", absl::StrCat(seconds)}};
+}
+
+}  // namespace tidegate::server::envoy

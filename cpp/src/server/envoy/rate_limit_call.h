@@ -1,0 +1,137 @@
+// One request of Envoy's rate limit service, from its descriptors to its response.
+#ifndef TIDEGATE_SERVER_ENVOY_RATE_LIMIT_CALL_H_
+#define TIDEGATE_SERVER_ENVOY_RATE_LIMIT_CALL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "server/envoy/bound_tree.h"
+#include "server/envoy/rate_limit_message.h"
+#include "tidegate/timed_store.h"
+
+namespace tidegate::server::envoy {
+
+// How the service answers.
+struct ServiceOptions {
+  bool all_or_none = true;        // of domains that do not say
+  bool shadow_mode = false;       // everything is OK, whatever the limits say
+  bool response_headers = false;  // X-RateLimit-* for the response of the proxy
+  double near_ratio = 0.8;        // usage beyond this share of a limit is "near" it
+};
+
+// Of the service as a whole.
+struct ServiceCounters {
+  std::atomic<int64_t> requests{0};
+  std::atomic<int64_t> over_limit{0};
+  std::atomic<int64_t> invalid{0};
+  std::atomic<int64_t> unknown_domain{0};
+  std::atomic<int64_t> no_limit{0};  // descriptors that no limit applies to
+  std::atomic<int64_t> degraded{0};  // requests that were decided without the shared store
+  std::atomic<int64_t> shadow_mode{0};
+};
+
+// What the calls of a service share. A call that waits for its store keeps it.
+struct ServiceState {
+  TimedStore store;
+  ServiceOptions options;
+  ServiceCounters counters;
+  Metrics metrics;
+};
+
+// Prepare(), then Begin(), then Finish().
+class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
+ public:
+  RateLimitCall(std::shared_ptr<ServiceState> state, std::shared_ptr<const BoundTree> tree)
+      : state_(std::move(state)), tree_(std::move(tree)) {}
+
+  // Finds the limits that the request must pass. `request` is not needed afterwards.
+  absl::Status Prepare(const RateLimitRequest& request);
+
+  using Decided = std::function<void(RateLimitCall&)>;
+
+  // Asks the store. True if everything was decided at once. Else `later` is called before this
+  // returns, and its result on any thread once everything is decided.
+  bool Begin(absl::FunctionRef<Decided()> later);
+
+  // Once: counts the request, and composes its response.
+  RateLimitResponse Finish();
+
+ private:
+  using Node = DescriptorTree::Node;
+
+  enum class Kind : uint8_t { kHit, kPeek, kRefund };
+
+  // A descriptor of the request.
+  struct Asked {
+    const Node* node = nullptr;  // null: without a limit, or with one of its own
+    bool has_own = false;
+    std::shared_ptr<const BoundLimit> own;
+    CurrentLimit own_shown;
+    std::shared_ptr<Counters> counters;
+    std::string key;
+    int64_t hits = 0;
+    Kind kind = Kind::kHit;
+    absl::InlinedVector<Decision, 1> outcomes;  // of its limits
+  };
+
+  // Charges of one kind, and the descriptors that they are for.
+  struct Charges {
+    absl::InlinedVector<Charge, 4> plan;
+    struct For {
+      uint32_t descriptor;
+      uint32_t charge;
+    };
+    absl::InlinedVector<For, 4> of;
+  };
+
+  // What is charged for all of it or for none: the whole request, or one descriptor.
+  struct Group {
+    Charges hits, peeks, refunds;
+    enum class Stage : uint8_t { kPeek, kHit, kRefund, kPeekRefunded, kDecided };
+    Stage stage = Stage::kPeek;
+    bool refused = false;
+    bool degraded = false;
+    Outcomes outcomes;
+  };
+
+  void Match(const RateLimitRequest& request);
+  void DropReplaced();
+  absl::Status Choose(const RateLimitRequest& request, size_t i);
+  void AddCharges(uint32_t descriptor, Group* group) const;
+
+  // Goes on until the store lets it wait; true if the group is decided.
+  bool Run(Group* group);
+  // The charges of the stage that the group is in.
+  static const Charges& ChargesOf(const Group& group);
+  std::optional<Decision> Ask(Group* group, Store::Done done) const;
+  void GiveBack(absl::Span<const Charge> plan) const;
+  void Take(const Decision& decision, Group* group);
+  void Leave();
+
+  DescriptorStatus StatusOf(const Asked& asked, uint32_t descriptor, RateLimitResponse* response);
+  void Count(const Asked& asked, const Decision& binding) const;
+  static void AddHeaders(RateLimitResponse* response);
+
+  const TimedStore& store() const { return state_->store; }
+  const ServiceOptions& options() const { return state_->options; }
+  ServiceCounters& counters() const { return state_->counters; }
+
+  const std::shared_ptr<ServiceState> state_;
+  const std::shared_ptr<const BoundTree> tree_;  // of the state's store
+  absl::InlinedVector<Asked, 2> asked_;
+  std::vector<Group> groups_;
+  std::atomic<size_t> undecided_{0};
+  Decided answer_;
+};
+
+}  // namespace tidegate::server::envoy
+
+#endif  // TIDEGATE_SERVER_ENVOY_RATE_LIMIT_CALL_H_
