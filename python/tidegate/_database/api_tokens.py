@@ -28,8 +28,8 @@ __all__ = [
 ]
 
 PREFIX = "tg_"
-# From the least to the most.
-ROLES = ("viewer", "operator", "admin")
+# From the least to the most. `check` is for services that ask for checks.
+ROLES = ("viewer", "check", "operator", "admin")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@ -]{0,99}")
 # How often the table learns that a token is used.
 _NOTED_EVERY = dt.timedelta(minutes=1)

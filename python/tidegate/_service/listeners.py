@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tidegate._database.connection import DatabaseLike
     from tidegate._database.usage_history import UsageHistory
     from tidegate._database.violation_log import ViolationLog
-    from tidegate._service.recording import Recorded, Row
+    from tidegate._service.recording import Recorded
 
 __all__ = ["AnomalyWatch", "DecisionLog", "to_history", "to_violations"]
 
@@ -28,10 +28,6 @@ refusal_log = logging.getLogger("tidegate.refusals")
 access_log = logging.getLogger("tidegate.access")
 
 _AGAIN_AFTER = 3600.0
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "replace")
 
 
 class DecisionLog:
@@ -47,25 +43,20 @@ class DecisionLog:
                 access_log.info(
                     "%r at %r: %d allowed, %d refused",
                     caller_of(row),
-                    _text(row.endpoint),
+                    row.endpoint or "",
                     row.allowed,
                     row.refused,
-                    extra={"decisions": _fields(row)},
+                    extra={"decisions": row._asdict()},
                 )
             if self._refusals and row.refused:
                 refusal_log.warning(
                     "%r was refused %d times by %s at %r",
                     caller_of(row),
                     row.refused,
-                    _text(row.rule) or "no rule",
-                    _text(row.endpoint),
-                    extra={"decisions": _fields(row)},
+                    row.rule or "no rule",
+                    row.endpoint or "",
+                    extra={"decisions": row._asdict()},
                 )
-
-
-def _fields(row: Row) -> dict[str, Any]:
-    named = row._asdict()
-    return {name: _text(v) if isinstance(v, bytes) else v for name, v in named.items()}
 
 
 def to_history(history: UsageHistory) -> Any:
@@ -92,12 +83,12 @@ def to_violations(violations: ViolationLog) -> Any:
         for row in recorded.rows:
             if row.refused:
                 attributes = {
-                    "user": row.user or None,
-                    "ip": row.ip or None,
-                    "tier": row.tier or None,
+                    "user": row.user,
+                    "ip": row.ip,
+                    "tier": row.tier,
                     "endpoint": row.endpoint,
                 }
-                violations.note(_text(row.rule) or None, attributes, row.refused, recorded.at)
+                violations.note(row.rule, attributes, row.refused, recorded.at)
 
     return note
 
@@ -135,10 +126,12 @@ class AnomalyWatch:
         if self._begun is None or begun > self._begun:
             self._begun = begun
         for row in recorded.rows:
+            if row.is_rest:
+                continue
             caller = caller_of(row)
             self._counts[caller] += row.allowed + row.refused
             if row.tier:
-                self._tiers[caller] = _text(row.tier)
+                self._tiers[caller] = row.tier
 
     def close(self) -> None:
         """Closes the connection."""

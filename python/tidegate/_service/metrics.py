@@ -40,7 +40,7 @@ class _FrontCollector(Collector):
         for name, value in sorted(service.front.stats().items()):
             yield _single(f"tidegate_front_{name}", value, is_gauge=name in _GAUGES)
         if service.envoy is not None:
-            for name, value in sorted(service.envoy.stats().items()):
+            for name, value in sorted(service.envoy_service.stats().items()):
                 if isinstance(value, int):
                     yield _single(f"tidegate_envoy_{name}", value, is_gauge=False)
         yield _single("tidegate_records_dropped", service.recorder.dropped, is_gauge=False)

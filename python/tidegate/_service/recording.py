@@ -23,18 +23,20 @@ _KEPT_SECONDS = 300
 class Row(NamedTuple):
     """Decisions about one user at one endpoint that one rule bound, since the last row of them."""
 
-    user: bytes
-    endpoint: bytes
-    tier: bytes
-    rule: bytes
-    """The rule that refused; empty if the requests were allowed."""
-    ip: bytes
-    """The address of the last of these requests."""
+    user: str | None
+    endpoint: str | None
+    tier: str | None
+    rule: str | None
+    """The rule that refused; None if the requests were allowed."""
+    ip: str | None
+    """The address of the first of these requests."""
     allowed: int
     refused: int
     refused_in_shadow: int
     degraded: int
     cost: int
+    is_rest: bool
+    """Whether it sums up all users and endpoints for which there was no room."""
 
 
 class Recorded(NamedTuple):
@@ -49,7 +51,7 @@ def caller_of(row: Row) -> str:
     """``user:42``, ``ip:203.0.113.9``, or ``anyone``: who the requests of a row are from."""
     for kind, value in (("user", row.user), ("ip", row.ip)):
         if value:
-            return f"{kind}:{value.decode('utf-8', 'replace')}"
+            return f"{kind}:{value}"
     return "anyone"
 
 

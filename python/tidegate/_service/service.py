@@ -61,6 +61,7 @@ class Service:
         self.admin_address: tuple[str, int] | None = None
         """Where the admin API is, once it has started."""
         self._admin: Any = None
+        self._tls: Any = None
 
     def _build(self) -> None:
         settings = self.settings
@@ -81,7 +82,6 @@ class Service:
             self.limiter._native(), recorder=self.recorder, require_token=checks.needs_token
         )
         self.front.route(self.checks)
-        self.health = _native.Health(self.front)
         if hasattr(self.rules, "subscribe"):
             # The limiter follows the source itself, and before those who subscribe.
             self.rules.subscribe(lambda _: self.checks.use(self.limiter._native()))
@@ -110,19 +110,19 @@ class Service:
         envoy = self.settings.envoy
         if envoy is None:
             return None
-        from tidegate._service.envoy import EnvoyLimits
+        from tidegate._service.envoy import DescriptorFiles, follow
 
-        limits = EnvoyLimits(
-            envoy.config,
+        files = DescriptorFiles(envoy.config)
+        self._closing.callback(files.close)
+        self.envoy_service = _native.EnvoyService(
             self.store._native(),
             _native_clock(None),
-            scope=self.settings.prefix,
+            self.settings.prefix,
             all_or_none=envoy.all_or_none,
-            recorder=self.recorder,
         )
-        self._closing.callback(limits.close)
-        self.front.route(limits.service)
-        return limits
+        follow(files, self.envoy_service)
+        self.front.route(self.envoy_service)
+        return files
 
     def _listeners(self) -> list[Any]:
         settings = self.settings
@@ -168,9 +168,9 @@ class Service:
         checks = self.settings.checks
         if self.snapshots is not None:
             self.snapshots.start()
-        tls = _tls(checks.tls)
+        self._tls = _tls(checks.tls)
         if checks.listen is not None:
-            port = self.front.listen(checks.listen.host, checks.listen.port, tls=tls)
+            port = self.front.listen(checks.listen.host, checks.listen.port, tls=self._tls)
             self.address = (checks.listen.host, port)
         if checks.unix is not None:
             self.front.listen_unix(os.fspath(checks.unix))
@@ -183,8 +183,6 @@ class Service:
         self.recording.start()
         self.front.start()
         self.is_ready = True
-        self.health.set("", True)
-        self.health.set("ratelimit", True)
         log.info("checks are answered at %s", self._places())
 
     def _places(self) -> str:
@@ -217,10 +215,9 @@ class Service:
             self.envoy.refresh()
         if self.snapshots is not None:
             self.snapshots.refresh()
-        tls = self.settings.checks.tls
-        if tls is not None:
+        if self._tls is not None:
             try:
-                self.front.replace_tls(_tls(tls))
+                self._tls.reload()
             except Exception as error:
                 log.error("the certificate was not replaced: %s", error)
         log.info("the service was reloaded")
@@ -231,8 +228,6 @@ class Service:
         Returns whether all calls were answered within `settings.drain` seconds.
         """
         self.is_ready = False
-        self.health.set("", False)
-        self.health.set("ratelimit", False)
         is_drained = bool(self.front.drain(self.settings.drain))
         self.front.stop()
         if self._admin is not None:
@@ -249,11 +244,11 @@ class Service:
 def _front_options(checks: Checks) -> dict[str, Any]:
     return {
         "loops": checks.loops or len(os.sched_getaffinity(0)),
-        "max_connections": checks.max_connections,
-        "max_streams": checks.max_streams,
-        "max_body_bytes": checks.max_body_bytes,
-        "idle_timeout": checks.idle_timeout,
-        "request_timeout": checks.request_timeout,
+        "connections": checks.max_connections,
+        "streams": checks.max_streams,
+        "body_bytes": checks.max_body_bytes,
+        "idle_seconds": checks.idle_timeout,
+        "request_seconds": checks.request_timeout,
     }
 
 

@@ -133,7 +133,7 @@ class Oidc(_Part):
     issuer: str
     audience: str
     role_claim: str = "role"
-    roles: dict[str, Literal["viewer", "operator", "admin"]] = Field(
+    roles: dict[str, Literal["viewer", "check", "operator", "admin"]] = Field(
         default={}, description="The roles that values of the claim stand for."
     )
 

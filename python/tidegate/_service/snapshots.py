@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from tidegate._database.connection import Database
 from tidegate._database.schema import user_tiers
 from tidegate._database.service_tables import api_tokens
+from tidegate._service._native import TiersBuilder
 
 if TYPE_CHECKING:
     from tidegate._database.connection import DatabaseLike
@@ -21,6 +22,7 @@ __all__ = ["Snapshots"]
 log = logging.getLogger("tidegate")
 
 _INTERVAL = 5.0
+_ROWS = 10_000
 
 
 class Snapshots:
@@ -108,6 +110,11 @@ class Snapshots:
         mark = tuple(connection.execute(asked).one())
         if mark == self._tiers_mark and not self._again.is_set():
             return
-        rows = connection.execute(sa.select(columns.user_id, columns.tier))
-        self._checks.set_tiers({user.encode(): tier.encode() for user, tier in rows})
+        table = TiersBuilder()
+        rows = connection.execute(
+            sa.select(columns.user_id, columns.tier), execution_options={"yield_per": _ROWS}
+        )
+        for part in rows.partitions():
+            table.add([(row.user_id, row.tier) for row in part])
+        self._checks.set_tiers(table.finish())
         self._tiers_mark = mark

@@ -123,6 +123,6 @@ def test_what_is_no_digest_is_refused_without_being_shown(token: Any) -> None:
 
 def test_an_unknown_role_is_refused() -> None:
     with pytest.raises(
-        ConfigurationError, match="'root'.*expected viewer, check, operator or admin"
+        ConfigurationError, match=r"'root'.*expected viewer, check, operator or admin"
     ):
         Service().native.set_tokens([(b"x" * 32, "root")])
