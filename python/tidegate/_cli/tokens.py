@@ -31,7 +31,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     create.add_argument(
         "--role",
         default="viewer",
-        choices=("viewer", "operator", "admin"),
+        choices=("viewer", "check", "operator", "admin"),
         help="default: %(default)s",
     )
     create.add_argument(

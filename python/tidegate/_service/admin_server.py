@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._errors import ConfigurationError
 
@@ -19,16 +20,18 @@ except ModuleNotFoundError as error:
     ) from None
 
 if TYPE_CHECKING:
-    from tidegate._service.service import Service
-    from tidegate._service.settings import Address
+    from tidegate._service.settings import Address, Tls
 
 __all__ = ["AdminServer", "probes"]
 
 _PATIENCE = 5.0
 
 
-def probes(service: Service) -> FastAPI:
-    """``/livez``, ``/readyz`` and ``/metrics``, which need no token."""
+def probes(is_ready: Callable[[], bool], ping: Callable[[], str | None], registry: Any) -> FastAPI:
+    """``/livez``, ``/readyz`` and, with a registry of metrics, ``/metrics``: without a token.
+
+    `ping` returns why the storage does not answer.
+    """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.get("/livez")
@@ -37,18 +40,15 @@ def probes(service: Service) -> FastAPI:
 
     @app.get("/readyz")
     def ready() -> JSONResponse:
-        problem = None if service.is_ready else "the service is about to end, or has not started"
-        if problem is None:
-            # A storage that does not answer is no reason to take the service away: the fallback
-            # decides. It is shown, and counted in the metrics.
-            problem = service.store.ping()
-            return JSONResponse({"status": "ready", "storage": problem or "answers"})
-        return JSONResponse({"status": "not ready", "reason": problem}, 503)
+        if not is_ready():
+            reason = "the service is about to end, or has not started"
+            return JSONResponse({"status": "not ready", "reason": reason}, 503)
+        # A storage that does not answer is no reason to take the service away: its fallback
+        # decides.
+        return JSONResponse({"status": "ready", "storage": ping() or "answers"})
 
-    if service.settings.admin.public_metrics:
-        from tidegate._service.metrics import registry_of, render
-
-        registry = registry_of(service)
+    if registry is not None:
+        from tidegate._service.metrics import render
 
         @app.get("/metrics")
         def metrics() -> Response:
@@ -61,35 +61,18 @@ def probes(service: Service) -> FastAPI:
 class AdminServer:
     """uvicorn on a thread of its own, so that the main thread is there for signals."""
 
-    def __init__(self, service: Service) -> None:
-        app = probes(service)
-        if service.settings.database is not None:
-            from tidegate._service.admin.app import create_admin
-
-            oidc: Any = service.settings.admin.oidc
-            if oidc is not None:
-                from tidegate._service.admin.oidc import Oidc
-
-                oidc = Oidc(**oidc.model_dump())
-            rules: Any = service.rules if hasattr(service.rules, "refresh") else None
-            admin = create_admin(
-                service.settings.database,
-                rules=rules,
-                limiter=service.limiter,
-                oidc=oidc,
-                on_change=lambda what, name: _changed(service, what),
+    def __init__(self, app: FastAPI, tls: Tls | None) -> None:
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                lifespan="on",
+                timeout_graceful_shutdown=int(_PATIENCE),
+                **_tls_options(tls),
             )
-            app.mount("/", admin)
-        self._config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            lifespan="on",
-            timeout_graceful_shutdown=int(_PATIENCE),
-            **_tls_options(service),
         )
-        self._server = uvicorn.Server(self._config)
         self._thread: threading.Thread | None = None
 
     def start(self, address: Address) -> tuple[str, int]:
@@ -120,19 +103,9 @@ class AdminServer:
             self._thread.join(2 * _PATIENCE)
 
 
-def _changed(service: Service, what: str) -> None:
-    if what == "rules":
-        getattr(service.rules, "refresh", lambda: None)()
-    if service.snapshots is not None:
-        service.snapshots.refresh()
-
-
-def _tls_options(service: Service) -> dict[str, Any]:
-    tls = service.settings.admin.tls
+def _tls_options(tls: Tls | None) -> dict[str, Any]:
     if tls is None:
         return {}
-    import ssl
-
     options: dict[str, Any] = {"ssl_certfile": str(tls.certificate), "ssl_keyfile": str(tls.key)}
     if tls.client_ca is not None:
         options |= {"ssl_ca_certs": str(tls.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._errors import ConfigurationError
 
@@ -17,66 +17,37 @@ except ModuleNotFoundError:
     ) from None
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from prometheus_client.metrics_core import Metric
 
-    from tidegate._service.service import Service
+    Counters = Callable[[], Mapping[str, int]]
 
 __all__ = ["registry_of", "render"]
 
-# Counters of the front that go down as well as up.
-_GAUGES = {"connections_open", "streams_open"}
+# Numbers that go down as well as up.
+_GAUGES = ("_open",)
 
 
-class _FrontCollector(Collector):
-    """The counters of the front, of Envoy's service, and of what was recorded and written."""
+class _Numbers(Collector):
+    """The numbers that a function returns by name."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
 
     def collect(self) -> Iterator[Metric]:
-        service = self._service
-        for name, value in sorted(service.front.stats().items()):
-            yield _single(f"tidegate_front_{name}", value, is_gauge=name in _GAUGES)
-        if service.envoy is not None:
-            for name, value in sorted(service.envoy_service.stats().items()):
-                if isinstance(value, int):
-                    yield _single(f"tidegate_envoy_{name}", value, is_gauge=False)
-        yield _single("tidegate_records_dropped", service.recorder.dropped, is_gauge=False)
-        for name, writer in (
-            ("usage", getattr(service, "history", None)),
-            ("violations", getattr(service, "violations", None)),
-        ):
-            if writer is not None:
-                yield _single(f"tidegate_{name}_written", writer.written, is_gauge=False)
-                yield _single(f"tidegate_{name}_dropped", writer.dropped, is_gauge=False)
-                yield _single(f"tidegate_{name}_failures", writer.failures, is_gauge=False)
-        watch = getattr(service, "anomalies", None)
-        if watch is not None:
-            yield _single("tidegate_anomalies", watch.found, is_gauge=False)
-        sources: list[tuple[str, Any]] = [
-            ("rules", service.rules),
-            ("envoy_config", service.envoy),
-        ]
-        for name, source in sources:
-            if hasattr(source, "refused"):
-                yield _single(f"tidegate_{name}_refused", source.refused, is_gauge=False)
-                yield _single(f"tidegate_{name}_failures", source.failures, is_gauge=False)
+        for name, value in sorted(self._counters().items()):
+            kind = GaugeMetricFamily if name.endswith(_GAUGES) else CounterMetricFamily
+            yield kind(f"tidegate_{name}", name.replace("_", " ").capitalize() + ".", value)
 
 
-def _single(name: str, value: Any, *, is_gauge: bool) -> Metric:
-    kind = GaugeMetricFamily if is_gauge else CounterMetricFamily
-    return kind(name, name.replace("_", " ").removeprefix("tidegate ").capitalize() + ".", value)
-
-
-def registry_of(service: Service) -> Any:
-    """A registry with the limiter's metrics and those of the service."""
+def registry_of(limiters: Mapping[str, Any], counters: Counters) -> Any:
+    """A registry with the metrics of limiters, and those that `counters` returns by name."""
     from tidegate.prometheus import RateLimitCollector
 
     registry = CollectorRegistry()
-    registry.register(RateLimitCollector({service.settings.prefix: service.limiter}))
-    registry.register(_FrontCollector(service))
+    registry.register(RateLimitCollector(limiters))
+    registry.register(_Numbers(counters))
     return registry
 
 

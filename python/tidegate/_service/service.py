@@ -82,7 +82,7 @@ class Service:
             self.limiter._native(), recorder=self.recorder, require_token=checks.needs_token
         )
         self.front.route(self.checks)
-        if hasattr(self.rules, "subscribe"):
+        if not isinstance(self.rules, RuleSet):
             # The limiter follows the source itself, and before those who subscribe.
             self.rules.subscribe(lambda _: self.checks.use(self.limiter._native()))
         self.envoy = self._open_envoy()
@@ -90,6 +90,8 @@ class Service:
         if settings.database is not None:
             self.snapshots = Snapshots(settings.database, self.checks)
             self._closing.callback(self.snapshots.close)
+        self._writers: list[tuple[str, Any]] = []
+        self.anomalies: AnomalyWatch | None = None
         self.recording = Recording(self.recorder, self._listeners())
 
     def _open_rules(self) -> RuleSource | RuleSet:
@@ -136,21 +138,22 @@ class Service:
             from tidegate._database.violation_log import ViolationLog
 
             usage = settings.usage
-            self.history = UsageHistory(
+            history = UsageHistory(
                 settings.database,
                 interval=usage.interval,
                 capacity=usage.capacity,
                 keep=usage.keep_days,
             )
-            self._closing.callback(self.history.close)
-            self.violations = ViolationLog(
+            self._closing.callback(history.close)
+            violations = ViolationLog(
                 settings.database,
                 interval=usage.interval,
                 capacity=usage.capacity,
                 keep=usage.keep_violations_days,
             )
-            self._closing.callback(self.violations.close)
-            listeners += [to_history(self.history), to_violations(self.violations)]
+            self._closing.callback(violations.close)
+            listeners += [to_history(history), to_violations(violations)]
+            self._writers += [("usage", history), ("violations", violations)]
         if settings.anomalies.enabled:
             found = settings.anomalies
             self.anomalies = AnomalyWatch(
@@ -169,16 +172,23 @@ class Service:
         if self.snapshots is not None:
             self.snapshots.start()
         self._tls = _tls(checks.tls)
-        if checks.listen is not None:
-            port = self.front.listen(checks.listen.host, checks.listen.port, tls=self._tls)
-            self.address = (checks.listen.host, port)
-        if checks.unix is not None:
-            self.front.listen_unix(os.fspath(checks.unix))
+        try:
+            if checks.listen is not None:
+                host = checks.listen.host
+                self.address = (host, self.front.listen(host, checks.listen.port, tls=self._tls))
+            if checks.unix is not None:
+                self.front.listen_unix(os.fspath(checks.unix))
+        except OSError as error:
+            raise ConfigurationError(
+                f"checks cannot be answered there: {error}; expected a free address"
+            ) from None
         self._start_admin()
         if self.settings.telemetry.enabled:
             from tidegate._service.telemetry import start_telemetry
 
-            telemetry = start_telemetry(self, self.settings.telemetry)
+            telemetry = start_telemetry(
+                {self.settings.prefix: self.limiter}, self.settings.telemetry.endpoint
+            )
             self._closing.callback(telemetry.shutdown)
         self.recording.start()
         self.front.start()
@@ -186,10 +196,7 @@ class Service:
         log.info("checks are answered at %s", self._places())
 
     def _places(self) -> str:
-        places = []
-        if self.address is not None:
-            host, port = self.address
-            places.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        places = [] if self.address is None else [_shown(*self.address)]
         if self.settings.checks.unix is not None:
             places.append(str(self.settings.checks.unix))
         return " and ".join(places)
@@ -198,19 +205,68 @@ class Service:
         listen = self.settings.admin.listen
         if listen is None:
             return
-        from tidegate._service.admin_server import AdminServer
+        from tidegate._service.admin_server import AdminServer, probes
 
-        self._admin = AdminServer(self)
+        admin = self.settings.admin
+        registry = None
+        if admin.public_metrics:
+            from tidegate._service.metrics import registry_of
+
+            registry = registry_of({self.settings.prefix: self.limiter}, self.counters)
+        app = probes(lambda: self.is_ready, self.store.ping, registry)
+        if self.settings.database is not None:
+            app.mount("/", self._admin_api(self.settings.database))
+        self._admin = AdminServer(app, admin.tls)
         self.admin_address = self._admin.start(listen)
+        log.info("the admin API is at %s", _shown(*self.admin_address))
+
+    def _admin_api(self, database: str) -> Any:
+        from tidegate._service.admin.app import create_admin
+        from tidegate._service.admin.oidc import Oidc
+
+        oidc = self.settings.admin.oidc
+        return create_admin(
+            database,
+            rules=None if isinstance(self.rules, RuleSet) else self.rules,
+            limiter=self.limiter,
+            oidc=None if oidc is None else Oidc(**oidc.model_dump()),
+            on_change=self._changed,
+        )
+
+    def _changed(self, what: str, name: str | None) -> None:
+        if what == "rules" and not isinstance(self.rules, RuleSet):
+            self.rules.refresh()
+        if self.snapshots is not None:
+            self.snapshots.refresh()
+
+    def counters(self) -> dict[str, int]:
+        """The numbers of metrics that only the service has, by name."""
+        found = {f"front_{name}": value for name, value in self.front.stats().items()}
+        found |= {f"checks_{name}": value for name, value in self.checks.stats().items()}
+        if self.envoy is not None:
+            stats = self.envoy_service.stats().items()
+            found |= {f"envoy_{name}": value for name, value in stats if isinstance(value, int)}
+            found["envoy_config_refused"] = self.envoy.refused
+            found["envoy_config_failures"] = self.envoy.failures
+        found["records_dropped"] = self.recorder.dropped
+        for name, writer in self._writers:
+            found[f"{name}_written"] = writer.written
+            found[f"{name}_dropped"] = writer.dropped
+            found[f"{name}_failures"] = writer.failures
+        if self.anomalies is not None:
+            found["anomalies"] = self.anomalies.found
+        if not isinstance(self.rules, RuleSet):
+            found["rules_refused"] = self.rules.refused
+            found["rules_failures"] = self.rules.failures
+        return found
 
     def reload(self) -> None:
         """Reads rules, descriptors, tokens, tiers and certificates again.
 
         What is not valid is logged, and what was in force before stays in force.
         """
-        refresh = getattr(self.rules, "refresh", None)
-        if refresh is not None:
-            refresh()
+        if not isinstance(self.rules, RuleSet):
+            self.rules.refresh()
         if self.envoy is not None:
             self.envoy.refresh()
         if self.snapshots is not None:
@@ -239,6 +295,10 @@ class Service:
     def close(self) -> None:
         """Closes what was opened. For a service that never started; stop() does it too."""
         self._closing.close()
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _front_options(checks: Checks) -> dict[str, Any]:

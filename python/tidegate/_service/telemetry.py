@@ -1,4 +1,4 @@
-"""OpenTelemetry: the metrics of the service, sent to a collector."""
+"""OpenTelemetry: the metrics of limiters, sent to a collector."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 from tidegate._errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from tidegate._service.service import Service
-    from tidegate._service.settings import Telemetry
+    from collections.abc import Mapping
 
 __all__ = ["start_telemetry"]
 
 
-def start_telemetry(service: Service, settings: Telemetry) -> Any:
+def start_telemetry(limiters: Mapping[str, Any], endpoint: str | None) -> Any:
     """Sends metrics every minute from here on. Returns an object whose shutdown() ends it."""
     try:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -27,9 +26,7 @@ def start_telemetry(service: Service, settings: Telemetry) -> Any:
         ) from None
     from tidegate.opentelemetry import instrument
 
-    exporter = OTLPMetricExporter(endpoint=settings.endpoint)
-    provider = MeterProvider(
-        [PeriodicExportingMetricReader(exporter)], Resource.create({"service.name": "tidegate"})
-    )
-    instrument(provider, {service.settings.prefix: service.limiter})
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=endpoint))
+    provider = MeterProvider([reader], Resource.create({"service.name": "tidegate"}))
+    instrument(provider, limiters)
     return provider

@@ -1,0 +1,248 @@
+"""`tidegate serve` as a process: it answers, follows its files, and ends as it is told to."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from polling import eventually
+
+RULES = """
+tiers: [free, premium]
+default_tier: free
+rules:
+  - {id: api, by: user, limits: {free: 3/hour, premium: 1000/hour}}
+"""
+SETTINGS = """
+rules: rules.yaml
+checks: {listen: "127.0.0.1:0"}
+admin: {listen: "127.0.0.1:0"}
+usage: {interval: 0.1}
+log: {format: json, access: true}
+"""
+
+
+class Served:
+    """A running `tidegate serve`."""
+
+    def __init__(self, directory: Path, settings: str = SETTINGS, **environment: str) -> None:
+        self.directory = directory
+        (directory / "tidegate.yaml").write_text(settings)
+        self.log = directory / "log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tidegate", "serve"],
+                cwd=directory,
+                stderr=log,
+                env={**os.environ, **environment},
+            )
+
+    def records(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines(keepends=True)]
+
+    def logged(self, pattern: str) -> str:
+        """The first logged message that matches."""
+
+        def find() -> str | None:
+            assert self.process.poll() is None, self.log.read_text()
+            messages = [each["message"] for each in self.records()]
+            return next((each for each in messages if re.search(pattern, each)), None)
+
+        found = eventually(find, 60)
+        assert found is not None
+        return found
+
+    @property
+    def checks(self) -> str:
+        return "http://" + self.logged("checks are answered at").rpartition(" ")[2]
+
+    @property
+    def admin(self) -> str:
+        return "http://" + self.logged("the admin API is at").rpartition(" ")[2]
+
+    def check(self, user: str = "1", **fields: Any) -> dict[str, Any]:
+        answer = httpx.post(
+            f"{self.checks}/v1/ratelimit/check", json={"userId": user, "endpoint": "/a", **fields}
+        )
+        assert answer.status_code == 200, answer.text
+        result: dict[str, Any] = answer.json()
+        return result
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "rules.yaml").write_text(RULES)
+    return tmp_path
+
+
+@pytest.fixture
+def served(directory: Path) -> Iterator[Served]:
+    service = Served(directory)
+    yield service
+    service.process.kill()
+    service.process.wait()
+
+
+def test_it_answers_checks_and_ends_on_sigterm(served: Served) -> None:
+    answers = [served.check()["allowed"] for _ in range(4)]
+    assert answers == [True, True, True, False]
+    assert httpx.get(f"{served.admin}/readyz").json() == {"status": "ready", "storage": "answers"}
+    assert httpx.get(f"{served.admin}/livez").status_code == 200
+    metrics = httpx.get(f"{served.admin}/metrics").text
+    assert 'tidegate_decisions_total{limiter="tg",outcome="refused"} 1.0' in metrics
+    assert "tidegate_front_" in metrics
+    assert httpx.get(f"{served.admin}/v1/admin/ratelimit/rules").status_code == 401
+    assert served.end() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_was_decided_is_written_before_it_ends(served: Served, number: int) -> None:
+    for _ in range(4):
+        served.check(ip="192.0.2.1")
+    assert served.end(number) == 0
+    with sqlite3.connect(served.directory / "tidegate.db") as database:
+        usage = database.execute("SELECT user_id, endpoint, allowed, refused FROM usage_hours")
+        assert usage.fetchall() == [("1", "/a", 3, 1)]
+        violations = database.execute(
+            "SELECT caller, rule_id, attempted_count FROM rate_limit_violations"
+        )
+        assert violations.fetchall() == [("user:1", "api", 1)]
+    messages = [each["message"] for each in served.records()]
+    assert "'user:1' was refused 1 times by api at '/a'" in messages
+    assert any("'user:1' at '/a': 3 allowed" in each for each in messages)
+
+
+def test_rules_change_without_a_restart(served: Served) -> None:
+    assert served.check()["limit"] == 3
+    (served.directory / "rules.yaml").write_text(RULES.replace("3/hour", "5/hour"))
+    served.process.send_signal(signal.SIGHUP)
+    served.logged("the service was reloaded")
+    eventually(lambda: served.check("probe")["limit"] == 5)
+    assert [served.check()["allowed"] for _ in range(5)] == [True] * 4 + [False], "usage stays"
+
+
+def test_invalid_rules_are_refused_and_the_old_ones_stay(served: Served) -> None:
+    assert served.check()["limit"] == 3
+    (served.directory / "rules.yaml").write_text("rules: [{id: x, limits: many}]\n")
+    served.process.send_signal(signal.SIGHUP)
+    served.logged("the service was reloaded")
+    served.logged("a new version of the rules was refused")
+    assert served.check()["limit"] == 3
+    assert served.process.poll() is None
+
+
+def test_the_tier_of_a_user_comes_from_the_database(served: Served) -> None:
+    assert served.check()["limit"] == 3
+    with sqlite3.connect(served.directory / "tidegate.db", timeout=30) as database:
+        database.execute("INSERT INTO user_tiers (user_id, tier) VALUES ('1', 'premium')")
+    served.process.send_signal(signal.SIGHUP)
+    eventually(lambda: served.check()["limit"] == 1000)
+
+
+def test_counts_in_shared_memory_outlive_a_restart(directory: Path) -> None:
+    name = f"tidegate-test-{os.getpid()}-{time.monotonic_ns()}"
+    storage = f"shm://{name}?capacity=1000"
+    try:
+        for first in (True, False):
+            service = Served(directory, TIDEGATE_STORAGE=storage)
+            try:
+                assert service.check(cost=2)["allowed"] is first
+            finally:
+                assert service.end() == 0
+    finally:
+        Path("/dev/shm", name).unlink(missing_ok=True)
+
+
+def test_checks_from_elsewhere_need_a_token(directory: Path) -> None:
+    service = Served(directory, TIDEGATE_CHECKS__REQUIRE_TOKEN="true")
+    try:
+        url = f"{service.checks}/v1/ratelimit/check"
+        body = {"userId": "1", "endpoint": "/a"}
+        assert httpx.post(url, json=body).status_code == 401
+        token = subprocess.run(
+            [
+                *(sys.executable, "-m", "tidegate", "tokens", "create"),
+                *("sqlite:///tidegate.db", "shop", "--role", "check"),
+            ],
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        found = re.search(r"tg_\S+", token)
+        assert found is not None
+        headers = {"authorization": f"Bearer {found[0]}"}
+        service.process.send_signal(signal.SIGHUP)
+        eventually(lambda: httpx.post(url, json=body, headers=headers).is_success)
+        wrong = {"authorization": f"Bearer {found[0][:-1]}"}
+        assert httpx.post(url, json=body, headers=wrong).status_code == 401
+        assert found[0] not in service.log.read_text()
+    finally:
+        assert service.end() == 0
+
+
+def run(directory: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tidegate", "serve", *arguments],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+def test_check_says_what_it_would_do(directory: Path) -> None:
+    (directory / "tidegate.yaml").write_text(SETTINGS)
+    done = run(directory, "--check")
+    assert done.returncode == 0, done.stderr
+    assert "rules: 1 of rules.yaml" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("rules: missing.yaml", "missing.yaml: No such file"),
+        ("rules: broken.yaml", "broken.yaml:1: rules[0].limits: "),
+        ("storage: mongo://localhost", "mongo"),
+        ("database: nosuch://x", "nosuch"),
+        ("checks: {listen: 'no.such.host.invalid:1'}\nrules: rules.yaml", "no.such.host.invalid"),
+    ],
+)
+def test_what_cannot_start_says_why(directory: Path, settings: str, said: str) -> None:
+    (directory / "broken.yaml").write_text("rules: [{id: x, limits: many}]\n")
+    (directory / "tidegate.yaml").write_text(settings)
+    done = run(directory, TIDEGATE_ADMIN__LISTEN="null")
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("part", ["checks", "admin"])
+def test_an_address_in_use_is_named(directory: Path, part: str) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        (directory / "tidegate.yaml").write_text(SETTINGS)
+        done = run(directory, **{f"TIDEGATE_{part.upper()}__LISTEN": address})
+    assert done.returncode in (1, 2)
+    host, port = address.split(":")
+    assert re.search(rf"{host}( port |:){port}", done.stderr)
+    assert "Traceback" not in done.stderr
