@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import sqlalchemy as sa
+
 from tidegate._database import schema
 from tidegate._database.rows import rows_of
 from tidegate._rules.document import Document, as_text
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
     Where = tuple[str | int, ...]
 
-__all__ = ["change_mark", "read_document", "row_count", "rule_id_of"]
+__all__ = ["EVERYBODY", "NOBODY", "change_mark", "read_document", "row_count", "rule_id_of"]
 
 MOST_ROWS = 1_000_000
 _SETTINGS = ("tiers", "default_tier", "algorithm", "default")
@@ -255,8 +257,16 @@ def _conditions(row: Row[Any]) -> dict[str, Any]:
     }
 
 
-def read_document(connection: Connection, source: str) -> Document:
-    """Reads all tables of rules, in the caller's transaction. Raises RulesError."""
+# Of whom read_document() reads the limits of single keys: of everybody, or of nobody.
+EVERYBODY: Any = object()
+NOBODY: Any = object()
+
+
+def read_document(connection: Connection, source: str, of: Any = EVERYBODY) -> Document:
+    """Reads the tables of rules, in one transaction of the caller's. Raises RulesError.
+
+    `of` is the key whose overrides and own limits are read, or EVERYBODY or NOBODY.
+    """
     builder = _Builder(source)
     for table, read in (
         (schema.settings, builder.settings),
@@ -267,7 +277,14 @@ def read_document(connection: Connection, source: str) -> Document:
         (schema.lists, builder.lists),
     ):
         # SqlTiers looks up the tiers of single users.
-        condition = table.c.custom_limits.is_not(None) if table is schema.user_tiers else None
+        condition: Any = None
+        if table is schema.user_tiers:
+            condition = table.c.custom_limits.is_not(None)
+        if table in (schema.user_tiers, schema.overrides) and of is not EVERYBODY:
+            if of is NOBODY or (table is schema.user_tiers and not isinstance(of, str)):
+                continue
+            is_key = table.c.user_id == of if table is schema.user_tiers else _is_key(of)
+            condition = is_key if condition is None else condition & is_key
         found = rows_of(connection, table, condition, MOST_ROWS + 1, builder.refuse)
         if len(found) > MOST_ROWS:
             message = f"has more than {MOST_ROWS} rows; expected fewer"
@@ -276,6 +293,15 @@ def read_document(connection: Connection, source: str) -> Document:
     if builder.problems:
         raise RulesError(builder.problems)
     return _RowDocument(builder.data, source, builder.places)
+
+
+def _is_key(key: Any) -> Any:
+    """The overrides of a key. A key of digits may have been written as a number."""
+    column = schema.overrides.c.key
+    found = column == sa.type_coerce(key, schema.json_type)
+    if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 18:
+        found |= column == sa.type_coerce(int(key), schema.json_type)
+    return found
 
 
 def change_mark(connection: Connection) -> object:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from tidegate._database import schema
-from tidegate._database.read import read_document, rule_id_of
+from tidegate._database.read import NOBODY, read_document, rule_id_of
 from tidegate._rules.compile import compile_rules, validate
 from tidegate._rules.document import Document
 
 if TYPE_CHECKING:
     from tidegate._rules import model
 
-__all__ = ["StoredRules", "compiled_model", "etag_of", "lock_rules", "rows_of_rules"]
+__all__ = ["StoredRules", "begin_change", "compiled_model", "etag_of", "rows_of_rules"]
 
 # What a column says where nobody said anything.
 _UNSAID = {
@@ -28,11 +28,11 @@ _UNSAID = {
 }
 
 
-def lock_rules(connection: sa.Connection) -> None:
-    """Has others wait who would change rules, until the transaction ends. The first statement."""
+def begin_change(connection: sa.Connection, *, of_rules: bool) -> None:
+    """Begins a transaction that writes. One that changes rules has others wait that do, too."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-    else:
+    elif of_rules:
         names = ", ".join(table.name for table in schema.RULE_TABLES)
         connection.exec_driver_sql(f"LOCK TABLE {names} IN SHARE ROW EXCLUSIVE MODE")
 
@@ -51,11 +51,13 @@ def compiled_model(document: Document) -> model.Rules:
 
 
 class StoredRules:
-    """Raises RulesError where the tables hold rules that are not accepted."""
+    """Raises RulesError where the tables hold rules that are not accepted.
 
-    def __init__(self, connection: sa.Connection, source: str) -> None:
-        self.document = read_document(connection, source)
-        """All that limiters read, with the limits of single users as overrides."""
+    `of` says whose overrides and own limits are read too: of very many, that takes long.
+    """
+
+    def __init__(self, connection: sa.Connection, source: str, of: Any = NOBODY) -> None:
+        self.document = read_document(connection, source, of)
         self.model: model.Rules = compiled_model(self.document)
         self.plain = _plain(self.document.data)
         """The document without overrides: what versions keep."""

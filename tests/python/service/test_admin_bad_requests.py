@@ -187,7 +187,7 @@ def test_rules_of_a_file_are_not_changed_in_the_database(
     service: AdminService, tmp_path: Path
 ) -> None:
     file = tmp_path / "rules.json"
-    file.write_text('{"rules": []}')
+    file.write_text('{"rules": [{"id": "of-file", "limits": {"free": "7/minute"}}]}')
     source = RuleFile(file)
     service.app = create_admin(service.url, rules=source, now=service.clock)
     rule = {"id": "a", "limits": "1/s"}
@@ -198,11 +198,17 @@ def test_rules_of_a_file_are_not_changed_in_the_database(
         ("PUT", "/ratelimit/document", {"rules": []}),
         ("POST", "/ratelimit/versions/1/rollback", None),
         ("POST", "/ratelimit/overrides", {"rule": "a", "key": "1", "limits": "1/s"}),
+        ("GET", "/ratelimit/document", None),
+        ("POST", "/ratelimit/document/diff", {"rules": []}),
     )
     for method, path, body in asked:
         answer = service.ask(method, path, body, headers={"If-Match": "*"})
         assert answer.status_code == 409, (method, path)
         assert "rules.json" in answer.json()["detail"]
+    (listed,) = service.ask("GET", "/ratelimit/rules/free").json()["rules"]
+    assert (listed["id"], listed["limits"]) == ("of-file", "7/minute")
+    assert service.ask("PUT", "/users/42", {"tier": "gold"}).status_code == 422
+    assert service.ask("PUT", "/users/42", {"tier": "free"}).status_code == 200
     source.close()
 
 

@@ -203,7 +203,7 @@ def test_a_rule_that_overrides_need_is_not_deleted(service: AdminService) -> Non
     assert service.ask("POST", "/ratelimit/overrides", body).status_code == 201
     answer = service.ask("DELETE", f"{RULES}/api")
     assert answer.status_code == 422
-    assert "overrides[0]" in answer.text
+    assert "rate_limit_overrides row 1" in answer.text
 
 
 def test_a_document_is_checked_without_being_saved(service: AdminService) -> None:

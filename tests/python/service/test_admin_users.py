@@ -155,6 +155,21 @@ def test_bad_overrides_are_named_and_change_nothing(
     assert service.rows("SELECT * FROM rate_limit_overrides") == []
 
 
+def test_one_key_has_one_override_of_a_rule(any_service: AdminService) -> None:
+    add_api_rule(any_service)
+    body = {"rule": "api", "key": "42", "limits": "5/minute"}
+    assert any_service.ask("POST", OVERRIDES, body).status_code == 201
+    again = any_service.ask("POST", OVERRIDES, body)
+    assert again.status_code == 422, again.text
+    own = {"tier": "free", "custom_limits": {"api": "6/minute"}}
+    assert any_service.ask("PUT", "/users/42", own).status_code == 422
+    assert any_service.ask("POST", OVERRIDES, {**body, "key": "43"}).status_code == 201
+    any_service.rules.refresh()
+    assert any_service.rules.last_error is None
+    any_service.run("UPDATE rate_limit_overrides SET key = '42' WHERE id = 1")  # a number
+    assert any_service.ask("POST", OVERRIDES, body).status_code == 422
+
+
 def test_an_approved_request_changes_the_tier(any_service: AdminService) -> None:
     add_api_rule(any_service)
     own = {"tier": "free", "custom_limits": {"api": "7/minute"}}

@@ -75,8 +75,8 @@ def create_admin(
 ) -> FastAPI:
     """The admin API on a database that upgrade() has made the tables of.
 
-    `rules` is the source that limiters follow; with a source other than SqlRules, rules can be
-    read here but not changed. `limiter` answers explain and reset, `tiers` (a SqlTiers) forgets
+    `rules` is the source that limiters follow; with a source other than SqlRules, rules are
+    listed here but not changed. `limiter` answers explain and reset, `tiers` (a SqlTiers) forgets
     users whose tier was changed. `on_change` is called with ``"rules"`` and None, or ``"tiers"``
     and the user or None, after such a change was committed. An address may fail to authenticate as
     often as the limit `failed_attempts` says. Raises ConfigurationError and StorageError.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from tidegate._rule_limiter import RuleLimiter
+    from tidegate._rules.rule_set import RuleSet
     from tidegate._rules.source import RuleSource
     from tidegate._service.admin.database import AdminDatabase
 
@@ -58,11 +59,17 @@ class Admin:
             raise ProblemError(503, "this process has no limiter; expected one that answers checks")
         return self._limiter
 
-    def check_writable(self) -> None:
+    @property
+    def foreign_rules(self) -> Optional[RuleSet]:
+        """The rules in force, where they are not those of the database."""
+        is_foreign = self.rules is not None and not isinstance(self.rules, SqlRules)
+        return self.rules.current if is_foreign and self.rules is not None else None
+
+    def check_own_rules(self) -> None:
         """Raises ProblemError where the rules in force are not those of the database."""
-        if self.rules is not None and not isinstance(self.rules, SqlRules):
+        if self.foreign_rules is not None:
             raise ProblemError(
-                409, f"the rules come from {self.rules!r:.200}; expected them to be changed there"
+                409, f"the rules come from {self.rules!r:.200}; expected them to be handled there"
             )
 
     def rules_changed(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._database.audit import record
 from tidegate._database.connection import Database
-from tidegate._database.stored_rules import lock_rules
+from tidegate._database.stored_rules import begin_change
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tidegate._database.connection import DatabaseLike
 
 __all__ = ["AdminDatabase", "Change"]
+
+# Of a change of rules, in seconds.
+_LONGEST_CHANGE = 60.0
 
 
 class Change:
@@ -56,9 +59,9 @@ class AdminDatabase:
         """Its URL without the password."""
 
     @contextlib.contextmanager
-    def connect(self) -> Iterator[sa.Connection]:
+    def connect(self, timeout: float | None = None) -> Iterator[sa.Connection]:
         """A connection; what the block does not commit is undone. Raises StorageError."""
-        source = Database(self._engine, self._timeout)
+        source = Database(self._engine, timeout or self._timeout)
         try:
             with source.use() as connection:
                 yield connection
@@ -78,9 +81,11 @@ class AdminDatabase:
             source.close()
 
     @contextlib.contextmanager
-    def change(self, actor: Actor) -> Iterator[Change]:
-        """A change of rules or users: one at a time, undone if the block raises."""
-        with self.connect() as connection:
-            lock_rules(connection)
+    def change(self, actor: Actor, *, of_rules: bool = False) -> Iterator[Change]:
+        """A change, undone if the block raises. Changes of rules are made one at a time."""
+        # The timeout is also of the compiler, which takes long for very many overrides.
+        timeout = max(self._timeout, _LONGEST_CHANGE) if of_rules else self._timeout
+        with self.connect(timeout) as connection:
+            begin_change(connection, of_rules=of_rules)
             yield Change(connection, actor, self._now())
             connection.commit()

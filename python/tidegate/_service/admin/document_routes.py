@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from tidegate._database import schema
+from tidegate._database.read import EVERYBODY
 from tidegate._database.rule_versions import list_versions, version_of
 from tidegate._database.stored_rules import StoredRules, compiled_model
 from tidegate._rules.diff import differences
@@ -65,6 +66,7 @@ GivenText = Annotated[tuple[str, str], Depends(_document_of)]
 @router.get("/document", openapi_extra=role("viewer"))
 def read_document(admin: TheAdmin, response: Response) -> dict[str, Any]:
     """The rules in force as one document, without overrides."""
+    admin.check_own_rules()
     with admin.database.snapshot() as connection:
         stored = StoredRules(connection, admin.database.name)
     response.headers["ETag"] = f'"{stored.etag}"'
@@ -85,10 +87,10 @@ def replace_document(
     The tiers and limits of single users stay. Where the tables hold rules that are not accepted,
     `If-Match: *` replaces them.
     """
-    admin.check_writable()
+    admin.check_own_rules()
     document = read_text(*text, "body")
     rules = compiled_model(document)
-    with admin.database.change(actor) as change:
+    with admin.database.change(actor, of_rules=True) as change:
         stored = stored_or_none(change, admin.database.name)
         check_if_match(if_match, stored.etag if stored else "", is_required=True)
         done = put_document(
@@ -124,8 +126,9 @@ def compare_document(admin: TheAdmin, text: GivenText) -> Any:
 
 
 def _compared(admin: TheAdmin, document: Document) -> dict[str, Any]:
+    admin.check_own_rules()
     with admin.database.snapshot() as connection:
-        stored = StoredRules(connection, admin.database.name)
+        stored = StoredRules(connection, admin.database.name, EVERYBODY)
         asked = sa.select(sa.func.count()).select_from(schema.overrides)
         own = connection.execute(asked).scalar_one()
     # Those of single users, which come last, stay in any case.
@@ -176,8 +179,8 @@ def roll_back(
     comment: Comment = None,
 ) -> Any:
     """Puts a version into force again, as a new one. Overrides and users stay as they are."""
-    admin.check_writable()
-    with admin.database.change(actor) as change:
+    admin.check_own_rules()
+    with admin.database.change(actor, of_rules=True) as change:
         row = _known(version_of(change.connection, version), version)
         stored = stored_or_none(change, admin.database.name)
         check_if_match(if_match, stored.etag if stored else "", is_required=False)

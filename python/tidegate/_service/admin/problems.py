@@ -122,7 +122,7 @@ async def _of_http(request: Request, error: Any) -> Response:
 
 def _methods_at(request: Request) -> set[str]:
     """What the path takes; a single route knows only its own."""
-    scope = {"type": "http", "method": "", "path": request.url.path, "root_path": ""}
+    scope = {"type": "http", "method": "", "path": request.scope["path"], "root_path": ""}
     found: set[str] = set()
     for route in request.app.state.admin_routes:
         if route.matches(scope)[0] is not Match.NONE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tidegate._database.read import EVERYBODY, NOBODY
 from tidegate._database.rule_versions import keep_what_others_wrote, put_into_force
 from tidegate._database.stored_rules import (
     StoredRules,
@@ -70,8 +71,7 @@ def save_rules(
     rows = rows_of_rules(change.connection)
     for id in rules:
         write_rule(change.connection, proposed.rules[places[id]], rows.get(id, []))
-    done = _put_into_force(change, stored, comment)
-    after = StoredRules(change.connection, stored.document.source)
+    done, after = _put_into_force(change, stored.document.source, comment, stored)
     for id in rules:
         action = "rule.create" if id in created else "rule.update"
         change.record(action, f"rule:{id}", before=stored.rule(id), after=after.rule(id))
@@ -84,7 +84,7 @@ def remove_rule(change: Change, stored: StoredRules, id: str, comment: str | Non
     compiled_model(Proposal({**stored.document.data, "rules": data}, {}))
     keep_what_others_wrote(change.connection, stored.plain, change.now)
     delete_rule(change.connection, rows_of_rules(change.connection)[id])
-    done = _put_into_force(change, stored, comment)
+    done, _ = _put_into_force(change, stored.document.source, comment, stored)
     change.record("rule.delete", f"rule:{id}", before=stored.rule(id))
     return done.model_copy(update={"deleted": [id]})
 
@@ -100,32 +100,40 @@ def put_document(
     target: str,
 ) -> ChangedRules:
     """Puts a whole document into force, also in place of one that is not accepted."""
-    stored = stored_or_none(change, source)
+    of = EVERYBODY if with_overrides else NOBODY
+    stored = stored_or_none(change, source, of)
     if stored is not None:
         keep_what_others_wrote(change.connection, stored.plain, change.now)
     write_document(change.connection, rules, with_overrides=with_overrides)
-    done = _put_into_force(change, stored, comment, source)
+    done, _ = _put_into_force(change, source, comment, stored, with_overrides=with_overrides)
     before = None if stored is None else {"etag": stored.etag}
     after = {"etag": done.etag, "version": done.version, "changes": done.changes}
     change.record(action, target, before=before, after=after)
     return done
 
 
-def stored_or_none(change: Change, source: str) -> StoredRules | None:
+def stored_or_none(change: Change, source: str, of: Any = NOBODY) -> StoredRules | None:
     """The rules of the tables, if they are accepted."""
     try:
-        return StoredRules(change.connection, source)
+        return StoredRules(change.connection, source, of)
     except RulesError:
         return None
 
 
 def _put_into_force(
-    change: Change, before: StoredRules | None, comment: str | None, source: str = ""
-) -> ChangedRules:
-    """Reads what was written, which limiters will read, and adds it as a version."""
-    after = StoredRules(change.connection, before.document.source if before else source)
+    change: Change,
+    source: str,
+    comment: str | None,
+    before: StoredRules | None,
+    *,
+    with_overrides: bool = False,
+) -> tuple[ChangedRules, StoredRules]:
+    """Reads all that was written, as limiters will, and adds it as a version."""
+    after = StoredRules(change.connection, source, EVERYBODY)
     version = put_into_force(
         change.connection, after.plain, change.actor.name[:255], comment, change.now
     )
-    changes = [] if before is None else differences(before.model, after.model)[:_MOST_CHANGES]
-    return ChangedRules(version=version, etag=after.etag, changes=changes)
+    # Where overrides stay, those before were not read.
+    now = after.model if with_overrides else after.model.model_copy(update={"overrides": []})
+    changes = [] if before is None else differences(before.model, now)[:_MOST_CHANGES]
+    return ChangedRules(version=version, etag=after.etag, changes=changes), after

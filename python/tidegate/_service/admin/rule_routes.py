@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, Optional, Union
 
 from fastapi import APIRouter, Body, Header, Query, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import StringConstraints, ValidationError
 
 from tidegate._database.stored_rules import StoredRules, etag_of
+from tidegate._rules.model import Rules
+from tidegate._rules.rule_set import RuleSet
 from tidegate._service.admin.bodies import ChangedRules, EndpointLimit, NewRules, RuleList
-from tidegate._service.admin.context import AdminRoute, AnActor, TheAdmin, check_if_match, role
+from tidegate._service.admin.context import (
+    Admin,
+    AdminRoute,
+    AnActor,
+    TheAdmin,
+    check_if_match,
+    role,
+)
 from tidegate._service.admin.problems import ProblemError
 from tidegate._service.admin.rule_edits import remove_rule, save_rules
 
@@ -37,18 +46,27 @@ def list_rules(
     ] = None,
 ) -> Any:
     """The rules in force."""
-    with admin.database.snapshot() as connection:
-        stored = StoredRules(connection, admin.database.name)
-    found = stored.plain["rules"]
+    found, etag, tiers = _in_force(admin)
     if id is not None:
         found = [rule for rule in found if rule["id"] == id]
     if endpoint is not None:
         found = [rule for rule in found if endpoint in rule.get("endpoints", ())]
     rules = [{**rule, "etag": etag_of(rule)} for rule in found]
     if tier is not None:
-        rules = _of_tier(stored, rules, tier)
-    response.headers["ETag"] = f'"{stored.etag}"'
-    return {"etag": stored.etag, "rules": rules}
+        rules = _of_tier(rules, tier, tiers)
+    response.headers["ETag"] = f'"{etag}"'
+    return {"etag": etag, "rules": rules}
+
+
+def _in_force(admin: Admin) -> tuple[list[dict[str, Any]], str, set[str]]:
+    """The fields of the rules, their ETag, and the tiers that there are."""
+    foreign = admin.foreign_rules
+    if foreign is not None:
+        rules = [rule.model_dump(mode="json", exclude_defaults=True) for rule in foreign.rules]
+        return rules, foreign.digest, tiers_of(foreign)
+    with admin.database.snapshot() as connection:
+        stored = StoredRules(connection, admin.database.name)
+    return stored.plain["rules"], stored.etag, tiers_of(stored.model)
 
 
 @router.get("/rules/{tier}", openapi_extra=role("viewer"), response_model=RuleList)
@@ -57,8 +75,7 @@ def list_rules_of_tier(admin: TheAdmin, response: Response, tier: str) -> Any:
     return list_rules(admin, response, tier)
 
 
-def _of_tier(stored: StoredRules, rules: list[dict[str, Any]], tier: str) -> list[dict[str, Any]]:
-    known = tiers_of(stored)
+def _of_tier(rules: list[dict[str, Any]], tier: str, known: set[str]) -> list[dict[str, Any]]:
     if tier not in known:
         raise ProblemError(
             404, f"there is no tier {tier!a:.80}; expected {', '.join(sorted(known)) or 'none'}"
@@ -73,17 +90,15 @@ def _of_tier(stored: StoredRules, rules: list[dict[str, Any]], tier: str) -> lis
     return found
 
 
-def tiers_of(stored: StoredRules) -> set[str]:
+def tiers_of(rules: Union[RuleSet, Rules]) -> set[str]:
     """The tiers that there are, as limiters see them."""
-    if stored.model.tiers:
-        return set(stored.model.tiers)
-    found = set()
-    for rule in stored.model.rules:
+    if rules.tiers:
+        return set(rules.tiers)
+    found = set() if rules.default_tier is None else {rules.default_tier}
+    for rule in rules.rules:
         found.update(rule.tiers)
         if isinstance(rule.limits, dict):
             found.update(rule.limits)
-    if stored.model.default_tier is not None:
-        found.add(stored.model.default_tier)
     return found - {"*"}
 
 
@@ -97,8 +112,8 @@ def add_rules(
     comment: Comment = None,
 ) -> Any:
     """Adds rules, or sets what a tier gets at endpoints."""
-    admin.check_writable()
-    with admin.database.change(actor) as change:
+    admin.check_own_rules()
+    with admin.database.change(actor, of_rules=True) as change:
         stored = StoredRules(change.connection, admin.database.name)
         check_if_match(if_match, stored.etag, is_required=False)
         rules: dict[str, Any] = {}
@@ -172,10 +187,10 @@ def change_rule(
     comment: Comment = None,
 ) -> Any:
     """Puts another rule in the place of one. `If-Match` is the rule's own `etag`."""
-    admin.check_writable()
+    admin.check_own_rules()
     if rule.get("id", rule_id) != rule_id:
         raise ProblemError(422, f"id is {rule['id']!a:.120}; expected {rule_id!a}, as in the path")
-    with admin.database.change(actor) as change:
+    with admin.database.change(actor, of_rules=True) as change:
         stored = StoredRules(change.connection, admin.database.name)
         before = _known(stored, rule_id)
         check_if_match(if_match, etag_of(before), is_required=True)
@@ -195,8 +210,8 @@ def delete_rule(
     comment: Comment = None,
 ) -> Any:
     """Deletes a rule, for all tiers."""
-    admin.check_writable()
-    with admin.database.change(actor) as change:
+    admin.check_own_rules()
+    with admin.database.change(actor, of_rules=True) as change:
         stored = StoredRules(change.connection, admin.database.name)
         check_if_match(if_match, etag_of(_known(stored, rule_id)), is_required=False)
         done = remove_rule(change, stored, rule_id, comment)

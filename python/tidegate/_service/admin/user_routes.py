@@ -22,7 +22,7 @@ from tidegate._service.admin.bodies import (
     UserId,
     UserTier,
 )
-from tidegate._service.admin.context import AdminRoute, AnActor, TheAdmin, role
+from tidegate._service.admin.context import Admin, AdminRoute, AnActor, TheAdmin, role
 from tidegate._service.admin.database import Change
 from tidegate._service.admin.problems import ProblemError
 from tidegate._service.admin.rule_edits import Proposal
@@ -69,12 +69,12 @@ def put_user(
     if "custom_limits" in new.model_fields_set:
         given = new.model_dump(mode="json", exclude_defaults=True).get("custom_limits")
         more["custom_limits"] = given or None
-    with admin.database.change(actor) as change:
-        _check_tier(change, admin.database.name, new.tier)
+    with admin.database.change(actor, of_rules=bool(more)) as change:
+        _check_tier(change, admin, new.tier)
         before = users.user_of(change.connection, user_id)
         users.set_tier(change.connection, user_id, new.tier, change.now, **more)
         if more:
-            StoredRules(change.connection, admin.database.name)  # raises where it is not accepted
+            _check_limits_of(change, admin, user_id)
         after = users.user_of(change.connection, user_id)
         change.record("user.set", f"user:{user_id}", before=_said(before), after=_said(after))
     admin.tier_changed(user_id)
@@ -101,11 +101,20 @@ def _said(row: Any) -> Optional[dict[str, Any]]:
     return None if row is None else {"tier": row.tier, "custom_limits": row.custom_limits}
 
 
-def _check_tier(change: Change, source: str, tier: str) -> None:
+def _check_limits_of(change: Change, admin: Admin, key: Any) -> None:
+    """Raises RulesError where the rules are not accepted with what was written for a key.
+
+    What single keys have is independent of what others have.
+    """
+    StoredRules(change.connection, admin.database.name, key)
+
+
+def _check_tier(change: Change, admin: Admin, tier: str) -> None:
     try:
-        known = tiers_of(StoredRules(change.connection, source))
+        rules = admin.foreign_rules or StoredRules(change.connection, admin.database.name).model
     except RulesError:  # rules that are broken keep nobody from helping a user
         return
+    known = tiers_of(rules)
     if known and tier not in known:
         raise ProblemError(422, f"the tier is {tier!a:.80}; expected {', '.join(sorted(known))}")
 
@@ -138,14 +147,15 @@ def list_overrides(
 )
 def add_override(admin: TheAdmin, actor: AnActor, new: Override) -> Any:
     """Gives one key of a rule other limits, until a time."""
-    admin.check_writable()
-    with admin.database.change(actor) as change:
+    admin.check_own_rules()
+    with admin.database.change(actor, of_rules=True) as change:
         row = _accepted(change, admin, new)
         times = {"created_at": change.now, "updated_at": change.now}
         key = change.connection.execute(
             sa.insert(schema.overrides), {**row, **times}
         ).inserted_primary_key
         assert key is not None
+        _check_limits_of(change, admin, new.key)
         after = _override(change, int(key[0]))
         change.record("override.create", f"override:{key[0]}", after=_as_json(after))
     admin.rules_changed()
@@ -157,14 +167,15 @@ def add_override(admin: TheAdmin, actor: AnActor, new: Override) -> Any:
 )
 def change_override(admin: TheAdmin, actor: AnActor, id: RowId, new: Override) -> Any:
     """Puts another override in the place of one."""
-    admin.check_writable()
-    with admin.database.change(actor) as change:
+    admin.check_own_rules()
+    with admin.database.change(actor, of_rules=True) as change:
         before = _override(change, id)
         table = schema.overrides
         change.connection.execute(sa.delete(table).where(table.c.id == id))
         row = _accepted(change, admin, new)
         times = {"created_at": change.now, "updated_at": change.now}
         change.connection.execute(sa.insert(table), {**row, **times, "id": id})
+        _check_limits_of(change, admin, new.key)
         after = _override(change, id)
         change.record(
             "override.update", f"override:{id}", before=_as_json(before), after=_as_json(after)
@@ -176,8 +187,8 @@ def change_override(admin: TheAdmin, actor: AnActor, id: RowId, new: Override) -
 @router.delete("/ratelimit/overrides/{id}", openapi_extra=role("operator"), status_code=204)
 def delete_override(admin: TheAdmin, actor: AnActor, id: RowId) -> None:
     """Ends an override."""
-    admin.check_writable()
-    with admin.database.change(actor) as change:
+    admin.check_own_rules()
+    with admin.database.change(actor, of_rules=True) as change:
         before = _override(change, id)
         table = schema.overrides
         change.connection.execute(sa.delete(table).where(table.c.id == id))
@@ -189,9 +200,8 @@ def _accepted(change: Change, admin: TheAdmin, new: Override) -> dict[str, Any]:
     """The row of an override, if the rules are accepted with it."""
     row = override_row(new)
     stored = StoredRules(change.connection, admin.database.name)
-    before = stored.document.data.get("overrides", [])
-    data = {**stored.document.data, "overrides": [*before, new.model_dump(exclude_none=True)]}
-    compiled_model(Proposal(data, {("overrides", len(before)): ()}))
+    data = {**stored.document.data, "overrides": [new.model_dump(exclude_none=True)]}
+    compiled_model(Proposal(data, {("overrides", 0): ()}))
     until = row["expires_at"]
     if until is not None and until <= change.now:
         raise ProblemError(422, f"until is {until.isoformat()}; expected a time to come")
@@ -274,13 +284,15 @@ def _decide(
         row = users.user_of(change.connection, user)
         before = {"status": "PENDING", "tier": row and row.tier}
         tier = row and row.tier
-        if status == "APPROVED":
-            tier = request.requested_tier
-            _check_tier(change, admin.database.name, tier)
-            users.set_tier(change.connection, user, tier, change.now)
-        users.decide_request(
+        is_decided = users.decide_request(
             change.connection, id, status, decided_by=actor.name, note=note, now=change.now
         )
+        if not is_decided:
+            raise ProblemError(409, f"somebody else has just decided request {id}")
+        if status == "APPROVED":
+            tier = request.requested_tier
+            _check_tier(change, admin, tier)
+            users.set_tier(change.connection, user, tier, change.now)
         action = "request.approve" if status == "APPROVED" else "request.reject"
         after = {"status": status, "tier": tier, "user": user, "note": note}
         change.record(action, f"request:{id}", before=before, after=after)
