@@ -79,6 +79,7 @@ void Use(PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& set, const py::
   py::object bound = Bind(limiter, set);
   // Before a request meets the rules.
   bound.attr("hidden") = hidden;
+  bound.attr("plans") = py::dict();  // of the web room
   limiter.rules = bound.cast<BoundRules*>();
   limiter.bound = std::move(bound);
 }
