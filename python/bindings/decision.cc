@@ -234,20 +234,6 @@ PyObject* AsAllowed(PyObject* self, PyObject*) {
   return NewDecision(allowed, reinterpret_cast<DecisionObject*>(self)->owner);
 }
 
-// Bytes that are equal for decisions of the same limits of one owner.
-PyObject* PlanKey(PyObject* self, PyObject*) {
-  PyObject* const outcomes = reinterpret_cast<DecisionObject*>(self)->outcomes;
-  const Py_ssize_t count = outcomes == nullptr ? 0 : PyTuple_GET_SIZE(outcomes);
-  PyObject* const key =
-      PyBytes_FromStringAndSize(nullptr, count * static_cast<Py_ssize_t>(sizeof(const Limit*)));
-  for (Py_ssize_t i = 0; key != nullptr && i < count; ++i) {
-    const Limit* const limit = Of(PyTuple_GET_ITEM(outcomes, i)).limit;
-    std::memcpy(PyBytes_AS_STRING(key) + i * static_cast<Py_ssize_t>(sizeof(limit)), &limit,
-                sizeof(limit));
-  }
-  return key;
-}
-
 PyObject* GetOwner(PyObject* self, void*) {
   PyObject* const owner = reinterpret_cast<DecisionObject*>(self)->owner;
   Py_INCREF(owner);
@@ -265,7 +251,9 @@ PyObject* GetBinding(PyObject* self, void*) {
 }
 
 PyMethodDef methods[] = {
-    {"_plan_key", PlanKey, METH_NOARGS, "Equal for decisions of the same limits of one owner."},
+    {"_plan_key", PlanKey, METH_O,
+     "_plan_key($self, start, /)\n--\n\n"
+     "The bytes `start` and others, equal for decisions of the same limits of one owner."},
     {"__reduce__", Reduce, METH_NOARGS, "For pickle and copy."},
     {"_from_limit", FromLimit, METH_O, "The same decision, of the limits from this one on."},
     {"_as_allowed", AsAllowed, METH_NOARGS, "The same state, as that of a call that passed."},
@@ -353,6 +341,31 @@ PyObject* NewDecisionIn(PyObject* owner, Decision** room) {
 
 const Decision* GetDecision(PyObject* object) {
   return Py_TYPE(object) == &decision_type ? &Of(object) : nullptr;
+}
+
+PyObject* PlanKey(PyObject* decision, PyObject* start) {
+  if (!PyBytes_CheckExact(start)) {
+    PyErr_SetString(PyExc_TypeError, "expected bytes");
+    return nullptr;
+  }
+  PyObject* const outcomes = OutcomesOf(decision);
+  const Py_ssize_t count = outcomes == nullptr ? 0 : PyTuple_GET_SIZE(outcomes);
+  const Py_ssize_t before = PyBytes_GET_SIZE(start);
+  PyObject* const key = PyBytes_FromStringAndSize(
+      nullptr, before + count * static_cast<Py_ssize_t>(sizeof(const Limit*)));
+  if (key == nullptr) return nullptr;
+  char* at = PyBytes_AS_STRING(key);
+  std::memcpy(at, PyBytes_AS_STRING(start), static_cast<size_t>(before));
+  at += before;
+  for (Py_ssize_t i = 0; i < count; ++i, at += sizeof(const Limit*)) {
+    const Limit* const limit = Of(PyTuple_GET_ITEM(outcomes, i)).limit;
+    std::memcpy(at, &limit, sizeof(limit));
+  }
+  return key;
+}
+
+PyObject* OutcomesOf(PyObject* decision) {
+  return reinterpret_cast<DecisionObject*>(decision)->outcomes;
 }
 
 py::object DecisionOwner(PyObject* decision) {

@@ -24,6 +24,13 @@ PyObject* NewDecisionIn(PyObject* owner, Decision** room);
 // The decision in `object`, which must be a tidegate.Decision; else nullptr.
 const Decision* GetDecision(PyObject* object);
 
+// The outcomes of a tidegate.Decision, borrowed: a tuple of decisions, or null.
+PyObject* OutcomesOf(PyObject* decision);
+
+// The bytes `start` and others, which are equal for decisions on the same limits of one owner. A new
+// reference, or nullptr with an exception set.
+PyObject* PlanKey(PyObject* decision, PyObject* start);
+
 // The object that keeps the limit of `decision` alive.
 pybind11::object DecisionOwner(PyObject* decision);
 

@@ -80,6 +80,7 @@ void Use(PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& set, const py::
   py::object bound = Bind(limiter, set);
   // Set first: a request may read it as soon as the limiter has the rules.
   bound.attr("hidden") = hidden;
+  bound.attr("plans") = py::dict();  // of the web room
   limiter.rules = bound.cast<BoundRules*>();
   limiter.bound = std::move(bound);
 }

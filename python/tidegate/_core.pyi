@@ -72,9 +72,9 @@ class Decision:
     def _charged_in(self) -> Literal["store", "fallback", "nowhere"]: ...
     def _from_limit(self, number: int, /) -> Decision: ...
     def _as_allowed(self) -> Decision: ...
-    def _plan_key(self) -> bytes: ...
+    def _plan_key(self, start: bytes, /) -> bytes: ...
     @property
-    def _owner(self) -> object: ...
+    def _owner(self) -> Any: ...
     @property
     def _limit(self) -> Limit: ...
     @property
@@ -220,6 +220,16 @@ class RequestDecision:
         charges: Any,
         /,
     ) -> Self: ...
+    @classmethod
+    def _of_plan(
+        cls,
+        plans: dict[Any, Any],
+        start: bytes,
+        decision: Decision,
+        limiter: Any,
+        charges: Any,
+        /,
+    ) -> Self | None: ...
     @property
     def wait(self) -> int | None:
         """Whole seconds to wait after a refusal; None for other decisions, and if no wait helps."""
@@ -515,9 +525,16 @@ def peer_of(request: Any, /) -> str | None:
     """The address of the connection of an ASGI request, if it is plain: in ASCII and without a
     colon. None for all others, which tidegate.keys.peer handles."""
 
+def add_attributes(request: Any, attributes: dict[str, Any], /) -> bool:
+    """Sets endpoint, method and ip, as far as `attributes` does not have them, for an ASGI request
+    whose values are plain. False, and sets nothing, for others."""
+
 @final
 class BoundRules:
     """One rule set with its limits bound to a store; its decisions keep it alive."""
+
+    hidden: frozenset[str]
+    plans: dict[Any, Any]
 
 class RuleSet:
     """Rules, compiled: see tidegate.RuleSet."""

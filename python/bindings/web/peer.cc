@@ -1,4 +1,5 @@
-// tidegate._core.peer_of(): the client's address, which is the key of most requests.
+// tidegate._core.peer_of(): the client's address, which is the key of most requests; and
+// tidegate._core.add_attributes(): what rules count every request by.
 #include <pybind11/pybind11.h>
 
 #include "classes.h"
@@ -13,6 +14,10 @@ struct Names {
   PyObject* const client = Interned("client");
   PyObject* const request_scope = Interned("scope");
   PyObject* const type = Interned("type");
+  PyObject* const path = Interned("path");
+  PyObject* const method = Interned("method");
+  PyObject* const endpoint = Interned("endpoint");
+  PyObject* const ip = Interned("ip");
 };
 
 const Names* names = nullptr;
@@ -21,26 +26,28 @@ bool IsText(PyObject* object, const char* text) {
   return PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, text) == 0;
 }
 
-// The address of the connection in the most frequent form: in an ASGI dict, in ASCII and without
-// the colon of IPv6. Else None, and tidegate.keys.peer handles the request.
-PyObject* PeerOf(PyObject* /*module*/, PyObject* request) {
-  PyObject* scope = request;
-  Py_INCREF(scope);
-  if (!PyDict_CheckExact(request)) {
-    Py_DECREF(scope);
-    scope = PyObject_GetAttr(request, names->request_scope);
-    if (scope == nullptr) {
-      PyErr_Clear();
-      Py_RETURN_NONE;
-    }
-    PyObject* const kind =
-        PyDict_CheckExact(scope) ? PyDict_GetItemWithError(scope, names->type) : nullptr;
-    if (kind == nullptr || !(IsText(kind, "http") || IsText(kind, "websocket"))) {
-      PyErr_Clear();
-      Py_DECREF(scope);
-      Py_RETURN_NONE;
-    }
+// The ASGI scope of a request, a new reference: a dict, or what an object of a framework has as its
+// scope. Null, without an exception, for other requests.
+PyObject* ScopeOf(PyObject* request) {
+  if (PyDict_CheckExact(request)) {
+    Py_INCREF(request);
+    return request;
   }
+  PyObject* const scope = PyObject_GetAttr(request, names->request_scope);
+  if (scope == nullptr) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  PyObject* const kind =
+      PyDict_CheckExact(scope) ? PyDict_GetItemWithError(scope, names->type) : nullptr;
+  if (kind != nullptr && (IsText(kind, "http") || IsText(kind, "websocket"))) return scope;
+  PyErr_Clear();
+  Py_DECREF(scope);
+  return nullptr;
+}
+
+// The address that the connection of `scope` came from, borrowed; null if it is not plain text.
+PyObject* HostOf(PyObject* scope) {
   PyObject* const client = PyDict_GetItemWithError(scope, names->client);
   PyObject* host = nullptr;
   if (client != nullptr && PyTuple_Check(client) && PyTuple_GET_SIZE(client) > 0) {
@@ -49,20 +56,63 @@ PyObject* PeerOf(PyObject* /*module*/, PyObject* request) {
     host = PyList_GET_ITEM(client, 0);
   }
   const bool is_plain = host != nullptr && PyUnicode_CheckExact(host) &&
-                        PyUnicode_IS_COMPACT_ASCII(host) && PyUnicode_GET_LENGTH(host) > 0 &&
-                        PyUnicode_FindChar(host, ':', 0, PyUnicode_GET_LENGTH(host), 1) == -1;
-  if (!is_plain) {
-    PyErr_Clear();
-    host = Py_None;
-  }
+                        PyUnicode_IS_COMPACT_ASCII(host) && PyUnicode_GET_LENGTH(host) > 0;
+  return is_plain ? host : nullptr;
+}
+
+// The address of the connection in the most frequent form: in an ASGI dict, in ASCII and without
+// the colon of IPv6. Else None, and tidegate.keys.peer handles the request.
+PyObject* PeerOf(PyObject* /*module*/, PyObject* request) {
+  PyObject* const scope = ScopeOf(request);
+  if (scope == nullptr) Py_RETURN_NONE;
+  PyObject* host = HostOf(scope);
+  const bool has_colon =
+      host != nullptr && PyUnicode_FindChar(host, ':', 0, PyUnicode_GET_LENGTH(host), 1) != -1;
+  PyErr_Clear();
+  if (host == nullptr || has_colon) host = Py_None;
   Py_INCREF(host);
   Py_DECREF(scope);
   return host;
 }
 
+// The text in `scope`, borrowed; null if it has none or an empty one.
+PyObject* TextIn(PyObject* scope, PyObject* name) {
+  PyObject* const text = PyDict_GetItemWithError(scope, name);
+  return text != nullptr && PyUnicode_CheckExact(text) && PyUnicode_GET_LENGTH(text) > 0 ? text
+                                                                                         : nullptr;
+}
+
+// (request, attributes): sets endpoint, method and ip, as far as the dict `attributes` does not
+// have them, for a request of HTTP in the most frequent form. False, and sets nothing, for others.
+PyObject* AddAttributes(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
+  if (count != 2 || !PyDict_CheckExact(args[1])) {
+    PyErr_SetString(PyExc_TypeError, "expected a request and a dict");
+    return nullptr;
+  }
+  PyObject* const scope = ScopeOf(args[0]);
+  if (scope == nullptr) Py_RETURN_FALSE;
+  PyObject* const path = TextIn(scope, names->path);
+  PyObject* const method = TextIn(scope, names->method);
+  PyObject* const host = HostOf(scope);
+  PyErr_Clear();
+  PyObject* result = Py_False;
+  if (path != nullptr && method != nullptr && host != nullptr) {
+    const bool is_set = PyDict_SetDefault(args[1], names->endpoint, path) != nullptr &&
+                        PyDict_SetDefault(args[1], names->method, method) != nullptr &&
+                        PyDict_SetDefault(args[1], names->ip, host) != nullptr;
+    result = is_set ? Py_True : nullptr;
+  }
+  Py_XINCREF(result);
+  Py_DECREF(scope);
+  return result;
+}
+
 PyMethodDef functions[] = {
     {"peer_of", PeerOf, METH_O,
      "peer_of($module, request, /)\n--\n\nThe address of the connection, if it is plain."},
+    {"add_attributes", AsMethod(AddAttributes), METH_FASTCALL,
+     "add_attributes($module, request, attributes, /)\n--\n\n"
+     "Sets endpoint, method and ip, as far as they are not set, if the request is plain."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -95,6 +95,46 @@ PyObject* Make(PyObject* type, PyObject* const* args, Py_ssize_t count) {
   return NewOf(reinterpret_cast<PyTypeObject*>(type), args, count);
 }
 
+// A decision on the limits of several rules that lets a request pass, of (plans, start, decision,
+// limiter, charges). `plans` has by the key of a plan, which begins with `start`, what responses say
+// of it: an object with `fields_by_limit`, the HeaderFields for each limit that may bind. None for
+// other decisions, and where that is None.
+PyObject* OfPlan(PyObject* type, PyObject* const* args, Py_ssize_t count) {
+  if (count != 5 || !PyDict_CheckExact(args[0]) || !PyBytes_CheckExact(args[1])) {
+    PyErr_SetString(PyExc_TypeError, "expected a dict, bytes, a Decision, a limiter and charges");
+    return nullptr;
+  }
+  const Decision* const decision = GetDecision(args[2]);
+  if (decision == nullptr || !decision->allowed || OutcomesOf(args[2]) == nullptr) Py_RETURN_NONE;
+  PyObject* const key = PlanKey(args[2], args[1]);
+  if (key == nullptr) return nullptr;
+  PyObject* const plan = PyDict_GetItemWithError(args[0], key);
+  Py_DECREF(key);
+  if (plan == nullptr) {
+    if (PyErr_Occurred() != nullptr) return nullptr;
+    Py_RETURN_NONE;
+  }
+  static PyObject* const name = Interned("fields_by_limit");
+  PyObject* const fields = PyObject_GetAttr(plan, name);
+  if (fields == nullptr) return nullptr;
+  PyObject* made = Py_None;
+  if (PyTuple_CheckExact(fields) && decision->rule < PyTuple_GET_SIZE(fields)) {
+    static PyObject* const no_extra = PyFloat_FromDouble(0.0);
+    PyObject* const of[] = {PyTuple_GET_ITEM(fields, decision->rule),
+                            args[2],
+                            Py_None,
+                            no_extra,
+                            args[3],
+                            plan,
+                            args[4]};
+    made = NewOf(reinterpret_cast<PyTypeObject*>(type), of, 7);
+  } else {
+    Py_INCREF(made);
+  }
+  Py_DECREF(fields);
+  return made;
+}
+
 // Calls `use` with the fields, the decision and the current values, and returns its result.
 template <typename Use>
 PyObject* WithValues(PyObject* self, Use use) {
@@ -162,6 +202,9 @@ PyMethodDef methods[] = {
     {"_make", AsMethod(Make), METH_FASTCALL | METH_CLASS,
      "_make($type, fields, decision, decided_ns, extra_s, limiter, limits, charges, /)\n--\n\n"
      "As the constructor, and faster."},
+    {"_of_plan", AsMethod(OfPlan), METH_FASTCALL | METH_CLASS,
+     "_of_plan($type, plans, start, decision, limiter, charges, /)\n--\n\n"
+     "A decision by rules that lets a request pass, if `plans` has its plan; else None."},
     {"fields", Encode<Raw>, METH_NOARGS, "fields($self, /)\n--\n\nThe fields for ASGI."},
     {"text_fields", Encode<Text>, METH_NOARGS, "text_fields($self, /)\n--\n\nThe fields for WSGI."},
     {"merged", Merge<Raw>, METH_O, "merged($self, headers, /)\n--\n\nHeaders with the fields."},

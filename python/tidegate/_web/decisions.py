@@ -20,7 +20,8 @@ GRANTED = "tidegate.granted"
 
 def grant(state: MutableMapping[str, Any], decision: RequestDecision) -> None:
     """Leaves a decision by rules in the scope or environ of a request that it let pass."""
-    state[GRANTED] = (*state.get(GRANTED, ()), decision)
+    before = state.get(GRANTED)
+    state[GRANTED] = (decision,) if before is None else (*before, decision)
 
 
 def binding(decisions: Sequence[RequestDecision]) -> RequestDecision:

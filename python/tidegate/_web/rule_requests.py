@@ -6,11 +6,12 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Callable, overload
 
+from tidegate._core import add_attributes
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._rule_limiter import RuleLimiter
 from tidegate._web.callables import check_function
 from tidegate._web.execution import AWAITING, Awaiting, Blocking, Execution
-from tidegate._web.headers import SHADOW, Problems, check_families, fields_for
+from tidegate._web.headers import FAMILIES, SHADOW, Problems, check_families, fields_for
 from tidegate._web.hooks import Hooks
 from tidegate._web.observers import Refusal, observers
 from tidegate._web.registry import register_rules
@@ -60,11 +61,9 @@ class RuleRequests:
         self.limiter = limiter
         self.headers = headers = list(headers) if not isinstance(headers, str) else [headers]
         families = check_families(headers, of_rules=True)
-        self._readers = {
-            "endpoint": _path_of,
-            "method": _method_of,
-            "ip": _address_of,
-            **checked_readers(attributes),
+        self._readers = checked_readers(attributes)
+        self._usual_readers = {
+            name: reader for name, reader in _USUAL_READERS.items() if name not in self._readers
         }
         if exempt_when is not None:
             check_function("exempt_when", exempt_when, ("the request",))
@@ -78,6 +77,8 @@ class RuleRequests:
         self._exempt_when = exempt_when
         self._enabled = enabled
         self._families = tuple(family for family in families if family != SHADOW)
+        # What the keys of its plans begin with, beside those of other families.
+        self._start = bytes(family in self._families for family in FAMILIES)
         self._shows_shadow = SHADOW in families
         self._never_waits = (
             not limiter.storage.blocks and exempt_when is None and isinstance(cost, int)
@@ -96,7 +97,11 @@ class RuleRequests:
         if self._never_waits:
             found = self._read(request)
             if found is not None:
-                return self._finish(request, found, self.limiter.check(**found))
+                decision = self.limiter.check(**found)
+                plans = decision._owner.plans
+                owner: Any = self
+                passed = RequestDecision._of_plan(plans, self._start, decision, owner, found)
+                return self._finish(request, found, decision) if passed is None else passed
         checked: Any = execution.run(self._check_slow(request, execution))
         result: Checked = checked
         return result
@@ -109,7 +114,7 @@ class RuleRequests:
         if callable(cost):
             cost = await self.hooks.cost_of(cost, request, execution)
         attributes: Attributes = {"cost": cost}
-        for name, reader in self._readers.items():
+        for name, reader in {**self._usual_readers, **self._readers}.items():
             value = self._value(request, name, reader)
             if inspect.isawaitable(value):
                 try:
@@ -133,6 +138,9 @@ class RuleRequests:
                 self._never_waits = False
                 return None
             attributes[name] = value
+        if not add_attributes(request, attributes):
+            for name, reader in self._usual_readers.items():
+                attributes[name] = self._value(request, name, reader)
         return attributes
 
     def _value(self, request: Any, name: str, reader: Reader) -> Any:
@@ -203,16 +211,14 @@ class RuleRequests:
     def _plan_of(self, decision: Decision) -> _RulePlan:
         """What responses say of the limits of `decision`. Made once for each set of rules."""
         owner: Any = decision._owner
-        plans: dict[Any, _RulePlan] | None = getattr(owner, "plans", None)
-        if plans is None:
-            plans = owner.plans = {}
-        key = self._families, decision._plan_key() or decision.rule
+        plans: dict[Any, _RulePlan] = owner.plans
+        # By a text where no limit applies, but one of no rule or of an entry of a list decides.
+        key = decision._plan_key(self._start) if decision.outcomes else (self._start, decision.rule)
         plan = plans.get(key)
         if plan is None:
             if len(plans) >= _MOST_PLANS:
                 plans.clear()
-            hidden: frozenset[str] = getattr(owner, "hidden", frozenset())
-            plan = plans[key] = _RulePlan(self.limiter, decision, self._families, hidden)
+            plan = plans[key] = _RulePlan(self.limiter, decision, self._families, owner.hidden)
         return plan
 
     def _charge_of(self, attributes: Attributes, decision: Decision) -> _RuleCharge:
@@ -226,7 +232,15 @@ _MOST_PLANS = 4096
 class _RulePlan:
     """The limits that apply to a request, and what responses say of them."""
 
-    __slots__ = ("bare", "fields", "has_shadow", "limiter", "problems", "shown")
+    __slots__ = (
+        "bare",
+        "fields",
+        "fields_by_limit",
+        "has_shadow",
+        "limiter",
+        "problems",
+        "shown",
+    )
 
     def __init__(
         self,
@@ -248,6 +262,14 @@ class _RulePlan:
         self.bare = fields_for(limiter, limits, ())
         self.fields = (
             fields_for(limiter, list(counted.values()), families) if counted else self.bare
+        )
+        # For RequestDecision._of_plan(): of each limit that may bind. None where more is to be done.
+        self.fields_by_limit = (
+            None
+            if self.has_shadow
+            else tuple(
+                self.fields if o._limit.name in self.shown else self.bare for o in decision.outcomes
+            )
         )
         self.problems = Problems(limits)
 
@@ -271,10 +293,9 @@ class _RuleCharge:
         """How the limits stand now, as a decision that lets the request pass."""
         found = await execution.peek_rules(self._limiter, self._attributes)
         # Other rules may have come into force, whose limits the response does not know.
-        is_known = (
-            found._owner is self._decision._owner
-            and found._plan_key() == self._decision._plan_key()
-        )
+        is_known = found._owner is self._decision._owner and found._plan_key(
+            b""
+        ) == self._decision._plan_key(b"")
         if not is_known:
             return self._decision
         return found if found.allowed else found._as_allowed()
@@ -333,3 +354,11 @@ def _method_of(request: Any) -> str | None:
     source = source_of(request)
     method = source.get("method") or source.get("REQUEST_METHOD")
     return method if isinstance(method, str) else None
+
+
+# Of requests that add_attributes() does not read.
+_USUAL_READERS: dict[str, Reader] = {
+    "endpoint": _path_of,
+    "method": _method_of,
+    "ip": _address_of,
+}
