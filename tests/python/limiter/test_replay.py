@@ -51,6 +51,29 @@ def test_times_beyond_the_bounds_count_as_the_bounds(times, allowed):
     assert [decision.allowed for decision in decisions] == allowed
 
 
+class NanosecondTime(datetime):
+    """A datetime that is finer than a microsecond, as those of pandas are."""
+
+    nanosecond = 7
+
+
+def test_datetimes_with_nanoseconds_are_exact():
+    first = datetime(2024, 2, 29, 12, tzinfo=timezone.utc)
+    second = NanosecondTime(2024, 2, 29, 12, tzinfo=timezone.utc)
+    ns = int(first.timestamp()) * SECOND
+    decisions = tg.replay("1/minute", ["k"] * 2, [first, second])
+    assert decisions == tg.replay("1/minute", ["k"] * 2, [ns, ns + 7])
+    assert decisions != tg.replay("1/minute", ["k"] * 2, [ns, ns])
+
+
+def test_a_text_instead_of_a_list_is_shown_up_to_80_characters():
+    with pytest.raises(tg.ArgumentTypeError) as raised:
+        tg.replay("1/minute", "k" * 100, [START])
+    assert str(raised.value) == (
+        f"the keys are '{'k' * 79} of type str; expected a list of str or bytes"
+    )
+
+
 @pytest.mark.parametrize("times", [[1, None], ["2024-02-29", 1], [1, 2.5]])
 def test_times_that_cannot_be_put_in_order_are_refused(times):
     with pytest.raises(tg.ConfigurationError, match="expected"):

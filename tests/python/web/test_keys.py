@@ -222,6 +222,23 @@ def test_an_object_without_an_id_is_no_user():
     assert keys.user()(scope(user=object())) is None
 
 
+class RequestOfDjango:
+    def __init__(self):
+        self.META = {"REMOTE_ADDR": PROXY}
+        self.user = User("read by a query that blocks")
+
+    async def auser(self):
+        return User("awaited")
+
+
+def test_only_an_event_loop_awaits_the_user_of_django():
+    async def in_a_loop():
+        return await keys.user()(RequestOfDjango())
+
+    assert keys.user()(RequestOfDjango()) == "user:read by a query that blocks"
+    assert asyncio.run(in_a_loop()) == "user:awaited"
+
+
 @pytest.mark.parametrize("slashes", range(6))
 def test_a_quote_is_escaped_by_every_other_backslash_before_it(slashes):
     from tidegate._web.addresses import _is_escaped
