@@ -1,9 +1,10 @@
-"""The admin API on a database of its own, and those who ask it."""
+"""Parts of the service: the admin API on a database of its own, and fronts."""
 
 from __future__ import annotations
 
 import datetime as dt
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,3 +60,21 @@ def any_service(request: pytest.FixtureRequest) -> AdminService:
     name = {"sqlite": "service", "postgres": "postgres_service"}[request.param]
     found: AdminService = request.getfixturevalue(name)
     return found
+
+
+if sys.platform != "linux":  # the service waits by epoll
+    collect_ignore_glob = ["*"]
+else:
+    from fronts import MakeFront, Served, start_front
+
+    @pytest.fixture
+    def make_front() -> Iterator[MakeFront]:
+        served: list[Served] = []
+
+        def make(**options: object) -> Served:
+            served.append(start_front(**options))
+            return served[-1]
+
+        yield make
+        for one in served:
+            one.front.stop()
