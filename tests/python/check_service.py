@@ -13,9 +13,8 @@ from tidegate.rules import RuleSet
 if not sys.platform.startswith("linux"):
     pytest.skip("the service is for Linux", allow_module_level=True)
 
-from tidegate._service import _native
-
 import check_wire as wire
+from tidegate._service import _native
 
 JSON = [("content-type", "application/json")]
 GRPC = "/tidegate.v1.RateLimiter/"

@@ -17,8 +17,8 @@ using protozero::pbf_writer;
 std::string_view View(const protozero::data_view& view) { return {view.data(), view.size()}; }
 
 Problem Malformed(std::string_view what) {
-  return Problem::BadRequest(absl::StrCat("the message is malformed", std::string(what),
-                                          "; expected one of tidegate.v1"));
+  return Problem::BadRequest(
+      absl::StrCat("the message is malformed", std::string(what), "; expected one of tidegate.v1"));
 }
 
 Problem WrongType(uint32_t field) {

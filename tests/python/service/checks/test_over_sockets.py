@@ -125,7 +125,8 @@ def test_what_reflection_says_is_the_published_proto() -> None:
     pytest.importorskip("grpc_tools", reason="grpcio-tools is not installed")
     script = ROOT / "scripts" / "embed-protos.py"
     spec = importlib.util.spec_from_file_location("embed_protos", script)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.source() == module.TARGET.read_text(encoding="utf-8"), (

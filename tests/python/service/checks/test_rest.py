@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from check_service import API, JSON, Service
 
 
@@ -105,9 +104,10 @@ def test_outcomes_are_told_where_they_are_asked_for() -> None:
         ("both:9/hour", "both", 8),
     ]
     assert "outcomes" not in service.check({"userId": "42"})[2]
-    assert [o["shadow"] for o in service.check({"userId": "1", "endpoint": "/new", "outcomes": True})[
-        2
-    ]["outcomes"]] == [True]
+    assert [
+        o["shadow"]
+        for o in service.check({"userId": "1", "endpoint": "/new", "outcomes": True})[2]["outcomes"]
+    ] == [True]
 
 
 BAD_BODIES: list[tuple[bytes, str]] = [
@@ -152,7 +152,11 @@ def test_a_bad_body_is_refused_with_a_reason(body: bytes, expected: str) -> None
     status, headers, answer = service.check(body)
     assert status == 400
     assert headers["content-type"] == "application/problem+json"
-    assert (answer["type"], answer["title"], answer["status"]) == ("about:blank", "Bad Request", 400)
+    assert (answer["type"], answer["title"], answer["status"]) == (
+        "about:blank",
+        "Bad Request",
+        400,
+    )
     assert expected in answer["detail"]
     assert "expected" in answer["detail"]
     assert service.native.stats()["malformed"] == 1
@@ -200,7 +204,9 @@ def test_another_method_is_refused(method: str, path: str, allow: str) -> None:
     assert (status, headers["allow"]) == (405, allow)
 
 
-@pytest.mark.parametrize("path", ["/", "/v1/ratelimit", "/v1/ratelimit/checks", "/v1/ratelimit/check/"])
+@pytest.mark.parametrize(
+    "path", ["/", "/v1/ratelimit", "/v1/ratelimit/checks", "/v1/ratelimit/check/"]
+)
 def test_another_path_is_not_found(path: str) -> None:
     assert Service().http("POST", path, JSON)[0] == 404
 

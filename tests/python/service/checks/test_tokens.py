@@ -112,7 +112,9 @@ def test_where_no_token_is_required_none_is_looked_at() -> None:
     assert Service().check({"userId": "1"}, bearer("anything"))[0] == 200
 
 
-@pytest.mark.parametrize("token", [(b"short", "check"), ("x" * 32, "check"), b"x" * 32, (b"x" * 32,)])
+@pytest.mark.parametrize(
+    "token", [(b"short", "check"), ("x" * 32, "check"), b"x" * 32, (b"x" * 32,)]
+)
 def test_what_is_no_digest_is_refused_without_being_shown(token: Any) -> None:
     with pytest.raises(ArgumentTypeError, match="expected a tuple of the 32 bytes") as raised:
         Service().native.set_tokens([token])
@@ -120,5 +122,7 @@ def test_what_is_no_digest_is_refused_without_being_shown(token: Any) -> None:
 
 
 def test_an_unknown_role_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="'root'.*expected viewer, check, operator or admin"):
+    with pytest.raises(
+        ConfigurationError, match=r"'root'.*expected viewer, check, operator or admin"
+    ):
         Service().native.set_tokens([(b"x" * 32, "root")])
