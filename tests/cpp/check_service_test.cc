@@ -230,9 +230,15 @@ TEST_F(CheckServiceTest, AnswersManyChecksOfASlowStoreInTheirOrder) {
   const auto store = std::make_shared<SlowStore>(MakeStore());
   CheckService service(TwoAMinute(store), open_, recorder_);
   // CheckManyRequest{checks: [{attributes: {"user": "a"}}, {.. "b"}, {.. "c", cost 3}]}
-  const std::string a = "\x0a\x0b\x0a\x09\x0a\x04user\x12\x01""a";
-  const std::string b = "\x0a\x0b\x0a\x09\x0a\x04user\x12\x01""b";
-  const std::string c = "\x0a\x0d\x0a\x09\x0a\x04user\x12\x01""c\x10\x03";
+  const std::string a =
+      "\x0a\x0b\x0a\x09\x0a\x04user\x12\x01"
+      "a";
+  const std::string b =
+      "\x0a\x0b\x0a\x09\x0a\x04user\x12\x01"
+      "b";
+  const std::string c =
+      "\x0a\x0d\x0a\x09\x0a\x04user\x12\x01"
+      "c\x10\x03";
   const std::string body = a + b + c;
   Request request;
   request.method = "POST";

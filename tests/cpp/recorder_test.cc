@@ -19,8 +19,7 @@ TEST(RecorderTest, SumsByCallerEndpointAndRule) {
   recorder.Record({"42", "/a", "", "pro", "10.0.0.2", {.allowed = 1, .degraded = 1, .cost = 4}});
   recorder.Record({"42", "/a", "api", "free", "10.0.0.1", {.refused = 1}});
   auto rows = recorder.Drain();
-  std::sort(rows.begin(), rows.end(),
-            [](const auto& a, const auto& b) { return a.rule < b.rule; });
+  std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.rule < b.rule; });
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[0].tier, "free");
   EXPECT_EQ(rows[0].caller_ip, "10.0.0.1");
@@ -72,8 +71,7 @@ TEST(RecorderTest, LosesNothingOfManyThreadsWhileItIsDrained) {
   });
   RunThreads(kThreads, [&](int thread) {
     for (int i = 0; i < kEach; ++i) {
-      recorder.Record(
-          {std::to_string((thread + i) % 16), "/a", "", "", "", {.allowed = 1}});
+      recorder.Record({std::to_string((thread + i) % 16), "/a", "", "", "", {.allowed = 1}});
     }
   });
   is_over.store(true);

@@ -49,8 +49,7 @@ Request RequestOf(const RuleSet& set, const Values& values) {
 // "id=key@endpoint,endpoint" of each rule that is found.
 std::vector<std::string> Known(const RuleSet& set, const Values& values, size_t most = 100) {
   std::vector<std::string> found;
-  for (const RuleSet::Known& one :
-       set.MatchKnown(RequestOf(set, values), kStart, most).rules) {
+  for (const RuleSet::Known& one : set.MatchKnown(RequestOf(set, values), kStart, most).rules) {
     std::string text = set.rules()[one.rule].id + "=" + one.key;
     for (size_t i = 0; i < one.endpoints.size(); ++i) {
       text += (i == 0 ? "@" : ",") + one.endpoints[i];
@@ -72,8 +71,8 @@ TEST(MatchKnownTest, FindsRulesWhoseKeyIsKnownAtTheirOwnEndpoints) {
   };
   const auto set = Compiled(std::move(spec));
   EXPECT_THAT(Known(*set, {{"user", "u"}}),
-              ElementsAre("all=u", "api=u@/api/**,/v2/**", "each=u|/a@/a",
-                          "each=u|/b/{id}@/b/{id}", "global=*"));
+              ElementsAre("all=u", "api=u@/api/**,/v2/**", "each=u|/a@/a", "each=u|/b/{id}@/b/{id}",
+                          "global=*"));
   EXPECT_THAT(Known(*set, {{"ip", "192.0.2.1"}}), ElementsAre("address=192.0.2.1", "global=*"));
   EXPECT_THAT(Known(*set, {{"user", "u"}, {"endpoint", "/c/7"}}),
               ElementsAre("all=u@/c/7", "each=u|/c/7@/c/7", "global=*@/c/7"));
@@ -113,8 +112,9 @@ TEST(MatchKnownTest, LeavesOutRulesThatNoRequestOfTheCallerMeets) {
   const auto set = Compiled(std::move(spec));
   EXPECT_THAT(Known(*set, {{"user", "u"}}),
               ElementsAre("others=u", "office=u", "bulk=u", "writes=u@/w"));
-  EXPECT_THAT(Known(*set, {{"user", "u"}, {"ip", "192.0.2.1"}, {"mode", "slow"}, {"method", "GET"}}),
-              ElementsAre("others=u"));
+  EXPECT_THAT(
+      Known(*set, {{"user", "u"}, {"ip", "192.0.2.1"}, {"mode", "slow"}, {"method", "GET"}}),
+      ElementsAre("others=u"));
   EXPECT_THAT(Known(*set, {{"user", "u"}, {"tier", "premium"}, {"tenant", "t"}}),
               ElementsAre("premium=u", "office=u", "bulk=u", "writes=u@/w", "instead=t"));
 }

@@ -9,9 +9,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using tidegate::server::Check;
   using tidegate::server::GrpcStatus;
   constexpr std::string_view kPaths[] = {
-      "/tidegate.v1.RateLimiter/Check",  "/tidegate.v1.RateLimiter/CheckMany",
-      "/tidegate.v1.RateLimiter/Peek",   "/tidegate.v1.RateLimiter/Refund",
-      "/tidegate.v1.RateLimiter/Reset",  "/tidegate.v1.RateLimiter/Status",
+      "/tidegate.v1.RateLimiter/Check", "/tidegate.v1.RateLimiter/CheckMany",
+      "/tidegate.v1.RateLimiter/Peek",  "/tidegate.v1.RateLimiter/Refund",
+      "/tidegate.v1.RateLimiter/Reset", "/tidegate.v1.RateLimiter/Status",
   };
   if (size == 0) return 0;
   tidegate::server::Request request;

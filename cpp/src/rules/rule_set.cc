@@ -241,8 +241,8 @@ void RuleSet::AddKnown(uint32_t rule, const Request& known, std::string_view end
       one.limits.push_back(applied.limits);
     }
     if (one.limits.empty()) continue;
-    const bool is_known_already =
-        !found->rules.empty() && found->rules.back().rule == rule && found->rules.back().key == one.key;
+    const bool is_known_already = !found->rules.empty() && found->rules.back().rule == rule &&
+                                  found->rules.back().key == one.key;
     if (!is_known_already) found->rules.push_back(std::move(one));
     if (endpoint.data() != nullptr) found->rules.back().endpoints.emplace_back(endpoint);
     return;

@@ -28,8 +28,8 @@ using server::Tokens;
 // Bytes of callers, which a database must be able to hold as text; None without any.
 py::object TextOrNone(const std::string& bytes) {
   if (bytes.empty()) return py::none();
-  PyObject* const text = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()),
-                                              "backslashreplace");
+  PyObject* const text =
+      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace");
   if (text == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(text);
 }
@@ -39,11 +39,10 @@ py::list Drain(Recorder& recorder) {
   py::list drained(rows.size());
   for (size_t i = 0; i < rows.size(); ++i) {
     const Recorder::Row& row = rows[i];
-    drained[i] = py::make_tuple(TextOrNone(row.user), TextOrNone(row.endpoint),
-                                TextOrNone(row.tier), TextOrNone(row.rule),
-                                TextOrNone(row.caller_ip), row.sums.allowed, row.sums.refused,
-                                row.sums.refused_in_shadow, row.sums.degraded, row.sums.cost,
-                                row.is_rest);
+    drained[i] = py::make_tuple(
+        TextOrNone(row.user), TextOrNone(row.endpoint), TextOrNone(row.tier), TextOrNone(row.rule),
+        TextOrNone(row.caller_ip), row.sums.allowed, row.sums.refused, row.sums.refused_in_shadow,
+        row.sums.degraded, row.sums.cost, row.is_rest);
   }
   return drained;
 }
@@ -94,14 +93,15 @@ void SetTokens(CheckService& service, const py::iterable& tokens) {
     if (!PyTuple_Check(token.ptr()) || PyTuple_GET_SIZE(token.ptr()) != 2 ||
         !PyBytes_Check(PyTuple_GET_ITEM(token.ptr(), 0)) ||
         PyBytes_GET_SIZE(PyTuple_GET_ITEM(token.ptr(), 0)) != Tokens::kDigestBytes) {
-      Throw(Error::kArgumentType,
-            "a token is something else; expected a tuple of the 32 bytes of its SHA-256 and a role");
+      Throw(
+          Error::kArgumentType,
+          "a token is something else; expected a tuple of the 32 bytes of its SHA-256 and a role");
     }
     const std::string role = BytesOf(PyTuple_GET_ITEM(token.ptr(), 1), "the role");
     const auto known = server::ParseRole(role);
     if (!known.has_value()) {
-      Throw(Error::kConfiguration, "the role of a token is " + Shown(PyTuple_GET_ITEM(
-                                       token.ptr(), 1)) +
+      Throw(Error::kConfiguration, "the role of a token is " +
+                                       Shown(PyTuple_GET_ITEM(token.ptr(), 1)) +
                                        "; expected viewer, check, operator or admin");
     }
     Tokens::Entry& entry = entries.emplace_back();
@@ -161,8 +161,8 @@ void RegisterRecorder(py::module_& m) {
   py::class_<Recorder, std::shared_ptr<Recorder>>(m, "Recorder")
       .def(py::init([](int64_t capacity) {
              if (capacity < 1) {
-               Throw(Error::kConfiguration, "the capacity is " + std::to_string(capacity) +
-                                                "; expected 1 or more rows");
+               Throw(Error::kConfiguration,
+                     "the capacity is " + std::to_string(capacity) + "; expected 1 or more rows");
              }
              return std::make_shared<Recorder>(capacity);
            }),
@@ -174,19 +174,19 @@ void RegisterRecorder(py::module_& m) {
 
 void RegisterTiers(py::module_& m) {
   py::class_<Tiers, std::shared_ptr<Tiers>>(m, "Tiers")
-      .def("of",
-           [](const Tiers& tiers, const py::object& user) {
-             return TextOrNone(std::string(tiers.Of(BytesOf(user, "the user"))));
-           },
-           py::arg("user"))
+      .def(
+          "of",
+          [](const Tiers& tiers, const py::object& user) {
+            return TextOrNone(std::string(tiers.Of(BytesOf(user, "the user"))));
+          },
+          py::arg("user"))
       .def_property_readonly("bytes", &Tiers::bytes)
       .def("__len__", &Tiers::size);
   py::class_<TiersBuilder>(m, "TiersBuilder")
       .def(py::init<>())
       .def("add", &AddRows, py::arg("rows"))
-      .def("finish", [](TiersBuilder& builder) {
-        return std::const_pointer_cast<Tiers>(Finish(builder));
-      });
+      .def("finish",
+           [](TiersBuilder& builder) { return std::const_pointer_cast<Tiers>(Finish(builder)); });
 }
 
 }  // namespace
@@ -199,22 +199,24 @@ void RegisterChecks(py::module_& m) {
            py::arg("recorder").none(true) = py::none(), py::arg("require_token") = true,
            py::arg("refused_status") = 200, py::arg("auth_refused_status") = 429,
            py::arg("auth_headers") = py::none())
-      .def("use",
-           [](CheckService& service, const py::object& capsule) {
-             service.Use(FromCapsule<RuleLimiter>(capsule, kRuleLimiterCapsule));
-           },
-           py::arg("rule_limiter"))
+      .def(
+          "use",
+          [](CheckService& service, const py::object& capsule) {
+            service.Use(FromCapsule<RuleLimiter>(capsule, kRuleLimiterCapsule));
+          },
+          py::arg("rule_limiter"))
       .def("set_tokens", &SetTokens, py::arg("tokens"))
       .def("set_tiers", &SetTiers, py::arg("tiers").none(true))
       .def("stats", &StatsOf)
-      .def("_handle",
-           [](const std::shared_ptr<CheckService>& service, const std::string& method,
-              const std::string& target,
-              const std::vector<std::pair<std::string, std::string>>& headers, const py::bytes& body,
-              bool grpc) { return CallDirectly(*service, method, target, headers, body, grpc); },
-           py::arg("method"), py::arg("target"),
-           py::arg("headers") = std::vector<std::pair<std::string, std::string>>(),
-           py::arg("body") = py::bytes(), py::arg("grpc") = false);
+      .def(
+          "_handle",
+          [](const std::shared_ptr<CheckService>& service, const std::string& method,
+             const std::string& target,
+             const std::vector<std::pair<std::string, std::string>>& headers, const py::bytes& body,
+             bool grpc) { return CallDirectly(*service, method, target, headers, body, grpc); },
+          py::arg("method"), py::arg("target"),
+          py::arg("headers") = std::vector<std::pair<std::string, std::string>>(),
+          py::arg("body") = py::bytes(), py::arg("grpc") = false);
 }
 
 }  // namespace tidegate::python

@@ -46,8 +46,8 @@ class PendingInMailbox final : public server::Pending {
 std::optional<server::Answer> Ask(server::Service& service, const server::Request& request) {
   const auto mailbox = std::make_shared<Mailbox>();
   server::Answer answer;
-  const bool is_answered = service.Handle(
-      request, &answer, [&] { return std::make_unique<PendingInMailbox>(mailbox); });
+  const bool is_answered =
+      service.Handle(request, &answer, [&] { return std::make_unique<PendingInMailbox>(mailbox); });
   service.Flush();
   if (is_answered) return answer;
   return mailbox->Wait(absl::Seconds(10));

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Union
+from typing import Any
 
-_Text = Union[str, bytes]
+_Text = str | bytes
 _Headers = Sequence[tuple[str, str]]
 
 class Tls:

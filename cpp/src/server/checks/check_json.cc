@@ -213,9 +213,9 @@ std::string_view AttributeOfMember(std::string_view member) {
 
 std::optional<Problem> ReadCheckJson(std::string_view body, Asked* asked) {
   if (body.size() > kMostJsonBytes) {
-    return Problem{413, GrpcStatus::kResourceExhausted,
-                   absl::StrCat("the body has ", body.size(), " bytes; expected at most ",
-                                kMostJsonBytes)};
+    return Problem{
+        413, GrpcStatus::kResourceExhausted,
+        absl::StrCat("the body has ", body.size(), " bytes; expected at most ", kMostJsonBytes)};
   }
   thread_local Room room;
   room.padded.assign(body);

@@ -17,8 +17,8 @@ using protozero::pbf_writer;
 std::string_view View(const protozero::data_view& view) { return {view.data(), view.size()}; }
 
 Problem Malformed(std::string_view what) {
-  return Problem::BadRequest(absl::StrCat("the message is malformed", std::string(what),
-                                          "; expected one of tidegate.v1"));
+  return Problem::BadRequest(
+      absl::StrCat("the message is malformed", std::string(what), "; expected one of tidegate.v1"));
 }
 
 Problem WrongType(uint32_t field) {
@@ -69,7 +69,8 @@ std::optional<Problem> Read(Message message, pbf_reader reader, Asked* asked) {
       if (auto problem = ReadCost(reader.get_int64(), asked)) return problem;
     } else if (field == 3 && message == Message::kCheck) {
       if (!is_number) return WrongType(field);
-      asked->wants_outcomes = reader.get_bool();
+      // Not by get_bool(), which reads beyond the end of a message that is cut off.
+      asked->wants_outcomes = reader.get_uint64() != 0;
     } else if (field == 3 && message == Message::kRefund) {
       if (!is_text) return WrongType(field);
       asked->decision = View(reader.get_view());

@@ -78,13 +78,15 @@ std::optional<Problem> WrongCall(const Request& request, const CheckMethod* meth
                    method->is_grpc() ? "the path is a method of gRPC; expected a call of gRPC"
                                      : "the path is one of REST; expected a request without gRPC"};
   }
-  if (method->is_grpc() || request.method == method->http_method || request.method == method->also) {
+  if (method->is_grpc() || request.method == method->http_method ||
+      request.method == method->also) {
     return std::nullopt;
   }
   std::string allowed(method->http_method);
   if (!method->also.empty()) absl::StrAppend(&allowed, ", ", std::string(method->also));
-  Problem problem{405, GrpcStatus::kUnimplemented,
-                  absl::StrCat("the method is ", ShownText(request.method), "; expected ", allowed)};
+  Problem problem{
+      405, GrpcStatus::kUnimplemented,
+      absl::StrCat("the method is ", ShownText(request.method), "; expected ", allowed)};
   answer->headers.emplace_back("allow", std::move(allowed));
   return problem;
 }
@@ -152,10 +154,9 @@ std::optional<Problem> CheckService::Unauthorized(const Request& request, const 
   const auto role = token.has_value() ? config.tokens->RoleOf(*token) : std::nullopt;
   if (!role.has_value()) {
     CheckCounters::Add(context_->counters.unauthorized);
-    answer->headers.emplace_back("www-authenticate",
-                                 token.has_value()
-                                     ? R"(Bearer realm="tidegate", error="invalid_token")"
-                                     : R"(Bearer realm="tidegate")");
+    answer->headers.emplace_back(
+        "www-authenticate", token.has_value() ? R"(Bearer realm="tidegate", error="invalid_token")"
+                                              : R"(Bearer realm="tidegate")");
     return Problem{401, GrpcStatus::kUnauthenticated,
                    token.has_value() ? "the token is not valid; expected one of this service"
                                      : "no token was given; expected Authorization: Bearer TOKEN"};

@@ -47,8 +47,8 @@ std::optional<DecisionToken> DecodedToken(std::string_view text) {
   const uint64_t elsewhere = Take(&text, 1);
   token.hit.elsewhere = static_cast<ChargedIn>(elsewhere);
   token.hit.limits_elsewhere = static_cast<uint16_t>(Take(&text, 2));
-  const bool is_sound = token.cost >= 1 && token.cost <= Limit::kMaxCount &&
-                        token.hit.at_ns >= 0 && token.hit.at_ns <= kMaxInstantNs &&
+  const bool is_sound = token.cost >= 1 && token.cost <= Limit::kMaxCount && token.hit.at_ns >= 0 &&
+                        token.hit.at_ns <= kMaxInstantNs &&
                         elsewhere <= static_cast<uint64_t>(ChargedIn::kNowhere);
   if (!is_sound) return std::nullopt;
   return token;

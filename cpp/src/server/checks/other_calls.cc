@@ -21,9 +21,9 @@ class Change final : public Gathering {
   }
 
   void Submit(Op op, const Asked& asked, const Decision* hit) {
-    const auto early =
-        config_->rules->limiter().Submit(op, config_->rules->RequestOf(asked.attributes),
-                                         asked.cost, hit, nullptr, [this](const Decision&) { Done(); });
+    const auto early = config_->rules->limiter().Submit(
+        op, config_->rules->RequestOf(asked.attributes), asked.cost, hit, nullptr,
+        [this](const Decision&) { Done(); });
     config_->rules->Submitted();
     if (early.has_value()) Done();
   }
@@ -95,8 +95,8 @@ bool Refund(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answe
   if (!asked.cost_is_given) asked.cost = token->cost;
   // Which limits were charged elsewhere is said by their place in the plan, which other rules may
   // change.
-  const bool is_exact = token->hit.limits_elsewhere == 0 ||
-                        token->generation == config->rules->generation();
+  const bool is_exact =
+      token->hit.limits_elsewhere == 0 || token->generation == config->rules->generation();
   return Submit(config, Op::kRefund, asked, is_exact ? &token->hit : nullptr, answer, later);
 }
 

@@ -40,11 +40,10 @@ void AddRateLimit(const Decision& decision, Answer* answer) {
   const Limit& limit = *decision.limit;
   const std::string name = StructuredString(limit.name());
   const bool is_concurrency = limit.algorithm() == Algorithm::kConcurrency;
-  answer->headers.emplace_back(
-      "ratelimit-policy",
-      absl::StrCat(name, ";q=", std::min(limit.count(), kMostInteger),
-                   is_concurrency ? ";qu=\"concurrent-requests\"" : "",
-                   ";w=", CeilSeconds(limit.period_ns())));
+  answer->headers.emplace_back("ratelimit-policy",
+                               absl::StrCat(name, ";q=", std::min(limit.count(), kMostInteger),
+                                            is_concurrency ? ";qu=\"concurrent-requests\"" : "",
+                                            ";w=", CeilSeconds(limit.period_ns())));
   std::string state = absl::StrCat(name, ";r=", std::min(decision.remaining(), kMostInteger));
   if (const auto more = MoreSeconds(decision)) {
     absl::StrAppend(&state, ";t=", std::min(*more, kMostInteger));

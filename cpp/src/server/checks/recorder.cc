@@ -46,8 +46,8 @@ void Recorder::Record(const Recorded& decision) {
     shard.rest.Add(decision.sums);
     return;
   }
-  Value& made = shard.table[Key{std::string(key.user), std::string(key.endpoint),
-                                std::string(key.rule)}];
+  Value& made =
+      shard.table[Key{std::string(key.user), std::string(key.endpoint), std::string(key.rule)}];
   made.tier = Cut(decision.tier);
   made.caller_ip = Cut(decision.caller_ip);
   made.sums.Add(decision.sums);

@@ -40,8 +40,8 @@ std::optional<Problem> ReadQuery(std::string_view query, Asked* asked, Decoded* 
     query.remove_prefix(std::min(end + 1, query.size()));
     const size_t equals = pair.find('=');
     if (equals == std::string_view::npos) {
-      return Problem::BadRequest(absl::StrCat("the query has ", ShownText(pair),
-                                              "; expected NAME=VALUE, joined by &"));
+      return Problem::BadRequest(
+          absl::StrCat("the query has ", ShownText(pair), "; expected NAME=VALUE, joined by &"));
     }
     const auto name = Decode(pair.substr(0, equals), decoded);
     const auto value = Decode(pair.substr(equals + 1), decoded);
@@ -62,9 +62,9 @@ std::optional<Problem> ReadQuery(std::string_view query, Asked* asked, Decoded* 
 std::optional<Problem> ReadRestCheck(const Request& request, Asked* asked) {
   const std::string_view type = request.header("content-type");
   if (!IsJson(type)) {
-    return Problem{415, GrpcStatus::kInvalidArgument,
-                   absl::StrCat("the content type is ", ShownText(type),
-                                "; expected application/json")};
+    return Problem{
+        415, GrpcStatus::kInvalidArgument,
+        absl::StrCat("the content type is ", ShownText(type), "; expected application/json")};
   }
   return ReadCheckJson(request.body, asked);
 }

@@ -162,6 +162,7 @@ def test_the_status_has_the_limits_of_each_rule() -> None:
 MALFORMED = {
     "a field that is cut off": b"\x0a\x05ab",
     "a varint without an end": b"\x10" + b"\xff" * 11,
+    "a bool that is cut off": b"\x18",
     "the field 0": b"\x00\x01",
     "a group": b"\x0b\x0c",
     "an unknown wire type": b"\x0f",
