@@ -15,12 +15,14 @@
 #include "convert.h"
 #include "gil.h"
 #include "server/classes.h"
+#include "server/grpc/health.h"
 
 namespace tidegate::python {
 namespace {
 
 using server::Front;
 using server::FrontOptions;
+using server::Health;
 using server::RoutedService;
 using server::Tls;
 
@@ -55,6 +57,11 @@ void Set(const std::string& name, py::handle given, double* option) {
   *option = NumberOf(name, given, 1e-3, 1e9, "a number from 0.001 to 1e9");
 }
 
+void Set(const std::string& name, py::handle given, bool* option) {
+  if (PyBool_Check(given.ptr()) == 0) Refuse(name, "True or False", given);
+  *option = given.ptr() == Py_True;
+}
+
 template <typename Count>
 void Set(const std::string& name, py::handle given, Count* option) {
   constexpr double kMost = std::numeric_limits<int>::max();
@@ -71,6 +78,7 @@ FrontOptions OptionsFrom(const py::dict& given) {
         [option](const std::string& name, py::handle value) { Set(name, value, option); });
   };
   const absl::flat_hash_map<std::string, Setter> setters = {
+      {"reflection", into(&options.reflection)},
       {"loops", into(&options.loops)},
       {"connections", into(&options.connections)},
       {"streams", into(&options.streams)},
@@ -146,6 +154,22 @@ void RegisterTls(py::module_& m) {
       .def("reload", [](Tls& tls) { Check(WithoutGil([&] { return tls.Reload(); })); });
 }
 
+void RegisterHealth(py::module_& m) {
+  py::class_<Health, std::shared_ptr<Health>>(m, "Health", "grpc.health.v1 of a front.")
+      .def(py::init([](Front& front) {
+             auto health = std::make_shared<Health>();
+             Check(front.Route(health));
+             return health;
+           }),
+           py::arg("front"))
+      .def(
+          "set",
+          [](Health& health, const std::string& name, bool serving) {
+            WithoutGil([&] { health.Set(name, serving); });
+          },
+          py::arg("name"), py::arg("serving"));
+}
+
 }  // namespace
 
 void RegisterFront(py::module_& m) {
@@ -183,6 +207,7 @@ void RegisterFront(py::module_& m) {
       .def("stop", [](Front& front) { WithoutGil([&] { front.Stop(); }); })
       .def_property_readonly("running", &Front::running)
       .def("stats", &StatsOf);
+  RegisterHealth(m);
 }
 
 }  // namespace tidegate::python

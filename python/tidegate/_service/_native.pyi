@@ -29,6 +29,13 @@ class Front:
     def running(self) -> bool: ...
     def stats(self) -> dict[str, int]: ...
 
+class Health:
+    """grpc.health.v1 of a front, which serves the name "" from the start."""
+
+    def __init__(self, front: Front) -> None: ...
+    def set(self, name: str, serving: bool) -> None:
+        """Other names are unknown until they are set."""
+
 class _EchoService(Service):
     """For tests: answers with the body of the request."""
 

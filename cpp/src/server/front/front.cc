@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "redis/transport/process_local.h"
+#include "server/grpc/reflection.h"
 
 namespace tidegate::server {
 namespace {
@@ -87,6 +88,10 @@ absl::Status Front::Start() {
   if (listeners_.empty()) {
     return absl::FailedPreconditionError("Expected listen() before start(), got none");
   }
+  if (options_.reflection && !routes_.GrpcServices().empty()) {
+    absl::Status status = routes_.Add(std::make_shared<Reflection>(&routes_));
+    if (!status.ok()) return status;
+  }
   const std::lock_guard lock(mu_);
   try {
     StartThreads();
@@ -131,6 +136,7 @@ bool Front::Drain(Instant::duration time) {
   if (!is_ours()) return true;
   std::unique_lock lock(mu_);
   if (stopped_) return true;
+  for (const auto& service : routes_.routed()) service->OnDrain();
   for (const auto& loop : loops_) loop->Drain();
   return drained_.wait_until(lock, MonotonicNow() + time,
                              [this] { return stopped_ || AllDrained(); });

@@ -38,13 +38,13 @@ void AddHeaders(const Answer& answer, Fields* fields) {
 }
 
 void AddStatus(Http2Stream* stream, Fields* fields) {
-  const Answer& answer = stream->answer;
+  Answer& answer = stream->answer;
   const std::string_view status = Digits(static_cast<uint64_t>(answer.grpc_status), stream->status,
                                          stream->status + sizeof stream->status);
   fields->push_back(Field("grpc-status", status, kKept));
   if (answer.grpc_message.empty()) return;
-  fields->push_back(
-      Field("grpc-message", PercentEncode(answer.grpc_message), NGHTTP2_NV_FLAG_NO_COPY_NAME));
+  answer.grpc_message = PercentEncode(answer.grpc_message);
+  fields->push_back(Field("grpc-message", answer.grpc_message, kKept));
 }
 
 }  // namespace

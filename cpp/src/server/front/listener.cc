@@ -71,6 +71,11 @@ absl::StatusOr<Descriptor> Bind(const addrinfo& address, bool shared) {
   return socket;
 }
 
+Listener ListenerOf(Descriptor socket, const std::string& unix_path) {
+  const int fd = socket.get();
+  return {std::move(socket), nullptr, unix_path, std::make_unique<NotInherited>(fd)};
+}
+
 // Of sockets that share a port nobody notices another process that shares it too. So the first
 // one is bound alone, and replaced.
 absl::Status ListenAt(addrinfo* address, int count, int* port, std::vector<Listener>* listeners) {
@@ -78,7 +83,7 @@ absl::Status ListenAt(addrinfo* address, int count, int* port, std::vector<Liste
   for (int i = count > 1 ? -1 : 0; i < count; ++i) {
     absl::StatusOr<Descriptor> socket = Bind(*address, i >= 0 && count > 1);
     if (!socket.ok()) return socket.status();
-    Listener listener{std::move(*socket), nullptr, {}};
+    Listener listener = ListenerOf(std::move(*socket), {});
     *port = PortOf(listener);
     SetPort(address->ai_addr, *port);
     if (i < 0) continue;
@@ -156,8 +161,9 @@ absl::StatusOr<Listener> ListenUnix(const std::string& path, mode_t mode) {
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   if (absl::Status status = RemoveStale(path, address); !status.ok()) return status;
-  Listener listener{Descriptor(::socket(AF_UNIX, kSocketKind, 0)), nullptr, path};
-  if (!listener.socket) return SystemError("No socket could be made");
+  Descriptor socket(::socket(AF_UNIX, kSocketKind, 0));
+  if (!socket) return SystemError("No socket could be made");
+  Listener listener = ListenerOf(std::move(socket), path);
   (void)fchmod(listener.socket.get(), 0600);  // until it has its mode
   const int fd = listener.socket.get();
   if (bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/front/descriptor.h"
+#include "server/front/not_inherited.h"
 #include "server/front/tls.h"
 
 namespace tidegate::server {
@@ -18,6 +19,7 @@ struct Listener {
   Descriptor socket;
   std::shared_ptr<Tls> tls;  // null without TLS
   std::string unix_path;     // empty for TCP
+  std::unique_ptr<NotInherited> not_inherited;
 };
 
 // `count` sockets for each address of `host`, which share the port; "" is every address. Port 0 is

@@ -256,8 +256,11 @@ void Loop::BeginDrain() {
   if (accept_again_ == Instant::max()) PauseAccepting();
   accept_again_ = Instant::max();
   for (Listener* const listener : listeners_) {
-    if (listener->unix_path.empty()) listener->socket = Descriptor();
+    if (!listener->unix_path.empty()) continue;
+    listener->not_inherited = nullptr;
+    listener->socket = Descriptor();
   }
+  DeliverPosted();  // what streams are told last
   for (const auto& [id, connection] : connections_) {
     connection->Drain();
     Touch(connection.get());

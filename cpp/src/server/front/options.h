@@ -13,6 +13,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 struct FrontOptions {
+  bool reflection = true;    // of gRPC: tells anybody what methods there are
   int loops = 1;             // threads, each with its own connections
   int connections = 20'000;  // over all loops; more are closed at once
   // Of a connection:

@@ -76,6 +76,9 @@ absl::Status Routes::Add(std::shared_ptr<RoutedService> service) {
   for (const Route& route : service->routes()) {
     if (absl::Status status = Add(route, service.get()); !status.ok()) return status;
   }
+  for (const auto& [path, method] : service->streaming_methods()) {
+    if (absl::Status status = AddStreaming(path, method); !status.ok()) return status;
+  }
   routed_.push_back(std::move(service));
   return absl::OkStatus();
 }

@@ -30,6 +30,10 @@ class RoutedService : public Service {
   // Serialized google.protobuf.FileDescriptorProto messages of its gRPC services and of the files
   // that those import, for reflection. Of static storage.
   virtual std::vector<std::string_view> descriptors() const { return {}; }
+  // Methods of gRPC with more than one message, by path.
+  virtual std::vector<std::pair<std::string, StreamingMethod*>> streaming_methods() { return {}; }
+  // Called when the front begins to drain, by any thread.
+  virtual void OnDrain() {}
 };
 
 // Not changed any more once a loop reads it.
@@ -37,7 +41,6 @@ class Routes {
  public:
   // AlreadyExists if a route is taken, InvalidArgument if its path is none.
   absl::Status Add(const Route& route, Service* service);
-  absl::Status AddStreaming(const std::string& path, StreamingMethod* method);
   // Keeps it alive, and adds its routes.
   absl::Status Add(std::shared_ptr<RoutedService> service);
 
@@ -62,6 +65,7 @@ class Routes {
  private:
   using Methods = std::vector<std::pair<std::string, Service*>>;
 
+  absl::Status AddStreaming(const std::string& path, StreamingMethod* method);
   absl::Status AddHttp(const Route& route, Service* service);
 
   absl::flat_hash_map<std::string, Grpc> grpc_;

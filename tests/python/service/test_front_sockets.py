@@ -1,0 +1,219 @@
+"""Where a front listens: ports, Unix sockets, several loops, and what fork() leaves."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fronts import MakeFront, RawClient, new_front
+from polling import eventually
+
+from tidegate import ConfigurationError
+from tidegate._service import _native
+
+GET = b"GET /echo HTTP/1.1\r\nHost: test\r\n\r\n"
+
+
+def unix_client(path: Path) -> RawClient:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(30)
+    sock.connect(str(path))
+    return RawClient(sock)
+
+
+def test_a_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "front.sock"
+    front, _, _ = new_front(loops=2)
+    front.listen_unix(str(path), mode=0o660)
+    front.start()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    for _ in range(20):
+        with unix_client(path) as client:
+            client.send(GET)
+            status, headers, _ = client.read_response()
+            assert (status, headers["x-peer"]) == (200, str(path))
+    front.stop()
+    assert not path.exists()
+
+
+def test_a_path_that_was_left_behind_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "front.sock"
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(path))
+    left.listen()
+    front, _, _ = new_front()
+    with pytest.raises(OSError, match="at which another process listens"):
+        front.listen_unix(str(path))
+    left.close()
+    front.listen_unix(str(path))
+    front.start()
+    with unix_client(path) as client:
+        client.send(GET)
+        assert client.read_response()[0] == 200
+    front.stop()
+
+
+def test_a_path_of_a_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "precious"
+    path.write_text("data")
+    front, _, _ = new_front()
+    with pytest.raises(OSError, match="Expected a free path for a socket, got a file"):
+        front.listen_unix(str(path))
+    assert path.read_text() == "data"
+    with pytest.raises(ConfigurationError, match="Expected the path of a socket of 1 to 107 bytes"):
+        front.listen_unix("x" * 200)
+
+
+def test_a_port_that_another_front_has_is_refused_with_one_loop_and_with_several() -> None:
+    first, _, _ = new_front(loops=2)
+    port = first.listen("127.0.0.1", 0)
+    for loops in (1, 2):
+        second, _, _ = new_front(loops=loops)
+        with pytest.raises(OSError, match=f"127.0.0.1 port {port}: The address could not be bound"):
+            second.listen("127.0.0.1", port)
+    first.stop()
+
+
+def test_several_loops_share_a_port(make_front: MakeFront) -> None:
+    served = make_front(loops=3)
+    for _ in range(50):
+        with served.connect() as client:
+            client.send(GET)
+            assert client.read_response()[0] == 200
+    assert served.count("connections_accepted") == 50
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="the system has no IPv6")
+def test_the_address_of_a_client_of_ipv6() -> None:
+    front, _, _ = new_front()
+    try:
+        port = front.listen("::1", 0)
+    except OSError as error:
+        pytest.skip(f"the machine has no IPv6 address: {error}")
+    front.start()
+    with RawClient(socket.create_connection(("::1", port), timeout=30)) as client:
+        client.send(GET)
+        assert client.read_response()[1]["x-peer"] == "::1"
+    front.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"speed": 1}, 'Expected an option of the front, got "speed"'),
+        ({"loops": 0}, "Expected loops to be an int from 1 to 2147483647, got 0"),
+        ({"loops": 1.5}, "Expected loops to be an int"),
+        ({"loops": True}, "Expected loops to be an int"),
+        ({"streams": 10**30}, "Expected streams to be an int"),
+        ({"idle_seconds": -1}, "Expected idle_seconds to be a number of seconds"),
+        ({"idle_seconds": float("nan")}, "Expected idle_seconds to be a number of seconds"),
+        ({"idle_seconds": "5"}, "Expected idle_seconds to be a number of seconds"),
+        ({"reflection": 1}, "Expected reflection to be True or False, got 1"),
+    ],
+)
+def test_options_that_are_none(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        _native.Front(options)
+
+
+def test_calls_in_the_wrong_order() -> None:
+    front, _, _ = new_front()
+    with pytest.raises(RuntimeError, match=r"Expected listen\(\) before start\(\)"):
+        front.start()
+    with pytest.raises(ConfigurationError, match="Expected a port of 0 to 65535, got 65536"):
+        front.listen("127.0.0.1", 65536)
+    with pytest.raises(ConfigurationError, match="Expected the address of an interface"):
+        front.listen("no address", 0)
+    front.listen("127.0.0.1", 0)
+    front.start()
+    assert front.running
+    with pytest.raises(RuntimeError, match=r"Expected listen\(\) before the front is started"):
+        front.listen("127.0.0.1", 0)
+    with pytest.raises(RuntimeError, match=r"Expected route\(\) before the front is started"):
+        front.route(_native._EchoService())
+    front.stop()
+    front.stop()
+    assert not front.running
+    assert front.drain(0)
+
+
+def test_a_route_that_is_taken() -> None:
+    front, _, _ = new_front()
+    with pytest.raises(ConfigurationError, match="Expected routes that no other service answers"):
+        front.route(_native._EchoService())
+
+
+def _child(front: _native.Front, ready: Any, end: Any) -> None:
+    assert not front.running
+    assert front.drain(1)
+    front.stop()
+    assert front.stats()["connections_open"] == 0
+    ready.set()
+    end.wait(60)
+
+
+def test_a_child_process_takes_no_part(make_front: MakeFront) -> None:
+    """It keeps neither connections nor the port, and the parent serves on."""
+    served = make_front()
+    context = multiprocessing.get_context("fork")
+    ready, end = context.Event(), context.Event()
+    with served.connect() as open_before:
+        open_before.send(GET)
+        assert open_before.read_response()[0] == 200
+        child = context.Process(target=_child, args=(served.front, ready, end))
+        child.start()
+        try:
+            assert ready.wait(60)
+            open_before.send(GET)
+            assert open_before.read_response()[0] == 200
+            with served.connect() as client:
+                client.send(GET)
+                assert client.read_response()[0] == 200
+            served.front.stop()
+            assert open_before.read_to_end() == b""
+            with socket.socket() as again:
+                again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                again.bind(("127.0.0.1", served.port))
+                again.listen()
+        finally:
+            end.set()
+            child.join(60)
+    assert child.exitcode == 0
+
+
+def test_without_descriptors_nothing_spins_and_accepting_goes_on(make_front: MakeFront) -> None:
+    import resource
+
+    served = make_front()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    waiting = [socket.socket() for _ in range(4)]
+    taken: list[int] = []
+    highest = max(int(name) for name in os.listdir("/proc/self/fd")) + 8
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            while True:
+                taken.append(os.dup(0))
+        for sock in waiting:
+            sock.settimeout(30)
+            sock.connect(("127.0.0.1", served.port))
+        eventually(lambda: served.count("accept_failures") >= 2)
+        for fd in taken:
+            os.close(fd)
+        taken.clear()
+        for sock in waiting:
+            sock.sendall(GET)
+            assert sock.recv(100).startswith(b"HTTP/1.1 200")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in taken:
+            os.close(fd)
+        for sock in waiting:
+            sock.close()
+    # Once in 100 ms, and not in a loop.
+    assert served.count("accept_failures") < 1000
