@@ -139,7 +139,8 @@ class _Compiler:
             if each.name:
                 replaced_by.setdefault(each.name, set()).update(each.replaced)
         for each in self._replaces:
-            if each.name and _leads_to(replaced_by, each.replaced, each.name):
+            others = [name for name in each.replaced if name != each.name]
+            if each.name and _leads_to(replaced_by, others, each.name):
                 self._problem(
                     each.document,
                     each.where,

@@ -1,0 +1,133 @@
+"""Envoy's rate limit service over a socket, asked by grpcio with the stubs of Envoy's protos."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tidegate as tg
+from envoy_tools import GrpcClient
+from tidegate import _core
+from tidegate._storage.uri import open_store
+
+native = pytest.importorskip("tidegate._service._native", reason="the system has no epoll")
+from tidegate._rules.document import read_text  # noqa: E402
+from tidegate._service.envoy_descriptors import Descriptors  # noqa: E402
+
+LIMITS = """
+domain: d
+descriptors:
+  - {key: user, rate_limit: {unit: day, requests_per_unit: 3, name: per-user}}
+  - {key: ip, rate_limit: {unit: day, requests_per_unit: 100}}
+  - {key: free, rate_limit: {unlimited: true}}
+  - {key: quota, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}
+"""
+MIDNIGHT = 1_700_006_400 * 10**9
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    clock = tg.ManualClock(start_ns=MIDNIGHT)
+    service = native.EnvoyService(
+        open_store("memory://", {})._native(), _core._native_clock(clock), response_headers=True
+    )
+    service.use(Descriptors([read_text(LIMITS, "yaml", "<text>")]).tree)
+    front = native.Front()
+    front.route(service)
+    port = front.listen("127.0.0.1", 0)
+    front.start()
+    yield port
+    front.stop()
+
+
+@pytest.fixture
+def ask(port: int) -> Iterator[GrpcClient]:
+    client = GrpcClient(f"127.0.0.1:{port}")
+    yield client
+    client.close()
+
+
+def descriptor(key: str, value: str, **more: Any) -> dict[str, Any]:
+    return {"entries": [{"key": key, "value": value}], **more}
+
+
+def test_the_stubs_of_envoy_read_every_field_of_the_answer(ask: GrpcClient) -> None:
+    user = descriptor("user", "1", hitsAddend="2")
+    answer = ask(domain="d", descriptors=[user, descriptor("free", ""), descriptor("quota", "")])
+    assert answer == {
+        "overallCode": "OK",
+        "statuses": [
+            {
+                "code": "OK",
+                "currentLimit": {"requestsPerUnit": 3, "unit": "DAY", "name": "per-user"},
+                "limitRemaining": 1,
+                "durationUntilReset": "86400s",
+            },
+            {"code": "OK", "limitRemaining": 4294967295},
+            {
+                "code": "OVER_LIMIT",
+                "currentLimit": {"unit": "DAY"},
+                "durationUntilReset": "86400s",
+            },
+        ],
+        "responseHeadersToAdd": [
+            {"key": "X-RateLimit-Limit", "value": "0"},
+            {"key": "X-RateLimit-Remaining", "value": "0"},
+            {"key": "X-RateLimit-Reset", "value": "86400"},
+        ],
+        "dynamicMetadata": {"quotaModeEnabled": True, "quotaModeViolations": [2.0]},
+    }
+    answer = ask(domain="d", descriptors=[user, descriptor("ip", "a")])
+    assert answer["overallCode"] == "OVER_LIMIT"
+    assert [each["limitRemaining"] for each in answer["statuses"]] == [1, 100]
+
+
+def test_a_request_may_bring_its_limit_along(ask: GrpcClient) -> None:
+    limit = {"requestsPerUnit": 1, "unit": "HOUR"}
+    first = ask(domain="d", descriptors=[descriptor("k", "v", limit=limit)])
+    assert first["statuses"][0]["currentLimit"] == limit
+    assert ask(domain="d", descriptors=[descriptor("k", "v", limit=limit)])["overallCode"] == (
+        "OVER_LIMIT"
+    )
+
+
+def test_a_request_that_is_none_is_refused_with_a_reason_and_the_connection_stays(
+    ask: GrpcClient,
+) -> None:
+    assert ask(domain="d") == {
+        "error": "INVALID_ARGUMENT",
+        "reason": "there is no descriptor; expected at least one",
+    }
+    assert ask(descriptors=[descriptor("user", "1")])["error"] == "INVALID_ARGUMENT"
+    many = descriptor("user", "1", hitsAddend=str(2**32 + 1))
+    assert "expected at most 4294967296" in ask(domain="d", descriptors=[many])["reason"]
+    assert ask(domain="d", descriptors=[descriptor("user", "1")])["overallCode"] == "OK"
+
+
+def test_an_unknown_domain_has_no_limits(ask: GrpcClient) -> None:
+    answer = ask(domain="unknown", descriptors=[descriptor("user", "1")])
+    assert answer == {"overallCode": "OK", "statuses": [{"code": "OK"}]}
+
+
+def test_json_over_http(port: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+
+    def post(body: Any, method: str = "POST") -> tuple[int, Any]:
+        text = body if isinstance(body, str) else json.dumps(body)
+        connection.request(method, "/json", text)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+    request = {"domain": "d", "descriptors": [descriptor("user", "1", hitsAddend=3)]}
+    status, body = post(request)
+    assert (status, json.loads(body)["overallCode"]) == (200, "OK")
+    status, body = post(request)
+    assert (status, json.loads(body)["overallCode"]) == (429, "OVER_LIMIT")
+    status, body = post("{")
+    assert (status, list(json.loads(body))) == (400, ["error"])
+    assert post(request, "GET")[0] == 405
+    connection.close()

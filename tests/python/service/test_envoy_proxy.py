@@ -1,0 +1,252 @@
+"""A real Envoy before a service, with tidegate as its rate limit service.
+
+Envoy lets everything pass that it gets no answer for within 20 ms, so a service that is broken looks
+like one that allows. Here it refuses such requests, and has a second; one test has its defaults.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tidegate as tg
+from envoy_tools import EXAMPLES, Envoy, Upstream, envoy_program, validate
+from polling import eventually
+from proxy import Proxy
+from redis_server import RedisServer
+from servers import Answer, Client
+from tidegate import _core
+from tidegate._storage.uri import open_store
+
+native = pytest.importorskip("tidegate._service._native", reason="the system has no epoll")
+from tidegate._service.envoy import DescriptorFiles, follow  # noqa: E402
+
+MIDNIGHT = 1_700_006_400 * 10**9
+
+
+class Tidegate:
+    """The service with the limits of examples/envoy, which the test may change."""
+
+    def __init__(self, directory: Path, storage: Any = "memory://", clock: Any = None) -> None:
+        self.limits = directory / "limits.yaml"
+        if not self.limits.exists():
+            shutil.copy(EXAMPLES / "limits.yaml", self.limits)
+        self.store = storage if not isinstance(storage, str) else open_store(storage, {})
+        native_clock = None if clock is None else _core._native_clock(clock)
+        self.service = native.EnvoyService(self.store._native(), native_clock, "edge")
+        self.source = DescriptorFiles(self.limits, interval=0.02)
+        follow(self.source, self.service)
+        self.front: Any = None
+        self.port = 0
+        self.start()
+
+    def start(self) -> None:
+        """Listens, on the port that it had before if it was stopped."""
+        self.front = native.Front()
+        self.front.route(self.service)
+        self.port = self.front.listen("127.0.0.1", self.port)
+        self.front.start()
+
+    def stop(self) -> None:
+        self.front.stop()
+
+    def close(self) -> None:
+        self.stop()
+        self.source.close()
+
+
+@dataclasses.dataclass
+class Edge:
+    """Envoy, the service before which it stands, and tidegate."""
+
+    envoy: Envoy
+    upstream: Upstream
+    tidegate: Tidegate
+    ask: Client
+
+    def get(self, path: str = "/", **headers: str) -> Answer:
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.ask(path, headers=fields)
+
+
+@pytest.fixture
+def clock() -> tg.ManualClock:
+    return tg.ManualClock(start_ns=MIDNIGHT)
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    # Paths of Unix sockets are short; those of pytest are not.
+    with tempfile.TemporaryDirectory(prefix="tg") as directory:
+        server = RedisServer(Path(directory))
+        server.start()
+        yield server
+        server.kill()
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    upstream = Upstream()
+    yield upstream
+    upstream.close()
+
+
+def edge_of(
+    directory: Path, upstream: Upstream, tidegate: Tidegate, options: dict[str, Any] | None = None
+) -> Iterator[Edge]:
+    try:
+        envoy = Envoy(directory, upstream.port, tidegate.port, options)
+        try:
+            client = Client(("127.0.0.1", envoy.port), timeout=30)
+            yield Edge(envoy, upstream, tidegate, client)
+            client.close()
+        finally:
+            envoy.close()
+    finally:
+        tidegate.close()
+
+
+@pytest.fixture
+def edge(tmp_path: Path, upstream: Upstream, clock: tg.ManualClock) -> Iterator[Edge]:
+    yield from edge_of(tmp_path, upstream, Tidegate(tmp_path, clock=clock))
+
+
+def test_a_request_within_its_limits_passes_with_header_fields(edge: Edge) -> None:
+    answer = edge.get("/search?q=1", x_user="7")
+    assert (answer.status, answer.body) == (200, b"ok")
+    assert answer["x-ratelimit-limit"] == "20, 100;w=60, 20;w=60, 50;w=1"
+    assert answer["x-ratelimit-remaining"] == "19"
+    assert answer["x-ratelimit-reset"] == "60"
+    assert edge.envoy.stats() == {"ok": 1, "over_limit": 0, "error": 0}
+
+
+def test_a_request_over_a_limit_gets_429_and_does_not_reach_the_service(edge: Edge) -> None:
+    answers = [edge.get("/search", x_user="7") for _ in range(21)]
+    assert [answer.status for answer in answers] == [200] * 20 + [429]
+    refused = answers[-1]
+    assert refused["x-envoy-ratelimited"] == "true"
+    assert refused["x-ratelimit-remaining"] == "0"
+    assert refused["x-ratelimit-reset"] == "60"
+    assert edge.upstream.requests == 20
+    assert edge.envoy.stats() == {"ok": 20, "over_limit": 1, "error": 0}
+
+
+def test_descriptors_of_one_request_are_charged_together_or_not_at_all(edge: Edge) -> None:
+    for _ in range(20):
+        assert edge.get("/search", x_user="7").status == 200
+    for _ in range(5):
+        assert edge.get("/search", x_user="7").status == 429
+    # The refused requests cost nothing of the user's 100: 79 more, and none after.
+    statuses = [edge.get("/", x_user="7").status for _ in range(81)]
+    assert statuses == [200] * 80 + [429]
+    assert edge.get("/", x_user="acme").status == 200
+    assert edge.get("/", x_user="8").status == 200
+
+
+def test_the_window_ends_when_the_header_says(edge: Edge, clock: tg.ManualClock) -> None:
+    clock.advance(59)
+    for _ in range(20):
+        edge.get("/search", x_user="7")
+    assert edge.get("/search", x_user="7")["x-ratelimit-reset"] == "1"
+    clock.advance(1)
+    assert edge.get("/search", x_user="7").status == 200
+
+
+def test_a_bucket_and_a_second_limit_bound_a_partner(edge: Edge) -> None:
+    statuses = [edge.get(x_partner="p").status for _ in range(41)]
+    assert statuses == [200] * 40 + [429]
+    assert edge.get(x_partner="another").status == 200
+
+
+def test_a_limit_in_shadow_refuses_nothing_and_is_counted(edge: Edge) -> None:
+    assert {edge.get().status for _ in range(60)} == {200}
+    rows = edge.tidegate.service.stats()["descriptors"]
+    (shadow,) = [row for row in rows if row["path"] == "remote_address"]
+    assert (shadow["within_limit"], shadow["shadow_mode"]) == (50, 10)
+
+
+def test_a_new_version_of_the_limits_comes_into_force_and_a_bad_one_does_not(edge: Edge) -> None:
+    limits = edge.tidegate.limits
+    text = limits.read_text()
+    assert edge.get(x_user="7").status == 200
+    limits.write_text(text.replace("requests_per_unit: 100\n", "requests_per_unit: 0\n"))
+    eventually(lambda: edge.get(x_user="7").status == 429)
+    limits.write_text(text.replace("requests_per_unit: 100\n", "requests_per_unit: many\n"))
+    eventually(lambda: edge.tidegate.source.refused == 1)
+    assert edge.get(x_user="7").status == 429
+    limits.write_text(text)
+    eventually(lambda: edge.get(x_user="7").status == 200)
+    assert edge.envoy.stats()["error"] == 0
+
+
+def test_the_service_restarts_and_its_counts_stay(edge: Edge) -> None:
+    for _ in range(20):
+        assert edge.get("/search", x_user="7").status == 200
+    edge.tidegate.stop()
+    assert edge.get("/", x_user="8").status == 500  # failure_mode_deny
+    assert edge.envoy.stats()["error"] == 1
+    edge.tidegate.start()
+    eventually(lambda: edge.get("/", x_user="8").status == 200)
+    assert edge.get("/search", x_user="7").status == 429
+
+
+def test_a_slow_redis_stalls_no_request(
+    tmp_path: Path, upstream: Upstream, server: RedisServer
+) -> None:
+    """What Redis does not answer in time, a limit in this process decides."""
+    proxy = Proxy(server.port)
+    try:
+        store = open_store(f"redis://127.0.0.1:{proxy.port}?timeout=0.05", {})
+        for edge in edge_of(tmp_path, upstream, Tidegate(tmp_path, store)):
+            eventually(lambda: edge.get(x_user="7").status == 200)
+            proxy.mode = "hole"
+            statuses = {edge.get(x_user=str(i)).status for i in range(30)}
+            assert statuses == {200}
+            assert edge.tidegate.service.stats()["degraded"] > 0
+            assert edge.envoy.stats()["error"] == 0
+    finally:
+        proxy.close()
+
+
+def test_redis_counts_what_memory_does(
+    tmp_path: Path, upstream: Upstream, server: RedisServer
+) -> None:
+    store = open_store(f"redis://127.0.0.1:{server.port}?timeout=20&connect_timeout=20", {})
+    tidegate = Tidegate(tmp_path, store)
+    # No window of a year ends during the test.
+    tidegate.limits.write_text(tidegate.limits.read_text().replace("unit: minute", "unit: year"))
+    eventually(lambda: _until_reset(tidegate) > 60)
+    for edge in edge_of(tmp_path, upstream, tidegate, {"timeout": "20s"}):
+        statuses = [edge.get("/search", x_user="7").status for _ in range(22)]
+        assert statuses == [200] * 20 + [429] * 2
+        assert edge.envoy.stats() == {"ok": 20, "over_limit": 2, "error": 0}
+
+
+def _until_reset(tidegate: Tidegate) -> float:
+    body = b'{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"probe"}]}]}'
+    answer = tidegate.service._handle("/json", body)[3].decode()
+    return float(answer.split('"durationUntilReset":"')[1].split("s")[0])
+
+
+def test_with_the_defaults_of_envoy_no_request_goes_unasked(
+    tmp_path: Path, upstream: Upstream, clock: tg.ManualClock
+) -> None:
+    """Envoy waits 20 ms, and lets pass what it got no answer for: so errors must stay 0."""
+    defaults = {"timeout": None, "failure_mode_deny": None}
+    for edge in edge_of(tmp_path, upstream, Tidegate(tmp_path, clock=clock), defaults):
+        eventually(lambda: edge.get().status == 200 and edge.envoy.stats()["ok"] > 0)
+        before = edge.envoy.stats()
+        statuses = [edge.get("/search", x_user="7").status for _ in range(200)]
+        after = edge.envoy.stats()
+        assert after["error"] == before["error"]
+        assert statuses == [200] * 20 + [429] * 180
+
+
+def test_envoy_accepts_the_example() -> None:
+    envoy_program()
+    assert validate(EXAMPLES / "envoy.yaml") == ""
