@@ -68,6 +68,7 @@ class AdminServer:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 lifespan="on",
                 timeout_graceful_shutdown=int(_PATIENCE),
                 **_tls_options(tls),

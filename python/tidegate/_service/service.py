@@ -82,6 +82,7 @@ class Service:
             self.limiter._native(), recorder=self.recorder, require_token=checks.needs_token
         )
         self.front.route(self.checks)
+        self.health = _native.Health(self.front)
         if not isinstance(self.rules, RuleSet):
             # The limiter follows the source itself, and before those who subscribe.
             self.rules.subscribe(lambda _: self.checks.use(self.limiter._native()))
@@ -192,8 +193,13 @@ class Service:
             self._closing.callback(telemetry.shutdown)
         self.recording.start()
         self.front.start()
-        self.is_ready = True
+        self._set_ready(True)
         log.info("checks are answered at %s", self._places())
+
+    def _set_ready(self, is_ready: bool) -> None:
+        self.is_ready = is_ready
+        for name in ("", "ratelimit"):  # the second one is what Envoy's own service has
+            self.health.set(name, is_ready)
 
     def _places(self) -> str:
         places = [] if self.address is None else [_shown(*self.address)]
@@ -283,7 +289,7 @@ class Service:
 
         Returns whether all calls were answered within `settings.drain` seconds.
         """
-        self.is_ready = False
+        self._set_ready(False)
         is_drained = bool(self.front.drain(self.settings.drain))
         self.front.stop()
         if self._admin is not None:
