@@ -43,7 +43,7 @@ class AdminService:
         # Its own clock, so that no count comes back while a test runs.
         self.limiter = tg.Limiter(rules=self.rules, tiers=self.tiers, clock=tg.ManualClock(10**18))
         self.changes: list[tuple[str, str | None]] = []
-        self.tokens = {role: self.make_token(role) for role in ("viewer", "operator", "admin")}
+        self.tokens = {role: self.make_token(role) for role in ("viewer", "check", "operator", "admin")}
         given: dict[str, Any] = {
             "rules": self.rules,
             "limiter": self.limiter,
