@@ -158,7 +158,8 @@ fetch: deps-test $(VENV)/.build  ## build and test with every dependency built f
 fuzz: deps-fuzz $(VENV)/.build  ## run each libFuzzer target for FUZZ_SECONDS
 	cmake --preset fuzz
 	cmake --build --preset fuzz
-	set -e; for target in limit_fuzz step_fuzz reply_fuzz pieces_fuzz logs_fuzz envoy_fuzz; do \
+	set -e; for target in limit_fuzz step_fuzz reply_fuzz pieces_fuzz logs_fuzz \
+	  grpc_fuzz http1_fuzz http2_fuzz envoy_fuzz; do \
 	  build/fuzz/tests/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/ \
 	    build/fuzz/tests/fuzz/found/$$target tests/fuzz/corpus/$$target; \
 	done

@@ -65,6 +65,23 @@ def test_without_what_reads_json(tmp_path: Path) -> None:
     assert "libsimdjson-dev" in said
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the server of checks is for Linux")
+@pytest.mark.parametrize(
+    ("variable", "library", "package"),
+    [
+        ("NGHTTP2_LIBRARY", "nghttp2", "libnghttp2-dev"),
+        ("HTTP_PARSER_LIBRARY", "http-parser", "libhttp-parser-dev"),
+        ("PROTOZERO_INCLUDE_DIR", "protozero", "libprotozero-dev"),
+    ],
+)
+def test_without_what_the_server_speaks_with(
+    tmp_path: Path, variable: str, library: str, package: str
+) -> None:
+    said = configure(tmp_path, "-DTIDEGATE_BUILD_TESTS=ON", f"-D{variable}=OFF")
+    assert f"{library}: downloading and building" in said
+    assert package in said
+
+
 @pytest.mark.parametrize(
     ("part", "problem", "advice"),
     [

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import h2.config
 import h2.connection
 import h2.events
-
 from tidegate._service import _native
 
 ECHO = "/tidegate.test.Echo/Echo"

@@ -6,8 +6,8 @@ import subprocess
 import sys
 import threading
 
-import h2.events
 import grpc
+import h2.events
 import httpx
 import pytest
 from fronts import LATER, MakeFront, http2_client

@@ -55,7 +55,9 @@ def test_a_big_answer_of_many_pipelined_requests_arrives_whole(make_front: MakeF
 def test_a_request_byte_by_byte(make_front: MakeFront) -> None:
     served = make_front()
     whole = HEAD + b"Content-Length: 5\r\n\r\nhello"
-    chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n3;x=y\r\nhel\r\n2\r\nlo\r\n0\r\nT: 1\r\n\r\n"
+    chunked = (
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n3;x=y\r\nhel\r\n2\r\nlo\r\n0\r\nT: 1\r\n\r\n"
+    )
     with served.connect() as client:
         for request in (whole, chunked, whole):
             for byte in request:
@@ -112,7 +114,8 @@ MALFORMED = {
     "a list of lengths": HEAD + b"Content-Length: 3, 3\r\n\r\nabc",
     "a signed length": HEAD + b"Content-Length: +3\r\n\r\nabc",
     "a huge length": HEAD + b"Content-Length: 99999999999999999999\r\n\r\n",
-    "two codings": HEAD + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "two codings": HEAD
+    + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "a folded header": HEAD + b"X: a\r\n b\r\n\r\n",
     "a folded first header": b"GET /echo HTTP/1.1\r\n X: a\r\nHost: test\r\n\r\n",
     "a bare CR in a value": HEAD + b"X: a\rb\r\n\r\n",

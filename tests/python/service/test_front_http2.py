@@ -22,7 +22,11 @@ def test_a_request_and_its_answer(make_front: MakeFront) -> None:
     served = make_front()
     with httpx.Client(http1=False, http2=True) as client:
         answer = client.post(served.url + "/echo", content=b"hello")
-        assert (answer.http_version, answer.status_code, answer.content) == ("HTTP/2", 200, b"hello")
+        assert (answer.http_version, answer.status_code, answer.content) == (
+            "HTTP/2",
+            200,
+            b"hello",
+        )
         big = bytes(range(256)) * 3000
         assert client.post(served.url + "/echo", content=big).content == big
         assert client.get(served.url + "/nowhere").status_code == 404

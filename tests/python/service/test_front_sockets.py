@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from fronts import MakeFront, RawClient, new_front
 from polling import eventually
-
 from tidegate import ConfigurationError
 from tidegate._service import _native
 

@@ -12,7 +12,6 @@ import pytest
 import trustme
 from fronts import Http2Client, RawClient, Served, new_front
 from polling import eventually
-
 from tidegate import ConfigurationError
 from tidegate._service import _native
 

@@ -111,6 +111,7 @@ size_t Http1Session::ReadRequest(std::string_view bytes) {
   switch (stage_) {
     case Stage::kIdle:
       if (bytes.starts_with("\r\n")) return 2;  // as old clients end a body
+      if (bytes == "\r") return 0;
       Enter(Stage::kHead);
       [[fallthrough]];
     case Stage::kHead:

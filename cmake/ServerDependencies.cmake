@@ -1,0 +1,72 @@
+# What the server of checks is built with, as Dependencies.cmake has the others.
+
+# nghttp2 >= 1.50, for fields of headers that begin or end with spaces (RFC 9113).
+if(NOT TIDEGATE_FETCH)
+  find_path(NGHTTP2_INCLUDE_DIR nghttp2/nghttp2.h)
+  find_library(NGHTTP2_LIBRARY nghttp2)
+endif()
+if(NGHTTP2_INCLUDE_DIR AND NGHTTP2_LIBRARY)
+  add_library(tidegate_nghttp2 INTERFACE)
+  target_include_directories(tidegate_nghttp2 SYSTEM INTERFACE ${NGHTTP2_INCLUDE_DIR})
+  target_link_libraries(tidegate_nghttp2 INTERFACE ${NGHTTP2_LIBRARY})
+else()
+  tidegate_fetching("nghttp2" 1.52.0
+    "libnghttp2-dev of Debian and Ubuntu, libnghttp2-devel of Fedora or nghttp2-dev of Alpine")
+  FetchContent_Declare(nghttp2
+    URL https://github.com/nghttp2/nghttp2/archive/refs/tags/v1.52.0.tar.gz
+    URL_HASH SHA256=6b71561a9950b4a90fa36aa3160763f1437f3730d7a12434e416aa3f4ab145e0
+    SOURCE_SUBDIR no-build-needed)
+  FetchContent_MakeAvailable(nghttp2)
+  enable_language(C)
+  set(PACKAGE_VERSION 1.52.0)
+  set(PACKAGE_VERSION_NUM 0x013400)
+  configure_file(${nghttp2_SOURCE_DIR}/lib/includes/nghttp2/nghttp2ver.h.in
+    ${CMAKE_CURRENT_BINARY_DIR}/nghttp2/nghttp2/nghttp2ver.h @ONLY)
+  file(GLOB nghttp2_sources ${nghttp2_SOURCE_DIR}/lib/*.c)
+  add_library(tidegate_nghttp2 STATIC ${nghttp2_sources})
+  set_target_properties(tidegate_nghttp2 PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_compile_definitions(tidegate_nghttp2
+    PRIVATE HAVE_ARPA_INET_H HAVE_NETINET_IN_H PUBLIC NGHTTP2_STATICLIB)
+  target_include_directories(tidegate_nghttp2 SYSTEM PUBLIC
+    ${nghttp2_SOURCE_DIR}/lib/includes ${CMAKE_CURRENT_BINARY_DIR}/nghttp2)
+endif()
+
+if(NOT TIDEGATE_FETCH)
+  find_path(HTTP_PARSER_INCLUDE_DIR http_parser.h)
+  find_library(HTTP_PARSER_LIBRARY http_parser)
+endif()
+if(HTTP_PARSER_INCLUDE_DIR AND HTTP_PARSER_LIBRARY)
+  add_library(tidegate_http_parser INTERFACE)
+  target_include_directories(tidegate_http_parser SYSTEM INTERFACE ${HTTP_PARSER_INCLUDE_DIR})
+  target_link_libraries(tidegate_http_parser INTERFACE ${HTTP_PARSER_LIBRARY})
+else()
+  tidegate_fetching("http-parser" 2.9.4
+    "libhttp-parser-dev of Debian and Ubuntu, http-parser-devel of Fedora or http-parser-dev of Alpine")
+  FetchContent_Declare(http_parser
+    URL https://github.com/nodejs/http-parser/archive/refs/tags/v2.9.4.tar.gz
+    URL_HASH SHA256=467b9e30fd0979ee301065e70f637d525c28193449e1b13fbcb1b1fab3ad224f
+    SOURCE_SUBDIR no-build-needed)
+  FetchContent_MakeAvailable(http_parser)
+  enable_language(C)
+  add_library(tidegate_http_parser STATIC ${http_parser_SOURCE_DIR}/http_parser.c)
+  set_target_properties(tidegate_http_parser PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(tidegate_http_parser SYSTEM PUBLIC ${http_parser_SOURCE_DIR})
+endif()
+
+# Headers only, so there is nothing in it to instrument: TIDEGATE_FETCH does not apply.
+find_path(PROTOZERO_INCLUDE_DIR protozero/version.hpp)
+if(NOT PROTOZERO_INCLUDE_DIR)
+  tidegate_fetching("protozero" 1.7.1
+    "libprotozero-dev of Debian and Ubuntu, protozero-devel of Fedora or protozero-dev of Alpine")
+  FetchContent_Declare(protozero
+    URL https://github.com/mapbox/protozero/archive/refs/tags/v1.7.1.tar.gz
+    URL_HASH SHA256=27e0017d5b3ba06d646a3ec6391d5ccc8500db821be480aefd2e4ddc3de5ff99
+    SOURCE_SUBDIR no-build-needed)
+  FetchContent_MakeAvailable(protozero)
+  set(PROTOZERO_INCLUDE_DIR ${protozero_SOURCE_DIR}/include)
+  if(NOT EXISTS ${PROTOZERO_INCLUDE_DIR}/protozero/version.hpp)
+    message(FATAL_ERROR "protozero was neither found nor downloaded.")
+  endif()
+endif()
+add_library(tidegate_protozero INTERFACE)
+target_include_directories(tidegate_protozero SYSTEM INTERFACE ${PROTOZERO_INCLUDE_DIR})

@@ -1,0 +1,189 @@
+#include "server/front/front.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <deque>
+#include <string>
+#include <thread>
+
+#include "server/front/date.h"
+#include "testing.h"
+
+namespace tidegate::server {
+namespace {
+
+using ::testing::EndsWith;
+
+// Answers from a thread of its own.
+class Elsewhere final : public RoutedService {
+ public:
+  Elsewhere() : thread_([this] { Run(); }) {}
+  ~Elsewhere() override {
+    ending_ = true;
+    thread_.join();
+  }
+  std::vector<Route> routes() const override { return {{"POST", "/later"}}; }
+  bool Handle(const Request& request, Answer*, const Later& later) override {
+    const std::lock_guard lock(mu_);
+    calls_.emplace_back(later(), request.body);
+    return false;
+  }
+
+ private:
+  void Run() {
+    while (!ending_) {
+      std::deque<std::pair<std::unique_ptr<Pending>, std::string>> calls;
+      {
+        const std::lock_guard lock(mu_);
+        calls.swap(calls_);
+      }
+      if (calls.empty()) std::this_thread::yield();
+      for (auto& [pending, body] : calls) {
+        Answer answer;
+        answer.body = body;
+        pending->Send(std::move(answer));
+      }
+    }
+  }
+
+  std::mutex mu_;
+  std::deque<std::pair<std::unique_ptr<Pending>, std::string>> calls_;
+  std::atomic<bool> ending_{false};
+  std::thread thread_;
+};
+
+Descriptor Connect(int port) {
+  Descriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return {};
+  return socket;
+}
+
+std::string Ask(int fd, const std::string& body) {
+  const std::string request =
+      "POST /later HTTP/1.1\r\nHost: t\r\nContent-Length: " + std::to_string(body.size()) +
+      "\r\n\r\n" + body;
+  if (send(fd, request.data(), request.size(), MSG_NOSIGNAL) < 0) return {};
+  std::string answer;
+  char buffer[4096];
+  while (!answer.ends_with("\r\n\r\n" + body)) {
+    const ssize_t read = recv(fd, buffer, sizeof buffer, 0);
+    if (read <= 0) break;
+    answer.append(buffer, static_cast<size_t>(read));
+  }
+  return answer;
+}
+
+uint64_t Count(const Front& front, const std::string& name) {
+  for (const auto& [known, count] : front.Stats()) {
+    if (known == name) return count;
+  }
+  return 0;
+}
+
+TEST(FrontTest, LoopsAnswerWhatOtherThreadsAnswer) {
+  FrontOptions options;
+  options.loops = 2;
+  Front front(options);
+  ASSERT_TRUE(front.Route(std::make_shared<Elsewhere>()).ok());
+  const absl::StatusOr<int> port = front.Listen("127.0.0.1", 0, nullptr);
+  ASSERT_TRUE(port.ok());
+  ASSERT_TRUE(front.Start().ok());
+  std::vector<std::thread> clients;
+  std::atomic<int> right{0};
+  for (int i = 0; i < 6; ++i) {
+    clients.emplace_back([&, i] {
+      const Descriptor socket = Connect(*port);
+      for (int j = 0; j < 50; ++j) {
+        const std::string body = std::to_string(i) + "-" + std::to_string(j);
+        right += Ask(socket.get(), body).ends_with("\r\n\r\n" + body);
+      }
+    });
+  }
+  while (right < 20) (void)front.Stats();
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(right, 300);
+  EXPECT_EQ(Count(front, "answers_later"), 300U);
+  EXPECT_TRUE(front.Drain(seconds(60)));
+  EXPECT_EQ(Count(front, "connections_open"), 0U);
+}
+
+TEST(FrontTest, StopsUnderLoad) {
+  for (int round = 0; round < 10; ++round) {
+    FrontOptions options;
+    options.loops = 2;
+    auto front = std::make_unique<Front>(options);
+    ASSERT_TRUE(front->Route(std::make_shared<Elsewhere>()).ok());
+    const absl::StatusOr<int> port = front->Listen("127.0.0.1", 0, nullptr);
+    ASSERT_TRUE(port.ok());
+    ASSERT_TRUE(front->Start().ok());
+    std::atomic<int> answered{0};
+    std::vector<std::thread> clients;
+    for (int i = 0; i < 3; ++i) {
+      clients.emplace_back([&] {
+        const Descriptor socket = Connect(*port);
+        while (Ask(socket.get(), "x").ends_with("x")) ++answered;
+      });
+    }
+    while (answered < 5) std::this_thread::yield();
+    if (round % 2 == 0) front->Stop();
+    front = nullptr;
+    for (std::thread& client : clients) client.join();
+  }
+}
+
+TEST(FrontTest, AnAnswerAfterTheEndIsDropped) {
+  class Keeps final : public RoutedService {
+   public:
+    std::vector<Route> routes() const override { return {{"POST", "/later"}}; }
+    bool Handle(const Request&, Answer*, const Later& later) override {
+      pending = later();
+      came = true;
+      return false;
+    }
+    std::unique_ptr<Pending> pending;
+    std::atomic<bool> came{false};
+  };
+  const auto service = std::make_shared<Keeps>();
+  auto front = std::make_unique<Front>(FrontOptions{});
+  ASSERT_TRUE(front->Route(service).ok());
+  const absl::StatusOr<int> port = front->Listen("127.0.0.1", 0, nullptr);
+  ASSERT_TRUE(port.ok());
+  ASSERT_TRUE(front->Start().ok());
+  std::thread client([&] { (void)Ask(Connect(*port).get(), "x"); });
+  while (!service->came) std::this_thread::yield();
+  front = nullptr;
+  client.join();
+  service->pending->Send({});
+}
+
+TEST(FrontTest, SaysWhatIsWrongWithARoute) {
+  class Wrong final : public RoutedService {
+   public:
+    explicit Wrong(Route route) : route_(std::move(route)) {}
+    std::vector<Route> routes() const override { return {route_}; }
+    bool Handle(const Request&, Answer*, const Later&) override { return true; }
+
+   private:
+    const Route route_;
+  };
+  for (const Route& route : {Route{"GET", "path"}, Route{"", "/Method"}, Route{"", "a.B/C"},
+                             Route{"", "/a.B/"}, Route{"", "/a/B/C"}}) {
+    Front front(FrontOptions{});
+    EXPECT_TRUE(absl::IsInvalidArgument(front.Route(std::make_shared<Wrong>(route)))) << route.path;
+  }
+}
+
+TEST(HttpDateTest, IsInEnglish) { EXPECT_EQ(HttpDate(784111777), "Sun, 06 Nov 1994 08:49:37 GMT"); }
+
+}  // namespace
+}  // namespace tidegate::server

@@ -1,0 +1,319 @@
+#include "server/front/http2_session.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nghttp2/nghttp2.h>
+
+#include <map>
+#include <string>
+
+#include "session_testing.h"
+
+namespace tidegate::server {
+namespace {
+
+using ::testing::IsEmpty;
+
+// A client by nghttp2, and the session that it speaks to.
+class Http2SessionTest : public ::testing::Test {
+ protected:
+  struct Response {
+    std::map<std::string, std::string> headers;
+    std::string body;
+    bool ended = false;
+    uint32_t reset = 0;  // error code
+  };
+
+  void Use(const FrontOptions& options) {
+    Clear();
+    setting_ = std::make_unique<TestSetting>(options);
+    session_ = MakeHttp2Session(&setting_->around, 1, "peer");
+    nghttp2_session_callbacks* callbacks = nullptr;
+    nghttp2_session_callbacks_new(&callbacks);
+    nghttp2_session_callbacks_set_on_header_callback(callbacks, OnHeader);
+    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, OnData);
+    nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, OnFrame);
+    nghttp2_session_client_new(&client_, callbacks, this);
+    nghttp2_session_callbacks_del(callbacks);
+    nghttp2_submit_settings(client_, NGHTTP2_FLAG_NONE, nullptr, 0);
+  }
+  void SetUp() override { Use({}); }
+  void TearDown() override { Clear(); }
+  void Clear() {
+    session_ = nullptr;
+    if (client_ != nullptr) nghttp2_session_del(client_);
+    client_ = nullptr;
+    responses_.clear();
+    goaways_.clear();
+  }
+
+  // All bytes that both sides have for each other.
+  void Exchange() {
+    bool moved = true;
+    while (moved) {
+      moved = false;
+      const uint8_t* bytes = nullptr;
+      ssize_t size = 0;
+      while ((size = nghttp2_session_mem_send(client_, &bytes)) > 0) {
+        session_->Receive({reinterpret_cast<const char*>(bytes), static_cast<size_t>(size)});
+        moved = true;
+      }
+      setting_->Deliver(session_.get());
+      const std::string out = setting_->Output(session_.get());
+      if (out.empty()) continue;
+      moved = true;
+      (void)nghttp2_session_mem_recv(client_, reinterpret_cast<const uint8_t*>(out.data()),
+                                     out.size());
+    }
+  }
+
+  int32_t Submit(const std::string& path, const std::string& body,
+                 std::map<std::string, std::string> headers = {}) {
+    headers.insert(
+        {{":method", "POST"}, {":path", path}, {":scheme", "http"}, {":authority", "t"}});
+    std::vector<nghttp2_nv> fields;
+    for (const auto& [name, value] : headers) {
+      const auto bytes = [](const std::string& text) {
+        return reinterpret_cast<uint8_t*>(const_cast<char*>(text.data()));
+      };
+      fields.push_back({bytes(name), bytes(value), name.size(), value.size(), 0});
+    }
+    bodies_.push_back(std::make_unique<std::string>(body));
+    nghttp2_data_provider provider{};
+    provider.source.ptr = bodies_.back().get();
+    provider.read_callback = [](nghttp2_session*, int32_t, uint8_t* buffer, size_t size,
+                                uint32_t* flags, nghttp2_data_source* source, void*) -> ssize_t {
+      std::string& left = *static_cast<std::string*>(source->ptr);
+      if (left == "wait") return NGHTTP2_ERR_DEFERRED;
+      const size_t taken = std::min(size, left.size());
+      left.copy(reinterpret_cast<char*>(buffer), taken);
+      left.erase(0, taken);
+      if (left.empty()) *flags |= NGHTTP2_DATA_FLAG_EOF;
+      return static_cast<ssize_t>(taken);
+    };
+    return nghttp2_submit_request(client_, nullptr, fields.data(), fields.size(), &provider,
+                                  nullptr);
+  }
+
+  int32_t SubmitGrpc(const std::string& path, const std::string& message,
+                     std::map<std::string, std::string> headers = {}) {
+    headers.insert({{"content-type", "application/grpc"}, {"te", "trailers"}});
+    return Submit(path, std::string(4, '\0') + static_cast<char>(message.size()) + message,
+                  std::move(headers));
+  }
+
+  Response Call(const std::string& path, const std::string& body) {
+    const int32_t id = Submit(path, body);
+    Exchange();
+    return responses_[id];
+  }
+
+  static int OnHeader(nghttp2_session*, const nghttp2_frame* frame, const uint8_t* name,
+                      size_t name_size, const uint8_t* value, size_t value_size, uint8_t,
+                      void* self) {
+    Response& response = static_cast<Http2SessionTest*>(self)->responses_[frame->hd.stream_id];
+    response.headers[std::string(reinterpret_cast<const char*>(name), name_size)] =
+        std::string(reinterpret_cast<const char*>(value), value_size);
+    return 0;
+  }
+  static int OnData(nghttp2_session*, uint8_t, int32_t id, const uint8_t* bytes, size_t size,
+                    void* self) {
+    static_cast<Http2SessionTest*>(self)->responses_[id].body.append(
+        reinterpret_cast<const char*>(bytes), size);
+    return 0;
+  }
+  static int OnFrame(nghttp2_session*, const nghttp2_frame* frame, void* self) {
+    auto& test = *static_cast<Http2SessionTest*>(self);
+    Response& response = test.responses_[frame->hd.stream_id];
+    if (frame->hd.type == NGHTTP2_GOAWAY) test.goaways_.push_back(frame->goaway.error_code);
+    if (frame->hd.type == NGHTTP2_RST_STREAM) response.reset = frame->rst_stream.error_code;
+    const bool carries = frame->hd.type == NGHTTP2_HEADERS || frame->hd.type == NGHTTP2_DATA;
+    if (carries && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0) response.ended = true;
+    return 0;
+  }
+
+  std::unique_ptr<TestSetting> setting_;
+  std::unique_ptr<Session> session_;
+  nghttp2_session* client_ = nullptr;
+  std::vector<std::unique_ptr<std::string>> bodies_;
+  std::map<int32_t, Response> responses_;
+  std::vector<uint32_t> goaways_;
+};
+
+TEST_F(Http2SessionTest, AnswersARequest) {
+  const std::string body(200'000, 'x');
+  const Response response = Call("/echo", body);
+  EXPECT_EQ(response.headers.at(":status"), "200");
+  EXPECT_EQ(response.headers.at("content-length"), "200000");
+  EXPECT_EQ(response.body, body);
+  EXPECT_FALSE(session_->busy());
+}
+
+TEST_F(Http2SessionTest, AnswersACallOfGrpc) {
+  const int32_t id = SubmitGrpc("/t.T/Echo", "hello");
+  Exchange();
+  EXPECT_EQ(responses_[id].headers.at("grpc-status"), "0");
+  EXPECT_EQ(responses_[id].body.substr(5), "hello");
+}
+
+TEST_F(Http2SessionTest, ACallEndsWithItsOwnTime) {
+  const int32_t id = SubmitGrpc("/t.T/Later", "x", {{"grpc-timeout", "2S"}});
+  Exchange();
+  EXPECT_EQ(session_->due(), setting_->around.now + seconds(2));
+  setting_->Pass(session_.get(), milliseconds(1999));
+  Exchange();
+  EXPECT_FALSE(responses_[id].ended);
+  setting_->Pass(session_.get(), milliseconds(1));
+  Exchange();
+  EXPECT_EQ(responses_[id].headers.at("grpc-status"), "4");
+  setting_->service->pending.at(0)->Send({});  // finds nobody
+  Exchange();
+  EXPECT_FALSE(session_->busy());
+}
+
+TEST_F(Http2SessionTest, ARequestHasItsTimeToArrive) {
+  const int32_t id = Submit("/echo", "wait");
+  Exchange();
+  EXPECT_TRUE(session_->busy());
+  setting_->Pass(session_.get(), setting_->around.options.request_time);
+  Exchange();
+  EXPECT_EQ(responses_[id].headers.at(":status"), "408");
+  EXPECT_FALSE(session_->over());
+  EXPECT_EQ(Call("/echo", "next").body, "next");
+}
+
+TEST_F(Http2SessionTest, AServiceHasItsTimeToAnswer) {
+  const int32_t id = Submit("/later", "x");
+  Exchange();
+  setting_->Pass(session_.get(), setting_->around.options.answer_time);
+  Exchange();
+  EXPECT_EQ(responses_[id].headers.at(":status"), "504");
+}
+
+TEST_F(Http2SessionTest, AnAnswerThatIsNotTakenIsResetInTime) {
+  nghttp2_settings_entry no_window{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0};
+  nghttp2_submit_settings(client_, NGHTTP2_FLAG_NONE, &no_window, 1);
+  const int32_t id = Submit("/echo", "x");
+  Exchange();
+  setting_->Pass(session_.get(), setting_->around.options.take_time - milliseconds(1));
+  Exchange();
+  EXPECT_EQ(responses_[id].reset, 0U);
+  setting_->Pass(session_.get(), milliseconds(1));
+  Exchange();
+  EXPECT_EQ(responses_[id].reset, static_cast<uint32_t>(NGHTTP2_CANCEL));
+  EXPECT_FALSE(session_->busy());
+}
+
+TEST_F(Http2SessionTest, IdleConnectionsAreToldToGo) {
+  (void)Call("/echo", "x");
+  EXPECT_EQ(session_->due(), setting_->around.now + setting_->around.options.idle_time);
+  setting_->Pass(session_.get(), setting_->around.options.idle_time);
+  Exchange();
+  EXPECT_THAT(goaways_, ::testing::ElementsAre(NGHTTP2_NO_ERROR));
+  EXPECT_TRUE(session_->over());
+}
+
+TEST_F(Http2SessionTest, ADrainHasTwoSteps) {
+  const int32_t id = Submit("/later", "x");
+  Exchange();
+  session_->Drain();
+  Exchange();
+  EXPECT_EQ(goaways_.size(), 2U) << "the second after the PING was answered";
+  EXPECT_FALSE(session_->over());
+  Answer answer;
+  answer.body = "last";
+  setting_->service->pending.at(0)->Send(answer);
+  Exchange();
+  EXPECT_EQ(responses_[id].body, "last");
+  EXPECT_TRUE(session_->over());
+}
+
+TEST_F(Http2SessionTest, ADrainDoesNotWaitForAClientThatIsSilent) {
+  session_->Drain();
+  (void)setting_->Output(session_.get());
+  EXPECT_FALSE(session_->over());
+  EXPECT_EQ(session_->due(), setting_->around.now + seconds(1));
+  setting_->Pass(session_.get(), seconds(1));
+  (void)setting_->Output(session_.get());
+  EXPECT_TRUE(session_->over());
+}
+
+TEST_F(Http2SessionTest, ResetsAreCountedOverTime) {
+  FrontOptions options;
+  options.reset_burst = 10;
+  options.resets_per_second = 2;
+  Use(options);
+  const auto reset = [&] {
+    const int32_t id = Submit("/later", "x");
+    Exchange();
+    nghttp2_submit_rst_stream(client_, NGHTTP2_FLAG_NONE, id, NGHTTP2_CANCEL);
+    Exchange();
+  };
+  for (int i = 0; i < 10; ++i) reset();
+  EXPECT_THAT(goaways_, IsEmpty());
+  setting_->around.now += seconds(1);
+  reset();
+  reset();
+  EXPECT_THAT(goaways_, IsEmpty());
+  reset();
+  EXPECT_THAT(goaways_, ::testing::ElementsAre(NGHTTP2_ENHANCE_YOUR_CALM));
+  EXPECT_TRUE(session_->over());
+}
+
+TEST_F(Http2SessionTest, AClientThatResetsACallIsNotAnswered) {
+  const int32_t id = Submit("/later", "x");
+  Exchange();
+  nghttp2_submit_rst_stream(client_, NGHTTP2_FLAG_NONE, id, NGHTTP2_CANCEL);
+  Exchange();
+  EXPECT_FALSE(session_->busy());
+  setting_->service->pending.at(0)->Send({});
+  Exchange();
+  EXPECT_THAT(responses_[id].headers, IsEmpty());
+}
+
+TEST_F(Http2SessionTest, TheOutputOfAConnectionIsBounded) {
+  FrontOptions options;
+  options.output_bytes = 1000;
+  Use(options);
+  nghttp2_settings_entry no_window{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0};
+  nghttp2_submit_settings(client_, NGHTTP2_FLAG_NONE, &no_window, 1);
+  Submit("/echo", std::string(900, 'x'));
+  Exchange();
+  EXPECT_FALSE(session_->over());
+  Submit("/echo", std::string(900, 'x'));
+  Exchange();
+  EXPECT_TRUE(session_->over());
+  EXPECT_EQ(setting_->counters.slow_readers.read(), 1U);
+}
+
+TEST(FrameGuardTest, CountsFramesHoweverTheBytesAreCut) {
+  FrontOptions options;
+  options.control_frame_burst = 5;
+  options.control_frames_per_second = 1;
+  const std::string ping("\0\0\x08\x06\0\0\0\0\0abcdefgh", 17);
+  std::string bytes(kHttp2Preface);
+  for (int i = 0; i < 6; ++i) bytes += ping;
+  for (size_t piece = 1; piece < 40; ++piece) {
+    FrameGuard guard(options);
+    size_t passed = 0;
+    while (passed < bytes.size() &&
+           guard.Pass(std::string_view(bytes).substr(passed, piece), Instant())) {
+      passed += piece;
+    }
+    EXPECT_LT(passed, bytes.size()) << piece;
+    EXPECT_GE(passed + piece, bytes.size() - 8) << piece;
+  }
+}
+
+TEST(RateBoundTest, RefillsWithTime) {
+  RateBound bound(10, 3);
+  const Instant start{};
+  EXPECT_TRUE(bound.Take(start));
+  EXPECT_TRUE(bound.Take(start));
+  EXPECT_TRUE(bound.Take(start));
+  EXPECT_FALSE(bound.Take(start));
+  EXPECT_TRUE(bound.Take(start + milliseconds(200)));
+}
+
+}  // namespace
+}  // namespace tidegate::server
