@@ -24,10 +24,9 @@ import harness
 from bench_server import equalize, nghttpd, requests_a_second
 from harness import Target
 
-TESTS = Path(__file__).resolve().parents[2] / "tests"
-sys.path.insert(0, str(TESTS))
-sys.path.insert(0, str(TESTS / "python"))
-sys.path.insert(0, str(TESTS / "redis"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "redis"))
 
 from envoy_tools import installed
 from redis_server import PATIENT, RedisServer
