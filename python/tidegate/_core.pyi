@@ -575,3 +575,22 @@ class RuleLimiter:
     def _close(self) -> None: ...
     @staticmethod
     def _add_fast_methods(type: type[RuleLimiter], /) -> None: ...
+
+# The calls of a limiter on its quotas; `quota` is the index of one among its limits.
+def quota_status(
+    limiter: Any, quota: int, key: str | bytes
+) -> tuple[int, int, int, int, int, int, list[Any]]:
+    """base, carried, topped up, used, available, when it resets (seconds), and the grants: kind,
+    units, left, expiry in seconds or None, priority."""
+
+def quota_top_up(
+    limiter: Any,
+    quota: int,
+    key: str | bytes,
+    units: int,
+    expires_s: int | None,
+    priority: int,
+) -> None: ...
+def take_quota_events(limiter: Any) -> list[tuple[int, bytes, int, int, int, int]]:
+    """Of each event the index of its quota, the key, percent, used, available, and when it
+    resets."""
