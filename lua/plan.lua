@@ -12,10 +12,10 @@
 -- charged if it has room; else e. Empty: none is in shadow. Then for each limit its algorithm
 -- (bucket, fixed, sliding, log, quota) and the
 --   arguments that the head of that file lists.
--- Reply, all integers but the states of quotas: 1 where all limits pass, else 0 (of refund and release
---   1); the instant of the call, s, ns; then for each limit its state before the
---   call, 4 numbers, 6 or a text, as the head of its file says; and of charge_up_to, for each limit the
---   units that it was charged. What the headers need
+-- Reply, all integers but the states of quotas: 1 where all limits pass, else 0 (of refund,
+--   release and top_up 1); the instant of the call, s, ns; then for each limit its state before the
+--   call, 4 numbers, 6 or a text, as the head of its file says; and of charge_up_to, for each
+--   limit the units that it was charged. What the headers need
 --   follows from the state by the pure step of the core.
 -- Units: seconds and nanoseconds since the epoch.
 local op = ARGV[1]

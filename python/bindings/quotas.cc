@@ -1,8 +1,9 @@
 // The calls of a limiter on its quotas, as functions of the module: few programs need them.
-#include "tidegate/quota.h"
+#include "quotas.h"
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <utility>
@@ -45,31 +46,20 @@ py::object ExpiryOf(int64_t expires_s) {
   return py::int_(expires_s);
 }
 
-// (kind, units, left, expires, priority) of each grant.
-py::list GrantsOf(const QuotaStatus& status) {
+}  // namespace
+
+py::tuple TupleOf(const QuotaStatus& status) {
   py::list grants;
   for (const QuotaStatus::Grant& grant : status.grants) {
     grants.append(py::make_tuple(NameOf(grant.kind), grant.units, grant.left,
                                  ExpiryOf(grant.expires_s), grant.priority));
   }
-  return grants;
-}
-
-py::tuple StatusOf(const py::object& object, size_t quota, const py::object& key) {
-  Limiter& limiter = OpenLimiter(object);
-  KeyView view;
-  if (!view.Read(key.ptr())) throw py::error_already_set();
-  const QuotaStatus status =
-      ValueOrThrow(Run(limiter, [&] { return limiter.StatusOf(quota, view.view()); }));
   return py::make_tuple(status.base, status.carried, status.topped_up, status.used,
-                        status.available, status.resets_s, GrantsOf(status));
+                        status.available, status.resets_s, grants);
 }
 
-void TopUp(const py::object& object, size_t quota, const py::object& key, const py::object& units,
-           const py::object& expires_s, const py::object& priority) {
-  Limiter& limiter = OpenLimiter(object);
-  KeyView view;
-  if (!view.Read(key.ptr())) throw py::error_already_set();
+QuotaTopUp TopUpFrom(const py::object& units, const py::object& expires_s,
+                     const py::object& priority) {
   QuotaTopUp top_up;
   top_up.units = IntOf(units, "the number of units", "an int from 1 up");
   if (!expires_s.is_none()) {
@@ -82,6 +72,24 @@ void TopUp(const py::object& object, size_t quota, const py::object& key, const 
           "the priority is " + Shown(priority.ptr()) + "; expected an int from -100 to 100");
   }
   top_up.priority = static_cast<int>(given);
+  return top_up;
+}
+
+namespace {
+
+py::tuple StatusOf(const py::object& object, size_t quota, const py::object& key) {
+  Limiter& limiter = OpenLimiter(object);
+  KeyView view;
+  if (!view.Read(key.ptr())) throw py::error_already_set();
+  return TupleOf(ValueOrThrow(Run(limiter, [&] { return limiter.StatusOf(quota, view.view()); })));
+}
+
+void TopUp(const py::object& object, size_t quota, const py::object& key, const py::object& units,
+           const py::object& expires_s, const py::object& priority) {
+  Limiter& limiter = OpenLimiter(object);
+  KeyView view;
+  if (!view.Read(key.ptr())) throw py::error_already_set();
+  const QuotaTopUp top_up = TopUpFrom(units, expires_s, priority);
   ThrowUnlessOk(Run(limiter, [&] { return limiter.TopUp(quota, view.view(), top_up); }));
 }
 
@@ -99,8 +107,8 @@ py::list TakeEvents(const py::object& object) {
 
 void RegisterQuotas(py::module_& m) {
   m.def("quota_status", &StatusOf, py::arg("limiter"), py::arg("quota"), py::arg("key"));
-  m.def("quota_top_up", &TopUp, py::arg("limiter"), py::arg("quota"), py::arg("key"), py::arg("units"),
-        py::arg("expires_s"), py::arg("priority"));
+  m.def("quota_top_up", &TopUp, py::arg("limiter"), py::arg("quota"), py::arg("key"),
+        py::arg("units"), py::arg("expires_s"), py::arg("priority"));
   m.def("take_quota_events", &TakeEvents, py::arg("limiter"));
 }
 

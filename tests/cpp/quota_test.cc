@@ -121,8 +121,9 @@ TEST(QuotaStep, PacksEveryState) {
   for (int i = 0; i < 8; ++i) {
     const int64_t now_ns = kStart + i * 20 * kDay;
     Hit(limit, &state, now_ns, 30 + i);
-    ASSERT_TRUE(AddTopUp(limit, &state, now_ns, {{5 + i, 0}, kStart / kSecond + (i + 9) * 86'400 * 20,
-                                                 i - 4}).ok());
+    ASSERT_TRUE(AddTopUp(limit, &state, now_ns,
+                         {{5 + i, 0}, kStart / kSecond + (i + 9) * 86'400 * 20, i - 4})
+                    .ok());
     const std::string bytes = PackQuota(state);
     const std::optional<QuotaState> read = UnpackQuota(bytes);
     ASSERT_TRUE(read.has_value());

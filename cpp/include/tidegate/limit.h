@@ -93,8 +93,8 @@ class Limit {
   // The same limit as one of `rule`, which may be empty.
   Limit WithRule(std::string rule) const;
 
-  // Parses one limit: COUNT (/|per) [N] UNIT [burst COUNT], or a quota (limit_parse.cc). UNIT is ns, us, ms,
-  // s, m, h, d, w, month or year, or its long form, with or without a plural.
+  // Parses one limit: COUNT (/|per) [N] UNIT [burst COUNT], or a quota (quotas/parse.h). UNIT is
+  // ns, us, ms, s, m, h, d, w, month or year, or its long form, with or without a plural.
   // `defaults` gives the algorithm, name and burst.
   static absl::StatusOr<Limit> Parse(std::string_view text, const LimitSpec& defaults = {});
   // Parses limits separated by ';', ',' or '|'.

@@ -134,7 +134,7 @@ struct QuotaStatus {
   int64_t topped_up = 0;
   int64_t used = 0;
   int64_t available = 0;
-  int64_t resets_s = 0;  // when the next period begins
+  int64_t resets_s = 0;       // when the next period begins
   std::vector<Grant> grants;  // in the order in which they are spent
 };
 

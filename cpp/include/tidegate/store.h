@@ -88,7 +88,8 @@ class Store {
   // The name of this store in logs and metrics; without secrets.
   virtual std::string name() const { return std::string(kind()); }
 
-  // Whether the store supports `limit`; the error says what it supports. The default refuses quotas.
+  // Whether the store supports `limit`; the error says what it supports. The default refuses
+  // quotas.
   virtual absl::Status Accepts(const Limit& limit) const;
   virtual BoundLimit Bind(const Limit& limit, std::string_view scope) const = 0;
 

@@ -24,7 +24,7 @@ constexpr AlgorithmEntry kAlgorithms[] = {
     {"token-bucket", Algorithm::kTokenBucket},     {"gcra", Algorithm::kTokenBucket},
     {"leaky-bucket", Algorithm::kLeakyBucket},     {"fixed-window", Algorithm::kFixedWindow},
     {"sliding-window", Algorithm::kSlidingWindow}, {"sliding-log", Algorithm::kSlidingLog},
-    {"concurrency", Algorithm::kConcurrency},     {"quota", Algorithm::kQuota},
+    {"concurrency", Algorithm::kConcurrency},      {"quota", Algorithm::kQuota},
 };
 
 std::string Canonical(const LimitSpec& spec, int64_t burst) {

@@ -1,7 +1,7 @@
 // The calls of a limiter on its quotas.
+#include "tidegate/limiter.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "tidegate/limiter.h"
 
 namespace tidegate {
 

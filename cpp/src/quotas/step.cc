@@ -251,9 +251,9 @@ int64_t RefundQuota(const Limit& limit, QuotaState* state, int64_t now_ns, int64
 absl::Status AddTopUp(const Limit& limit, QuotaState* state, int64_t now_ns,
                       const QuotaTopUp& top_up) {
   if (top_up.expires_s <= now_ns / kSecond) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the top-up expires at ", top_up.expires_s, ", and it is ", now_ns / kSecond,
-                     " now; expected a later instant"));
+    return absl::InvalidArgumentError(absl::StrCat("the top-up expires at ", top_up.expires_s,
+                                                   ", and it is ", now_ns / kSecond,
+                                                   " now; expected a later instant"));
   }
   QuotaState next = *state;
   BringForward(limit, &next, now_ns);
@@ -262,15 +262,15 @@ absl::Status AddTopUp(const Limit& limit, QuotaState* state, int64_t now_ns,
                            [](const QuotaTopUp& t) { return t.units == t.spent; }),
             all.end());
   if (all.size() >= QuotaTerms::kMostTopUps) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the key has ", all.size(), " top-ups with units left; expected at most ",
-                     QuotaTerms::kMostTopUps, " at a time"));
+    return absl::InvalidArgumentError(absl::StrCat("the key has ", all.size(),
+                                                   " top-ups with units left; expected at most ",
+                                                   QuotaTerms::kMostTopUps, " at a time"));
   }
   int64_t most = QuotaTopUp::kMostUnits;
   for (const QuotaTopUp& other : all) most -= other.units;
   if (top_up.units < 1 || top_up.units > most) {
-    return absl::InvalidArgumentError(absl::StrCat("the top-up is of ", top_up.units,
-                                                   " units; expected 1 to ", most));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the top-up is of ", top_up.units, " units; expected 1 to ", most));
   }
   const auto later = [](const QuotaTopUp& a, const QuotaTopUp& b) {
     return a.priority != b.priority ? a.priority < b.priority : a.expires_s < b.expires_s;

@@ -1,10 +1,10 @@
 // The pure step of quotas, on the whole state of a key (see quota.h). lua/quota.lua restates it.
 //
 // A state is brought forward to `now` before anything else, in closed form over any number of
-// missed periods: what is left of the base becomes a carried grant, carried grants grow older and expire,
-// an untouched period leaves what an untouched base does, and the base is granted anew. A limit
-// that grew since the base was granted adds its share of the rest of the period at once; a smaller
-// one counts from the next period on.
+// missed periods: what is left of the base becomes a carried grant, carried grants grow older and
+// expire, an untouched period leaves what an untouched base does, and the base is granted anew. A
+// limit that grew since the base was granted adds its share of the rest of the period at once; a
+// smaller one counts from the next period on.
 #ifndef TIDEGATE_SRC_QUOTAS_STEP_H_
 #define TIDEGATE_SRC_QUOTAS_STEP_H_
 

@@ -51,8 +51,8 @@ absl::CivilDay FirstDay(const QuotaSpec& spec, int64_t index) {
 
 bool IsZoneName(std::string_view name) {
   const auto plain = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           c == '/' || c == '_' || c == '-' || c == '+';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '/' ||
+           c == '_' || c == '-' || c == '+';
   };
   return !name.empty() && name.size() <= 64 && name.front() != '/' && name != "localtime" &&
          std::all_of(name.begin(), name.end(), plain);

@@ -13,9 +13,7 @@ struct PlaceInTable {
   const int64_t now_ns;
 
   QuotaState Read() const { return table.Read(key); }
-  void Update(absl::FunctionRef<bool(QuotaState&)> work) {
-    table.With(key, terms, now_ns, work);
-  }
+  void Update(absl::FunctionRef<bool(QuotaState&)> work) { table.With(key, terms, now_ns, work); }
 };
 
 PlaceInTable At(QuotaTable& table, const Fingerprint& key, const Charge& charge,

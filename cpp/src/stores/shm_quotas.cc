@@ -41,8 +41,7 @@ absl::StatusOr<QuotaStatus> ShmCells::StatusOf(const Charge& charge, const Momen
                    [&](QuotaCells quota) { return QuotaCalls::StatusOf(quota, charge, moment); });
 }
 
-absl::Status ShmCells::TopUp(const Charge& charge, const QuotaTopUp& top_up,
-                             const Moment& moment) {
+absl::Status ShmCells::TopUp(const Charge& charge, const QuotaTopUp& top_up, const Moment& moment) {
   return WithQuota(charge, moment, [&](QuotaCells quota) {
     return QuotaCalls::TopUp(quota, charge, top_up, moment);
   });

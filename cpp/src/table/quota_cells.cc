@@ -138,8 +138,8 @@ std::optional<bool> QuotaCells::CountUnits(const View& view, const QuotaState& s
   QuotaState counted = view.written;
   SpendQuota(terms_, &counted, units);
   if (counted != state) return std::nullopt;
-  return ReplaceHead(view, {view.head.w0,
-                            view.record() << kUnitBits | static_cast<uint64_t>(units)});
+  return ReplaceHead(view,
+                     {view.head.w0, view.record() << kUnitBits | static_cast<uint64_t>(units)});
 }
 
 QuotaState QuotaCells::Read() const { return Look().state; }

@@ -53,9 +53,8 @@ void QuotaTable::Clear() {
 // Drops states that are as fresh ones. If too many are left, also a sixteenth of the live ones:
 // those without top-ups, with the least use in their period, and that are forgotten first.
 void QuotaTable::Sweep(Shard& shard, const Fingerprint& kept, int64_t now_s) {
-  shard.evictions += static_cast<int64_t>(absl::erase_if(shard.states, [now_s](const auto& entry) {
-    return entry.second.forgotten_s + 1 <= now_s;
-  }));
+  shard.evictions += static_cast<int64_t>(absl::erase_if(
+      shard.states, [now_s](const auto& entry) { return entry.second.forgotten_s + 1 <= now_s; }));
   if (shard.states.size() > most_states_) {
     std::vector<std::tuple<bool, int64_t, int64_t, Fingerprint>> order;
     order.reserve(shard.states.size());

@@ -10,7 +10,7 @@ from tidegate._errors import ArgumentTypeError, ConfigurationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal, Protocol, Union
+    from typing import Any, Literal, Protocol, Union
 
     Key = Union[str, bytes]
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         def limits(self) -> tuple[_core.Limit, ...]: ...
 
 
-__all__ = ["QuotaGrant", "QuotaStatus", "expiry_of", "quota_index", "status_of"]
+__all__ = ["QuotaGrant", "QuotaStatus", "expiry_of", "quota_index", "status_from", "status_of"]
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,14 @@ def quota_index(limiter: HasQuotas, quota: str | None) -> int:
 def status_of(limiter: HasQuotas, key: Key, quota: str | None) -> QuotaStatus:
     """What `key` has of the limiter's quota of this name, or of its only one."""
     index = quota_index(limiter, quota)
-    base, carried, topped_up, used, available, resets, grants = _core.quota_status(
-        limiter, index, key
-    )
+    return status_from(limiter.limits[index].count, _core.quota_status(limiter, index, key))
+
+
+def status_from(limit: int, told: tuple[int, int, int, int, int, int, list[Any]]) -> QuotaStatus:
+    """What the core tells of a key."""
+    base, carried, topped_up, used, available, resets, grants = told
     return QuotaStatus(
-        limiter.limits[index].count,
+        limit,
         base,
         carried,
         topped_up,

@@ -17,8 +17,8 @@ absl::StatusOr<redis::Answer> RedisStore::AskQuota(redis::Request request) {
   const uint16_t slot = SlotOf(request.plan[0]);
   const uint64_t renewals = renewals_.load(std::memory_order_relaxed);
   for (const bool by_text : {false, true}) {
-    const auto reply = client_->Call(
-        slot, scripts_->Command(request, redis::Form::kFull, by_text), deadline);
+    const auto reply =
+        client_->Call(slot, scripts_->Command(request, redis::Form::kFull, by_text), deadline);
     const absl::Status failure = FailureIn(reply);
     if (absl::IsNotFound(failure) && !by_text) continue;
     const absl::StatusOr<redis::Answer> answer =

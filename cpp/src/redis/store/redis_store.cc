@@ -134,9 +134,8 @@ BoundLimit RedisStore::Bind(const Limit& limit, std::string_view scope) const {
   BoundLimit bound = fallback_->Bind(limit, prefix);
   if (options_.fallback_share < 1) {
     if (absl::StatusOr<Limit> share = ShareOf(limit, options_.fallback_share); share.ok()) {
-      bound.share =
-          std::make_shared<BoundLimit>(BoundLimit{*std::move(share), prefix, bound.tag, nullptr,
-                                                  bound.events});
+      bound.share = std::make_shared<BoundLimit>(
+          BoundLimit{*std::move(share), prefix, bound.tag, nullptr, bound.events});
     }
   }
   return bound;
