@@ -587,6 +587,17 @@ class RuleLimiter:
     def _explain(
         self, attributes: dict[str, Any]
     ) -> list[tuple[str, bool, str, bytes | None, list[Limit]]]: ...
+    def _quotas(
+        self, attributes: dict[str, Any]
+    ) -> list[tuple[str, int, tuple[int, int, int, int, int, int, list[Any]]]]: ...
+    def _top_up(
+        self,
+        attributes: dict[str, Any],
+        quota: str,
+        units: int,
+        expires_s: int | None,
+        priority: int,
+    ) -> None: ...
     def _match(
         self, attributes: dict[str, Any], times: int = 1
     ) -> tuple[str | None, list[tuple[str, bytes]], int, str]: ...
@@ -599,3 +610,22 @@ class RuleLimiter:
     def _close(self) -> None: ...
     @staticmethod
     def _add_fast_methods(type: type[RuleLimiter], /) -> None: ...
+
+# The calls of a limiter on its quotas; `quota` is the index of one among its limits.
+def quota_status(
+    limiter: Any, quota: int, key: str | bytes
+) -> tuple[int, int, int, int, int, int, list[Any]]:
+    """base, carried, topped up, used, available, when it resets (seconds), and the grants: kind,
+    units, left, expiry in seconds or None, priority."""
+
+def quota_top_up(
+    limiter: Any,
+    quota: int,
+    key: str | bytes,
+    units: int,
+    expires_s: int | None,
+    priority: int,
+) -> None: ...
+def take_quota_events(limiter: Any) -> list[tuple[int, bytes, int, int, int, int]]:
+    """Of each event the index of its quota, the key, percent, used, available, and when it
+    resets."""
