@@ -253,6 +253,8 @@ def _whole() -> Any:
 def top_clients(result: Replay, *, most: int = 15, by: str | None = None, ax: Any = None) -> Any:
     """Draws the clients that were refused most, with the share of theirs that was refused."""
     frame = top_clients_frame(result, most, by)
+    if not len(frame):
+        raise ConfigurationError("the replay has no requests; expected at least one")
     ax = style.new_axes() if ax is None else ax
     names = [_short(name) for name in next(iter(frame.columns.values()))]
     rows = np.arange(len(names))
@@ -416,6 +418,7 @@ def _period(period: Period) -> str:
 
 def _short(name: object) -> str:
     text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+    text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[:40])
+    text = text if len(text) <= 32 else f"{text[:29]}..."
     # matplotlib would read a text between two dollars as a formula.
-    text = text.replace("$", r"\$")
-    return text if len(text) <= 32 else f"{text[:29]}..."
+    return text.replace("$", r"\$")

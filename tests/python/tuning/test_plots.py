@@ -303,3 +303,25 @@ def test_numbers_in_words() -> None:
         "1 d",
     ]
     assert percent(0.00125) == "0.125 %"
+
+
+def test_an_empty_replay_has_no_top_clients() -> None:
+    with pytest.raises(tg.ConfigurationError, match="no requests; expected at least one"):
+        plots.top_clients(tuning.replay("1/minute", [], []))
+
+
+def test_names_are_drawn_as_they_can_be(tmp_path: Any) -> None:
+    names = ["$x^2$", "a\nb", "\ud800", "\x00", "$" * 40, b"\xff"]
+    texts_only = [name for name in names if isinstance(name, str)]
+    result = tuning.replay("1/minute", texts_only, [NOON] * len(texts_only))
+    ax = plots.top_clients(result)
+    labels = {label.get_text() for label in ax.get_yticklabels()}
+    assert labels == {r"\$x^2\$", r"a\nb", r"\ud800", r"\x00", r"\$" * 29 + "..."}
+    ax.figure.savefig(tmp_path / "names.png")
+
+
+def test_one_instant_is_drawn_as_a_second() -> None:
+    ax = plots.over_time(tuning.replay("1/minute", ["a"], [NOON]))
+    assert ax.get_ylabel() == "requests in 1 s"
+    low, high = ax.get_xlim()
+    assert (high - low) * 86_400 == pytest.approx(1, rel=1e-3)
