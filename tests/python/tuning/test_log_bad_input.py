@@ -255,9 +255,7 @@ def test_columns_that_are_no_dict() -> None:
 
 
 def test_a_field_that_the_format_has_not_is_named_with_those_it_has() -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"'nope', which the format has not; .* %h, %l"
-    ):
+    with pytest.raises(ConfigurationError, match=r"'nope', which the format has not; .* %h, %l"):
         read(TEXT, columns={"tenant": "nope"})
 
 
