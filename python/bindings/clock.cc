@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <utility>
 
 #include "classes.h"
 #include "convert.h"
 #include "gil.h"
+#include "server/capsules.h"
 
 namespace tidegate::python {
 namespace {
@@ -130,6 +133,14 @@ void RegisterClock(py::module_& m) {
           [](ManualClock& clock, const py::object& ns) { clock.SetNs(NsFrom(ns, "the time")); },
           py::arg("ns"))
       .def("now_ns", &ManualClock::NowNs, "now_ns(self)\n--\n\nNanoseconds since the epoch.");
+  m.def(
+      "_native_clock",
+      [](const py::object& clock) {
+        std::shared_ptr<Clock> native = ClockFrom(clock);
+        if (native == nullptr) native = {std::shared_ptr<Clock>(), &SystemClock::Get()};
+        return ToCapsule(std::move(native), kClockCapsule);
+      },
+      py::arg("clock"));
   m.def("system_now_ns", [] { return SystemClock::Get().Now(); });
 }
 

@@ -3,10 +3,12 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "classes.h"
 #include "convert.h"
 #include "gil.h"
+#include "server/capsules.h"
 
 namespace tidegate::python {
 
@@ -23,6 +25,8 @@ void RegisterMemoryStore(py::module_& m) {
       .def_property_readonly("blocks", &Store::blocks)
       .def_property_readonly("reads_clock", &Store::reads_clock)
       .def("_clear", &Store::Clear)
+      .def("_native",
+           [](std::shared_ptr<Store> self) { return ToCapsule(std::move(self), kStoreCapsule); })
       .def("ping", [](Store& store) -> py::object {
         const absl::Status status = WithoutGil([&] { return store.Ping(); });
         if (status.ok()) return py::none();

@@ -17,6 +17,7 @@
 #include "fast_call.h"
 #include "gil.h"
 #include "rule_limiter.h"
+#include "server/capsules.h"
 
 namespace tidegate::python {
 namespace {
@@ -375,6 +376,8 @@ void RegisterRuleLimiter(py::module_& m) {
       .def("_match", &Match, py::arg("attributes"), py::arg("times") = 1)
       .def("_stats", &StatsOf)
       .def("_rule_stats", &RuleStatsOf)
+      .def("_native",
+           [](PyRuleLimiter& self) { return ToCapsule(self.rules->shared(), kRuleLimiterCapsule); })
       .def(
           "_set_load_factor",
           [](const py::object& self, const std::string& priority, double factor) {

@@ -26,9 +26,13 @@
 
 namespace tidegate {
 
-// Thread-safe. Decisions point into the limiter that made them.
+// Thread-safe. Decisions point into the limiter that made them. Functions are virtual where another
+// extension module with its own copy of this code calls them: they then run the code of the module
+// that made the limiter, whose hashes its tables were built with.
 class RuleLimiter {
  public:
+  virtual ~RuleLimiter() = default;
+
   // What a rule did, of this rule set and of those before it that had the rule.
   struct RuleStats {
     int64_t allowed = 0;  // requests that it applied to and that passed
@@ -57,24 +61,27 @@ class RuleLimiter {
   // multiplied by `cost`, and divided by the factor of load(). `outcomes`, where it is not null,
   // gets the decision of each limit. Where no limit applies the decision allows, and its limit is
   // one that nothing reaches.
-  Decision Hit(const Request& request, int64_t cost = 1, Outcomes* outcomes = nullptr) const;
-  Decision Peek(const Request& request, int64_t cost = 1, Outcomes* outcomes = nullptr) const;
+  virtual Decision Hit(const Request& request, int64_t cost = 1,
+                       Outcomes* outcomes = nullptr) const;
+  virtual Decision Peek(const Request& request, int64_t cost = 1,
+                        Outcomes* outcomes = nullptr) const;
   // As Store::Submit(): this and `outcomes` must live until `done` was called.
-  std::optional<Decision> Submit(Op op, const Request& request, int64_t cost, const Decision* hit,
-                                 Outcomes* outcomes, Store::Done done) const;
+  virtual std::optional<Decision> Submit(Op op, const Request& request, int64_t cost,
+                                         const Decision* hit, Outcomes* outcomes,
+                                         Store::Done done) const;
   // Hit() where the answer takes no wait.
-  std::optional<Decision> HitWithoutWaiting(const Request& request, int64_t cost,
-                                            Outcomes* outcomes) const;
+  virtual std::optional<Decision> HitWithoutWaiting(const Request& request, int64_t cost,
+                                                    Outcomes* outcomes) const;
   // Gives back what `hit`, a decision of this limiter for the same request and cost, charged; not
   // what load added to it.
-  void Refund(const Request& request, int64_t cost, const Decision* hit) const;
-  void Reset(const Request& request) const;
+  virtual void Refund(const Request& request, int64_t cost, const Decision* hit) const;
+  virtual void Reset(const Request& request) const;
 
-  Stats stats() const;
+  virtual Stats stats() const;
   // In the order of rules().rules().
-  std::vector<RuleStats> rule_stats() const;
+  virtual std::vector<RuleStats> rule_stats() const;
   // The limit that a decision of this points to, by its number among rules().limits().
-  std::optional<uint32_t> LimitNumber(const Limit* limit) const;
+  virtual std::optional<uint32_t> LimitNumber(const Limit* limit) const;
 
  private:
   struct Counts {

@@ -1,0 +1,96 @@
+// What the front, which speaks HTTP, and the services, which answer, know of each other.
+//
+//   class Echo : public Service {
+//     bool Handle(const Request& request, Answer* answer, const Later&) override {
+//       answer->body = request.body;
+//       return true;
+//     }
+//   };
+#ifndef TIDEGATE_SERVER_CALL_H_
+#define TIDEGATE_SERVER_CALL_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+
+namespace tidegate::server {
+
+struct Header {
+  std::string_view name;  // in lower case
+  std::string_view value;
+};
+
+// A request with its whole body. Of a gRPC call the body is the message, without its frame. Views
+// are valid until Handle() returns.
+struct Request {
+  std::string_view method;
+  std::string_view path;   // as sent, without the query
+  std::string_view query;  // as sent, without the "?"
+  absl::Span<const Header> headers;
+  std::string_view body;
+  std::string_view peer;  // the client's address, or the path of a Unix socket
+  bool is_grpc = false;
+
+  // The value of the first header of this name; empty without one.
+  std::string_view header(std::string_view name) const;
+};
+
+// The codes of gRPC that services use.
+enum class GrpcStatus : uint8_t {
+  kOk = 0,
+  kInvalidArgument = 3,
+  kDeadlineExceeded = 4,
+  kNotFound = 5,
+  kPermissionDenied = 7,
+  kResourceExhausted = 8,
+  kFailedPrecondition = 9,
+  kUnimplemented = 12,
+  kInternal = 13,
+  kUnavailable = 14,
+  kUnauthenticated = 16,
+};
+
+// Of a gRPC call the front sends `body` as the message, and the status as trailers; `http_status`
+// and `content_type` are then not used.
+struct Answer {
+  int http_status = 200;
+  std::string_view content_type = "application/json";        // of static storage
+  std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
+  std::string body;
+  GrpcStatus grpc_status = GrpcStatus::kOk;
+  std::string grpc_message;
+};
+
+// A call that is answered after Handle() has returned. Dropped without an answer, the front answers
+// that the service failed.
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  // Once, from any thread. Does nothing if the client has gone.
+  virtual void Send(Answer answer) = 0;
+};
+
+// Makes the Pending of the call that Handle() is answering; for one use within Handle().
+using Later = absl::FunctionRef<std::unique_ptr<Pending>()>;
+
+// Thread-safe: every loop calls it.
+class Service {
+ public:
+  virtual ~Service() = default;
+
+  // Answers at once: fills `answer` and returns true. Or takes the Pending from `later`, returns
+  // false, and sends the answer through it. Never blocks.
+  virtual bool Handle(const Request& request, Answer* answer, const Later& later) = 0;
+
+  // Called by each loop after the requests that it read together: sends what they submitted.
+  virtual void Flush() {}
+};
+
+}  // namespace tidegate::server
+
+#endif  // TIDEGATE_SERVER_CALL_H_
