@@ -31,7 +31,7 @@ namespace tidegate {
 // that made the limiter, whose hashes its tables were built with.
 class RuleLimiter {
  public:
-  virtual ~RuleLimiter() = default;
+  virtual ~RuleLimiter();
 
   // What a rule did, of this rule set and of those before it that had the rule.
   struct RuleStats {
@@ -51,7 +51,6 @@ class RuleLimiter {
                                                              std::shared_ptr<TimedStore> store,
                                                              std::string_view scope = "tg",
                                                              const RuleLimiter* before = nullptr);
-  ~RuleLimiter();
 
   const RuleSet& rules() const { return *rules_; }
   // What requests cost under load; one for all rule sets that follow each other.
