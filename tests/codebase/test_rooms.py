@@ -18,9 +18,10 @@ ROOMS: dict[str, tuple[str, str]] = {
     "core": ("_core, _errors, types", ""),
     "storage": ("_storage/", "core"),
     # Before the room whose folder its public modules lie in.
-    "database": ("_database/, rules.sql, rules.violations", "core, rules"),
+    "database": ("_database/, rules.sql, rules.usage, rules.violations", "core, rules"),
     "rules": ("_rules/, rules/", "core"),
     "load": ("_load/, load", "core"),
+    "anomaly": ("_anomaly/, anomaly", "core"),
     "limiter": (
         "_asyncio, _clock, _limit, _limiter, _plan, _replay, _rule_limiter, _stats, _waiting/",
         "core, storage, rules, load",
@@ -34,7 +35,7 @@ ROOMS: dict[str, tuple[str, str]] = {
     "outbound": ("_outbound/, httpx, requests", "core, limiter"),
     "contrib": ("contrib/, limits", "core, limiter"),
     "tuning": ("_logs, _tuning/, tuning/", "core, storage, rules, limiter, metrics"),
-    "service": ("_service/", "core, storage, database, rules, load, limiter, metrics"),
+    "service": ("_service/", "core, storage, database, rules, load, anomaly, limiter, metrics"),
     "package": ("__init__", "core, rules, limiter, integrations"),
     "command line": (
         "_cli/, __main__",

@@ -13,6 +13,8 @@ __all__ = [
     "RULE_TABLES",
     "UtcTime",
     "costs",
+    "id_column",
+    "json_type",
     "lists",
     "metadata",
     "overrides",
@@ -45,10 +47,10 @@ class UtcTime(sa.types.TypeDecorator[dt.datetime]):
 
 
 metadata = sa.MetaData()
-_json = sa.JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+json_type = sa.JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 
 
-def _id() -> sa.Column[Any]:
+def id_column() -> sa.Column[Any]:
     # SQLite numbers rows by itself only where the type is INTEGER.
     number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
     return sa.Column("id", number, primary_key=True, autoincrement=True)
@@ -63,11 +65,11 @@ def _times() -> tuple[sa.Column[Any], sa.Column[Any]]:
 
 def _conditions() -> tuple[sa.Column[Any], ...]:
     return (
-        sa.Column("endpoints", _json),
-        sa.Column("methods", _json),
-        sa.Column("tiers", _json),
-        sa.Column("networks", _json),
-        sa.Column("conditions", _json),
+        sa.Column("endpoints", json_type),
+        sa.Column("methods", json_type),
+        sa.Column("tiers", json_type),
+        sa.Column("networks", json_type),
+        sa.Column("conditions", json_type),
     )
 
 
@@ -75,7 +77,7 @@ def _conditions() -> tuple[sa.Column[Any], ...]:
 rules = sa.Table(
     "rate_limit_rules",
     metadata,
-    _id(),
+    id_column(),
     sa.Column("rule_id", sa.String(100), index=True),
     sa.Column("tier", sa.String(50), nullable=False, server_default="*"),
     sa.Column("endpoint_pattern", sa.String(255)),
@@ -88,13 +90,13 @@ rules = sa.Table(
     *_conditions(),
     sa.Column("counts", sa.String(10), nullable=False, server_default="cost"),
     sa.Column("counter", sa.String(100)),
-    sa.Column("replaces", _json),
+    sa.Column("replaces", json_type),
     sa.Column("shadow", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("headers", sa.Boolean, nullable=False, server_default=sa.true()),
     sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
     sa.Column("description", sa.Text),
     *_times(),
-    sa.Column("reserve", _json),
+    sa.Column("reserve", json_type),
     sa.Column("carry_over", sa.String(12), nullable=False, server_default="as-is"),
 )
 
@@ -103,15 +105,15 @@ settings = sa.Table(
     "rate_limit_settings",
     metadata,
     sa.Column("name", sa.String(50), primary_key=True),
-    sa.Column("value", _json, nullable=False),
+    sa.Column("value", json_type, nullable=False),
 )
 
 overrides = sa.Table(
     "rate_limit_overrides",
     metadata,
-    _id(),
+    id_column(),
     sa.Column("rule_id", sa.String(100), nullable=False, index=True),
-    sa.Column("key", _json, nullable=False),
+    sa.Column("key", json_type, nullable=False),
     sa.Column("limits", sa.String(1000), nullable=False),
     sa.Column("algorithm", sa.String(20)),
     sa.Column("expires_at", UtcTime()),
@@ -123,7 +125,7 @@ overrides = sa.Table(
 lists = sa.Table(
     "rate_limit_lists",
     metadata,
-    _id(),
+    id_column(),
     sa.Column("list", sa.String(5), nullable=False),
     sa.Column("name", sa.String(100)),
     *_conditions(),
@@ -136,14 +138,14 @@ user_tiers = sa.Table(
     metadata,
     sa.Column("user_id", sa.String(255), primary_key=True),
     sa.Column("tier", sa.String(50), nullable=False),
-    sa.Column("custom_limits", _json),
+    sa.Column("custom_limits", json_type),
     *_times(),
 )
 
 costs = sa.Table(
     "operation_costs",
     metadata,
-    _id(),
+    id_column(),
     sa.Column("endpoint", sa.String(255)),
     sa.Column("method", sa.String(20)),
     sa.Column("cost", sa.Integer),
@@ -155,14 +157,14 @@ costs = sa.Table(
 violations = sa.Table(
     "rate_limit_violations",
     metadata,
-    _id(),
+    id_column(),
     sa.Column("user_id", sa.String(255)),
     sa.Column("endpoint", sa.String(255), nullable=False),
     sa.Column("timestamp", UtcTime(), nullable=False),
     sa.Column("attempted_count", sa.Integer, nullable=False),
     sa.Column("rule_id", sa.String(100)),
     sa.Column("caller", sa.String(255), nullable=False),
-    sa.Column("attributes", _json),
+    sa.Column("attributes", json_type),
     sa.Index("ix_rate_limit_violations_caller", "caller", "timestamp"),
     sa.Index("ix_rate_limit_violations_timestamp", "timestamp"),
 )

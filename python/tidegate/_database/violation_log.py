@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
-import atexit
 import datetime as dt
 import hashlib
 import logging
-import os
-import threading
 import time
-import weakref
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Any, Callable, Union
 
+from tidegate._database.background_writer import BackgroundWriter
 from tidegate._database.violation import Violation
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._errors import ArgumentTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any, Union
-
-    from typing_extensions import Self
 
     from tidegate._core import Decision
 
     Value = Union[str, bytes, None]
 
-__all__ = ["ViolationLog"]
-
-log = logging.getLogger("tidegate")
+__all__ = ["SECRETS", "ViolationLog", "text_of"]
 
 _LONGEST = 255
 # Attributes that must not be stored: a digest stands in their place.
 SECRETS = frozenset({"api_key", "key", "token", "authorization", "password", "session"})
-# How often a write is tried before its violations are dropped, so that a database that comes back
-# within a few seconds has all of them.
-_MOST_TRIES = 5
-_PATIENCE = 1.0
+
+# Rule, caller and endpoint.
+_Key = tuple[Union[str, None], str, str]
 
 
-class ViolationLog:
+class ViolationLog(BackgroundWriter[_Key, list[Any]]):
     """Writes refusals to a database, a logger or a function, on a thread of its own.
 
         violations = ViolationLog("postgresql://db.internal/shop")
@@ -55,6 +46,8 @@ class ViolationLog:
     `fork()`; call close() to write what is left, which the end of the interpreter does too.
     """
 
+    _what = "violations"
+
     def __init__(
         self,
         sink: Any,
@@ -66,35 +59,17 @@ class ViolationLog:
         attributes: Sequence[str] = ("user", "ip", "method", "tier", "tenant"),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        if not isinstance(interval, (int, float)) or isinstance(interval, bool) or not interval > 0:
-            raise ConfigurationError(f"the interval is {interval!r}; expected seconds above 0")
-        if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
-            raise ConfigurationError(f"the capacity is {capacity!r}; expected 1 or more")
+        super().__init__(interval=interval, capacity=capacity)
         self._sink = _sink_of(sink, keep)
-        self._interval = interval
-        self._capacity = capacity
         self._callers = tuple(callers)
         self._attributes = tuple(attributes)
         self._clock = clock
-        self._lock = threading.Lock()
-        self._writing = threading.Lock()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        # What waits: by rule, caller and endpoint the time of the first, how many, attributes.
-        self._waiting: dict[tuple[str | None, str, str], list[Any]] = {}
-        self.written = 0
-        """How many Violations the sink has taken."""
-        self.dropped = 0
-        """How many refusals were written nowhere."""
-        self.failures = 0
-        """How often the sink raised."""
-        _all.add(self)
 
     def record(self, decision: Decision, attributes: Mapping[str, Value]) -> None:
         """Notes a refusal. Waits for nothing, and raises nothing."""
         name, value = self._caller_of(attributes)
         caller = f"{name}:{value}"[:_LONGEST]
-        endpoint = _text_of(attributes.get("endpoint"))
+        endpoint = text_of(attributes.get("endpoint"))
         key = (decision.rule, caller, endpoint)
         with self._lock:
             known = self._waiting.get(key)
@@ -110,48 +85,7 @@ class ViolationLog:
                 if attributes.get(name) is not None
             }
             self._waiting[key] = [self._clock(), 1, kept]
-            if self._thread is None and not self._stop.is_set():
-                self._start()
-
-    def flush(self) -> bool:
-        """Writes what waits, now. False where the sink raised; then it waits on."""
-        with self._writing:
-            with self._lock:
-                waiting, self._waiting = self._waiting, {}
-            if not waiting:
-                return True
-            batch = [_violation(key, *noted) for key, noted in waiting.items()]
-            try:
-                self._sink(batch)
-            except Exception as error:
-                self.failures += 1
-                if self.failures == 1 or self.failures % 100 == 0:
-                    log.warning("violations were not written: %s", error)
-                self._put_back(waiting)
-                return False
-            self.written += len(batch)
-            return True
-
-    def close(self) -> None:
-        """Writes the refusals that wait, and ends the thread."""
-        self._stop.set()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(_PATIENCE)
-        if thread is None or not thread.is_alive():
-            self.flush()
-            with self._lock:
-                left, self._waiting = self._waiting, {}
-                self.dropped += sum(noted[1] for noted in left.values())
-            close = getattr(self._sink, "close", None)
-            if close is not None:
-                close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+            self._start_if_needed()
 
     def _caller_of(self, attributes: Mapping[str, Value]) -> tuple[str, str]:
         for name in self._callers:
@@ -160,47 +94,24 @@ class ViolationLog:
                 return name, _shown(name, value)
         return "anyone", ""
 
-    def _put_back(self, waiting: dict[tuple[str | None, str, str], list[Any]]) -> None:
-        with self._lock:
-            for key, noted in waiting.items():
-                known = self._waiting.get(key)
-                if known is not None:
-                    known[0] = min(known[0], noted[0])
-                    known[1] += noted[1]
-                elif len(self._waiting) < self._capacity:
-                    self._waiting[key] = noted
-                else:
-                    self.dropped += noted[1]
+    # An entry is the time of the first refusal, how many there were, and attributes.
 
-    def _drop(self) -> None:
-        with self._lock:
-            waiting, self._waiting = self._waiting, {}
-            lost = sum(noted[1] for noted in waiting.values())
-            self.dropped += lost
-        log.error("%d violations were dropped: they could not be written", lost)
+    def _write(self, waiting: dict[_Key, list[Any]]) -> None:
+        self._sink([_violation(key, *entry) for key, entry in waiting.items()])
 
-    def _start(self) -> None:
-        thread = threading.Thread(target=self._run, name="tidegate ViolationLog", daemon=True)
-        thread.start()
-        self._thread = thread
+    def _merge(self, known: list[Any], entry: list[Any]) -> None:
+        known[0] = min(known[0], entry[0])
+        known[1] += entry[1]
 
-    def _run(self) -> None:
-        tries = 0
-        while not self._stop.wait(self._interval * 2**tries):
-            tries = 0 if self.flush() else tries + 1
-            if tries == _MOST_TRIES:
-                self._drop()
-                tries = 0
+    def _requests_of(self, entry: list[Any]) -> int:
+        return int(entry[1])
 
-    def _after_fork(self) -> None:
-        # What waits is the parent's to write.
-        self._waiting = {}
-        self._lock = threading.Lock()
-        self._writing = threading.Lock()
-        is_closed, self._stop = self._stop.is_set(), threading.Event()
-        if is_closed:
-            self._stop.set()
-        self._thread = None
+    def _close(self) -> None:
+        close = getattr(self._sink, "close", None)
+        if close is not None:
+            close()
+
+    def _forget_parent(self) -> None:
         forget = getattr(self._sink, "forget_parent", None)
         if forget is not None:
             forget()
@@ -214,7 +125,7 @@ def _violation(
     return Violation(at, rule, caller, endpoint, attempted, attributes)
 
 
-def _text_of(value: Value) -> str:
+def text_of(value: Value) -> str:
     """As a database takes it: no zeros, no halves of characters, not too long."""
     if value is None:
         return ""
@@ -229,7 +140,7 @@ def _shown(name: str, value: Value) -> str:
     if name in SECRETS and value is not None:
         raw = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
         return f"sha256-{hashlib.sha256(raw).hexdigest()[:16]}"
-    return _text_of(value)
+    return text_of(value)
 
 
 def _sink_of(sink: Any, keep: float | None) -> Callable[[list[Violation]], object]:
@@ -261,21 +172,3 @@ class _LoggerSink:
                 each.endpoint,
                 extra={"violation": each._asdict()},
             )
-
-
-_all: weakref.WeakSet[ViolationLog] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for each in list(_all):
-        each._after_fork()
-
-
-def _close_all() -> None:
-    for each in list(_all):
-        if each._thread is not None:
-            each.close()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_close_all)

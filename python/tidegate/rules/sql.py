@@ -15,7 +15,7 @@ Needs the extra ``sql``, for PostgreSQL ``postgres``: ``pip install 'tidegate[po
 
 from __future__ import annotations
 
-from tidegate._database.schema import metadata
+from tidegate._database.service_tables import metadata
 from tidegate._database.sql_rules import SqlRules, read_rules
 from tidegate._database.sql_tiers import SqlTiers
 from tidegate._database.upgrade import upgrade

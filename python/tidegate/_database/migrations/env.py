@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from tidegate._database.schema import metadata
+from tidegate._database.service_tables import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -1,0 +1,50 @@
+"""What counts of the callers of one tier are usual."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Peers"]
+
+# Fewer are no crowd to stand out from.
+_LEAST = 20
+_MOST = 2000
+# Of a normal distribution the standard deviation is so many median absolute deviations.
+_DEVIATIONS = 1.4826
+
+
+class Peers:
+    """The median and the median absolute deviation of the last scaled counts of a tier's callers.
+
+    Each of the callers seen last has one value, so that none has more weight than another, however
+    large or frequent its counts are.
+    """
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[str, float] = OrderedDict()
+        self._spread = 1.0
+        self.usual = 0.0
+        """The median."""
+
+    def learn(self, values: Mapping[str, float]) -> None:
+        """Takes the values of an interval by caller."""
+        for caller, value in values.items():
+            self._values[caller] = value
+            self._values.move_to_end(caller)
+        while len(self._values) > _MOST:
+            self._values.popitem(last=False)
+        if len(self._values) >= _LEAST:
+            self.usual = median(self._values.values())
+            apart = median(abs(value - self.usual) for value in self._values.values())
+            self._spread = max(_DEVIATIONS * apart, 1.0)
+
+    def z(self, value: float) -> float | None:
+        """How many deviations `value` lies above the median; None while the peers are too few."""
+        if len(self._values) < _LEAST:
+            return None
+        return (value - self.usual) / self._spread

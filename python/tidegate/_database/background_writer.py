@@ -1,0 +1,175 @@
+"""Writes to a database on a thread of its own, so that no request waits for it."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from tidegate._errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from typing_extensions import Self
+
+__all__ = ["BackgroundWriter"]
+
+log = logging.getLogger("tidegate")
+
+Key = TypeVar("Key", bound="Hashable")
+Entry = TypeVar("Entry")
+
+# How often a write is tried before its entries are dropped, so that a database that comes back
+# within a few seconds has all of them.
+_MOST_TRIES = 5
+_PATIENCE = 1.0
+
+
+class BackgroundWriter(Generic[Key, Entry]):
+    """Entries by key that wait in memory, at most `capacity`, and are written every `interval`.
+
+    Base class. A subclass adds to `_waiting` while it holds `_lock` and then calls
+    `_start_if_needed()`. Thread-safe, and safe to use after `fork()`.
+    """
+
+    _what = "entries"
+
+    def __init__(self, *, interval: float, capacity: int) -> None:
+        if not isinstance(interval, (int, float)) or isinstance(interval, bool) or not interval > 0:
+            raise ConfigurationError(f"the interval is {interval!r}; expected seconds above 0")
+        if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
+            raise ConfigurationError(f"the capacity is {capacity!r}; expected 1 or more")
+        self._interval = interval
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._waiting: dict[Key, Entry] = {}
+        self.written = 0
+        """How many entries were written."""
+        self.dropped = 0
+        """How many requests are in no entry that was written."""
+        self.failures = 0
+        """How often a write failed."""
+        _all.add(self)
+
+    def _write(self, waiting: dict[Key, Entry]) -> None:
+        """Writes the entries. Raises where they were not taken."""
+        raise NotImplementedError
+
+    def _merge(self, known: Entry, entry: Entry) -> None:
+        """Adds `entry` to the entry that waits for the same key."""
+        raise NotImplementedError
+
+    def _requests_of(self, entry: Entry) -> int:
+        """How many requests an entry stands for."""
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        """Closes what entries are written to."""
+
+    def _forget_parent(self) -> None:
+        """In a child of fork(): leaves the parent's connections alone."""
+
+    def flush(self) -> bool:
+        """Writes what waits, now. False where that failed; then it waits on."""
+        with self._writing:
+            with self._lock:
+                waiting, self._waiting = self._waiting, {}
+            if not waiting:
+                return True
+            try:
+                self._write(waiting)
+            except Exception as error:
+                self.failures += 1
+                if self.failures == 1 or self.failures % 100 == 0:
+                    log.warning("%s were not written: %s", self._what, error)
+                self._put_back(waiting)
+                return False
+            self.written += len(waiting)
+            return True
+
+    def close(self) -> None:
+        """Writes what waits, and ends the thread."""
+        self._stop.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_PATIENCE)
+        if thread is None or not thread.is_alive():
+            self.flush()
+            self._drop()
+            self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _put_back(self, waiting: dict[Key, Entry]) -> None:
+        with self._lock:
+            for key, entry in waiting.items():
+                known = self._waiting.get(key)
+                if known is not None:
+                    self._merge(known, entry)
+                elif len(self._waiting) < self._capacity:
+                    self._waiting[key] = entry
+                else:
+                    self.dropped += self._requests_of(entry)
+
+    def _drop(self) -> int:
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+            lost = sum(map(self._requests_of, waiting.values()))
+            self.dropped += lost
+        return lost
+
+    def _start_if_needed(self) -> None:
+        if self._thread is None and not self._stop.is_set():
+            name = f"tidegate {type(self).__name__}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            thread.start()
+            self._thread = thread
+
+    def _run(self) -> None:
+        tries = 0
+        while not self._stop.wait(self._interval * 2**tries):
+            tries = 0 if self.flush() else tries + 1
+            if tries == _MOST_TRIES:
+                lost = self._drop()
+                log.error("%d %s were dropped: they could not be written", lost, self._what)
+                tries = 0
+
+    def _after_fork(self) -> None:
+        # What waits is the parent's to write.
+        self._waiting = {}
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        is_closed, self._stop = self._stop.is_set(), threading.Event()
+        if is_closed:
+            self._stop.set()
+        self._thread = None
+        self._forget_parent()
+
+
+_all: weakref.WeakSet[BackgroundWriter[Any, Any]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_all):
+        each._after_fork()
+
+
+def _close_all() -> None:
+    for each in list(_all):
+        if each._thread is not None:
+            each.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_close_all)

@@ -1,0 +1,202 @@
+"""Decisions by user, endpoint and hour."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from typing import TYPE_CHECKING, Callable, NamedTuple, Union
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from tidegate._database.background_writer import BackgroundWriter
+from tidegate._database.connection import Database
+from tidegate._database.service_tables import usage_hours
+from tidegate._database.violation_log import text_of
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tidegate._database.connection import DatabaseLike
+
+    Value = Union[str, bytes, None]
+
+__all__ = ["UsageHistory", "UsageHour", "usage_of"]
+
+_HOUR = 3600
+_DAY = 86_400.0
+# PostgreSQL takes 65,535 parameters a statement, SQLite 32,766, and a row has six.
+_ROWS = 5_000
+
+# User, endpoint, and the hour's number since the epoch.
+_Key = tuple[str, str, int]
+
+
+class UsageHour(NamedTuple):
+    """The decisions of one hour."""
+
+    user: str
+    endpoint: str
+    hour: dt.datetime
+    """When it began, in UTC."""
+    allowed: int
+    refused: int
+    cost: int
+    """The units that allowed requests were charged."""
+
+
+class UsageHistory(BackgroundWriter[_Key, list[int]]):
+    """Adds decisions to the table usage_hours, on a thread of its own.
+
+        history = UsageHistory("sqlite:///tidegate.db")
+        history.add("42", "/api/posts", allowed=3, refused=1, cost=3)
+
+    add() only adds to numbers in memory, which are written every `interval` seconds. At most
+    `capacity` numbers of users, endpoints and hours wait; beyond that decisions are `dropped` and
+    counted. A write that fails is tried again a few times. Hours older than `keep` days are
+    deleted; with None none are. Several processes may write to one table.
+
+    Thread-safe, and safe to use after `fork()`; call close() to write what waits, which the end of
+    the interpreter does too. Raises ConfigurationError for options out of range, and a database
+    that SQLAlchemy does not know.
+    """
+
+    _what = "hours of usage"
+
+    def __init__(
+        self,
+        database: DatabaseLike,
+        *,
+        interval: float = 10.0,
+        capacity: int = 100_000,
+        keep: float | None = 90,
+        timeout: float = 5.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(interval=interval, capacity=capacity)
+        if keep is not None and not (isinstance(keep, (int, float)) and keep > 0):
+            raise ConfigurationError(f"keep is {keep!r}; expected days above 0, or None")
+        self._database = Database(database, timeout)
+        self._keep = keep
+        self._clock = clock
+        self._prune_at = 0.0
+
+    def add(
+        self,
+        user: Value,
+        endpoint: Value,
+        *,
+        allowed: int = 0,
+        refused: int = 0,
+        cost: int = 0,
+        at: float | None = None,
+    ) -> None:
+        """Adds decisions made at `at`, in seconds since the epoch; now if it is None.
+
+        Waits for nothing. Texts are cut to 255 characters.
+        """
+        hour = int((self._clock() if at is None else at) // _HOUR)
+        key = (text_of(user), text_of(endpoint), hour)
+        with self._lock:
+            known = self._waiting.get(key)
+            if known is not None:
+                known[0] += allowed
+                known[1] += refused
+                known[2] += cost
+            elif len(self._waiting) >= self._capacity:
+                self.dropped += allowed + refused
+            else:
+                self._waiting[key] = [allowed, refused, cost]
+                self._start_if_needed()
+
+    def _write(self, waiting: dict[_Key, list[int]]) -> None:
+        # In one order, so that processes that write the same rows never wait for each other.
+        rows = [
+            {
+                "user_id": user,
+                "endpoint": endpoint,
+                "hour": dt.datetime.fromtimestamp(hour * _HOUR, dt.timezone.utc),
+                "allowed": allowed,
+                "refused": refused,
+                "cost": cost,
+            }
+            for (user, endpoint, hour), (allowed, refused, cost) in sorted(waiting.items())
+        ]
+        now = self._clock()
+        with self._database.use() as connection:
+            for first in range(0, len(rows), _ROWS):
+                connection.execute(self._adding(rows[first : first + _ROWS]))
+            if self._keep is not None and now >= self._prune_at:
+                oldest = dt.datetime.fromtimestamp(now - self._keep * _DAY, dt.timezone.utc)
+                connection.execute(sa.delete(usage_hours).where(usage_hours.c.hour < oldest))
+            connection.commit()
+        if now >= self._prune_at:
+            self._prune_at = now + _HOUR
+
+    def _adding(self, rows: list[dict[str, Any]]) -> Any:
+        is_sqlite = self._database.engine.dialect.name == "sqlite"
+        adding: Any = (sqlite if is_sqlite else postgresql).insert(usage_hours).values(rows)
+        return adding.on_conflict_do_update(
+            index_elements=["user_id", "endpoint", "hour"],
+            set_={
+                name: usage_hours.c[name] + adding.excluded[name]
+                for name in ("allowed", "refused", "cost")
+            },
+        )
+
+    def _merge(self, known: list[int], entry: list[int]) -> None:
+        for i, value in enumerate(entry):
+            known[i] += value
+
+    def _requests_of(self, entry: list[int]) -> int:
+        return entry[0] + entry[1]
+
+    def _close(self) -> None:
+        self._database.close()
+
+    def _forget_parent(self) -> None:
+        self._database.forget_parent()
+
+
+def usage_of(
+    database: DatabaseLike,
+    *,
+    since: dt.datetime,
+    until: dt.datetime,
+    user: str | None = None,
+    endpoint: str | None = None,
+    most: int = 10_000,
+    timeout: float = 30.0,
+) -> list[UsageHour]:
+    """The hours that begin in [since, until), the earliest first; at most `most`.
+
+    Of all users and endpoints unless they are given. Raises ConfigurationError for times without a
+    zone, StorageError where the database does not answer.
+    """
+    for name, value in (("since", since), ("until", until)):
+        if not isinstance(value, dt.datetime):
+            raise ArgumentTypeError(f"{name} is {value!r}; expected a datetime with a time zone")
+        if value.tzinfo is None:
+            raise ConfigurationError(f"{name} is {value!r}; expected a datetime with a time zone")
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise ConfigurationError(f"most is {most!r}; expected 1 or more")
+    columns = usage_hours.c
+    asked = (
+        sa.select(usage_hours)
+        .where(columns.hour >= since, columns.hour < until)
+        .order_by(columns.hour, columns.user_id, columns.endpoint)
+        .limit(most)
+    )
+    if user is not None:
+        asked = asked.where(columns.user_id == user)
+    if endpoint is not None:
+        asked = asked.where(columns.endpoint == endpoint)
+    source = Database(database, timeout)
+    try:
+        with source.use() as connection:
+            rows = connection.execute(asked).mappings().all()
+    finally:
+        source.close()
+    names = ("user_id", "endpoint", "hour", "allowed", "refused", "cost")
+    return [UsageHour(*(row[name] for name in names)) for row in rows]
