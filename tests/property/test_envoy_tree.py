@@ -93,6 +93,9 @@ class Model:
             )
             passes &= not enforced
             for counted, cost in costs.items():
+                if enforced and not self.all_or_none:
+                    node = next(node for node, known in matched if known == counted)
+                    self.used[counted] = node.limit  # what was left is used up
                 if not enforced and not over[counted]:
                     self.used[counted] = self.used.get(counted, 0) + cost
             for i in group:
