@@ -102,6 +102,18 @@ def test_soft_events_come_once_from_all_limiters(server: RedisServer) -> None:
     assert sorted((event.key, event.percent) for event in events) == [("k", 80), ("k", 100)]
 
 
+def test_a_flood_on_a_quota_that_is_used_up_does_not_reach_redis(server: RedisServer) -> None:
+    limiter = tidegate.Limiter(Quota(10), storage=server.uri(f"{PATIENT}&deny_cache_max=600"))
+    assert limiter.hit("k", 10)
+    refused = [limiter.hit("k") for _ in range(50)]
+    assert not any(refused)
+    assert limiter.stats().denied_locally == 49
+    assert refused[-1].remaining == 0
+    assert 0 < refused[-1].retry_after <= refused[0].retry_after
+    limiter.top_up("k", 1)
+    assert limiter.hit("k")
+
+
 def test_the_status_of_a_quota_needs_redis(own_server: RedisServer) -> None:
     limiter = tidegate.Limiter(Quota(10), storage=own_server.uri(PATIENT))
     assert limiter.hit("k")

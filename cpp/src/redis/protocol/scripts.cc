@@ -248,6 +248,17 @@ Decision DecideQuota(const Charge& charge, const Answer& answer, size_t index, b
   return decision;
 }
 
+// The state of a quota that refuses one unit, as FullLater() reads it. That of an id says nothing
+// about another quota of the id.
+std::optional<CellState> UsedUpQuota(const Charge& charge, const Answer& answer, size_t index) {
+  const Limit& limit = charge.limit->limit;
+  if (charge.cost != 1 || !limit.id().empty()) return std::nullopt;
+  const Decision decision = PeekQuota(limit, answer.quotas[index], answer.now_ns, 1);
+  if (decision.allowed || decision.retry_after_ns == Decision::kNever) return std::nullopt;
+  const auto until = static_cast<uint64_t>(answer.now_ns + decision.retry_after_ns);
+  return CellState{until, until};
+}
+
 // The states of quotas are texts, all else integers.
 absl::Status CheckTypes(const redisReply& reply, absl::Span<const Charge> plan) {
   size_t at = 0;
@@ -265,8 +276,9 @@ absl::Status CheckTypes(const redisReply& reply, absl::Span<const Charge> plan) 
   return good && expect(reply.elements - at, IsInteger) ? absl::OkStatus() : ForeignReply();
 }
 
-// One unit of a log that is full until `state.w0`, and not empty until `state.w1`.
-Decision FullLogLater(const Charge& charge, const CellState& state, int64_t now_ns) {
+// One unit of a log that is full until `state.w0`, and not empty until `state.w1`; or of a quota
+// that is used up until then.
+Decision FullLater(const Charge& charge, const CellState& state, int64_t now_ns) {
   const Limit& limit = charge.limit->limit;
   Decision d;
   d.limit = &limit;
@@ -512,7 +524,7 @@ std::optional<CellState> Scripts::Steppable(const Charge& charge, const Answer& 
   const Limit& limit = charge.limit->limit;
   const auto& state = answer.states[index];
   if (limit.algorithm() == Algorithm::kConcurrency) return std::nullopt;
-  if (limit.quota() != nullptr) return std::nullopt;
+  if (limit.quota() != nullptr) return UsedUpQuota(charge, answer, index);
   // A full log of one number says nothing about another number of its id.
   if (IsLog(limit.algorithm()) && !limit.id().empty()) return std::nullopt;
   if (limit.algorithm() != Algorithm::kSlidingLog) return CellOf(limit, state);
@@ -525,8 +537,8 @@ std::optional<CellState> Scripts::Steppable(const Charge& charge, const Answer& 
 Decision Scripts::StepLater(const Charge& charge, const CellState& state, int64_t now_ns) {
   const Limit& limit = charge.limit->limit;
   CellState ignored;
-  return IsLog(limit.algorithm()) ? FullLogLater(charge, state, now_ns)
-                                  : Step(limit, state, now_ns, charge.cost, &ignored);
+  return HasCell(limit.algorithm()) ? Step(limit, state, now_ns, charge.cost, &ignored)
+                                    : FullLater(charge, state, now_ns);
 }
 
 std::string Scripts::ProbeCommand(const Charge& charge, int64_t number) {

@@ -85,7 +85,8 @@ class Scripts {
   static Decision DecideUpTo(const Charge& charge, const Answer& answer, size_t index);
 
   // The state of one limit of a plan, if later decisions follow from it alone: not for concurrency
-  // limits, whose places are given back at any time, and for a log only when it is full.
+  // limits, whose places are given back at any time; for a log only when it is full, and for a
+  // quota when it is used up.
   static std::optional<CellState> Steppable(const Charge& charge, const Answer& answer,
                                             size_t index);
   // The decision of such a state later; `behind` if it does not say.
