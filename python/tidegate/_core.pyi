@@ -97,7 +97,8 @@ class Limit:
     ns, us, ms, s, m, h, d, w, month and year. A period is given in seconds or as a timedelta.
     `burst` (token-bucket and leaky-bucket only) defaults to `count`. Algorithms
     are token-bucket (alias gcra), leaky-bucket, fixed-window, sliding-window, sliding-log and
-    concurrency. `name` is its name in a Decision: 1 to 200 printable ASCII characters.
+    concurrency. A text that begins with ``quota`` is a quota: see ``tidegate.quotas.Quota``. `name`
+    is its name in a Decision: 1 to 200 printable ASCII characters.
     A limit in `shadow` is counted but not enforced: it refuses nothing, and what it would have
     refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``. `id` identifies its usage
     instead of its text: when the number of such a limit changes, what was used stays.
@@ -505,7 +506,9 @@ def scan_times(times_ns: Any, most: int) -> tuple[int, bool, int, int, bool]:
 def count_by_key(codes: Any, keys: int, marks: Any) -> tuple[Any, Any]:
     """How often each code comes, and how often with a mark (uint8) that is not 0."""
 
-def _native_clock(clock: object) -> object: ...
+def native_clock(clock: object) -> object:
+    """The clock of a limiter, in a capsule for another extension module."""
+
 def system_now_ns() -> int:
     """The system clock of limiters, in nanoseconds: Unix time at the start of the process,
     continued by the monotonic clock."""
@@ -521,9 +524,6 @@ def add_attributes(request: Any, attributes: _Attributes, /) -> bool:
 @final
 class BoundRules:
     """One rule set with its limits bound to a store; its decisions keep it alive."""
-
-    hidden: frozenset[str]
-    plans: dict[Any, Any]
 
 class RuleSet:
     """Rules, compiled: see tidegate.RuleSet."""
@@ -588,13 +588,14 @@ class RuleLimiter:
     @staticmethod
     def _add_fast_methods(type: type[RuleLimiter], /) -> None: ...
 
-# The calls of a limiter on its quotas; `quota` is the index of one among its limits.
+# Of a limiter's quotas; `quota` is an index among its limits.
 def quota_status(limiter: Any, quota: int, key: _Key) -> _QuotaStatus:
-    """base, carried, topped up, used, available, when it resets (seconds), and the grants: kind,
-    units, left, expiry in seconds or None, priority."""
+    """base, carried, topped up, used, available, resets at; grants: kind, units, left, end, rank."""
 
 def quota_top_up(
     limiter: Any, quota: int, key: _Key, units: int, expires_s: int | None, priority: int
-) -> None: ...
+) -> None:
+    """Adds units to a quota of one key, which the lowest priority is spent from first."""
+
 def take_quota_events(limiter: Any) -> list[tuple[int, bytes, int, int, int, int]]:
     """Of each event: the quota's index, the key, percent, used, available, when it resets."""

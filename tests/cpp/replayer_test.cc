@@ -234,8 +234,7 @@ TEST_P(LeastLimitTest, RefusesNothingAndALowerOneRefuses) {
 TEST(LeastLimitOfNobodyTest, TimesThatFallAreRefused) {
   const std::vector<uint32_t> codes = {0, 0};
   const std::vector<int64_t> times = {60 * kSecond, 0};
-  const auto least =
-      LeastLimits(MakeLimit(1, kSecond), 1, 2, codes.data(), times.data(), nullptr);
+  const auto least = LeastLimits(MakeLimit(1, kSecond), 1, 2, codes.data(), times.data(), nullptr);
   EXPECT_EQ(least.status().code(), absl::StatusCode::kInvalidArgument);
 }
 

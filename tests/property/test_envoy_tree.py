@@ -165,7 +165,7 @@ def test_the_service_answers_as_the_model_does(
     add(tree, tree.add_domain("d", all_or_none), roots)
     clock = tg.ManualClock(start_ns=MIDNIGHT)
     service = native.EnvoyService(
-        open_store("memory://", {})._native(), _core._native_clock(clock), "model"
+        open_store("memory://", {})._native(), _core.native_clock(clock), "model"
     )
     service.use(tree)
     model = Model(roots, all_or_none)

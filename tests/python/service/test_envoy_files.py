@@ -31,7 +31,7 @@ class Service:
         # The capsules keep what they hold.
         self.native = native.EnvoyService(
             open_store("memory://", {})._native(),
-            _core._native_clock(self.clock),
+            _core.native_clock(self.clock),
             "tests",
             **options,
         )

@@ -32,7 +32,7 @@ MIDNIGHT = 1_700_006_400 * 10**9
 def port() -> Iterator[int]:
     clock = tg.ManualClock(start_ns=MIDNIGHT)
     service = native.EnvoyService(
-        open_store("memory://", {})._native(), _core._native_clock(clock), response_headers=True
+        open_store("memory://", {})._native(), _core.native_clock(clock), response_headers=True
     )
     service.use(Descriptors([read_text(LIMITS, "yaml", "<text>")]).tree)
     front = native.Front()

@@ -41,7 +41,7 @@ class Tidegate:
         if not self.limits.exists():
             shutil.copy(EXAMPLES / "limits.yaml", self.limits)
         self.store = storage if not isinstance(storage, str) else open_store(storage, {})
-        native_clock = None if clock is None else _core._native_clock(clock)
+        native_clock = None if clock is None else _core.native_clock(clock)
         self.service = native.EnvoyService(self.store._native(), native_clock, "edge")
         self.source = DescriptorFiles(self.limits, interval=0.02)
         follow(self.source, self.service)
