@@ -588,9 +588,8 @@ class RuleLimiter:
     @staticmethod
     def _add_fast_methods(type: type[RuleLimiter], /) -> None: ...
 
-# Of a limiter's quotas; `quota` is an index among its limits.
 def quota_status(limiter: Any, quota: int, key: _Key) -> _QuotaStatus:
-    """base, carried, topped up, used, available, resets at; grants: kind, units, left, end, rank."""
+    """base, carried, topped up, used, available, resets at; grants: kind, units, left, end, rank"""
 
 def quota_top_up(
     limiter: Any, quota: int, key: _Key, units: int, expires_s: int | None, priority: int
