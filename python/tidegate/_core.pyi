@@ -92,7 +92,8 @@ class Limit:
     ns, us, ms, s, m, h, d, w, month and year. A period is given in seconds or as a timedelta.
     `burst` (token-bucket and leaky-bucket only) defaults to `count`. Algorithms
     are token-bucket (alias gcra), leaky-bucket, fixed-window, sliding-window, sliding-log and
-    concurrency. `name` is its name in a Decision: 1 to 200 printable ASCII characters.
+    concurrency. A text that begins with ``quota`` is a quota: see ``tidegate.quotas.Quota``. `name`
+    is its name in a Decision: 1 to 200 printable ASCII characters.
     A limit in `shadow` is counted but not enforced: it refuses nothing, and what it would have
     refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``. `id` identifies its usage
     instead of its text: when the number of such a limit changes, what was used stays.
@@ -604,7 +605,9 @@ def quota_top_up(
     units: int,
     expires_s: int | None,
     priority: int,
-) -> None: ...
+) -> None:
+    """Adds units to what the key has."""
+
 def take_quota_events(limiter: Any) -> list[tuple[int, bytes, int, int, int, int]]:
     """Of each event the index of its quota, the key, percent, used, available, and when it
     resets."""
