@@ -567,16 +567,9 @@ class RuleLimiter:
     def _explain(
         self, attributes: dict[str, Any]
     ) -> list[tuple[str, bool, str, bytes | None, list[Limit]]]: ...
-    def _quotas(
-        self, attributes: dict[str, Any]
-    ) -> list[tuple[str, int, tuple[int, int, int, int, int, int, list[Any]]]]: ...
+    def _quotas(self, attributes: dict[str, Any]) -> list[tuple[str, int, tuple[Any, ...]]]: ...
     def _top_up(
-        self,
-        attributes: dict[str, Any],
-        quota: str,
-        units: int,
-        expires_s: int | None,
-        priority: int,
+        self, of: dict[str, Any], name: str, units: int, expires: int | None, priority: int, /
     ) -> None: ...
     def _match(
         self, attributes: dict[str, Any], times: int = 1
@@ -591,20 +584,13 @@ class RuleLimiter:
     @staticmethod
     def _add_fast_methods(type: type[RuleLimiter], /) -> None: ...
 
-# The calls of a limiter on its quotas; `quota` is the index of one among its limits.
-def quota_status(
-    limiter: Any, quota: int, key: str | bytes
-) -> tuple[int, int, int, int, int, int, list[Any]]:
+# Calls on the quota with this index among the limits of a Limiter.
+def quota_status(limiter: Any, quota: int, key: str | bytes) -> tuple[Any, ...]:
     """base, carried, topped up, used, available, when it resets (seconds), and the grants: kind,
     units, left, expiry in seconds or None, priority."""
 
 def quota_top_up(
-    limiter: Any,
-    quota: int,
-    key: str | bytes,
-    units: int,
-    expires_s: int | None,
-    priority: int,
+    limiter: Any, quota: int, key: str | bytes, units: int, expires_s: int | None, priority: int
 ) -> None:
     """Adds units to what the key has."""
 
