@@ -84,7 +84,7 @@ def status_of(limiter: HasQuotas, key: Key, quota: str | None) -> QuotaStatus:
     return status_from(limiter.limits[index].count, _core.quota_status(limiter, index, key))
 
 
-def status_from(limit: int, told: tuple[int, int, int, int, int, int, list[Any]]) -> QuotaStatus:
+def status_from(limit: int, told: tuple[Any, ...]) -> QuotaStatus:
     """What the core tells of a key."""
     base, carried, topped_up, used, available, resets, grants = told
     return QuotaStatus(
