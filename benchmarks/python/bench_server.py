@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import shutil
 import socket
 import statistics
@@ -183,6 +184,8 @@ def main() -> None:
         ],
     )
     idle = 1_000 if options.quick else IDLE_CONNECTIONS
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     http2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
     memory = {
         "HTTP/1.1": idle_connection_kib(idle, b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n"),

@@ -20,7 +20,7 @@
 namespace tidegate::server {
 namespace {
 
-using ::testing::EndsWith;
+using ::tidegate::testing::Eventually;
 
 // Answers from a thread of its own.
 class Elsewhere final : public RoutedService {

@@ -122,6 +122,7 @@ std::vector<std::string_view> DescriptorIndex::WithImports(size_t file) const {
     }
   }
   std::vector<std::string_view> bytes;
+  bytes.reserve(found.size());
   for (const size_t index : found) bytes.push_back(files_[index].bytes);
   return bytes;
 }
