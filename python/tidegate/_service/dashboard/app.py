@@ -305,8 +305,6 @@ def create_pages(dashboard: Dashboard) -> Starlette:
         routes=ROUTES,
         middleware=[Middleware(_SafeHeaders)],
         exception_handlers=dict.fromkeys(_SHOWN, _show_error),
-            (ProblemError, HTTPException, StorageError, ConfigurationError, Exception), _show_error
-        ),
     )
     app.router.redirect_slashes = False
     app.state.dashboard = dashboard
