@@ -22,6 +22,8 @@ class Actor(NamedTuple):
     name: str
     role: str
     remote: str | None
+    user: str | None = None
+    """The user that a token of an issuer is of."""
 
 
 def record(

@@ -221,23 +221,34 @@ class Service:
             registry = registry_of({self.settings.prefix: self.limiter}, self.counters)
         app = probes(lambda: self.is_ready, self.store.ping, registry)
         if self.settings.database is not None:
-            app.mount("/", self._admin_api(self.settings.database))
+            self._mount_admin(app, self.settings.database)
         self._admin = AdminServer(app, admin.tls)
         self.admin_address = self._admin.start(listen)
         log.info("the admin API is at %s", _shown(*self.admin_address))
 
-    def _admin_api(self, database: str) -> Any:
+    def _mount_admin(self, app: Any, database: str) -> None:
         from tidegate._service.admin.app import create_admin
         from tidegate._service.admin.oidc import Oidc
+        from tidegate._service.dashboard.mount import mount_dashboard
 
-        oidc = self.settings.admin.oidc
-        return create_admin(
+        settings = self.settings.admin.oidc
+        oidc = None if settings is None else Oidc(**settings.model_dump())
+        api = create_admin(
             database,
             rules=None if isinstance(self.rules, RuleSet) else self.rules,
             limiter=self.limiter,
-            oidc=None if oidc is None else Oidc(**oidc.model_dump()),
+            oidc=oidc,
             on_change=self._changed,
         )
+        mount_dashboard(
+            app,
+            api.state.admin,
+            oidc,
+            recent=self.recording.recent,
+            counters=self.counters,
+            ping=self.store.ping,
+        )
+        app.mount("/", api)
 
     def _changed(self, what: str, name: str | None) -> None:
         if what == "rules" and not isinstance(self.rules, RuleSet):

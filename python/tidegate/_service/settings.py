@@ -133,6 +133,9 @@ class Oidc(_Part):
     issuer: str
     audience: str
     role_claim: str = "role"
+    user_claim: str = Field(
+        default="sub", description="Which user of the rules a token is of, for /v1/dashboard."
+    )
     roles: dict[str, Literal["viewer", "check", "operator", "admin"]] = Field(
         default={}, description="The roles that values of the claim stand for."
     )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tidegate._service.admin.database import AdminDatabase
     from tidegate._service.admin.oidc import Oidc
 
-__all__ = ["ACTOR", "FAILED_ATTEMPTS", "Authentication", "Credentials"]
+__all__ = ["ACTOR", "FAILED_ATTEMPTS", "Authentication", "Credentials", "network_of"]
 
 log = logging.getLogger("tidegate")
 
@@ -42,7 +42,10 @@ _INVALID = {"WWW-Authenticate": 'Bearer realm="tidegate", error="invalid_token"'
 
 
 class Credentials:
-    """Finds who a token is of: in the database, or by its issuer."""
+    """Finds who a token is of: in the database, or by its issuer.
+
+    With `needs_role` false, tokens of the issuer that have no role are those of users.
+    """
 
     def __init__(
         self,
@@ -50,9 +53,11 @@ class Credentials:
         oidc: Oidc | None,
         *,
         now: Callable[[], dt.datetime],
+        needs_role: bool = True,
     ) -> None:
         self._database = database
         self._oidc = oidc
+        self._needs_role = needs_role
         self._now = now
         self._warned: float | None = None
 
@@ -61,7 +66,7 @@ class Credentials:
         if token.startswith(PREFIX) or self._oidc is None:
             return self._of_database(token, remote)
         try:
-            return self._oidc.actor_of(token, remote)
+            return self._oidc.actor_of(token, remote, needs_role=self._needs_role)
         except OidcError as error:
             if error.is_outage:
                 raise ProblemError(503, str(error), headers={"Retry-After": "30"}) from None
@@ -141,7 +146,7 @@ class Authentication:
     async def _actor_of(self, scope: Scope) -> Actor:
         client = scope.get("client")
         remote = client[0] if client else None
-        address = _network_of(remote)
+        address = network_of(remote)
         token = _bearer(scope)
         if token is None:
             await run_in_threadpool(self._credentials.warn_if_closed)
@@ -187,7 +192,7 @@ def _bearer(scope: Scope) -> str | None:
     return token.strip()
 
 
-def _network_of(remote: str | None) -> str:
+def network_of(remote: str | None) -> str:
     """Whoever has an address of IPv6 has a network of them."""
     try:
         address = ipaddress.ip_address(remote or "")

@@ -54,14 +54,14 @@ class AdminDatabase:
         self._timeout = timeout
         self._now = now
         first = Database(database, timeout)  # raises here for a URL that is none
-        self._engine = first.engine
+        self.engine = first.engine
         self.name = first.name
         """Its URL without the password."""
 
     @contextlib.contextmanager
     def connect(self, timeout: float | None = None) -> Iterator[sa.Connection]:
         """A connection; what the block does not commit is undone. Raises StorageError."""
-        source = Database(self._engine, timeout or self._timeout)
+        source = Database(self.engine, timeout or self._timeout)
         try:
             with source.use() as connection:
                 yield connection
@@ -71,7 +71,7 @@ class AdminDatabase:
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sa.Connection]:
         """As connect(), but all that the block reads is of one instant."""
-        source = Database(self._engine, self._timeout)
+        source = Database(self.engine, self._timeout)
         try:
             with source.use(isolation="REPEATABLE READ") as connection:
                 if connection.dialect.name == "sqlite":

@@ -13,7 +13,7 @@ from tidegate._service.admin.problems import ProblemError, problem_response
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["Guard", "check_text", "with_safe_headers"]
+__all__ = ["Guard", "check_target", "check_text", "with_safe_headers"]
 
 _HEADERS = (
     (b"cache-control", b"no-store"),
@@ -36,7 +36,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
-            _check_target(scope)
+            check_target(scope)
             body = await asyncio.wait_for(self._read(scope, receive), self._seconds)
             if body:
                 _check_body(scope, body)
@@ -92,7 +92,7 @@ def with_safe_headers(send: Send) -> Send:
     return send_safely
 
 
-def _check_target(scope: Scope) -> None:
+def check_target(scope: Scope) -> None:
     raw = scope.get("raw_path") or scope["path"].encode("utf-8", "surrogatepass")
     query: bytes = scope.get("query_string", b"")
     path = _decoded(raw.partition(b"?")[0], "path")

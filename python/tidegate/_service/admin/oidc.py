@@ -16,7 +16,7 @@ from tidegate._database.api_tokens import ROLES
 from tidegate._database.audit import Actor
 from tidegate._errors import ConfigurationError
 
-__all__ = ["Oidc", "OidcError"]
+__all__ = ["USER", "Oidc", "OidcError"]
 
 log = logging.getLogger("tidegate")
 
@@ -33,6 +33,8 @@ ALGORITHMS = (
     "ES512",
     "EdDSA",
 )
+# Of who may only see what is of themselves.
+USER = "user"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MOST_OF_DISCOVERY = 1_000_000
 # How long a request waits for the issuer. The fetch goes on without it.
@@ -54,7 +56,8 @@ class Oidc:
 
     `roles` maps values of the claim `role_claim` to viewer, operator and admin; the claim is a
     text or a list of texts, and ``realm_access.roles`` names one inside another. Of several roles
-    the highest counts. Keys are fetched when they are needed, on a thread of their own, and kept
+    the highest counts. The claim `user_claim` says which user of the rules a token is of. Keys are
+    fetched when they are needed, on a thread of their own, and kept
     for `keys_ttl` seconds; while the issuer is away, those that were fetched last stay good.
     Raises ConfigurationError.
     """
@@ -65,6 +68,7 @@ class Oidc:
         audience: str,
         *,
         role_claim: str = "roles",
+        user_claim: str = "sub",
         roles: Mapping[str, str] | None = None,
         jwks_url: str | None = None,
         keys_ttl: float = 300.0,
@@ -79,6 +83,7 @@ class Oidc:
         self._issuer = issuer
         self._audience = audience
         self._claim = role_claim
+        self._user_claim = user_claim
         self._roles = {name: name for name in ROLES} if roles is None else dict(roles)
         for value, role in self._roles.items():
             if role not in ROLES:
@@ -95,13 +100,20 @@ class Oidc:
         self._leeway = leeway
         self._keys = _Keys(issuer, jwks_url, keys_ttl, clock)
 
-    def actor_of(self, token: str, remote: str | None) -> Actor:
-        """Who a token is of. Raises OidcError. Waits for the issuer for a short time at most."""
+    def actor_of(self, token: str, remote: str | None, *, needs_role: bool = True) -> Actor:
+        """Who a token is of. Raises OidcError. Waits for the issuer for a short time at most.
+
+        With `needs_role` false, who has no role of this service is let in with the role USER.
+        """
         claims = self._claims_of(token)
+        user = claims.get(self._user_claim)
+        user = user if isinstance(user, str) and user else None
         role = self._role_of(claims)
+        if role is None and user is not None and not needs_role:
+            role = USER
         if role is None:
             raise OidcError(f"the token's claim {self._claim!r} has no role of this service")
-        return Actor(f"oidc:{claims['sub']}", role, remote)
+        return Actor(f"oidc:{claims['sub']}", role, remote, user)
 
     def _claims_of(self, token: str) -> dict[str, Any]:
         jwt = self._jwt

@@ -122,7 +122,8 @@ async def _of_http(request: Request, error: Any) -> Response:
 
 def _methods_at(request: Request) -> set[str]:
     """What the path takes; a single route knows only its own."""
-    scope = {"type": "http", "method": "", "path": request.scope["path"], "root_path": ""}
+    root = request.scope.get("root_path", "")
+    scope = {"type": "http", "method": "", "path": request.scope["path"], "root_path": root}
     found: set[str] = set()
     for route in request.app.state.admin_routes:
         if route.matches(scope)[0] is not Match.NONE:

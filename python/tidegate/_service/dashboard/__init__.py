@@ -1,0 +1,1 @@
+"""The dashboard: pages for operators, and JSON for users about themselves."""

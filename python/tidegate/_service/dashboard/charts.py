@@ -1,0 +1,86 @@
+"""Charts as SVG, drawn by the server.
+
+A drawing stretches with the page, so that no text is in it: the page writes the axes around it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from markupsafe import Markup
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Chart", "bar_chart", "line_chart"]
+
+WIDTH = 600
+HEIGHT = 160
+
+
+class Chart(NamedTuple):
+    """A drawing, and what is written beside it."""
+
+    svg: Markup
+    top: int
+    """The number at the top of the axis."""
+    is_empty: bool
+
+
+def line_chart(allowed: Sequence[int], refused: Sequence[int], label: str) -> Chart:
+    """What was allowed as a line, what was refused as a filled area."""
+    top = _round_top(max([*allowed, *refused], default=0))
+    points = [_points(values, top) for values in (allowed, refused)]
+    body = Markup(
+        '<polygon class="refused-area" points="0,{h} {refused} {w},{h}"/>'
+        '<polyline class="refused-line" points="{refused}"/>'
+        '<polyline class="allowed-line" points="{allowed}"/>'
+    ).format(h=HEIGHT, w=WIDTH, allowed=points[0], refused=points[1])
+    return Chart(_svg(body, label), top, not any(allowed) and not any(refused))
+
+
+def bar_chart(allowed: Sequence[int], refused: Sequence[int], label: str) -> Chart:
+    """A bar for each pair, what was refused below what was allowed."""
+    top = _round_top(max((a + b for a, b in zip(allowed, refused)), default=0))
+    step = WIDTH / max(1, len(allowed))
+    parts = []
+    for i, (good, bad) in enumerate(zip(allowed, refused)):
+        low = HEIGHT * bad / top
+        high = HEIGHT * good / top
+        x, width = i * step + step * 0.1, step * 0.8
+        for kind, y, height in (
+            ("refused-bar", HEIGHT - low, low),
+            ("allowed-bar", HEIGHT - low - high, high),
+        ):
+            if height:
+                parts.append(
+                    Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>').format(
+                        kind, f"{x:.2f}", f"{y:.2f}", f"{width:.2f}", f"{height:.2f}"
+                    )
+                )
+    return Chart(_svg(Markup("").join(parts), label), top, not parts)
+
+
+def _svg(body: Markup, label: str) -> Markup:
+    return Markup(
+        '<svg role="img" aria-label="{label}" viewBox="0 0 {w} {h}" preserveAspectRatio="none">'
+        '<path class="grid" d="M0,0.5H{w}M0,{half}H{w}M0,{base}H{w}"/>{body}</svg>'
+    ).format(label=label, w=WIDTH, h=HEIGHT, half=HEIGHT / 2, base=HEIGHT - 0.5, body=body)
+
+
+def _points(values: Sequence[int], top: int) -> str:
+    last = max(1, len(values) - 1)
+    return " ".join(
+        f"{WIDTH * i / last:.1f},{HEIGHT - HEIGHT * value / top:.1f}"
+        for i, value in enumerate(values)
+    )
+
+
+def _round_top(most: int) -> int:
+    """The least of 2, 4, 10, 20, 40, 100, … that is no less, so that its half is a number too."""
+    scale = 1
+    while True:
+        for step in (2, 4, 10):
+            if most <= step * scale:
+                return step * scale
+        scale *= 10

@@ -1,0 +1,34 @@
+"""Puts the dashboard beside the admin API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import RedirectResponse
+
+from tidegate._service.admin.authentication import Credentials
+from tidegate._service.dashboard.app import Dashboard, create_pages
+from tidegate._service.dashboard.user_routes import create_user_api
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+
+    from tidegate._service.admin.context import Admin
+    from tidegate._service.admin.oidc import Oidc
+
+__all__ = ["mount_dashboard"]
+
+
+def mount_dashboard(app: Starlette, admin: Admin, oidc: Oidc | None, **options: Any) -> Dashboard:
+    """Adds /v1/dashboard and /dashboard to `app`; `options` are those of Dashboard."""
+    of_users = Credentials(admin.database, oidc, now=admin.now, needs_role=False)
+    dashboard = Dashboard(admin, Credentials(admin.database, oidc, now=admin.now), **options)
+    app.mount("/v1/dashboard", create_user_api(admin, of_users))
+    app.add_route("/dashboard", _to_overview)
+    app.mount("/dashboard", create_pages(dashboard))
+    return dashboard
+
+
+async def _to_overview(request: Request) -> RedirectResponse:
+    return RedirectResponse("/dashboard/", 308)

@@ -1,0 +1,335 @@
+"""The pages: each reads what it shows, and hands it to its template."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import io
+import re
+import secrets
+import urllib.parse
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from starlette.responses import JSONResponse, RedirectResponse, Response
+
+from tidegate._database import anomaly_table, service_tables, users
+from tidegate._database.violation_table import top_violations
+from tidegate._service.admin import operation_routes, rule_routes, user_routes
+from tidegate._service.admin.audit_routes import neutral_cell
+from tidegate._service.admin.bodies import Asked, Note, ResetAsked
+from tidegate._service.admin.problems import ProblemError
+from tidegate._service.dashboard import live, usage
+from tidegate._service.dashboard.app import open_route, signed_in
+from tidegate._service.dashboard.assets import asset
+from tidegate._service.dashboard.charts import bar_chart, line_chart
+from tidegate._service.dashboard.session import (
+    FORM_COOKIE,
+    PATH,
+    SESSION_COOKIE,
+    set_cookie,
+)
+from tidegate._service.dashboard.user_routes import rate_limits_of
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from tidegate._service.dashboard.app import Dashboard, Visit
+
+__all__ = ["ROUTES"]
+
+_ATTRIBUTES = ("user", "ip", "tier", "endpoint", "method", "api_key")
+_MOST_ROWS = 200
+_LAST_ID = 2**63
+
+
+def sign_in_page(request: Request, form: dict[str, str]) -> Response:
+    """Where a token is asked for."""
+    return _sign_in(request, 200, None)
+
+
+def _sign_in(request: Request, status: int, problem: str | None) -> Response:
+    dashboard: Dashboard = request.app.state.dashboard
+    # Kept where there is one, so that a form in another tab stays good.
+    known = request.cookies.get(FORM_COOKIE, "")
+    secret = known if re.fullmatch(r"[\w-]{43}", known, re.ASCII) else secrets.token_urlsafe(32)
+    page = dashboard.templates.get_template("sign_in.html").render(
+        csrf=secret, problem=problem, actor=None, path=""
+    )
+    response = Response(page, status, media_type="text/html")
+    set_cookie(request, response, FORM_COOKIE, secret)
+    return response
+
+
+def sign_in(request: Request, form: dict[str, str]) -> Response:
+    """Begins a session."""
+    dashboard: Dashboard = request.app.state.dashboard
+    remote = request.client.host if request.client else None
+    token = form.get("token", "").strip()
+    if not token or len(token) > 8192:
+        return _sign_in(request, 401, "Type a token; it is missing.")
+    try:
+        name = dashboard.sign_in(token, remote)
+    except ProblemError as error:
+        said = error.detail[:1].upper() + error.detail[1:].rstrip(".") + "."
+        return _sign_in(request, error.status, said)
+    dashboard.sessions.close(request.cookies.get(SESSION_COOKIE))
+    response = RedirectResponse(f"{PATH}/", 303)
+    set_cookie(request, response, SESSION_COOKIE, name)
+    return response
+
+
+def sign_out(visit: Visit) -> Response:
+    """Ends the session."""
+    visit.dashboard.sessions.close(visit.request.cookies.get(SESSION_COOKIE))
+    response = RedirectResponse(f"{PATH}/sign-in", 303)
+    response.delete_cookie(SESSION_COOKIE, path=PATH)
+    return response
+
+
+def _now_values(visit: Visit) -> dict[str, Any]:
+    dashboard = visit.dashboard
+    seconds = live.seconds_of(dashboard.recent(), dashboard.clock())
+    allowed, refused = ([each[i] for each in seconds] for i in (0, 1))
+    label = (
+        f"Decisions per second of the last five minutes: {sum(allowed)} allowed, "
+        f"{sum(refused)} refused, at most {max(allowed)} and {max(refused)} in one second"
+    )
+    stats = dashboard.admin.limiter.stats()
+    counters = dashboard.counters()
+    with dashboard.admin.database.connect() as connection:
+        waiting = anomaly_table.open_anomalies(connection)
+        pending = len(
+            users.list_requests(connection, status="PENDING", user=None, before=None, most=100)
+        )
+    return {
+        "at": dt.datetime.fromtimestamp(dashboard.clock(), dt.timezone.utc),
+        "chart": line_chart(allowed, refused, label),
+        "slices": live.slices_of(seconds),
+        "allowed": sum(allowed),
+        "refused": sum(refused),
+        "degraded": sum(each.degraded for each in seconds),
+        "in_shadow": sum(each.in_shadow for each in seconds),
+        "storage_problem": dashboard.ping(),
+        "stats": stats,
+        "dropped": sum(count for name, count in counters.items() if name.endswith("_dropped")),
+        "anomalies": waiting,
+        "pending": pending,
+    }
+
+
+def overview(visit: Visit) -> Response:
+    """What happens now."""
+    return visit.page("overview.html", **_now_values(visit))
+
+
+def live_overview(visit: Visit) -> Response:
+    """The parts of the overview that change."""
+    return _parts(visit, "overview", ("state", "figures", "chart", "slices"), _now_values(visit))
+
+
+def _parts(visit: Visit, page: str, names: tuple[str, ...], values: dict[str, Any]) -> Response:
+    """HTML by the ids of the elements that hold it. It is escaped as that of the page is."""
+    return JSONResponse(
+        {"parts": {name: visit.render(f"parts/{page}_{name}.html", **values) for name in names}}
+    )
+
+
+def _key_values(visit: Visit) -> dict[str, Any]:
+    return {"callers": live.top_callers(visit.dashboard.recent())}
+
+
+def keys(visit: Visit) -> Response:
+    """Who is refused most, and whose refusals rose."""
+    rises = top_violations(visit.dashboard.admin.database.engine, most=20, timeout=5.0)
+    return visit.page("keys.html", rises=rises, **_key_values(visit))
+
+
+def live_keys(visit: Visit) -> Response:
+    """The callers of the last five minutes."""
+    return _parts(visit, "keys", ("callers",), _key_values(visit))
+
+
+def key(visit: Visit) -> Response:
+    """Why a request would be allowed or refused."""
+    asked = _attributes(visit.query)
+    explained = None
+    if asked:
+        explained = operation_routes.explain(visit.dashboard.admin, Asked(attributes=asked))
+    return visit.page(
+        "key.html",
+        names=_ATTRIBUTES,
+        asked=asked,
+        explained=explained,
+        is_unlocked="unlocked" in visit.query,
+    )
+
+
+def _attributes(given: dict[str, str]) -> dict[str, str]:
+    return {name: given[name][:1000] for name in _ATTRIBUTES if given.get(name)}
+
+
+def unlock(visit: Visit) -> Response:
+    """Forgets what a key has used."""
+    asked = _attributes(visit.form)
+    if not asked:
+        raise ProblemError(422, "There is no key; expected a user, an ip or the like.")
+    operation_routes.reset(visit.dashboard.admin, visit.actor, ResetAsked(attributes=asked))
+    query = urllib.parse.urlencode({**asked, "unlocked": "1"})
+    return RedirectResponse(f"{PATH}/key?{query}", 303)
+
+
+def shadow(visit: Visit) -> Response:
+    """What rules in shadow would refuse."""
+    limiter = visit.dashboard.admin.limiter
+    stats = limiter.rule_stats()
+    shown = {rule.id: rule for rule in limiter.rules.rules}
+    found = [
+        (id, shown[id], counts)
+        for id, counts in stats.items()
+        if id in shown and (shown[id].shadow or counts.refused_in_shadow)
+    ]
+    return visit.page("shadow.html", rules=found)
+
+
+def anomalies(visit: Visit) -> Response:
+    """Callers whose number of requests is unusual."""
+    shows_all = visit.query.get("all") == "1"
+    with visit.dashboard.admin.database.connect() as connection:
+        rows = anomaly_table.list_anomalies(connection, only_open=not shows_all, most=_MOST_ROWS)
+    return visit.page("anomalies.html", rows=rows, shows_all=shows_all)
+
+
+def acknowledge(visit: Visit) -> Response:
+    """Notes that somebody has seen an anomaly."""
+    id = _id_of(visit)
+    with visit.dashboard.admin.database.change(visit.actor) as change:
+        row = anomaly_table.acknowledge(change.connection, id, change.now)
+        if row is None:
+            raise ProblemError(404, f"There is no anomaly {id} that waits for it.")
+        change.record("anomaly.acknowledge", f"anomaly:{id}", after={"caller": row.caller})
+    return RedirectResponse(f"{PATH}/anomalies", 303)
+
+
+def _id_of(visit: Visit) -> int:
+    id: int = visit.request.path_params["id"]
+    if not 1 <= id < _LAST_ID:
+        raise ProblemError(404, "There is no such entry.")
+    return id
+
+
+def requests(visit: Visit) -> Response:
+    """Users' requests for other tiers."""
+    with visit.dashboard.admin.database.connect() as connection:
+        rows = users.list_requests(connection, status=None, user=None, before=None, most=_MOST_ROWS)
+    rows.sort(key=lambda row: row.status != "PENDING")
+    return visit.page("requests.html", rows=rows)
+
+
+def decide(visit: Visit) -> Response:
+    """Approves or rejects a request."""
+    verdicts = {"approve": user_routes.approve, "reject": user_routes.reject}
+    verdict = verdicts.get(visit.form.get("verdict", ""))
+    if verdict is None:
+        raise ProblemError(422, "The verdict is missing; expected approve or reject.")
+    note = Note(note=visit.form.get("note", "").strip()[:2000] or None)
+    verdict(visit.dashboard.admin, visit.actor, _id_of(visit), note)
+    return RedirectResponse(f"{PATH}/requests", 303)
+
+
+def rules(visit: Visit) -> Response:
+    """The rules in force."""
+    admin = visit.dashboard.admin
+    found = rule_routes.list_rules(admin, Response())
+    return visit.page("rules.html", rules=found["rules"], stats=admin.limiter.rule_stats())
+
+
+def user_usage(visit: Visit) -> Response:
+    """What a user has used, by hour or by day, and what is left."""
+    user = visit.query.get("user", "")[:255]
+    by = "day" if visit.query.get("by") == "day" else "hour"
+    if not user:
+        return visit.page("usage.html", user="", by=by, periods=[])
+    periods = _periods(visit, user, by)
+    allowed, refused = [each.allowed for each in periods], [each.refused for each in periods]
+    label = (
+        f"Requests by {by} in UTC: {sum(allowed)} allowed, {sum(refused)} refused since "
+        f"{periods[0].begin:%Y-%m-%d %H:%M}"
+    )
+    admin = visit.dashboard.admin
+    with admin.database.connect() as connection:
+        row = users.user_of(connection, user)
+        endpoints = usage.by_endpoint(connection, user)
+    tier = row and row.tier
+    return visit.page(
+        "usage.html",
+        user=user,
+        by=by,
+        tier=tier,
+        periods=periods,
+        endpoints=endpoints,
+        limits=rate_limits_of(admin, user, tier),
+        now=admin.now().timestamp(),
+        chart=bar_chart(allowed, refused, label),
+    )
+
+
+def _periods(visit: Visit, user: str, by: str) -> list[usage.Period]:
+    admin = visit.dashboard.admin
+    now = admin.now()
+    with admin.database.connect() as connection:
+        if by == "day":
+            today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+            return usage.days_of(connection, user, today - dt.timedelta(days=29), now)
+        hour = now.replace(minute=0, second=0, microsecond=0)
+        return usage.hours_of(connection, user, hour - dt.timedelta(hours=47), now)
+
+
+def usage_csv(visit: Visit) -> Response:
+    """The same as a file."""
+    user = visit.query.get("user", "")[:255]
+    by = "day" if visit.query.get("by") == "day" else "hour"
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["user", by, "allowed", "refused"])
+    for each in _periods(visit, user, by):
+        writer.writerow([neutral_cell(user), each.begin.isoformat(), each.allowed, each.refused])
+    headers = {"Content-Disposition": 'attachment; filename="usage.csv"'}
+    return Response(text.getvalue(), 200, headers, "text/csv")
+
+
+def quotas(visit: Visit) -> Response:
+    """Quotas of users, and their top-ups."""
+    user = visit.query.get("user", "")[:255]
+    tables = (service_tables.user_quotas, service_tables.quota_top_ups)
+    found = []
+    with visit.dashboard.admin.database.connect() as connection:
+        for table in tables:
+            asked = sa.select(table).order_by(table.c.user_id).limit(_MOST_ROWS)
+            if user:
+                asked = asked.where(table.c.user_id == user)
+            found.append(list(connection.execute(asked).all()))
+    return visit.page("quotas.html", user=user, quotas=found[0], top_ups=found[1])
+
+
+ROUTES = [
+    open_route("/sign-in", sign_in_page),
+    open_route("/sign-in", sign_in, post=True),
+    open_route("/static/{name}", asset),
+    signed_in("/sign-out", sign_out, post=True),
+    signed_in("/", overview),
+    signed_in("/live/overview", live_overview, is_use=False),
+    signed_in("/keys", keys),
+    signed_in("/live/keys", live_keys, is_use=False),
+    signed_in("/key", key),
+    signed_in("/key/unlock", unlock, role="operator", post=True),
+    signed_in("/shadow", shadow),
+    signed_in("/anomalies", anomalies),
+    signed_in("/anomalies/{id:int}/acknowledge", acknowledge, role="operator", post=True),
+    signed_in("/requests", requests),
+    signed_in("/requests/{id:int}", decide, role="operator", post=True),
+    signed_in("/rules", rules),
+    signed_in("/usage", user_usage),
+    signed_in("/usage.csv", usage_csv),
+    signed_in("/quotas", quotas),
+]

@@ -1,0 +1,138 @@
+"""The dashboard within the process, with decisions of its last five minutes, and a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import re
+from typing import Any
+
+import httpx
+import sqlalchemy as sa
+from admin_client import AdminService, Clock
+from fastapi import FastAPI
+from tidegate._database.service_tables import anomalies, upgrade_requests, usage_hours
+from tidegate._service.dashboard.mount import mount_dashboard
+from tidegate._service.recording import Recorded, Row
+
+HOSTILE = '<script>alert("x")</script>'
+
+
+def row(
+    user: str | None, *, allowed: int = 0, refused: int = 0, rule: str | None = None, **more: Any
+) -> Row:
+    fields: dict[str, Any] = {"endpoint": "/api/posts", "tier": "free", "ip": "203.0.113.9"}
+    fields |= {"refused_in_shadow": 0, "degraded": 0, "cost": allowed, "is_rest": False, **more}
+    return Row(user=user, rule=rule, allowed=allowed, refused=refused, **fields)
+
+
+class DashboardService(AdminService):
+    """`browse` asks as a browser does, `recent` is what was recorded, `problem` the storage's."""
+
+    def __init__(self, url: str, clock: Clock, **options: Any) -> None:
+        self.oidc = options.pop("oidc", None)
+        super().__init__(url, clock, oidc=self.oidc, **options)
+        self.recent: list[Recorded] = []
+        self.problem: str | None = None
+        self.numbers = {"usage_dropped": 0}
+        self.admin_app = self.app
+        self.app = FastAPI(openapi_url=None)
+        self.dashboard = mount_dashboard(
+            self.app,
+            self.admin_app.state.admin,
+            self.oidc,
+            recent=lambda: self.recent,
+            counters=lambda: self.numbers,
+            ping=lambda: self.problem,
+            clock=lambda: clock().timestamp(),
+        )
+        self.app.mount("/", self.admin_app)
+
+    def record(self, *rows: Row, ago: float = 1.0) -> None:
+        """Has decisions be recorded `ago` seconds before now."""
+        self.recent.append(Recorded(self.clock().timestamp() - ago, list(rows)))
+
+    def use(self, user: str, *, hours_ago: int = 0, endpoint: str = "/api", **counts: int) -> None:
+        """Adds to the usage history."""
+        hour = self.clock().replace(minute=0, second=0, microsecond=0)
+        values = {"user_id": user, "endpoint": endpoint, "allowed": 0, "refused": 0, "cost": 0}
+        values |= {"hour": hour - dt.timedelta(hours=hours_ago), **counts}
+        self._insert(usage_hours, values)
+
+    def add_anomaly(self, caller: str = "user:42", **more: Any) -> None:
+        """Writes an anomaly that nobody has seen."""
+        values = {"time": self.clock(), "window_start": self.clock(), "caller": caller}
+        values |= {"score": 7.5, "action": "block", "reason": "900 requests; 12 were expected"}
+        self._insert(anomalies, {**values, **more})
+
+    def add_request(self, user: str = "42", **more: Any) -> None:
+        """Writes a request for another tier."""
+        values = {"user_id": user, "requested_tier": "premium", "current_tier": "free"}
+        values |= {"reason": "We grow.", "status": "PENDING", "created_at": self.clock()}
+        self._insert(upgrade_requests, {**values, **more})
+
+    def _insert(self, table: sa.Table, values: dict[str, Any]) -> None:
+        with self.engine.begin() as connection:
+            connection.execute(sa.insert(table), values)
+
+    def browser(self, role: str | None = "viewer", *, base: str = "http://admin") -> Browser:
+        """One that has signed in with a role; with None, one that has not."""
+        found = Browser(self, base)
+        if role is not None:
+            answer = found.sign_in(self.tokens[role])
+            assert answer.status_code == 303, answer.text
+        return found
+
+
+class Browser:
+    """Keeps cookies, and follows no redirect."""
+
+    def __init__(self, service: DashboardService, base: str = "http://admin") -> None:
+        self._app = service.app
+        self._base = base
+        self.cookies: dict[str, str] = {}
+
+    def ask(
+        self, method: str, path: str, form: dict[str, str] | None = None, **more: Any
+    ) -> httpx.Response:
+        """One request; `path` is that below /dashboard."""
+        headers = dict(more.pop("headers", {}))
+        if self.cookies:
+            headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(
+                self._app,
+                client=(more.pop("address", "127.0.0.1"), 1),
+                raise_app_exceptions=False,
+            )
+            async with httpx.AsyncClient(transport=transport, base_url=self._base) as client:
+                return await client.request(
+                    method, "/dashboard" + path, data=form, headers=headers, **more
+                )
+
+        answer = asyncio.run(ask())
+        for cookie in answer.headers.get_list("set-cookie"):
+            name, _, value = cookie.partition(";")[0].partition("=")
+            if "Max-Age=0" in cookie:
+                self.cookies.pop(name, None)
+            else:
+                self.cookies[name] = value
+        return answer
+
+    def get(self, path: str) -> httpx.Response:
+        return self.ask("GET", path)
+
+    def csrf(self, path: str = "/") -> str:
+        """The secret of the forms of a page."""
+        found = re.search(r'name="csrf" value="([^"]+)"', self.get(path).text)
+        assert found is not None
+        return found[1]
+
+    def post(self, path: str, **form: str) -> httpx.Response:
+        """Sends a form with the secret of this session."""
+        return self.ask("POST", path, {"csrf": self.csrf(), **form})
+
+    def sign_in(self, token: str, **more: Any) -> httpx.Response:
+        form = {"csrf": self.csrf("/sign-in"), "token": token}
+        return self.ask("POST", "/sign-in", form, **more)

@@ -1,0 +1,235 @@
+"""The dashboard in a real Chromium: accessible, on a phone and on a desk, by keyboard alone.
+
+With TIDEGATE_SCREENSHOTS=directory each page is photographed there, for somebody to look at.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from admin_client import Clock, add_api_rule
+from dashboard_client import HOSTILE, DashboardService, row
+from tidegate._service.admin_server import AdminServer
+from tidegate._service.settings import Address
+
+sync_api = pytest.importorskip("playwright.sync_api")
+axe_api = pytest.importorskip("axe_playwright_python.sync_playwright")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+
+PAGES = {
+    "sign-in": "/sign-in",
+    "overview": "/",
+    "keys": "/keys",
+    "key": "/key?user=42&tier=free&endpoint=/api/posts",
+    "rules": "/rules",
+    "shadow": "/shadow",
+    "anomalies": "/anomalies",
+    "requests": "/requests",
+    "usage": "/usage?user=42&by=hour",
+    "quotas": "/quotas",
+    "error": "/nothing",
+}
+WIDTHS = {"phone": 320, "desktop": 1280}
+SCHEMES = ("light", "dark")
+
+
+class Site:
+    """A dashboard with something on every page, and where it is."""
+
+    def __init__(self, service: DashboardService, url: str) -> None:
+        self.service = service
+        self.url = url
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Iterator[Site]:
+    path = tmp_path_factory.mktemp("dashboard") / "service.db"
+    shutil.copyfile(migrated_sqlite, path)
+    clock = Clock(dt.datetime(2026, 1, 31, 12, tzinfo=dt.timezone.utc))
+    with DashboardService(f"sqlite:///{path}", clock) as service:
+        _fill(service)
+        server = AdminServer(service.app, None)
+        host, port = server.start(Address(host="127.0.0.1", port=0))
+        yield Site(service, f"http://{host}:{port}/dashboard")
+        server.stop()
+
+
+def _fill(service: DashboardService) -> None:
+    add_api_rule(service)
+    add_api_rule(service, id="search", endpoints=["/search/**"], shadow=True)
+    add_api_rule(service, id="sign-in", endpoints=["/login"], by="ip", limits="5/minute")
+    asked = {"user": "42", "tier": "free", "endpoint": "/api/posts"}
+    for _ in range(12):
+        service.limiter.check(**asked)
+        service.limiter.check(**{**asked, "endpoint": "/search/all"})
+    for ago in range(299, -1, -1):
+        wave = 40 + int(25 * math.sin(ago / 20)) + ago % 7
+        flood = 30 if 90 < ago < 120 else ago % 3
+        service.record(
+            row("42", allowed=wave, refused=flood, rule="api"),
+            row(None, allowed=ago % 5, refused=ago % 11 == 0, rule="sign-in"),
+            row(HOSTILE, allowed=1),
+            ago=ago,
+        )
+    for hour in range(48):
+        service.use("42", hours_ago=hour, allowed=300 + 40 * (hour % 9), refused=hour % 5 * 20)
+    service.use("42", endpoint="/search/all", allowed=77)
+    service.add_anomaly()
+    service.add_anomaly("ip:203.0.113.9", score=3.1, action="throttle", reason="300; 90 expected")
+    service.add_request("42")
+    service.add_request("43", status="REJECTED", note="Use the free tier.", decided_by="token:2")
+    service.run(
+        "insert into user_quotas values ('42', 'monthly', "
+        '\'{"limit": 10000, "period": "month"}\', \'2026-01-30 10:00:00\')'
+    )
+    service.run(
+        "insert into quota_top_ups (user_id, quota, units, created_at, reason) "
+        "values ('42', 'monthly', 5000, '2026-01-30 10:00:00', 'a launch')"
+    )
+    service.run(
+        "insert into rate_limit_violations (endpoint, timestamp, attempted_count, caller) "
+        f"values ('/api', '{dt.datetime.now(dt.timezone.utc):%Y-%m-%d %H:%M:%S}', 40, 'user:42')"
+    )
+
+
+@pytest.fixture(scope="module")
+def chromium(site: Site) -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield browser
+        browser.close()
+
+
+def _page(chromium: Any, site: Site, role: str | None = "operator", **options: Any) -> Any:
+    """A page that has signed in, and fails the test that has an error in its console."""
+    context = chromium.new_context(**options)
+    context.set_default_timeout(60_000)
+    page = context.new_page()
+    page.errors = []
+    page.on("console", lambda said: said.type == "error" and page.errors.append(said.text))
+    page.on("pageerror", lambda error: page.errors.append(str(error)))
+    if role is not None:
+        page.goto(f"{site.url}/sign-in")
+        page.fill("#token", site.service.tokens[role])
+        page.click("button[type=submit]")
+        page.wait_for_url(f"{site.url}/")
+    return page
+
+
+@pytest.mark.parametrize(("width", "scheme"), list(itertools.product(WIDTHS, SCHEMES)))
+def test_each_page_is_accessible_and_fits(
+    chromium: Any, site: Site, width: str, scheme: str
+) -> None:
+    size = {"width": WIDTHS[width], "height": 800}
+    page = _page(chromium, site, viewport=size, color_scheme=scheme, reduced_motion="reduce")
+    for name, path in PAGES.items():
+        page.goto(site.url + path)
+        for summary in page.query_selector_all("summary"):
+            summary.click()
+        found = axe_api.Axe().run(page, options={"resultTypes": ["violations"]})
+        problems = [
+            (each["id"], node["html"], node.get("failureSummary"))
+            for each in found.response["violations"]
+            for node in each["nodes"]
+        ]
+        assert problems == [], f"{name}, {width}, {scheme}"
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= WIDTHS[width], f"{name} is {wide} px wide on a {width}"
+        for summary in page.query_selector_all("summary"):
+            summary.click()
+        if "TIDEGATE_SCREENSHOTS" in os.environ:
+            shot = Path(os.environ["TIDEGATE_SCREENSHOTS"]) / f"{name}-{width}-{scheme}.png"
+            page.screenshot(path=shot, full_page=True)
+    # That there is no such page is what the console says.
+    assert [error for error in page.errors if "404" not in error] == []
+    page.context.close()
+
+
+def test_the_keyboard_is_enough(chromium: Any, site: Site) -> None:
+    page = _page(chromium, site, role=None, reduced_motion="reduce")
+    page.goto(f"{site.url}/sign-in")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Tab")
+    page.keyboard.type(site.service.tokens["operator"])
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{site.url}/")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    page.goto(f"{site.url}/requests")
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.value") == "approve":
+            break
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert (page.evaluate("document.activeElement.value"), outline) == ("approve", "solid")
+    assert page.errors == []
+    page.context.close()
+
+
+def test_the_overview_follows_and_can_be_paused(chromium: Any, site: Site) -> None:
+    page = _page(chromium, site)
+    before = page.inner_text("#figures")
+    site.service.record(row("42", allowed=100_000), ago=1)
+    try:
+        page.wait_for_function(
+            "before => document.getElementById('figures').innerText !== before", arg=before
+        )
+        page.get_by_role("button", name="Pause").click()
+        assert page.get_by_role("status").inner_text() == "Paused."
+    finally:
+        site.service.recent.pop()
+    assert page.errors == []
+    page.context.close()
+
+
+def test_it_waits_for_those_who_want_no_motion(chromium: Any, site: Site) -> None:
+    page = _page(chromium, site, reduced_motion="reduce")
+    assert page.get_by_role("button", name="Go on").is_visible()
+    assert page.get_by_role("status").inner_text() == "Paused."
+    page.context.close()
+
+
+def test_without_scripts_all_can_be_read(chromium: Any, site: Site) -> None:
+    page = _page(chromium, site, java_script_enabled=False)
+    for name, path in PAGES.items():
+        page.goto(site.url + path)
+        assert page.locator("h1").count() == 1, name
+    page.goto(site.url + "/")
+    assert page.locator("#chart svg").count() == 1
+    assert not page.get_by_role("button", name="Pause").is_visible()
+    page.context.close()
+
+
+def test_markup_in_a_name_is_shown_as_text(chromium: Any, site: Site) -> None:
+    page = _page(chromium, site)
+    page.on("dialog", lambda dialog: page.errors.append(dialog.message))
+    page.goto(f"{site.url}/keys")
+    with page.expect_response(lambda answer: answer.url.endswith("/live/keys")):
+        pass
+    assert HOSTILE in page.inner_text("#callers")
+    assert page.errors == []
+    page.context.close()
+
+
+def test_no_request_leaves_the_service(chromium: Any, site: Site) -> None:
+    page = _page(chromium, site)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for path in PAGES.values():
+        page.goto(site.url + path)
+    assert asked
+    assert [url for url in asked if not url.startswith(f"{site.url}/")] == []
+    page.context.close()

@@ -1,0 +1,195 @@
+"""The pages of the dashboard: who sees what, what is escaped, and what operators change."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from admin_client import Clock, add_api_rule
+from dashboard_client import HOSTILE, DashboardService, row
+
+PAGES = ("/", "/keys", "/key", "/rules", "/shadow", "/anomalies", "/requests", "/usage", "/quotas")
+ATTRIBUTES = {"user": "42", "tier": "free", "endpoint": "/api/posts"}
+
+
+@pytest.fixture
+def dashboard(tmp_path: Path, migrated_sqlite: Path, clock: Clock) -> Iterator[DashboardService]:
+    shutil.copyfile(migrated_sqlite, tmp_path / "service.db")
+    with DashboardService(f"sqlite:///{tmp_path / 'service.db'}", clock) as made:
+        yield made
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_asks_strangers_to_sign_in(dashboard: DashboardService, path: str) -> None:
+    answer = dashboard.browser(None).get(path)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/dashboard/sign-in")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_shown_to_a_viewer_with_a_policy(dashboard: DashboardService, path: str) -> None:
+    answer = dashboard.browser().get(path)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["cache-control"] == "no-store"
+    assert not re.search(r"<script(?! src=\"/dashboard/static/)|\son\w+=|style=", answer.text)
+    assert not re.search(r"(?:src|href)=\"(?:https?:)?//", answer.text)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_head_answers_as_get_does(dashboard: DashboardService, path: str) -> None:
+    assert dashboard.browser().ask("HEAD", path).status_code == 200
+
+
+def test_a_path_without_a_page_and_a_wrong_method(dashboard: DashboardService) -> None:
+    browser = dashboard.browser()
+    assert browser.get("/nothing").status_code == 404
+    assert browser.ask("DELETE", "/keys").status_code == 405
+    assert browser.get("").headers["location"] == "/dashboard/"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../app.py", "%2e%2e/app.py", "..%2fapp.py", "%2e%2e%2fapp.py", "style.css%00", "x", "."],
+)
+def test_no_other_file_is_served(dashboard: DashboardService, name: str) -> None:
+    answer = dashboard.browser(None).get(f"/static/{name}")
+    assert answer.status_code in (303, 400, 404), answer.text
+    assert "import" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("style.css", "text/css"), ("live.js", "javascript"), ("icon.svg", "svg")]
+)
+def test_the_files_of_the_pages_are_served(
+    dashboard: DashboardService, name: str, kind: str
+) -> None:
+    answer = dashboard.browser(None).get(f"/static/{name}")
+    assert answer.status_code == 200
+    assert kind in answer.headers["content-type"]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_overview_sums_five_minutes(dashboard: DashboardService) -> None:
+    dashboard.record(row("1", allowed=1200), ago=400)
+    dashboard.record(row("1", allowed=7, degraded=3), row("2", refused=5, rule="api"), ago=20)
+    dashboard.problem = "connection refused"
+    dashboard.numbers["usage_dropped"] = 11
+    dashboard.add_anomaly()
+    text = dashboard.browser().get("/").text
+    assert "7 allowed, 5 refused, at most 7 and 5 in one second" in text
+    assert "connection refused" in text
+    assert "11 records were dropped" in text
+    assert "1 anomalies wait" in text
+    assert "3 decisions of the last five minutes were made without" in text
+
+
+def test_live_parts_are_those_of_the_page(dashboard: DashboardService) -> None:
+    dashboard.record(row(HOSTILE, refused=5, rule="api"))
+    browser = dashboard.browser()
+    for page, live in (("/", "/live/overview"), ("/keys", "/live/keys")):
+        text = browser.get(page).text
+        parts = browser.get(live).json()["parts"]
+        for name, html in parts.items():
+            assert f'id="{name}"' in text
+            assert html.strip() in text
+            assert HOSTILE not in html
+    assert dashboard.browser(None).get("/live/overview").status_code == 401
+
+
+def test_what_others_have_named_is_escaped_on_every_page(dashboard: DashboardService) -> None:
+    add_api_rule(dashboard, endpoints=["/api/<script>"])
+    dashboard.record(row(HOSTILE, refused=5, rule=HOSTILE), row(None, refused=1, ip=HOSTILE))
+    dashboard.add_anomaly(HOSTILE, reason=HOSTILE, action=HOSTILE[:20])
+    dashboard.add_request(HOSTILE, reason=HOSTILE, requested_tier=HOSTILE, note=HOSTILE)
+    dashboard.use(HOSTILE, endpoint=HOSTILE, allowed=3)
+    dashboard.problem = HOSTILE
+    browser = dashboard.browser("operator")
+    query = {"user": HOSTILE, "endpoint": HOSTILE, "by": HOSTILE}
+    for path in PAGES:
+        answer = browser.ask("GET", path, params=query)
+        assert answer.status_code == 200, answer.text
+        assert "<script>" not in answer.text, path
+    assert "&lt;script&gt;" in browser.get("/keys").text
+
+
+def test_a_key_is_explained_and_unlocked_by_an_operator(dashboard: DashboardService) -> None:
+    add_api_rule(dashboard)
+    assert dashboard.limiter.check(cost=10, **ATTRIBUTES)
+    viewer = dashboard.browser()
+    shown = viewer.ask("GET", "/key", params=ATTRIBUTES).text
+    assert "Refused" not in shown.partition("<main")[0]
+    assert "10/minute" in shown
+    assert "refuses" in shown
+    assert viewer.post("/key/unlock", **ATTRIBUTES).status_code == 403
+    assert not dashboard.limiter.peek(**ATTRIBUTES)
+    operator = dashboard.browser("operator")
+    answer = operator.post("/key/unlock", **ATTRIBUTES)
+    assert answer.status_code == 303
+    assert dashboard.limiter.peek(**ATTRIBUTES).remaining == 10
+    assert "is unlocked" in operator.get(answer.headers["location"][len("/dashboard") :]).text
+    assert operator.post("/key/unlock").status_code == 422
+    actions = dashboard.rows("select action, actor from audit_log order by id desc limit 1")
+    assert actions[0][0] == "counts.reset"
+    assert "operator of the tests" in actions[0][1]
+
+
+def test_an_anomaly_is_acknowledged_once(dashboard: DashboardService) -> None:
+    dashboard.add_anomaly()
+    assert "Acknowledge<" not in dashboard.browser().get("/anomalies").text
+    assert dashboard.browser().post("/anomalies/1/acknowledge").status_code == 403
+    operator = dashboard.browser("operator")
+    assert operator.post("/anomalies/1/acknowledge").status_code == 303
+    assert operator.post("/anomalies/1/acknowledge").status_code == 404
+    assert operator.post(f"/anomalies/{10**30}/acknowledge").status_code == 404
+    assert "user:42" not in operator.get("/anomalies").text
+    assert "user:42" in operator.get("/anomalies?all=1").text
+    entry = dashboard.rows("select action, target from audit_log")[-1]
+    assert tuple(entry) == ("anomaly.acknowledge", "anomaly:1")
+
+
+def test_a_request_is_approved_with_a_note(dashboard: DashboardService) -> None:
+    add_api_rule(dashboard)
+    dashboard.add_request("42")
+    dashboard.add_request("43")
+    viewer, operator = dashboard.browser(), dashboard.browser("operator")
+    assert viewer.post("/requests/1", verdict="approve").status_code == 403
+    assert operator.post("/requests/1", verdict="maybe").status_code == 422
+    assert operator.post("/requests/1", verdict="approve", note="agreed").status_code == 303
+    assert operator.post("/requests/2", verdict="reject").status_code == 303
+    assert operator.post("/requests/2", verdict="approve").status_code == 409
+    found = dashboard.rows("select status, note from upgrade_requests order by id")
+    assert [tuple(each) for each in found] == [("APPROVED", "agreed"), ("REJECTED", None)]
+    assert [tuple(each) for each in dashboard.rows("select user_id, tier from user_tiers")] == [
+        ("42", "premium")
+    ]
+
+
+def test_rules_and_what_shadow_rules_would_refuse(dashboard: DashboardService) -> None:
+    add_api_rule(dashboard, shadow=True)
+    for _ in range(12):
+        dashboard.limiter.check(**ATTRIBUTES)
+    browser = dashboard.browser()
+    assert "free: 10/minute" in browser.get("/rules").text
+    shadow = browser.get("/shadow").text
+    assert re.search(r'api</th><td>yes</td><td class="n">12</td><td class="n">2</td>', shadow)
+
+
+def test_usage_as_a_chart_a_table_and_a_file(dashboard: DashboardService) -> None:
+    add_api_rule(dashboard)
+    dashboard.use("=1+1", hours_ago=1, allowed=1234, refused=6)
+    browser = dashboard.browser()
+    text = browser.get("/usage?user=%3D1%2B1&by=hour").text
+    assert "1234 allowed, 6 refused" in text
+    assert 'class="allowed-bar"' in text
+    assert "1\u202f234" in text
+    table = browser.get("/usage.csv?user=%3D1%2B1&by=day")
+    assert table.headers["content-type"].startswith("text/csv")
+    lines = table.text.splitlines()
+    assert (len(lines), lines[-1]) == (31, "'=1+1,2026-01-31T00:00:00+00:00,1234,6")
