@@ -87,6 +87,7 @@ def _fill(service: DashboardService) -> None:
     service.add_anomaly("ip:203.0.113.9", score=3.1, action="throttle", reason="300; 90 expected")
     service.add_request("42")
     service.add_request("43", status="REJECTED", note="Use the free tier.", decided_by="token:2")
+    service.run("insert into user_tiers (user_id, tier) values ('42', 'free')")
     service.run(
         "insert into user_quotas values ('42', 'monthly', "
         '\'{"limit": 10000, "period": "month"}\', \'2026-01-30 10:00:00\')'

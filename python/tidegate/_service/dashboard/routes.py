@@ -41,6 +41,7 @@ __all__ = ["ROUTES"]
 _ATTRIBUTES = ("user", "ip", "tier", "endpoint", "method", "api_key")
 _MOST_ROWS = 200
 _LAST_ID = 2**63
+_HOUR = dt.timedelta(hours=1)
 
 
 def sign_in_page(request: Request, form: dict[str, str]) -> Response:
@@ -282,7 +283,7 @@ def _periods(visit: Visit, user: str, by: str) -> list[usage.Period]:
             today = now.replace(hour=0, minute=0, second=0, microsecond=0)
             return usage.days_of(connection, user, today - dt.timedelta(days=29), now)
         hour = now.replace(minute=0, second=0, microsecond=0)
-        return usage.hours_of(connection, user, hour - dt.timedelta(hours=47), now)
+        return usage.hours_of(connection, user, hour - 47 * _HOUR, hour + _HOUR)
 
 
 def usage_csv(visit: Visit) -> Response:

@@ -28,6 +28,7 @@ router = APIRouter(tags=["dashboard"])
 
 _LONGEST_RANGE = 366
 _MOST_RULES = 100
+_DAY = dt.timedelta(days=1)
 
 
 def _user_of(
@@ -71,7 +72,7 @@ def status(admin: TheAdmin, user: AUser) -> Any:
             "requestsByEndpoint": usage.by_endpoint(connection, user),
             "hourlyUsage": [
                 {"timestamp": int(hour.begin.timestamp()), "value": hour.requests}
-                for hour in usage.hours_of(connection, user, last_day, now)
+                for hour in usage.hours_of(connection, user, last_day, last_day + _DAY)
             ],
         }
         quota = connection.execute(
