@@ -1,0 +1,205 @@
+"""JSON for users: what they used, what is left, and a request for another tier."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from admin_client import Clock, add_api_rule
+from dashboard_client import DashboardService
+from tidegate._database.audit import Actor
+from tidegate._service.admin.oidc import OidcError
+
+WISH = {"requestedTier": "premium", "reason": "We grow."}
+
+
+class Issuer:
+    """Takes `user:42` as a token of user 42, and `viewer:42` as one with a role."""
+
+    def actor_of(self, token: str, remote: str | None, *, needs_role: bool = True) -> Actor:
+        role, _, user = token.partition(":")
+        if role not in ("user", "viewer", "operator") or (role == "user" and needs_role):
+            raise OidcError("the token is not accepted")
+        return Actor(f"oidc:{user}", role, remote, user)
+
+
+@pytest.fixture
+def dashboard(tmp_path: Path, migrated_sqlite: Path, clock: Clock) -> Iterator[DashboardService]:
+    shutil.copyfile(migrated_sqlite, tmp_path / "service.db")
+    with DashboardService(f"sqlite:///{tmp_path / 'service.db'}", clock, oidc=Issuer()) as made:
+        add_api_rule(made)
+        yield made
+
+
+def ask(
+    dashboard: DashboardService, method: str, path: str, token: str | None, **more: Any
+) -> httpx.Response:
+    """One request; `path` is that below /v1/dashboard."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+
+    async def one() -> httpx.Response:
+        transport = httpx.ASGITransport(dashboard.app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
+            return await client.request(method, "/v1/dashboard" + path, headers=headers, **more)
+
+    return asyncio.run(one())
+
+
+def test_a_user_sees_what_was_used_and_what_is_left(dashboard: DashboardService) -> None:
+    dashboard.run("insert into user_tiers (user_id, tier) values ('42', 'free')")
+    dashboard.limiter.check(user="42", tier="free", endpoint="/api/*", cost=4)
+    dashboard.use("42", allowed=3, refused=1)
+    dashboard.use("42", hours_ago=20, endpoint="/old", allowed=10)
+    dashboard.use("42", hours_ago=24 * 31, endpoint="/old", allowed=100)
+    dashboard.use("43", allowed=1000)
+    body = ask(dashboard, "GET", "/status", "user:42").json()
+    assert (body["userId"], body["tier"], body["quota"]) == ("42", "free", None)
+    stats = body["usageStats"]
+    assert stats["totalRequests"] == 114
+    assert stats["requestsToday"] == 4
+    assert stats["requestsThisMonth"] == 14
+    assert stats["requestsByEndpoint"] == {"/old": 110, "/api": 4}
+    hours = stats["hourlyUsage"]
+    assert (len(hours), hours[-1]["value"], hours[3]["value"]) == (24, 4, 10)
+    assert hours[-1]["timestamp"] == int(dashboard.clock().timestamp())
+    (limit,) = body["rateLimits"]
+    assert (limit["rule"], limit["endpoint"], limit["limit"], limit["remaining"]) == (
+        "api",
+        "/api/*",
+        10,
+        6,
+    )
+    assert limit["resetTime"] > dashboard.clock().timestamp()
+
+
+def test_a_quota_is_part_of_the_status(dashboard: DashboardService) -> None:
+    dashboard.run(
+        "insert into user_quotas values "
+        "('42', 'monthly', '{\"limit\": 10000}', '2026-01-30 10:00:00')"
+    )
+    body = ask(dashboard, "GET", "/status", "user:42").json()
+    assert body["quota"] == {"name": "monthly", "limit": 10000}
+
+
+@pytest.mark.parametrize(
+    ("token", "user", "status"),
+    [
+        ("user:42", None, 200),
+        ("user:42", "42", 200),
+        ("user:42", "43", 403),
+        ("user:42", "", 422),
+        ("viewer:1", "43", 200),
+        ("viewer:1", None, 200),
+        ("nobody", None, 401),
+        (None, "42", 401),
+    ],
+)
+@pytest.mark.parametrize("path", ["/status", "/usage/history"])
+def test_a_user_sees_nobody_else(
+    dashboard: DashboardService, path: str, token: str | None, user: str | None, status: int
+) -> None:
+    query = {"startDate": "2026-01-01", "endDate": "2026-01-31"}
+    params = query if user is None else {**query, "user": user}
+    answer = ask(dashboard, "GET", path, token, params=params)
+    assert answer.status_code == status, answer.text
+    if status == 200:
+        assert answer.json()["userId"] == (user or (token or "").partition(":")[2])
+
+
+def test_a_token_of_the_database_names_the_user(dashboard: DashboardService) -> None:
+    token = dashboard.tokens["viewer"]
+    assert ask(dashboard, "GET", "/status", token).status_code == 422
+    assert ask(dashboard, "GET", "/status?user=42", token).json()["userId"] == "42"
+
+
+def test_a_user_without_a_role_gets_no_page_and_no_admin_api(dashboard: DashboardService) -> None:
+    assert dashboard.browser(None).sign_in("user:42").status_code == 401
+    assert dashboard.ask("GET", "/whoami", token="user:42").status_code == 401
+    assert dashboard.browser(None).sign_in("viewer:42").status_code == 303
+
+
+def test_history_has_every_day(dashboard: DashboardService) -> None:
+    dashboard.use("42", hours_ago=24, allowed=5, refused=2)
+    body = ask(
+        dashboard, "GET", "/usage/history?startDate=2026-01-29&endDate=2026-01-31", "user:42"
+    ).json()
+    assert [(day["date"], day["requests"], day["refused"]) for day in body["days"]] == [
+        ("2026-01-29", 0, 0),
+        ("2026-01-30", 7, 2),
+        ("2026-01-31", 0, 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "startDate=2026-01-01",
+        "startDate=2026-01-02&endDate=2026-01-01",
+        "startDate=2025-01-01&endDate=2026-01-31",
+        "startDate=0001-01-01&endDate=9999-12-31",
+        "startDate=9999-12-31&endDate=9999-12-31",
+        "startDate=yesterday&endDate=today",
+    ],
+)
+def test_days_that_are_none(dashboard: DashboardService, query: str) -> None:
+    answer = ask(dashboard, "GET", f"/usage/history?{query}", "user:42")
+    assert answer.status_code == 422
+    assert answer.json()["detail"]
+
+
+def test_an_upgrade_waits_for_a_decision(dashboard: DashboardService) -> None:
+    dashboard.run("insert into user_tiers (user_id, tier) values ('42', 'free')")
+    answer = ask(dashboard, "POST", "/tier/upgrade", "user:42", json=WISH)
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    assert (body["status"], body["userId"], body["currentTier"], body["requestedTier"]) == (
+        "PENDING",
+        "42",
+        "free",
+        "premium",
+    )
+    assert ask(dashboard, "POST", "/tier/upgrade", "user:42", json=WISH).status_code == 409
+    assert ask(dashboard, "POST", "/tier/upgrade", "user:43", json=WISH).status_code == 200
+    action, actor, role = dashboard.rows("select action, actor, role from audit_log")[-2]
+    assert (action, actor, role) == ("request.create", "oidc:42", "user")
+    assert dashboard.browser("operator").post("/requests/1", verdict="approve").status_code == 303
+    again = ask(dashboard, "POST", "/tier/upgrade", "user:42", json=WISH)
+    assert (again.status_code, "already" in again.json()["detail"]) == (409, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 422),
+        ({"requestedTier": ""}, 422),
+        ({"requestedTier": "nothing"}, 422),
+        ({"requestedTier": "premium", "status": "APPROVED"}, 422),
+        ({"requestedTier": "premium", "reason": "x" * 2001}, 422),
+        ({"requestedTier": "premium", "reason": "\0"}, 400),
+        ([], 422),
+    ],
+)
+def test_an_upgrade_that_cannot_be(dashboard: DashboardService, body: Any, status: int) -> None:
+    answer = ask(dashboard, "POST", "/tier/upgrade", "user:42", json=body)
+    assert answer.status_code == status, answer.text
+    assert dashboard.rows("select * from upgrade_requests") == []
+
+
+def test_who_may_ask_for_somebody_else(dashboard: DashboardService) -> None:
+    path = "/tier/upgrade?user=42"
+    assert ask(dashboard, "POST", path, "viewer:1", json=WISH).status_code == 403
+    assert ask(dashboard, "POST", path, "user:1", json=WISH).status_code == 403
+    assert ask(dashboard, "POST", path, "operator:1", json=WISH).status_code == 200
+
+
+def test_a_wrong_method_and_a_wrong_path(dashboard: DashboardService) -> None:
+    answer = ask(dashboard, "DELETE", "/status", "user:42")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+    assert ask(dashboard, "GET", "/nothing", "user:42").status_code == 404
+    assert ask(dashboard, "GET", "/%2e%2e/admin/whoami", "user:42").status_code == 400
