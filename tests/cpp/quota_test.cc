@@ -131,7 +131,9 @@ TEST(QuotaStep, PacksEveryState) {
     EXPECT_EQ(read->top_ups, state.top_ups);
     for (size_t size = 1; size < bytes.size(); ++size) {
       const std::optional<QuotaState> part = UnpackQuota(bytes.substr(0, size));
-      if (part.has_value()) EXPECT_LT(part->top_ups.size(), state.top_ups.size());
+      if (part.has_value()) {
+        EXPECT_LT(part->top_ups.size(), state.top_ups.size());
+      }
     }
   }
 }
@@ -186,7 +188,7 @@ class QuotaStores : public ::testing::TestWithParam<bool> {
   std::shared_ptr<ManualClock> clock_ = std::make_shared<ManualClock>(kStart);
 };
 INSTANTIATE_TEST_SUITE_P(Stores, QuotaStores, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "shm" : "memory"; });
+                         [](const auto& store) { return store.param ? "shm" : "memory"; });
 
 TEST_P(QuotaStores, ThreadsGetEachUnitOnce) {
   const auto limiter = Make("quota 1000/month rollover 500");
