@@ -148,6 +148,11 @@ def test_each_page_is_accessible_and_fits(
         assert problems == [], f"{name}, {width}, {scheme}"
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= WIDTHS[width], f"{name} is {wide} px wide on a {width}"
+        cut = page.evaluate(
+            "[...document.querySelectorAll('.scroll')].filter("
+            "each => each.scrollWidth > each.clientWidth).map(each => each.innerText)"
+        )
+        assert cut == [], f"tables of {name} do not fit on a {width}"
         for summary in page.query_selector_all("summary"):
             summary.click()
         if "TIDEGATE_SCREENSHOTS" in os.environ:
