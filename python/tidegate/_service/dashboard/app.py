@@ -301,12 +301,10 @@ def _said(error: Exception) -> tuple[int, str, dict[str, str]]:
 _SHOWN: Any = (ProblemError, HTTPException, StorageError, ConfigurationError, Exception)
 
 
-def create_pages(dashboard: Dashboard) -> Starlette:
+def create_pages(dashboard: Dashboard, routes: list[Route]) -> Starlette:
     """The pages as an ASGI application, to be mounted at /dashboard."""
-    from tidegate._service.dashboard.routes import ROUTES
-
     app = Starlette(
-        routes=ROUTES,
+        routes=routes,
         middleware=[Middleware(_SafeHeaders)],
         exception_handlers=dict.fromkeys(_SHOWN, _show_error),
     )

@@ -8,6 +8,7 @@ from starlette.responses import RedirectResponse
 
 from tidegate._service.admin.authentication import Credentials
 from tidegate._service.dashboard.app import Dashboard, create_pages
+from tidegate._service.dashboard.routes import ROUTES
 from tidegate._service.dashboard.user_routes import create_user_api
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def mount_dashboard(app: Starlette, admin: Admin, oidc: Oidc | None, **options: 
     dashboard = Dashboard(admin, Credentials(admin.database, oidc, now=admin.now), **options)
     app.mount("/v1/dashboard", create_user_api(admin, of_users))
     app.add_route("/dashboard", _to_overview)
-    app.mount("/dashboard", create_pages(dashboard))
+    app.mount("/dashboard", create_pages(dashboard, ROUTES))
     return dashboard
 
 
