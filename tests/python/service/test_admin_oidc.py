@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from polling import eventually
 from tidegate._service.admin.app import create_admin
-from tidegate._service.admin.oidc import Oidc
+from tidegate._service.admin.oidc import Oidc, OidcError
 
 AUDIENCE = "tidegate"
 ROLES = {"ops": "operator", "root": "admin", "look": "viewer"}
@@ -120,6 +120,18 @@ def test_a_token_of_the_issuer_has_the_role_of_its_claim(
     assert service.ask("GET", "/whoami", token=issuer.sign(roles="look")).json()["role"] == "viewer"
     assert service.ask("GET", "/whoami").json()["role"] == "admin", "tokens of the database too"
     assert issuer.asked == 2, "the keys are kept"
+
+
+def test_a_claim_names_the_user_and_users_need_no_role(issuer: Issuer) -> None:
+    oidc = Oidc(issuer.url, AUDIENCE, user_claim="account", roles=ROLES)
+    token = issuer.sign(roles=None, account="42")
+    user = oidc.actor_of(token, None, needs_role=False)
+    assert (user.name, user.role, user.user) == ("oidc:ada", "user", "42")
+    with pytest.raises(OidcError, match="no role"):
+        oidc.actor_of(token, None)
+    for account in (None, "", 42, ["42"]):
+        with pytest.raises(OidcError, match="no role"):
+            oidc.actor_of(issuer.sign(roles=None, account=account), None, needs_role=False)
 
 
 def test_a_claim_may_lie_inside_another(service: AdminService, issuer: Issuer) -> None:

@@ -20,8 +20,9 @@ from dashboard_client import HOSTILE, DashboardService, row
 from tidegate._service.admin_server import AdminServer
 from tidegate._service.settings import Address
 
-sync_api = pytest.importorskip("playwright.sync_api")
-axe_api = pytest.importorskip("axe_playwright_python.sync_playwright")
+_WHY = "playwright is not installed, such as for Python 3.9 and 3.10"
+sync_api = pytest.importorskip("playwright.sync_api", reason=_WHY)
+axe_api = pytest.importorskip("axe_playwright_python.sync_playwright", reason=_WHY)
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
 
@@ -147,6 +148,11 @@ def test_each_page_is_accessible_and_fits(
         assert problems == [], f"{name}, {width}, {scheme}"
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= WIDTHS[width], f"{name} is {wide} px wide on a {width}"
+        cut = page.evaluate(
+            "[...document.querySelectorAll('.scroll')].filter("
+            "each => each.scrollWidth > each.clientWidth).map(each => each.innerText)"
+        )
+        assert cut == [], f"tables of {name} do not fit on a {width}"
         for summary in page.query_selector_all("summary"):
             summary.click()
         if "TIDEGATE_SCREENSHOTS" in os.environ:

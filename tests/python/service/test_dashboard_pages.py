@@ -193,3 +193,19 @@ def test_usage_as_a_chart_a_table_and_a_file(dashboard: DashboardService) -> Non
     assert table.headers["content-type"].startswith("text/csv")
     lines = table.text.splitlines()
     assert (len(lines), lines[-1]) == (31, "'=1+1,2026-01-31T00:00:00+00:00,1234,6")
+
+
+def test_a_caller_leads_to_the_requests_that_were_refused_most(
+    dashboard: DashboardService,
+) -> None:
+    dashboard.record(
+        row("4&2", allowed=900, endpoint="/calm"),
+        row("4&2", refused=5, rule="api", endpoint="/a b", tier=None),
+        row("4&2", refused=9, rule="api"),
+        row(None, allowed=1, endpoint=None, tier=None),
+        row(None, allowed=7, is_rest=True),
+    )
+    text = dashboard.browser().get("/keys").text
+    links = re.findall(r'href="/dashboard/key\?([^"]+)"', text)
+    assert links == ["user=4%262&amp;endpoint=%2Fapi%2Fposts&amp;tier=free", "ip=203.0.113.9"]
+    assert "all others" in text

@@ -111,6 +111,34 @@ def test_it_answers_checks_and_ends_on_sigterm(served: Served) -> None:
     assert served.end() == 0
 
 
+def test_the_dashboard_shows_what_was_just_decided(served: Served) -> None:
+    for _ in range(4):
+        served.check()
+    url = f"sqlite:///{served.directory / 'tidegate.db'}"
+    made = subprocess.run(
+        [sys.executable, "-m", "tidegate", "tokens", "create", url, "me", "--role", "operator"],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    token = re.search(r"tg_[\w-]+", made.stdout)
+    assert token is not None, made.stdout
+    with httpx.Client(base_url=served.admin, follow_redirects=True) as client:
+        form = re.search(r'name="csrf" value="([^"]+)"', client.get("/dashboard").text)
+        assert form is not None
+        page = client.post("/dashboard/sign-in", data={"csrf": form[1], "token": token[0]})
+        assert "<h1>Overview</h1>" in page.text
+        shown = eventually(lambda: "3 allowed, 1 refused" in client.get("/dashboard/").text, 30)
+        assert shown
+        assert "user:1" in client.get("/dashboard/keys").text
+        assert ">api<" in client.get("/dashboard/key?user=1&endpoint=/a").text
+        user = client.get("/v1/dashboard/status?user=1", headers={"Authorization": token[0]})
+        assert user.status_code == 401, "the scheme is missing"
+        bearer = {"Authorization": f"Bearer {token[0]}"}
+        (limit,) = client.get("/v1/dashboard/status?user=1", headers=bearer).json()["rateLimits"]
+        assert (limit["limit"], limit["remaining"]) == (3, 0)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_was_decided_is_written_before_it_ends(served: Served, number: int) -> None:
     for _ in range(4):

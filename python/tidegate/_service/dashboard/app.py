@@ -290,7 +290,11 @@ def _said(error: Exception) -> tuple[int, str, dict[str, str]]:
         return 422, str(error).partition("\n")[0], {}
     if isinstance(error, StorageError):
         log.warning("dashboard: %s", error)
-        return 503, "The database does not answer. Try again in a moment.", {"Retry-After": "1"}
+        return (
+            503,
+            "The database or the storage does not answer. Try again in a moment.",
+            {"Retry-After": "1"},
+        )
     return 500, "The service failed; its log says how.", {}
 
 

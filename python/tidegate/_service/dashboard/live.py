@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tidegate._service.recording import caller_of
 
 if TYPE_CHECKING:
-    from tidegate._service.recording import Recorded
+    from tidegate._service.recording import Recorded, Row
 
 __all__ = ["SECONDS", "Caller", "Second", "Slice", "seconds_of", "slices_of", "top_callers"]
 
@@ -38,8 +38,8 @@ class Caller(NamedTuple):
     """Decisions about one caller."""
 
     name: str
-    user: str | None
-    ip: str | None
+    attributes: dict[str, str]
+    """Those of the requests that were refused most; else of those that were most."""
     allowed: int
     refused: int
     rules: list[str]
@@ -79,26 +79,36 @@ def slices_of(seconds: list[Second], length: int = 10) -> list[Slice]:
 
 def top_callers(recent: list[Recorded], most: int = 20) -> list[Caller]:
     """Those that were refused most; among equals, those that asked most."""
-    allowed: Counter[str] = Counter()
-    refused: Counter[str] = Counter()
-    rules: dict[str, Counter[str]] = {}
-    first: dict[str, tuple[str | None, str | None]] = {}
+    found: dict[str, list[Row]] = {}
     for recorded in recent:
         for row in recorded.rows:
-            name = "all others" if row.is_rest else caller_of(row)
-            first.setdefault(name, (None, None) if row.is_rest else (row.user, row.ip))
-            allowed[name] += row.allowed
-            refused[name] += row.refused
-            if row.refused and row.rule:
-                rules.setdefault(name, Counter())[row.rule] += row.refused
-    names = sorted(first, key=lambda name: (-refused[name], -allowed[name], name))[:most]
-    return [
-        Caller(
-            name,
-            *first[name],
-            allowed[name],
-            refused[name],
-            [rule for rule, _ in rules.get(name, Counter()).most_common(3)],
-        )
-        for name in names
-    ]
+            found.setdefault("all others" if row.is_rest else caller_of(row), []).append(row)
+    callers = [_caller(name, rows) for name, rows in found.items()]
+    callers.sort(key=lambda each: (-each.refused, -each.allowed, each.name))
+    return callers[:most]
+
+
+def _caller(name: str, rows: list[Row]) -> Caller:
+    rules: Counter[str] = Counter()
+    kinds: Counter[tuple[int, tuple[tuple[str, str], ...]]] = Counter()
+    for row in rows:
+        if row.refused and row.rule:
+            rules[row.rule] += row.refused
+        # Those that were refused come first: 1 is above 0.
+        kinds[(int(row.refused > 0), _attributes_of(row))] += row.refused or row.allowed
+    likely = max(kinds, key=lambda kind: (kind[0], kinds[kind], kind[1]))
+    return Caller(
+        name,
+        dict(likely[1]),
+        sum(row.allowed for row in rows),
+        sum(row.refused for row in rows),
+        [rule for rule, _ in rules.most_common(3)],
+    )
+
+
+def _attributes_of(row: Row) -> tuple[tuple[str, str], ...]:
+    given = () if row.is_rest else ("user", "ip", "endpoint", "tier")
+    # A user has many addresses: here only who has no name is known by one.
+    names = [name for name in given if not (name == "ip" and row.user)]
+    values = ((name, getattr(row, name)) for name in names)
+    return tuple((name, value) for name, value in values if value)
