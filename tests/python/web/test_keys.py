@@ -105,6 +105,20 @@ def test_only_trusted_proxies_are_believed():
     assert unix(scope("1.1.1.1")) == PROXY
 
 
+@pytest.mark.parametrize("proxies", [["unix", *TRUSTED], [*TRUSTED, "unix"]])
+def test_unix_and_networks_are_trusted_in_either_order(proxies):
+    key = keys.client_ip(trusted_proxies=proxies)
+    assert key(scope("203.0.113.9", peer=None)) == "203.0.113.9"
+    assert key(scope("203.0.113.9")) == "203.0.113.9"
+
+
+@pytest.mark.parametrize("length", [8192, 8193])
+def test_a_credential_of_more_than_8192_characters_is_none(length):
+    key = keys.api_key(known=lambda value: True)
+    request = {**scope(""), "headers": [(b"x-api-key", b"k" * length)]}
+    assert (key(request) is None) is (length > 8192)
+
+
 @pytest.mark.parametrize(
     "options", [{"trusted_proxies": TRUSTED}, {"trusted_proxies": EVERYBODY, "hops": 1}]
 )
