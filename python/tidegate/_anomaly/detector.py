@@ -56,6 +56,8 @@ class Anomaly(NamedTuple):
 class AnomalyDetector:
     """Finds callers whose requests of an interval do not fit their past, or their peers.
 
+    ::
+
         detector = AnomalyDetector()
         for anomaly in detector.judge({"user:42": 180, "user:7": 12}, at=1696523400.0):
             print(anomaly.caller, anomaly.action, anomaly.reason)
