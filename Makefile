@@ -159,7 +159,7 @@ fuzz: deps-fuzz $(VENV)/.build  ## run each libFuzzer target for FUZZ_SECONDS
 	cmake --preset fuzz
 	cmake --build --preset fuzz
 	set -e; for target in limit_fuzz step_fuzz reply_fuzz pieces_fuzz logs_fuzz \
-	  check_json_fuzz check_proto_fuzz grpc_fuzz http1_fuzz http2_fuzz; do \
+	  check_json_fuzz check_proto_fuzz envoy_fuzz grpc_fuzz http1_fuzz http2_fuzz; do \
 	  build/fuzz/tests/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/ \
 	    build/fuzz/tests/fuzz/found/$$target tests/fuzz/corpus/$$target; \
 	done
@@ -228,7 +228,7 @@ bench: deps-test $(VENV)/.build  ## measure, in C++ and against peers from PyPI
 .PHONY: bench-python
 bench-python: $(VENV)/.package
 	$(pip) -r benchmarks/requirements.txt
-	set -e; for benchmark in call memory import rate rules logs replay recommend sliding_error what_if redis shm stall asgi web; do \
+	set -e; for benchmark in call memory import rate rules logs replay recommend sliding_error what_if redis shm server stall asgi web; do \
 	  $(python) benchmarks/python/bench_$$benchmark.py; \
 	done
 

@@ -31,9 +31,9 @@ package libabsl-dev "Abseil; downloaded and built where it is not found"
 package libxxhash-dev "xxHash, the hash of keys; downloaded where it is not found"
 package libhiredis-dev "hiredis, the protocol of Redis; downloaded and built where it is not found"
 package libsimdjson-dev "simdjson, for logs in JSON; downloaded and built where it is not found"
-package libnghttp2-dev "nghttp2, the HTTP/2 of the server"
-package libhttp-parser-dev "the parser of HTTP/1.1 of the server"
-package libprotozero-dev "protozero, the protobuf of the server"
+package libnghttp2-dev "nghttp2, the HTTP/2 of the server; downloaded and built where it is not found"
+package libhttp-parser-dev "the parser of HTTP/1.1 of the server; downloaded and built where it is not found"
+package libprotozero-dev "protozero, the protobuf of the server; downloaded where it is not found"
 package libssl-dev "OpenSSL, for TLS and digests"
 
 case ${1:-} in

@@ -253,24 +253,29 @@ class TestMap:
         """The quickest tests that run any of these lines.
 
         For code that runs in a forked process the tests are unknown, so any test that runs a line
-        of the module is taken; for code that runs at import, any test at all.
+        of the module is taken; for code that runs at import, any test at all, but first those
+        that run a line of the module.
         """
+        of_module: set[str] = set().union(
+            *(tests for (name, _), tests in self._tests.items() if name == module)
+        )
         found = set().union(*(self._tests.get((module, line), ()) for line in lines))
         if at_import or "" in found:
             found = set().union(*self._tests.values())
         elif not found:
-            of_module = (tests for (name, _), tests in self._tests.items() if name == module)
-            found = set().union(*of_module)
+            found = of_module
+
+        def order_of(test: str) -> tuple[bool, bool, float, str]:
+            needs_redis = test.startswith("tests/redis/")
+            return needs_redis, test not in of_module, self._time_of(test), test
+
         chosen: list[str] = []
-        for test in sorted(found - {""}, key=self._order_of):
+        for test in sorted(found - {""}, key=order_of):
             seconds -= self._time_of(test)
             if chosen and seconds < 0:
                 break
             chosen.append(test)
         return chosen
-
-    def _order_of(self, test: str) -> tuple[bool, float, str]:
-        return test.startswith("tests/redis/"), self._time_of(test), test
 
     def _time_of(self, test: str) -> float:
         return self._seconds.get(name_in_report(test), 1.0)

@@ -2,8 +2,8 @@
 
     python benchmarks/python/bench_sliding_error.py [--log FILE] [--quick] [--json FILE]
 
-Traces: clients of a Zipf distribution, bursts, and each log given by --log (in the Common or
-Combined format, gzip or plain; clients are its addresses). Counted in two ways:
+Traces: clients of a Zipf distribution, bursts, and each log given by --log, in any format that
+tuning.read_log() finds out; clients are its addresses. Counted in two ways:
 
 - decisions: the log goes through `sliding-window` and through `sliding-log`, each with its own
   history. A request is wrongly allowed that the counter allows and the log refuses, and wrongly
@@ -19,40 +19,19 @@ Cloudflare published 0.003 % of 400 M requests of 270,000 sources, and a mean di
 
 from __future__ import annotations
 
-import datetime
-import gzip
-import re
 from pathlib import Path
 from typing import Any
 
 import harness
 
 _PERIOD_NS = 60 * 10**9
-_LINE = re.compile(rb"(\S+) \S+ \S+ \[([^\]]+)\]")
 _CLOUDFLARE = 0.00003
 _SAMPLES = Path(__file__).resolve().parents[2] / "examples" / "data"
 
 
-def _of_file(path: Path) -> tuple[Any, Any]:
-    """Addresses and times of the lines that have them."""
-    import numpy as np
-
-    content = path.read_bytes()
-    lines = (gzip.decompress(content) if path.suffix == ".gz" else content).splitlines()
-    keys, times = [], []
-    for line in lines:
-        found = _LINE.match(line)
-        if found is None:
-            continue
-        stamp = datetime.datetime.strptime(found[2].decode(), "%d/%b/%Y:%H:%M:%S %z")
-        keys.append(found[1])
-        times.append(int(stamp.timestamp()) * 10**9)
-    order = np.argsort(np.array(times), kind="stable")
-    return [keys[at] for at in order], np.array(times, np.int64)[order]
-
-
 def _traces(options: Any) -> dict[str, tuple[Any, Any, list[int]]]:
     """Keys, times, and the limits a minute to be tried."""
+    from tidegate import tuning
     from tidegate.tuning import traffic
 
     scale = 0.1 if options.quick else 1.0
@@ -64,8 +43,8 @@ def _traces(options: Any) -> dict[str, tuple[Any, Any, list[int]]]:
     }
     given = options.log or sorted(_SAMPLES.glob("*.log.gz"))
     for path in given:
-        keys, times = _of_file(path)
-        traces[path.name.partition(".")[0]] = (keys, times, [5, 10, 20])
+        log = tuning.read_log(path)
+        traces[path.name.partition(".")[0]] = (log["ip"], log.times, [5, 10, 20])
     return traces
 
 

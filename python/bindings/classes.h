@@ -17,6 +17,7 @@ void RegisterLimiter(pybind11::module_& m);
 // Registers Store too, which the other stores inherit.
 void RegisterMemoryStore(pybind11::module_& m);
 void RegisterPlan(pybind11::module_& m);
+void RegisterQuotas(pybind11::module_& m);
 void RegisterRedisStore(pybind11::module_& m);
 void RegisterReplay(pybind11::module_& m);
 void RegisterRuleLimiter(pybind11::module_& m);

@@ -134,7 +134,7 @@ void RegisterClock(py::module_& m) {
           py::arg("ns"))
       .def("now_ns", &ManualClock::NowNs, "now_ns(self)\n--\n\nNanoseconds since the epoch.");
   m.def(
-      "_native_clock",
+      "native_clock",
       [](const py::object& clock) {
         std::shared_ptr<Clock> native = ClockFrom(clock);
         if (native == nullptr) native = {std::shared_ptr<Clock>(), &SystemClock::Get()};

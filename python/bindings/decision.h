@@ -27,8 +27,8 @@ const Decision* GetDecision(PyObject* object);
 // The outcomes of a tidegate.Decision, borrowed: a tuple of decisions, or null.
 PyObject* OutcomesOf(PyObject* decision);
 
-// The bytes `start` and others, which are equal for decisions on the same limits of one owner. A new
-// reference, or nullptr with an exception set.
+// The bytes `start` and others, which are equal for decisions on the same limits of one owner. A
+// new reference, or nullptr with an exception set.
 PyObject* PlanKey(PyObject* decision, PyObject* start);
 
 // The object that keeps the limit of `decision` alive.

@@ -158,7 +158,8 @@ constexpr const char* kAboutLimits = R"(How many units may pass in what time, by
 ns, us, ms, s, m, h, d, w, month and year. A period is given in seconds or as a timedelta.
 `burst` (token-bucket and leaky-bucket only) defaults to `count`. Algorithms
 are token-bucket (alias gcra), leaky-bucket, fixed-window, sliding-window, sliding-log and
-concurrency. `name` is its name in a Decision: 1 to 200 printable ASCII characters.
+concurrency. A text that begins with ``quota`` is a quota: see ``tidegate.quotas.Quota``. `name`
+is its name in a Decision: 1 to 200 printable ASCII characters.
 A limit in `shadow` is counted but not enforced: it refuses nothing, and what it would have
 refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``. `id` identifies its usage
 instead of its text: when the number of such a limit changes, what was used stays.
@@ -204,7 +205,7 @@ void RegisterLimit(py::module_& m) {
       .def("__repr__",
            [](const Limit& l) {
              std::string text = "Limit('" + l.ToString() + "'";
-             if (l.algorithm() != Algorithm::kTokenBucket) {
+             if (l.algorithm() != Algorithm::kTokenBucket && l.quota() == nullptr) {
                text += ", algorithm='" + std::string(AlgorithmName(l.algorithm())) + "'";
              }
              if (l.name() != l.ToString()) {

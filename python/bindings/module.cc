@@ -28,6 +28,7 @@ PYBIND11_MODULE(_core, m) {
   tidegate::python::RegisterMemoryStore(m);
   tidegate::python::RegisterLimiter(m);
   tidegate::python::RegisterPlan(m);
+  tidegate::python::RegisterQuotas(m);
   tidegate::python::RegisterRedisStore(m);
   tidegate::python::RegisterReplay(m);
   tidegate::python::RegisterRuleSet(m);

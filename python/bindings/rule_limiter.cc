@@ -16,6 +16,7 @@
 #include "decision.h"
 #include "fast_call.h"
 #include "gil.h"
+#include "quotas.h"
 #include "rule_limiter.h"
 #include "server/capsules.h"
 
@@ -280,6 +281,33 @@ py::object Begin(const py::object& self, int op_number, const py::dict& attribut
   return py::reinterpret_steal<py::object>(NewDecision(*early, bound.ptr(), outcomes.get()));
 }
 
+// What the request's keys have of the quotas that apply to it: the name and count of each, and what
+// TupleOf() gives.
+py::list Quotas(const py::object& self, const py::dict& attributes) {
+  const py::object bound = Checked(self.ptr()).bound;
+  auto& rules = bound.cast<BoundRules&>();
+  Asked asked(rules);
+  asked.ReadAll(attributes);
+  const auto all =
+      ValueOrThrow(Run(rules.limiter(), [&] { return rules.limiter().StatusOf(asked.request()); }));
+  py::list quotas;
+  for (const auto& [limit, status] : all) {
+    quotas.append(py::make_tuple(limit->name(), limit->count(), TupleOf(status)));
+  }
+  return quotas;
+}
+
+void TopUp(const py::object& self, const py::dict& attributes, const std::string& quota,
+           const py::object& units, const py::object& expires_s, const py::object& priority) {
+  const py::object bound = Checked(self.ptr()).bound;
+  auto& rules = bound.cast<BoundRules&>();
+  Asked asked(rules);
+  asked.ReadAll(attributes);
+  const QuotaTopUp top_up = TopUpFrom(units, expires_s, priority);
+  ThrowUnlessOk(
+      Run(rules.limiter(), [&] { return rules.limiter().TopUp(asked.request(), quota, top_up); }));
+}
+
 py::list Explain(const py::object& self, const py::dict& attributes) {
   const PyRuleLimiter& owner = Checked(self.ptr());
   const py::object bound = owner.bound;
@@ -374,6 +402,9 @@ void RegisterRuleLimiter(py::module_& m) {
       .def("_begin", &Begin, py::arg("op"), py::arg("attributes"), py::arg("decision"),
            py::arg("loop"), py::arg("channel"))
       .def("_explain", &Explain, py::arg("attributes"))
+      .def("_quotas", &Quotas, py::arg("attributes"))
+      .def("_top_up", &TopUp, py::arg("attributes"), py::arg("quota"), py::arg("units"),
+           py::arg("expires_s"), py::arg("priority"))
       .def("_match", &Match, py::arg("attributes"), py::arg("times") = 1)
       .def("_stats", &StatsOf)
       .def("_rule_stats", &RuleStatsOf)

@@ -4,7 +4,8 @@ Calls hold the GIL for steps of tens of nanoseconds, and release it while they w
 class is safe to use from many threads and after `fork()`.
 """
 
-from asyncio import AbstractEventLoop, Future
+from asyncio import AbstractEventLoop as _Loop
+from asyncio import Future
 from collections.abc import Awaitable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Callable, Final, Literal, final, overload
@@ -12,6 +13,10 @@ from typing import Any, Callable, Final, Literal, final, overload
 from typing_extensions import Self
 
 from tidegate.types import Algorithm
+
+_Attributes = dict[str, Any]
+_QuotaStatus = tuple[int, int, int, int, int, int, list[Any]]
+_Key = str | bytes
 
 __version__: Final[str]
 
@@ -92,7 +97,8 @@ class Limit:
     ns, us, ms, s, m, h, d, w, month and year. A period is given in seconds or as a timedelta.
     `burst` (token-bucket and leaky-bucket only) defaults to `count`. Algorithms
     are token-bucket (alias gcra), leaky-bucket, fixed-window, sliding-window, sliding-log and
-    concurrency. `name` is its name in a Decision: 1 to 200 printable ASCII characters.
+    concurrency. A text that begins with ``quota`` is a quota: see ``tidegate.quotas.Quota``. `name`
+    is its name in a Decision: 1 to 200 printable ASCII characters.
     A limit in `shadow` is counted but not enforced: it refuses nothing, and what it would have
     refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``. `id` identifies its usage
     instead of its text: when the number of such a limit changes, what was used stays.
@@ -222,13 +228,7 @@ class RequestDecision:
     ) -> Self: ...
     @classmethod
     def _of_plan(
-        cls,
-        plans: dict[Any, Any],
-        start: bytes,
-        decision: Decision,
-        limiter: Any,
-        charges: Any,
-        /,
+        cls, plans: dict[Any, Any], start: bytes, decision: Decision, limiter: Any, charges: Any, /
     ) -> Self | None: ...
     @property
     def wait(self) -> int | None:
@@ -356,14 +356,14 @@ class Limiter:
     def __init__(
         self, limits: Sequence[Limit], store: Store, clock: object, scope: str | bytes
     ) -> None: ...
-    def hit(self, key: str | bytes, cost: int = 1) -> Decision:
+    def hit(self, key: _Key, cost: int = 1) -> Decision:
         """Charges `cost` to `key` if the call may pass. A refusal charges nothing."""
-    def allow(self, key: str | bytes, cost: int = 1) -> bool:
+    def allow(self, key: _Key, cost: int = 1) -> bool:
         """As hit(), but returns only whether the call may pass: the fastest call."""
-    def peek(self, key: str | bytes, cost: int = 1) -> Decision:
+    def peek(self, key: _Key, cost: int = 1) -> Decision:
         """The decision that a hit of `cost` would get now, with `remaining` and
         `reset_after` as they are without it. Charges nothing."""
-    def charge_up_to(self, key: str | bytes, cost: int) -> Decision:
+    def charge_up_to(self, key: _Key, cost: int) -> Decision:
         """Charges as much of `cost` to `key` as there is room for, and refuses nothing.
 
         It is for a cost that is known only afterwards, such as the tokens of an answer beyond those
@@ -371,9 +371,9 @@ class Limiter:
         number of units charged. Of several limits each is charged as much as it has room for
         itself, and `charged` is the smallest of these charges. With Redis it is one round trip.
         """
-    def reset(self, key: str | bytes) -> None:
+    def reset(self, key: _Key) -> None:
         """Makes `key` as if it had never been charged."""
-    def refund(self, key: str | bytes, cost: int = 1, *, decision: Decision | None = None) -> None:
+    def refund(self, key: _Key, cost: int = 1, *, decision: Decision | None = None) -> None:
         """Gives `cost` units back to `key`, never beyond what a fresh key has; with the
         `decision` of the hit that charged them, exactly where it charged them."""
     @overload
@@ -388,24 +388,17 @@ class Limiter:
         keys. `costs` has one for each key, 1 each by default. All keys and costs are read before
         the first is charged: if one is invalid, nothing is charged.
         """
-    def _peek_fallback(self, key: str | bytes) -> tuple[Limit, int]:
+    def _peek_fallback(self, key: _Key) -> tuple[Limit, int]:
         """The first limit as the fallback grants it, and the nanoseconds until `key` is full again
         there."""
-    def _check(self, key: str | bytes, cost: int) -> None: ...
-    def _release(self, key: str | bytes, cost: int, decision: Decision) -> None: ...
+    def _check(self, key: _Key, cost: int) -> None: ...
+    def _release(self, key: _Key, cost: int, decision: Decision) -> None: ...
     def _now_ns(self) -> int: ...
     def _stats(self) -> dict[str, Any]: ...
     def _refused(self) -> list[int]: ...
     def _refused_in_shadow(self) -> list[int]: ...
     def _begin(
-        self,
-        op: int,
-        key: str | bytes,
-        cost: int,
-        hit: Decision | None,
-        loop: AbstractEventLoop,
-        channel: Channel,
-        /,
+        self, op: int, key: _Key, cost: int, hit: Decision | None, loop: _Loop, channel: Channel, /
     ) -> Decision | Future[Any] | None: ...
     def _close(self) -> None: ...
     @staticmethod
@@ -427,7 +420,7 @@ class Plan:
         keys: Sequence[str | bytes],
         costs: Sequence[int] | None,
         outcomes: bool,
-        loop: AbstractEventLoop,
+        loop: _Loop,
         channel: Channel,
     ) -> Decision | Future[Decision]: ...
 
@@ -438,10 +431,7 @@ def parse_many(text: str, *, algorithm: Algorithm = "token-bucket") -> list[Limi
     """Reads limits separated by ``;``, ``,`` or ``|``."""
 
 def replay(
-    limits: Sequence[Limit],
-    keys: list[str | bytes],
-    times_ns: list[int],
-    costs: list[int] | None,
+    limits: Sequence[Limit], keys: list[str | bytes], times_ns: list[int], costs: list[int] | None
 ) -> list[Decision]:
     """See tidegate.replay()."""
 
@@ -516,7 +506,9 @@ def scan_times(times_ns: Any, most: int) -> tuple[int, bool, int, int, bool]:
 def count_by_key(codes: Any, keys: int, marks: Any) -> tuple[Any, Any]:
     """How often each code comes, and how often with a mark (uint8) that is not 0."""
 
-def _native_clock(clock: object) -> object: ...
+def native_clock(clock: object) -> object:
+    """The clock of a limiter, in a capsule for another extension module."""
+
 def system_now_ns() -> int:
     """The system clock of limiters, in nanoseconds: Unix time at the start of the process,
     continued by the monotonic clock."""
@@ -525,16 +517,13 @@ def peer_of(request: Any, /) -> str | None:
     """The address of the connection of an ASGI request, if it is plain: in ASCII and without a
     colon. None for all others, which tidegate.keys.peer handles."""
 
-def add_attributes(request: Any, attributes: dict[str, Any], /) -> bool:
+def add_attributes(request: Any, attributes: _Attributes, /) -> bool:
     """Sets endpoint, method and ip, as far as `attributes` does not have them, for an ASGI request
     whose values are plain. False, and sets nothing, for others."""
 
 @final
 class BoundRules:
     """One rule set with its limits bound to a store; its decisions keep it alive."""
-
-    hidden: frozenset[str]
-    plans: dict[Any, Any]
 
 class RuleSet:
     """Rules, compiled: see tidegate.RuleSet."""
@@ -556,12 +545,7 @@ class RuleLimiter:
     """The base class of the limiter of a rule set."""
 
     def __init__(
-        self,
-        rules: RuleSet,
-        store: Store,
-        clock: object,
-        scope: str | bytes,
-        hidden: frozenset[str],
+        self, rules: RuleSet, store: Store, clock: object, scope: _Key, hidden: frozenset[str]
     ) -> None: ...
     def check(self, *, cost: int = 1, **attributes: str | bytes | None) -> Decision:
         """Charges all limits that the rules have for a request with these attributes, or none.
@@ -574,21 +558,25 @@ class RuleLimiter:
     def _use(self, rules: RuleSet, hidden: frozenset[str]) -> None: ...
     @property
     def _bound(self) -> Any: ...
-    def _refund(self, attributes: dict[str, Any], decision: Decision | None) -> None: ...
-    def _reset(self, attributes: dict[str, Any]) -> None: ...
+    def _refund(self, attributes: _Attributes, decision: Decision | None) -> None: ...
+    def _reset(self, attributes: _Attributes) -> None: ...
     def _begin(
         self,
         op: int,
-        attributes: dict[str, Any],
+        attributes: _Attributes,
         decision: Decision | None,
-        loop: AbstractEventLoop,
+        loop: _Loop,
         channel: Channel,
     ) -> Decision | Future[Any] | None: ...
     def _explain(
-        self, attributes: dict[str, Any]
+        self, attributes: _Attributes
     ) -> list[tuple[str, bool, str, bytes | None, list[Limit]]]: ...
+    def _quotas(self, attributes: _Attributes) -> list[tuple[str, int, _QuotaStatus]]: ...
+    def _top_up(
+        self, attributes: _Attributes, quota: str, units: int, expires_s: int | None, priority: int
+    ) -> None: ...
     def _match(
-        self, attributes: dict[str, Any], times: int = 1
+        self, attributes: _Attributes, times: int = 1
     ) -> tuple[str | None, list[tuple[str, bytes]], int, str]: ...
     def _set_load_factor(self, priority: str, factor: float) -> None: ...
     def _load_factor(self, priority: str) -> float: ...
@@ -599,3 +587,14 @@ class RuleLimiter:
     def _close(self) -> None: ...
     @staticmethod
     def _add_fast_methods(type: type[RuleLimiter], /) -> None: ...
+
+def quota_status(limiter: Any, quota: int, key: _Key) -> _QuotaStatus:
+    """base, carried, topped up, used, available, resets at; grants: kind, units, left, end, rank"""
+
+def quota_top_up(
+    limiter: Any, quota: int, key: _Key, units: int, expires_s: int | None, priority: int
+) -> None:
+    """Adds units to a quota of one key, which the lowest priority is spent from first."""
+
+def take_quota_events(limiter: Any) -> list[tuple[int, bytes, int, int, int, int]]:
+    """Of each event: the quota's index, the key, percent, used, available, when it resets."""

@@ -23,6 +23,7 @@ from tidegate._waiting.slot import Acquired, Slot
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
+    import datetime as dt
     from typing import Any, Callable, Union
 
     from typing_extensions import Self, Unpack
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tidegate._clock import ClockLike
     from tidegate._limit import LimitLike
     from tidegate._load.shedding import LoadShedding
+    from tidegate._quotas.status import QuotaStatus
     from tidegate._rule_limiter import RuleLimiter, TierLookup, Violations
     from tidegate._rules.rule_set import RuleSet
     from tidegate._rules.source import RuleSource
@@ -302,6 +304,69 @@ class Limiter(_core.Limiter):
         self._check(key, cost)
         self._deadline_ns(timeout)
         return Slot(self, key, cost, timeout)
+
+    def quota_status(self, key: Key, *, quota: str | None = None) -> QuotaStatus:
+        """What `key` has of the quota: base, carried, used and available units, and grants.
+
+        `quota` is the name of the quota if the limiter has several. With Redis it is one round
+        trip. Raises ConfigurationError if there is no such quota, StorageError if Redis does not
+        answer.
+        """
+        from tidegate._quotas.status import status_of
+
+        return status_of(self, key, quota)
+
+    async def quota_status_async(self, key: Key, *, quota: str | None = None) -> QuotaStatus:
+        """As quota_status(), without blocking the event loop: in a thread if the store may wait."""
+        if self._loops is None:
+            return self.quota_status(key, quota=quota)
+        import asyncio
+
+        return await asyncio.to_thread(self.quota_status, key, quota=quota)
+
+    def top_up(
+        self,
+        key: Key,
+        units: int,
+        *,
+        expires_at: dt.datetime | float | None = None,
+        priority: int = 0,
+        quota: str | None = None,
+    ) -> None:
+        """Adds units to what `key` has of the quota, which belong to no period.
+
+        `expires_at` is an aware datetime or seconds since the epoch, None for never. Grants of a
+        lower `priority`, from -100 to 100, are spent first; the units of periods have 0. A key has
+        at most 16 top-ups with units left at a time. Raises ConfigurationError if it cannot be
+        added, StorageError if Redis does not answer: then it may have been added or not.
+        """
+        from tidegate._quotas.status import expiry_of, quota_index
+
+        _core.quota_top_up(
+            self, quota_index(self, quota), key, units, expiry_of(expires_at), priority
+        )
+        self._room.wake_first(key)
+
+    async def top_up_async(
+        self,
+        key: Key,
+        units: int,
+        *,
+        expires_at: dt.datetime | float | None = None,
+        priority: int = 0,
+        quota: str | None = None,
+    ) -> None:
+        """As top_up(), without blocking the event loop: in a thread if the store may wait."""
+        import asyncio
+        import functools
+
+        call = functools.partial(
+            self.top_up, key, units, expires_at=expires_at, priority=priority, quota=quota
+        )
+        if self._loops is None:
+            call()
+        else:
+            await asyncio.to_thread(call)
 
     def stats(self) -> Stats:
         """Counters: decisions of this limiter, keys and evictions of its store."""

@@ -101,16 +101,28 @@ def _order_of(times: list[Any]) -> list[int] | None:
 def suspect(first: int, last: int, in_part: bool, *, stacklevel: int) -> None:
     """Warns if the times look like instants of the present in a unit other than nanoseconds.
 
-    `in_part`: whether one of them is no whole number of milliseconds, if it is nanoseconds.
+    `in_part`: whether one of them is no whole number of milliseconds, if it is nanoseconds. Traffic
+    that somebody made up begins at 0, and is mostly whole milliseconds: its first hour is no
+    suspect. Microseconds are one in any case, since those of whole seconds are common.
     """
     for unit, scale in _SMALLER_UNITS:
-        in_present = first >= _PRESENT[0] * scale and last < _PRESENT[1] * scale
-        if in_present and in_part:
+        in_present = _is_present(first, scale) and _is_present(last, scale)
+        if in_present and (in_part or unit == "microseconds"):
             warnings.warn(
                 f"the times are {first} to {last}, which look like {unit} since the epoch; "
                 f"expected nanoseconds (times {10**9 // scale}), or datetimes",
                 stacklevel=stacklevel,
             )
+        if _is_present(first, scale) and _is_present(last, 10**9):
+            warnings.warn(
+                f"the times are {first} to {last}: the first looks like {unit} since the epoch, "
+                "and the last like nanoseconds; expected all in nanoseconds, or datetimes",
+                stacklevel=stacklevel,
+            )
+
+
+def _is_present(time: int, scale: int) -> bool:
+    return _PRESENT[0] * scale <= time < _PRESENT[1] * scale
 
 
 def _listed(what: str, given: Iterable[Any], items: str) -> list[Any]:

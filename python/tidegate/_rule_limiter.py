@@ -8,6 +8,7 @@ from tidegate._storage.uri import open_store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Iterable, Mapping
     from typing import Any, Protocol, Union
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from tidegate._clock import ClockLike
     from tidegate._core import Decision, Limit
+    from tidegate._quotas.status import QuotaStatus
     from tidegate._rules.rule_set import RuleSet
     from tidegate._rules.source import RuleSource
     from tidegate._stats import Stats
@@ -174,6 +176,36 @@ class RuleLimiter(_core.RuleLimiter):
             considered.append(ConsideredRule(rule, applies, why, shown, tuple(limits), states))
         listed, _, units, priority = self._match(attributes)
         return Explanation(considered, 0 if listed is not None else cost * units, priority)
+
+    def quota_status(self, **attributes: Attribute) -> dict[str, QuotaStatus]:
+        """What such a request's keys have of the quotas that apply to it, by the quotas' names.
+
+        A quota's name is its rule's id, and where the rule has several limits its text too:
+        ``monthly:quota 10000/month``. With Redis it is one round trip for each quota.
+        """
+        from tidegate._quotas.status import status_from
+
+        quotas = self._quotas(self._with_tier(attributes))
+        return {name: status_from(count, told) for name, count, told in quotas}
+
+    def top_up(
+        self,
+        attributes: Mapping[str, Attribute],
+        units: int,
+        *,
+        expires_at: dt.datetime | float | None = None,
+        priority: int = 0,
+        quota: str | None = None,
+    ) -> None:
+        """Adds units to what the key of such a request has of a quota; see Limiter.top_up().
+
+        `quota` is its name, as in quota_status(), if several apply.
+        """
+        from tidegate._quotas.status import expiry_of
+
+        self._top_up(
+            self._with_tier(attributes), quota or "", units, expiry_of(expires_at), priority
+        )
 
     def stats(self) -> Stats:
         """Counters: decisions of this limiter, keys and evictions of its store."""

@@ -14,5 +14,7 @@ Algorithm = Literal[
     "sliding-window",
     "sliding-log",
     "concurrency",
+    "quota",
 ]
-"""What the option `algorithm` accepts; ``gcra`` is an alias of ``token-bucket``."""
+"""What the option `algorithm` accepts; ``gcra`` is an alias of ``token-bucket``, and ``quota`` is
+that of quotas only."""

@@ -21,10 +21,11 @@ ROOMS: dict[str, tuple[str, str]] = {
     "database": ("_database/, rules.sql, rules.usage, rules.violations", "core, rules"),
     "rules": ("_rules/, rules/", "core"),
     "load": ("_load/, load", "core"),
+    "quotas": ("_quotas/, quotas", "core"),
     "anomaly": ("_anomaly/, anomaly", "core"),
     "limiter": (
         "_asyncio, _clock, _limit, _limiter, _plan, _replay, _rule_limiter, _stats, _waiting/",
-        "core, storage, rules, load",
+        "core, storage, rules, load, quotas",
     ),
     "web": (
         "_web/, asgi, wsgi, keys, refusals, testing, pytest_plugin",

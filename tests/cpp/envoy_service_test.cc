@@ -263,6 +263,16 @@ TEST_P(EnvoyServiceTest, ChargesEachDescriptorOnItsOwnWhereAsked) {
   EXPECT_EQ(Outcome({{"user", "1"}, {"ip", "a"}}), "429 OK:2 OVER_LIMIT:0");
 }
 
+TEST_P(EnvoyServiceTest, UsesUpWhatIsLeftOfALimitThatRefusesADescriptorOnItsOwn) {
+  Add(Domain(/*all_or_none=*/false), {.key = "tokens", .limits = {"9/minute", "99/hour"}});
+  Use();
+  EXPECT_EQ(Outcome({{"tokens", "1", R"("hitsAddend":5)"}}), "200 OK:4");
+  EXPECT_EQ(Outcome({{"tokens", "1", R"("hitsAddend":6)"}}), "429 OVER_LIMIT:0");
+  EXPECT_EQ(Outcome({{"tokens", "1", R"("hitsAddend":0)"}}), "429 OVER_LIMIT:0");
+  clock->AdvanceNs(60 * kSecond);
+  EXPECT_EQ(Outcome({{"tokens", "1", R"("hitsAddend":0)"}}), "200 OK:9");
+}
+
 TEST_P(EnvoyServiceTest, HasSeveralLimitsOnOneKey) {
   Add(Domain(), {.key = "user", .limits = {"2/second", "3/minute"}});
   Use();

@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <deque>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -18,43 +20,49 @@
 namespace tidegate::server {
 namespace {
 
-using ::testing::EndsWith;
+using ::tidegate::testing::Eventually;
 
 // Answers from a thread of its own.
 class Elsewhere final : public RoutedService {
  public:
   Elsewhere() : thread_([this] { Run(); }) {}
   ~Elsewhere() override {
-    ending_ = true;
+    {
+      const std::lock_guard lock(mu_);
+      ending_ = true;
+    }
+    came_.notify_all();
     thread_.join();
   }
   std::vector<Route> routes() const override { return {{"POST", "/later"}}; }
   bool Handle(const Request& request, Answer*, const Later& later) override {
     const std::lock_guard lock(mu_);
     calls_.emplace_back(later(), request.body);
+    came_.notify_all();
     return false;
   }
 
  private:
   void Run() {
+    std::unique_lock lock(mu_);
     while (!ending_) {
+      came_.wait(lock, [this] { return ending_ || !calls_.empty(); });
       std::deque<std::pair<std::unique_ptr<Pending>, std::string>> calls;
-      {
-        const std::lock_guard lock(mu_);
-        calls.swap(calls_);
-      }
-      if (calls.empty()) std::this_thread::yield();
+      calls.swap(calls_);
+      lock.unlock();
       for (auto& [pending, body] : calls) {
         Answer answer;
         answer.body = body;
         pending->Send(std::move(answer));
       }
+      lock.lock();
     }
   }
 
   std::mutex mu_;
+  std::condition_variable came_;
   std::deque<std::pair<std::unique_ptr<Pending>, std::string>> calls_;
-  std::atomic<bool> ending_{false};
+  bool ending_ = false;
   std::thread thread_;
 };
 
@@ -109,7 +117,7 @@ TEST(FrontTest, LoopsAnswerWhatOtherThreadsAnswer) {
       }
     });
   }
-  while (right < 20) (void)front.Stats();
+  EXPECT_TRUE(Eventually([&] { return !front.Stats().empty() && right >= 20; }));
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(right, 300);
   EXPECT_EQ(Count(front, "answers_later"), 300U);
@@ -134,7 +142,7 @@ TEST(FrontTest, StopsUnderLoad) {
         while (Ask(socket.get(), "x").ends_with("x")) ++answered;
       });
     }
-    while (answered < 5) std::this_thread::yield();
+    EXPECT_TRUE(Eventually([&] { return answered >= 5; }));
     if (round % 2 == 0) front->Stop();
     front = nullptr;
     for (std::thread& client : clients) client.join();
@@ -160,7 +168,7 @@ TEST(FrontTest, AnAnswerAfterTheEndIsDropped) {
   ASSERT_TRUE(port.ok());
   ASSERT_TRUE(front->Start().ok());
   std::thread client([&] { (void)Ask(Connect(*port).get(), "x"); });
-  while (!service->came) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return service->came.load(); }));
   front = nullptr;
   client.join();
   service->pending->Send({});

@@ -230,6 +230,14 @@ TEST_P(LeastLimitTest, RefusesNothingAndALowerOneRefuses) {
   }
 }
 
+// Of an array that another thread changes; the search for a count would not end.
+TEST(LeastLimitOfNobodyTest, TimesThatFallAreRefused) {
+  const std::vector<uint32_t> codes = {0, 0};
+  const std::vector<int64_t> times = {60 * kSecond, 0};
+  const auto least = LeastLimits(MakeLimit(1, kSecond), 1, 2, codes.data(), times.data(), nullptr);
+  EXPECT_EQ(least.status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(LeastLimitOfNobodyTest, AKeyWithoutRequestsNeedsNothing) {
   const auto least = LeastLimits(MakeLimit(1, kSecond), 3, 0, nullptr, nullptr, nullptr);
   ASSERT_TRUE(least.ok());

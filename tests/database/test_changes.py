@@ -41,6 +41,29 @@ def test_a_limiter_follows_its_database(database: RuleDatabase) -> None:
         assert (source.refused, source.failures, source.last_error) == (0, 0, None)
 
 
+def test_many_rules_are_read_by_a_process_and_are_those_of_the_database(
+    database: RuleDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(60):
+        database.add_rule(f"r{number}", "2/minute", endpoint_pattern=f"/{number}")
+    with SqlRules(database.url, interval=NEVER) as source:
+        reading = source._reading_of_now
+        assert reading() is None, "nothing has changed"
+        set_limit(database, "5/minute")
+        seen = reading()
+        assert seen is not None
+        assert seen.takes_long
+        source._look_again()
+        assert source.refresh()
+        assert not source.refresh()
+        limiter = tg.Limiter(rules=source, clock=tg.ManualClock(0))
+        assert limiter.check(user="1", endpoint="/7").limit == 5
+        set_limit(database, "5/mnute")
+        assert not source.refresh()
+        assert "rate_limit_rules row" in str(source.last_error)
+    assert "within this process" not in caplog.text
+
+
 @pytest.mark.parametrize(
     "statement",
     [

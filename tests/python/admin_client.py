@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import sqlalchemy as sa
 import tidegate as tg
-from tidegate._database.api_tokens import create_token
+from tidegate._database.api_tokens import ROLES, create_token
 from tidegate._database.connection import engine_of
 from tidegate._service.admin.app import create_admin
 from tidegate.rules.sql import SqlRules, SqlTiers
@@ -43,7 +43,7 @@ class AdminService:
         # Its own clock, so that no count comes back while a test runs.
         self.limiter = tg.Limiter(rules=self.rules, tiers=self.tiers, clock=tg.ManualClock(10**18))
         self.changes: list[tuple[str, str | None]] = []
-        self.tokens = {role: self.make_token(role) for role in ("viewer", "operator", "admin")}
+        self.tokens = {role: self.make_token(role) for role in ROLES}
         given: dict[str, Any] = {
             "rules": self.rules,
             "limiter": self.limiter,

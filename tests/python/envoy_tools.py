@@ -127,15 +127,15 @@ class Envoy:
             del settings[name]
         path = directory / "envoy.json"
         path.write_text(json.dumps(config))
-        self._log = open(directory / "envoy.log", "wb")  # noqa: SIM115: open as long as it runs
+        self._log = directory / "envoy.log"
         self.process = processes.start(
             [
                 envoy_program(),
                 *("-c", str(path), "--concurrency", "1", "--disable-hot-restart"),
-                *("--log-level", "warning"),
+                *("--log-level", "warning", "--log-path", str(self._log)),
             ],
-            stdout=self._log,
-            stderr=self._log,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         try:
             eventually(self._is_ready, 60, despite=OSError)
@@ -144,7 +144,7 @@ class Envoy:
             raise
 
     def _is_ready(self) -> bool:
-        assert self.process.poll() is None, Path(self._log.name).read_text()
+        assert self.process.poll() is None, self._log.read_text()
         with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/ready", timeout=5) as answer:
             return bool(answer.status == 200)
 
@@ -163,7 +163,6 @@ class Envoy:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        self._log.close()
 
 
 class GrpcClient:
@@ -180,7 +179,8 @@ class GrpcClient:
 
     def __call__(self, **request: Any) -> dict[str, Any]:
         """The answer as JSON, or {"error": name of the status, "reason": ...}."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
@@ -189,7 +189,8 @@ class GrpcClient:
         return answer
 
     def close(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         self._process.wait(30)

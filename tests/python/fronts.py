@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -147,10 +148,8 @@ class Http2Client(RawClient):
         return events
 
     def flush_quietly(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # it closed
             self.flush()
-        except OSError:  # it closed
-            pass
 
     def answer(self, stream: int) -> tuple[dict[str, str], bytes]:
         """Headers with trailers, and the body."""

@@ -9,6 +9,7 @@
 #define TIDEGATE_LIMIT_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,6 +26,7 @@ enum class Algorithm : uint8_t {
   kSlidingWindow,  // two weighted counters
   kSlidingLog,     // the instants themselves: exact, O(count) memory a key
   kConcurrency,    // in flight at once; `period` is the lease
+  kQuota,          // units of calendar periods, which may be carried into later ones: quota.h
 };
 
 // The public name, such as "token-bucket".
@@ -39,10 +41,14 @@ enum class Calendar : uint8_t { kNone, kMonth, kYear };
 constexpr bool IsBucket(Algorithm a) {
   return a == Algorithm::kTokenBucket || a == Algorithm::kLeakyBucket;
 }
-// Algorithms whose state is a list of instants and not one cell.
+// Algorithms whose state is one cell (CellState in step.h).
+constexpr bool HasCell(Algorithm a) { return a < Algorithm::kSlidingLog; }
+// Algorithms whose state is a list of instants and not one cell. That of a quota is neither.
 constexpr bool IsLog(Algorithm a) {
   return a == Algorithm::kSlidingLog || a == Algorithm::kConcurrency;
 }
+
+class QuotaTerms;
 
 // The usage that stays when the number of a limit with an id changes.
 enum class CarryOver : uint8_t {
@@ -64,6 +70,8 @@ struct LimitSpec {
   // usage stays. Empty: the text identifies it.
   std::string id;
   CarryOver carry_over = CarryOver::kUnits;
+  // Of quotas, and of nothing else. It then sets the period.
+  std::shared_ptr<const QuotaTerms> quota;
 };
 
 class Limit {
@@ -74,6 +82,7 @@ class Limit {
   static constexpr int64_t kMaxWindowCount = (int64_t{1} << 32) - 1;
   static constexpr int64_t kMaxKeptCount = (int64_t{1} << 32) - 1;  // of buckets with an id
   static constexpr int64_t kMaxLogCount = 1'000'000;
+  static constexpr int64_t kMaxQuotaCount = (int64_t{1} << 48) - 1;
   static constexpr int64_t kMaxPeriodNs = 3'155'760'000'000'000'000;  // 100 a
 
   static absl::StatusOr<Limit> Create(LimitSpec spec);
@@ -84,8 +93,8 @@ class Limit {
   // The same limit as one of `rule`, which may be empty.
   Limit WithRule(std::string rule) const;
 
-  // Parses one limit: COUNT (/|per) [N] UNIT [burst COUNT]. UNIT is ns, us, ms,
-  // s, m, h, d, w, month or year, or its long form, with or without a plural.
+  // Parses one limit: COUNT (/|per) [N] UNIT [burst COUNT], or a quota (quotas/parse.h). UNIT is
+  // ns, us, ms, s, m, h, d, w, month or year, or its long form, with or without a plural.
   // `defaults` gives the algorithm, name and burst.
   static absl::StatusOr<Limit> Parse(std::string_view text, const LimitSpec& defaults = {});
   // Parses limits separated by ';', ',' or '|'.
@@ -103,6 +112,13 @@ class Limit {
   // The most that can pass at once: the burst of a bucket, else the count. A Decision reports it as
   // its limit.
   int64_t capacity() const { return IsBucket(spec_.algorithm) ? burst_ : spec_.count; }
+
+  // A cost that is never allowed. Of a quota even more than its count may be left.
+  int64_t beyond() const {
+    return spec_.algorithm == Algorithm::kQuota ? kMaxCount : capacity() + 1;
+  }
+  // Of quotas, else null.
+  const QuotaTerms* quota() const { return spec_.quota.get(); }
 
   // Its name in header fields: the given name, else ToString().
   const std::string& name() const { return name_; }

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -67,6 +68,12 @@ class Limiter {
   void Reset(std::string_view key);
   // Ends the leases that `hit` took. If the only limit is a sliding log, takes back its charge.
   void Release(std::string_view key, int64_t cost, const Decision& hit);
+  // What a key has of a quota, given by its index in limits(); and units beside those of its
+  // periods. Errors for other limits.
+  absl::StatusOr<QuotaStatus> StatusOf(size_t quota, std::string_view key);
+  absl::Status TopUp(size_t quota, std::string_view key, const QuotaTopUp& top_up);
+  // The soft events of the quotas since the last call, with the index of their limit.
+  std::vector<std::pair<size_t, QuotaEvents::Event>> TakeEvents();
   // Hits each key in order. `costs` is empty (one each) or as long as `keys`.
   void HitMany(absl::Span<const std::string_view> keys, absl::Span<const int64_t> costs,
                bool* allowed);

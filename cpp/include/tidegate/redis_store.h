@@ -143,6 +143,9 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   Decision HitAll(absl::Span<const Charge> plan, const Moment& moment,
                   absl::FunctionRef<int64_t()> clock, Outcomes* outcomes) override;
   Decision ChargeUpTo(const Charge& charge, const Moment& moment) override;
+  // Both are errors while Redis does not answer: the fallback does not know what a key has.
+  absl::StatusOr<QuotaStatus> StatusOf(const Charge& charge, const Moment& moment) override;
+  absl::Status TopUp(const Charge& charge, const QuotaTopUp& top_up, const Moment& moment) override;
   Decision ChargeAllUpTo(absl::Span<const Charge> plan, const Moment& moment) override;
   Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment,
                    Outcomes* outcomes) override;
@@ -227,6 +230,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // The same for the breaker, whose changes are reported.
   bool DecideUnquiet(Op op, absl::Span<const Charge> plan, const Moment& moment, Decision* decision,
                      Outcomes* outcomes);
+  absl::StatusOr<redis::Answer> AskQuota(redis::Request request);
   Decision Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment,
                Outcomes* outcomes);
   // Submit() once it is known that Redis must be asked, and the answers without a round trip for a

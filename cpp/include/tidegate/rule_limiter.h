@@ -94,6 +94,12 @@ class RuleLimiter {
   // without what load added to the cost.
   virtual void Refund(const Request& request, int64_t cost, const Decision* hit) const;
   virtual void Reset(const Request& request) const;
+  // What a request's keys have of the quotas that apply to it; and units beside those of the
+  // periods of one of these, which is given by its name, or is the only one if that is empty.
+  virtual absl::StatusOr<std::vector<std::pair<const Limit*, QuotaStatus>>> StatusOf(
+      const Request& request) const;
+  virtual absl::Status TopUp(const Request& request, std::string_view quota,
+                             const QuotaTopUp& top_up) const;
 
   // What every rule that counts by what is known leaves to requests with these attributes, by one
   // call of the store, which charges nothing; see RuleSet::MatchKnown(). As Submit(): this and

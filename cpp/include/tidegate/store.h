@@ -16,6 +16,7 @@
 #include "tidegate/decision.h"
 #include "tidegate/fingerprint.h"
 #include "tidegate/limit.h"
+#include "tidegate/quota.h"
 
 namespace tidegate {
 
@@ -26,6 +27,8 @@ struct BoundLimit {
   Fingerprint tag;
   // The part of it that a shared store's fallback grants, if it is not the whole.
   std::shared_ptr<const BoundLimit> share;
+  // The soft events of a quota's keys; else null.
+  std::shared_ptr<QuotaEvents> events = nullptr;
 };
 
 struct Charge {
@@ -85,7 +88,8 @@ class Store {
   // The name of this store in logs and metrics; without secrets.
   virtual std::string name() const { return std::string(kind()); }
 
-  // Whether the store supports `limit`; the error says what it supports.
+  // Whether the store supports `limit`; the error says what it supports. The default refuses
+  // quotas.
   virtual absl::Status Accepts(const Limit& limit) const;
   virtual BoundLimit Bind(const Limit& limit, std::string_view scope) const = 0;
 
@@ -98,6 +102,11 @@ class Store {
   virtual void Reset(const Charge& charge, const Moment& moment) = 0;
   // Ends the lease that a Hit at `admitted_ns` took; for concurrency limits.
   virtual void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) = 0;
+
+  // What a key has of a quota; and units beside those of its periods. By default both are errors,
+  // since Accepts() refuses quotas. The cost of the charge has no meaning.
+  virtual absl::StatusOr<QuotaStatus> StatusOf(const Charge& charge, const Moment& moment);
+  virtual absl::Status TopUp(const Charge& charge, const QuotaTopUp& top_up, const Moment& moment);
 
   // Charges as much of the cost as there is room for and refuses nothing; Decision::charged is the
   // amount. The default peeks at the room and charges that, again if another caller was faster. A

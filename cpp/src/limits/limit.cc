@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
+#include "tidegate/quota.h"
 
 namespace tidegate {
 namespace {
@@ -23,10 +24,11 @@ constexpr AlgorithmEntry kAlgorithms[] = {
     {"token-bucket", Algorithm::kTokenBucket},     {"gcra", Algorithm::kTokenBucket},
     {"leaky-bucket", Algorithm::kLeakyBucket},     {"fixed-window", Algorithm::kFixedWindow},
     {"sliding-window", Algorithm::kSlidingWindow}, {"sliding-log", Algorithm::kSlidingLog},
-    {"concurrency", Algorithm::kConcurrency},
+    {"concurrency", Algorithm::kConcurrency},      {"quota", Algorithm::kQuota},
 };
 
 std::string Canonical(const LimitSpec& spec, int64_t burst) {
+  if (spec.quota != nullptr) return spec.quota->TextOf(spec.count);
   struct Unit {
     int64_t ns;
     std::string_view one;
@@ -73,6 +75,7 @@ absl::Status CheckCount(const LimitSpec& spec) {
   int64_t most = Limit::kMaxCount;
   if (spec.algorithm == Algorithm::kSlidingWindow) most = Limit::kMaxWindowCount;
   if (IsLog(spec.algorithm)) most = Limit::kMaxLogCount;
+  if (spec.algorithm == Algorithm::kQuota) most = Limit::kMaxQuotaCount;
   const bool may_block = spec.algorithm != Algorithm::kConcurrency;
   if (spec.count >= (may_block ? 0 : 1) && spec.count <= most) return absl::OkStatus();
   return Bad("the count of a limit", spec.count,
@@ -101,6 +104,14 @@ absl::StatusOr<Algorithm> ParseAlgorithm(std::string_view name) {
 
 absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
   if (absl::Status s = CheckCount(spec); !s.ok()) return s;
+  if ((spec.quota != nullptr) != (spec.algorithm == Algorithm::kQuota)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the algorithm of a limit ", spec.quota == nullptr ? "without" : "with",
+        " the terms of a quota is ", Absl(AlgorithmName(spec.algorithm)),
+        "; expected quota for a quota such as 'quota 10000/month rollover 5000', and another "
+        "algorithm for other limits"));
+  }
+  if (spec.quota != nullptr) spec.period_ns = spec.quota->nominal_period_ns();
   // A sliding window looks two periods ahead.
   const bool two = spec.algorithm == Algorithm::kSlidingWindow;
   const int64_t most_period_ns = two ? kMaxPeriodNs / 2 : kMaxPeriodNs;

@@ -2,7 +2,7 @@
 // second, decimal multiples and a burst.
 //
 //   limits := limit ((';' | ',' | '|') limit)*
-//   limit  := COUNT ('/' | 'per') [NUMBER] UNIT ['burst' COUNT]
+//   limit  := COUNT ('/' | 'per') [NUMBER] UNIT ['burst' COUNT], or a quota: quotas/parse.h
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -11,6 +11,7 @@
 #include "absl/numeric/int128.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "quotas/parse.h"
 #include "tidegate/limit.h"
 
 namespace tidegate {
@@ -195,6 +196,7 @@ absl::Status TooMany(std::string_view text, std::string_view what) {
 }  // namespace
 
 absl::StatusOr<Limit> Limit::Parse(std::string_view text, const LimitSpec& defaults) {
+  if (IsQuota(text)) return ParseQuota(text, defaults);
   LimitSpec spec = defaults;
   Reader in(text);
   if (in.AtEnd()) return Unreadable(text, "it is empty");

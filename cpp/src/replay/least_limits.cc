@@ -40,6 +40,15 @@ class ByKey {
     }
   }
 
+  // Whether each key's times never fall. The search for a count of others would not end.
+  bool InOrder() const {
+    for (size_t key = 0; key + 1 < begins_.size(); ++key) {
+      const KeyRequests requests = Of(key);
+      if (!std::is_sorted(requests.times_ns.begin(), requests.times_ns.end())) return false;
+    }
+    return true;
+  }
+
   KeyRequests Of(size_t key) const {
     const size_t begin = begins_[key];
     const size_t size = begins_[key + 1] - begin;
@@ -219,6 +228,10 @@ absl::StatusOr<std::vector<int64_t>> LeastLimits(const Limit& shape, size_t keys
         "expected token-bucket, leaky-bucket, fixed-window, sliding-window or sliding-log");
   }
   const ByKey by_key(keys, size, codes, times_ns, costs);
+  if (!by_key.InOrder()) {
+    return absl::InvalidArgumentError(
+        "the times are not in order; expected an array that nobody changes meanwhile");
+  }
   Finder finder(shape);
   std::vector<int64_t> least(keys);
   for (size_t key = 0; key < keys; ++key) {

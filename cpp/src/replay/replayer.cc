@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "algorithms/log.h"
+#include "quotas/step.h"
 #include "tidegate/step.h"
 #include "tidegate/store.h"
 
@@ -14,26 +15,38 @@ struct Replayer::LimitState {
   LimitState(Limit the_limit, uint32_t keys) : limit(std::move(the_limit)) {
     if (IsLog(limit.algorithm())) {
       rings = std::vector<InstantRing>(keys);
+    } else if (limit.quota() != nullptr) {
+      quotas.resize(keys);
     } else {
       cells.resize(keys);
     }
   }
 
   Decision PeekAt(uint32_t key, int64_t now_ns, int64_t cost) const {
+    if (limit.quota() != nullptr) return PeekQuota(limit, quotas[key], now_ns, cost);
     return IsLog(limit.algorithm()) ? PeekLog(limit, rings[key], now_ns, cost)
                                     : Peek(limit, cells[key], now_ns, cost);
   }
   Decision StepAt(uint32_t key, int64_t now_ns, int64_t cost) {
     if (IsLog(limit.algorithm())) return StepLog(limit, &rings[key], now_ns, cost);
+    if (limit.quota() != nullptr) return StepAtQuota(limit, quotas[key], now_ns, cost);
     CellState next;
     const Decision decision = Step(limit, cells[key], now_ns, cost, &next);
     cells[key] = next;
+    return decision;
+  }
+  static Decision StepAtQuota(const Limit& limit, QuotaState& state, int64_t now_ns, int64_t cost) {
+    QuotaState next = state;
+    uint8_t ignored = 0;
+    const Decision decision = StepQuota(limit, &next, now_ns, cost, &ignored);
+    if (decision.allowed || decision.behind) state = std::move(next);
     return decision;
   }
 
   Limit limit;
   std::vector<CellState> cells;
   std::vector<InstantRing> rings;
+  std::vector<QuotaState> quotas;
 };
 
 namespace {
@@ -90,6 +103,11 @@ void Replayer::Run(const RequestColumns& requests, absl::Span<const ChargeColumn
            [&limit](InstantRing& ring, int64_t now_ns, int64_t cost) {
              return StepLog(limit, &ring, now_ns, cost);
            });
+  } else if (limit.quota() != nullptr) {
+    RunOne(requests, charges[0], from, to, answers, state.quotas.data(),
+           [&limit](QuotaState& quota, int64_t now_ns, int64_t cost) {
+             return LimitState::StepAtQuota(limit, quota, now_ns, cost);
+           });
   } else if (IsPlainBucket(limit)) {
     RunOne(requests, charges[0], from, to, answers, state.cells.data(),
            [&limit](CellState& cell, int64_t now_ns, int64_t cost) {
@@ -131,7 +149,7 @@ Decision Replayer::HitAll(absl::Span<const ChargeColumns> charges, size_t at, in
   if (!allowed && !forecast.get().behind) return forecast.get();
   PlanVerdict verdict;
   for (size_t i = 0; i < states_.size(); ++i) {
-    const int64_t cost = allowed ? charges[i].CostAt(at) : states_[i].limit.capacity() + 1;
+    const int64_t cost = allowed ? charges[i].CostAt(at) : states_[i].limit.beyond();
     verdict.Add(states_[i].StepAt(charges[i].keys[at], now_ns, cost), static_cast<uint32_t>(i));
   }
   return allowed ? verdict.get() : forecast.get();

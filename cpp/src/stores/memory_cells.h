@@ -16,6 +16,7 @@
 namespace tidegate {
 
 class LogTable;
+class QuotaTable;
 
 class MemoryCells final : public MemoryStore {
  public:
@@ -29,6 +30,9 @@ class MemoryCells final : public MemoryStore {
   int64_t Refund(const Charge& charge, const Moment& moment) override;
   void Reset(const Charge& charge, const Moment& moment) override;
   void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
+  absl::Status Accepts(const Limit&) const override { return absl::OkStatus(); }
+  absl::StatusOr<QuotaStatus> StatusOf(const Charge& charge, const Moment& moment) override;
+  absl::Status TopUp(const Charge& charge, const QuotaTopUp& top_up, const Moment& moment) override;
   void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
   StoreStats stats() const override;
   void Clear() override;
@@ -39,6 +43,11 @@ class MemoryCells final : public MemoryStore {
   // Windows, logs and costs beyond the capacity.
   Decision HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment);
   Decision HitLog(const Charge& charge, const Fingerprint& key, const Moment& moment);
+  // In memory_quotas.cc.
+  Decision HitQuota(const Charge& charge, const Fingerprint& key, const Moment& moment);
+  Decision PeekAtQuota(const Charge& charge, const Fingerprint& key, const Moment& moment);
+  Decision ChargeQuotaUpTo(const Charge& charge, const Fingerprint& key, const Moment& moment);
+  int64_t RefundToQuota(const Charge& charge, const Fingerprint& key, const Moment& moment);
   __attribute__((always_inline)) Gate::Pass Enter() { return Gate::Pass(gate_); }
   // The table that holds `key` now. Call it within a pass.
   Table& TableOf(const Fingerprint& key) {
@@ -95,6 +104,7 @@ class MemoryCells final : public MemoryStore {
   std::atomic<int64_t> evictions_{0};
   std::atomic<int64_t> evicted_live_{0};
   std::unique_ptr<LogTable> logs_;
+  std::unique_ptr<QuotaTable> quotas_;
 };
 
 }  // namespace tidegate

@@ -10,6 +10,7 @@
 #include "stores/memory_cells.h"
 #include "table/cell_calls_inl.h"
 #include "table/log_table.h"
+#include "table/quota_table.h"
 
 namespace tidegate {
 namespace {
@@ -72,7 +73,8 @@ MemoryCells::MemoryCells(const MemoryOptions& options, Pages first)
       most_slices_(SlicesFor(static_cast<double>(options.capacity), kFullest)),
       current_(std::move(first)),
       grow_at_(GrowAt(current_.table())),
-      logs_(std::make_unique<LogTable>(most_slices_ * Table::kSliceBytes)) {}
+      logs_(std::make_unique<LogTable>(most_slices_ * Table::kSliceBytes)),
+      quotas_(std::make_unique<QuotaTable>(most_slices_ * Table::kSliceBytes)) {}
 
 MemoryCells::~MemoryCells() = default;
 
@@ -87,11 +89,12 @@ Decision MemoryCells::Hit(const Charge& charge, const Moment& moment) {
 Decision MemoryCells::HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
   // Nothing will be charged, so no cell has to be made.
-  if (charge.cost > limit.capacity() && !(moment.confirmed && Peek(charge, moment).behind)) {
+  if (charge.cost > limit.capacity() && limit.algorithm() != Algorithm::kQuota &&
+      !(moment.confirmed && Peek(charge, moment).behind)) {
     return Peek(charge, moment);
   }
-  return IsLog(limit.algorithm()) ? HitLog(charge, key, moment)
-                                  : CellCalls::HitState(*this, charge, key, moment);
+  if (HasCell(limit.algorithm())) return CellCalls::HitState(*this, charge, key, moment);
+  return IsLog(limit.algorithm()) ? HitLog(charge, key, moment) : HitQuota(charge, key, moment);
 }
 
 Decision MemoryCells::HitLog(const Charge& charge, const Fingerprint& key, const Moment& moment) {
@@ -110,7 +113,8 @@ Decision MemoryCells::HitLog(const Charge& charge, const Fingerprint& key, const
 Decision MemoryCells::Peek(const Charge& charge, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
-  if (!IsLog(limit.algorithm())) return CellCalls::PeekState(*this, charge, key, moment);
+  if (HasCell(limit.algorithm())) return CellCalls::PeekState(*this, charge, key, moment);
+  if (!IsLog(limit.algorithm())) return PeekAtQuota(charge, key, moment);
   Decision decision;
   const Gate::Pass pass(gate_);
   logs_->WithExisting(key, [&](InstantRing* ring) {
@@ -125,7 +129,8 @@ Decision MemoryCells::ChargeUpTo(const Charge& charge, const Moment& moment) {
   // Nothing will be charged, so no cell has to be made.
   if (limit.capacity() == 0) return Store::ChargeUpTo(charge, moment);
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
-  if (!IsLog(limit.algorithm())) return CellCalls::ChargeStateUpTo(*this, charge, key, moment);
+  if (HasCell(limit.algorithm())) return CellCalls::ChargeStateUpTo(*this, charge, key, moment);
+  if (!IsLog(limit.algorithm())) return ChargeQuotaUpTo(charge, key, moment);
   Decision decision;
   const Gate::Pass pass(gate_);
   logs_->With(key, moment.now_ns, [&](InstantRing& ring) {
@@ -141,9 +146,10 @@ Decision MemoryCells::ChargeUpTo(const Charge& charge, const Moment& moment) {
 
 int64_t MemoryCells::Refund(const Charge& charge, const Moment& moment) {
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
-  if (!IsLog(charge.limit->limit.algorithm())) {
+  if (HasCell(charge.limit->limit.algorithm())) {
     return CellCalls::RefundState(*this, charge, key, moment);
   }
+  if (!IsLog(charge.limit->limit.algorithm())) return RefundToQuota(charge, key, moment);
   int64_t units = 0;
   const Gate::Pass pass(gate_);
   logs_->WithExisting(key, [&](InstantRing* ring) {
@@ -157,6 +163,9 @@ void MemoryCells::Reset(const Charge& charge, const Moment&) {
   if (IsLog(charge.limit->limit.algorithm())) {
     const Gate::Pass pass(gate_);
     logs_->Erase(key);
+  } else if (charge.limit->limit.quota() != nullptr) {
+    const Gate::Pass pass(gate_);
+    quotas_->Erase(key);
   } else {
     CellCalls::ResetState(*this, key);
   }
@@ -184,6 +193,7 @@ StoreStats MemoryCells::stats() const {
   stats.evicted_live = evicted_live_.load(std::memory_order_relaxed);
   const Gate::Pass pass(gate_);
   logs_->Count(&stats);
+  quotas_->Count(&stats);
   return stats;
 }
 
@@ -197,6 +207,7 @@ void MemoryCells::Clear() {
     used_.store(0, std::memory_order_relaxed);
   });
   logs_->Clear();
+  quotas_->Clear();
 }
 
 void MemoryCells::Entered(const Table::Entry& entry, int64_t now_ns) {

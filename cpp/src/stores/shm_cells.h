@@ -29,6 +29,8 @@ class ShmCells final : public ShmStore {
   int64_t Refund(const Charge& charge, const Moment& moment) override;
   void Reset(const Charge& charge, const Moment& moment) override;
   void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
+  absl::StatusOr<QuotaStatus> StatusOf(const Charge& charge, const Moment& moment) override;
+  absl::Status TopUp(const Charge& charge, const QuotaTopUp& top_up, const Moment& moment) override;
   void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
   int64_t clock_shift_ns() const override { return clock_shift_ns_; }
   StoreStats stats() const override;
@@ -54,6 +56,14 @@ class ShmCells final : public ShmStore {
   static bool IsDue(const Table::Entry& entry, int64_t) { return entry.changed(); }
   void Entered(const Table::Entry& entry, int64_t now_ns);
   Decision HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment);
+  // In shm_quotas.cc.
+  template <typename Call>
+  auto WithQuota(const Charge& charge, const Moment& moment, Call call);
+  Decision HitQuota(const Charge& charge, const Moment& moment);
+  Decision PeekAtQuota(const Charge& charge, const Moment& moment);
+  Decision ChargeQuotaUpTo(const Charge& charge, const Moment& moment);
+  int64_t RefundToQuota(const Charge& charge, const Moment& moment);
+  void ResetQuota(const Charge& charge, const Moment& moment);
 
   const std::string path_;
   ShmHeader* const header_;

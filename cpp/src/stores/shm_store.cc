@@ -114,12 +114,13 @@ Decision ShmCells::Hit(const Charge& charge, const Moment& moment) {
 
 Decision ShmCells::HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
-  if (charge.cost > limit.capacity()) {
+  if (charge.cost > limit.capacity() && limit.algorithm() != Algorithm::kQuota) {
     // Nothing will be charged, so no cell has to be made.
     const Decision decision = Peek(charge, moment);
     if (!decision.behind || !moment.confirmed) return decision;
   }
-  if (!IsLog(limit.algorithm())) return CellCalls::HitState(*this, charge, key, moment);
+  if (HasCell(limit.algorithm())) return CellCalls::HitState(*this, charge, key, moment);
+  if (!IsLog(limit.algorithm())) return HitQuota(charge, moment);
   const auto entered = [&](const Table::Entry& entry) { Entered(entry, moment.now_ns); };
   return LogCells(table_, limit, key, entered).Hit(moment, charge.cost);
 }
@@ -127,7 +128,8 @@ Decision ShmCells::HitOther(const Charge& charge, const Fingerprint& key, const 
 Decision ShmCells::Peek(const Charge& charge, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
-  if (!IsLog(limit.algorithm())) return CellCalls::PeekState(*this, charge, key, moment);
+  if (HasCell(limit.algorithm())) return CellCalls::PeekState(*this, charge, key, moment);
+  if (!IsLog(limit.algorithm())) return PeekAtQuota(charge, moment);
   return LogCells(table_, limit, key, [](const Table::Entry&) {}).Peek(moment, charge.cost);
 }
 
@@ -136,6 +138,7 @@ Decision ShmCells::ChargeUpTo(const Charge& charge, const Moment& moment) {
   // A log takes its places one by one, all or none: that is the default. A limit of 0 needs no
   // cell.
   if (IsLog(limit.algorithm()) || limit.capacity() == 0) return Store::ChargeUpTo(charge, moment);
+  if (!HasCell(limit.algorithm())) return ChargeQuotaUpTo(charge, moment);
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
   return CellCalls::ChargeStateUpTo(*this, charge, key, moment);
 }
@@ -143,15 +146,18 @@ Decision ShmCells::ChargeUpTo(const Charge& charge, const Moment& moment) {
 int64_t ShmCells::Refund(const Charge& charge, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
-  if (!IsLog(limit.algorithm())) return CellCalls::RefundState(*this, charge, key, moment);
+  if (HasCell(limit.algorithm())) return CellCalls::RefundState(*this, charge, key, moment);
+  if (!IsLog(limit.algorithm())) return RefundToQuota(charge, moment);
   return LogCells(table_, limit, key, [](const Table::Entry&) {}).Refund(moment, charge.cost);
 }
 
-void ShmCells::Reset(const Charge& charge, const Moment&) {
+void ShmCells::Reset(const Charge& charge, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
-  if (!IsLog(limit.algorithm())) {
+  if (HasCell(limit.algorithm())) {
     CellCalls::ResetState(*this, key);
+  } else if (!IsLog(limit.algorithm())) {
+    ResetQuota(charge, moment);
   } else {
     LogCells(table_, limit, key, [](const Table::Entry&) {}).Reset();
   }

@@ -12,7 +12,8 @@ BoundLimit BindWith(const Hasher& hasher, const Limit& limit, std::string_view s
   std::string name(AlgorithmName(limit.algorithm()));
   absl::StrAppend(&name, ":", limit.identity(), ":");
   name.append(scope);
-  return {limit, std::string(scope), hasher.Hash(name), nullptr};
+  return {limit, std::string(scope), hasher.Hash(name), nullptr,
+          limit.quota() == nullptr ? nullptr : std::make_shared<QuotaEvents>()};
 }
 
 void PlanVerdict::Add(const Decision& decision, uint32_t index) {
@@ -71,7 +72,27 @@ void PlanVerdict::AddElsewhere(ChargedIn where, uint32_t index) {
   }
 }
 
-absl::Status Store::Accepts(const Limit&) const { return absl::OkStatus(); }
+namespace {
+
+absl::Status NoQuotas(const Store& store) {
+  return absl::InvalidArgumentError(absl::StrCat("quotas are not supported by the storage ",
+                                                 store.name(),
+                                                 "; expected memory://, shm:// or redis://"));
+}
+
+}  // namespace
+
+absl::Status Store::Accepts(const Limit& limit) const {
+  return limit.quota() == nullptr ? absl::OkStatus() : NoQuotas(*this);
+}
+
+absl::StatusOr<QuotaStatus> Store::StatusOf(const Charge&, const Moment&) {
+  return NoQuotas(*this);
+}
+
+absl::Status Store::TopUp(const Charge&, const QuotaTopUp&, const Moment&) {
+  return NoQuotas(*this);
+}
 
 Decision Store::PeekAll(absl::Span<const Charge> plan, const Moment& moment, Outcomes* outcomes) {
   if (outcomes != nullptr) outcomes->clear();
@@ -157,7 +178,7 @@ Decision Store::HitAll(absl::Span<const Charge> plan, const Moment& moment,
     // A cost beyond the capacity is never charged, but moves back a state that a clock left ahead
     // when it went back.
     for (const Charge& charge : plan) {
-      Hit({charge.key, charge.limit, charge.limit->limit.capacity() + 1}, moment);
+      Hit({charge.key, charge.limit, charge.limit->limit.beyond()}, moment);
     }
     return forecast;
   }

@@ -25,6 +25,9 @@ using server::Tiers;
 using server::TiersBuilder;
 using server::Tokens;
 
+// The endpoint in the row of all decisions for which there was no row.
+constexpr const char* kRest = "(other)";
+
 // Bytes of callers, which a database must be able to hold as text; None without any.
 py::object TextOrNone(const std::string& bytes) {
   if (bytes.empty()) return py::none();
@@ -40,9 +43,9 @@ py::list Drain(Recorder& recorder) {
   for (size_t i = 0; i < rows.size(); ++i) {
     const Recorder::Row& row = rows[i];
     drained[i] = py::make_tuple(
-        TextOrNone(row.user), TextOrNone(row.endpoint), TextOrNone(row.tier), TextOrNone(row.rule),
-        TextOrNone(row.caller_ip), row.sums.allowed, row.sums.refused, row.sums.refused_in_shadow,
-        row.sums.degraded, row.sums.cost, row.is_rest);
+        TextOrNone(row.user), TextOrNone(row.is_rest ? std::string(kRest) : row.endpoint),
+        TextOrNone(row.tier), TextOrNone(row.rule), TextOrNone(row.caller_ip), row.sums.allowed,
+        row.sums.refused, row.sums.refused_in_shadow, row.sums.degraded, row.sums.cost);
   }
   return drained;
 }

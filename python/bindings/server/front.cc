@@ -180,8 +180,8 @@ void RegisterFront(py::module_& m) {
       .def(py::init(&MakeFront), py::arg("options") = py::dict())
       .def(
           "listen",
-          [](Front& front, const std::string& host, int port, std::shared_ptr<Tls> tls) {
-            return Value(WithoutGil([&] { return front.Listen(host, port, std::move(tls)); }));
+          [](Front& front, const std::string& host, int port, const std::shared_ptr<Tls>& tls) {
+            return Value(WithoutGil([&] { return front.Listen(host, port, tls); }));
           },
           py::arg("host"), py::arg("port"), py::kw_only(), py::arg("tls") = nullptr)
       .def(

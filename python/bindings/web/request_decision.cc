@@ -96,9 +96,9 @@ PyObject* Make(PyObject* type, PyObject* const* args, Py_ssize_t count) {
 }
 
 // A decision on the limits of several rules that lets a request pass, of (plans, start, decision,
-// limiter, charges). `plans` has by the key of a plan, which begins with `start`, what responses say
-// of it: an object with `fields_by_limit`, the HeaderFields for each limit that may bind. None for
-// other decisions, and where that is None.
+// limiter, charges). `plans` has by the key of a plan, which begins with `start`, what responses
+// say of it: an object with `fields_by_limit`, the HeaderFields for each limit that may bind. None
+// for other decisions, and where that is None.
 PyObject* OfPlan(PyObject* type, PyObject* const* args, Py_ssize_t count) {
   if (count != 5 || !PyDict_CheckExact(args[0]) || !PyBytes_CheckExact(args[1])) {
     PyErr_SetString(PyExc_TypeError, "expected a dict, bytes, a Decision, a limiter and charges");

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from tidegate._tuning.logs.log import Log
     from tidegate._tuning.progress import Progress
 
-__all__ = ["add_log_options", "keys_of", "read", "tuning_library"]
+__all__ = ["DEFAULT_ALGORITHM", "add_log_options", "keys_of", "read", "tuning_library"]
 
+DEFAULT_ALGORITHM = "token-bucket"
 _WORTH_A_BAR = 50_000_000  # bytes, about a third of a second
 
 
@@ -48,7 +49,7 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
         help="which field of the log fills a column: time=ts; may be given several times",
     )
     parser.add_argument("--time-zone", metavar="ZONE", help="of times without one (default: UTC)")
-    parser.add_argument("--algorithm", default="token-bucket", help="default: %(default)s")
+    parser.add_argument("--algorithm", help=f"default: {DEFAULT_ALGORITHM}")
     parser.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
@@ -93,15 +94,15 @@ def read(arguments: argparse.Namespace) -> Log:
     return log
 
 
-def keys_of(log: Log, by: str) -> Keys:
-    """The column, or the columns joined by +, that a command counts by."""
+def keys_of(log: Log, by: str, option: str = "--by") -> Keys:
+    """The column, or the columns joined by +, that a command counts by, as `option` names them."""
     from tidegate._tuning.keys import Keys, as_keys
 
     columns = []
     for name in by.split("+"):
         if name not in log or name == "time":
             raise ConfigurationError(
-                f"--by is {by!r}, and the log has no column {name!r}; expected one of "
+                f"{option} is {by!r}, and the log has no column {name!r}; expected one of "
                 f"{', '.join(log.columns)}, or several joined by +"
             )
         columns.append(as_keys(log[name]))

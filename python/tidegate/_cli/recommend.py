@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
+_SPLIT = 0.5
 _EXAMPLES = """\
 examples:
   tidegate recommend access.log --refuse-clients 0.1%
@@ -57,7 +58,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="recommend by the first part of the log, and count refusals in the rest",
     )
     recommend.add_argument(
-        "--split", type=float, default=0.5, help="how much is the first part (default: %(default)s)"
+        "--split", type=float, help=f"how much is the first part (default: {_SPLIT})"
     )
     recommend.add_argument("--plot", metavar="FILE", help="a picture of it: .png, .svg or .pdf")
     tables.add_output(recommend)
@@ -78,6 +79,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.per and (arguments.backtest or arguments.plot):
         other = "--backtest" if arguments.backtest else "--plot"
         raise ConfigurationError(f"--per was given with {other}; expected one of them")
+    if arguments.split is not None and not arguments.backtest:
+        raise ConfigurationError("--split was given without --backtest; expected both or neither")
+    arguments.algorithm = arguments.algorithm or log_options.DEFAULT_ALGORITHM
     tuning = log_options.tuning_library()
     options: dict[str, Any] = {
         "period": _period(arguments.period),
@@ -96,7 +100,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.backtest:
         return _backtest(tuning, arguments, log, keys, options)
     if arguments.per:
-        options["by"] = log_options.keys_of(log, arguments.per)
+        options["by"] = log_options.keys_of(log, arguments.per, "--per")
     found = tuning.recommend(keys, log.times, **options, progress=arguments.progress)
     if arguments.plot:
         pictures.save_recommendation(found, keys, log.times, arguments.plot)
@@ -118,7 +122,8 @@ def _period(text: str) -> str | float:
 def _backtest(
     tuning: Any, arguments: argparse.Namespace, log: Log, keys: Keys, options: dict[str, Any]
 ) -> int:
-    tested = tuning.backtest(keys, log.times, split=arguments.split, **options)
+    split = _SPLIT if arguments.split is None else arguments.split
+    tested = tuning.backtest(keys, log.times, split=split, **options)
     if arguments.output == "table":
         print(tables.plain_lines(str(tested)))
     else:

@@ -73,6 +73,12 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ConfigurationError(
             f"--compare was given with --clients {arguments.clients}; expected one of them"
         )
+    if arguments.compare and arguments.algorithm and len(arguments.limits) == 1:
+        raise ConfigurationError(
+            f"--algorithm {arguments.algorithm} was given with --compare and one limit, which "
+            "compares all algorithms; expected one of them, or several limits"
+        )
+    arguments.algorithm = arguments.algorithm or log_options.DEFAULT_ALGORITHM
     tuning = log_options.tuning_library()
     limits = _limits(arguments)
     pictures.check_path(arguments.plot)

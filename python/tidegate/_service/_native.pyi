@@ -76,10 +76,13 @@ class Recorder:
             int,  # refused_in_shadow
             int,  # degraded
             int,  # cost of what was allowed
-            bool,  # whether it is the sum of all for which there was no row
         ]
     ]:
-        """The rows since the last call, which begin anew."""
+        """The rows since the last call, which begin anew.
+
+        The last one has the endpoint ``(other)`` if there were decisions without a row of their
+        own: it is their sum.
+        """
     def __len__(self) -> int: ...
 
 class Tiers:

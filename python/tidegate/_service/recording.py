@@ -35,8 +35,11 @@ class Row(NamedTuple):
     refused_in_shadow: int
     degraded: int
     cost: int
-    is_rest: bool
-    """Whether it sums up all users and endpoints for which there was no room."""
+
+    @property
+    def is_rest(self) -> bool:
+        """Whether it sums up all users and endpoints for which there was no room."""
+        return self.user is None and self.endpoint == "(other)"
 
 
 class Recorded(NamedTuple):

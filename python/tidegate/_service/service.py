@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from tidegate._anomaly.detector import AnomalyDetector
-from tidegate._core import _native_clock
+from tidegate._core import native_clock
 from tidegate._errors import ConfigurationError
 from tidegate._rule_limiter import RuleLimiter, limiter_for
 from tidegate._rules.file import RuleFile
@@ -119,7 +119,7 @@ class Service:
         self._closing.callback(files.close)
         self.envoy_service = _native.EnvoyService(
             self.store._native(),
-            _native_clock(None),
+            native_clock(None),
             self.settings.prefix,
             all_or_none=envoy.all_or_none,
         )

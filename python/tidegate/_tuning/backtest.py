@@ -9,7 +9,7 @@ import numpy as np
 
 from tidegate._errors import ConfigurationError
 from tidegate._tuning.caveats import refused_then
-from tidegate._tuning.effect import Effect, effect_of, texts
+from tidegate._tuning.effect import Effect, effect_columns, effect_of, texts
 from tidegate._tuning.frame import Frame
 from tidegate._tuning.recommend import Recommendation, Wishes, recommend_for
 from tidegate._tuning.requests import Requests, as_share
@@ -50,17 +50,14 @@ class Backtest:
     def frame(self) -> Frame:
         """A row for each part."""
         parts = (self.first, self.second)
-        columns: dict[str, Any] = {
-            "part": texts(("first", "second")),
-            "limit": texts(str(part.limit) for part in parts),
-        }
-        for name in (
-            "requests", "refused", "refused_share", "clients", "clients_touched",
-            "clients_touched_share",
-        ):  # fmt: skip
-            columns[name] = np.array([getattr(part, name) for part in parts])
-        columns["promise"] = texts([str(self.promise)] * 2)
-        return Frame(columns)
+        return Frame(
+            {
+                "part": texts(("first", "second")),
+                "limit": texts(str(part.limit) for part in parts),
+                **effect_columns(parts),
+                "promise": texts([str(self.promise)] * 2),
+            }
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON has them."""

@@ -40,11 +40,11 @@ def opened(column: Any, what: str, accepted: str) -> Column:
             )
         if isinstance(column, np.ma.MaskedArray):
             return column.tolist()  # type: ignore[no-any-return]
-        if column.dtype.kind == "O":
+        if column.dtype.kind in "OT":  # T: texts of any length
             return column.tolist()  # type: ignore[no-any-return]
         native = column if column.dtype.isnative else column.astype(column.dtype.newbyteorder("="))
         return np.ascontiguousarray(native)
-    if isinstance(column, (str, bytes, dict)) or not (
+    if isinstance(column, (str, bytes, bytearray, dict, set, frozenset)) or not (
         hasattr(column, "__iter__") or _is_arrow(column)
     ):
         raise ArgumentTypeError(

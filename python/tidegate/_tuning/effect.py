@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
     from tidegate._tuning.requests import Requests
 
-__all__ = ["Effect", "effect_of", "effects_frame", "texts"]
+__all__ = ["Effect", "effect_columns", "effect_of", "effects_frame", "texts"]
+
+_SHARES = ("refused", "refused_share", "clients_touched", "clients_touched_share")
+_COLUMNS = ("requests", "refused", "refused_share", "clients", *_SHARES[2:])
 
 
 @dataclass(frozen=True)
@@ -63,20 +66,16 @@ def effects_frame(effects: Sequence[Effect]) -> Frame:
             "limit": texts(str(limit) for limit in limits),
             "count": np.array([limit.count for limit in limits], np.int64),
             "burst": np.array([limit.capacity for limit in limits], np.int64),
-            **_numbers(effects),
+            **effect_columns(effects, _SHARES),
         }
     )
 
 
-def _numbers(effects: Sequence[Effect]) -> dict[str, NDArray[Any]]:
-    return {
-        "refused": np.array([effect.refused for effect in effects], np.int64),
-        "refused_share": np.array([effect.refused_share for effect in effects], np.float64),
-        "clients_touched": np.array([effect.clients_touched for effect in effects], np.int64),
-        "clients_touched_share": np.array(
-            [effect.clients_touched_share for effect in effects], np.float64
-        ),
-    }
+def effect_columns(
+    effects: Sequence[Effect], names: Iterable[str] = _COLUMNS
+) -> dict[str, NDArray[Any]]:
+    """The numbers of effects, an item for each."""
+    return {name: np.array([getattr(effect, name) for effect in effects]) for name in names}
 
 
 def texts(items: Iterable[str]) -> Keys:

@@ -126,11 +126,21 @@ def _of_arrow(pyarrow: Any, column: FrameColumn) -> Any:
     if not isinstance(column, Keys):
         return pyarrow.array(column)
     return pyarrow.DictionaryArray.from_arrays(
-        pyarrow.array(np.ascontiguousarray(column.codes)), pyarrow.array(column.names)
+        pyarrow.array(np.ascontiguousarray(column.codes)), pyarrow.array(_encodable(column.names))
     )
 
 
 def _of_polars(polars: Any, column: FrameColumn) -> Any:
     if not isinstance(column, Keys):
         return polars.Series(column)
-    return polars.Series(column.names)[np.ascontiguousarray(column.codes)]
+    return polars.Series(_encodable(column.names))[np.ascontiguousarray(column.codes)]
+
+
+def _encodable(names: Any) -> Any:
+    """Names as UTF-8 can have them: a lone surrogate, which it cannot, shows as ``\\ud800``."""
+    if isinstance(names, np.ndarray):
+        return names
+    return [
+        name.encode("utf-8", "backslashreplace").decode() if isinstance(name, str) else name
+        for name in names
+    ]

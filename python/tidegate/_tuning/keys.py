@@ -71,7 +71,7 @@ def as_keys(column: Any, what: str = "keys", *, optional: bool = False) -> Keys:
     no key.
     """
     if isinstance(column, Keys):
-        return _checked(column, what)
+        return _checked(column, what, optional)
     categories = _of_categories(column, what, optional)
     if categories is not None:
         return categories
@@ -97,7 +97,7 @@ def as_keys(column: Any, what: str = "keys", *, optional: bool = False) -> Keys:
     )
 
 
-def _checked(keys: Keys, what: str) -> Keys:
+def _checked(keys: Keys, what: str, optional: bool) -> Keys:
     codes: Any = keys.codes
     if not isinstance(codes, np.ndarray) or codes.dtype != np.uint32 or codes.ndim != 1:
         raise ArgumentTypeError(
@@ -109,7 +109,15 @@ def _checked(keys: Keys, what: str) -> Keys:
             f"the code at index {at} of the {what} is {codes[at]}; expected one below "
             f"{len(keys.names)}, the number of names"
         )
-    return Keys(np.ascontiguousarray(codes), keys.names)
+    names = keys.names
+    if not isinstance(names, np.ndarray) and len(set(names)) < len(names):
+        twice = next(name for at, name in enumerate(names) if names.index(name) < at)
+        raise ConfigurationError(
+            f"the names of the {what} have {shown(twice)} twice; expected each name once"
+        )
+    if not optional:
+        _check_names(codes, names, what)
+    return Keys(np.ascontiguousarray(codes), names)
 
 
 def _of_categories(column: Any, what: str, optional: bool) -> Keys | None:
@@ -193,9 +201,11 @@ def _with_none(items: list[Any], what: str) -> Keys:
     return Keys(codes, list(numbers))
 
 
-def _check_names(codes: NDArray[np.uint32], names: list[Any], what: str) -> None:
+def _check_names(codes: NDArray[np.uint32], names: Names, what: str) -> None:
+    if isinstance(names, np.ndarray):
+        return  # of ints, each of which is a key
     for number, name in enumerate(names):
-        if not name:
+        if not name and not _is_int(name):
             at = np.flatnonzero(codes == number)
             if len(at):
                 _refuse(int(at[0]), name, what)

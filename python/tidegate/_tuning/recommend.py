@@ -15,7 +15,7 @@ from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._limit import Limit
 from tidegate._tuning.caveats import notes_on, refused_then, warnings_on
 from tidegate._tuning.columns import check_length, shown
-from tidegate._tuning.effect import Effect, effect_of, texts
+from tidegate._tuning.effect import Effect, effect_columns, effect_of, texts
 from tidegate._tuning.frame import Frame
 from tidegate._tuning.interval import Days, interval_of
 from tidegate._tuning.keys import as_keys
@@ -351,29 +351,23 @@ def _with_count(limit: Limit, count: int) -> Limit:
 
 def _frame(recommendations: list[Recommendation], groups: list[str] | None = None) -> Frame:
     every: dict[str, Any] = {} if groups is None else {"group": texts(groups)}
-    effects = [each.effect for each in recommendations]
     every |= {
         "limit": texts(str(each.limit) for each in recommendations),
         "algorithm": texts(each.limit.algorithm for each in recommendations),
         "promise": texts(str(each.promise) for each in recommendations),
     }
-    numbers = {
+    numbers: dict[str, Any] = {
         "count": [each.count for each in recommendations],
         "low": [each.interval[0] for each in recommendations],
         "high": [each.interval[1] for each in recommendations],
-        "requests": [each.requests for each in effects],
-        "refused": [each.refused for each in effects],
-        "refused_share": [each.refused_share for each in effects],
-        "clients": [each.clients for each in effects],
-        "clients_touched": [each.clients_touched for each in effects],
-        "clients_touched_share": [each.clients_touched_share for each in effects],
+        **effect_columns([each.effect for each in recommendations]),
         **{
             name: [each.peaks[name] for each in recommendations]
             for name in ("p50", "p90", "p99", "max", "mean", "sd")
         },
         "days": [each.days for each in recommendations],
     }
-    every |= {name: np.array(items) for name, items in numbers.items()}
+    every |= {name: np.asarray(items) for name, items in numbers.items()}
     every["cautious"] = texts(str(each.cautious) for each in recommendations)
     if all(each.tight is not None for each in recommendations):
         every["tight"] = texts(str(each.tight) for each in recommendations)

@@ -177,7 +177,7 @@ class Replay:
         self.total_attempts = run.attempts if clients.react else len(self.allowed)
         self.refused_attempts = run.refused_attempts if clients.react else refused
         self._refused = refused
-        notes = []
+        notes = [*subject.notes]
         if any(limit.algorithm == "concurrency" for limit in self.limits):
             notes.append(_NOTE_CONCURRENCY)
         if times.order is not None:

@@ -35,6 +35,8 @@ class Subject:
     """All columns of keys by their names, those too that no limit looks at."""
     limits: tuple[Limit, ...]
     """Of a rule set none."""
+    notes: tuple[str, ...] = ()
+    """What is to be known about its answers."""
     is_slow: bool
     """Whether it takes about a microsecond a request."""
     delays: bool
@@ -94,6 +96,7 @@ class RulesSubject(Subject):
     rules: _core.RuleSet
     keys: dict[str, Keys]
     costs: Costs
+    notes: tuple[str, ...] = ()
     limits: tuple[Limit, ...] = ()
     is_slow: bool = True
     delays: bool = True
@@ -115,12 +118,11 @@ class RulesSubject(Subject):
 
 def as_subject(limit: Any, keys: Any, costs: Any, size: int, algorithm: Algorithm) -> Subject:
     """What decides about `size` requests. Raises ConfigurationError for what does not fit."""
-    rules = getattr(limit, "_compiled", None) or getattr(
-        getattr(limit, "rules", None), "_compiled", None
-    )
-    if rules is not None:
-        columns = _columns(keys, "attributes of the rules", size, optional=True)
-        return RulesSubject(rules, columns, as_costs(costs, size))
+    for rules in (limit, getattr(limit, "rules", None)):
+        compiled = getattr(rules, "_compiled", None)
+        if compiled is not None:
+            columns = _columns(keys, "attributes of the rules", size, optional=True)
+            return RulesSubject(compiled, columns, as_costs(costs, size), _unasked(rules, columns))
     if isinstance(limit, Plan):
         return _of_plan(limit, keys, costs, size)
     if isinstance(limit, dict):
@@ -130,6 +132,19 @@ def as_subject(limit: Any, keys: Any, costs: Any, size: int, algorithm: Algorith
     check_length(len(column), "keys", size)
     each = as_costs(costs, size)
     return LimitsSubject({"key": column}, limits, ("key",) * len(limits), (each,) * len(limits))
+
+
+def _unasked(rules: Any, columns: dict[str, Keys]) -> tuple[str, ...]:
+    """Says which rules apply to no request, for want of the attributes by which they count."""
+    notes = []
+    for rule in rules.rules:
+        missing = [name for name in rule.by if name not in columns]
+        if missing:
+            notes.append(
+                f"The rule {rule.id} counts by {missing[0]}, which was not given: it applied to no "
+                "request."
+            )
+    return tuple(notes)
 
 
 def _limits(limit: Any, algorithm: Algorithm) -> tuple[Limit, ...]:

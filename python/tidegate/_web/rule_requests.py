@@ -263,7 +263,7 @@ class _RulePlan:
         self.fields = (
             fields_for(limiter, list(counted.values()), families) if counted else self.bare
         )
-        # For RequestDecision._of_plan(): of each limit that may bind. None where more is to be done.
+        # Of each limit that may bind, for RequestDecision._of_plan(); None where it cannot tell.
         self.fields_by_limit = (
             None
             if self.has_shadow

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Callable
 from urllib.error import URLError
@@ -90,6 +91,8 @@ class Service:
         for name, value in (("most", most), ("among", among)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigurationError(f"{name} is {value!r}; expected an int from 1 up")
+        if isinstance(keys, (str, bytes)):
+            raise ArgumentTypeError(f"the keys are {shown(keys)}; expected a list of keys")
         store = self._limiter.storage
         if keys is None and isinstance(store, ShmStore):
             return _by_fingerprint(store, most)
@@ -98,8 +101,19 @@ class Service:
         if any(decision.degraded for _, decision in found):
             raise StorageError(f"{store.name} does not answer")
         used = [(key, each) for key, each in found if each.reset_after > 0 or not each.allowed]
+        if keys is None and found and not used:
+            self._warn_of_another_limit(len(found))
         used.sort(key=lambda pair: (-pair[1].retry_after, -_share(pair[1]), str(pair[0])))
         return _of_decisions(used[:most])
+
+    def _warn_of_another_limit(self, keys: int) -> None:
+        """Of keys that nobody uses there are none in Redis for long."""
+        limits = ", ".join(f"{limit} ({limit.algorithm})" for limit in self._limiter.limits)
+        warnings.warn(
+            f"the prefix {self._prefix!r} has {keys} keys, and {limits} counts none of them; "
+            "expected the limit and the algorithm of the service's limiter",
+            stacklevel=3,
+        )
 
     def _scanned(self, among: int) -> list[str | bytes]:
         """Keys under the prefix, as far as they tell their names."""

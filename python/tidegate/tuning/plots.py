@@ -190,18 +190,12 @@ def what_if(
     if interactive.is_wanted(backend, ax):
         return interactive.what_if(frame, chosen)
     ax = style.new_axes() if ax is None else ax
-    for name, group in by_burst(frame).items():
-        for column, words in (
-            ("refused_share", "requests refused"),
-            ("clients_touched_share", "clients refused at least once"),
-        ):
-            at = list(by_burst(frame)).index(name)
-            is_first = column == "refused_share"
-            colour, marker = LINES[(2 * at + (not is_first)) % len(LINES)]
-            ax.plot(
-                group["count"], group[column], color=colour, marker=marker, markersize=4,
-                linestyle="-" if is_first else "--", label=f"{words}{name}",
-            )  # fmt: skip
+    lines = style.share_lines(frame)
+    for line in lines:
+        ax.plot(
+            line.counts, line.shares, color=line.colour, marker=line.marker, markersize=4,
+            linestyle="--" if line.is_dashed else "-", label=line.words,
+        )  # fmt: skip
     shares = np.concatenate([frame["refused_share"], frame["clients_touched_share"]])
     positive = shares[shares > 0]
     least = 10.0 ** np.floor(np.log10(positive.min())) if len(positive) else 0.01
@@ -216,22 +210,12 @@ def what_if(
     plain_counts(ax, frame["count"])
     if chosen is not None:
         ax.axvline(chosen, color=LIMIT, linestyle=":", linewidth=2, label=f"limit {chosen:,}")
-    ax.legend(loc="lower left", frameon=True)
+    if len(lines) > 2:
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    else:
+        ax.legend(loc="lower left", frameon=True)
     title = f"What a limit refuses: {frame['limit'][0]} to {frame['limit'][-1]}"
     return style.tidied(ax, title, "limit (units in a period)", "share (logarithmic, down to 0)")
-
-
-def by_burst(frame: Frame) -> dict[str, dict[str, Any]]:
-    """The rows of each burst, by words for it: of all where the burst is the count."""
-    columns = _arrays(frame)
-    if np.array_equal(columns["burst"], columns["count"]):
-        return {"": columns}
-    return {
-        f", burst {burst:,}": {
-            name: each[columns["burst"] == burst] for name, each in columns.items()
-        }
-        for burst in np.unique(columns["burst"]).tolist()
-    }
 
 
 def plain_counts(ax: Any, counts: Any) -> None:
@@ -253,6 +237,8 @@ def _whole() -> Any:
 def top_clients(result: Replay, *, most: int = 15, by: str | None = None, ax: Any = None) -> Any:
     """Draws the clients that were refused most, with the share of theirs that was refused."""
     frame = top_clients_frame(result, most, by)
+    if not len(frame):
+        raise ConfigurationError("the replay has no requests; expected at least one")
     ax = style.new_axes() if ax is None else ax
     names = [_short(name) for name in next(iter(frame.columns.values()))]
     rows = np.arange(len(names))
@@ -382,7 +368,7 @@ def algorithms(comparison: Frame, *, what: str = "refused", ax: Any = None) -> A
     ax.set_yticks(rows, names)
     ax.invert_yaxis()
     ax.set_xlim(0, most * 1.15 or 1)
-    if what == "bursts":
+    if what != "refused":
         style.whole_numbers(ax.xaxis)
     if what == "refused":
         ax.xaxis.set_major_formatter(
@@ -416,6 +402,7 @@ def _period(period: Period) -> str:
 
 def _short(name: object) -> str:
     text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+    text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[:40])
+    text = text if len(text) <= 32 else f"{text[:29]}..."
     # matplotlib would read a text between two dollars as a formula.
-    text = text.replace("$", r"\$")
-    return text if len(text) <= 32 else f"{text[:29]}..."
+    return text.replace("$", r"\$")

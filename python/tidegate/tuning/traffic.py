@@ -91,9 +91,7 @@ def poisson(
 
     The gaps between requests are exponential. Clients are called `name` and a number.
     """
-    random = _random(seed)
-    _positive("rate", rate)
-    _positive("seconds", seconds)
+    random = _random(seed, rate=rate, seconds=seconds)
     offsets = _even(random, rate, seconds)
     return _of_clients(random, offsets, clients, start, name)
 
@@ -114,9 +112,7 @@ def diurnal(
     `rate` is that of the whole day on average; at `peak_hour` it is 1 + `swing` times as much, half
     a day later 1 - `swing` times.
     """
-    random = _random(seed)
-    _positive("rate", rate)
-    _positive("days", days)
+    random = _random(seed, rate=rate, days=days)
     _within("swing", swing, 0, 1)
     _within("peak_hour", peak_hour, 0, 24)
     _start(start)
@@ -143,9 +139,7 @@ def zipf(
     Client number k, from 0 up, has a part of the requests in proportion to
     1 / (k + 1) ** `exponent`.
     """
-    random = _random(seed)
-    _positive("rate", rate)
-    _positive("seconds", seconds)
+    random = _random(seed, rate=rate, seconds=seconds)
     _within("exponent", exponent, 0, 10)
     _whole("clients", clients)
     offsets = _even(random, rate, seconds)
@@ -172,10 +166,8 @@ def bursts(
     of poisson()); the requests of a burst are `spacing` seconds apart. What of a burst would come
     after `seconds` is cut off.
     """
-    random = _random(seed)
+    random = _random(seed, every=every, seconds=seconds)
     _whole("size", size)
-    _positive("every", every)
-    _positive("seconds", seconds)
     _whole("clients", clients)
     _within("spacing", spacing, 0, 1e9)
     begins = _even(random, clients / every, seconds, each=size)
@@ -206,9 +198,7 @@ def surge(
     `rise` seconds to `factor` times as much, stays there for `hold` seconds, and falls back within
     `fall`. Each request is of any client with the same chance.
     """
-    random = _random(seed)
-    for what, value in (("rate", rate), ("seconds", seconds), ("factor", factor)):
-        _positive(what, value)
+    random = _random(seed, rate=rate, seconds=seconds, factor=factor)
     for what, value in (("rise", rise), ("hold", hold), ("fall", fall)):
         _within(what, value, 0, 1e9)
     begin = seconds / 3 if at is None else at
@@ -230,9 +220,7 @@ def rotating_addresses(
     Keys are addresses of 198.18.0.0/15, in an order drawn at random; after 131,072 of them, they
     come again.
     """
-    random = _random(seed)
-    _positive("rate", rate)
-    _positive("seconds", seconds)
+    random = _random(seed, rate=rate, seconds=seconds)
     _whole("each", each)
     offsets = _even(random, rate, seconds)
     order = random.permutation(_ADDRESSES)
@@ -259,10 +247,7 @@ def changed_integration(
     Up to the part `at` of the time it sends single requests, as of poisson(). After that it sends
     `factor` times as many a second, in batches of `batch` requests of one instant.
     """
-    random = _random(seed)
-    _positive("rate", rate)
-    _positive("seconds", seconds)
-    _positive("factor", factor)
+    random = _random(seed, rate=rate, seconds=seconds, factor=factor)
     _within("at", at, 0, 1)
     _whole("batch", batch)
     change = seconds * at
@@ -335,9 +320,13 @@ def _names(name: str, clients: int) -> list[str]:
     return [f"{name}-{number}" for number in range(clients)]
 
 
-def _random(seed: int) -> np.random.Generator:
+def _random(seed: int, **positive: float) -> np.random.Generator:
+    """Numbers by a seed. Raises ConfigurationError where one of the others is not above 0."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise ArgumentTypeError(f"seed is {shown(seed)}; expected an int from 0 up")
+    for what, value in positive.items():
+        if not 0 < _number(what, value) < math.inf:
+            raise ConfigurationError(f"{what} is {value}; expected a number above 0")
     return np.random.default_rng(seed)
 
 
@@ -357,11 +346,6 @@ def _number(what: str, value: Any) -> float:
     ):
         raise ArgumentTypeError(f"{what} is {shown(value)}; expected a number")
     return float(value)
-
-
-def _positive(what: str, value: Any) -> None:
-    if not 0 < _number(what, value) < math.inf:
-        raise ConfigurationError(f"{what} is {value}; expected a number above 0")
 
 
 def _within(what: str, value: Any, least: float, most: float) -> None:

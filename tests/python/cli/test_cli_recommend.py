@@ -108,3 +108,13 @@ def test_two_promises_are_one_too_many(tmp_path: Path, capsys: Captured) -> None
         main(["recommend", "x.log", "--refuse-clients", "1%", "--refuse-requests", "1%"])
     assert ended.value.code == 2
     assert "not allowed with" in capsys.readouterr().err
+
+
+def test_a_split_of_no_backtest(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["recommend", str(habits_log(tmp_path)), "--split", "0.3"]) == 2
+    assert "--split was given without --backtest" in capsys.readouterr().err
+
+
+def test_the_option_that_names_no_column_is_named(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["recommend", str(habits_log(tmp_path)), "--per", "nope"]) == 2
+    assert "--per is 'nope', and the log has no column" in capsys.readouterr().err

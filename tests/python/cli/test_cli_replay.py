@@ -277,3 +277,11 @@ def test_the_howto_shows_what_it_prints(capsys: Captured, monkeypatch: Any) -> N
     monkeypatch.chdir(root)
     out, err = ask(capsys, *command.split())
     assert rest.startswith(err + out + "```")
+
+
+def test_all_algorithms_and_one_of_them(tmp_path: Path, capsys: Captured) -> None:
+    log = burst_log(tmp_path)
+    options = ["--compare", "--algorithm", "sliding-log", "--limit", "2/minute"]
+    assert "compares all algorithms; expected one of them" in refusal(capsys, log, *options)
+    out, _ = ask(capsys, log, *options, "--limit", "3/minute", "--output", "csv")
+    assert {row["algorithm"] for row in csv.DictReader(io.StringIO(out))} == {"sliding-log"}

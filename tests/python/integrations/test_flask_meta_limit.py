@@ -49,6 +49,13 @@ def test_refusals_of_limits_on_views_count_too() -> None:
     assert statuses(app, "/own", "/own", "/a") == [200, 429, 429]
 
 
+@pytest.mark.parametrize(("on_no_key", "status"), [("open", 200), ("closed", 429)])
+def test_clients_without_a_key_are_not_counted(on_no_key: str, status: int) -> None:
+    options: dict[str, Any] = {"limit": "1/hour", "meta_limit": "1/hour", "on_no_key": on_no_key}
+    app = service(tg.ManualClock(START), key=lambda request: None, **options)
+    assert statuses(app, "/a", "/a", "/a") == [status] * 3
+
+
 def test_a_refusal_charges_no_other_limit() -> None:
     clock = tg.ManualClock(START)
     app = service(clock, limit="10/hour", endpoint_limit="1/second", meta_limit="1/minute")

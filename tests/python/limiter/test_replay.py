@@ -121,3 +121,18 @@ def test_nanoseconds_are_not_suspected(times):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tg.replay("1/minute", ["k"] * len(times), times)
+
+
+def test_microseconds_are_suspected_where_all_are_whole_seconds():
+    times = [(1_700_000_000 + n) * 10**6 for n in range(3)]
+    with pytest.warns(UserWarning, match="look like microseconds"):
+        tg.replay("1/minute", ["k"] * 3, times)
+
+
+@pytest.mark.parametrize(
+    ("unit", "scale"), [("seconds", 1), ("milliseconds", 10**3), ("microseconds", 10**6)]
+)
+def test_units_that_are_mixed_are_suspected(unit, scale):
+    times = [START, START + SECOND, (START + 2 * SECOND) // SECOND * scale]
+    with pytest.warns(UserWarning, match=f"the first looks like {unit}.*the last like nanosec"):
+        tg.replay("1/minute", ["k"] * 3, times)

@@ -294,6 +294,15 @@ def test_what_a_log_does_not_accept(options, expected):
     assert not isinstance(options.get("secret"), (str, bytes)) or "short" not in str(raised.value)
 
 
+@pytest.mark.parametrize("length", [15, 16, 64, 65])
+def test_a_secret_has_16_to_64_bytes(length):
+    if 16 <= length <= 64:
+        RefusalLog(secret=b"s" * length)
+        return
+    with pytest.raises(tg.ConfigurationError, match="16 to 64 bytes"):
+        RefusalLog(secret=b"s" * length)
+
+
 def test_the_top_keys_of_a_service():
     top = TopKeys(capacity=100)
     app = limited("1/minute", key=lambda scope: scope["path"])

@@ -31,7 +31,7 @@ class Service:
         # The capsules keep what they hold.
         self.native = native.EnvoyService(
             open_store("memory://", {})._native(),
-            _core._native_clock(self.clock),
+            _core.native_clock(self.clock),
             "tests",
             **options,
         )
@@ -111,7 +111,7 @@ def test_the_messaging_example_of_envoy_limits_as_it_does(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "unit, seconds",
+    ("unit", "seconds"),
     [
         ("second", 1),
         ("MINUTE", 60),
@@ -287,12 +287,12 @@ LIMIT_MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize("text, expected", MISTAKES)
+@pytest.mark.parametrize(("text", "expected"), MISTAKES)
 def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, expected: list[str]) -> None:
     assert problems(tmp_path, text) == expected
 
 
-@pytest.mark.parametrize("limit, expected", LIMIT_MISTAKES)
+@pytest.mark.parametrize(("limit", "expected"), LIMIT_MISTAKES)
 def test_a_mistake_in_a_limit_is_named_with_its_place(
     tmp_path: Path, limit: str, expected: str
 ) -> None:
@@ -357,9 +357,8 @@ def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
 
 
 def write(path: Path, count: int) -> None:
-    path.write_text(
-        f"domain: d\ndescriptors:\n- {{key: k, rate_limit: {{unit: day, requests_per_unit: {count}}}}}"
-    )
+    limit = f"{{unit: day, requests_per_unit: {count}}}"
+    path.write_text(f"domain: d\ndescriptors:\n- {{key: k, rate_limit: {limit}}}")
 
 
 def test_a_new_version_is_in_force_and_usage_stays(tmp_path: Path) -> None:
@@ -370,7 +369,7 @@ def test_a_new_version_is_in_force_and_usage_stays(tmp_path: Path) -> None:
         end = follow(source, service.native)
         assert service.remaining({"k": ""}) == [4]
         write(path, 500)
-        eventually(lambda: source.current.limits and "500" in path.read_text() and _is_500(service))
+        eventually(lambda: _is_500(service))
         assert service.remaining({"k": ""}) == [498]
         end()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ MIDNIGHT = 1_700_006_400 * 10**9
 def port() -> Iterator[int]:
     clock = tg.ManualClock(start_ns=MIDNIGHT)
     service = native.EnvoyService(
-        open_store("memory://", {})._native(), _core._native_clock(clock), response_headers=True
+        open_store("memory://", {})._native(), _core.native_clock(clock), response_headers=True
     )
     service.use(Descriptors([read_text(LIMITS, "yaml", "<text>")]).tree)
     front = native.Front()

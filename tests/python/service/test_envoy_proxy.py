@@ -1,12 +1,15 @@
 """A real Envoy before a service, with tidegate as its rate limit service.
 
-Envoy lets everything pass that it gets no answer for within 20 ms, so a service that is broken looks
-like one that allows. Here it refuses such requests, and has a second; one test has its defaults.
+Envoy lets everything pass that it gets no answer for within 20 ms, so a service that is broken
+looks like one that allows. Here it refuses such requests, and waits a second; one test has its
+defaults.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +18,8 @@ from typing import Any
 
 import pytest
 import tidegate as tg
-from envoy_tools import EXAMPLES, Envoy, Upstream, envoy_program, validate
+import yaml
+from envoy_tools import EXAMPLES, Envoy, Upstream, validate
 from polling import eventually
 from proxy import Proxy
 from redis_server import RedisServer
@@ -37,7 +41,7 @@ class Tidegate:
         if not self.limits.exists():
             shutil.copy(EXAMPLES / "limits.yaml", self.limits)
         self.store = storage if not isinstance(storage, str) else open_store(storage, {})
-        native_clock = None if clock is None else _core._native_clock(clock)
+        native_clock = None if clock is None else _core.native_clock(clock)
         self.service = native.EnvoyService(self.store._native(), native_clock, "edge")
         self.source = DescriptorFiles(self.limits, interval=0.02)
         follow(self.source, self.service)
@@ -96,6 +100,7 @@ def upstream() -> Iterator[Upstream]:
     upstream.close()
 
 
+@contextlib.contextmanager
 def edge_of(
     directory: Path, upstream: Upstream, tidegate: Tidegate, options: dict[str, Any] | None = None
 ) -> Iterator[Edge]:
@@ -113,7 +118,8 @@ def edge_of(
 
 @pytest.fixture
 def edge(tmp_path: Path, upstream: Upstream, clock: tg.ManualClock) -> Iterator[Edge]:
-    yield from edge_of(tmp_path, upstream, Tidegate(tmp_path, clock=clock))
+    with edge_of(tmp_path, upstream, Tidegate(tmp_path, clock=clock)) as edge:
+        yield edge
 
 
 def test_a_request_within_its_limits_passes_with_header_fields(edge: Edge) -> None:
@@ -202,7 +208,7 @@ def test_a_slow_redis_stalls_no_request(
     proxy = Proxy(server.port)
     try:
         store = open_store(f"redis://127.0.0.1:{proxy.port}?timeout=0.05", {})
-        for edge in edge_of(tmp_path, upstream, Tidegate(tmp_path, store)):
+        with edge_of(tmp_path, upstream, Tidegate(tmp_path, store)) as edge:
             eventually(lambda: edge.get(x_user="7").status == 200)
             proxy.mode = "hole"
             statuses = {edge.get(x_user=str(i)).status for i in range(30)}
@@ -221,7 +227,7 @@ def test_redis_counts_what_memory_does(
     # No window of a year ends during the test.
     tidegate.limits.write_text(tidegate.limits.read_text().replace("unit: minute", "unit: year"))
     eventually(lambda: _until_reset(tidegate) > 60)
-    for edge in edge_of(tmp_path, upstream, tidegate, {"timeout": "20s"}):
+    with edge_of(tmp_path, upstream, tidegate, {"timeout": "20s"}) as edge:
         statuses = [edge.get("/search", x_user="7").status for _ in range(22)]
         assert statuses == [200] * 20 + [429] * 2
         assert edge.envoy.stats() == {"ok": 20, "over_limit": 2, "error": 0}
@@ -238,7 +244,7 @@ def test_with_the_defaults_of_envoy_no_request_goes_unasked(
 ) -> None:
     """Envoy waits 20 ms, and lets pass what it got no answer for: so errors must stay 0."""
     defaults = {"timeout": None, "failure_mode_deny": None}
-    for edge in edge_of(tmp_path, upstream, Tidegate(tmp_path, clock=clock), defaults):
+    with edge_of(tmp_path, upstream, Tidegate(tmp_path, clock=clock), defaults) as edge:
         eventually(lambda: edge.get().status == 200 and edge.envoy.stats()["ok"] > 0)
         before = edge.envoy.stats()
         statuses = [edge.get("/search", x_user="7").status for _ in range(200)]
@@ -248,5 +254,32 @@ def test_with_the_defaults_of_envoy_no_request_goes_unasked(
 
 
 def test_envoy_accepts_the_example() -> None:
-    envoy_program()
     assert validate(EXAMPLES / "envoy.yaml") == ""
+
+
+def test_envoy_accepts_what_the_example_for_istio_adds(tmp_path: Path) -> None:
+    patches = yaml.safe_load((EXAMPLES / "istio.yaml").read_text())["spec"]["configPatches"]
+    added = {patch["applyTo"]: patch["patch"]["value"] for patch in patches}
+    config = yaml.safe_load((EXAMPLES / "envoy.yaml").read_text())
+    (listener,) = config["static_resources"]["listeners"]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    manager["http_filters"][0] = added["HTTP_FILTER"]
+    manager["route_config"]["virtual_hosts"][0].update(added["VIRTUAL_HOST"])
+    service = added["HTTP_FILTER"]["typed_config"]["rate_limit_service"]["grpc_service"]
+    config["static_resources"]["clusters"][1]["name"] = service["envoy_grpc"]["cluster_name"]
+    path = tmp_path / "istio.json"
+    path.write_text(json.dumps(config))
+    assert validate(path) == ""
+
+
+def test_the_example_for_contour_asks_for_descriptors_that_have_limits() -> None:
+    documents = list(yaml.safe_load_all((EXAMPLES / "contour.yaml").read_text()))
+    settings = yaml.safe_load(documents[1]["data"]["contour.yaml"])["rateLimitService"]
+    limits = yaml.safe_load((EXAMPLES / "limits.yaml").read_text())
+    assert settings["domain"] == limits["domain"]
+    policy = documents[2]["spec"]["virtualhost"]["rateLimitPolicy"]["global"]
+    (entry,) = policy["descriptors"][0]["entries"]
+    (address,) = policy["descriptors"][1]["entries"]
+    assert address == {"remoteAddress": {}}  # the key is remote_address
+    known = {each["key"] for each in limits["descriptors"]}
+    assert {entry["requestHeader"]["descriptorKey"], "remote_address"} <= known

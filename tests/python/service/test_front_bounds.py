@@ -156,8 +156,7 @@ def test_the_answers_that_a_connection_may_leave_waiting_are_bounded(make_front:
     with http2_client(served) as client:
         for _ in range(10):
             client.request("/echo", headers=(("x-answer-size", "200000"),))
-        while client.events():
-            pass
+        eventually(lambda: client.events() == [])
     assert served.count("slow_readers") == 1
     eventually(lambda: served.count("connections_open") == 0)
 

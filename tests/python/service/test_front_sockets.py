@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import socket
@@ -195,7 +196,7 @@ def test_without_descriptors_nothing_spins_and_accepting_goes_on(make_front: Mak
     highest = max(int(name) for name in os.listdir("/proc/self/fd")) + 8
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
     try:
-        with pytest.raises(OSError, match="Too many open files"):
+        with contextlib.suppress(OSError):  # too many open files
             while True:
                 taken.append(os.dup(0))
         for sock in waiting:

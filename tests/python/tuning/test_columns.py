@@ -351,3 +351,37 @@ def test_what_is_no_cost_is_refused_with_its_position(case: str) -> None:
 def test_costs(column: Any) -> None:
     result = tuning.replay("9/hour", ["a", "a"], [1, 2], column)
     assert result.remaining.tolist() == [7, 4]
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="NumPy 2 has texts of any length")
+def test_texts_of_numpy_of_any_length() -> None:
+    texts = np.dtypes.StringDType
+    assert list(tuning.as_keys(np.array(NAMES, dtype=texts()))) == NAMES
+    some = np.array(["a", None, "b"], dtype=texts(na_object=None))
+    with pytest.raises(ConfigurationError, match=r"have None .* at index 1; expected keys"):
+        tuning.as_keys(some)
+
+
+@pytest.mark.parametrize("column", [{1, 2}, frozenset([1, 2]), bytearray(b"ab")])
+def test_what_has_no_order_or_is_one_key_is_no_column(column: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"expected keys: .* as an array"):
+        tuning.replay("1/minute", column, [NS, NS])
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a", "b", "a"], "the names of the keys have 'a' .* twice; expected each name once"),
+        (["a", ""], "the keys have '' of type str at index 1; expected keys"),
+        (["a", None], "the keys have None of type NoneType at index 1; expected keys"),
+    ],
+)
+def test_names_of_keys_that_are_none(names: list[Any], message: str) -> None:
+    codes = np.arange(len(names), dtype=np.uint32)
+    with pytest.raises(ConfigurationError, match=message):
+        tuning.as_keys(tuning.Keys(codes, names))
+
+
+def test_names_that_nobody_has_may_be_empty() -> None:
+    keys = tuning.Keys(np.zeros(2, np.uint32), ["a", ""])
+    assert list(tuning.as_keys(keys)) == ["a", "a"]

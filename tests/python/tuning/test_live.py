@@ -176,3 +176,18 @@ def test_workers_are_added_up_and_restarts_begin_anew() -> None:
 def test_what_cannot_be_looked_at(ask: Any, said: str) -> None:
     with pytest.raises((tg.ConfigurationError, TypeError), match=said):
         ask()
+
+
+def test_a_limit_that_the_service_does_not_have_is_told(server: RedisServer) -> None:
+    server.command("FLUSHALL")
+    connected(tg.Limiter("5/hour", storage=uri(server))).hit("ann")
+    with pytest.warns(UserWarning, match=r"prefix 'tg' has 1 keys, and 9/hour .* counts none") as w:
+        assert len(live.connect(uri(server), "9/hour").top()) == 0
+    assert w[0].filename == __file__
+
+
+@pytest.mark.parametrize("keys", ["ann", b"ann"])
+def test_one_key_is_no_list_of_keys(server: RedisServer, keys: Any) -> None:
+    service = live.connect(uri(server), "5/hour")
+    with pytest.raises(tg.ConfigurationError, match="expected a list of keys"):
+        service.top(keys=keys)

@@ -239,3 +239,45 @@ def test_chunks_of_any_size_are_the_same_log() -> None:
 
     log = tuning.read_log(Slow(TEXT + b"bad\n"))
     assert (len(log), log.bad, log.bad_lines[0].line) == (50, 1, 51)
+
+
+@pytest.mark.parametrize(
+    "data", [TEXT.replace(b"\n", b"\r"), b"time,ip\r1700000000,a\r", bytes(1 << 18)]
+)
+def test_what_the_csv_module_cannot_read_is_no_log(data: bytes) -> None:
+    with pytest.raises(ConfigurationError, match="Expected a log in one of the formats"):
+        read(data)
+
+
+def test_columns_that_are_no_dict() -> None:
+    with pytest.raises(ConfigurationError, match=r"the columns are \['ip'\]; expected a dict"):
+        read(TEXT, columns=["ip"])
+
+
+def test_a_field_that_the_format_has_not_is_named_with_those_it_has() -> None:
+    with pytest.raises(ConfigurationError, match=r"'nope', which the format has not; .* %h, %l"):
+        read(TEXT, columns={"tenant": "nope"})
+
+
+def test_no_logs_at_all() -> None:
+    with pytest.raises(ConfigurationError, match="the list of logs is empty; expected at least"):
+        tuning.read_log([])
+
+
+def test_a_file_that_is_named_twice_is_noted(tmp_path: Path) -> None:
+    path = tmp_path / "access.log"
+    path.write_bytes(TEXT)
+    assert not any("more than once" in note for note in tuning.read_log(path).notes)
+    with open(path, "rb") as first:
+        for again in ([path, tmp_path / "*.log"], [first, path]):
+            log = tuning.read_log(again)
+            assert len(log) == 100
+            assert log.notes[0] == f"{path} was named more than once: its requests count as often."
+
+
+@pytest.mark.parametrize("column", ["status", "ip"])
+def test_a_condition_that_returns_no_mask(column: str) -> None:
+    log = read(TEXT)
+    for answer in (3, True, [1.5] * len(log), [True]):
+        with pytest.raises(ArgumentTypeError, match=r"a function of where\(\) returned .* a mask"):
+            log.where(**{column: lambda values, answer=answer: answer})

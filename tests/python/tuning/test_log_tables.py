@@ -116,3 +116,53 @@ def test_pandas_is_read() -> None:
 def test_polars_is_read() -> None:
     polars = pytest.importorskip("polars", reason="polars is not installed")
     check(tuning.read_log(polars.from_arrow(table(pa.timestamp("ns", "UTC")))))
+
+
+@pytest.mark.parametrize(
+    ("times", "reason"),
+    [
+        ([10_000_000_000, 1_769_861_100], "a time from 1970 to the year 2116, got 10000000000"),
+        ([10_000_000_000.5, 1_769_861_100.5], "a time from 1970 to the year 2116, got 1000000000"),
+        (pa.array([253402300799, 1], pa.timestamp("s", "UTC")), "to the year 2116, got 9999-12-31"),
+        (pa.array([-1, 1], pa.timestamp("us", "UTC")), "to the year 2116, got 1969-12-31"),
+    ],
+)
+def test_times_that_nanoseconds_cannot_have_are_left_out(times, reason) -> None:
+    log = tuning.read_log(pa.table({"ts": times, "ip": ["a", "b"]}))
+    assert (list(log["ip"]), log.bad) == (["b"], 1)
+    assert log.bad_lines[0].line == 1
+    assert reason in log.bad_lines[0].reason
+    assert any("1 of 2 rows could not be read" in note for note in log.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("status", 2**40 + 200, "Expected a status such as 200, got 1099511627976"),
+        ("status", -1, "Expected a status such as 200, got -1"),
+        ("bytes", -1, "Expected a number of bytes, got -1"),
+        ("duration_ms", 1e300, "Expected a duration such as 0.123, got 1e+300"),
+        ("duration_ms", float("inf"), "Expected a duration such as 0.123, got inf"),
+    ],
+)
+def test_numbers_that_cannot_be_are_left_out(name, value, reason) -> None:
+    log = tuning.read_log(pa.table({"ts": [NOON_NS] * 2, "ip": ["a", "b"], name: [1, value]}))
+    assert (list(log["ip"]), log.bad) == (["a"], 1)
+    assert log.bad_lines[0].reason == reason
+
+
+def test_a_table_of_which_no_row_can_be_read() -> None:
+    with pytest.raises(ConfigurationError, match=r"no row of the table can be read; .* got 1969"):
+        tuning.read_log(pa.table({"ts": pa.array([-1], pa.timestamp("us", "UTC")), "ip": ["a"]}))
+
+
+def test_what_arrow_cannot_read(tmp_path) -> None:
+    path = tmp_path / "cut.parquet"
+    path.write_bytes(b"PAR1" + bytes(100))
+    with pytest.raises(ConfigurationError, match=r"Expected a Parquet file .*cut.parquet"):
+        tuning.read_log(path)
+    with pytest.raises(ConfigurationError, match="Expected a table that Arrow can read"):
+        tuning.read_log(pa.table({"ts": pa.array([2**64 - 1], pa.uint64()), "ip": ["a"]}))
+    twice = pa.Table.from_arrays([pa.array([NOON_NS])] * 2, names=["ts", "ts"])
+    with pytest.raises(ConfigurationError, match="two columns 'ts'; expected names that"):
+        tuning.read_log(twice)

@@ -245,6 +245,8 @@ def test_plotly_draws_the_same() -> None:
     figure = plots.what_if(table, limit=7, backend="plotly")
     assert list(figure.data[0].y) == table["refused_share"].tolist()
     assert list(figure.data[1].x) == [5, 10]
+    (line,), (words,) = figure.layout.shapes, figure.layout.annotations
+    assert (line.x0, words.x) == (7, pytest.approx(np.log10(7))), "what plotly expects of each"
 
 
 def test_what_is_given_is_drawn_on() -> None:
@@ -303,3 +305,45 @@ def test_numbers_in_words() -> None:
         "1 d",
     ]
     assert percent(0.00125) == "0.125 %"
+
+
+def test_an_empty_replay_has_no_top_clients() -> None:
+    with pytest.raises(tg.ConfigurationError, match="no requests; expected at least one"):
+        plots.top_clients(tuning.replay("1/minute", [], []))
+
+
+def test_names_are_drawn_as_they_can_be(tmp_path: Any) -> None:
+    names = ["$x^2$", "a\nb", "\ud800", "\x00", "$" * 40, b"\xff"]
+    texts_only = [name for name in names if isinstance(name, str)]
+    result = tuning.replay("1/minute", texts_only, [NOON] * len(texts_only))
+    ax = plots.top_clients(result)
+    labels = {label.get_text() for label in ax.get_yticklabels()}
+    assert labels == {r"\$x^2\$", r"a\nb", r"\ud800", r"\x00", r"\$" * 29 + "..."}
+    ax.figure.savefig(tmp_path / "names.png")
+
+
+def test_one_instant_is_drawn_as_a_second() -> None:
+    ax = plots.over_time(tuning.replay("1/minute", ["a"], [NOON]))
+    assert ax.get_ylabel() == "requests in 1 s"
+    low, high = ax.get_xlim()
+    assert (high - low) * 86_400 == pytest.approx(1, rel=1e-3)
+
+
+@pytest.mark.parametrize("backend", ["matplotlib", "plotly"])
+def test_each_burst_has_lines_of_its_own(backend: str) -> None:
+    if backend == "plotly":
+        pytest.importorskip("plotly")
+    table = tuning.what_if(*traffic(), [5, 10, 20], bursts=[5, 10])
+    drawn = plots.what_if(table, backend=backend)
+    if backend == "plotly":
+        lines = [(each.name, list(each.x), each.line.color) for each in drawn.data]
+    else:
+        lines = [(e.get_label(), list(e.get_xdata()), e.get_color()) for e in drawn.lines]
+    assert [(name, counts) for name, counts, _ in lines] == [
+        ("requests refused, burst 5", [5, 10, 20]),
+        ("clients refused at least once, burst 5", [5, 10, 20]),
+        ("requests refused, burst 10", [5, 10, 20]),
+        ("clients refused at least once, burst 10", [5, 10, 20]),
+    ]
+    colours = [colour for _, _, colour in lines]
+    assert colours[0] == colours[1] != colours[2] == colours[3]

@@ -245,3 +245,26 @@ def test_tuning_imports_no_library_but_numpy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
+
+
+def test_names_that_utf8_cannot_have_are_exported_in_escapes() -> None:
+    result = tuning.replay("2/minute", ["\ud800", "a", "\ud800"], TIMES[:3])
+    assert result.to_arrow()["key"].to_pylist() == ["\\ud800", "a", "\\ud800"]
+    assert result.to_polars()["key"].to_list() == ["\\ud800", "a", "\\ud800"]
+
+
+def test_rules_whose_attribute_was_not_given_are_noted() -> None:
+    rules = RuleSet(
+        {
+            "rules": [
+                {"id": "users", "by": "user", "limits": "1/minute"},
+                {"id": "all", "by": [], "limits": "5/minute"},
+            ]
+        }
+    )
+    for limit in (rules, Limiter(rules=rules)):
+        result = tuning.replay(limit, {"usr": USERS}, TIMES)
+        assert result.notes == (
+            "The rule users counts by user, which was not given: it applied to no request.",
+        )
+    assert tuning.replay(rules, {"user": USERS}, TIMES).notes == ()

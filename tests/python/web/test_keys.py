@@ -105,6 +105,15 @@ def test_only_trusted_proxies_are_believed():
     assert unix(scope("1.1.1.1")) == PROXY
 
 
+@pytest.mark.parametrize(
+    "options", [{"trusted_proxies": TRUSTED}, {"trusted_proxies": EVERYBODY, "hops": 1}]
+)
+def test_a_node_has_at_most_64_characters(options):
+    key = keys.client_ip(**options)
+    for length, client in ((63, "192.0.2.1"), (64, "192.0.2.1"), (65, PROXY)):
+        assert key(scope("192.0.2.1:_".ljust(length, "a"))) == client, length
+
+
 def test_lines_are_one_list_in_their_order():
     key = keys.client_ip(trusted_proxies=TRUSTED)
     assert key(scope("1.1.1.1", "203.0.113.9")) == "203.0.113.9"

@@ -120,11 +120,12 @@ def test_pings_are_no_messages():
         assert said(opened, "a") == ["a"]
 
 
-def test_a_cost_by_size():
+def test_a_cost_by_size(caplog):
     with served(messages="10/minute", message_cost=len) as connect, connect() as opened:
         assert said(opened, "12345", b"1234", "") == ["12345", b"1234", ""]
         opened.send("1")
         assert closing(opened)[0] == 1008
+    assert "message_cost" not in caplog.text
 
 
 def test_a_message_that_no_wait_lets_through_is_too_big():

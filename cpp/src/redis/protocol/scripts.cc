@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "quotas/step.h"
 #include "redis/lua.inc"
 #include "redis/transport/openssl_use.h"
 #include "tidegate/step.h"
@@ -27,11 +28,12 @@ struct Part {
   std::string_view name;
   std::string_view text;
 };
-constexpr std::array<Part, 4> kParts = {{
+constexpr std::array<Part, 5> kParts = {{
     {"bucket", lua::bucket},
     {"fixed", lua::fixed_window},
     {"sliding", lua::sliding_window},
     {"log", lua::log},
+    {"quota", lua::quota},
 }};
 
 size_t PartOf(const Limit& limit) {
@@ -43,12 +45,16 @@ size_t PartOf(const Limit& limit) {
     case Algorithm::kSlidingLog:
     case Algorithm::kConcurrency:
       return 3;
+    case Algorithm::kQuota:
+      return 4;
     default:
       return 0;
   }
 }
 
-size_t StateSize(const Limit& limit) { return IsLog(limit.algorithm()) ? 6 : 4; }
+size_t StateSize(const Limit& limit) {
+  return HasCell(limit.algorithm()) ? 4 : IsLog(limit.algorithm()) ? 6 : 1;
+}
 
 // Replies may be out of step with requests.
 absl::Status ForeignReply() {
@@ -59,6 +65,7 @@ absl::Status ForeignReply() {
 absl::Status ForeignValue() { return absl::InternalError("the value of a key is out of range"); }
 
 bool IsInteger(const redisReply& reply) { return reply.type == REDIS_REPLY_INTEGER; }
+bool IsText(const redisReply& reply) { return reply.type == REDIS_REPLY_STRING; }
 
 // All zeros when the process is exiting.
 std::string Digest(const EVP_MD* kind, std::string_view text) {
@@ -130,6 +137,31 @@ std::string ShadowsOf(absl::Span<const Charge> plan) {
   return shadows;
 }
 
+// As the head of lua/quota.lua says.
+void AppendQuota(Words* words, const Request& request, const Charge& charge) {
+  const Limit& limit = charge.limit->limit;
+  const QuotaTerms& terms = *limit.quota();
+  const auto now_ns = request.server_time ? request.host_ns : request.now_ns;
+  // The server's clock may be in one of the periods beside this host's.
+  constexpr int64_t kBeside = 2;
+  const int64_t first = std::max<int64_t>(1, terms.PeriodAt(now_ns / kSecond).index - kBeside);
+  const int64_t edges = 2 * kBeside + terms.carried_periods() + 3;
+  std::string bytes;
+  const auto put = [&bytes](int64_t value, int width) {
+    for (int i = width - 1; i >= 0; --i) bytes += static_cast<char>(value >> (8 * i) & 0xff);
+  };
+  put(first, 4);
+  put(terms.kept_s(), 5);
+  put(terms.carried_periods(), 1);
+  put(terms.spec().rollover.value_or(Limit::kMaxCount), 7);
+  put(terms.spec().rollover_percent.value_or(100), 1);
+  put(terms.spec().first_prorated ? 1 : 0, 1);
+  for (int64_t i = 0; i < edges; ++i) put(terms.Edge(first + i) + (int64_t{1} << 33), 5);
+  words->Add(limit.count());
+  words->Add(std::min(charge.cost, Limit::kMaxCount));
+  words->Add(bytes);
+}
+
 void AppendLimit(Words* words, const Request& request, const Charge& charge) {
   const Limit& limit = charge.limit->limit;
   const size_t part = PartOf(limit);
@@ -150,6 +182,7 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
     words->AddInstant(limit.keeps_count() ? MostAheadNs(limit) : 0);
     return;
   }
+  if (part == 4) return AppendQuota(words, request, charge);
   words->AddInstant(limit.period_ns());
   if (part == 1) {
     const int64_t months = limit.calendar() == Calendar::kNone   ? 0
@@ -205,8 +238,47 @@ Decision DecideLog(const Charge& charge, const Answer& answer, size_t index, boo
   return d;
 }
 
-// One unit of a log that is full until `state.w0`, and not empty until `state.w1`.
-Decision FullLogLater(const Charge& charge, const CellState& state, int64_t now_ns) {
+Decision DecideQuota(const Charge& charge, const Answer& answer, size_t index, bool peek) {
+  const Limit& limit = charge.limit->limit;
+  QuotaState state = answer.quotas[index];
+  if (peek) return PeekQuota(limit, std::move(state), answer.now_ns, charge.cost);
+  uint8_t happened = 0;
+  const Decision decision = StepQuota(limit, &state, answer.now_ns, charge.cost, &happened);
+  if (happened != 0 && answer.allowed) charge.limit->events->Push(charge.key, happened, state);
+  return decision;
+}
+
+// The state of a quota that refuses one unit, as FullLater() reads it. That of an id says nothing
+// about another quota of the id.
+std::optional<CellState> UsedUpQuota(const Charge& charge, const Answer& answer, size_t index) {
+  const Limit& limit = charge.limit->limit;
+  if (charge.cost != 1 || !limit.id().empty()) return std::nullopt;
+  const Decision decision = PeekQuota(limit, answer.quotas[index], answer.now_ns, 1);
+  if (decision.allowed || decision.retry_after_ns == Decision::kNever) return std::nullopt;
+  const auto until = static_cast<uint64_t>(answer.now_ns + decision.retry_after_ns);
+  return CellState{until, until};
+}
+
+// The states of quotas are texts, all else integers.
+absl::Status CheckTypes(const redisReply& reply, absl::Span<const Charge> plan) {
+  size_t at = 0;
+  const auto expect = [&](size_t number, bool (*is)(const redisReply&)) {
+    for (const size_t end = at + number; at < end; ++at) {
+      if (!is(*reply.element[at])) return false;
+    }
+    return true;
+  };
+  bool good = expect(3, IsInteger);
+  for (const Charge& charge : plan) {
+    const Limit& limit = charge.limit->limit;
+    good = good && expect(StateSize(limit), limit.quota() == nullptr ? IsInteger : IsText);
+  }
+  return good && expect(reply.elements - at, IsInteger) ? absl::OkStatus() : ForeignReply();
+}
+
+// One unit of a log that is full until `state.w0`, and not empty until `state.w1`; or of a quota
+// that is used up until then.
+Decision FullLater(const Charge& charge, const CellState& state, int64_t now_ns) {
   const Limit& limit = charge.limit->limit;
   Decision d;
   d.limit = &limit;
@@ -283,6 +355,11 @@ std::string Scripts::Command(const Request& request, Form form, bool by_text) co
   words.Add(request.margin_ms);
   words.Add(ShadowsOf(request.plan));
   for (const Charge& charge : request.plan) AppendLimit(&words, request, charge);
+  if (request.top_up != nullptr) {
+    words.Add(request.top_up->units);
+    words.Add(request.top_up->expires_s);
+    words.Add(request.top_up->priority + QuotaTopUp::kMostPriority);
+  }
   return words.Finish();
 }
 
@@ -365,15 +442,14 @@ absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request
   size_t expected = up_to ? 3 + plan.size() : 3;
   for (const Charge& charge : plan) expected += StateSize(charge.limit->limit);
   if (reply.type != REDIS_REPLY_ARRAY || reply.elements != expected) return ForeignReply();
-  for (size_t i = 0; i < expected; ++i) {
-    if (!IsInteger(*reply.element[i])) return ForeignReply();
-  }
+  if (absl::Status status = CheckTypes(reply, plan); !status.ok()) return status;
   const auto number = [&](size_t i) { return static_cast<int64_t>(reply.element[i]->integer); };
   if ((number(0) != 0 && number(0) != 1) || number(1) < 0 || number(1) > kMaxInstantNs / kSecond ||
       number(2) < 0 || number(2) >= kSecond) {
     return ForeignReply();
   }
   for (size_t i = 3; i < expected; ++i) {
+    if (IsText(*reply.element[i])) continue;
     if (number(i) < 0 || number(i) >= int64_t{1} << 53) return ForeignValue();
   }
   // Seconds beyond this do not fit 64 bits of nanoseconds.
@@ -385,6 +461,15 @@ absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request
   for (const Charge& charge : plan) {
     std::array<int64_t, 6>& state = answer.states.emplace_back();
     const size_t size = StateSize(charge.limit->limit);
+    if (charge.limit->limit.quota() != nullptr) {
+      const redisReply& text = *reply.element[at];
+      std::optional<QuotaState> quota = UnpackQuota({text.str, text.len});
+      if (!quota.has_value()) return ForeignValue();
+      answer.quotas.resize(answer.states.size());
+      answer.quotas.back() = *std::move(quota);
+      at += size;
+      continue;
+    }
     for (size_t i = 0; i < size; ++i) state[i] = number(at + i);
     if (state[0] > kLastSecond || state[1] >= kSecond || state[4] > kLastSecond ||
         state[5] >= kSecond) {
@@ -394,7 +479,9 @@ absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request
   }
   for (size_t i = 0; up_to && i < plan.size(); ++i) {
     const int64_t units = number(at + i);
-    if (units > std::min(plan[i].cost, plan[i].limit->limit.capacity())) return ForeignValue();
+    const Limit& limit = plan[i].limit->limit;
+    const int64_t most = limit.quota() == nullptr ? limit.capacity() : plan[i].cost;
+    if (units > std::min(plan[i].cost, most)) return ForeignValue();
     answer.charged.push_back(units);
   }
   return answer;
@@ -405,6 +492,7 @@ Decision Scripts::Decide(const Charge& charge, const Answer& answer, size_t inde
   if (IsLog(limit.algorithm())) {
     return DecideLog(charge, answer, index, !peek && answer.allowed);
   }
+  if (limit.quota() != nullptr) return DecideQuota(charge, answer, index, peek);
   const CellState cell = CellOf(limit, answer.states[index]);
   if (peek) return Peek(limit, cell, answer.now_ns, charge.cost);
   CellState ignored;
@@ -416,10 +504,12 @@ Decision Scripts::DecideUpTo(const Charge& charge, const Answer& answer, size_t 
   const int64_t units = answer.charged[index];
   const bool charged = units > 0;
   // A call that cannot pass reports the state of the limit.
-  const Charge done{charge.key, charge.limit, charged ? units : limit.capacity() + 1};
+  const Charge done{charge.key, charge.limit, charged ? units : limit.beyond()};
   Decision d;
   if (IsLog(limit.algorithm())) {
     d = DecideLog(done, answer, index, charged);
+  } else if (limit.quota() != nullptr) {
+    d = DecideQuota(done, answer, index, /*peek=*/false);
   } else {
     CellState ignored;
     d = Step(limit, CellOf(limit, answer.states[index]), answer.now_ns, done.cost, &ignored);
@@ -434,6 +524,7 @@ std::optional<CellState> Scripts::Steppable(const Charge& charge, const Answer& 
   const Limit& limit = charge.limit->limit;
   const auto& state = answer.states[index];
   if (limit.algorithm() == Algorithm::kConcurrency) return std::nullopt;
+  if (limit.quota() != nullptr) return UsedUpQuota(charge, answer, index);
   // A full log of one number says nothing about another number of its id.
   if (IsLog(limit.algorithm()) && !limit.id().empty()) return std::nullopt;
   if (limit.algorithm() != Algorithm::kSlidingLog) return CellOf(limit, state);
@@ -446,8 +537,8 @@ std::optional<CellState> Scripts::Steppable(const Charge& charge, const Answer& 
 Decision Scripts::StepLater(const Charge& charge, const CellState& state, int64_t now_ns) {
   const Limit& limit = charge.limit->limit;
   CellState ignored;
-  return IsLog(limit.algorithm()) ? FullLogLater(charge, state, now_ns)
-                                  : Step(limit, state, now_ns, charge.cost, &ignored);
+  return HasCell(limit.algorithm()) ? Step(limit, state, now_ns, charge.cost, &ignored)
+                                    : FullLater(charge, state, now_ns);
 }
 
 std::string Scripts::ProbeCommand(const Charge& charge, int64_t number) {

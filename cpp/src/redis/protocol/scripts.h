@@ -24,6 +24,8 @@ struct Answer {
   int64_t now_ns = 0;
   // For each limit the numbers that the head of its Lua file lists.
   std::vector<std::array<int64_t, 6>> states;
+  // For each limit the state of a quota; empty if the plan has none.
+  std::vector<QuotaState> quotas;
   // For each limit the units that charge_up_to charged; else empty.
   std::vector<int64_t> charged;
 };
@@ -36,6 +38,8 @@ struct Request {
   bool confirmed = true;    // see Moment
   int64_t margin_ms = 0;    // added to the life of keys
   int64_t admitted_ns = 0;  // release, and refund where it is known
+  int64_t host_ns = 0;      // this host's clock, around which quotas need their periods
+  const QuotaTopUp* top_up = nullptr;
 };
 
 // The script that applies a request.
@@ -81,7 +85,8 @@ class Scripts {
   static Decision DecideUpTo(const Charge& charge, const Answer& answer, size_t index);
 
   // The state of one limit of a plan, if later decisions follow from it alone: not for concurrency
-  // limits, whose places are given back at any time, and for a log only when it is full.
+  // limits, whose places are given back at any time; for a log only when it is full, and for a
+  // quota when it is used up.
   static std::optional<CellState> Steppable(const Charge& charge, const Answer& answer,
                                             size_t index);
   // The decision of such a state later; `behind` if it does not say.
@@ -94,7 +99,7 @@ class Scripts {
   };
   static absl::StatusOr<Answer> ParseFull(const redisReply& reply, const Request& request);
 
-  std::array<Script, 16> scripts_;  // by the set of algorithms in them
+  std::array<Script, 32> scripts_;  // by the set of algorithms in them
   Script hits_;
   Script bucket_plan_;
 };

@@ -95,6 +95,7 @@ absl::StatusOr<Limit> ShareOf(const Limit& whole, double share) {
   spec.shadow = whole.shadow();
   spec.id = whole.id();
   spec.carry_over = whole.spec().carry_over;
+  spec.quota = whole.spec().quota;
   return Limit::Create(std::move(spec));
 }
 
@@ -130,11 +131,11 @@ absl::Status RedisStore::Accepts(const Limit& limit) const { return fallback_->A
 
 BoundLimit RedisStore::Bind(const Limit& limit, std::string_view scope) const {
   const std::string prefix = redis::KeyPrefix(limit, scope);
-  BoundLimit bound{limit, prefix, fallback_->Bind(limit, prefix).tag, nullptr};
+  BoundLimit bound = fallback_->Bind(limit, prefix);
   if (options_.fallback_share < 1) {
     if (absl::StatusOr<Limit> share = ShareOf(limit, options_.fallback_share); share.ok()) {
-      bound.share =
-          std::make_shared<BoundLimit>(BoundLimit{*std::move(share), prefix, bound.tag, nullptr});
+      bound.share = std::make_shared<BoundLimit>(
+          BoundLimit{*std::move(share), prefix, bound.tag, nullptr, bound.events});
     }
   }
   return bound;
@@ -162,6 +163,8 @@ redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int6
   request.margin_ms = absl::ToInt64Milliseconds(options_.ttl_margin) +
                       (options_.client_clock ? kClockToleranceNs / 1'000'000 : 0);
   request.admitted_ns = std::max<int64_t>(admitted_ns, 0);
+  const auto is_quota = [](const Charge& charge) { return charge.limit->limit.quota() != nullptr; };
+  if (std::any_of(plan.begin(), plan.end(), is_quota)) request.host_ns = HostNowNs();
   return request;
 }
 

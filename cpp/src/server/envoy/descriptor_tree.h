@@ -31,8 +31,8 @@ inline constexpr std::string_view kLimitId = "envoy";
 
 struct DomainSpec {
   std::string name;
-  // Whether a request is charged for all of its descriptors or for none; not given: as the service
-  // is set.
+  // Whether a request is charged for all of its descriptors or for none. Else each is charged on
+  // its own, and hits that are refused use up what is left. Not given: as the service is set.
   std::optional<bool> all_or_none;
 };
 

@@ -51,7 +51,9 @@ absl::Status RateLimitCall::Prepare(const RateLimitRequest& request) {
       domain == nullptr || !domain->all_or_none_given ? options().all_or_none : domain->all_or_none;
   groups_ = std::vector<Group>(together ? 1 : asked_.size());
   for (size_t i = 0; i < asked_.size(); ++i) {
-    AddCharges(static_cast<uint32_t>(i), &groups_[together ? 0 : i]);
+    Group& group = groups_[together ? 0 : i];
+    group.is_apart = !together;
+    AddCharges(static_cast<uint32_t>(i), &group);
   }
   return absl::OkStatus();
 }
@@ -153,9 +155,7 @@ void RateLimitCall::Leave() {
 
 bool RateLimitCall::Run(Group* group) {
   while (group->stage != Group::Stage::kDecided) {
-    const bool skips =
-        ChargesOf(*group).plan.empty() || (group->stage == Group::Stage::kRefund && group->refused);
-    if (!skips) {
+    if (!Skips(*group)) {
       const auto decision = Ask(group, [self = shared_from_this(), group](const Decision& late) {
         self->Take(late, group);
         if (self->Run(group)) return self->Leave();
@@ -170,11 +170,18 @@ bool RateLimitCall::Run(Group* group) {
   return true;
 }
 
+bool RateLimitCall::Skips(const Group& group) {
+  if (ChargesOf(group).plan.empty()) return true;
+  if (group.stage == Group::Stage::kUseUp) return !group.refused || !group.is_apart;
+  return group.stage == Group::Stage::kRefund && group.refused;
+}
+
 const RateLimitCall::Charges& RateLimitCall::ChargesOf(const Group& group) {
   switch (group.stage) {
     case Group::Stage::kPeek:
       return group.peeks;
     case Group::Stage::kHit:
+    case Group::Stage::kUseUp:
       return group.hits;
     default:
       return group.refunds;
@@ -183,6 +190,10 @@ const RateLimitCall::Charges& RateLimitCall::ChargesOf(const Group& group) {
 
 std::optional<Decision> RateLimitCall::Ask(Group* group, Store::Done done) const {
   const auto& plan = ChargesOf(*group).plan;
+  if (group->stage == Group::Stage::kUseUp) {
+    if (!store().blocks()) return store().store().ChargeAllUpTo(plan, {store().NowNs()});
+    return store().Submit(Op::kChargeUpTo, plan, Store::kNoInstant, nullptr, std::move(done));
+  }
   const bool hits = group->stage == Group::Stage::kHit && !group->refused;
   const bool refunds = group->stage == Group::Stage::kRefund;
   group->outcomes.clear();
@@ -220,7 +231,7 @@ void RateLimitCall::Take(const Decision& decision, Group* group) {
   group->degraded |= decision.degraded;
   const bool decides = group->stage == Group::Stage::kPeek || group->stage == Group::Stage::kHit;
   if (decides) group->refused |= !decision.allowed;
-  if (group->stage != Group::Stage::kRefund) {
+  if (group->stage != Group::Stage::kRefund && group->stage != Group::Stage::kUseUp) {
     const Charges& charges = ChargesOf(*group);
     for (const Charges::For& each : charges.of) {
       const bool is_told = each.charge < group->outcomes.size();
@@ -275,7 +286,9 @@ DescriptorStatus RateLimitCall::StatusOf(const Asked& asked, uint32_t descriptor
   } else {
     status.current_limit = asked.own_shown;
   }
-  status.limit_remaining = AsUint32(decision.remaining());
+  const auto group = groups_.size() == 1 ? 0 : descriptor;
+  const bool is_used_up = groups_[group].is_apart && groups_[group].refused;
+  status.limit_remaining = is_used_up ? 0 : AsUint32(decision.remaining());
   status.until_reset_ns = UntilResetNs(decision);
   const bool is_quota = asked.node != nullptr && asked.node->spec.quota;
   const bool is_shadow = asked.node != nullptr && asked.node->spec.shadow;

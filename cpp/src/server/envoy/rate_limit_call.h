@@ -95,8 +95,9 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   // What is charged for all of it or for none: the whole request, or one descriptor.
   struct Group {
     Charges hits, peeks, refunds;
-    enum class Stage : uint8_t { kPeek, kHit, kRefund, kPeekRefunded, kDecided };
+    enum class Stage : uint8_t { kPeek, kHit, kUseUp, kRefund, kPeekRefunded, kDecided };
     Stage stage = Stage::kPeek;
+    bool is_apart = false;  // one descriptor: its hits use up what is left if they are refused
     bool refused = false;
     bool degraded = false;
     Outcomes outcomes;
@@ -109,7 +110,9 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
 
   // Goes on until the store lets it wait; true if the group is decided.
   bool Run(Group* group);
-  // The charges of the stage that the group is in.
+  // Whether there is nothing to do in the stage that the group is in.
+  static bool Skips(const Group& group);
+  // The charges of that stage.
   static const Charges& ChargesOf(const Group& group);
   std::optional<Decision> Ask(Group* group, Store::Done done) const;
   void GiveBack(absl::Span<const Charge> plan) const;

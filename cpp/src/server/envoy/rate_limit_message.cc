@@ -14,15 +14,17 @@ struct UnitInfo {
   int64_t seconds;
 };
 
+constexpr int64_t kDaySeconds = 86'400;
+
 constexpr std::array<UnitInfo, kLastUnit + 1> kUnits = {{
     {"UNKNOWN", 0},
     {"SECOND", 1},
     {"MINUTE", 60},
     {"HOUR", 3600},
-    {"DAY", 86'400},
-    {"MONTH", 30 * 86'400},
-    {"YEAR", 365 * 86'400},
-    {"WEEK", 7 * 86'400},
+    {"DAY", kDaySeconds},
+    {"MONTH", 30 * kDaySeconds},
+    {"YEAR", 365 * kDaySeconds},
+    {"WEEK", 7 * kDaySeconds},
 }};
 
 const UnitInfo& InfoOf(Unit unit) { return kUnits[static_cast<size_t>(unit)]; }

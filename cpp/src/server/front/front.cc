@@ -55,7 +55,8 @@ absl::Status Front::CheckNotStarted(const char* what) const {
       absl::StrCat("Expected ", what, " before the front is started, got it after"));
 }
 
-absl::StatusOr<int> Front::Listen(const std::string& host, int port, std::shared_ptr<Tls> tls) {
+absl::StatusOr<int> Front::Listen(const std::string& host, int port,
+                                  const std::shared_ptr<Tls>& tls) {
   if (absl::Status status = CheckNotStarted("listen()"); !status.ok()) return status;
   absl::StatusOr<std::vector<Listener>> made = ListenTcp(host, port, options_.loops);
   if (!made.ok()) return made.status();

@@ -39,7 +39,7 @@ class Front {
   Front& operator=(const Front&) = delete;
 
   // Returns the port, which is a free one if `port` is 0. TLS if there is one.
-  absl::StatusOr<int> Listen(const std::string& host, int port, std::shared_ptr<Tls> tls);
+  absl::StatusOr<int> Listen(const std::string& host, int port, const std::shared_ptr<Tls>& tls);
   absl::Status ListenUnix(const std::string& path, mode_t mode, std::shared_ptr<Tls> tls);
   absl::Status Route(std::shared_ptr<RoutedService> service);
   absl::Status Start();

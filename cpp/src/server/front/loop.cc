@@ -89,7 +89,12 @@ void Loop::Turn() {
   const int count = epoll_wait(epoll_.get(), events, kMostEvents, timeout);
   if (timeout != 0) around_.mailbox->Awake();
   LookAtClock();
-  for (int i = 0; i < count; ++i) OnEvent(events[i].data.u64, events[i].events);
+  for (int i = 0; i < count; ++i) {
+    OnEvent(events[i].data.u64, events[i].events);
+    // What is answered at once is sent at once: its client works while the next one is served.
+    DeliverPosted();
+    FlushTouched();
+  }
   GiveTurns();
   if (drain_.load() && !around_.draining) BeginDrain();
   if (accept_again_ <= around_.now) ResumeAccepting();

@@ -8,6 +8,7 @@ namespace tidegate::server {
 namespace {
 
 using protozero::pbf_reader;
+using protozero::pbf_wire_type;
 
 // Numbers of fields in google/protobuf/descriptor.proto.
 enum File : uint32_t {
@@ -21,8 +22,17 @@ enum File : uint32_t {
 enum Message : uint32_t { kName = 1, kNestedMessage = 3, kNestedEnum = 4 };
 enum Service : uint32_t { kMethod = 2 };
 
+// The next field that is a string or a message: all that matter are.
+bool NextBytes(pbf_reader* reader) {
+  while (reader->next()) {
+    if (reader->wire_type() == pbf_wire_type::length_delimited) return true;
+    reader->skip();
+  }
+  return false;
+}
+
 std::string NameIn(pbf_reader reader) {
-  return reader.next(kName) ? reader.get_string() : std::string();
+  return reader.next(kName, pbf_wire_type::length_delimited) ? reader.get_string() : std::string();
 }
 
 std::string Join(const std::string& scope, const std::string& name) {
@@ -32,7 +42,7 @@ std::string Join(const std::string& scope, const std::string& name) {
 void AddMessage(pbf_reader reader, const std::string& scope, std::vector<std::string>* symbols) {
   const std::string name = Join(scope, NameIn(reader));
   symbols->push_back(name);
-  while (reader.next()) {
+  while (NextBytes(&reader)) {
     if (reader.tag() == kNestedMessage) {
       AddMessage(reader.get_message(), name, symbols);
     } else if (reader.tag() == kNestedEnum) {
@@ -46,11 +56,14 @@ void AddMessage(pbf_reader reader, const std::string& scope, std::vector<std::st
 void AddService(pbf_reader reader, const std::string& scope, std::vector<std::string>* symbols) {
   const std::string name = Join(scope, NameIn(reader));
   symbols->push_back(name);
-  while (reader.next(kMethod)) symbols->push_back(Join(name, NameIn(reader.get_message())));
+  while (reader.next(kMethod, pbf_wire_type::length_delimited)) {
+    symbols->push_back(Join(name, NameIn(reader.get_message())));
+  }
 }
 
 std::string PackageIn(pbf_reader reader) {
-  return reader.next(kPackage) ? reader.get_string() : std::string();
+  return reader.next(kPackage, pbf_wire_type::length_delimited) ? reader.get_string()
+                                                                : std::string();
 }
 
 }  // namespace
@@ -60,7 +73,7 @@ DescriptorIndex::File DescriptorIndex::Read(std::string_view bytes) {
   file.bytes = bytes;
   pbf_reader reader(bytes.data(), bytes.size());
   const std::string package = PackageIn(reader);
-  while (reader.next()) {
+  while (NextBytes(&reader)) {
     switch (reader.tag()) {
       case kFileName:
         file.name = reader.get_string();
@@ -109,6 +122,7 @@ std::vector<std::string_view> DescriptorIndex::WithImports(size_t file) const {
     }
   }
   std::vector<std::string_view> bytes;
+  bytes.reserve(found.size());
   for (const size_t index : found) bytes.push_back(files_[index].bytes);
   return bytes;
 }

@@ -117,6 +117,9 @@ def _guessed(sample: bytes, wishes: Wishes) -> list[Layout]:
     found = [layout for layout in text if _rows(layout, sample, wishes)]
     if found:
         return found
+    for make in _TEXT.values() if wishes.columns else ():
+        if any(_rows(layout, sample, wishes) for layout in make({})):
+            make(wishes.columns)  # says which field it has not
     if wishes.columns or csv_sniffed(_text(sample), wishes.columns):
         return _named("csv", sample, wishes)
     if refusal is not None and not text:

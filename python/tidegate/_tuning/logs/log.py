@@ -213,10 +213,21 @@ def _ns(instant: Instant) -> int:
     )
 
 
+def _mask(condition: Any, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """What a function says of each value."""
+    mask = np.asarray(condition(values))
+    if mask.shape != values.shape or mask.dtype not in (np.dtype(bool), np.dtype(object)):
+        raise ArgumentTypeError(
+            f"a function of where() returned {mask.dtype} of shape {mask.shape} for {len(values)} "
+            "values; expected a mask with a bool for each"
+        )
+    return mask.astype(bool)
+
+
 def _met(column: Column, condition: Condition) -> np.ndarray[Any, Any]:
     if isinstance(column, Keys):
         if callable(condition):
-            chosen = np.asarray(condition(np.asarray(list(column.names), dtype=object)), dtype=bool)
+            chosen = _mask(condition, np.asarray(list(column.names), dtype=object))
         else:
             chosen = np.zeros(len(column.names), dtype=bool)
             for each in [condition] if isinstance(condition, (str, int)) else condition:
@@ -225,7 +236,7 @@ def _met(column: Column, condition: Condition) -> np.ndarray[Any, Any]:
         mask: np.ndarray[Any, Any] = chosen[column.codes]
         return mask
     if callable(condition):
-        return np.asarray(condition(column), dtype=bool)
+        return _mask(condition, column)
     wanted = [condition] if isinstance(condition, (str, int)) else list(condition)
     for each in wanted:
         if isinstance(each, str):

@@ -17,7 +17,7 @@ from tidegate._tuning.logs.detect import Wishes
 from tidegate._tuning.logs.layout import DURATION_KINDS
 from tidegate._tuning.logs.log import Log
 from tidegate._tuning.logs.parts import Parts
-from tidegate._tuning.logs.sources import sources_of
+from tidegate._tuning.logs.sources import named_again, sources_of
 
 __all__ = ["read_log"]
 
@@ -59,6 +59,8 @@ def read_log(
         parts = tables.table(source, wishes)
     else:
         sources = sources_of(source)
+        if not sources:
+            raise ConfigurationError("the list of logs is empty; expected at least one")
         paths = [path for each in sources if (path := each.path()) is not None]
         if format == "parquet" or (len(sources) == 1 and paths and _is_parquet(paths[0])):
             if len(paths) != 1 or len(sources) != 1:
@@ -69,6 +71,10 @@ def read_log(
             parts = tables.parquet(paths[0], wishes)
         else:
             parts = text.read(sources, wishes, time_zone)
+        parts.notes[:0] = [
+            f"{path} was named more than once: its requests count as often."
+            for path in named_again(sources)
+        ]
     return _log_of(parts, zone, time_zone, end_stamped)
 
 
@@ -87,6 +93,10 @@ def _wishes(
         len(delimiter) != 1 or ord(delimiter) > 127 or delimiter in '"\r\n'
     ):
         raise ConfigurationError(f"the delimiter is {delimiter!r}; expected one character")
+    if columns is not None and not isinstance(columns, Mapping):
+        raise ConfigurationError(
+            f'the columns are {columns!r:.80}; expected a dict such as {{"time": "ts"}}'
+        )
     if format is not None and not isinstance(format, str):
         raise ConfigurationError(f"the format is {format!r}; expected its name as str")
     return Wishes(

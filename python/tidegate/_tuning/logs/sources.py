@@ -8,12 +8,13 @@ import lzma
 import os
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 
-__all__ = ["CutOff", "Source", "sources_of"]
+__all__ = ["CutOff", "Source", "named_again", "sources_of"]
 
 _CHUNK = 1 << 20
 _FOREIGN = {
@@ -49,6 +50,11 @@ class Source:
         """Its path, where it is a file."""
         return self.name if self._stream is None else None
 
+    def file(self) -> str | None:
+        """The path of the file, also where it was opened already; of pipes there is none."""
+        name = self.name if self._stream is None else getattr(self._stream, "name", None)
+        return name if isinstance(name, str) and os.path.isfile(name) else None
+
 
 def sources_of(given: Any) -> list[Source]:
     """The sources that a caller named: a path, a glob, "-", a stream, or a list of them."""
@@ -67,6 +73,12 @@ def sources_of(given: Any) -> list[Source]:
         f"the log is {repr(given)[:80]} of type {type(given).__name__}; expected a path, a glob, a "
         "stream that is open for reading, a list of them, or a table"
     )
+
+
+def named_again(sources: list[Source]) -> list[str]:
+    """The files that are among the sources more than once, as where globs overlap."""
+    files = Counter(os.path.realpath(path) for each in sources if (path := each.file()))
+    return [path for path, count in files.items() if count > 1]
 
 
 def _paths(path: str) -> list[str]:

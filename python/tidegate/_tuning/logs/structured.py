@@ -106,7 +106,7 @@ def csv_sniffed(sample: str, columns: Mapping[str, Any]) -> bool:
 def _delimiter_of(sample: str) -> str:
     """The one that splits the first line into the most fields."""
     first = sample.split("\n", 1)[0]
-    counts = {each: len(next(csv.reader([first], delimiter=each), [])) for each in ",\t;|"}
+    counts = {each: len((_rows(first, each) or [[]])[0]) for each in ",\t;|"}
     return max(counts, key=counts.__getitem__)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tidegate import _logs
 from tidegate._errors import ConfigurationError
+from tidegate._replay import LAST_NS
 from tidegate._tuning.keys import Keys
 from tidegate._tuning.logs.detect import Wishes
 from tidegate._tuning.logs.layout import Layout
@@ -26,6 +30,7 @@ _ORIGIN = re.compile(r"\w+://[^/?#]*")
 _PORT = re.compile(r"^([\d.]+):\d+$")
 # Numbers of 1973 and later, as the reader of texts takes them.
 _LEAST = 10**8
+_RANGE = "a time from 1970 to the year 2116"
 
 
 def is_table(given: Any) -> bool:
@@ -38,17 +43,30 @@ def is_table(given: Any) -> bool:
 def parquet(path: str, wishes: Wishes) -> Parts:
     """Reads a Parquet file, by way of pyarrow."""
     module = needed("pyarrow.parquet", "reading Parquet")
-    return _parts(module.read_table(path), wishes, "parquet")
+    with _refusals("a Parquet file", path):
+        return _parts(module.read_table(path), wishes, "parquet")
 
 
 def table(given: Any, wishes: Wishes) -> Parts:
     """Reads a table."""
     pa, _ = _arrow()
-    if not isinstance(given, pa.Table):
-        given = (
-            pa.table(given) if hasattr(given, "__arrow_c_stream__") else pa.Table.from_pandas(given)
-        )
-    return _parts(given, wishes, "table")
+    with _refusals("a table", type(given).__name__):
+        if not isinstance(given, pa.Table):
+            is_arrow = hasattr(given, "__arrow_c_stream__")
+            given = pa.table(given) if is_arrow else pa.Table.from_pandas(given)
+        return _parts(given, wishes, "table")
+
+
+@contextlib.contextmanager
+def _refusals(what: str, name: str) -> Iterator[None]:
+    """Says as errors of ours what Arrow cannot read or convert."""
+    pa, _ = _arrow()
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise ConfigurationError(
+            f"Expected {what} that Arrow can read as a log, got {name}: {error}"
+        ) from error
 
 
 def _arrow() -> tuple[Any, Any]:
@@ -58,6 +76,12 @@ def _arrow() -> tuple[Any, Any]:
 def _parts(arrow: Any, wishes: Wishes, name: str) -> Parts:
     pa, pc = _arrow()
 
+    names = arrow.schema.names
+    twice = [name for at, name in enumerate(names) if name in names[:at]]
+    if twice:
+        raise ConfigurationError(
+            f"the table has two columns {twice[0]!r}; expected names that tell them apart"
+        )
     found = {}
     for field in arrow.schema:
         values = arrow.column(field.name)
@@ -65,32 +89,72 @@ def _parts(arrow: Any, wishes: Wishes, name: str) -> Parts:
         found[field.name] = 0 if pa.types.is_temporal(field.type) else value
     chosen, notes = meanings(found, wishes.columns, wishes.duration_unit)
     columns = {column: (kind, arrow.column(name)) for name, (kind, column) in chosen.items()}
-    times, missing, unit, zoneless = _times(columns.pop("time")[1], wishes)
-    keep = ~missing
+    instants = columns.pop("time")[1]
+    times = _times(instants, wishes)
+    wrong = [("a time", instants, times.missing), (_RANGE, instants, times.far)]
     result: dict[str, Any] = {}
     for column, (kind, values) in columns.items():
         if kind in _DURATION_NS:
-            result["duration_ns"] = _durations(values, kind)[keep]
+            result["duration_ns"], too_long = _durations(values, kind)
+            wrong.append(("a duration such as 0.123", values, too_long))
         elif kind in ("status", "bytes"):
-            dtype = np.int32 if kind == "status" else np.int64
             numbers = pc.fill_null(pc.cast(values, pa.int64()), 0).to_numpy()
-            result[kind] = numbers.astype(dtype)[keep]
+            most = np.iinfo(np.int32 if kind == "status" else np.int64).max
+            expected = "a status such as 200" if kind == "status" else "a number of bytes"
+            wrong.append((expected, values, (numbers < 0) | (numbers > most)))
+            result[kind] = numbers.astype(np.int32 if kind == "status" else np.int64)
         elif kind in ("path", "address", "key", "request"):
-            result["path" if kind == "request" else column] = _keys(values, kind, wishes)[keep]
+            result["path" if kind == "request" else column] = _keys(values, kind, wishes)
+    keep = ~np.logical_or.reduce([mask for _, _, mask in wrong])
+    result = {column: values[keep] for column, values in result.items()}
     layout = Layout(name, name, (), end_stamped=end_stamped(found, chosen), notes=tuple(notes))
-    bad = int(missing.sum())
+    bad = len(keep) - int(keep.sum())
+    if bad == len(keep):
+        raise ConfigurationError(
+            f"no row of the table can be read; of the first: {_reason(wrong, 0)}"
+        )
     lines = [
-        BadLine(int(at) + 1, "", "Expected a time, got nothing", name)
-        for at in np.flatnonzero(missing)[:10]
+        BadLine(int(at) + 1, "", _reason(wrong, int(at)), name) for at in np.flatnonzero(~keep)[:10]
     ]
-    said = [f"Times are numbers, taken as {unit} since the epoch."] if unit else []
-    if zoneless:
+    said = [f"Times are numbers, taken as {times.unit} since the epoch."] if times.unit else []
+    if bad:
+        said.append(
+            f"{bad:,} of {len(keep):,} rows could not be read and were left out; bad_lines has the "
+            "first."
+        )
+    if times.zoneless:
         said.append("Times have no zone and are taken as UTC; time_zone= tells otherwise.")
-    return Parts(times[keep], result, layout, bad, lines, said, zoneless)
+    return Parts(times.ns[keep], result, layout, bad, lines, said, times.zoneless)
 
 
-def _times(values: Any, wishes: Wishes) -> tuple[Any, Any, str, bool]:
-    """Nanoseconds, which are missing, the unit of numbers, and whether there is no zone."""
+def _reason(wrong: list[tuple[str, Any, Any]], at: int) -> str:
+    """What was expected of a row, and what it has."""
+    expected, values, _ = next(each for each in wrong if each[2][at])
+    try:
+        given = values[at].as_py()
+    except (ValueError, OverflowError):  # a time that Python has no type for
+        given = values[at]
+    return f"Expected {expected}, got {'nothing' if given in (None, '') else given}"
+
+
+@dataclass
+class _Times:
+    ns: Any
+    missing: Any
+    far: Any
+    """Which are none that can be replayed."""
+    unit: str = ""
+    """Of times that are numbers."""
+    zoneless: bool = False
+
+
+def _scaled(numbers: Any, scale: int, missing: Any) -> tuple[Any, Any]:
+    """Nanoseconds, and which numbers are out of range: nothing wraps round."""
+    far = ~missing & ((numbers < 0) | (numbers > LAST_NS // scale))
+    return np.where(far | missing, 0, numbers).astype(np.int64) * scale, far
+
+
+def _times(values: Any, wishes: Wishes) -> _Times:
     pa, pc = _arrow()
 
     missing = np.asarray(pc.is_null(values).to_numpy(), dtype=bool)
@@ -98,8 +162,8 @@ def _times(values: Any, wishes: Wishes) -> tuple[Any, Any, str, bool]:
     if pa.types.is_date(kind):
         raise ConfigurationError("the times are dates; expected instants")
     if pa.types.is_timestamp(kind):
-        whole = pc.cast(values, pa.timestamp("ns", tz=kind.tz))
-        return _filled(pc.cast(whole, pa.int64())), missing, "", kind.tz is None
+        ns, far = _scaled(_filled(pc.cast(values, pa.int64())), _UNIT_NS[kind.unit], missing)
+        return _Times(ns, missing, far, zoneless=kind.tz is None)
     if pa.types.is_dictionary(kind):
         values, kind = pc.cast(values, kind.value_type), kind.value_type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -111,7 +175,7 @@ def _times(values: Any, wishes: Wishes) -> tuple[Any, Any, str, bool]:
             raise ConfigurationError(f"Expected a time such as 2026-01-31T13:05:00Z, got {given!r}")
         empty = np.asarray([not text for text in texts], dtype=bool)
         times[~empty] = read
-        return times, missing | empty, "", bool(zoneless)
+        return _Times(times, missing | empty, times < 0, zoneless=bool(zoneless))
     if pa.types.is_floating(kind):
         numbers = np.asarray(pc.fill_null(values, float("nan")).to_numpy(), dtype=np.float64)
         missing = missing | ~np.isfinite(numbers)
@@ -119,12 +183,14 @@ def _times(values: Any, wishes: Wishes) -> tuple[Any, Any, str, bool]:
         whole = np.floor(np.where(missing, 0, numbers))
         part = np.where(missing, 0, numbers) - whole
         rounding = 1000 if scale == 10**9 else 1
-        ns = np.round(part * scale / rounding).astype(np.int64) * rounding
-        return whole.astype(np.int64) * scale + ns, missing, unit, False
+        ns, far = _scaled(whole, scale, missing)
+        ns += np.round(part * scale / rounding).astype(np.int64) * rounding
+        return _Times(ns, missing, far, unit)
     if pa.types.is_integer(kind):
         numbers = _filled(pc.cast(values, pa.int64()))
         scale, unit = _unit_of(numbers[~missing], wishes)
-        return np.where(missing, 0, numbers) * scale, missing, unit, False
+        ns, far = _scaled(numbers, scale, missing)
+        return _Times(ns, missing, far, unit)
     raise ConfigurationError(f"the times are of type {kind}; expected timestamps, numbers or texts")
 
 
@@ -150,16 +216,19 @@ def _unit_of(numbers: Any, wishes: Wishes) -> tuple[int, str]:
     )
 
 
-def _durations(values: Any, kind: str) -> Any:
+def _durations(values: Any, kind: str) -> tuple[Any, Any]:
+    """Nanoseconds, -1 where there is none; and which are longer than any request takes."""
     pa, pc = _arrow()
 
     if pa.types.is_duration(values.type):
-        return pc.fill_null(pc.cast(pc.cast(values, pa.duration("ns")), pa.int64()), -1).to_numpy()
+        whole = pc.cast(pc.cast(values, pa.duration("ns")), pa.int64())
+        ns = pc.fill_null(whole, -1).to_numpy()
+        return ns, np.zeros(len(ns), dtype=bool)
     numbers = pc.fill_null(pc.cast(values, pa.float64()), float("nan")).to_numpy()
     missing = ~(numbers >= 0)
-    return np.where(
-        missing, -1, np.round(np.where(missing, 0, numbers) * _DURATION_NS[kind])
-    ).astype(np.int64)
+    ns = np.round(np.where(missing, 0, numbers) * _DURATION_NS[kind])
+    too_long = ns > LAST_NS
+    return np.where(missing, -1, np.where(too_long, 0, ns)).astype(np.int64), too_long
 
 
 def _path_of(text: str, keep_query: bool) -> str:

@@ -73,6 +73,8 @@ def over_time_frame(result: Replay, every: float | None = None) -> Frame:
 
 def _width(first: int, last: int, every: float | None) -> int:
     if every is None:
+        if first == last:
+            return _SECOND
         for width in _WIDTHS:
             if last // width - first // width < _MOST_BINS:
                 return int(width)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from tidegate._errors import ConfigurationError
 from tidegate._tuning.optional import needed
-from tidegate._tuning.pictures.style import ALLOWED, LINES, REFUSED
+from tidegate._tuning.pictures.style import ALLOWED, REFUSED, share_lines
 
 if TYPE_CHECKING:
     from tidegate._tuning.frame import Frame
 
 __all__ = ["is_wanted", "over_time", "what_if"]
+
+
+# As matplotlib's markers are called here.
+_SYMBOLS = {
+    "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down",
+}  # fmt: skip
 
 
 def is_wanted(backend: str, ax: Any) -> bool:
@@ -42,23 +47,20 @@ def what_if(frame: Frame, chosen: int | None) -> Any:
     """The shares by the limit, as lines."""
     graphs = needed("plotly.graph_objects", "the backend 'plotly'")
     figure = graphs.Figure()
-    texts = [str(limit) for limit in frame["limit"]]
-    for (column, words), (colour, _), dash, symbol in zip(
-        (
-            ("refused_share", "requests refused"),
-            ("clients_touched_share", "clients refused at least once"),
-        ),
-        LINES,
-        ("solid", "dash"),
-        ("circle", "square"),
-    ):
+    for line in share_lines(frame):
         figure.add_scatter(
-            x=frame["count"], y=np.asarray(frame[column]), name=words, mode="lines+markers",
-            line={"color": colour, "dash": dash}, marker={"symbol": symbol}, text=texts,
+            x=line.counts, y=line.shares, name=line.words, mode="lines+markers",
+            line={"color": line.colour, "dash": "dash" if line.is_dashed else "solid"},
+            marker={"symbol": _SYMBOLS[line.marker]}, text=line.limits,
             hovertemplate="%{text}: %{y:.3%}",
         )  # fmt: skip
-    if chosen is not None:
-        figure.add_vline(x=chosen, line_dash="dot", annotation_text=f"limit {chosen:,}")
+    if chosen:
+        figure.add_vline(x=chosen, line_dash="dot")
+        # On a logarithmic axis a line lies at its value, and a text at the logarithm of it.
+        figure.add_annotation(
+            x=math.log10(chosen), y=1, yref="paper", yanchor="bottom", showarrow=False,
+            text=f"limit {chosen:,}",
+        )  # fmt: skip
     figure.update_xaxes(type="log")
     figure.update_yaxes(tickformat=".3~%")
     return _laid_out(figure, "What a limit refuses", "limit (units in a period)", "share")

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tidegate._tuning.optional import needed
+
+if TYPE_CHECKING:
+    from tidegate._tuning.frame import Frame
 
 __all__ = [
     "ALLOWED",
@@ -15,6 +21,7 @@ __all__ = [
     "legend_above",
     "new_axes",
     "percent",
+    "share_lines",
     "span",
     "tidied",
     "whole_numbers",
@@ -24,6 +31,51 @@ __all__ = [
 ALLOWED, REFUSED, LIMIT = "#56B4E9", "#D55E00", "#000000"
 LINES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"))
 SIZE = (9.0, 4.0)
+
+
+@dataclass
+class ShareLine:
+    """A line of what_if()."""
+
+    words: str
+    counts: Any
+    shares: Any
+    limits: list[str]
+    colour: str
+    marker: str
+    is_dashed: bool
+
+
+def share_lines(frame: Frame) -> list[ShareLine]:
+    """Requests refused, and clients touched, by the count: of each burst where it is not the count.
+
+    Two lines of one burst have one colour.
+    """
+    counts, bursts = np.asarray(frame["count"]), np.asarray(frame["burst"])
+    own = np.array_equal(counts, bursts)
+    limits = np.array([str(limit) for limit in frame["limit"]], dtype=object)
+    lines = []
+    for at, burst in enumerate([None] if own else np.unique(bursts).tolist()):
+        rows = np.full(len(counts), True) if burst is None else bursts == burst
+        for is_second, (column, words) in enumerate(
+            (
+                ("refused_share", "requests refused"),
+                ("clients_touched_share", "clients refused at least once"),
+            )
+        ):
+            colour, marker = LINES[(is_second if burst is None else at) % len(LINES)]
+            lines.append(
+                ShareLine(
+                    words if burst is None else f"{words}, burst {burst:,}",
+                    counts[rows],
+                    np.asarray(frame[column])[rows],
+                    limits[rows].tolist(),
+                    colour,
+                    marker,
+                    bool(is_second),
+                )
+            )
+    return lines
 
 
 def new_axes() -> Any:

@@ -70,8 +70,8 @@ def test_decisions_are_summed_by_user_endpoint_and_rule() -> None:
         service.check(ask)
     assert len(recorder) == 2
     assert drained(recorder) == [
-        ("42", "/api/x", "free", "api", "192.0.2.1", 0, 3, 0, 0, 0, False),
-        ("42", "/api/x", "free", None, "192.0.2.1", 2, 0, 0, 0, 2, False),
+        ("42", "/api/x", "free", "api", "192.0.2.1", 0, 3, 0, 0, 0),
+        ("42", "/api/x", "free", None, "192.0.2.1", 2, 0, 0, 0, 2),
     ]
     assert drained(recorder) == []
 
@@ -83,8 +83,8 @@ def test_a_refusal_in_shadow_has_a_row_of_its_rule() -> None:
     for _ in range(3):
         assert service.check({"userId": "42"})[2]["allowed"]
     assert drained(recorder) == [
-        ("42", None, None, "trial", None, 0, 0, 2, 0, 0, False),
-        ("42", None, None, None, None, 3, 0, 0, 0, 3, False),
+        ("42", None, None, "trial", None, 0, 0, 2, 0, 0),
+        ("42", None, None, None, None, 3, 0, 0, 0, 3),
     ]
 
 
@@ -120,7 +120,7 @@ def test_what_there_is_no_row_for_is_summed() -> None:
         service.check({"userId": str(i)})
     rows = recorder.drain()
     assert recorder.dropped == 7
-    assert rows[-1] == (None, None, None, None, None, 7, 0, 0, 0, 7, True)
+    assert rows[-1] == (None, "(other)", None, None, None, 7, 0, 0, 0, 7)
     assert sum(row[5] for row in rows) == 10
 
 

@@ -1,0 +1,165 @@
+// Quotas: so many units in each calendar period, of which unused ones may be carried into later
+// periods, with units bought beside them.
+//
+//   absl::StatusOr<Limit> quota = Limit::Parse("quota 10000/month rollover 5000");
+//
+// What a key has is a list of grants: the base of the current period, what is carried from earlier
+// periods, and top-ups. A hit spends the grants in the order of (priority, expiry). Nothing runs at
+// a period's edge: the next call brings the state forward over all periods since (quotas/step.h).
+// Instants are whole seconds since the epoch, since periods begin at whole seconds.
+#ifndef TIDEGATE_QUOTA_H_
+#define TIDEGATE_QUOTA_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace tidegate {
+
+enum class QuotaPeriod : uint8_t { kDay, kWeek, kMonth, kQuarter, kYear };
+
+struct QuotaSpec {
+  QuotaPeriod period = QuotaPeriod::kMonth;
+  // Periods begin at local midnight of this day: of the month (the last one of a shorter month), or
+  // of the week, Monday being 1. `anchor_month` is for quarters and years.
+  int anchor_day = 1;
+  int anchor_month = 1;
+  std::string zone = "UTC";  // a name of the IANA database
+  // The most units of one period that are carried. Of both the smaller one counts; with neither
+  // nothing is carried.
+  std::optional<int64_t> rollover;
+  std::optional<int> rollover_percent;  // of the limit
+  int rollover_periods = 1;             // how many periods carried units last
+  bool first_prorated = false;          // a new key gets only the share of the period that is left
+};
+
+// A validated QuotaSpec with its calendar. Immutable.
+class QuotaTerms {
+ public:
+  static constexpr int kMostPeriods = 12;  // that carried units last
+  static constexpr int kMostTopUps = 16;   // of one key at a time
+
+  struct Period {
+    int64_t index = 0;  // consecutive periods have consecutive numbers from 1 up
+    int64_t start_s = 0;
+    int64_t end_s = 0;
+  };
+
+  static absl::StatusOr<std::shared_ptr<const QuotaTerms>> Create(QuotaSpec spec);
+
+  const QuotaSpec& spec() const { return spec_; }
+  Period PeriodAt(int64_t now_s) const;
+  // The instant at which a period begins: local midnight, or the first instant after it if clocks
+  // skip midnight.
+  int64_t Edge(int64_t index) const;
+
+  // How many periods carried units last; 0 if nothing is carried.
+  int carried_periods() const { return carries_ ? spec_.rollover_periods : 0; }
+  // How many of `left` units are carried, of a period whose limit was `limit`.
+  int64_t CarriedOf(int64_t limit, int64_t left) const;
+  // How long after its period the state of an idle key is kept. Then it is as a new key.
+  int64_t kept_s() const { return kept_s_; }
+
+  int64_t nominal_period_ns() const;
+  // "quota COUNT/month ..." as Limit::Parse() reads it.
+  std::string TextOf(int64_t count) const;
+
+ private:
+  explicit QuotaTerms(QuotaSpec spec);
+
+  QuotaSpec spec_;
+  absl::TimeZone zone_;
+  bool carries_ = false;
+  int64_t kept_s_ = 0;
+  uint64_t serial_ = 0;  // for caches
+};
+
+// `left` is what can be spent of `units`.
+struct QuotaGrant {
+  int64_t units = 0;
+  int64_t spent = 0;
+  int64_t left() const { return units - spent; }
+  friend bool operator==(const QuotaGrant&, const QuotaGrant&) = default;
+};
+
+// Units beside those of the period. Of equal priority the grant that expires first is spent first;
+// base and carried units have priority 0, and lower ones are spent first.
+struct QuotaTopUp : QuotaGrant {
+  static constexpr int64_t kMostUnits = int64_t{1} << 52;  // of all top-ups of a key
+  static constexpr int64_t kNoExpiry = (int64_t{1} << 40) - 1;
+  static constexpr int kMostPriority = 100;
+
+  int64_t expires_s = kNoExpiry;
+  int priority = 0;
+  friend bool operator==(const QuotaTopUp&, const QuotaTopUp&) = default;
+};
+
+// The state of one key. A period of 0 is the fresh state.
+struct QuotaState {
+  int64_t period = 0;
+  int64_t end_s = 0;   // of the period
+  int64_t limit = 0;   // the largest limit that the base was granted for
+  int64_t used = 0;    // units charged in the period
+  uint8_t events = 0;  // the soft events of the period that have happened: bits of kQuotaEvents
+  QuotaGrant base;
+  absl::InlinedVector<QuotaGrant, 1> carried;  // by age: that of the last period first
+  std::vector<QuotaTopUp> top_ups;             // in the order in which they are spent
+
+  friend bool operator==(const QuotaState&, const QuotaState&) = default;
+};
+
+// The percentages at which there are soft events, from the lowest bit of QuotaState::events up.
+inline constexpr int kQuotaEvents[] = {80, 100};
+
+struct QuotaStatus {
+  enum class Kind : uint8_t { kCarried, kBase, kTopUp };
+  struct Grant {
+    Kind kind;
+    int64_t units;
+    int64_t left;
+    int64_t expires_s;
+    int priority;
+  };
+  int64_t base = 0;     // granted for this period
+  int64_t carried = 0;  // from earlier periods, at its beginning
+  int64_t topped_up = 0;
+  int64_t used = 0;
+  int64_t available = 0;
+  int64_t resets_s = 0;       // when the next period begins
+  std::vector<Grant> grants;  // in the order in which they are spent
+};
+
+// Soft events, which await whoever collects them. Bounded; thread-safe.
+class QuotaEvents {
+ public:
+  static constexpr size_t kMost = 1'000;
+  struct Event {
+    std::string key;
+    int percent;
+    int64_t used;
+    int64_t available;
+    int64_t resets_s;
+  };
+
+  void Push(std::string_view key, uint8_t happened, const QuotaState& state);
+  std::vector<Event> Take();
+  int64_t dropped() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::deque<Event> events_;
+  int64_t dropped_ = 0;
+};
+
+}  // namespace tidegate
+
+#endif  // TIDEGATE_QUOTA_H_

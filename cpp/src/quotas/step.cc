@@ -1,0 +1,409 @@
+#include "quotas/step.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/numeric/int128.h"
+#include "absl/strings/str_cat.h"
+#include "tidegate/step.h"
+
+// GCC 12 takes the copy of an empty InlinedVector for a use of its place for elements.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+namespace tidegate {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+// Beyond this `used` is counted no further, so that sums with it stay below 2^53.
+constexpr int64_t kMostUsed = int64_t{1} << 52;
+
+int64_t SumOf(const QuotaState& state, int64_t (*of)(const QuotaGrant&)) {
+  int64_t sum = of(state.base);
+  for (const QuotaGrant& grant : state.carried) sum += of(grant);
+  for (const QuotaTopUp& top_up : state.top_ups) sum += of(top_up);
+  return sum;
+}
+
+int64_t AvailableOf(const QuotaState& state) {
+  return SumOf(state, [](const QuotaGrant& grant) { return grant.left(); });
+}
+
+// The share of `units` that the rest of the period is.
+int64_t Prorated(int64_t units, int64_t now_s, const QuotaTerms::Period& period) {
+  const auto rest = static_cast<uint64_t>(period.end_s - std::max(now_s, period.start_s));
+  const auto whole = static_cast<uint64_t>(period.end_s - period.start_s);
+  return static_cast<int64_t>(absl::uint128(static_cast<uint64_t>(units)) * rest / whole);
+}
+
+// A grant that goes on: what is left of it.
+void Settle(QuotaGrant* grant) { *grant = {grant->left(), 0}; }
+
+// The state some periods later, in the period `to`.
+void Roll(const Limit& limit, QuotaState* state, const QuotaTerms::Period& to) {
+  const QuotaTerms& terms = *limit.quota();
+  const auto lasting = static_cast<size_t>(terms.carried_periods());
+  const auto missed = static_cast<size_t>(to.index - state->period - 1);
+  // By age: of the untouched periods between, of the period of the state, and of those before.
+  const QuotaGrant untouched{terms.CarriedOf(limit.count(), limit.count()), 0};
+  absl::InlinedVector<QuotaGrant, 1> carried(std::min(missed, lasting), untouched);
+  if (carried.size() < lasting) {
+    carried.push_back({terms.CarriedOf(state->limit, state->base.left()), 0});
+  }
+  for (QuotaGrant& older : state->carried) {
+    if (carried.size() == lasting) break;
+    Settle(&older);
+    carried.push_back(older);
+  }
+  carried.resize(lasting);
+  state->carried = std::move(carried);
+  state->base = {limit.count(), 0};
+  state->limit = limit.count();
+  state->used = 0;
+  state->events = 0;
+  for (QuotaTopUp& top_up : state->top_ups) Settle(&top_up);
+}
+
+void Begin(const Limit& limit, QuotaState* state, int64_t now_s, const QuotaTerms::Period& period) {
+  const QuotaTerms& terms = *limit.quota();
+  *state = QuotaState();
+  state->carried.resize(static_cast<size_t>(terms.carried_periods()));
+  const bool whole = !terms.spec().first_prorated;
+  state->base = {whole ? limit.count() : Prorated(limit.count(), now_s, period), 0};
+  state->limit = limit.count();
+}
+
+// Brings the state forward to `now`; returns whether it lies further ahead than the clock allows.
+// Then its usage is taken for that of the period of `now`.
+bool BringForward(const Limit& limit, QuotaState* state, int64_t now_ns) {
+  const QuotaTerms& terms = *limit.quota();
+  const int64_t now_s = now_ns / kSecond;
+  QuotaTerms::Period period = terms.PeriodAt(now_s);
+  bool behind = false;
+  if (state->period == 0 || ForgottenAt(terms, *state) <= now_s) {
+    Begin(limit, state, now_s, period);
+  } else if (state->period < period.index) {
+    Roll(limit, state, period);
+  } else if (state->period > period.index) {
+    const int64_t start_s = terms.Edge(state->period);
+    behind = start_s > now_s + 1 || start_s * kSecond - now_ns > kClockToleranceNs;
+    if (!behind) period = {state->period, start_s, terms.Edge(state->period + 1)};
+  }
+  state->period = period.index;
+  state->end_s = period.end_s;
+  // The terms of a limit with an id may have changed.
+  state->carried.resize(static_cast<size_t>(terms.carried_periods()));
+  if (limit.count() > state->limit) {
+    state->base.units += Prorated(limit.count() - state->limit, now_s, period);
+    state->limit = limit.count();
+  }
+  std::vector<QuotaTopUp>& top_ups = state->top_ups;
+  top_ups.erase(std::remove_if(top_ups.begin(), top_ups.end(),
+                               [now_s](const QuotaTopUp& t) { return t.expires_s <= now_s; }),
+                top_ups.end());
+  return behind;
+}
+
+// When the units that were carried from `age` periods ago expire.
+int64_t ExpiryOf(const QuotaTerms& terms, const QuotaState& state, size_t age) {
+  const auto more = static_cast<int64_t>(state.carried.size() - age);
+  return more == 0 ? state.end_s : terms.Edge(state.period + more + 1);
+}
+
+// The grants in the order in which they are spent. Of equal expiry carried units come first, then
+// the base, then top-ups.
+using Order = absl::InlinedVector<QuotaGrant*, 4>;
+Order OrderOf(const QuotaTerms& terms, QuotaState* state) {
+  Order order;
+  auto top_up = state->top_ups.begin();
+  const auto add_top_ups = [&](int priority, int64_t before_s) {
+    for (; top_up != state->top_ups.end() &&
+           (top_up->priority < priority ||
+            (top_up->priority == priority && top_up->expires_s < before_s));
+         ++top_up) {
+      order.push_back(&*top_up);
+    }
+  };
+  const auto add = [&](QuotaGrant* grant, auto expires_s) {
+    if (top_up != state->top_ups.end()) add_top_ups(0, expires_s());
+    order.push_back(grant);
+  };
+  const auto at_end = [state] { return state->end_s; };
+  size_t age = state->carried.size();
+  if (age > 0) add(&state->carried[age - 1], at_end);
+  add(&state->base, at_end);
+  while (age-- > 1) {
+    add(&state->carried[age - 1], [&] { return ExpiryOf(terms, *state, age); });
+  }
+  add_top_ups(QuotaTopUp::kMostPriority + 1, 0);
+  return order;
+}
+
+// Notes the soft events that have happened, and returns those that are new.
+uint8_t NoteEvents(QuotaState* state) {
+  const int64_t total = state->used + AvailableOf(*state);
+  uint8_t happened = 0;
+  for (size_t i = 0; i < std::size(kQuotaEvents); ++i) {
+    // The units below the threshold, rounded up.
+    const int64_t below = (100 - kQuotaEvents[i]);
+    const int64_t spare = total / 100 * below + total % 100 * below / 100;
+    if (total > 0 && state->used >= total - spare) happened |= static_cast<uint8_t>(1U << i);
+  }
+  happened &= static_cast<uint8_t>(~state->events);
+  state->events |= happened;
+  return happened;
+}
+
+// How long until a call of `cost` passes, if nobody else comes in between.
+int64_t WaitFor(const Limit& limit, const QuotaState& state, int64_t now_ns, int64_t cost) {
+  const QuotaTerms& terms = *limit.quota();
+  // Room grows only at the edges of periods, and after these no more.
+  for (int64_t i = 1; i <= terms.carried_periods() + 1; ++i) {
+    const int64_t edge_s = terms.Edge(state.period + i);
+    QuotaState later = state;
+    BringForward(limit, &later, edge_s * kSecond);
+    if (cost <= AvailableOf(later)) return edge_s * kSecond - now_ns;
+  }
+  return Decision::kNever;
+}
+
+Decision Describe(const Limit& limit, const QuotaState& state, int64_t now_ns) {
+  Decision d;
+  d.limit = &limit;
+  d.used_units = limit.count() - AvailableOf(state);
+  const bool is_touched = SumOf(state, [](const QuotaGrant& grant) { return grant.spent; }) > 0;
+  d.reset_after_ns = is_touched ? std::max<int64_t>(1, state.end_s * kSecond - now_ns) : 0;
+  d.known_more_ns = d.reset_after_ns;
+  return d;
+}
+
+}  // namespace
+
+void SpendQuota(const QuotaTerms& terms, QuotaState* state, int64_t units) {
+  state->used = std::min(state->used + units, kMostUsed);
+  for (QuotaGrant* grant : OrderOf(terms, state)) {
+    const int64_t here = std::min(units, grant->left());
+    grant->spent += here;
+    units -= here;
+    if (units == 0) return;
+  }
+}
+
+int64_t ForgottenAt(const QuotaTerms& terms, const QuotaState& state) {
+  int64_t at_s = state.end_s + terms.kept_s();
+  for (const QuotaTopUp& top_up : state.top_ups) {
+    if (top_up.left() > 0) at_s = std::max(at_s, top_up.expires_s);
+  }
+  return at_s;
+}
+
+Decision StepQuota(const Limit& limit, QuotaState* state, int64_t now_ns, int64_t cost,
+                   uint8_t* happened) {
+  *happened = 0;
+  const bool behind = BringForward(limit, state, now_ns);
+  const bool allowed = cost <= AvailableOf(*state);
+  if (allowed) {
+    SpendQuota(*limit.quota(), state, cost);
+    *happened = NoteEvents(state);
+  }
+  Decision d = Describe(limit, *state, now_ns);
+  d.allowed = allowed;
+  d.behind = behind;
+  if (!allowed) d.retry_after_ns = WaitFor(limit, *state, now_ns, cost);
+  return d;
+}
+
+Decision StepQuotaUpTo(const Limit& limit, QuotaState* state, int64_t now_ns, int64_t cost,
+                       uint8_t* happened) {
+  QuotaState standing = *state;
+  BringForward(limit, &standing, now_ns);
+  const int64_t units = std::min(cost, AvailableOf(standing));
+  Decision d = StepQuota(limit, state, now_ns, units == 0 ? limit.beyond() : units, happened);
+  d.SetCharged(units);
+  return d;
+}
+
+Decision PeekQuota(const Limit& limit, QuotaState state, int64_t now_ns, int64_t cost) {
+  const bool behind = BringForward(limit, &state, now_ns);
+  Decision d = Describe(limit, state, now_ns);
+  d.behind = behind;
+  d.allowed = cost <= AvailableOf(state);
+  if (!d.allowed) d.retry_after_ns = WaitFor(limit, state, now_ns, cost);
+  return d;
+}
+
+int64_t RefundQuota(const Limit& limit, QuotaState* state, int64_t now_ns, int64_t cost) {
+  BringForward(limit, state, now_ns);
+  const int64_t units = std::min(cost, state->used);
+  state->used -= units;
+  int64_t left = units;
+  const Order order = OrderOf(*limit.quota(), state);
+  for (auto grant = order.rbegin(); grant != order.rend(); ++grant) {
+    const int64_t back = std::min(left, (*grant)->spent);
+    (*grant)->spent -= back;
+    left -= back;
+  }
+  return units;
+}
+
+absl::Status AddTopUp(const Limit& limit, QuotaState* state, int64_t now_ns,
+                      const QuotaTopUp& top_up) {
+  if (top_up.expires_s <= now_ns / kSecond) {
+    return absl::InvalidArgumentError(absl::StrCat("the top-up expires at ", top_up.expires_s,
+                                                   ", and it is ", now_ns / kSecond,
+                                                   " now; expected a later instant"));
+  }
+  QuotaState next = *state;
+  BringForward(limit, &next, now_ns);
+  std::vector<QuotaTopUp>& all = next.top_ups;
+  all.erase(std::remove_if(all.begin(), all.end(),
+                           [](const QuotaTopUp& t) { return t.units == t.spent; }),
+            all.end());
+  if (all.size() >= QuotaTerms::kMostTopUps) {
+    return absl::InvalidArgumentError(absl::StrCat("the key has ", all.size(),
+                                                   " top-ups with units left; expected at most ",
+                                                   QuotaTerms::kMostTopUps, " at a time"));
+  }
+  int64_t most = QuotaTopUp::kMostUnits;
+  for (const QuotaTopUp& other : all) most -= other.units;
+  if (top_up.units < 1 || top_up.units > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the top-up is of ", top_up.units, " units; expected 1 to ", most));
+  }
+  const auto later = [](const QuotaTopUp& a, const QuotaTopUp& b) {
+    return a.priority != b.priority ? a.priority < b.priority : a.expires_s < b.expires_s;
+  };
+  all.insert(std::upper_bound(all.begin(), all.end(), top_up, later), top_up);
+  *state = std::move(next);
+  return absl::OkStatus();
+}
+
+QuotaStatus StatusOfQuota(const Limit& limit, QuotaState state, int64_t now_ns) {
+  using Kind = QuotaStatus::Kind;
+  BringForward(limit, &state, now_ns);
+  QuotaStatus status;
+  status.base = state.base.units;
+  status.used = state.used;
+  status.available = AvailableOf(state);
+  status.resets_s = state.end_s;
+  for (const QuotaGrant& grant : state.carried) status.carried += grant.units;
+  for (const QuotaTopUp& top_up : state.top_ups) status.topped_up += top_up.units;
+  for (const QuotaGrant* grant : OrderOf(*limit.quota(), &state)) {
+    if (grant->units == 0 && grant != &state.base) continue;
+    QuotaStatus::Grant shown{Kind::kBase, grant->units, grant->left(), state.end_s, 0};
+    if (const auto age = static_cast<size_t>(grant - state.carried.data());
+        grant >= state.carried.data() && age < state.carried.size()) {
+      shown.kind = Kind::kCarried;
+      shown.expires_s = ExpiryOf(*limit.quota(), state, age + 1);
+    } else if (grant != &state.base) {
+      const auto& top_up = static_cast<const QuotaTopUp&>(*grant);
+      shown.kind = Kind::kTopUp;
+      shown.expires_s = top_up.expires_s;
+      shown.priority = top_up.priority;
+    }
+    status.grants.push_back(shown);
+  }
+  return status;
+}
+
+namespace {
+
+constexpr int kUnitBytes = 7;  // below 2^53
+constexpr int kInstantBytes = 5;
+
+void Put(std::string* bytes, int64_t value, int width) {
+  for (int i = width - 1; i >= 0; --i) *bytes += static_cast<char>(value >> (8 * i) & 0xff);
+}
+
+// Reads big-endian numbers. Beyond the end they are 0, and ok() is false.
+class Bytes {
+ public:
+  explicit Bytes(std::string_view bytes) : rest_(bytes) {}
+  int64_t Number(int width) {
+    if (rest_.size() < static_cast<size_t>(width)) {
+      ok_ = false;
+      return 0;
+    }
+    uint64_t value = 0;
+    for (int i = 0; i < width; ++i) {
+      value = value << 8 | static_cast<unsigned char>(rest_[static_cast<size_t>(i)]);
+    }
+    rest_.remove_prefix(static_cast<size_t>(width));
+    return static_cast<int64_t>(value);
+  }
+  QuotaGrant Grant() {
+    QuotaGrant grant;
+    grant.units = Number(kUnitBytes);
+    grant.spent = Number(kUnitBytes);
+    ok_ = ok_ && grant.spent <= grant.units && grant.units <= QuotaTopUp::kMostUnits;
+    return grant;
+  }
+  bool ok() const { return ok_; }
+  bool AtEnd() const { return rest_.empty(); }
+
+ private:
+  std::string_view rest_;
+  bool ok_ = true;
+};
+
+void PutGrant(std::string* bytes, const QuotaGrant& grant) {
+  Put(bytes, grant.units, kUnitBytes);
+  Put(bytes, grant.spent, kUnitBytes);
+}
+
+}  // namespace
+
+std::string PackQuota(const QuotaState& state) {
+  std::string bytes;
+  if (state.period == 0) return bytes;
+  Put(&bytes, state.period, 4);
+  Put(&bytes, state.end_s, kInstantBytes);
+  Put(&bytes, state.limit, kUnitBytes);
+  Put(&bytes, state.used, kUnitBytes);
+  Put(&bytes, state.events, 1);
+  Put(&bytes, static_cast<int64_t>(state.carried.size()), 1);
+  PutGrant(&bytes, state.base);
+  for (const QuotaGrant& grant : state.carried) PutGrant(&bytes, grant);
+  for (const QuotaTopUp& top_up : state.top_ups) {
+    PutGrant(&bytes, top_up);
+    Put(&bytes, top_up.expires_s, kInstantBytes);
+    Put(&bytes, top_up.priority + QuotaTopUp::kMostPriority, 1);
+  }
+  return bytes;
+}
+
+std::optional<QuotaState> UnpackQuota(std::string_view packed) {
+  QuotaState state;
+  if (packed.empty()) return state;
+  Bytes bytes(packed);
+  state.period = bytes.Number(4);
+  state.end_s = bytes.Number(kInstantBytes);
+  state.limit = bytes.Number(kUnitBytes);
+  state.used = bytes.Number(kUnitBytes);
+  state.events = static_cast<uint8_t>(bytes.Number(1));
+  const int64_t ages = bytes.Number(1);
+  if (state.period == 0 || state.limit > Limit::kMaxQuotaCount || state.used > kMostUsed ||
+      ages > QuotaTerms::kMostPeriods) {
+    return std::nullopt;
+  }
+  state.base = bytes.Grant();
+  for (int64_t i = 0; i < ages; ++i) state.carried.push_back(bytes.Grant());
+  int64_t sum = 0;
+  while (bytes.ok() && !bytes.AtEnd()) {
+    QuotaTopUp top_up;
+    static_cast<QuotaGrant&>(top_up) = bytes.Grant();
+    top_up.expires_s = bytes.Number(kInstantBytes);
+    top_up.priority = static_cast<int>(bytes.Number(1)) - QuotaTopUp::kMostPriority;
+    state.top_ups.push_back(top_up);
+    sum = std::min(sum, QuotaTopUp::kMostUnits) + top_up.units;
+  }
+  if (!bytes.ok() || state.top_ups.size() > QuotaTerms::kMostTopUps ||
+      sum > QuotaTopUp::kMostUnits) {
+    return std::nullopt;
+  }
+  return state;
+}
+
+}  // namespace tidegate

@@ -1,0 +1,63 @@
+// The quotas of a memory store: a sharded map from fingerprint to QuotaState, bounded in bytes.
+#ifndef TIDEGATE_SRC_TABLE_QUOTA_TABLE_H_
+#define TIDEGATE_SRC_TABLE_QUOTA_TABLE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "tidegate/fingerprint.h"
+#include "tidegate/quota.h"
+#include "tidegate/store.h"
+
+namespace tidegate {
+
+// Thread-safe.
+class QuotaTable {
+ public:
+  explicit QuotaTable(size_t most_bytes);
+
+  // Calls `work` with the state of `key`, a fresh one if there is none, while no other thread has
+  // it; stores it if `work` returns true.
+  void With(const Fingerprint& key, const QuotaTerms& terms, int64_t now_ns,
+            absl::FunctionRef<bool(QuotaState&)> work);
+  QuotaState Read(const Fingerprint& key) const;
+  void Erase(const Fingerprint& key);
+  void Clear();
+  // Adds to `stats`.
+  void Count(StoreStats* stats) const;
+
+ private:
+  static constexpr size_t kShards = 64;
+  struct Hash {
+    size_t operator()(const Fingerprint& f) const { return f.lo; }
+  };
+  struct Kept {
+    int64_t forgotten_s;
+    QuotaState state;
+  };
+  using States = absl::flat_hash_map<Fingerprint, Kept, Hash>;
+  // The mutex guards all the rest; see LogTable about its type.
+  struct alignas(64) Shard {
+    mutable std::mutex mutex;
+    States states;
+    size_t sweep_at = 64;  // states
+    int64_t evictions = 0;
+    int64_t evicted_live = 0;
+  };
+  // About the bytes of a state in the map, with a top-up or two.
+  static constexpr size_t kStateBytes = sizeof(Fingerprint) + sizeof(Kept) + 64;
+
+  Shard& ShardOf(const Fingerprint& key) { return shards_[key.hi % kShards]; }
+  void Sweep(Shard& shard, const Fingerprint& kept, int64_t now_s);
+
+  const size_t most_states_;  // in a shard
+  std::array<Shard, kShards> shards_;
+};
+
+}  // namespace tidegate
+
+#endif  // TIDEGATE_SRC_TABLE_QUOTA_TABLE_H_

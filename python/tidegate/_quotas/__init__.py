@@ -1,0 +1,1 @@
+"""Quotas, behind `tidegate.quotas`."""

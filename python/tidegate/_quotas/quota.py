@@ -1,0 +1,168 @@
+"""Quotas as limits."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from tidegate._core import Limit
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+    from zoneinfo import ZoneInfo
+
+    Period = Literal["day", "week", "month", "quarter", "year"]
+
+__all__ = ["Quota", "Rollover"]
+
+_PERIODS = ("day", "week", "month", "quarter", "year")
+
+
+@dataclass(frozen=True)
+class Rollover:
+    """How much of a period's unused units is carried into later periods.
+
+    At most `cap` units and at most `percent` of the limit, of which one or both are given. Carried
+    units last `periods` periods.
+    """
+
+    cap: int | None = None
+    percent: int | None = None
+    periods: int = 1
+
+    def __post_init__(self) -> None:
+        if self.cap is None and self.percent is None:
+            raise ConfigurationError(
+                "a rollover was given without cap and percent; expected one of them, such as "
+                "Rollover(5000) or Rollover(percent=50)"
+            )
+        for name in ("cap", "percent", "periods"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise ArgumentTypeError(
+                    f"the {name} of a rollover is {value!r} of type {type(value).__name__}; "
+                    "expected an int"
+                )
+
+    def _text(self) -> str:
+        parts = [] if self.cap is None else [f"rollover {self.cap}"]
+        if self.percent is not None:
+            parts.append(f"rollover {self.percent}%")
+        if self.periods != 1:
+            parts.append(f"for {self.periods} periods")
+        return " ".join(parts)
+
+
+class Quota(Limit):
+    """So many units in each calendar period, of which unused ones may be carried on.
+
+    ``Quota(10_000, period="month", rollover=5_000)`` is what ``Quota()`` is too. A quota is used as
+    any limit: ``Limiter(Quota(...))``, in a list with other limits, in a Plan. It has a text, which
+    rules take: ``str(quota)``, such as ``quota 10000/month rollover 5000``.
+
+    `period` is day, week, month, quarter or year. It begins at midnight in the time zone `tz`, a
+    name of the IANA database or a ZoneInfo; on `anchor_day` of the month, or on the last day of a
+    shorter month; of a week on `anchor_day` from Monday 1 to Sunday 7. Quarters and years take a
+    date too, whose month counts as well. `rollover` is the most units that are carried into the
+    next period, a share of the limit such as ``"50%"``, a Rollover, or None. `first_period` is
+    ``"full"`` or ``"prorated"``: then a key that is seen for the first time gets only the share of
+    the units that is left of the period. `name`, `shadow` and `id` are those of Limit: with an
+    `id`, a key keeps what it has when the quota changes. A larger limit then adds its share of the
+    rest of the period at once, a smaller one counts from the next period on.
+
+    Immutable. Raises ConfigurationError for invalid arguments, also for a time zone that the system
+    does not know.
+    """
+
+    def __init__(
+        self,
+        limit: int | None = None,
+        period: Period = "month",
+        *,
+        anchor_day: int | dt.date = 1,
+        tz: str | ZoneInfo = "UTC",
+        rollover: int | str | Rollover | None = None,
+        first_period: Literal["full", "prorated"] = "full",
+        name: str | None = None,
+        shadow: bool = False,
+        id: str | None = None,
+    ) -> None:
+        if limit is None:
+            limit = 10_000
+            rollover = 5_000 if rollover is None else rollover
+        if isinstance(limit, bool) or not isinstance(limit, int):
+            raise ArgumentTypeError(
+                f"the limit of a quota is {limit!r} of type {type(limit).__name__}; expected an int"
+            )
+        if limit < 0:
+            raise ConfigurationError(f"the limit of a quota is {limit}; expected 0 or more")
+        if period not in _PERIODS:
+            raise ConfigurationError(
+                f"the period of a quota is {period!r}; expected {', '.join(_PERIODS)}"
+            )
+        if first_period not in ("full", "prorated"):
+            raise ConfigurationError(
+                f"the first period of a quota is {first_period!r}; expected 'full' or 'prorated'"
+            )
+        parts = [f"quota {limit}/{period}", _anchor(anchor_day, period), f"in {_zone(tz)}"]
+        given = _rollover(rollover)
+        if given is not None:
+            parts.append(given._text())
+        if first_period == "prorated":
+            parts.append("first prorated")
+        super().__init__(" ".join(parts), name=name, shadow=shadow, id=id)
+
+
+def _anchor(anchor: int | dt.date, period: str) -> str:
+    if isinstance(anchor, dt.date):
+        if period == "week":
+            return f"anchor {anchor.isoweekday()}"
+        if period in ("quarter", "year"):
+            return f"anchor {anchor.month}-{anchor.day}"
+        return f"anchor {anchor.day}"
+    if isinstance(anchor, bool) or not isinstance(anchor, int):
+        raise ArgumentTypeError(
+            f"the anchor day is {anchor!r} of type {type(anchor).__name__}; expected an int or a "
+            "date"
+        )
+    if anchor < 1:
+        raise ConfigurationError(f"the anchor day is {anchor}; expected 1 or more")
+    return f"anchor {anchor}"
+
+
+def _zone(tz: str | ZoneInfo) -> str:
+    name = tz if isinstance(tz, str) else getattr(tz, "key", None)
+    if not isinstance(name, str):
+        raise ArgumentTypeError(
+            f"the time zone is {tz!r} of type {type(tz).__name__}; expected a name such as "
+            "'Europe/Berlin', or a ZoneInfo"
+        )
+    if not name or any(c in name for c in " \t\r\n\f\v;,|"):
+        raise ConfigurationError(
+            f"the time zone is {name!r}; expected a name such as 'Europe/Berlin'"
+        )
+    return name
+
+
+def _rollover(given: int | str | Rollover | None) -> Rollover | None:
+    if given is None or isinstance(given, Rollover):
+        return given
+    if isinstance(given, str):
+        number = given.strip()
+        if number.endswith("%") and number[:-1].isdigit():
+            return Rollover(percent=int(number[:-1]))
+        if number.isdigit():
+            return Rollover(int(number))
+        raise ConfigurationError(
+            f"the rollover is {given!r}; expected units such as 5000, or a share such as '50%'"
+        )
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise ArgumentTypeError(
+            f"the rollover is {given!r} of type {type(given).__name__}; expected an int, a share "
+            "such as '50%', a Rollover or None"
+        )
+    if given < 0:
+        raise ConfigurationError(f"the rollover is {given}; expected 1 or more, or None")
+    return Rollover(given) if given else None

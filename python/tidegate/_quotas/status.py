@@ -1,0 +1,128 @@
+"""What a key has of a quota, and top-ups."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from tidegate import _core
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Literal, Protocol, Union
+
+    Key = Union[str, bytes]
+
+    class HasQuotas(Protocol):
+        """A Limiter."""
+
+        @property
+        def limits(self) -> tuple[_core.Limit, ...]: ...
+
+
+__all__ = ["QuotaGrant", "QuotaStatus", "expiry_of", "quota_index", "status_from", "status_of"]
+
+
+@dataclass(frozen=True)
+class QuotaGrant:
+    """Units that a key got at once."""
+
+    kind: Literal["carried", "base", "top-up"]
+    units: int
+    """Units at the beginning of the period, or when they were added."""
+    left: int
+    """Units of it that are not spent."""
+    expires_at: dt.datetime | None
+    """In UTC; None for a top-up that does not expire."""
+    priority: int
+    """Grants of a lower priority are spent first; of one priority, those that expire first."""
+
+
+@dataclass(frozen=True)
+class QuotaStatus:
+    """What a key has of a quota."""
+
+    limit: int
+    """Units of a whole period."""
+    base: int
+    """Units granted for this period."""
+    carried: int
+    """Units carried from earlier periods, as many as there were when the period began."""
+    topped_up: int
+    """Units of the top-ups, without what earlier periods spent of them."""
+    used: int
+    """Units charged in this period."""
+    available: int
+    """Units that can be charged now."""
+    resets_at: dt.datetime
+    """When the next period begins, in UTC."""
+    grants: tuple[QuotaGrant, ...]
+    """In the order in which they are spent."""
+
+
+def quota_index(limiter: HasQuotas, quota: str | None) -> int:
+    """The index of a limiter's quota of this name, or of its only one."""
+    indices = [
+        i
+        for i, limit in enumerate(limiter.limits)
+        if limit.algorithm == "quota" and quota in (None, limit.name)
+    ]
+    if len(indices) == 1:
+        return indices[0]
+    limits = ", ".join(repr(limit.name) for limit in limiter.limits)
+    named = "a quota" if quota is None else f"a quota of the name {quota!r}"
+    raise ConfigurationError(
+        f"{named} was asked of a limiter whose limits are {limits}; expected exactly one such quota"
+        + ("" if quota is not None or not indices else ", or its name as quota=")
+    )
+
+
+def status_of(limiter: HasQuotas, key: Key, quota: str | None) -> QuotaStatus:
+    """What `key` has of the limiter's quota of this name, or of its only one."""
+    index = quota_index(limiter, quota)
+    return status_from(limiter.limits[index].count, _core.quota_status(limiter, index, key))
+
+
+def status_from(limit: int, told: tuple[Any, ...]) -> QuotaStatus:
+    """What the core tells of a key."""
+    base, carried, topped_up, used, available, resets, grants = told
+    return QuotaStatus(
+        limit,
+        base,
+        carried,
+        topped_up,
+        used,
+        available,
+        instant_of(resets),
+        tuple(
+            QuotaGrant(
+                kind, units, left, None if expires is None else instant_of(expires), priority
+            )
+            for kind, units, left, expires, priority in grants
+        ),
+    )
+
+
+def instant_of(seconds: int) -> dt.datetime:
+    """Seconds since the epoch in UTC, beyond what a datetime can carry its last year."""
+    return dt.datetime.fromtimestamp(min(seconds, 253_402_300_799), dt.timezone.utc)
+
+
+def expiry_of(given: dt.datetime | float | None) -> int | None:
+    """The seconds since the epoch at which a top-up expires, rounded down."""
+    if given is None:
+        return None
+    if isinstance(given, dt.datetime):
+        if given.tzinfo is None:
+            raise ConfigurationError(
+                f"the expiry is {given!r} without a time zone; expected an aware datetime, or "
+                "seconds since the epoch"
+            )
+        given = given.timestamp()
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or given != given:
+        raise ArgumentTypeError(
+            f"the expiry is {given!r} of type {type(given).__name__}; expected an aware datetime, "
+            "seconds since the epoch, or None"
+        )
+    return int(max(-1.0, min(given, 2.0**40)))

@@ -1,0 +1,157 @@
+"""Callbacks when keys have used most of a quota, or all of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import os
+import threading
+import weakref
+from dataclasses import dataclass
+
+from tidegate import _core
+from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate._quotas.status import instant_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    from typing_extensions import Self
+
+    from tidegate._quotas.status import HasQuotas
+
+__all__ = ["QuotaEvent", "QuotaWatch"]
+
+log = logging.getLogger("tidegate")
+
+
+@dataclass(frozen=True)
+class QuotaEvent:
+    """A key has used so much of a quota. It happens once in a period for each percentage."""
+
+    key: str | bytes
+    """As it was given; bytes if it is no text."""
+    quota: str
+    """The name of the quota."""
+    percent: int
+    """80 or 100, of all units that the key had in the period."""
+    used: int
+    available: int
+    resets_at: dt.datetime
+
+
+class QuotaWatch:
+    """Calls `callback` with a QuotaEvent for each key of `limiter` that reaches 80 % or 100 %.
+
+    Charges only note events; a thread of this watch calls the callback, about every `every` seconds
+    (never with None: then call deliver()). What the callback raises is logged. Up to 1,000 events
+    wait for it, and further ones are dropped. Events are those of charges that this process made.
+    Safe to use after `fork()`: the child has a thread of its own. A limiter has one watch. close()
+    delivers what is left.
+    """
+
+    def __init__(
+        self,
+        limiter: HasQuotas,
+        callback: Callable[[QuotaEvent], object],
+        *,
+        every: float | None = 1.0,
+    ) -> None:
+        if not callable(callback):
+            raise ArgumentTypeError(
+                f"the callback is {callback!r} of type {type(callback).__name__}; expected a "
+                "function of a QuotaEvent"
+            )
+        if every is not None and not 0 < every < 1e6:
+            raise ConfigurationError(
+                f"every is {every!r}; expected more than 0 seconds, or None for no thread"
+            )
+        if not any(limit.algorithm == "quota" for limit in limiter.limits):
+            raise ConfigurationError(
+                "a watch was given a limiter without a quota; expected one with a quota"
+            )
+        self._limiter = limiter
+        self._callback = callback
+        self._every = every
+        self._delivering = threading.Lock()
+        self._stop = threading.Event()
+        _all.add(self)
+        self._start()
+
+    def deliver(self) -> int:
+        """Calls the callback for the events that wait, on this thread; returns their number."""
+        with self._delivering:
+            events = _core.take_quota_events(self._limiter)
+            for index, key, percent, used, available, resets in events:
+                event = QuotaEvent(
+                    _text_of(key),
+                    self._limiter.limits[index].name,
+                    percent,
+                    used,
+                    available,
+                    instant_of(resets),
+                )
+                try:
+                    self._callback(event)
+                except Exception:
+                    log.exception("the callback of a QuotaWatch failed for %r", event)
+            return len(events)
+
+    def close(self) -> None:
+        """Ends the thread, and delivers what is left."""
+        self._stop.set()
+        self.deliver()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        if self._every is None or self._stop.is_set():
+            return
+        # The thread does not keep a watch alive that nobody else does.
+        threading.Thread(
+            target=_run,
+            args=(weakref.ref(self), self._stop, self._every),
+            name="tidegate QuotaWatch",
+            daemon=True,
+        ).start()
+
+    def _after_fork(self) -> None:
+        self._delivering = threading.Lock()
+        # What waits is the parent's to deliver.
+        _core.take_quota_events(self._limiter)
+        is_closed, self._stop = self._stop.is_set(), threading.Event()
+        if is_closed:
+            self._stop.set()
+        self._start()
+
+
+def _run(watch: weakref.ref[Any], stop: threading.Event, every: float) -> None:
+    while not stop.wait(every):
+        alive = watch()
+        if alive is None:
+            return
+        alive.deliver()
+        del alive
+
+
+def _text_of(key: bytes) -> str | bytes:
+    try:
+        return key.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return key
+
+
+_all: weakref.WeakSet[QuotaWatch] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_all):
+        each._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
