@@ -22,7 +22,7 @@ def row(
     user: str | None, *, allowed: int = 0, refused: int = 0, rule: str | None = None, **more: Any
 ) -> Row:
     fields: dict[str, Any] = {"endpoint": "/api/posts", "tier": "free", "ip": "203.0.113.9"}
-    fields |= {"refused_in_shadow": 0, "degraded": 0, "cost": allowed, "is_rest": False, **more}
+    fields |= {"refused_in_shadow": 0, "degraded": 0, "cost": allowed, **more}
     return Row(user=user, rule=rule, allowed=allowed, refused=refused, **fields)
 
 

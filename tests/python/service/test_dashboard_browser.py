@@ -163,6 +163,14 @@ def test_each_page_is_accessible_and_fits(
     page.context.close()
 
 
+def test_what_is_not_accessible_is_found(chromium: Any) -> None:
+    page = chromium.new_page()
+    page.set_content("<title>t</title><main><h1>t</h1><input></main>")
+    found = axe_api.Axe().run(page)
+    assert "label" in [each["id"] for each in found.response["violations"]]
+    page.close()
+
+
 def test_the_keyboard_is_enough(chromium: Any, site: Site) -> None:
     page = _page(chromium, site, role=None, reduced_motion="reduce")
     page.goto(f"{site.url}/sign-in")
