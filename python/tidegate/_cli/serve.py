@@ -91,6 +91,9 @@ def _until_signalled(service: Any) -> int:
         _notify("RELOADING=1")
         service.reload()
         _notify("READY=1")
+    # Who asks twice does not want to wait.
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda number, frame: os._exit(128 + number))
     log.info("%s: calls in flight have %g s", signal.Signals(number).name, service.settings.drain)
     _notify("STOPPING=1")
     is_drained = service.stop()

@@ -102,7 +102,9 @@ class BackgroundWriter(Generic[Key, Entry]):
             thread.join(_PATIENCE)
         if thread is None or not thread.is_alive():
             self.flush()
-            self._drop()
+            lost = self._drop()
+            if lost:
+                log.error("%d requests are in no %s that were written", lost, self._what)
             self._close()
 
     def __enter__(self) -> Self:
@@ -142,7 +144,7 @@ class BackgroundWriter(Generic[Key, Entry]):
             tries = 0 if self.flush() else tries + 1
             if tries == _MOST_TRIES:
                 lost = self._drop()
-                log.error("%d %s were dropped: they could not be written", lost, self._what)
+                log.error("%d requests are in no %s that were written", lost, self._what)
                 tries = 0
 
     def _after_fork(self) -> None:

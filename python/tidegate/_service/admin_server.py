@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from tidegate._service.settings import Address, Tls
 
-__all__ = ["AdminServer", "probes"]
+__all__ = ["AdminServer", "expect_readable", "probes"]
 
 _PATIENCE = 5.0
 
@@ -104,9 +104,26 @@ class AdminServer:
             self._thread.join(2 * _PATIENCE)
 
 
+def expect_readable(tls: Tls) -> None:
+    """Raises ConfigurationError for a certificate or a key that is none."""
+    # uvicorn reads the files on its own thread, where nobody would see the error.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(tls.certificate, tls.key)
+        if tls.client_ca is not None:
+            context.load_verify_locations(tls.client_ca)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(
+            f"admin.tls has {tls.certificate}, {tls.key}"
+            + (f" and {tls.client_ca}" if tls.client_ca else "")
+            + f", which cannot be read: {error}; expected files in PEM"
+        ) from None
+
+
 def _tls_options(tls: Tls | None) -> dict[str, Any]:
     if tls is None:
         return {}
+    expect_readable(tls)
     options: dict[str, Any] = {"ssl_certfile": str(tls.certificate), "ssl_keyfile": str(tls.key)}
     if tls.client_ca is not None:
         options |= {"ssl_ca_certs": str(tls.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}

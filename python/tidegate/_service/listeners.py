@@ -140,6 +140,9 @@ class AnomalyWatch:
 
     def _judge(self, at: float) -> None:
         counts, self._counts = self._counts, Counter()
+        self._reported = {
+            caller: each for caller, each in self._reported.items() if at - each.at < _AGAIN_AFTER
+        }
         tiers, self._tiers = self._tiers, {}
         found = [
             each
@@ -164,9 +167,6 @@ class AnomalyWatch:
 
     def _is_news(self, anomaly: Anomaly) -> bool:
         before = self._reported.get(anomaly.caller)
-        if before is not None and anomaly.at - before.at >= _AGAIN_AFTER:
-            del self._reported[anomaly.caller]
-            before = None
         return before is None or anomaly.action > before.action
 
     def _write(self, database: Database, found: list[Anomaly]) -> None:

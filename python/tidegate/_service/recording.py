@@ -58,6 +58,24 @@ def caller_of(row: Row) -> str:
     return "anyone"
 
 
+def _merged(rows: Iterable[Row]) -> list[Row]:
+    """One row for each user, endpoint and rule: each loop of the front has one of its own."""
+    merged: dict[tuple[str | None, str | None, str | None], Row] = {}
+    for row in rows:
+        key = (row.user or row.ip, row.endpoint, row.rule)
+        known = merged.get(key)
+        if known is not None:
+            row = known._replace(
+                allowed=known.allowed + row.allowed,
+                refused=known.refused + row.refused,
+                refused_in_shadow=known.refused_in_shadow + row.refused_in_shadow,
+                degraded=known.degraded + row.degraded,
+                cost=known.cost + row.cost,
+            )
+        merged[key] = row
+    return list(merged.values())
+
+
 class Recording:
     """Takes what `recorder` has summed, once a second, and hands it to listeners.
 
@@ -95,7 +113,7 @@ class Recording:
     def take(self) -> None:
         """Hands on what was recorded since the last time, now."""
         with self._taking:
-            rows = [Row(*row) for row in self._recorder.drain()]
+            rows = _merged(Row(*row) for row in self._recorder.drain())
             if not rows:
                 return
             recorded = Recorded(self._clock(), rows)

@@ -339,6 +339,11 @@ def _tls(tls: Tls | None) -> Any:
 def describe(service: Service) -> str:
     """What a service would do, for `tidegate serve --check`."""
     settings = service.settings
+    _tls(settings.checks.tls)
+    if settings.admin.tls is not None and settings.admin.listen is not None:
+        from tidegate._service.admin_server import expect_readable
+
+        expect_readable(settings.admin.tls)
     lines = [
         f"checks: {settings.checks.listen or settings.checks.unix}"
         + (", with a token" if settings.checks.needs_token else ", without a token"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
@@ -58,7 +59,10 @@ class Address(BaseModel):
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
-        return self.host == "localhost" or self.host == "::1" or self.host.startswith("127.")
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -251,6 +255,12 @@ class Settings(BaseSettings):
             raise ValueError("there are no rules, no database and no envoy; expected one of them")
         if self.checks.listen is None and self.checks.unix is None:
             raise ValueError("checks have no listen and no unix; expected one of them")
+        if self.envoy is not None and self.checks.needs_token:
+            raise ValueError(
+                "envoy is answered without a token, and checks need one here; expected "
+                "checks.tls.client_ca, a checks.listen that is a loopback address, or "
+                "checks.require_token: false"
+            )
         return self
 
 

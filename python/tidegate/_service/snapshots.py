@@ -55,7 +55,7 @@ class Snapshots:
 
     def start(self) -> None:
         """Reads both, then starts the thread. Raises StorageError where they cannot be read."""
-        self._read()
+        self._read(True)
         self._thread.start()
 
     def refresh(self) -> None:
@@ -68,16 +68,17 @@ class Snapshots:
         self._again.set()
         if self._thread.is_alive():
             self._thread.join(5.0)
-        self._database.close()
+        if not self._thread.is_alive():  # else it is within a read, which ends with the process
+            self._database.close()
 
     def _run(self) -> None:
         while True:
-            self._again.wait(self._interval)
+            is_asked = self._again.wait(self._interval)
             self._again.clear()
             if self._is_over:
                 return
             try:
-                self._read()
+                self._read(is_asked)
                 self._is_failing = False
             except Exception as error:
                 self.failures += 1
@@ -85,10 +86,10 @@ class Snapshots:
                     log.warning("tokens and tiers cannot be read, the last ones hold: %s", error)
                 self._is_failing = True
 
-    def _read(self) -> None:
+    def _read(self, is_asked: bool) -> None:
         with self._reading, self._database.use() as connection:
             self._read_tokens(connection)
-            self._read_tiers(connection)
+            self._read_tiers(connection, is_asked)
 
     def _read_tokens(self, connection: sa.Connection) -> None:
         now = dt.datetime.now(dt.timezone.utc)
@@ -104,11 +105,11 @@ class Snapshots:
             self._checks.set_tokens(tokens)
             self._tokens = tokens
 
-    def _read_tiers(self, connection: sa.Connection) -> None:
+    def _read_tiers(self, connection: sa.Connection, is_asked: bool) -> None:
         columns = user_tiers.c
         asked = sa.select(sa.func.count(), sa.func.max(columns.updated_at))
         mark = tuple(connection.execute(asked).one())
-        if mark == self._tiers_mark and not self._again.is_set():
+        if mark == self._tiers_mark and not is_asked:
             return
         table = TiersBuilder()
         rows = connection.execute(

@@ -183,6 +183,19 @@ def test_the_tier_of_a_user_comes_from_the_database(served: Served) -> None:
         database.execute("INSERT INTO user_tiers (user_id, tier) VALUES ('1', 'premium')")
     served.process.send_signal(signal.SIGHUP)
     eventually(lambda: served.check()["limit"] == 1000)
+    with sqlite3.connect(served.directory / "tidegate.db", timeout=30) as database:
+        database.execute("UPDATE user_tiers SET tier = 'free'")  # without another time of change
+    served.process.send_signal(signal.SIGHUP)
+    eventually(lambda: served.check()["limit"] == 3)
+
+
+def test_a_second_signal_ends_it_at_once(served: Served) -> None:
+    host, port = served.checks.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as client:
+        client.sendall(b"POST /v1/ratelimit/check HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n")
+        served.process.send_signal(signal.SIGTERM)
+        served.logged("calls in flight have")
+        assert served.end() == 128 + signal.SIGTERM
 
 
 def test_counts_in_shared_memory_outlive_a_restart(directory: Path) -> None:
@@ -252,13 +265,21 @@ def test_check_says_what_it_would_do(directory: Path) -> None:
         ("rules: broken.yaml", "broken.yaml:1: rules[0].limits: "),
         ("storage: mongo://localhost", "mongo"),
         ("database: nosuch://x", "nosuch"),
+        (
+            "rules: rules.yaml\n"
+            "admin: {listen: '127.0.0.1:0', tls: {certificate: a.pem, key: b.pem}}",
+            "admin.tls has a.pem, b.pem",
+        ),
         ("checks: {listen: 'no.such.host.invalid:1'}\nrules: rules.yaml", "no.such.host.invalid"),
     ],
 )
 def test_what_cannot_start_says_why(directory: Path, settings: str, said: str) -> None:
     (directory / "broken.yaml").write_text("rules: [{id: x, limits: many}]\n")
     (directory / "tidegate.yaml").write_text(settings)
-    done = run(directory, TIDEGATE_ADMIN__LISTEN="null")
+    (directory / "tidegate.yaml").write_text(f"{settings}\n")
+    if "admin" not in settings:
+        (directory / "tidegate.yaml").write_text(f"{settings}\nadmin: {{listen: null}}\n")
+    done = run(directory)
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert "Traceback" not in done.stderr

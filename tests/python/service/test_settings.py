@@ -83,6 +83,10 @@ def test_the_environment_wins_over_the_file(
         ("checks: {listen: null}\n", "checks have no listen and no unix; expected one of them"),
         ("database: null\n", "there are no rules, no database and no envoy"),
         ("storage: [\n", "not YAML"),
+        (
+            "checks: {listen: '0.0.0.0:80'}\nenvoy: {config: e.yaml}\n",
+            "envoy is answered without a token, and checks need one here; expected",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, said: str) -> None:
@@ -119,6 +123,7 @@ def test_misspelt_variables_are_found() -> None:
         ("checks: {listen: '0.0.0.0:0'}", True),
         ("checks: {listen: '0.0.0.0:0', require_token: false}", False),
         ("checks: {require_token: true}", True),
+        ("checks: {listen: '127.example.com:0'}", True),
         ("checks: {listen: null, unix: /run/t.sock}", False),
         ("checks: {listen: '0.0.0.0:0', tls: {certificate: a, key: b}}", True),
         ("checks: {listen: '0.0.0.0:0', tls: {certificate: a, key: b, client_ca: c}}", False),

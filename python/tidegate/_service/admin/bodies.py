@@ -59,7 +59,7 @@ Instant = Annotated[AwareDatetime, BeforeValidator(_no_number)]
 AttributeName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 Tier = Annotated[str, StringConstraints(min_length=1, max_length=50)]
 UserId = Annotated[str, StringConstraints(min_length=1, max_length=255)]
-Role = Literal["viewer", "operator", "admin"]
+Role = Literal["viewer", "check", "operator", "admin"]
 Status = Literal["PENDING", "APPROVED", "REJECTED", "WITHDRAWN"]
 _Text = Annotated[str, StringConstraints(max_length=2000)]
 _RULE: dict[str, Any] = {

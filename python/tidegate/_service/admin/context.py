@@ -84,6 +84,10 @@ class Admin:
             self.tiers.forget(user)
         self._tell("tiers", user)
 
+    def tokens_changed(self) -> None:
+        """After a token was made or revoked."""
+        self._tell("tokens", None)
+
     def _tell(self, what: str, key: Optional[str]) -> None:
         if self._on_change is None:
             return

@@ -32,6 +32,7 @@ def add_token(admin: TheAdmin, actor: AnActor, new: NewToken) -> Any:
         )
         after = new.model_dump(mode="json")
         change.record("token.create", f"token:{made.id}", after=after)
+    admin.tokens_changed()
     return {"id": made.id, "token": made.text}
 
 
@@ -45,3 +46,4 @@ def end_token(
         if row is None:
             raise ProblemError(404, f"there is no token {id} that is not revoked yet")
         change.record("token.revoke", f"token:{id}", before={"name": row.name, "role": row.role})
+    admin.tokens_changed()
