@@ -99,7 +99,7 @@ MISTAKES = {
     "id given twice": (
         "rules:\n- {id: old, by: user, limit: 1/s, enabled: false}\n"
         f"- {RULE}\n- {{id: a, by: ip, limit: 1/s}}\n",
-        "r.yaml:4: rules[2].id: the id 'a' is that of rules[1] too; expected an id of its own for "
+        "r.yaml:4: rules[2].id: the id 'a' is the id of rules[1] too; expected a different id for "
         "each rule",
     ),
     "field given twice": (
@@ -154,7 +154,7 @@ MISTAKES = {
     "unknown algorithm": (
         "algorithm: bucket\n",
         "r.yaml:1: algorithm: is 'bucket'; expected 'token-bucket', 'gcra', 'leaky-bucket', "
-        "'fixed-window', 'sliding-window', 'sliding-log' or 'concurrency'",
+        "'fixed-window', 'sliding-window', 'sliding-log', 'concurrency' or 'quota'",
     ),
     "truth value in words": (
         "rules:\n- {id: a, by: user, limit: 1/s, shadow: 'yes'}\n",
