@@ -1,4 +1,4 @@
-"""``tidegate serve``: answers checks until it is told to end."""
+"""``tidegate serve``: answers checks until a signal ends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tidegate serve` as a process: it answers, follows its files, and ends as it is told to."""
+"""`tidegate serve` as a process: it answers, follows its files, and ends at a signal."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@
 namespace tidegate::server {
 namespace {
 
-// A client that knows of a drain has this long to answer our PING before it is told the last
+// How long a client has to answer our PING of a drain before the second GOAWAY names the last
 // stream.
 constexpr auto kDrainNotice = seconds(1);
 constexpr int32_t kConnectionWindow = 1 << 20;

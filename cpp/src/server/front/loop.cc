@@ -265,7 +265,7 @@ void Loop::BeginDrain() {
     listener->not_inherited = nullptr;
     listener->socket = Descriptor();
   }
-  DeliverPosted();  // what streams are told last
+  DeliverPosted();  // the last messages of streams
   for (const auto& [id, connection] : connections_) {
     connection->Drain();
     Touch(connection.get());

@@ -1,4 +1,4 @@
-// grpc.health.v1: whether services are ready for calls. Watch() tells of changes.
+// grpc.health.v1: whether services are ready for calls. Watch() sends each change.
 #ifndef TIDEGATE_SERVER_GRPC_HEALTH_H_
 #define TIDEGATE_SERVER_GRPC_HEALTH_H_
 
