@@ -65,8 +65,15 @@ Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
       clock_shift_ns_(store_->clock_shift_ns()),
       refused_(IsSingle() ? 0 : limits_.size()) {}
 
-Decision Limiter::Decide(std::string_view key, int64_t cost, const Moment& moment,
-                         Outcomes* outcomes) {
+TIDEGATE_INLINE Decision Limiter::Decide(std::string_view key, int64_t cost, const Moment& moment,
+                                         Outcomes* outcomes) {
+  if (memory_ != nullptr) return memory_->MemoryCells::Hit({key, limits_.data(), cost}, moment);
+  return DecideElsewhere(key, cost, moment, outcomes);
+}
+
+__attribute__((noinline)) Decision Limiter::DecideElsewhere(std::string_view key, int64_t cost,
+                                                            const Moment& moment,
+                                                            Outcomes* outcomes) {
   if (IsSingle()) return store_->Hit({key, limits_.data(), cost}, moment);
   return store_->HitAll(
       PlanFor(key, cost), moment, [this] { return NowNs(); }, outcomes);
@@ -130,8 +137,17 @@ __attribute__((noinline)) void Limiter::Count(int64_t allowed, int64_t denied) {
   AddAlone(counts.denied, denied);
 }
 
+TIDEGATE_INLINE void Limiter::CountOne(bool allowed) {
+  const int thread = ThreadNumber();
+  Counts* const counts = counts_.Find(thread);
+  if (thread == 0 || counts == nullptr) [[unlikely]] {
+    return Count(allowed ? 1 : 0, allowed ? 0 : 1);
+  }
+  AddAlone(allowed ? counts->allowed : counts->denied, 1);
+}
+
 void Limiter::Count(const Decision& decision, uint32_t rule) {
-  Count(decision.allowed ? 1 : 0, decision.allowed ? 0 : 1);
+  CountOne(decision.allowed);
   if (!decision.allowed) CountRefusalBy(rule);
 }
 

@@ -134,6 +134,7 @@ class RateLimitMiddleware:
             )
         self._limiter: Limiter | RuleLimiter | None = None
         self._request_limiter: RequestLimiter | RuleRequests | None = None
+        self._has_rules = False
         self._messages: MessageLimit | None = None
         # A store that was given open is its owner's.
         self._owns_store = given.limiter is None and isinstance(given.storage, str)
@@ -158,6 +159,7 @@ class RateLimitMiddleware:
                 )
             self._limiter = chosen
             self._request_limiter = request_limiter
+            self._has_rules = isinstance(request_limiter, RuleRequests)
             return request_limiter
 
         self._opened = opened
@@ -189,10 +191,10 @@ class RateLimitMiddleware:
             if not decision.allowed:
                 await self._refuse(outcome, scope, receive, send)
                 return
-            if isinstance(outcome.limiter, RuleRequests):
+            if self._has_rules:
                 grant(scope, outcome)
-            if type(outcome) is ShadowDecision:
-                send = outcome.sending(send)
+                if type(outcome) is ShadowDecision:
+                    send = outcome.sending(send)
             send = HeaderSend(send, outcome)
         await self.app(scope, receive, send)
 
@@ -212,10 +214,10 @@ class RateLimitMiddleware:
             if not outcome.decision.allowed:
                 await _deny(outcome, scope, receive, send)
                 return
-            if isinstance(outcome.limiter, RuleRequests):
+            if self._has_rules:
                 grant(scope, outcome)
-            if type(outcome) is ShadowDecision:
-                send = outcome.sending(send)
+                if type(outcome) is ShadowDecision:
+                    send = outcome.sending(send)
             send = HeaderSend(send, outcome)
             if self._messages is not None:
                 key = outcome.charges[0].key

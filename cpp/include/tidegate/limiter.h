@@ -155,6 +155,8 @@ class Limiter {
   Decision HitAtLength(std::string_view key, int64_t cost);
   Decision HitWith(std::string_view key, int64_t cost, Outcomes* outcomes);
   Decision Decide(std::string_view key, int64_t cost, const Moment& moment, Outcomes* outcomes);
+  Decision DecideElsewhere(std::string_view key, int64_t cost, const Moment& moment,
+                           Outcomes* outcomes);
   void AskMany(absl::Span<const Fingerprint> keys, const Moment& moment, Verdict* verdicts);
   Charges PlanFor(std::string_view key, int64_t cost) const;
   // Gives back the units of `hit`, which may be null, that the store's fallback charged; returns
@@ -163,6 +165,7 @@ class Limiter {
                      const Moment& moment);
   bool Releases(const BoundLimit& limit) const;
   void Count(int64_t allowed, int64_t denied);
+  void CountOne(bool allowed);
   // A decision in which limit `rule` of this limiter binds.
   void Count(const Decision& decision, uint32_t rule);
   // Counts calls that limits in shadow would have refused; `outcomes` begins with those of

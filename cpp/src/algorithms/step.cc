@@ -262,8 +262,8 @@ CellState WriteKept(int64_t count, uint128 denominator, uint128 parts, int64_t n
 
 // As StepBucket(). A refusal writes nothing: until a call passes, the state of the other number
 // stays, and its units come back at that number's rate.
-Decision StepKept(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
-                  CellState* next) {
+__attribute__((noinline)) Decision StepKept(const Limit& limit, const CellState& state,
+                                            int64_t now_ns, int64_t cost, CellState* next) {
   const Kept kept = ReadKept(limit, state, now_ns);
   const uint128 denominator = Wide(limit.denominator());
   const uint128 unit = Wide(limit.numerator());
@@ -308,6 +308,17 @@ Decision StepKept(const Limit& limit, const CellState& state, int64_t now_ns, in
   return d;
 }
 
+// A bucket whose burst is 0 refuses every cost, and keeps what another number of its id has
+// counted.
+__attribute__((noinline)) Decision StepBlocking(const Limit& limit, const CellState& state,
+                                                int64_t now_ns, CellState* next) {
+  BucketOutcome outcome;
+  StepBucket(limit, state.w0, state.w1, now_ns, /*cost=*/2, outcome);
+  outcome.behind = false;
+  *next = state;
+  return MakeDecision(limit, outcome);
+}
+
 // In the numbers that wrote the state.
 CellState RefundKept(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost) {
   const Kept kept = ReadKept(limit, state, now_ns);
@@ -341,13 +352,12 @@ Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_
     case Algorithm::kSlidingWindow:
       return StepSliding(limit, state, now_ns, cost, next);
     default: {
-      if (limit.keeps_count()) return StepKept(limit, state, now_ns, cost, next);
+      if (limit.most_plain_cost() == 0) [[unlikely]] {
+        if (limit.keeps_count()) return StepKept(limit, state, now_ns, cost, next);
+        if (limit.burst() == 0) return StepBlocking(limit, state, now_ns, next);
+      }
       BucketOutcome outcome;
-      // Every cost exceeds a burst of 0.
-      const int64_t asked = limit.burst() == 0 ? 2 : cost;
-      StepBucket(limit, state.w0, state.w1, now_ns, asked, outcome);
-      // A limit that blocks everything keeps what another number of its id has counted.
-      if (limit.burst() == 0) outcome.behind = false;
+      StepBucket(limit, state.w0, state.w1, now_ns, cost, outcome);
       *next = state;
       if (outcome.allowed || outcome.behind) *next = {outcome.next_w0, outcome.next_w1};
       return MakeDecision(limit, outcome);

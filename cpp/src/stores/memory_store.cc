@@ -82,19 +82,20 @@ BoundLimit MemoryCells::Bind(const Limit& limit, std::string_view scope) const {
   return BindWith(hasher_, limit, scope);
 }
 
-Decision MemoryCells::Hit(const Charge& charge, const Moment& moment) {
-  return CellCalls::Hit(*this, charge, moment);
-}
-
-Decision MemoryCells::HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment) {
+TIDEGATE_INLINE Decision MemoryCells::HitOther(const Charge& charge, const Fingerprint& key,
+                                               const Moment& moment) {
   const Limit& limit = charge.limit->limit;
   // Nothing will be charged, so no cell has to be made.
   if (charge.cost > limit.capacity() && limit.algorithm() != Algorithm::kQuota &&
-      !(moment.confirmed && Peek(charge, moment).behind)) {
+      !(moment.confirmed && Peek(charge, moment).behind)) [[unlikely]] {
     return Peek(charge, moment);
   }
   if (HasCell(limit.algorithm())) return CellCalls::HitState(*this, charge, key, moment);
   return IsLog(limit.algorithm()) ? HitLog(charge, key, moment) : HitQuota(charge, key, moment);
+}
+
+Decision MemoryCells::Hit(const Charge& charge, const Moment& moment) {
+  return CellCalls::Hit(*this, charge, moment);
 }
 
 Decision MemoryCells::HitLog(const Charge& charge, const Fingerprint& key, const Moment& moment) {

@@ -11,22 +11,6 @@
 
 namespace tidegate {
 
-void LogTable::With(const Fingerprint& key, int64_t now_ns,
-                    absl::FunctionRef<void(InstantRing&)> work) {
-  Shard& shard = ShardOf(key);
-  const std::lock_guard lock(shard.mutex);
-  auto [it, made] = shard.rings.try_emplace(key);
-  const size_t before = made ? 0 : kRingBytes + it->second.bytes();
-  work(it->second);
-  const size_t grown = kRingBytes + it->second.bytes() - before;  // rings never shrink
-  if (grown == 0) [[likely]]
-    return;
-  shard.bytes += grown;
-  const size_t bytes = bytes_.fetch_add(grown, std::memory_order_relaxed) + grown;
-  if (bytes > most_bytes_ || (made && shard.rings.size() > shard.sweep_at))
-    Sweep(shard, key, now_ns);
-}
-
 void LogTable::WithExisting(const Fingerprint& key, absl::FunctionRef<void(InstantRing*)> work) {
   Shard& shard = ShardOf(key);
   const std::lock_guard lock(shard.mutex);

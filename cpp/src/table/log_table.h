@@ -23,7 +23,9 @@ class LogTable {
   explicit LogTable(size_t most_bytes) : most_bytes_(most_bytes) {}
 
   // Calls `work` with the ring of `key`, made if there is none, while no other thread has it.
-  void With(const Fingerprint& key, int64_t now_ns, absl::FunctionRef<void(InstantRing&)> work);
+  // A template, so that the step of a hit is inlined.
+  template <typename Work>
+  void With(const Fingerprint& key, int64_t now_ns, const Work& work);
   // The same, with nullptr if there is none.
   void WithExisting(const Fingerprint& key, absl::FunctionRef<void(InstantRing*)> work);
   void Erase(const Fingerprint& key);
@@ -62,6 +64,22 @@ class LogTable {
   std::atomic<size_t> bytes_{0};
   std::array<Shard, kShards> shards_;
 };
+
+template <typename Work>
+void LogTable::With(const Fingerprint& key, int64_t now_ns, const Work& work) {
+  Shard& shard = ShardOf(key);
+  const std::lock_guard lock(shard.mutex);
+  auto [it, made] = shard.rings.try_emplace(key);
+  const size_t before = made ? 0 : kRingBytes + it->second.bytes();
+  work(it->second);
+  const size_t grown = kRingBytes + it->second.bytes() - before;  // rings never shrink
+  if (grown == 0) [[likely]]
+    return;
+  shard.bytes += grown;
+  const size_t bytes = bytes_.fetch_add(grown, std::memory_order_relaxed) + grown;
+  if (bytes > most_bytes_ || (made && shard.rings.size() > shard.sweep_at))
+    Sweep(shard, key, now_ns);
+}
 
 }  // namespace tidegate
 

@@ -199,7 +199,7 @@ class Template {
   // Adds to `list`, a list of pairs, the fields of `decision` that are not set there. A field that
   // is a List is joined with an existing one.
   void Extend(const py::object& list, const Decision& decision, const HeaderValues& values) const {
-    Append(list, decision, values, ~(Present(list.ptr()) & kOnce));
+    Append(list, decision, values, Present(list.ptr()));
   }
 
   // Appends the fields in place of existing ones.
@@ -212,7 +212,7 @@ class Template {
         if (PySequence_DelItem(list.ptr(), i) != 0) throw py::error_already_set();
       }
     }
-    Append(list, decision, values, ~0U);
+    Append(list, decision, values, /*present=*/0);
   }
 
  private:
@@ -258,28 +258,33 @@ class Template {
     return 0;
   }
 
+  // `present` are the names in the list.
   void Append(const py::object& list, const Decision& decision, const HeaderValues& values,
-              unsigned wanted) const {
+              unsigned present) const {
     const Rule& rule = RuleOf(decision);
-    const auto wants = [wanted](Name name) { return (wanted & 1U << name) != 0; };
+    const auto wants = [present](Name name) { return (present & kOnce & 1U << name) == 0; };
     if (x_ratelimit_) {
       if (wants(kLimit)) Append(list, rule.limit);
       if (wants(kRemaining)) Append(list, kRemaining, {}, values.remaining);
       if (wants(kReset)) Append(list, kReset, {}, values.reset_s);
     }
-    if (policy_) AppendIetf(list, rule, values);
+    if (policy_) AppendIetf(list, rule, values, present);
     if (values.wait_s.has_value() && wants(kRetryAfter)) {
       Append(list, kRetryAfter, {}, *values.wait_s);
     }
   }
 
-  void AppendIetf(const py::object& list, const Rule& rule, const HeaderValues& values) const {
+  void AppendIetf(const py::object& list, const Rule& rule, const HeaderValues& values,
+                  unsigned present) const {
     std::optional<int64_t> more_s = values.more_s;
     if (more_s.has_value()) more_s = std::min(*more_s, kMostInteger);
     const int64_t remaining = std::min(values.remaining, kMostInteger);
     const std::string_view middle = more_s.has_value() ? ";t=" : "";
-    const Py_ssize_t policy_at = Find(list.ptr(), kPolicy);
-    const Py_ssize_t state_at = Find(list.ptr(), kRateLimit);
+    const auto find = [&](Name name) {
+      return (present & 1U << name) == 0 ? -1 : Find(list.ptr(), name);
+    };
+    const Py_ssize_t policy_at = find(kPolicy);
+    const Py_ssize_t state_at = find(kRateLimit);
     if (policy_at < 0) {
       Append(list, policy_);
     } else {
