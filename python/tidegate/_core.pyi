@@ -440,9 +440,10 @@ class ReplayRun:
 
     `times_ns` and `order`, the positions of the requests by time or None, are int64. `answers`
     has the columns that are wanted, by name, of which each gets one item for each request:
-    allowed (uint8), remaining, retry_after_ns, delay_ns and waited_ns (int64), rule and attempts
-    (uint32). `clients` is how clients react, None where they do not. Not for several threads at
-    once.
+    allowed (uint8), remaining, retry_after_ns, delay_ns and waited_ns (int64), few_remaining, rule
+    and attempts (uint32). Where clients do not react, retry_after_ns and delay_ns are to hold
+    zeros. few_remaining stands for remaining, where no limit has 2**32 units. `clients` is how
+    clients react, None where they do not. Not for several threads at once.
     """
 
     @staticmethod

@@ -37,19 +37,33 @@ struct ChargeColumns {
   int64_t CostAt(size_t at) const { return costs == nullptr ? 1 : costs[at]; }
 };
 
-// Where answers go, each at the position of its request. Null where they are not wanted.
+// Where answers go, each at the position of its request. Null where they are not wanted. Most of
+// what a replay takes is the memory that it writes for the first time.
 struct AnswerColumns {
   uint8_t* allowed = nullptr;
   int64_t* remaining = nullptr;
+  uint32_t* few_remaining = nullptr;  // in place of it, where no limit has 2^32 units or more
   int64_t* retry_after_ns = nullptr;  // Decision::kNever where the request can never pass
   int64_t* delay_ns = nullptr;
   uint32_t* rule = nullptr;  // the number of the limit or rule that binds
+  // The two columns of durations hold zeros already, and each request is answered once: pages that
+  // would have zeros alone are not touched.
+  bool zeroed = false;
 
   void Write(size_t at, const Decision& decision, uint32_t binding) const {
-    if (allowed != nullptr) allowed[at] = decision.allowed ? 1 : 0;
-    if (remaining != nullptr) remaining[at] = decision.remaining();
-    if (retry_after_ns != nullptr) retry_after_ns[at] = decision.retry_after_ns;
-    if (delay_ns != nullptr) delay_ns[at] = decision.delay_ns;
+    Put(at, decision.allowed, decision.retry_after_ns, decision.delay_ns, binding,
+        [&decision] { return decision.remaining(); });
+  }
+
+  // `left()` is what remains, computed where that is wanted.
+  template <typename Left>
+  void Put(size_t at, bool is_allowed, int64_t wait_ns, int64_t waits_ns, uint32_t binding,
+           const Left& left) const {
+    if (allowed != nullptr) allowed[at] = is_allowed ? 1 : 0;
+    if (few_remaining != nullptr) few_remaining[at] = static_cast<uint32_t>(left());
+    if (remaining != nullptr) remaining[at] = left();
+    if (retry_after_ns != nullptr && !(zeroed && wait_ns == 0)) retry_after_ns[at] = wait_ns;
+    if (delay_ns != nullptr && !(zeroed && waits_ns == 0)) delay_ns[at] = waits_ns;
     if (rule != nullptr) rule[at] = binding;
   }
 };

@@ -90,6 +90,20 @@ void StepBucket(const Limit& limit, uint64_t w0, uint64_t w1, int64_t now_ns, in
                 BucketOutcome& out);
 Decision MakeDecision(const Limit& limit, const BucketOutcome& outcome, int64_t at_ns = 0);
 
+// Whole units that a bucket has left: floor((burst*T - used) / T).
+int64_t RemainingOfBucket(const Limit& limit, int64_t used_ns, int64_t used_fraction);
+int64_t RemainingInParts(const Limit& limit, int64_t used_ns, int64_t used_fraction);
+
+// A fixed window's step, inline, where the state is of the window that `now` is in, as it mostly
+// is. False where Step() has to look for the window.
+struct WindowOutcome {
+  bool allowed = false;
+  int64_t wait_ns = 0;
+  int64_t used_units = 0;  // with those of this call if it is allowed
+};
+bool StepInWindow(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
+                  WindowOutcome& out);
+
 // cost * T as nanoseconds and a fraction; cost <= burst.
 struct Interval {
   int64_t ns;
@@ -159,6 +173,27 @@ __attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64
     out.next_w0 = 1;
     out.next_w1 = 0;
   }
+}
+
+inline int64_t RemainingOfBucket(const Limit& limit, int64_t used_ns, int64_t used_fraction) {
+  if (limit.denominator() != 1) return RemainingInParts(limit, used_ns, used_fraction);
+  const int64_t room_ns = limit.depth_ns() - used_ns;
+  return room_ns <= 0 ? 0 : room_ns / limit.step_ns();
+}
+
+__attribute__((always_inline)) inline bool StepInWindow(const Limit& limit, const CellState& state,
+                                                        int64_t now_ns, int64_t cost,
+                                                        WindowOutcome& out) {
+  const auto end_ns = static_cast<int64_t>(state.w0);
+  const int64_t left_ns = end_ns - now_ns;
+  if (left_ns <= 0 || left_ns > limit.period_ns() || limit.calendar() != Calendar::kNone) {
+    return false;
+  }
+  const auto used = static_cast<int64_t>(state.w1);
+  out.allowed = cost <= limit.count() - used;
+  out.used_units = out.allowed ? used + cost : used;
+  out.wait_ns = out.allowed ? 0 : cost > limit.count() ? Decision::kNever : left_ns;
+  return true;
 }
 
 // Without a variable, so that it is constructed in the caller's place: copying a struct that was

@@ -129,14 +129,12 @@ Decision StepFixed(const Limit& limit, const CellState& state, int64_t now_ns, i
                    CellState* next) {
   Decision d;
   d.limit = &limit;
-  // Most often the state is of the window that `now` is in.
-  if (const auto end = static_cast<int64_t>(state.w0), used = static_cast<int64_t>(state.w1);
-      end > now_ns && end - now_ns <= limit.period_ns() && cost <= limit.count() - used &&
-      limit.calendar() == Calendar::kNone) [[likely]] {
-    d.allowed = true;
-    d.used_units = used + cost;
-    d.reset_after_ns = end - now_ns;
-    *next = {state.w0, static_cast<uint64_t>(used + cost)};
+  if (WindowOutcome out; StepInWindow(limit, state, now_ns, cost, out)) [[likely]] {
+    d.allowed = out.allowed;
+    d.retry_after_ns = out.wait_ns;
+    d.used_units = out.used_units;
+    d.reset_after_ns = out.used_units > 0 ? static_cast<int64_t>(state.w0) - now_ns : 0;
+    *next = {state.w0, static_cast<uint64_t>(out.used_units)};
     return d;
   }
   Counts c = ReadFixed(limit, state, now_ns);
@@ -439,17 +437,21 @@ int64_t Decision::remaining() const {
   if (!IsBucket(limit->algorithm())) {
     return std::max<int64_t>(0, limit->count() - used_units);
   }
-  // floor((burst*T - used) / T), all times the denominator.
+  return RemainingOfBucket(*limit, used_ns, used_fraction);
+}
+
+// All times the denominator.
+int64_t RemainingInParts(const Limit& limit, int64_t used_ns, int64_t used_fraction) {
   const uint128 depth =
-      Wide(limit->depth_ns()) * Wide(limit->denominator()) + Wide(limit->depth_fraction());
-  const uint128 used = Wide(used_ns) * Wide(limit->denominator()) + Wide(used_fraction);
+      Wide(limit.depth_ns()) * Wide(limit.denominator()) + Wide(limit.depth_fraction());
+  const uint128 used = Wide(used_ns) * Wide(limit.denominator()) + Wide(used_fraction);
   if (used >= depth) return 0;
   const uint128 room = depth - used;
   if (absl::Uint128High64(room) == 0) {
     return static_cast<int64_t>(absl::Uint128Low64(room) /
-                                static_cast<uint64_t>(limit->numerator()));
+                                static_cast<uint64_t>(limit.numerator()));
   }
-  return Narrow(room / Wide(limit->numerator()));
+  return Narrow(room / Wide(limit.numerator()));
 }
 
 }  // namespace tidegate

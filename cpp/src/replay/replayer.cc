@@ -30,9 +30,12 @@ struct Replayer::LimitState {
   Decision StepAt(uint32_t key, int64_t now_ns, int64_t cost) {
     if (IsLog(limit.algorithm())) return StepLog(limit, &rings[key], now_ns, cost);
     if (limit.quota() != nullptr) return StepAtQuota(limit, quotas[key], now_ns, cost);
+    return Charge(cells[key], now_ns, cost);
+  }
+  Decision Charge(CellState& cell, int64_t now_ns, int64_t cost) const {
     CellState next;
-    const Decision decision = Step(limit, cells[key], now_ns, cost, &next);
-    cells[key] = next;
+    const Decision decision = Step(limit, cell, now_ns, cost, &next);
+    cell = next;
     return decision;
   }
   static Decision StepAtQuota(const Limit& limit, QuotaState& state, int64_t now_ns, int64_t cost) {
@@ -56,19 +59,19 @@ namespace {
 constexpr size_t kAhead = 32;
 constexpr size_t kRingAhead = 16;
 
-// Takes requests of one limit, whose states lie at `states`, by `step(state, now, cost)`.
+// Takes requests of one limit, whose states lie at `states`, by `step(at, state, now, cost)`, which
+// writes the answer.
 template <typename State, typename StepOne>
 __attribute__((always_inline)) inline void RunOne(const RequestColumns& requests,
                                                   const ChargeColumns& charge, size_t from,
-                                                  size_t to, const AnswerColumns& answers,
-                                                  State* states, const StepOne& step) {
+                                                  size_t to, State* states, const StepOne& step) {
   for (size_t n = from; n < to; ++n) {
     if (n + kAhead < to) __builtin_prefetch(&states[charge.keys[requests.At(n + kAhead)]], 1);
     if constexpr (std::is_same_v<State, InstantRing>) {
       if (n + kRingAhead < to) states[charge.keys[requests.At(n + kRingAhead)]].Prefetch();
     }
     const size_t at = requests.At(n);
-    answers.Write(at, step(states[charge.keys[at]], requests.times_ns[at], charge.CostAt(at)), 0);
+    step(at, states[charge.keys[at]], requests.times_ns[at], charge.CostAt(at));
   }
 }
 
@@ -87,7 +90,8 @@ Replayer::Replayer(std::vector<Limit> limits, absl::Span<const uint32_t> keys) {
 Replayer::~Replayer() = default;
 
 void Replayer::Run(const RequestColumns& requests, absl::Span<const ChargeColumns> charges,
-                   size_t from, size_t to, const AnswerColumns& answers) {
+                   size_t from, size_t to, const AnswerColumns& given) {
+  const AnswerColumns answers = given;  // known not to change with what is written
   if (states_.size() > 1 || states_[0].limit.shadow()) {
     for (size_t n = from; n < to; ++n) {
       const size_t at = requests.At(n);
@@ -99,30 +103,40 @@ void Replayer::Run(const RequestColumns& requests, absl::Span<const ChargeColumn
   LimitState& state = states_[0];
   const Limit& limit = state.limit;
   if (IsLog(limit.algorithm())) {
-    RunOne(requests, charges[0], from, to, answers, state.rings.data(),
-           [&limit](InstantRing& ring, int64_t now_ns, int64_t cost) {
-             return StepLog(limit, &ring, now_ns, cost);
+    RunOne(requests, charges[0], from, to, state.rings.data(),
+           [&](size_t at, InstantRing& ring, int64_t now_ns, int64_t cost) {
+             answers.Write(at, StepLog(limit, &ring, now_ns, cost), 0);
            });
   } else if (limit.quota() != nullptr) {
-    RunOne(requests, charges[0], from, to, answers, state.quotas.data(),
-           [&limit](QuotaState& quota, int64_t now_ns, int64_t cost) {
-             return LimitState::StepAtQuota(limit, quota, now_ns, cost);
+    RunOne(requests, charges[0], from, to, state.quotas.data(),
+           [&](size_t at, QuotaState& quota, int64_t now_ns, int64_t cost) {
+             answers.Write(at, LimitState::StepAtQuota(limit, quota, now_ns, cost), 0);
            });
   } else if (IsPlainBucket(limit)) {
-    RunOne(requests, charges[0], from, to, answers, state.cells.data(),
-           [&limit](CellState& cell, int64_t now_ns, int64_t cost) {
-             BucketOutcome outcome;
-             StepBucket(limit, cell.w0, cell.w1, now_ns, cost, outcome);
-             if (outcome.allowed || outcome.behind) cell = {outcome.next_w0, outcome.next_w1};
-             return MakeDecision(limit, outcome);
+    RunOne(requests, charges[0], from, to, state.cells.data(),
+           [&](size_t at, CellState& cell, int64_t now_ns, int64_t cost) {
+             BucketOutcome out;
+             StepBucket(limit, cell.w0, cell.w1, now_ns, cost, out);
+             if (out.allowed || out.behind) cell = {out.next_w0, out.next_w1};
+             answers.Put(at, out.allowed, out.wait_ns, out.delay_ns, 0,
+                         [&] { return RemainingOfBucket(limit, out.used_ns, out.used_fraction); });
+           });
+  } else if (limit.algorithm() == Algorithm::kFixedWindow) {
+    RunOne(requests, charges[0], from, to, state.cells.data(),
+           [&](size_t at, CellState& cell, int64_t now_ns, int64_t cost) {
+             WindowOutcome out;
+             if (!StepInWindow(limit, cell, now_ns, cost, out)) {
+               answers.Write(at, state.Charge(cell, now_ns, cost), 0);
+               return;
+             }
+             cell.w1 = static_cast<uint64_t>(out.used_units);
+             answers.Put(at, out.allowed, out.wait_ns, 0, 0,
+                         [&] { return std::max<int64_t>(0, limit.count() - out.used_units); });
            });
   } else {
-    RunOne(requests, charges[0], from, to, answers, state.cells.data(),
-           [&limit](CellState& cell, int64_t now_ns, int64_t cost) {
-             CellState next;
-             const Decision decision = Step(limit, cell, now_ns, cost, &next);
-             cell = next;
-             return decision;
+    RunOne(requests, charges[0], from, to, state.cells.data(),
+           [&](size_t at, CellState& cell, int64_t now_ns, int64_t cost) {
+             answers.Write(at, state.Charge(cell, now_ns, cost), 0);
            });
   }
 }

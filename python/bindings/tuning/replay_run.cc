@@ -176,9 +176,11 @@ class ReplayRun {
     }
     answers_.allowed = AnswerOf<uint8_t>(answers, "allowed", size);
     answers_.remaining = AnswerOf<int64_t>(answers, "remaining", size);
+    answers_.few_remaining = AnswerOf<uint32_t>(answers, "few_remaining", size);
     answers_.retry_after_ns = AnswerOf<int64_t>(answers, "retry_after_ns", size);
     answers_.delay_ns = AnswerOf<int64_t>(answers, "delay_ns", size);
     answers_.rule = AnswerOf<uint32_t>(answers, "rule", size);
+    answers_.zeroed = clients.is_none();
     if (!clients.is_none()) clients_.emplace(BehaviourOf(clients.cast<py::dict>()));
     outcomes_.last = answers_;
     outcomes_.attempts = AnswerOf<uint32_t>(answers, "attempts", size);

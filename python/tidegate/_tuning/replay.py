@@ -117,7 +117,11 @@ def _new_answers(
 ) -> dict[str, NDArray[Any]]:
     kinds: dict[str, type] = {"allowed": np.uint8}
     if "remaining" in wanted:
-        kinds["remaining"] = np.int64
+        # What is carried of a quota comes on top of its capacity.
+        few = bool(subject.limits) and all(
+            limit.capacity < 2**32 and limit.algorithm != "quota" for limit in subject.limits
+        )
+        kinds["few_remaining" if few else "remaining"] = np.uint32 if few else np.int64
     if "retry_after" in wanted:
         kinds["retry_after_ns"] = np.int64
     if "rule" in wanted and len(subject.limits) != 1:
@@ -126,7 +130,11 @@ def _new_answers(
         kinds["delay_ns"] = np.int64
     if clients.react:
         kinds |= {"attempts": np.uint32, "waited_ns": np.int64}
-    return {name: np.empty(size, kind) for name, kind in kinds.items()}
+    # Zeros cost nothing until something else is written to their page.
+    return {
+        name: (np.zeros if name in ("retry_after_ns", "delay_ns") else np.empty)(size, kind)
+        for name, kind in kinds.items()
+    }
 
 
 class Replay:
@@ -201,6 +209,9 @@ class Replay:
     @property
     def remaining(self) -> NDArray[np.int64]:
         """Whole units that the limit that binds has left."""
+        if "few_remaining" in self._answers:
+            self._answers["remaining"] = self._answers["few_remaining"].astype(np.int64)
+            del self._answers["few_remaining"]
         return self._answer("remaining", "remaining")
 
     @property
@@ -264,7 +275,7 @@ class Replay:
         for name, answer in (
             ("remaining", "remaining"), ("retry_after", "retry_after_ns"), ("delay", "delay_ns"),
         ):  # fmt: skip
-            if answer in self._answers:
+            if answer in self._answers or f"few_{answer}" in self._answers:
                 columns[name] = getattr(self, name)
         if len(self.limits) == 1 or "rule" in self._answers:
             columns["rule"] = self.rule

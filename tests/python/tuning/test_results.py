@@ -268,3 +268,17 @@ def test_rules_whose_attribute_was_not_given_are_noted() -> None:
             "The rule users counts by user, which was not given: it applied to no request.",
         )
     assert tuning.replay(rules, {"user": USERS}, TIMES).notes == ()
+
+
+@pytest.mark.parametrize("count", [2**32 - 1, 2**32, 2**40])
+def test_remaining_units_beyond_32_bits_are_not_cut(count: int) -> None:
+    result = tuning.replay(f"{count}/minute", ["a", "a"], [START, START])
+    assert result.remaining.tolist() == [count - 1, count - 2]
+    assert result.remaining.dtype == np.int64
+
+
+def test_the_units_that_a_quota_carries_count_as_remaining() -> None:
+    month = 31 * 24 * 3600 * 10**9
+    limit = f"quota {2**32 - 1}/month rollover {2**32 - 1}"
+    result = tuning.replay(limit, ["a", "a"], [START, START + month])
+    assert result.remaining.tolist() == [2**32 - 2, 2 * (2**32 - 1) - 2]
