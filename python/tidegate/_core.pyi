@@ -439,11 +439,10 @@ class ReplayRun:
     """A replay of columns of NumPy, whose requests are taken chunk by chunk.
 
     `times_ns` and `order`, the positions of the requests by time or None, are int64. `answers`
-    has the columns that are wanted, by name, of which each gets one item for each request:
-    allowed (uint8), remaining, retry_after_ns, delay_ns and waited_ns (int64), few_remaining, rule
-    and attempts (uint32). Where clients do not react, retry_after_ns and delay_ns are to hold
-    zeros. few_remaining stands for remaining, where no limit has 2**32 units. `clients` is how
-    clients react, None where they do not. Not for several threads at once.
+    has the columns that are wanted, by name, with one item for each request: allowed (uint8),
+    remaining, retry_after_ns, delay_ns and waited_ns (int64), few_remaining, rule and attempts
+    (uint32). few_remaining is remaining, if all units are below 2**32. `clients` is how clients
+    react; without them, retry_after_ns and delay_ns hold zeros before. Not thread-safe.
     """
 
     @staticmethod

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tidegate._limit import LimitLike
     from tidegate.types import Algorithm
 
-__all__ = ["LAST_NS", "instant_ns", "replay", "suspect"]
+__all__ = ["LAST_NS", "instant_ns", "mistaken_unit", "replay"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 LAST_NS = 2**62  # as clocks are clamped
@@ -70,7 +70,10 @@ def _times(given: Iterable[int | datetime]) -> list[int]:
         for each in _listed("times", given, "int or datetime")
     ]
     if times and all(type(time) is int for time in times):
-        suspect(min(times), max(times), any(time % 1_000_000 for time in times), stacklevel=4)
+        in_part = any(time % 1_000_000 for time in times)
+        mistake = mistaken_unit(min(times), max(times), in_part)
+        if mistake is not None:
+            warnings.warn(mistake, stacklevel=3)
     return times
 
 
@@ -98,8 +101,9 @@ def _order_of(times: list[Any]) -> list[int] | None:
     return sorted(range(len(times)), key=clamped.__getitem__)
 
 
-def suspect(first: int, last: int, in_part: bool, *, stacklevel: int) -> None:
-    """Warns if the times look like instants of the present in a unit other than nanoseconds.
+def mistaken_unit(first: int, last: int, in_part: bool) -> str | None:
+    """What is wrong with times that look like instants of the present in another unit than
+    nanoseconds; None if they do not.
 
     `in_part`: whether one of them is no whole number of milliseconds, if it is nanoseconds. Traffic
     that somebody made up begins at 0, and is mostly whole milliseconds: its first hour is no
@@ -108,17 +112,16 @@ def suspect(first: int, last: int, in_part: bool, *, stacklevel: int) -> None:
     for unit, scale in _SMALLER_UNITS:
         in_present = _is_present(first, scale) and _is_present(last, scale)
         if in_present and (in_part or unit == "microseconds"):
-            warnings.warn(
+            return (
                 f"the times are {first} to {last}, which look like {unit} since the epoch; "
-                f"expected nanoseconds (times {10**9 // scale}), or datetimes",
-                stacklevel=stacklevel,
+                f"expected nanoseconds (times {10**9 // scale}), or datetimes"
             )
         if _is_present(first, scale) and _is_present(last, 10**9):
-            warnings.warn(
+            return (
                 f"the times are {first} to {last}: the first looks like {unit} since the epoch, "
-                "and the last like nanoseconds; expected all in nanoseconds, or datetimes",
-                stacklevel=stacklevel,
+                "and the last like nanoseconds; expected all in nanoseconds, or datetimes"
             )
+    return None
 
 
 def _is_present(time: int, scale: int) -> bool:

@@ -104,7 +104,7 @@ def backtest(
     wishes = Wishes.of(refuse_clients, refuse_requests, period, algorithm, confidence, seed)
     if as_share(split, "split") == 0:
         raise ConfigurationError("split is 0; expected a share of the log's time, such as 0.5")
-    requests = Requests.of(keys, times, costs, stacklevel=2)
+    requests = Requests.of(keys, times, costs)
     begin, end = int(requests.ns[0]), int(requests.ns[-1])
     at = begin + round((end - begin) * split)
     middle = int(np.searchsorted(requests.ns, at, side="left"))

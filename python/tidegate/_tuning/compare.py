@@ -97,7 +97,7 @@ def compare(
     worst_burst_client and worst_burst_all (units), peak_rate (units a second) and longest_wait
     (seconds that a refused or delayed request was told to wait; inf where it can never pass).
     """
-    requests = Requests.of(keys, times, costs, stacklevel=2)
+    requests = Requests.of(keys, times, costs)
     subjects = _subjects(limits, algorithm)
     window_ns = None if window is None else limit_of(1, window).period_ns
     ordinary: dict[int, NDArray[np.bool_]] = {}

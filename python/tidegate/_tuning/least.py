@@ -41,7 +41,7 @@ def least_limits(
     Raises ConfigurationError where a key needs more than a limit can count, and for concurrency,
     which depends on how long calls last.
     """
-    checked = as_times(times, stacklevel=2)
+    checked = as_times(times)
     column = as_keys(keys)
     check_length(len(column), "keys", len(checked.ns))
     charged = as_costs(costs, len(checked.ns))

@@ -263,7 +263,7 @@ def recommend(
     method. Raises ConfigurationError for bad input, and where there are no requests.
     """
     wishes = Wishes.of(refuse_clients, refuse_requests, period, algorithm, confidence, seed)
-    requests = Requests.of(keys, times, costs, stacklevel=2)
+    requests = Requests.of(keys, times, costs)
     if by is None:
         return recommend_for(requests, wishes, refused_then(status, len(requests)))
     groups = as_keys(by, "groups", optional=True)

@@ -79,7 +79,7 @@ def replay(
     at fault. Pure.
     """
     behaviour = as_clients(clients)
-    checked = as_times(times, stacklevel=2)
+    checked = as_times(times)
     size = len(checked.ns)
     subject = as_subject(limit, keys, costs, size, algorithm)
     answers = _new_answers(subject, size, behaviour, _wanted(columns))

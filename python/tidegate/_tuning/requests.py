@@ -65,9 +65,9 @@ class Requests:
         self.names, self.clients = names, len(names)
 
     @classmethod
-    def of(cls, keys: Any, times: Any, costs: Any, *, stacklevel: int) -> Requests:
+    def of(cls, keys: Any, times: Any, costs: Any) -> Requests:
         """As callers give them. Raises ConfigurationError for bad input, and for none at all."""
-        checked = as_times(times, stacklevel=stacklevel + 1)
+        checked = as_times(times)
         column = as_keys(keys)
         check_length(len(column), "keys", len(checked.ns))
         charged = as_costs(costs, len(checked.ns))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._replay import LAST_NS, instant_ns, suspect
+from tidegate._replay import LAST_NS, instant_ns, mistaken_unit
 from tidegate._tuning.columns import ArrowColumn, is_missing, opened, shown
 
 __all__ = ["Times", "as_times"]
@@ -32,11 +32,10 @@ class Times:
     """Positions by time, those of one time as they were given; None where they are in order."""
 
 
-def as_times(times: Any, *, stacklevel: int) -> Times:
+def as_times(times: Any) -> Times:
     """`times` as int64. Raises ConfigurationError for a time that is none or out of range.
 
-    Warns of seconds, milliseconds and microseconds that were given as nanoseconds. `stacklevel`
-    is that by which the caller would warn.
+    The same for ints that look like seconds, milliseconds or microseconds of the present.
     """
     column = opened(times, "times", _ACCEPTED)
     may_mistake = False
@@ -59,8 +58,11 @@ def as_times(times: Any, *, stacklevel: int) -> Times:
     bad, in_order, first, last, in_part = _core.scan_times(ns, LAST_NS)
     if bad >= 0:
         _refuse_range(bad, ns[bad])
-    if may_mistake and len(ns):
-        suspect(first, last, in_part, stacklevel=stacklevel + 2)
+    mistake = mistaken_unit(first, last, in_part) if may_mistake and len(ns) else None
+    if mistake is not None:
+        raise ConfigurationError(
+            f"{mistake} (made-up times that are nanoseconds: as datetime64[ns])"
+        )
     order = None if in_order else np.argsort(ns, kind="stable").astype(np.int64, copy=False)
     return Times(ns, order)
 

@@ -51,7 +51,7 @@ def what_if(
     clients_touched_share. The other arguments are those of replay(); the bar counts rows. To ask
     often, make a WhatIf.
     """
-    requests = Requests.of(keys, times, costs, stacklevel=2)
+    requests = Requests.of(keys, times, costs)
     return WhatIf._of(requests, period, algorithm).curve(limits, bursts, progress)
 
 
@@ -80,7 +80,7 @@ class WhatIf:
         algorithm: Algorithm = "token-bucket",
     ) -> None:
         """The arguments are those of replay(), and of least_limits()."""
-        self._take(Requests.of(keys, times, costs, stacklevel=2), period, algorithm)
+        self._take(Requests.of(keys, times, costs), period, algorithm)
 
     @classmethod
     def _of(cls, requests: Requests, period: Period, algorithm: Algorithm) -> WhatIf:

@@ -144,7 +144,7 @@ def hours_frame(times: Any, zone: str = "UTC") -> Frame:
     `hours` counts how often that hour lies in the log, in whole or in part, and `mean` is of them;
     NaN where there is none. `zone` is that of the hours, such as ``"Europe/Berlin"``.
     """
-    ns = as_times(times, stacklevel=2).ns
+    ns = as_times(times).ns
     if not len(ns):
         raise ConfigurationError("there are no times; expected at least one")
     # Zones differ by quarters of an hour at the least.
@@ -198,7 +198,7 @@ def bucket_frame(limit: str | Limit, times: Any, costs: Any = None) -> Frame:
         raise ConfigurationError(
             f"the limit {bucket} is a {bucket.algorithm}; expected a token or leaky bucket"
         )
-    ns = as_times(times, stacklevel=2).ns
+    ns = as_times(times).ns
     if not len(ns):
         raise ConfigurationError("there are no times; expected at least one")
     result = replay(bucket, np.zeros(len(ns), np.int64), times, costs, columns=[])
