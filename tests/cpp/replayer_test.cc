@@ -48,7 +48,11 @@ struct Answers {
   explicit Answers(size_t size)
       : allowed(size), remaining(size), retry_after_ns(size), delay_ns(size), rule(size) {}
   AnswerColumns columns() {
-    return {allowed.data(), remaining.data(), retry_after_ns.data(), delay_ns.data(), rule.data()};
+    return {.allowed = allowed.data(),
+            .remaining = remaining.data(),
+            .retry_after_ns = retry_after_ns.data(),
+            .delay_ns = delay_ns.data(),
+            .rule = rule.data()};
   }
 
   std::vector<uint8_t> allowed;

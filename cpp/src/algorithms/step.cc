@@ -306,6 +306,31 @@ __attribute__((noinline)) Decision StepKept(const Limit& limit, const CellState&
   return d;
 }
 
+// Whether the count of `limit` itself wrote the state, or nothing of the state is used: then it is
+// that of a bucket without an id, but for the count in w1.
+bool IsOwn(const Limit& limit, const CellState& state, int64_t now_ns) {
+  return state.w0 < static_cast<uint64_t>(now_ns) || state.w0 == 0 ||
+         state.w1 >> kCountBits == static_cast<uint64_t>(limit.count());
+}
+
+Decision StepWithId(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
+                    CellState* next) {
+  BucketOutcome outcome;
+  if (limit.burst() > 0 && IsOwn(limit, state, now_ns)) [[likely]] {
+    constexpr uint64_t kFraction = (uint64_t{1} << kCountBits) - 1;
+    StepBucket(limit, state.w0, state.w1 & kFraction, now_ns, cost, outcome);
+    if (!outcome.behind) [[likely]] {
+      *next = state;
+      if (outcome.allowed) {
+        const auto count = static_cast<uint64_t>(limit.count());
+        *next = {outcome.next_w0, count << kCountBits | outcome.next_w1};
+      }
+      return MakeDecision(limit, outcome);
+    }
+  }
+  return StepKept(limit, state, now_ns, cost, next);
+}
+
 // A bucket whose burst is 0 refuses every cost, and keeps what another number of its id has
 // counted.
 __attribute__((noinline)) Decision StepBlocking(const Limit& limit, const CellState& state,
@@ -351,7 +376,7 @@ Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_
       return StepSliding(limit, state, now_ns, cost, next);
     default: {
       if (limit.most_plain_cost() == 0) [[unlikely]] {
-        if (limit.keeps_count()) return StepKept(limit, state, now_ns, cost, next);
+        if (limit.keeps_count()) return StepWithId(limit, state, now_ns, cost, next);
         if (limit.burst() == 0) return StepBlocking(limit, state, now_ns, next);
       }
       BucketOutcome outcome;
