@@ -24,7 +24,7 @@ from tidegate._tuning.columns import shown
 from tidegate._tuning.keys import Keys
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = [
     "START",
@@ -117,11 +117,14 @@ def diurnal(
     _within("peak_hour", peak_hour, 0, 24)
     _start(start)
     seconds = days * _DAY
-    offsets = _even(random, rate * (1 + swing), seconds)
-    hour = (start / 1e9 + offsets) / 3600
-    likely = (1 + swing * np.cos((hour - peak_hour) * (2 * math.pi / 24))) / (1 + swing)
-    kept = random.random(len(offsets)) < likely
-    return _of_clients(random, offsets[kept], clients, start, name)
+
+    def factor_at(offsets: NDArray[np.float64]) -> NDArray[np.float64]:
+        hour = (start / 1e9 + offsets) / 3600
+        factors: NDArray[np.float64] = 1 + swing * np.cos((hour - peak_hour) * (2 * math.pi / 24))
+        return factors
+
+    offsets = _varying(random, rate, 1 + swing, seconds, factor_at)
+    return _of_clients(random, offsets, clients, start, name)
 
 
 def zipf(
@@ -203,13 +206,12 @@ def surge(
         _within(what, value, 0, 1e9)
     begin = seconds / 3 if at is None else at
     _within("at", begin, 0, seconds)
-    most = max(1.0, factor)
-    offsets = _even(random, rate * most, seconds)
     # Two points at one instant make a step; interp() takes the later height.
-    corners = np.cumsum([begin, rise, hold, fall])
-    heights = np.interp(offsets, corners, [1, factor, factor, 1])
-    kept = random.random(len(offsets)) * most < heights
-    return _of_clients(random, offsets[kept], clients, start, name)
+    corners, heights = np.cumsum([begin, rise, hold, fall]), [1, factor, factor, 1]
+    offsets = _varying(
+        random, rate, max(1.0, factor), seconds, lambda at: np.interp(at, corners, heights)
+    )
+    return _of_clients(random, offsets, clients, start, name)
 
 
 def rotating_addresses(
@@ -296,6 +298,18 @@ def _even(
         )
     # Given their number, the points of a Poisson process are uniformly distributed.
     return np.sort(random.random(int(random.poisson(rate * seconds))) * seconds)
+
+
+def _varying(
+    random: np.random.Generator,
+    rate: float,
+    most: float,
+    seconds: float,
+    factor_at: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+) -> NDArray[np.float64]:
+    """Like _even(), with `rate` multiplied by a factor of the time, which is at most `most`."""
+    offsets = _even(random, rate * most, seconds)
+    return offsets[random.random(len(offsets)) * most < factor_at(offsets)]
 
 
 def _of_clients(
