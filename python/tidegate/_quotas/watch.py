@@ -1,4 +1,4 @@
-"""Callbacks when keys have used most of a quota, or all of it."""
+"""Callbacks for keys that have used most or all of a quota."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ log = logging.getLogger("tidegate")
 
 @dataclass(frozen=True)
 class QuotaEvent:
-    """A key has used so much of a quota. It happens once in a period for each percentage."""
+    """A key has reached a percentage of a quota, which happens once in each period."""
 
     key: str | bytes
-    """As it was given; bytes if it is no text."""
+    """The key; bytes if it is not UTF-8 text."""
     quota: str
     """The name of the quota."""
     percent: int
-    """80 or 100, of all units that the key had in the period."""
+    """80 or 100, as a percentage of all units that the key had in the period."""
     used: int
     available: int
     resets_at: dt.datetime
@@ -44,11 +44,11 @@ class QuotaEvent:
 class QuotaWatch:
     """Calls `callback` with a QuotaEvent for each key of `limiter` that reaches 80 % or 100 %.
 
-    Charges only note events; a thread of this watch calls the callback, about every `every` seconds
-    (never with None: then call deliver()). What the callback raises is logged. Up to 1,000 events
-    wait for it, and further ones are dropped. Events are those of charges that this process made.
-    Safe to use after `fork()`: the child has a thread of its own. A limiter has one watch. close()
-    delivers what is left.
+    Charges only queue events. The watch's thread calls the callback about every `every` seconds;
+    with None there is no thread, and deliver() has to be called. Exceptions of the callback are
+    logged. At most 1,000 events are queued, and further ones are dropped. Only charges of this
+    process cause events. Safe to use after `fork()`: the child has its own thread. A limiter has
+    one watch. close() delivers the events that are left.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class QuotaWatch:
         self._start()
 
     def deliver(self) -> int:
-        """Calls the callback for the events that wait, on this thread; returns their number."""
+        """Calls the callback for all queued events on this thread; returns their number."""
         with self._delivering:
             events = _core.take_quota_events(self._limiter)
             for index, key, percent, used, available, resets in events:
@@ -99,7 +99,7 @@ class QuotaWatch:
             return len(events)
 
     def close(self) -> None:
-        """Ends the thread, and delivers what is left."""
+        """Ends the thread, and delivers the events that are left."""
         self._stop.set()
         self.deliver()
 
@@ -112,7 +112,7 @@ class QuotaWatch:
     def _start(self) -> None:
         if self._every is None or self._stop.is_set():
             return
-        # The thread does not keep a watch alive that nobody else does.
+        # The thread must not keep the watch alive.
         threading.Thread(
             target=_run,
             args=(weakref.ref(self), self._stop, self._every),
@@ -122,7 +122,7 @@ class QuotaWatch:
 
     def _after_fork(self) -> None:
         self._delivering = threading.Lock()
-        # What waits is the parent's to deliver.
+        # Queued events are delivered by the parent process.
         _core.take_quota_events(self._limiter)
         is_closed, self._stop = self._stop.is_set(), threading.Event()
         if is_closed:

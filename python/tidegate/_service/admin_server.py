@@ -1,4 +1,4 @@
-"""The port beside the checks: admin API, dashboard, metrics and probes, under uvicorn."""
+"""The second port of the service: admin API, dashboard, metrics and probes, under uvicorn."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PATIENCE = 5.0
 
 
 def probes(is_ready: Callable[[], bool], ping: Callable[[], str | None], registry: Any) -> FastAPI:
-    """``/livez``, ``/readyz`` and, with a registry of metrics, ``/metrics``: without a token.
+    """Adds ``/livez``, ``/readyz`` and, with a registry, ``/metrics``, which need no token.
 
     `ping` returns why the storage does not answer.
     """
@@ -43,7 +43,7 @@ def probes(is_ready: Callable[[], bool], ping: Callable[[], str | None], registr
         if not is_ready():
             reason = "the service is about to end, or has not started"
             return JSONResponse({"status": "not ready", "reason": reason}, 503)
-        # A storage that does not answer is no reason to take the service away: its fallback
+        # A storage that does not answer does not make the service unready, since the fallback
         # decides.
         return JSONResponse({"status": "ready", "storage": ping() or "answers"})
 
@@ -59,7 +59,7 @@ def probes(is_ready: Callable[[], bool], ping: Callable[[], str | None], registr
 
 
 class AdminServer:
-    """uvicorn on a thread of its own, so that the main thread is there for signals."""
+    """Runs uvicorn on its own thread, so that the main thread can handle signals."""
 
     def __init__(self, app: FastAPI, tls: Tls | None) -> None:
         self._server = uvicorn.Server(
@@ -77,7 +77,7 @@ class AdminServer:
         self._thread: threading.Thread | None = None
 
     def start(self, address: Address) -> tuple[str, int]:
-        """Listens and answers. Raises ConfigurationError where the address cannot be had."""
+        """Listens and answers. Raises ConfigurationError if the address is not available."""
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -98,15 +98,15 @@ class AdminServer:
         return host, port
 
     def stop(self) -> None:
-        """Ends it, and waits for requests in flight a few seconds."""
+        """Stops the server after waiting a few seconds for requests in flight."""
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(2 * _PATIENCE)
 
 
 def expect_readable(tls: Tls) -> None:
-    """Raises ConfigurationError for a certificate or a key that is none."""
-    # uvicorn reads the files on its own thread, where nobody would see the error.
+    """Raises ConfigurationError for an invalid certificate or key."""
+    # uvicorn reads the files on its own thread, where an error would go unnoticed.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(tls.certificate, tls.key)

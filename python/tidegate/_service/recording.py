@@ -1,4 +1,4 @@
-"""What the front recorded of decisions, passed on to all that keep or watch it."""
+"""Passes the decisions that the front recorded on to listeners."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["Recorded", "Recording", "Row", "caller_of"]
 log = logging.getLogger("tidegate")
 
 _INTERVAL = 1.0
-# How much the dashboard shows of the past.
+# The time span of the dashboard.
 _KEPT_SECONDS = 300
 
 
 class Row(NamedTuple):
-    """Decisions about one user at one endpoint that one rule bound, since the last row of them."""
+    """Decisions about one user at one endpoint by one binding rule since the last such row."""
 
     user: str | None
     endpoint: str | None
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
     @property
     def is_rest(self) -> bool:
-        """Whether it sums up all users and endpoints for which there was no room."""
+        """Whether the row sums up all users and endpoints that found no free row."""
         return self.user is None and self.endpoint == "(other)"
 
 
@@ -46,12 +46,12 @@ class Recorded(NamedTuple):
     """The rows of about one second."""
 
     at: float
-    """When they were taken, in seconds since the epoch."""
+    """When the rows were taken, in seconds since the epoch."""
     rows: list[Row]
 
 
 def caller_of(row: Row) -> str:
-    """``user:42``, ``ip:203.0.113.9``, or ``anyone``: who the requests of a row are from."""
+    """The caller of a row: ``user:42``, ``ip:203.0.113.9``, or ``anyone``."""
     for kind, value in (("user", row.user), ("ip", row.ip)):
         if value:
             return f"{kind}:{value}"
@@ -59,7 +59,7 @@ def caller_of(row: Row) -> str:
 
 
 def _merged(rows: Iterable[Row]) -> list[Row]:
-    """One row for each user, endpoint and rule: each loop of the front has one of its own."""
+    """Joins rows of the same user, endpoint and rule, since each loop of the front has its own."""
     merged: dict[tuple[str | None, str | None, str | None], Row] = {}
     for row in rows:
         key = (row.user or row.ip, row.endpoint, row.rule)
@@ -77,11 +77,11 @@ def _merged(rows: Iterable[Row]) -> list[Row]:
 
 
 class Recording:
-    """Takes what `recorder` has summed, once a second, and hands it to listeners.
+    """Drains `recorder` once a second and passes the rows to listeners.
 
-    A listener is called with a Recorded, on this thread: one that raises is logged and the others
-    are called all the same. The last five minutes are kept for who looks at the service now.
-    Thread-safe.
+    Listeners are called with a Recorded on this object's thread. If a listener raises, the error is
+    logged and the other listeners are still called. The rows of the last five minutes are kept for
+    the dashboard. Thread-safe.
     """
 
     def __init__(
@@ -104,14 +104,14 @@ class Recording:
         self._thread.start()
 
     def close(self) -> None:
-        """Hands on what is left and ends the thread."""
+        """Passes on the remaining rows and ends the thread."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(5.0)
         self.take()
 
     def take(self) -> None:
-        """Hands on what was recorded since the last time, now."""
+        """Passes on everything recorded since the last time, now."""
         with self._taking:
             rows = _merged(Row(*row) for row in self._recorder.drain())
             if not rows:
@@ -125,7 +125,7 @@ class Recording:
                     log.exception("decisions were not passed on to %r", listener)
 
     def recent(self, seconds: float = _KEPT_SECONDS) -> list[Recorded]:
-        """What was recorded in the last `seconds`, the earliest first; at most five minutes."""
+        """Returns the rows of the last `seconds`, the earliest first; at most five minutes."""
         since = self._clock() - seconds
         return [each for each in list(self._recent) if each.at >= since]
 

@@ -1,4 +1,4 @@
-"""The service: a native front that answers checks, and beside it all that Python does for it."""
+"""The service: a native front that answers checks, and the parts of it that run in Python."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ log = logging.getLogger("tidegate")
 
 
 class Service:
-    """Everything that `tidegate serve` runs, but for its command line and its signals.
+    """Everything that `tidegate serve` runs, except its command line and its signal handlers.
 
         service = Service(settings)
         service.start()
         ...
         service.stop()
 
-    Raises ConfigurationError and StorageError at construction and in start() for what cannot be:
-    rules that are not valid, a database without tables, an address in use.
+    The constructor and start() raise ConfigurationError or StorageError for settings that cannot
+    work: invalid rules, a database without tables, an address in use.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -55,11 +55,11 @@ class Service:
             self._build()
             self._closing = closing.pop_all()
         self.is_ready = False
-        """Whether it takes checks: from start() on until it is about to end."""
+        """Whether the service accepts checks: from start() until it begins to stop."""
         self.address: tuple[str, int] | None = None
-        """Where checks are answered over TCP, once it has started."""
+        """The TCP address of checks, after start()."""
         self.admin_address: tuple[str, int] | None = None
-        """Where the admin API is, once it has started."""
+        """The address of the admin API, after start()."""
         self._admin: Any = None
         self._tls: Any = None
 
@@ -84,7 +84,7 @@ class Service:
         self.front.route(self.checks)
         self.health = _native.Health(self.front)
         if not isinstance(self.rules, RuleSet):
-            # The limiter follows the source itself, and before those who subscribe.
+            # The limiter follows the source itself, before all subscribers.
             self.rules.subscribe(lambda _: self.checks.use(self.limiter._native()))
         self.envoy = self._open_envoy()
         self.snapshots: Snapshots | None = None
@@ -168,7 +168,7 @@ class Service:
         return listeners
 
     def start(self) -> None:
-        """Opens the addresses and answers."""
+        """Opens the addresses and begins to answer."""
         checks = self.settings.checks
         if self.snapshots is not None:
             self.snapshots.start()
@@ -198,7 +198,7 @@ class Service:
 
     def _set_ready(self, is_ready: bool) -> None:
         self.is_ready = is_ready
-        for name in ("", "ratelimit"):  # the second one is what Envoy's own service has
+        for name in ("", "ratelimit"):  # Envoy's own service has the second path
             self.health.set(name, is_ready)
 
     def _places(self) -> str:
@@ -257,7 +257,7 @@ class Service:
             self.snapshots.refresh()
 
     def counters(self) -> dict[str, int]:
-        """The numbers of metrics that only the service has, by name."""
+        """The metrics that only the service has, by name."""
         found = {f"front_{name}": value for name, value in self.front.stats().items()}
         found |= {f"checks_{name}": value for name, value in self.checks.stats().items()}
         if self.envoy is not None:
@@ -280,7 +280,7 @@ class Service:
     def reload(self) -> None:
         """Reads rules, descriptors, tokens, tiers and certificates again.
 
-        What is not valid is logged, and what was in force before stays in force.
+        Invalid files are logged, and their previous versions stay in force.
         """
         if not isinstance(self.rules, RuleSet):
             self.rules.refresh()
@@ -296,7 +296,7 @@ class Service:
         log.info("the service was reloaded")
 
     def stop(self) -> bool:
-        """Takes no more calls, waits for those in flight, writes what is recorded, and closes.
+        """Accepts no more calls, waits for calls in flight, writes recorded data, and closes.
 
         Returns whether all calls were answered within `settings.drain` seconds.
         """
@@ -310,7 +310,7 @@ class Service:
         return is_drained
 
     def close(self) -> None:
-        """Closes what was opened. For a service that never started; stop() does it too."""
+        """Closes everything that was opened. Only needed if the service never started."""
         self._closing.close()
 
 
@@ -337,7 +337,7 @@ def _tls(tls: Tls | None) -> Any:
 
 
 def describe(service: Service) -> str:
-    """What a service would do, for `tidegate serve --check`."""
+    """Describes what a service would do, for `tidegate serve --check`."""
     settings = service.settings
     _tls(settings.checks.tls)
     if settings.admin.tls is not None and settings.admin.listen is not None:

@@ -1,4 +1,4 @@
-"""Tokens and tiers of the database, given to the front whenever they change."""
+"""Copies tokens and tiers from the database to the front whenever they change."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _ROWS = 10_000
 
 
 class Snapshots:
-    """Reads tokens and tiers every few seconds, on a thread of its own, and at once when asked to.
+    """Reads tokens and tiers on its own thread: every few seconds, and at once when asked to.
 
-    `checks` gets the tokens with which checks may be asked for, and the tier of each user. While
-    the database does not answer, what was read last holds.
+    `checks` gets the tokens that may call it, and the tier of each user. While the database does
+    not answer, the last data stays in force.
     """
 
     def __init__(
@@ -51,15 +51,15 @@ class Snapshots:
         self._reading = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="tidegate snapshots", daemon=True)
         self.failures = 0
-        """How often the database could not be read."""
+        """The number of failed reads of the database."""
 
     def start(self) -> None:
-        """Reads both, then starts the thread. Raises StorageError where they cannot be read."""
+        """Reads both, then starts the thread. Raises StorageError if they cannot be read."""
         self._read(True)
         self._thread.start()
 
     def refresh(self) -> None:
-        """Has both read again soon. Returns at once."""
+        """Makes the thread read both again soon. Returns at once."""
         self._again.set()
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class Snapshots:
         self._again.set()
         if self._thread.is_alive():
             self._thread.join(5.0)
-        if not self._thread.is_alive():  # else it is within a read, which ends with the process
+        if not self._thread.is_alive():  # a thread that is still in a read ends with the process
             self._database.close()
 
     def _run(self) -> None:
