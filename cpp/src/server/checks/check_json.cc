@@ -70,7 +70,7 @@ std::string_view ReasonOf(simdjson::error_code error) {
   }
 }
 
-// Reads one body into what it is asked to fill in.
+// Reads one body into `asked`.
 class Reader {
  public:
   Reader(Asked* asked, bool may_have_surrogates)
@@ -158,12 +158,12 @@ class Reader {
   bool has_outcomes_ = false;
 };
 
-// A parser of each thread, whose memory is bounded by kMostJsonBytes.
+// Each thread has a parser, whose memory is bounded by kMostJsonBytes.
 struct Room {
   dom::parser parser{kMostJsonBytes};
   std::string padded;
 
-  // Without memory for it, parsing fails too.
+  // If memory is short, parsing fails too.
   Room() { std::ignore = parser.allocate(kMostJsonBytes, kMostDepth); }
 };
 
@@ -185,7 +185,7 @@ void AppendRoom(const Decision& d, std::string* json) {
                   R"(,"resetTime":)", ResetTime(d));
 }
 
-// Without the braces.
+// Appends the members without the braces.
 void AppendMembers(const Decision& d, std::string* json) {
   *json += d.allowed ? R"("allowed":true,)" : R"("allowed":false,)";
   AppendRoom(d, json);

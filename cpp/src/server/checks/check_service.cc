@@ -35,9 +35,9 @@ std::string_view NameOf(Role role) {
 struct CheckMethod {
   Ask ask;
   Role least_role;
-  std::string_view path;         // a prefix where it ends in "/"
-  std::string_view http_method;  // empty of gRPC
-  std::string_view also = {};    // another one
+  std::string_view path;         // a prefix if it ends in "/"
+  std::string_view http_method;  // empty for gRPC
+  std::string_view also = {};    // another HTTP method
 
   bool is_grpc() const { return http_method.empty(); }
 };
@@ -65,7 +65,7 @@ const CheckMethod* MethodOf(std::string_view path) {
   return nullptr;
 }
 
-// What is wrong with how the method was called.
+// Returns the problem of a call by the wrong protocol or HTTP method.
 std::optional<Problem> WrongCall(const Request& request, const CheckMethod* method,
                                  Answer* answer) {
   if (method == nullptr) {
@@ -127,7 +127,7 @@ void CheckService::Exchange(Set set) {
     set(*changed);
     before = std::exchange(config_, std::move(changed));
   }
-  // What calls submitted by it, no loop flushes any more.
+  // Loops flush only the current rules, so calls submitted to the old ones are flushed here.
   before->rules->Flush();
 }
 
@@ -179,7 +179,7 @@ bool CheckService::Handle(const Request& request, Answer* answer, const Later& l
     return true;
   }
   if (HandleKnown(request, *method, config, answer, later)) return true;
-  // If other rules have taken their place meanwhile, no loop will flush these.
+  // If other rules replaced these meanwhile, no loop will flush them.
   if (this->config()->rules != config->rules) config->rules->Flush();
   return false;
 }

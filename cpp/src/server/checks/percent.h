@@ -1,4 +1,4 @@
-// Percent-encoding, of which nothing is guessed: what is malformed is refused.
+// Strict percent-decoding: malformed texts are refused, never guessed at.
 #ifndef TIDEGATE_SERVER_CHECKS_PERCENT_H_
 #define TIDEGATE_SERVER_CHECKS_PERCENT_H_
 
@@ -8,12 +8,13 @@
 
 namespace tidegate::server {
 
-// Any bytes; none where a "%" is not followed by two hexadecimal digits. A "+" is a "+".
+// Returns any bytes, or nothing if a "%" is not followed by two hexadecimal digits. A "+" stays a
+// "+".
 std::optional<std::string> PercentDecoded(std::string_view text);
 
-// The path of a URI as a client sent it: without scheme, host, query and fragment, decoded, and
-// without "." and ".." segments, so that no spelling of a path escapes the rules for it. None where
-// it is malformed.
+// Returns the path of a URI that a client sent: without scheme, host, query and fragment, decoded,
+// and without "." and ".." segments, so that no spelling of a path escapes its rules. Returns
+// nothing if the URI is malformed.
 std::optional<std::string> PathOfUri(std::string_view uri);
 
 }  // namespace tidegate::server

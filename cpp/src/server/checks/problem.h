@@ -1,4 +1,4 @@
-// Why a call was not answered as its caller wished: as problem+json, or as a status of gRPC.
+// An error in a call, which is answered as problem+json or as a gRPC status.
 #ifndef TIDEGATE_SERVER_CHECKS_PROBLEM_H_
 #define TIDEGATE_SERVER_CHECKS_PROBLEM_H_
 
@@ -19,13 +19,13 @@ struct Problem {
   }
 };
 
-// `text`, of any bytes and length, in quotes for a message in ASCII.
+// Quotes `text`, which may have any bytes and length, for a message in ASCII.
 std::string ShownText(std::string_view text);
 
 // Appends `text` as a JSON string. Bytes that are not UTF-8 become U+FFFD.
 void AppendJsonString(std::string_view text, std::string* json);
 
-// The answer that says it, to gRPC or to HTTP.
+// Fills the answer of a problem, for gRPC or for HTTP.
 void AnswerProblem(const Problem& problem, bool is_grpc, Answer* answer);
 
 }  // namespace tidegate::server

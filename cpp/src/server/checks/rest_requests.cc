@@ -21,7 +21,7 @@ bool IsJson(std::string_view content_type) {
   });
 }
 
-// The view of a decoded text, which `decoded` keeps; none where it is malformed.
+// Returns a view of the decoded text, which `decoded` keeps, or nothing if it is malformed.
 std::optional<std::string_view> Decode(std::string_view text, Decoded* decoded) {
   auto plain = PercentDecoded(text);
   if (!plain.has_value()) return std::nullopt;

@@ -1,4 +1,4 @@
-// What HTTP requests ask about.
+// Reads checks from HTTP requests.
 #ifndef TIDEGATE_SERVER_CHECKS_REST_REQUESTS_H_
 #define TIDEGATE_SERVER_CHECKS_REST_REQUESTS_H_
 
@@ -13,17 +13,17 @@
 
 namespace tidegate::server {
 
-// What is decoded of a request, and does not move.
+// The decoded texts of a request, whose addresses are stable.
 using Decoded = std::deque<std::string>;
 
-// POST of JSON.
+// Reads a POST of JSON.
 std::optional<Problem> ReadRestCheck(const Request& request, Asked* asked);
-// GET PREFIX{userId}?tier=premium&endpoint=%2Fapi: the names in the query are those of the members
-// of a check, or any other attributes.
+// Reads GET PREFIX{userId}?tier=premium&endpoint=%2Fapi. The names in the query are members of a
+// check, or any other attributes.
 std::optional<Problem> ReadRestStatus(const Request& request, std::string_view prefix, Asked* asked,
                                       Decoded* decoded);
-// A gateway's question about a request, told by headers. A header that was sent twice is a problem:
-// the gateway sends it once, so the other one is its client's.
+// Reads a gateway's check, whose attributes are headers. A header that was sent twice is a problem:
+// the gateway sends it once, so the other one is from its client.
 std::optional<Problem> ReadGatewayCheck(const Request& request, const CheckOptions& options,
                                         Asked* asked, Decoded* decoded);
 

@@ -23,7 +23,7 @@ absl::Status Refuse(std::string_view field, std::string_view given, std::string_
       absl::StrCat(Absl(field), " is ", Absl(given), "; expected ", Absl(expected)));
 }
 
-// For messages: at most a few words of it, and whole characters.
+// Shortens `text` for a message, without splitting a character.
 std::string Shortened(std::string_view text) {
   size_t end = 80;
   if (text.size() <= end) return std::string(text);
@@ -33,8 +33,8 @@ std::string Shortened(std::string_view text) {
 
 std::string Shown(const element& value) { return Shortened(simdjson::minify(value)); }
 
-// Calls `read` with the number of each field of `object` in `names`, which are given in both
-// spellings, two by two. Skips null.
+// Calls `read` with the number of each field of `object` in `names`, in which each field has two
+// adjacent spellings. Skips null.
 absl::Status ForEachField(const element& value, std::string_view what,
                           absl::Span<const std::string_view> names,
                           absl::FunctionRef<absl::Status(size_t, const element&)> read) {
@@ -46,7 +46,7 @@ absl::Status ForEachField(const element& value, std::string_view what,
     while (i < names.size() && names[i] != field.key) ++i;
     if (i == names.size()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("'", Shortened(field.key), "' is no field of ", Absl(what)));
+          absl::StrCat("'", Shortened(field.key), "' is not a field of ", Absl(what)));
     }
     const size_t number = i / 2;
     if ((seen >> number & 1U) != 0) {
@@ -69,7 +69,7 @@ absl::Status ReadNumber(const element& value, std::string_view field, uint64_t m
   std::string_view text;
   double real = 0;
   if (value.get(text) == simdjson::SUCCESS) {
-    // SimpleAtoi takes signs and spaces.
+    // SimpleAtoi would accept signs and spaces.
     const bool digits = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
     if (digits && absl::SimpleAtoi(Absl(text), number) && *number <= most) return absl::OkStatus();
   } else if (value.get(*number) == simdjson::SUCCESS) {
@@ -228,7 +228,7 @@ void AppendStatus(const DescriptorStatus& status, std::string* json) {
   json->push_back('}');
 }
 
-// `append` for each item, with commas between.
+// Calls `append` for each item, with commas between.
 template <typename Items, typename Append>
 void AppendList(std::string_view name, const Items& items, std::string* json, Append append) {
   absl::StrAppend(json, ",\"", Absl(name), "\":[");

@@ -9,7 +9,7 @@
 namespace tidegate::server {
 namespace {
 
-// "package.Service" of "/package.Service/Method"; empty if it is no such path.
+// Returns "package.Service" of "/package.Service/Method"; empty for any other path.
 std::string_view ServiceOf(std::string_view path) {
   const size_t slash = path.rfind('/');
   if (path.empty() || path[0] != '/' || slash < 2 || slash + 1 == path.size()) return {};
@@ -25,7 +25,7 @@ absl::Status Taken(std::string_view what) {
 absl::Status CheckGrpcPath(std::string_view path) {
   if (!ServiceOf(path).empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "Expected a gRPC method as \"/package.Service/Method\", got \"", Absl(path), "\""));
+      "Expected a gRPC method such as \"/package.Service/Method\", got \"", Absl(path), "\""));
 }
 
 }  // namespace

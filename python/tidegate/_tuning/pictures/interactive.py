@@ -1,4 +1,4 @@
-"""The pictures that plotly draws."""
+"""Pictures drawn with plotly."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 __all__ = ["is_wanted", "over_time", "what_if"]
 
 
-# As matplotlib's markers are called here.
+# Plotly's names for the markers of matplotlib.
 _SYMBOLS = {
     "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down",
 }  # fmt: skip
 
 
 def is_wanted(backend: str, ax: Any) -> bool:
-    """Whether plotly is to draw. Raises ConfigurationError for another backend than the two."""
+    """Whether the backend is plotly. Raises ConfigurationError for an unknown backend."""
     if backend not in ("matplotlib", "plotly"):
         raise ConfigurationError(f"the backend is {backend!r}; expected 'matplotlib' or 'plotly'")
     if backend == "plotly" and ax is not None:
@@ -31,7 +31,7 @@ def is_wanted(backend: str, ax: Any) -> bool:
 
 
 def over_time(frame: Frame, title: str, y: str) -> Any:
-    """Allowed and refused requests as bars, one on the other."""
+    """Draws allowed and refused requests as stacked bars."""
     graphs = needed("plotly.graph_objects", "the backend 'plotly'")
     figure = graphs.Figure()
     for name, colour, pattern in (("allowed", ALLOWED, ""), ("refused", REFUSED, "/")):
@@ -44,7 +44,7 @@ def over_time(frame: Frame, title: str, y: str) -> Any:
 
 
 def what_if(frame: Frame, chosen: int | None) -> Any:
-    """The shares by the limit, as lines."""
+    """Draws the refused shares by limit, as lines."""
     graphs = needed("plotly.graph_objects", "the backend 'plotly'")
     figure = graphs.Figure()
     for line in share_lines(frame):
