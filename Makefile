@@ -159,7 +159,7 @@ fuzz: deps-fuzz $(VENV)/.build  ## run each libFuzzer target for FUZZ_SECONDS
 	cmake --preset fuzz
 	cmake --build --preset fuzz
 	set -e; for target in limit_fuzz step_fuzz reply_fuzz pieces_fuzz logs_fuzz \
-	  check_json_fuzz check_proto_fuzz envoy_fuzz grpc_fuzz http1_fuzz http2_fuzz; do \
+	  check_json_fuzz check_proto_fuzz envoy_json_fuzz envoy_proto_fuzz grpc_fuzz http1_fuzz http2_fuzz; do \
 	  build/fuzz/tests/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/ \
 	    build/fuzz/tests/fuzz/found/$$target tests/fuzz/corpus/$$target; \
 	done

@@ -57,6 +57,9 @@ class Http2Session final : public Session {
 
   // Of answering:
   void Handle(Http2Stream* stream);
+  // Whether a service may be asked once more. If not, the stream is refused.
+  bool MayHandle(Http2Stream* stream);
+  void WaitForAnswer(Http2Stream* stream);
   void HandleGrpc(Http2Stream* stream, Request* request);
   void FillRequest(const Http2Stream& stream, Request* request);
   // With the front's own error, in the way of the call.
@@ -84,6 +87,9 @@ class Http2Session final : public Session {
   Instant goaway_due_ = Instant::max();  // the second one of a drain
   size_t input_ = 0;                     // bytes of bodies
   size_t unsent_ = 0;                    // bytes of answers that are not in the output yet
+  // Calls that services work on, those of streams that are reset or timed out too: else a client
+  // that resets its streams would have more of them than its bound.
+  size_t handling_ = 0;
   bool draining_ = false;
   bool terminated_ = false;
   bool broken_ = false;
