@@ -19,15 +19,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).resolve().parents[1]
-for _folder in (".", "python", "redis", "database", "faults"):
-    sys.path.insert(0, str(TESTS / _folder))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "redis"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "database"))
+sys.path.insert(0, str(Path(__file__).parent))
 
 import processes
 from chaos.servers import version
 from soak.faults import all_faults
 from soak.page import rewrite
-from soak.stage import Fault, Pace, Stage, Verdict, stage
+from soak.stage import Fault, Pace, Stage, Verdict, make_stage
 
 # What the service has after the last round, beyond what it had after the first one.
 GROWTH = 24 << 20
@@ -53,7 +55,7 @@ def run(faults: list[Fault], seconds: float, pace: Pace) -> dict[str, Any]:
     verdicts: list[Verdict] = []
     rounds: list[dict[str, int]] = []
     broken: list[str] = []
-    with stage(pace) as on:
+    with make_stage(pace) as on:
         warm_up(on)
         while not rounds or time.monotonic() - began < seconds:
             for fault in faults:

@@ -409,9 +409,7 @@ def header_flood_http2(stage: Stage) -> None:
             flood = Flood(addresses, frames.opening())
             try:
                 for stream in range(1, 20, 2):
-                    flood.send(
-                        frames.frame(frames.HEADERS, frames.END_HEADERS | 1, stream, bomb)
-                    )
+                    flood.send(frames.frame(frames.HEADERS, frames.END_HEADERS | 1, stream, bomb))
                 flood.wait_for_end(0.2)
             finally:
                 flood.close()
@@ -442,9 +440,12 @@ def malformed(stage: Stage) -> None:
                     raise AssertionError("a malformed message ended its connection")
             finally:
                 flood.close()
-            with contextlib.closing(connect(stage.service.checks)) as sock:
-                with contextlib.suppress(OSError):
-                    sock.sendall(HTTP1.replace(b"Length: ", b"Length: 9") + bytes(2_000_000))
+            too_long = HTTP1.replace(b"Length: ", b"Length: 9") + bytes(2_000_000)
+            with (
+                contextlib.suppress(OSError),
+                contextlib.closing(connect(stage.service.checks)) as sock,
+            ):
+                sock.sendall(too_long)
 
     with crowd(2, act):
         time.sleep(stage.pace.hold)

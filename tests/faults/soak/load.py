@@ -21,11 +21,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-for _folder in ("faults", "python", "."):
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / _folder))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import check_wire as wire
 from fronts import Http2Client
+
 from soak.model import CALLS, Answer, User, seconds_until
 
 ENDPOINT = "/api/posts"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import processes
 from polling import eventually
+
 from soak.model import LIMIT, PERIOD_DAYS
 
 # The time-outs are long beyond those of a service: a loaded machine must not look like a fault.

@@ -17,6 +17,7 @@ import processes
 from polling import eventually
 from postgres_server import PostgresServer
 from redis_server import RedisServer
+
 from soak.service import Service, Usage
 
 # How many answers the store may not have decided.
@@ -203,9 +204,7 @@ class Stage:
             self.broken.append(f"the service was not as before within {RECOVERY:g} s")
             return
         verdict.recovery_s = max(recovered, last) - ended
-        self.expect(
-            verdict.recovery_s <= RECOVERY, f"recovered after {verdict.recovery_s:.1f} s"
-        )
+        self.expect(verdict.recovery_s <= RECOVERY, f"recovered after {verdict.recovery_s:.1f} s")
 
     def _judge_usage(self, verdict: Verdict, before: Usage, after: Usage) -> None:
         verdict.resident = [before.resident, after.resident]
@@ -216,7 +215,7 @@ class Stage:
 
 
 @contextlib.contextmanager
-def stage(pace: Pace) -> Iterator[Stage]:
+def make_stage(pace: Pace) -> Iterator[Stage]:
     with tempfile.TemporaryDirectory(prefix="tg-soak") as directory:
         # The user that PostgreSQL runs as has to get through it.
         Path(directory).chmod(0o711)

@@ -50,8 +50,10 @@ class Tidegate:
         log = self._directory / "tidegate.log"
         with log.open("w") as out:
             self._process = processes.start(
-                [sys.executable, "-m", "tidegate", "serve"]
-                + ["--config", str(EXAMPLE / "tidegate.yaml")],
+                [
+                    *(sys.executable, "-m", "tidegate", "serve"),
+                    *("--config", str(EXAMPLE / "tidegate.yaml")),
+                ],
                 cwd=EXAMPLE,
                 stderr=out,
                 env={**os.environ, **variables},
@@ -93,8 +95,10 @@ class Nginx:
         config.write_text(("user root;\n" if os.geteuid() == 0 else "") + text)
         directives = f"daemon off; pid {directory / 'nginx.pid'};"
         self.process = processes.start(
-            [program, "-p", str(directory), "-c", str(config), "-e", str(self._log)]
-            + ["-g", directives],
+            [
+                *(program, "-p", str(directory), "-c", str(config), "-e", str(self._log)),
+                *("-g", directives),
+            ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
