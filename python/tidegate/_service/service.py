@@ -79,7 +79,12 @@ class Service:
         self.recorder = _native.Recorder(settings.usage.capacity)
         self.front = _native.Front(_front_options(checks))
         self.checks = _native.CheckService(
-            self.limiter._native(), recorder=self.recorder, require_token=checks.needs_token
+            self.limiter._native(),
+            recorder=self.recorder,
+            require_token=checks.needs_token,
+            refused_status=checks.refused_status,
+            auth_refused_status=checks.auth_refused_status,
+            auth_headers=None if checks.auth_headers is None else list(checks.auth_headers.items()),
         )
         self.front.route(self.checks)
         self.health = _native.Health(self.front)
