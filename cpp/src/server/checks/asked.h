@@ -3,17 +3,22 @@
 #define TIDEGATE_SERVER_CHECKS_ASKED_H_
 
 #include <cstdint>
+#include <deque>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "server/checks/bound_rules.h"
-#include "server/checks/problem.h"
+#include "server/problem.h"
 #include "tidegate/limit.h"
 
 namespace tidegate::server {
 
-// Views live as long as the body that they were read from, and the reader.
+// What is decoded of a request, and does not move.
+using Decoded = std::deque<std::string>;
+
+// Views live as long as the body that they were read from, what was decoded of it, and the reader.
 struct Asked {
   Attributes attributes;
   int64_t cost = 1;
@@ -25,6 +30,9 @@ struct Asked {
   std::string_view Get(std::string_view name) const;
   // Adds it. A problem where there are too many, or the name or the value is too long or empty.
   std::optional<Problem> Add(std::string_view name, std::string_view value);
+  // Takes the query and the parameters off an endpoint that is a path, which would pass by the
+  // rules for it: `decoded` keeps what is left.
+  void TakeOffQuery(const BoundRules& rules, Decoded* decoded);
 };
 
 inline constexpr size_t kMostAttributes = 64;

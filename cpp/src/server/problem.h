@@ -1,9 +1,10 @@
 // Why a call was not answered as its caller wished: as problem+json, or as a status of gRPC.
-#ifndef TIDEGATE_SERVER_CHECKS_PROBLEM_H_
-#define TIDEGATE_SERVER_CHECKS_PROBLEM_H_
+#ifndef TIDEGATE_SERVER_PROBLEM_H_
+#define TIDEGATE_SERVER_PROBLEM_H_
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "server/call.h"
 
@@ -22,12 +23,12 @@ struct Problem {
 // `text`, of any bytes and length, in quotes for a message in ASCII.
 std::string ShownText(std::string_view text);
 
-// Appends `text` as a JSON string. Bytes that are not UTF-8 become U+FFFD.
-void AppendJsonString(std::string_view text, std::string* json);
+// The reason phrase of a status of HTTP.
+std::string_view ReasonOf(int http_status);
 
 // The answer that says it, to gRPC or to HTTP.
 void AnswerProblem(const Problem& problem, bool is_grpc, Answer* answer);
 
 }  // namespace tidegate::server
 
-#endif  // TIDEGATE_SERVER_CHECKS_PROBLEM_H_
+#endif  // TIDEGATE_SERVER_PROBLEM_H_
