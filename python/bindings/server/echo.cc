@@ -46,7 +46,6 @@ class EchoService final : public RoutedService {
   std::vector<Route> routes() const override {
     return {{"POST", "/echo"},
             {"GET", "/echo"},
-            {"HEAD", "/echo"},
             {"GET", "/echoes/"},
             {"", "/tidegate.test.Echo/Echo"}};
   }

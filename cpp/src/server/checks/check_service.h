@@ -14,7 +14,7 @@
 #include "server/call.h"
 #include "server/checks/asked.h"
 #include "server/checks/context.h"
-#include "server/checks/problem.h"
+#include "server/problem.h"
 #include "server/front/routes.h"
 
 namespace tidegate::server {
