@@ -64,9 +64,9 @@ Problem Untold(std::string_view attribute, const CheckOptions& options) {
   for (const auto& [name, told] : options.auth_headers) {
     if (told == attribute) absl::StrAppend(&expected, expected.empty() ? "" : " or ", name);
   }
-  return Problem::BadRequest(absl::StrCat(
-      "no header tells the ", Absl(attribute), " of the request, which rules look at; expected ",
-      expected.empty() ? "one in auth_headers" : expected));
+  return Problem::BadRequest(absl::StrCat("no header tells the ", Absl(attribute),
+                                          " of the request, which rules look at; expected ",
+                                          expected.empty() ? "one in auth_headers" : expected));
 }
 
 }  // namespace

@@ -67,8 +67,7 @@ bool Dispatch(const Request& request, CallId id, Surroundings* around, Answer* a
     return true;
   }
   std::string allowed = around->routes->MethodsOf(request.path);
-  Refuse(405,
-         absl::StrCat("Expected ", allowed, " for this path, got ", ShownText(request.method)),
+  Refuse(405, absl::StrCat("Expected ", allowed, " for this path, got ", ShownText(request.method)),
          answer);
   answer->headers.emplace_back("allow", std::move(allowed));
   return true;
