@@ -3,17 +3,22 @@
 #define TIDEGATE_SERVER_CHECKS_ASKED_H_
 
 #include <cstdint>
+#include <deque>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "server/checks/bound_rules.h"
-#include "server/checks/problem.h"
+#include "server/problem.h"
 #include "tidegate/limit.h"
 
 namespace tidegate::server {
 
-// Views are valid as long as the body that they were read from, and its reader.
+// What is decoded of a request, and does not move.
+using Decoded = std::deque<std::string>;
+
+// Views live as long as the body that they were read from, what was decoded of it, and the reader.
 struct Asked {
   Attributes attributes;
   int64_t cost = 1;
@@ -26,6 +31,9 @@ struct Asked {
   // Adds an attribute, or returns a problem if there are too many, or its name is empty or too
   // long, or its value is too long.
   std::optional<Problem> Add(std::string_view name, std::string_view value);
+  // Takes the query and the parameters off an endpoint that is a path, which would pass by the
+  // rules for it: `decoded` keeps what is left.
+  void TakeOffQuery(const BoundRules& rules, Decoded* decoded);
 };
 
 inline constexpr size_t kMostAttributes = 64;

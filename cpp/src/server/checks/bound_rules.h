@@ -27,7 +27,12 @@ class BoundRules {
 
   const RuleLimiter& limiter() const { return *limiter_; }
   bool blocks() const { return blocks_; }
-  // A number that no other rules of this process have.
+  // Whether some rules are for certain endpoints or methods alone.
+  bool look_at_endpoints() const { return look_at_endpoints_; }
+  bool look_at_methods() const { return look_at_methods_; }
+  // Whether an endpoint of theirs has parameters, such as "/a;v=1".
+  bool know_parameters() const { return know_parameters_; }
+  // Tells these rules from all others of this process.
   uint64_t generation() const { return generation_; }
 
   // Leaves out attributes that no rule reads.
@@ -38,9 +43,14 @@ class BoundRules {
   void Flush();
 
  private:
+  void LookAt(const RuleCondition& condition);
+
   const std::shared_ptr<RuleLimiter> limiter_;
   const bool blocks_;
   const uint64_t generation_;
+  bool look_at_endpoints_ = false;
+  bool look_at_methods_ = false;
+  bool know_parameters_ = false;
   std::atomic<bool> has_submitted_{false};
 };
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
 #include "server/checks/decision_values.h"
+#include "server/json_text.h"
 
 namespace tidegate::server {
 

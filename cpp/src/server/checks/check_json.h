@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "server/checks/asked.h"
-#include "server/checks/problem.h"
+#include "server/problem.h"
 #include "tidegate/rule_limiter.h"
 
 namespace tidegate::server {

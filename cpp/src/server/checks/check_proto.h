@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "server/checks/asked.h"
-#include "server/checks/problem.h"
+#include "server/problem.h"
 #include "tidegate/rule_limiter.h"
 
 namespace tidegate::server {

@@ -193,15 +193,16 @@ bool CheckService::RefuseToRead(const Request& request, const Problem& problem, 
 bool CheckService::HandleKnown(const Request& request, const CheckMethod& method,
                                const std::shared_ptr<const CheckConfig>& config, Answer* answer,
                                const Later& later) {
+  Decoded decoded;
   if (method.ask == Ask::kCheckMany) {
     std::vector<Asked> checks;
     if (const auto problem = ReadCheckMany(request.body, &checks)) {
       return RefuseToRead(request, *problem, answer);
     }
+    for (Asked& check : checks) check.TakeOffQuery(*config->rules, &decoded);
     return Decide(config, Op::kHit, Form::kGrpcMany, absl::MakeSpan(checks), answer, later);
   }
   Asked asked;
-  Decoded decoded;
   const auto read = [&]() -> std::optional<Problem> {
     switch (method.ask) {
       case Ask::kRestCheck:
@@ -209,7 +210,7 @@ bool CheckService::HandleKnown(const Request& request, const CheckMethod& method
       case Ask::kRestStatus:
         return ReadRestStatus(request, method.path, &asked, &decoded);
       case Ask::kGateway:
-        return ReadGatewayCheck(request, context_->options, &asked, &decoded);
+        return ReadGatewayCheck(request, *config, &asked, &decoded);
       case Ask::kRefund:
         return ReadRequest(Message::kRefund, request.body, &asked);
       case Ask::kReset:
@@ -221,6 +222,7 @@ bool CheckService::HandleKnown(const Request& request, const CheckMethod& method
     }
   };
   if (const auto problem = read()) return RefuseToRead(request, *problem, answer);
+  asked.TakeOffQuery(*config->rules, &decoded);
   const auto decide = [&](Op op, Form form) {
     return Decide(config, op, form, absl::MakeSpan(&asked, 1), answer, later);
   };

@@ -14,8 +14,8 @@
 #include "server/call.h"
 #include "server/checks/asked.h"
 #include "server/checks/context.h"
-#include "server/checks/problem.h"
 #include "server/front/routes.h"
+#include "server/problem.h"
 
 namespace tidegate::server {
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/text.h"
+#include "server/json_text.h"
 
 namespace tidegate::server::envoy {
 
@@ -173,21 +174,6 @@ absl::Status ReadRequest(const element& value, RateLimitRequest* request) {
   });
 }
 
-void AppendText(std::string_view text, std::string* json) {
-  json->push_back('"');
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      json->push_back('\\');
-      json->push_back(c);
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      absl::StrAppendFormat(json, "\\u%04x", c);
-    } else {
-      json->push_back(c);
-    }
-  }
-  json->push_back('"');
-}
-
 std::string_view NameOf(Code code) { return code == Code::kOverLimit ? "OVER_LIMIT" : "OK"; }
 
 // Seconds with 0, 3, 6 or 9 digits after the point.
@@ -214,7 +200,7 @@ void AppendStatus(const DescriptorStatus& status, std::string* json) {
     }
     if (!status.current_limit->name.empty()) {
       json->append(",\"name\":");
-      AppendText(status.current_limit->name, json);
+      AppendJsonString(status.current_limit->name, json);
     }
     json->push_back('}');
   }
@@ -262,9 +248,9 @@ std::string WriteJson(const RateLimitResponse& response) {
   if (!response.response_headers.empty()) {
     AppendList("responseHeadersToAdd", response.response_headers, &json, [&](const auto& header) {
       json.append("{\"key\":");
-      AppendText(header.first, &json);
+      AppendJsonString(header.first, &json);
       json.append(",\"value\":");
-      AppendText(header.second, &json);
+      AppendJsonString(header.second, &json);
       json.push_back('}');
     });
   }
@@ -282,7 +268,7 @@ std::string WriteJson(const RateLimitResponse& response) {
 
 std::string WriteJsonError(std::string_view reason) {
   std::string json = "{\"error\":";
-  AppendText(reason, &json);
+  AppendJsonString(reason, &json);
   json.push_back('}');
   return json;
 }

@@ -10,7 +10,7 @@
 
 namespace tidegate::server {
 
-// Resets `answer` to an error with its reason in JSON.
+// Resets `answer` to a problem (RFC 9457) that says why.
 void Refuse(int http_status, std::string_view why, Answer* answer);
 // Resets `answer` to the error of a gRPC call.
 void RefuseGrpc(GrpcStatus status, std::string_view why, Answer* answer);
@@ -18,15 +18,13 @@ void RefuseGrpc(GrpcStatus status, std::string_view why, Answer* answer);
 // Lets the service answer; returns false if it answers later.
 bool Call(Service* service, const Request& request, CallId id, Surroundings* around,
           Answer* answer);
-// Also finds the service of an HTTP request; answers 404 or 405 if there is none.
+// Finds the service of an HTTP request too; answers 404 or 405 without one, and HEAD as GET.
 bool Dispatch(const Request& request, CallId id, Surroundings* around, Answer* answer);
 
 // Splits the target of a request at its "?".
 void SetTarget(std::string_view target, Request* request);
 
-std::string_view ReasonOf(int http_status);
-
-// Whether the bytes are valid in the value of a header.
+// Whether the bytes may stand in the value of a header.
 bool IsFieldValue(std::string_view value);
 // Whether the bytes are a valid header name in lower case.
 bool IsFieldName(std::string_view name);

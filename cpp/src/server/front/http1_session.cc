@@ -9,6 +9,7 @@
 #include "server/front/dispatch.h"
 #include "server/front/http1_head.h"
 #include "server/front/session.h"
+#include "server/problem.h"
 
 namespace tidegate::server {
 namespace {

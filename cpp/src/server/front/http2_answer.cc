@@ -106,7 +106,20 @@ void Http2Session::FillRequest(const Http2Stream& stream, Request* request) {
   request->is_grpc = stream.is_grpc;
 }
 
+bool Http2Session::MayHandle(Http2Stream* stream) {
+  if (handling_ < static_cast<size_t>(around_->options.streams)) return true;
+  stream->stage = Stage::kAnswering;
+  (void)nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_REFUSED_STREAM);
+  return false;
+}
+
+void Http2Session::WaitForAnswer(Http2Stream* stream) {
+  ++handling_;
+  SetDeadline(stream, now() + around_->options.answer_time);
+}
+
 void Http2Session::Handle(Http2Stream* stream) {
+  if (!MayHandle(stream)) return;
   counters().requests_http2.Add();
   Request request;
   FillRequest(*stream, &request);
@@ -119,7 +132,7 @@ void Http2Session::Handle(Http2Stream* stream) {
   if (Dispatch(request, id, around_, &stream->answer)) {
     Submit(stream);
   } else {
-    SetDeadline(stream, now() + around_->options.answer_time);
+    WaitForAnswer(stream);
   }
 }
 
@@ -137,7 +150,7 @@ void Http2Session::HandleGrpc(Http2Stream* stream, Request* request) {
   if (Call(stream->service, *request, id, around_, &stream->answer)) {
     Submit(stream);
   } else {
-    SetDeadline(stream, now() + around_->options.answer_time);
+    WaitForAnswer(stream);
   }
 }
 
@@ -300,6 +313,9 @@ void Http2Session::ReadMessages(Http2Stream* stream) {
 }
 
 void Http2Session::Deliver(Posted posted) {
+  const bool is_answer =
+      posted.kind == Posted::Kind::kAnswer || posted.kind == Posted::Kind::kDropped;
+  if (is_answer && handling_ > 0) --handling_;
   Http2Stream* const stream = Find(static_cast<int32_t>(posted.id.call));
   if (stream == nullptr) return;
   switch (posted.kind) {

@@ -57,6 +57,9 @@ class Http2Session final : public Session {
 
   // Callbacks for answering:
   void Handle(Http2Stream* stream);
+  // Whether a service may be asked once more. If not, the stream is refused.
+  bool MayHandle(Http2Stream* stream);
+  void WaitForAnswer(Http2Stream* stream);
   void HandleGrpc(Http2Stream* stream, Request* request);
   void FillRequest(const Http2Stream& stream, Request* request);
   // Answers with an error of the front itself, as HTTP or gRPC.
@@ -84,6 +87,9 @@ class Http2Session final : public Session {
   Instant goaway_due_ = Instant::max();  // when the second GOAWAY of a drain is sent
   size_t input_ = 0;                     // bytes of unfinished request bodies
   size_t unsent_ = 0;                    // bytes of answers that are not in the output yet
+  // Calls that services work on, those of streams that are reset or timed out too: else a client
+  // that resets its streams would have more of them than its bound.
+  size_t handling_ = 0;
   bool draining_ = false;
   bool terminated_ = false;
   bool broken_ = false;

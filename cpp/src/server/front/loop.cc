@@ -20,6 +20,8 @@ constexpr int kMostEvents = 256;   // events in a turn
 constexpr int kMostAccepts = 64;   // connections accepted from a listener in a turn
 constexpr int kMostSettlings = 8;  // rounds of answers in a turn before sockets are polled again
 constexpr uint64_t kWakeId = 0;    // the epoll id of the wake-up; listeners follow
+constexpr size_t kLeastTimers = 4096;
+constexpr size_t kMostKept = 4096;  // posted answers for which there is room without a burst
 constexpr auto kAcceptPause = milliseconds(100);
 
 void SetOption(int fd, int level, int name, int value) {
@@ -235,6 +237,7 @@ void Loop::DeliverPosted() {
     Touch(found->second.get());
   }
   posted_.clear();
+  if (posted_.capacity() > kMostKept) posted_.shrink_to_fit();  // after a burst
 }
 
 void Loop::FlushServices() {
@@ -321,7 +324,18 @@ void Loop::UpdateTimer(Connection* connection) {
   const Instant due = connection->due();
   if (due >= connection->timer) return;
   connection->timer = due;
+  CompactTimers();
   timers_.emplace(due, connection->id());
+}
+
+void Loop::CompactTimers() {
+  if (timers_.size() < kLeastTimers + 4 * connections_.size()) return;
+  std::vector<Timer> kept;
+  kept.reserve(connections_.size() + 1);
+  for (const auto& [id, connection] : connections_) {
+    if (connection->timer != Instant::max()) kept.emplace_back(connection->timer, id);
+  }
+  timers_ = decltype(timers_)(std::greater<>(), std::move(kept));
 }
 
 }  // namespace tidegate::server

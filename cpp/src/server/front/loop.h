@@ -61,6 +61,8 @@ class Loop {
   void Close(Connection* connection);
   void UpdateEvents(Connection* connection);
   void UpdateTimer(Connection* connection);
+  // Forgets the timers of connections that have ended, once there are many.
+  void CompactTimers();
   void LookAtClock();
   void CheckDrained();
 

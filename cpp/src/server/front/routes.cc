@@ -83,22 +83,30 @@ absl::Status Routes::Add(std::shared_ptr<RoutedService> service) {
   return absl::OkStatus();
 }
 
-Routes::Http Routes::FindHttp(std::string_view method, std::string_view path) const {
-  const Methods* methods = nullptr;
-  if (const auto exact = exact_.find(Absl(path)); exact != exact_.end()) {
-    methods = &exact->second;
-  } else {
-    for (const auto& [prefix, those] : prefixes_) {
-      if (!path.starts_with(prefix)) continue;
-      methods = &those;
-      break;
-    }
+const Routes::Methods* Routes::FindPath(std::string_view path) const {
+  if (const auto exact = exact_.find(Absl(path)); exact != exact_.end()) return &exact->second;
+  for (const auto& [prefix, methods] : prefixes_) {
+    if (path.starts_with(prefix)) return &methods;
   }
+  return nullptr;
+}
+
+Routes::Http Routes::FindHttp(std::string_view method, std::string_view path) const {
+  const Methods* const methods = FindPath(path);
   if (methods == nullptr) return {};
   for (const auto& [name, service] : *methods) {
     if (name == method) return {service, true};
   }
   return {nullptr, true};
+}
+
+std::string Routes::MethodsOf(std::string_view path) const {
+  std::string names;
+  for (const auto& [name, service] : *FindPath(path)) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+    if (name == "GET") names += ", HEAD";
+  }
+  return names;
 }
 
 Routes::Grpc Routes::FindGrpc(std::string_view path) const {

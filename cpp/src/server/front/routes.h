@@ -49,6 +49,8 @@ class Routes {
     bool path_exists = false;  // whether the path exists for other methods
   };
   Http FindHttp(std::string_view method, std::string_view path) const;
+  // Those of a path that exists, as the header Allow lists them.
+  std::string MethodsOf(std::string_view path) const;
 
   struct Grpc {
     Service* service = nullptr;
@@ -67,6 +69,7 @@ class Routes {
 
   absl::Status AddStreaming(const std::string& path, StreamingMethod* method);
   absl::Status AddHttp(const Route& route, Service* service);
+  const Methods* FindPath(std::string_view path) const;  // null if there is none
 
   absl::flat_hash_map<std::string, Grpc> grpc_;
   absl::flat_hash_map<std::string, Methods> exact_;
