@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from typing import Callable
 
 __all__ = ["SpareMemory"]
 
@@ -24,13 +23,6 @@ class _Mallinfo2(ctypes.Structure):
     ]
 
 
-def _glibc(name: str, result: type[ctypes.Structure] | type[ctypes.c_int]) -> Callable[..., object]:
-    """A function of the C library. Raises AttributeError where it has none of this name."""
-    function = getattr(ctypes.CDLL(None), name)
-    function.restype = result
-    return function
-
-
 class SpareMemory:
     """A thread that has the allocator return free memory, once there is much more than before.
 
@@ -47,11 +39,13 @@ class SpareMemory:
         self._interval = interval
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tidegate memory", daemon=True)
-        try:
-            self._info = _glibc("mallinfo2", _Mallinfo2)
-            self._trim = _glibc("malloc_trim", ctypes.c_int)
-        except AttributeError:
+        library = ctypes.CDLL(None)
+        self._info = getattr(library, "mallinfo2", None)
+        self._trim = getattr(library, "malloc_trim", None)
+        if self._info is None or self._trim is None:
             self._stop.set()
+        else:
+            self._info.restype = _Mallinfo2
 
     def start(self) -> None:
         """Starts the thread."""
@@ -73,15 +67,15 @@ class SpareMemory:
         spare = max(free - self._least_free, min(free, resident - self._least_resident))
         if spare < self._least:
             return False
+        assert self._trim is not None
         self._trim(0)
         self._least_free, self._least_resident = self._free(), self._resident()
         self.returned += 1
         return True
 
     def _free(self) -> int:
-        info = self._info()
-        assert isinstance(info, _Mallinfo2)
-        return int(info.fordblks)
+        assert self._info is not None
+        return int(self._info().fordblks)
 
     def _resident(self) -> int:
         with open("/proc/self/statm") as file:
