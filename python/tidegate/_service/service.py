@@ -17,6 +17,7 @@ from tidegate._rules.rule_set import RuleSet
 from tidegate._service.listeners import AnomalyWatch, DecisionLog, to_history, to_violations
 from tidegate._service.recording import Recording
 from tidegate._service.snapshots import Snapshots
+from tidegate._service.spare_memory import SpareMemory
 from tidegate._storage.uri import open_store
 
 try:
@@ -204,6 +205,9 @@ class Service:
             )
             self._closing.callback(telemetry.shutdown)
         self.recording.start()
+        memory = SpareMemory()
+        self._closing.callback(memory.close)
+        memory.start()
         self.front.start()
         self._set_ready(True)
         log.info("checks are answered at %s", self._places())
