@@ -36,7 +36,9 @@ PAGES = {
     "anomalies": "/anomalies",
     "requests": "/requests",
     "usage": "/usage?user=42&by=hour",
-    "quotas": "/quotas",
+    "quotas": "/quotas?user=42",
+    "top-ups": "/quotas",
+    "me": "/me?by=hour",
     "error": "/nothing",
 }
 WIDTHS = {"phone": 320, "desktop": 1280}

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/checks/asked.h"
 #include "server/checks/problem.h"
@@ -13,6 +14,7 @@
 namespace tidegate::server {
 
 inline constexpr size_t kMostJsonBytes = size_t{64} << 10;
+inline constexpr size_t kMostManyJsonBytes = size_t{512} << 10;
 
 // What the member of a body, or of a query, is as an attribute; a view without data where it is
 // none: "user" for "userId".
@@ -23,6 +25,8 @@ std::string_view AttributeOfMember(std::string_view member);
 //    "ip": "203.0.113.9", "cost": 1, "attributes": {"tenant": "t"}, "outcomes": true}
 // Members may be missing or null. The views in `asked` live until the thread reads another body.
 std::optional<Problem> ReadCheckJson(std::string_view body, Asked* asked);
+// {"checks": [BODY, …]}, 1 to kMostChecks of them.
+std::optional<Problem> ReadCheckManyJson(std::string_view body, std::vector<Asked>* checks);
 
 // {"allowed":true,"limit":1000,"remaining":847,"resetTime":1696523400,"retryAfter":null,
 //  "degraded":false,"rule":"api"}; `outcomes`, where it is not null, as a list of the same.

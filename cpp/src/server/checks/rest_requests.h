@@ -5,6 +5,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "server/call.h"
 #include "server/checks/asked.h"
@@ -18,6 +19,7 @@ using Decoded = std::deque<std::string>;
 
 // POST of JSON.
 std::optional<Problem> ReadRestCheck(const Request& request, Asked* asked);
+std::optional<Problem> ReadRestCheckMany(const Request& request, std::vector<Asked>* checks);
 // GET PREFIX{userId}?tier=premium&endpoint=%2Fapi: the names in the query are those of the members
 // of a check, or any other attributes.
 std::optional<Problem> ReadRestStatus(const Request& request, std::string_view prefix, Asked* asked,
