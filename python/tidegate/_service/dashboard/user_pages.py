@@ -203,8 +203,8 @@ def me(visit: Visit) -> Response:
 def _was_decided_lately(visit: Visit, request: Any) -> bool:
     if request is None or request.status not in ("APPROVED", "REJECTED"):
         return False
-    decided: dt.datetime = request.decided_at
-    return decided >= visit.dashboard.admin.now() - _LATELY
+    decided: dt.datetime | None = request.decided_at
+    return decided is not None and decided >= visit.dashboard.admin.now() - _LATELY
 
 
 def live_me(visit: Visit) -> Response:
