@@ -189,13 +189,13 @@ def me(visit: Visit) -> Response:
     user = _own_user(visit)
     requests = user_routes.requests_of(visit.dashboard.admin, user)
     newest = requests[0] if requests else None
-    known = tiers_of(visit.dashboard.admin.limiter.rules)
+    rules = visit.dashboard.admin.limiter.rules
     return visit.page(
         "me.html",
         requests=requests,
         pending=newest if newest is not None and newest.status == "PENDING" else None,
         decided=newest if _was_decided_lately(visit, newest) else None,
-        other_tiers=sorted(known - {_tier_of(visit, user)}),
+        other_tiers=sorted(tiers_of(rules) - {_tier_of(visit, user) or rules.default_tier}),
         **{**_usage_values(visit, user), **_me_values(visit, user)},
     )
 
