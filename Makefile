@@ -5,6 +5,7 @@ CLANG ?= 14
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 FUZZ_SECONDS ?= 60
 KILLS ?= 1000
+SOAK_SECONDS ?= 1800
 FLOOD_KEYS ?= 100000000
 MUTANTS ?= 40
 SEED ?= 1
@@ -23,7 +24,7 @@ cpp_headers := $(shell find cpp python/bindings -name '*.h')
 cpp_others := $(shell find tests/cpp tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
 python_files := python tests benchmarks examples docs scripts
 
-.PHONY: help demo test test-cpp test-python test-servers frameworks crash flood chaos bench lint lint-python lint-cpp asan asan-python tsan portable \
+.PHONY: help demo test test-cpp test-python test-servers frameworks crash flood chaos soak bench lint lint-python lint-cpp asan asan-python tsan portable \
   fetch fuzz mutants campaign docs wheel clean deps-build deps-test deps-fuzz
 .DELETE_ON_ERROR:
 
@@ -159,7 +160,7 @@ fuzz: deps-fuzz $(VENV)/.build  ## run each libFuzzer target for FUZZ_SECONDS
 	cmake --preset fuzz
 	cmake --build --preset fuzz
 	set -e; for target in limit_fuzz step_fuzz reply_fuzz pieces_fuzz logs_fuzz \
-	  check_json_fuzz check_proto_fuzz envoy_fuzz grpc_fuzz http1_fuzz http2_fuzz; do \
+	  check_json_fuzz check_proto_fuzz envoy_json_fuzz envoy_proto_fuzz grpc_fuzz http1_fuzz http2_fuzz; do \
 	  build/fuzz/tests/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/ \
 	    build/fuzz/tests/fuzz/found/$$target tests/fuzz/corpus/$$target; \
 	done
@@ -183,6 +184,10 @@ mutants: deps-test $(VENV)/.test  ## change the package at MUTANTS random places
 chaos: deps-test $(VENV)/.test $(VENV)/.package  ## some 150 faults of servers, networks and processes, in at most 20 minutes
 	@mkdir -p build
 	$(python) tests/faults/chaos_campaign.py --minutes 20 --json build/chaos.json
+
+soak: deps-test $(VENV)/.test $(VENV)/.package  ## a running service in floods, cuts and faults of its servers, for SOAK_SECONDS
+	@mkdir -p build
+	$(python) tests/faults/soak_campaign.py --seconds $(SOAK_SECONDS) --json build/soak.json
 
 campaign: deps-test $(VENV)/.test $(VENV)/.package  ## slow tests: five million calls, outages of 10 s, 1,000 kills
 	TIDEGATE_LONG=1 $(python) -m pytest tests/redis/test_redis_clocks.py tests/redis/test_redis_refusals.py

@@ -44,6 +44,7 @@ case ${1:-} in
     package libbenchmark-dev "Google Benchmark; downloaded and built where it is not found"
     package redis-server "the server that the tests start for themselves"
     package postgresql "the database that the tests start for themselves"
+    package nginx-light "the gateway that asks the service, which the tests start for themselves"
     package chromium "the browser that the dashboard is tried in"
     package openssl "certificates for the tests of TLS"
     package nlohmann-json3-dev "JSON, to read tests/vectors; downloaded where it is not found"

@@ -271,6 +271,28 @@ TEST_F(Http2SessionTest, AClientThatResetsACallIsNotAnswered) {
   EXPECT_THAT(responses_[id].headers, IsEmpty());
 }
 
+TEST_F(Http2SessionTest, ACallThatIsResetCountsUntilItsServiceHasAnswered) {
+  FrontOptions options;
+  options.streams = 2;
+  Use(options);
+  for (int i = 0; i < 2; ++i) {
+    const int32_t id = Submit("/later", "x");
+    Exchange();
+    nghttp2_submit_rst_stream(client_, NGHTTP2_FLAG_NONE, id, NGHTTP2_CANCEL);
+    Exchange();
+  }
+  const int32_t refused = Submit("/later", "x");
+  Exchange();
+  EXPECT_EQ(responses_[refused].reset, NGHTTP2_REFUSED_STREAM);
+  EXPECT_EQ(setting_->service->calls, 2);
+  setting_->service->pending.at(0)->Send({});
+  setting_->Deliver(session_.get());
+  Submit("/later", "x");
+  Exchange();
+  EXPECT_EQ(setting_->service->calls, 3);
+  EXPECT_THAT(goaways_, IsEmpty());
+}
+
 TEST_F(Http2SessionTest, TheOutputOfAConnectionIsBounded) {
   FrontOptions options;
   options.output_bytes = 1000;

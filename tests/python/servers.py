@@ -46,10 +46,13 @@ class Answer:
 
 
 class Client:
-    """Sends requests over one connection."""
+    """Sends requests over one connection, from the address `source` if it is given."""
 
-    def __init__(self, address: Address, timeout: float = 10) -> None:
-        self._connection = http.client.HTTPConnection(*address, timeout=timeout)
+    def __init__(self, address: Address, timeout: float = 10, source: str | None = None) -> None:
+        origin = None if source is None else (source, 0)
+        self._connection = http.client.HTTPConnection(
+            *address, timeout=timeout, source_address=origin
+        )
 
     def __call__(
         self,

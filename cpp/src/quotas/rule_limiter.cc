@@ -1,4 +1,4 @@
-// The calls of a rule limiter on its quotas.
+// The calls of RuleLimiter on its quotas.
 #include "tidegate/rule_limiter.h"
 
 #include <utility>

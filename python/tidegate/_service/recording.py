@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 import threading
 import time
@@ -16,8 +17,10 @@ __all__ = ["Recorded", "Recording", "Row", "caller_of"]
 log = logging.getLogger("tidegate")
 
 _INTERVAL = 1.0
-# How much the dashboard shows of the past.
+# How much the dashboard shows of the past, and of each second: a busy service has tens of thousands
+# of callers in one.
 _KEPT_SECONDS = 300
+_KEPT_ROWS = 200
 
 
 class Row(NamedTuple):
@@ -76,11 +79,28 @@ def _merged(rows: Iterable[Row]) -> list[Row]:
     return list(merged.values())
 
 
+def _foremost(rows: list[Row], most: int) -> list[Row]:
+    """The rows with the most refusals, then the most requests, and one row for all others."""
+    if len(rows) <= most:
+        return rows
+
+    def weight(row: Row) -> tuple[bool, int, int]:
+        return row.is_rest, row.refused + row.refused_in_shadow, row.allowed
+
+    kept = [row for row in heapq.nlargest(most, rows, key=weight) if not row.is_rest]
+    rest = [all_of - of_kept for all_of, of_kept in zip(_sums(rows), _sums(kept))]
+    return [*kept, Row(None, "(other)", None, None, None, *rest)]
+
+
+def _sums(rows: list[Row]) -> list[int]:
+    return [sum(column) for column in zip(*(row[5:] for row in rows))]
+
+
 class Recording:
     """Takes what `recorder` has summed, once a second, and hands it to listeners.
 
     A listener is called with a Recorded, on this thread: one that raises is logged and the others
-    are called all the same. The last five minutes are kept for who looks at the service now.
+    are called all the same. The foremost rows of the last five minutes are kept for the dashboard.
     Thread-safe.
     """
 
@@ -117,7 +137,7 @@ class Recording:
             if not rows:
                 return
             recorded = Recorded(self._clock(), rows)
-            self._recent.append(recorded)
+            self._recent.append(recorded._replace(rows=_foremost(rows, _KEPT_ROWS)))
             for listener in self._listeners:
                 try:
                     listener(recorded)
@@ -125,7 +145,7 @@ class Recording:
                     log.exception("decisions were not passed on to %r", listener)
 
     def recent(self, seconds: float = _KEPT_SECONDS) -> list[Recorded]:
-        """What was recorded in the last `seconds`, the earliest first; at most five minutes."""
+        """The foremost rows of the last `seconds`, the earliest first; at most five minutes."""
         since = self._clock() - seconds
         return [each for each in list(self._recent) if each.at >= since]
 

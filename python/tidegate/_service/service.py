@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 from tidegate._anomaly.detector import AnomalyDetector
@@ -32,9 +33,12 @@ if TYPE_CHECKING:
     from tidegate._rules.source import RuleSource
     from tidegate._service.settings import Checks, Settings, Tls
 
-__all__ = ["Service", "describe"]
+__all__ = ["Service", "tls_of"]
 
 log = logging.getLogger("tidegate")
+
+# Seconds to write and close, after calls in flight have ended.
+_CLOSING = 5.0
 
 
 class Service:
@@ -46,15 +50,16 @@ class Service:
         service.stop()
 
     Raises ConfigurationError and StorageError at construction and in start() for what cannot be:
-    rules that are not valid, a database without tables, an address in use.
+    rules that are not valid, a database without tables, an address in use. With `makes_tables`
+    false, the tables of the database have to be there.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, makes_tables: bool = True) -> None:
         self.settings = settings
         self._closing = contextlib.ExitStack()
         with contextlib.ExitStack() as closing:
             self._closing = closing
-            self._build()
+            self._build(makes_tables)
             self._closing = closing.pop_all()
         self.is_ready = False
         """Whether it takes checks: from start() on until it is about to end."""
@@ -62,12 +67,14 @@ class Service:
         """Where checks are answered over TCP, once it has started."""
         self.admin_address: tuple[str, int] | None = None
         """Where the admin API is, once it has started."""
+        self.has_closed = True
+        """Whether stop() could close all that was open, in its time."""
         self._admin: Any = None
         self._tls: Any = None
 
-    def _build(self) -> None:
+    def _build(self, makes_tables: bool) -> None:
         settings = self.settings
-        if settings.database is not None:
+        if settings.database is not None and makes_tables:
             from tidegate._database.upgrade import upgrade
 
             upgrade(settings.database)
@@ -83,7 +90,12 @@ class Service:
         self.recorder = _native.Recorder(settings.usage.capacity)
         self.front = _native.Front(_front_options(checks))
         self.checks = _native.CheckService(
-            self.limiter._native(), recorder=self.recorder, require_token=checks.needs_token
+            self.limiter._native(),
+            recorder=self.recorder,
+            require_token=checks.needs_token,
+            refused_status=checks.refused_status,
+            auth_refused_status=checks.auth_refused_status,
+            auth_headers=None if checks.auth_headers is None else list(checks.auth_headers.items()),
         )
         self.front.route(self.checks)
         self.health = _native.Health(self.front)
@@ -176,7 +188,7 @@ class Service:
         checks = self.settings.checks
         if self.snapshots is not None:
             self.snapshots.start()
-        self._tls = _tls(checks.tls)
+        self._tls = tls_of(checks.tls)
         try:
             if checks.listen is not None:
                 host = checks.listen.host
@@ -259,7 +271,10 @@ class Service:
         if what == "rules" and not isinstance(self.rules, RuleSet):
             self.rules.refresh()
         if self.snapshots is not None:
-            self.snapshots.refresh()
+            if what == "tokens":
+                self.snapshots.read_tokens()
+            else:
+                self.snapshots.refresh()
 
     def counters(self) -> dict[str, int]:
         """The numbers of metrics that only the service has, by name."""
@@ -294,9 +309,11 @@ class Service:
             self.envoy.refresh()
         if self.snapshots is not None:
             self.snapshots.refresh()
-        if self._tls is not None:
+        for certificate in (self._tls, self._admin):
+            if certificate is None:
+                continue
             try:
-                self._tls.reload()
+                certificate.reload()
             except Exception as error:
                 log.error("the certificate was not replaced: %s", error)
         log.info("the service was reloaded")
@@ -304,16 +321,37 @@ class Service:
     def stop(self) -> bool:
         """Takes no more calls, waits for those in flight, writes what is recorded, and closes.
 
-        Returns whether all calls were answered within `settings.drain` seconds.
+        Returns whether all calls were answered within `settings.drain` seconds. Writing and
+        closing has a few seconds more; what is not written then is counted, logged and dropped.
         """
         self._set_ready(False)
         is_drained = bool(self.front.drain(self.settings.drain))
         self.front.stop()
+        # A database or a storage that does not answer must not keep the process.
+        closing = threading.Thread(target=self._close_all, name="tidegate closing", daemon=True)
+        closing.start()
+        closing.join(_CLOSING)
+        self.has_closed = not closing.is_alive()
+        if not self.has_closed:
+            for _, writer in self._writers:
+                writer.give_up()
+            log.error("the service ends without closing all of it, which took %g s", _CLOSING)
+        return is_drained
+
+    def _close_all(self) -> None:
         if self._admin is not None:
             self._admin.stop()
         self.recording.close()
+        # All at once, since each waits for a database that is locked.
+        writing = [
+            threading.Thread(target=writer.close, args=(_CLOSING,), daemon=True)
+            for _, writer in self._writers
+        ]
+        for thread in writing:
+            thread.start()
+        for thread in writing:
+            thread.join()
         self.close()
-        return is_drained
 
     def close(self) -> None:
         """Closes what was opened. For a service that never started; stop() does it too."""
@@ -335,28 +373,9 @@ def _front_options(checks: Checks) -> dict[str, Any]:
     }
 
 
-def _tls(tls: Tls | None) -> Any:
+def tls_of(tls: Tls | None) -> Any:
+    """The certificate of the front. Raises ConfigurationError for one that cannot be used."""
     if tls is None:
         return None
     client_ca = None if tls.client_ca is None else os.fspath(tls.client_ca)
     return _native.Tls(os.fspath(tls.certificate), os.fspath(tls.key), client_ca=client_ca)
-
-
-def describe(service: Service) -> str:
-    """What a service would do, for `tidegate serve --check`."""
-    settings = service.settings
-    _tls(settings.checks.tls)
-    if settings.admin.tls is not None and settings.admin.listen is not None:
-        from tidegate._service.admin_server import expect_readable
-
-        expect_readable(settings.admin.tls)
-    lines = [
-        f"checks: {settings.checks.listen or settings.checks.unix}"
-        + (", with a token" if settings.checks.needs_token else ", without a token"),
-        f"storage: {service.store.name}",
-        f"rules: {len(service.limiter.rule_stats())} of {settings.rules or settings.database}",
-        f"admin: {settings.admin.listen or 'none'}",
-    ]
-    if settings.envoy is not None:
-        lines.append(f"envoy: {settings.envoy.config}")
-    return "\n".join(lines)

@@ -111,6 +111,17 @@ class Checks(_Part):
     request_timeout: _SECONDS = Field(
         default=10.0, description="Seconds within which a whole request must have come."
     )
+    refused_status: Literal[200, 429] = Field(
+        default=200, description="Of the answer to a REST check that refuses."
+    )
+    auth_refused_status: Literal[401, 403, 429] = Field(
+        default=429, description="Of the answer to a gateway that refuses: 403 for nginx."
+    )
+    auth_headers: Optional[dict[str, str]] = Field(
+        default=None,
+        description="The headers of a gateway and the attributes that they name, in place of "
+        "X-Original-URI, X-Original-Method, X-Real-IP and X-Api-Key.",
+    )
 
     @property
     def needs_token(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -21,12 +22,14 @@ __all__ = ["Snapshots"]
 
 log = logging.getLogger("tidegate")
 
-_INTERVAL = 5.0
+_TOKENS_EVERY = 1.0
+# To see whether one of very many users has changed takes a while.
+_TIERS_EVERY = 5.0
 _ROWS = 10_000
 
 
 class Snapshots:
-    """Reads tokens and tiers every few seconds, on a thread of its own, and at once when asked to.
+    """Reads tokens each second and tiers every few, on a thread of its own, or when asked to.
 
     `checks` gets the tokens with which checks may be asked for, and the tier of each user. While
     the database does not answer, what was read last holds.
@@ -38,11 +41,10 @@ class Snapshots:
         checks: Any,
         *,
         timeout: float = 30.0,
-        interval: float = _INTERVAL,
     ) -> None:
         self._database = Database(database, timeout)
         self._checks = checks
-        self._interval = interval
+        self._tiers_at = 0.0
         self._tiers_mark: Any = None
         self._tokens: list[tuple[bytes, str]] | None = None
         self._again = threading.Event()
@@ -57,6 +59,14 @@ class Snapshots:
         """Reads both, then starts the thread. Raises StorageError where they cannot be read."""
         self._read(True)
         self._thread.start()
+
+    def read_tokens(self) -> None:
+        """Reads the tokens now, so that one that was revoked is not taken any more.
+
+        Raises StorageError if the database does not answer.
+        """
+        with self._reading, self._database.use() as connection:
+            self._read_tokens(connection)
 
     def refresh(self) -> None:
         """Has both read again soon. Returns at once."""
@@ -73,7 +83,7 @@ class Snapshots:
 
     def _run(self) -> None:
         while True:
-            is_asked = self._again.wait(self._interval)
+            is_asked = self._again.wait(_TOKENS_EVERY)
             self._again.clear()
             if self._is_over:
                 return
@@ -89,7 +99,9 @@ class Snapshots:
     def _read(self, is_asked: bool) -> None:
         with self._reading, self._database.use() as connection:
             self._read_tokens(connection)
-            self._read_tiers(connection, is_asked)
+            if is_asked or time.monotonic() >= self._tiers_at:
+                self._read_tiers(connection, is_asked)
+                self._tiers_at = time.monotonic() + _TIERS_EVERY
 
     def _read_tokens(self, connection: sa.Connection) -> None:
         now = dt.datetime.now(dt.timezone.utc)

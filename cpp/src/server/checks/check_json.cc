@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
 #include "server/checks/decision_values.h"
+#include "server/json_text.h"
 
 namespace tidegate::server {
 
@@ -71,7 +72,7 @@ std::string_view ReasonOf(simdjson::error_code error) {
   }
 }
 
-// Reads one body into what it is asked to fill in.
+// Reads one body into `asked`.
 class Reader {
  public:
   Reader(Asked* asked, bool may_have_surrogates)
@@ -159,13 +160,13 @@ class Reader {
   bool has_outcomes_ = false;
 };
 
-// A parser of each thread, whose memory is bounded by `most` bytes of a body.
+// Each thread has parsers, whose memory is bounded by `most` bytes of a body.
 struct Room {
   const size_t most;
   dom::parser parser{most};
   std::string padded;
 
-  // Without memory for it, parsing fails too.
+  // If memory is short, parsing fails too.
   Room(size_t bytes, size_t depth) : most(bytes) { std::ignore = parser.allocate(bytes, depth); }
 
   // The object that a body is. It lives until the next one is read.
@@ -242,7 +243,7 @@ void AppendRoom(const Decision& d, std::string* json) {
                   R"(,"resetTime":)", ResetTime(d));
 }
 
-// Without the braces.
+// Appends the members without the braces.
 void AppendMembers(const Decision& d, std::string* json) {
   *json += d.allowed ? R"("allowed":true,)" : R"("allowed":false,)";
   AppendRoom(d, json);

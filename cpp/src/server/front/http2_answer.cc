@@ -1,4 +1,4 @@
-// How calls of HTTP/2 are handled and answered.
+// The handling and answering of HTTP/2 calls.
 #include <nghttp2/nghttp2.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 using Stage = Http2Stream::Stage;
 using Fields = absl::InlinedVector<nghttp2_nv, 8>;
 
-// What outlives the sending of the frame is not copied.
+// A text that outlives the sending of the frame is not copied.
 constexpr uint8_t kKept = NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE;
 
 nghttp2_nv Field(std::string_view name, std::string_view value, uint8_t flags) {
@@ -84,7 +84,7 @@ void Http2Session::OnGrpcHeaders(Http2Stream* stream) {
     if (stream->Text(header.name) != "grpc-timeout") continue;
     const auto timeout = ParseGrpcTimeout(stream->Text(header.value));
     if (!timeout.has_value()) {
-      FailGrpc(stream, GrpcStatus::kInternal, "Expected a grpc-timeout as \"100m\"");
+      FailGrpc(stream, GrpcStatus::kInternal, "Expected a grpc-timeout such as \"100m\"");
       return;
     }
     stream->call_deadline = now() + *timeout;
@@ -106,7 +106,20 @@ void Http2Session::FillRequest(const Http2Stream& stream, Request* request) {
   request->is_grpc = stream.is_grpc;
 }
 
+bool Http2Session::MayHandle(Http2Stream* stream) {
+  if (handling_ < static_cast<size_t>(around_->options.streams)) return true;
+  stream->stage = Stage::kAnswering;
+  (void)nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_REFUSED_STREAM);
+  return false;
+}
+
+void Http2Session::WaitForAnswer(Http2Stream* stream) {
+  ++handling_;
+  SetDeadline(stream, now() + around_->options.answer_time);
+}
+
 void Http2Session::Handle(Http2Stream* stream) {
+  if (!MayHandle(stream)) return;
   counters().requests_http2.Add();
   Request request;
   FillRequest(*stream, &request);
@@ -119,7 +132,7 @@ void Http2Session::Handle(Http2Stream* stream) {
   if (Dispatch(request, id, around_, &stream->answer)) {
     Submit(stream);
   } else {
-    SetDeadline(stream, now() + around_->options.answer_time);
+    WaitForAnswer(stream);
   }
 }
 
@@ -137,7 +150,7 @@ void Http2Session::HandleGrpc(Http2Stream* stream, Request* request) {
   if (Call(stream->service, *request, id, around_, &stream->answer)) {
     Submit(stream);
   } else {
-    SetDeadline(stream, now() + around_->options.answer_time);
+    WaitForAnswer(stream);
   }
 }
 
@@ -300,6 +313,9 @@ void Http2Session::ReadMessages(Http2Stream* stream) {
 }
 
 void Http2Session::Deliver(Posted posted) {
+  const bool is_answer =
+      posted.kind == Posted::Kind::kAnswer || posted.kind == Posted::Kind::kDropped;
+  if (is_answer && handling_ > 0) --handling_;
   Http2Stream* const stream = Find(static_cast<int32_t>(posted.id.call));
   if (stream == nullptr) return;
   switch (posted.kind) {
