@@ -25,6 +25,7 @@ def test_answers_are_those_of_single_checks_in_their_order() -> None:
         {"userId": "43", "endpoint": "/api/a", "tier": "premium", "outcomes": True},
         {"userId": "42", "endpoint": "/api/a", "cost": 2},
         {"userId": "42", "endpoint": "/other"},
+        {"userId": "44", "endpoint": "/api/a?page=2"},
         {"userId": "42", "endpoint": "/api/a"},
     ]
     status, headers, body = ask(Service(), {"checks": checks})
@@ -33,7 +34,7 @@ def test_answers_are_those_of_single_checks_in_their_order() -> None:
     assert "x-ratelimit-limit" not in headers
     alone = Service()
     assert body == {"answers": [alone.check(each)[2] for each in checks]}
-    assert [each["allowed"] for each in body["answers"]] == [True, True, False, True, True]
+    assert [each["allowed"] for each in body["answers"]] == [True, True, False, True, True, True]
 
 
 def test_refusals_are_answers_whatever_status_a_single_one_has() -> None:
