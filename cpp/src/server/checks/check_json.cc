@@ -179,10 +179,10 @@ struct Room {
     padded.assign(body);
     padded.append(simdjson::SIMDJSON_PADDING, ' ');
     dom::element element;
-    const auto error =
-        parser.parse(reinterpret_cast<const uint8_t*>(padded.data()), body.size(),
-                     /*realloc_if_needed=*/false)
-            .get(element);
+    const auto error = parser
+                           .parse(reinterpret_cast<const uint8_t*>(padded.data()), body.size(),
+                                  /*realloc_if_needed=*/false)
+                           .get(element);
     if (error != simdjson::SUCCESS) {
       return Problem::BadRequest(absl::StrCat("the body has ", Absl(ReasonOf(error)),
                                               "; expected a JSON object such as ", Absl(example)));
@@ -195,16 +195,14 @@ struct Room {
   }
 };
 
-bool MayHaveSurrogates(std::string_view body) {
-  return body.find("\\u") != std::string_view::npos;
-}
+bool MayHaveSurrogates(std::string_view body) { return body.find("\\u") != std::string_view::npos; }
 
 std::optional<Problem> ReadChecks(const dom::array& list, bool may_have_surrogates,
                                   std::vector<Asked>* checks) {
   if (list.size() == 0) return Problem::BadRequest("no checks were given; expected 1 or more");
   if (list.size() > kMostChecks) {
-    return Problem::BadRequest(absl::StrCat("more than ", kMostChecks,
-                                            " checks were given; expected at most that many"));
+    return Problem::BadRequest(
+        absl::StrCat("more than ", kMostChecks, " checks were given; expected at most that many"));
   }
   checks->reserve(list.size());
   for (const dom::element value : list) {
@@ -272,8 +270,7 @@ std::string_view AttributeOfMember(std::string_view member) {
 std::optional<Problem> ReadCheckJson(std::string_view body, Asked* asked) {
   thread_local Room room(kMostJsonBytes, kMostDepth);
   dom::object object;
-  if (auto problem =
-          room.Read(body, R"({"userId": "42", "endpoint": "/api/posts"})", &object)) {
+  if (auto problem = room.Read(body, R"({"userId": "42", "endpoint": "/api/posts"})", &object)) {
     return problem;
   }
   return Reader(asked, MayHaveSurrogates(body)).Read(object);
@@ -286,8 +283,8 @@ std::optional<Problem> ReadCheckManyJson(std::string_view body, std::vector<Aske
   bool has_checks = false;
   for (const dom::key_value_pair member : object) {
     if (member.key != "checks") {
-      return Problem::BadRequest(absl::StrCat("the member ", ShownText(member.key),
-                                              " is not known; expected checks"));
+      return Problem::BadRequest(
+          absl::StrCat("the member ", ShownText(member.key), " is not known; expected checks"));
     }
     if (std::exchange(has_checks, true)) {
       return Problem::BadRequest("the member \"checks\" was given twice; expected it once");
