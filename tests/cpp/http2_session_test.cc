@@ -293,6 +293,25 @@ TEST_F(Http2SessionTest, ACallThatIsResetCountsUntilItsServiceHasAnswered) {
   EXPECT_THAT(goaways_, IsEmpty());
 }
 
+TEST_F(Http2SessionTest, ABlockThatUnpacksToFarTooMuchEndsTheConnection) {
+  FrontOptions options;
+  options.header_bytes = 1000;
+  options.header_count = 10;
+  Use(options);
+  const auto call = [&](int fields) {
+    std::map<std::string, std::string> headers;
+    for (int i = 0; i < fields; ++i) headers["x" + std::to_string(i)] = std::string(500, 'y');
+    const int32_t id = Submit("/echo", "x", headers);
+    Exchange();
+    return responses_[id];
+  };
+  EXPECT_EQ(call(4).headers[":status"], "431");
+  EXPECT_THAT(goaways_, IsEmpty());
+  call(11);
+  EXPECT_THAT(goaways_, ::testing::ElementsAre(NGHTTP2_ENHANCE_YOUR_CALM));
+  EXPECT_EQ(setting_->counters.floods.read(), 1U);
+}
+
 TEST_F(Http2SessionTest, TheOutputOfAConnectionIsBounded) {
   FrontOptions options;
   options.output_bytes = 1000;

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
 
 __all__ = ["Bounds", "Connections", "Loop"]
 
@@ -29,22 +35,8 @@ _LINGER = 1.0
 _TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
-class Loop(asyncio.SelectorEventLoop):
-    """An event loop whose servers give handshakes of TLS so many seconds."""
-
-    def __init__(self, handshake: float) -> None:
-        super().__init__()
-        self._handshake = handshake
-
-    async def create_server(self, *args: Any, **options: Any) -> Any:
-        """As that of asyncio."""
-        if options.get("ssl") is not None:
-            options.setdefault("ssl_handshake_timeout", self._handshake)
-        return await super().create_server(*args, **options)
-
-
 class Connections:
-    """The open connections of one server; `protocol` is the class that uvicorn makes them of.
+    """The connections of one server; `protocol` is the class that uvicorn makes them of.
 
     When there are too many, the one that has kept the server waiting longest is closed: slow
     clients then stand in nobody's way but their own. A connection whose request is being
@@ -53,9 +45,10 @@ class Connections:
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        self._open: set[_Connection] = set()
-        self._handshakes: OrderedDict[_Connection, float] = OrderedDict()
+        # Both with the one that waits longest first.
+        self._handshakes: OrderedDict[Any, None] = OrderedDict()
         self._waiting: OrderedDict[_Connection, None] = OrderedDict()
+        self._open: set[_Connection] = set()
         connections = self
 
         class Protocol(_Connection):
@@ -64,20 +57,31 @@ class Connections:
 
         self.protocol = Protocol
 
-    def accept(self, connection: _Connection, now: float) -> None:
-        """Lets one in before its handshake. Raises ConnectionRefusedError if none has room."""
-        # uvicorn is not told of a handshake that fails, but these are over by then.
-        while self._handshakes and next(iter(self._handshakes.values())) <= now:
-            self._handshakes.popitem(last=False)
-        if len(self._open) + len(self._handshakes) >= self.bounds.connections:
-            if not self._waiting:
-                raise ConnectionRefusedError("all connections are being answered")
+    def has_room(self) -> bool:
+        """Whether one more may come, if need be in the place of one that waits."""
+        if len(self._open) + len(self._handshakes) < self.bounds.connections:
+            return True
+        if self._handshakes:
+            self._handshakes.popitem(last=False)[0].cancel()
+        elif self._waiting:
             self._waiting.popitem(last=False)[0].cut()
-        self._handshakes[connection] = now + self.bounds.head
+        else:
+            return False
+        return True
 
-    def opened(self, connection: _Connection) -> None:
+    def arrived(self, handshake: asyncio.Task[None]) -> None:
+        """A connection whose handshake is that task's, which ends with it."""
+        self._handshakes[handshake] = None
+        handshake.add_done_callback(lambda task: self._handshakes.pop(task, None))
+
+    def end_handshakes(self) -> None:
+        """Closes the connections that are not open yet."""
+        for handshake in list(self._handshakes):
+            handshake.cancel()
+
+    def opened(self, connection: _Connection, handshake: Any) -> None:
         """Its handshake is over."""
-        self._handshakes.pop(connection, None)
+        self._handshakes.pop(handshake, None)
         self._open.add(connection)
 
     def closed(self, connection: _Connection) -> None:
@@ -93,6 +97,80 @@ class Connections:
             self._waiting.pop(connection, None)
 
 
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop whose servers accept what `connections` have room for."""
+
+    def __init__(self, connections: Connections) -> None:
+        super().__init__()
+        self._connections = connections
+
+    async def create_server(self, protocol_factory: Any, *args: Any, **options: Any) -> Any:
+        """As that of asyncio, of the options `sock` and `ssl`."""
+        return _Listener(
+            self, self._connections, protocol_factory, options["sock"], options.get("ssl")
+        )
+
+
+class _Listener:
+    """What asyncio's own server does not do: it refuses connections, also before a handshake."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        connections: Connections,
+        protocol_factory: Any,
+        listener: socket.socket,
+        context: ssl.SSLContext | None,
+    ) -> None:
+        self._loop = loop
+        self._connections = connections
+        self._protocol_factory = protocol_factory
+        self._listener = listener
+        self._context = context
+        listener.setblocking(False)
+        self._accepting = loop.create_task(self._accept())
+
+    def close(self) -> None:
+        """Accepts no more."""
+        self._accepting.cancel()
+        self._connections.end_handshakes()
+
+    async def wait_closed(self) -> None:
+        """As that of asyncio."""
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = await self._loop.sock_accept(self._listener)
+            except OSError:  # such as too many open files
+                await asyncio.sleep(0.1)
+                continue
+            if not self._connections.has_room():
+                connection.close()
+            elif self._context is None:
+                await self._shake(connection, None)
+            else:
+                handshake = self._loop.create_task(self._shake(connection, self._context))
+                # Also if it is cancelled before it has begun.
+                handshake.add_done_callback(partial(_close_if_cancelled, connection))
+                self._connections.arrived(handshake)
+
+    async def _shake(self, connection: socket.socket, context: ssl.SSLContext | None) -> None:
+        seconds = None if context is None else self._connections.bounds.head
+        with contextlib.suppress(OSError):  # the client's mistake, or its time is over
+            await self._loop.connect_accepted_socket(
+                self._protocol_factory,
+                connection,
+                ssl=context,
+                ssl_handshake_timeout=seconds,
+            )
+
+
+def _close_if_cancelled(connection: socket.socket, handshake: asyncio.Task[None]) -> None:
+    if handshake.cancelled():
+        connection.close()
+
+
 class _Connection(H11Protocol):
     """One that is closed when its client leaves a request unfinished or an answer untaken."""
 
@@ -102,11 +180,12 @@ class _Connection(H11Protocol):
         self._begun: float | None = None
         self._request_timer: asyncio.TimerHandle | None = None
         self._answer_timer: asyncio.TimerHandle | None = None
-        connections.accept(self, self.loop.time())
+        self._handshake = asyncio.current_task()
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._connections.opened(self)
+        self._connections.opened(self, self._handshake)
+        self._handshake = None
         self._begun = self.loop.time()
         self._follow()
 

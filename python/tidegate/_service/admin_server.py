@@ -108,7 +108,7 @@ class AdminServer:
         return host, port
 
     def _run(self, listener: socket.socket) -> None:
-        loop = Loop(self._connections.bounds.head)
+        loop = Loop(self._connections)
         asyncio.set_event_loop(loop)
         try:
             loop.run_until_complete(self._server.serve(sockets=[listener]))

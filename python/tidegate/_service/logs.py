@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["set_up_logging"]
 
-_FIELDS = ("decisions", "anomaly")
+_FIELDS = ("decisions", "anomaly", "quota", "upgrade_request")
 
 
 class _Text(logging.Formatter):

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 from tidegate._anomaly.detector import AnomalyDetector
 from tidegate._core import native_clock
 from tidegate._errors import ConfigurationError
+from tidegate._quotas.watch import QuotaWatch
 from tidegate._rule_limiter import RuleLimiter, limiter_for
 from tidegate._rules.file import RuleFile
 from tidegate._rules.rule_set import RuleSet
 from tidegate._service.listeners import AnomalyWatch, DecisionLog, to_history, to_violations
+from tidegate._service.quota_events import QuotaLog
 from tidegate._service.recording import Recording
 from tidegate._service.snapshots import Snapshots
+from tidegate._service.spare_memory import SpareMemory
 from tidegate._storage.uri import open_store
 
 try:
@@ -82,6 +85,8 @@ class Service:
             self.rules, storage=self.store, prefix=settings.prefix
         )
         self._closing.callback(self.limiter.close)
+        self.quota_events = QuotaLog()
+        self._closing.callback(QuotaWatch(self.limiter, self.quota_events).close)
         checks = settings.checks
         self.recorder = _native.Recorder(settings.usage.capacity)
         self.front = _native.Front(_front_options(checks))
@@ -204,6 +209,9 @@ class Service:
             )
             self._closing.callback(telemetry.shutdown)
         self.recording.start()
+        memory = SpareMemory()
+        self._closing.callback(memory.close)
+        memory.start()
         self.front.start()
         self._set_ready(True)
         log.info("checks are answered at %s", self._places())
@@ -251,6 +259,7 @@ class Service:
             limiter=self.limiter,
             oidc=oidc,
             on_change=self._changed,
+            settings=self.settings.shown(),
         )
         mount_dashboard(
             app,
@@ -281,6 +290,7 @@ class Service:
             found["envoy_config_refused"] = self.envoy.refused
             found["envoy_config_failures"] = self.envoy.failures
         found["records_dropped"] = self.recorder.dropped
+        found |= self.quota_events.counters()
         for name, writer in self._writers:
             found[f"{name}_written"] = writer.written
             found[f"{name}_dropped"] = writer.dropped

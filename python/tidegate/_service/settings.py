@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
@@ -30,6 +31,7 @@ __all__ = ["ENVIRONMENT", "Address", "Settings", "read_settings", "unknown_varia
 ENVIRONMENT = "TIDEGATE_"
 # Environment variables with the prefix that are not settings of the service.
 _OF_OTHERS = {"TIDEGATE_ENABLED"}
+_SECRETS = "pass|pwd|secret|token|key"  # in the names of options of a URL
 _PORT = Annotated[int, Field(ge=0, le=65535)]
 _SECONDS = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -270,6 +272,11 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return env_settings, init_settings
 
+    def shown(self) -> dict[str, Any]:
+        """All settings as JSON has them, without the passwords in URLs."""
+        shown: dict[str, Any] = _without_secrets(self.model_dump(mode="json"))
+        return shown
+
     @model_validator(mode="after")
     def _has_rules(self) -> Settings:
         if self.rules is None and self.database is None and self.envoy is None:
@@ -283,6 +290,16 @@ class Settings(BaseSettings):
                 "checks.require_token: false"
             )
         return self
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_secrets(each) for name, each in value.items()}
+    if not isinstance(value, str) or "://" not in value:
+        return value
+    # Too much is hidden rather than too little: a password may have any character.
+    hidden = re.sub(r"(?s)(://[^:/?#]*):.*@", r"\1:***@", value)
+    return re.sub(rf"([?&][^=&]*(?:{_SECRETS})[^=&]*=)[^&]*", r"\1***", hidden, flags=re.I)
 
 
 def read_settings(

@@ -402,20 +402,12 @@ def header_flood_http2(stage: Stage) -> None:
     # One field enters the dynamic table, and stands again and again in a byte each.
     field = b"\x40\x01x" + b"\x7f\xa1\x1e" + b"y" * 4000
     bomb = frames.block(STATUS) + field + b"\xbe" * 8000
-    addresses = stage.service.checks
 
-    def act(over: threading.Event) -> None:
-        while not over.is_set():
-            flood = Flood(addresses, frames.opening())
-            try:
-                for stream in range(1, 20, 2):
-                    flood.send(frames.frame(frames.HEADERS, frames.END_HEADERS | 1, stream, bomb))
-                flood.wait_for_end(0.2)
-            finally:
-                flood.close()
+    def parts() -> Any:
+        for stream in range(1, 20, 2):
+            yield frames.frame(frames.HEADERS, frames.END_HEADERS | 1, stream, bomb)
 
-    with crowd(3, act):
-        time.sleep(stage.pace.hold)
+    _flood(stage, "unpacked headers", frames.opening(), parts, _calmed)
 
 
 @fault("bodies that are too long, messages that are malformed, in thousands")

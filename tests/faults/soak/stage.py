@@ -29,8 +29,8 @@ RECOVERY = 15.0
 # Connections to the database, and threads of the admin API, come and go by themselves.
 SPARE_DESCRIPTORS = 8
 SPARE_THREADS = 4
-# Beyond it, memory was not given back.
-SPARE_MEMORY = 48 << 20
+# What the allocator may keep after a burst.
+SPARE_MEMORY = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,7 @@ class Stage:
             is_as_before = (
                 usage.descriptors <= before.descriptors + SPARE_DESCRIPTORS
                 and usage.threads <= before.threads + SPARE_THREADS
+                and usage.resident <= before.resident + SPARE_MEMORY
             )
             with contextlib.suppress(OSError, AssertionError):
                 if is_as_before and not self.service.probe()["degraded"]:

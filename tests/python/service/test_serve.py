@@ -86,6 +86,25 @@ def test_rules_change_without_a_restart(served: Served) -> None:
     assert [served.check()["allowed"] for _ in range(5)] == [True] * 4 + [False], "usage stays"
 
 
+def test_soft_events_of_quotas_are_logged_and_counted(served: Served) -> None:
+    assert served.check()["limit"] == 3
+    rules = RULES.replace("free: 3/hour", "free: quota 10/month")
+    (served.directory / "rules.yaml").write_text(rules)
+    served.process.send_signal(signal.SIGHUP)
+    served.logged("the service was reloaded")
+    eventually(lambda: served.check("probe")["limit"] == 10)
+    many = {"checks": [{"userId": "42", "cost": cost} for cost in (7, 1, 2, 1)]}
+    answer = httpx.post(f"{served.checks}/v1/ratelimit/check-many", json=many)
+    assert [each["allowed"] for each in answer.json()["answers"]] == [True, True, True, False]
+    served.logged("'42' has used 80 % of the quota api: 8 used, 2 available until 2")
+    served.logged("'42' has used 100 % of the quota api: 10 used, 0 available")
+    events = [each["quota"] for each in served.records() if "quota" in each]
+    assert [(each["key"], each["percent"]) for each in events] == [("42", 80), ("42", 100)]
+    text = httpx.get(f"{served.admin}/metrics").text
+    assert "tidegate_quota_events_80_total 1.0" in text
+    assert "tidegate_quota_events_100_total 1.0" in text
+
+
 def test_invalid_rules_are_refused_and_the_old_ones_stay(served: Served) -> None:
     assert served.check()["limit"] == 3
     (served.directory / "rules.yaml").write_text("rules: [{id: x, limits: many}]\n")

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/checks/asked.h"
 #include "server/problem.h"
@@ -13,6 +14,7 @@
 namespace tidegate::server {
 
 inline constexpr size_t kMostJsonBytes = size_t{64} << 10;
+inline constexpr size_t kMostManyJsonBytes = size_t{512} << 10;
 
 // The attribute for a member of a body or a query, such as "user" for "userId"; a view without data
 // if the member is not an attribute.
@@ -24,6 +26,8 @@ std::string_view AttributeOfMember(std::string_view member);
 // Members may be missing or null. The views in `asked` are valid until the thread reads another
 // body.
 std::optional<Problem> ReadCheckJson(std::string_view body, Asked* asked);
+// {"checks": [BODY, …]}, 1 to kMostChecks of them.
+std::optional<Problem> ReadCheckManyJson(std::string_view body, std::vector<Asked>* checks);
 
 // {"allowed":true,"limit":1000,"remaining":847,"resetTime":1696523400,"retryAfter":null,
 //  "degraded":false,"rule":"api"}; `outcomes`, unless it is null, becomes a list of such objects.

@@ -21,6 +21,7 @@ enum class Ask : uint8_t {
   kReset,
   kStatus,
   kRestCheck,
+  kRestCheckMany,
   kRestStatus,
   kGateway,
 };
@@ -48,6 +49,7 @@ constexpr CheckMethod kMethods[] = {
     {Ask::kCheck, Role::kCheck, "/tidegate.v1.RateLimiter/Check", ""},
     {Ask::kRestCheck, Role::kCheck, "/v1/ratelimit/check", "POST"},
     {Ask::kGateway, Role::kCheck, "/v1/ratelimit/auth", "GET", "POST"},
+    {Ask::kRestCheckMany, Role::kCheck, "/v1/ratelimit/check-many", "POST"},
     {Ask::kCheckMany, Role::kCheck, "/tidegate.v1.RateLimiter/CheckMany", ""},
     {Ask::kPeek, Role::kViewer, "/tidegate.v1.RateLimiter/Peek", ""},
     {Ask::kRestStatus, Role::kViewer, "/v1/ratelimit/status/", "GET"},
@@ -194,13 +196,15 @@ bool CheckService::HandleKnown(const Request& request, const CheckMethod& method
                                const std::shared_ptr<const CheckConfig>& config, Answer* answer,
                                const Later& later) {
   Decoded decoded;
-  if (method.ask == Ask::kCheckMany) {
+  if (method.ask == Ask::kCheckMany || method.ask == Ask::kRestCheckMany) {
     std::vector<Asked> checks;
-    if (const auto problem = ReadCheckMany(request.body, &checks)) {
+    if (const auto problem = request.is_grpc ? ReadCheckMany(request.body, &checks)
+                                             : ReadRestCheckMany(request, &checks)) {
       return RefuseToRead(request, *problem, answer);
     }
     for (Asked& check : checks) check.TakeOffQuery(*config->rules, &decoded);
-    return Decide(config, Op::kHit, Form::kGrpcMany, absl::MakeSpan(checks), answer, later);
+    return Decide(config, Op::kHit, request.is_grpc ? Form::kGrpcMany : Form::kRestMany,
+                  absl::MakeSpan(checks), answer, later);
   }
   Asked asked;
   const auto read = [&]() -> std::optional<Problem> {

@@ -131,6 +131,7 @@ void AnswerHttp(const CheckConfig& config, Form form, const Checked& checked, An
   }
   answer->http_status = decision.allowed ? 200 : options.refused_status;
   AppendDecisionJson(decision, checked.wants_outcomes ? &checked.outcomes : nullptr, &answer->body);
+  answer->body += '\n';
 }
 
 void AddToAnswer(const CheckConfig& config, Op op, Form form, const Checked& checked,
@@ -141,9 +142,18 @@ void AddToAnswer(const CheckConfig& config, Op op, Form form, const Checked& che
     std::string one;
     AppendGrpc(config, op, checked, &one);
     AppendAnswer(one, &answer->body);
+  } else if (form == Form::kRestMany) {
+    answer->body += answer->body.empty() ? R"({"answers":[)" : ",";
+    AppendDecisionJson(checked.decision, checked.wants_outcomes ? &checked.outcomes : nullptr,
+                       &answer->body);
   } else {
     AnswerHttp(config, form, checked, answer);
   }
+}
+
+// After the last check.
+void EndAnswer(Form form, Answer* answer) {
+  if (form == Form::kRestMany) answer->body += "]}\n";
 }
 
 bool DecideAtOnce(const CheckConfig& config, Op op, Form form, absl::Span<Asked> asked,
@@ -163,6 +173,7 @@ bool DecideAtOnce(const CheckConfig& config, Op op, Form form, absl::Span<Asked>
     Count(*config.context, op, caller, checked);
     AddToAnswer(config, op, form, checked, answer);
   }
+  EndAnswer(form, answer);
   return true;
 }
 
@@ -190,6 +201,7 @@ class Flight final : public Gathering {
  protected:
   void MakeAnswer(Answer* answer) override {
     for (const One& one : checks_) AddToAnswer(*config_, op_, form_, one.checked, answer);
+    EndAnswer(form_, answer);
   }
 
  private:

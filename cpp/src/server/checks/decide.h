@@ -13,7 +13,7 @@
 
 namespace tidegate::server {
 
-enum class Form : uint8_t { kGrpc, kGrpcMany, kRest, kGateway };
+enum class Form : uint8_t { kGrpc, kGrpcMany, kRest, kRestMany, kGateway };
 
 // Adds the tier that the table has for the user, if the request comes without a tier.
 void AddTier(const CheckConfig& config, Asked* asked);

@@ -22,6 +22,14 @@ bool IsJson(std::string_view content_type) {
   });
 }
 
+std::optional<Problem> WrongType(const Request& request) {
+  const std::string_view type = request.header("content-type");
+  if (IsJson(type)) return std::nullopt;
+  return Problem{
+      415, GrpcStatus::kInvalidArgument,
+      absl::StrCat("the content type is ", ShownText(type), "; expected application/json")};
+}
+
 // Returns a view of the decoded text, which `decoded` keeps, or nothing if it is malformed.
 std::optional<std::string_view> Decode(std::string_view text, Decoded* decoded) {
   auto plain = PercentDecoded(text);
@@ -72,13 +80,13 @@ Problem Untold(std::string_view attribute, const CheckOptions& options) {
 }  // namespace
 
 std::optional<Problem> ReadRestCheck(const Request& request, Asked* asked) {
-  const std::string_view type = request.header("content-type");
-  if (!IsJson(type)) {
-    return Problem{
-        415, GrpcStatus::kInvalidArgument,
-        absl::StrCat("the content type is ", ShownText(type), "; expected application/json")};
-  }
+  if (auto problem = WrongType(request)) return problem;
   return ReadCheckJson(request.body, asked);
+}
+
+std::optional<Problem> ReadRestCheckMany(const Request& request, std::vector<Asked>* checks) {
+  if (auto problem = WrongType(request)) return problem;
+  return ReadCheckManyJson(request.body, checks);
 }
 
 std::optional<Problem> ReadRestStatus(const Request& request, std::string_view prefix, Asked* asked,

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "server/call.h"
 #include "server/checks/asked.h"
@@ -14,6 +15,7 @@ namespace tidegate::server {
 
 // POST of JSON.
 std::optional<Problem> ReadRestCheck(const Request& request, Asked* asked);
+std::optional<Problem> ReadRestCheckMany(const Request& request, std::vector<Asked>* checks);
 // Reads GET PREFIX{userId}?tier=premium&endpoint=%2Fapi. The names in the query are members of a
 // check, or any other attributes.
 std::optional<Problem> ReadRestStatus(const Request& request, std::string_view prefix, Asked* asked,

@@ -15,6 +15,11 @@ namespace {
 // last stream.
 constexpr auto kDrainNotice = seconds(1);
 constexpr int32_t kConnectionWindow = 1 << 20;
+// What a field counts for beside its bytes, by RFC 9113.
+constexpr size_t kFieldOverhead = 32;
+// A block that unpacks to so many times what a request may have ends its connection: a byte of it
+// may stand for thousands.
+constexpr size_t kCrowdedTimes = 4;
 
 std::string_view Bytes(const uint8_t* bytes, size_t size) {
   return {reinterpret_cast<const char*>(bytes), size};
@@ -34,9 +39,11 @@ struct Http2Session::Callbacks {
   static int OnHeader(nghttp2_session* /*session*/, const nghttp2_frame* frame, const uint8_t* name,
                       size_t name_size, const uint8_t* value, size_t value_size, uint8_t /*flags*/,
                       void* self) {
-    Http2Stream* const stream = Of(self).Find(frame->hd.stream_id);
+    Http2Session& session = Of(self);
+    Http2Stream* const stream = session.Find(frame->hd.stream_id);
     if (stream == nullptr) return 0;
-    Of(self).AddHeader(stream, Bytes(name, name_size), Bytes(value, value_size));
+    if (!session.MayUnpack(stream, name_size + value_size)) return NGHTTP2_ERR_PAUSE;
+    session.AddHeader(stream, Bytes(name, name_size), Bytes(value, value_size));
     return 0;
   }
 
@@ -246,6 +253,17 @@ Http2Stream* Http2Session::Begin(int32_t id) {
   (void)nghttp2_session_set_stream_user_data(session_, id, stream);
   SetDeadline(stream, now() + around_->options.request_time);
   return stream;
+}
+
+bool Http2Session::MayUnpack(Http2Stream* stream, size_t bytes) {
+  const FrontOptions& options = around_->options;
+  stream->unpacked_bytes += bytes + kFieldOverhead;
+  const size_t most =
+      options.header_bytes + static_cast<size_t>(options.header_count) * kFieldOverhead;
+  if (stream->unpacked_bytes <= kCrowdedTimes * most) return true;
+  counters().floods.Add();
+  Terminate(NGHTTP2_ENHANCE_YOUR_CALM);
+  return false;
 }
 
 void Http2Session::AddHeader(Http2Stream* stream, std::string_view name, std::string_view value) {

@@ -46,6 +46,8 @@ class Http2Session final : public Session {
 
   // Callbacks for receiving:
   Http2Stream* Begin(int32_t id);
+  // Whether one more field may come. If not, the connection ends.
+  bool MayUnpack(Http2Stream* stream, size_t bytes);
   void AddHeader(Http2Stream* stream, std::string_view name, std::string_view value);
   void OnHeaders(Http2Stream* stream);
   void OnGrpcHeaders(Http2Stream* stream);

@@ -23,7 +23,7 @@ void Http2Stream::Clear() {
   ClearBuffer(&text);
   headers.clear();
   method = target = {};
-  header_bytes = 0;
+  header_bytes = unpacked_bytes = 0;
   ClearBuffer(&body);
   service = nullptr;
   streaming = nullptr;

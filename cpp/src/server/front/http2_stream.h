@@ -42,6 +42,7 @@ struct Http2Stream {
   Place method;
   Place target;
   size_t header_bytes = 0;
+  size_t unpacked_bytes = 0;  // with what each field counts for beside its bytes
   std::string body;
 
   Service* service = nullptr;                // the service of a unary call

@@ -1,0 +1,86 @@
+"""Gives memory that the allocator keeps after a burst of clients back to the system."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+
+__all__ = ["SpareMemory"]
+
+_INTERVAL = 2.0
+# Below it, it is not worth the milliseconds for which other threads may wait for the allocator.
+_LEAST = 24 << 20
+
+
+class _Mallinfo2(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+class SpareMemory:
+    """A thread that has the allocator return free memory, once there is much more than before.
+
+    glibc keeps what is freed below memory in use. Other C libraries do without it.
+    """
+
+    def __init__(self, *, interval: float = _INTERVAL, least: int = _LEAST) -> None:
+        self.returned = 0
+        """How often memory was returned."""
+        self._least = least
+        # Since memory was returned last:
+        self._least_free = 0
+        self._least_resident = 0
+        self._interval = interval
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tidegate memory", daemon=True)
+        library = ctypes.CDLL(None)
+        self._info = getattr(library, "mallinfo2", None)
+        self._trim = getattr(library, "malloc_trim", None)
+        if self._info is None or self._trim is None:
+            self._stop.set()
+        else:
+            self._info.restype = _Mallinfo2
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+
+    def give_back(self) -> bool:
+        """Returns memory now if there is enough of it, and whether it did."""
+        resident, free = self._resident(), self._free()
+        # What was returned still counts as free. It is in use again as far as less is free than
+        # then, or the process has grown.
+        self._least_free = min(self._least_free, free)
+        self._least_resident = min(self._least_resident, resident)
+        spare = max(free - self._least_free, min(free, resident - self._least_resident))
+        if spare < self._least:
+            return False
+        assert self._trim is not None
+        self._trim(0)
+        self._least_free, self._least_resident = self._free(), self._resident()
+        self.returned += 1
+        return True
+
+    def _free(self) -> int:
+        assert self._info is not None
+        return int(self._info().fordblks)
+
+    def _resident(self) -> int:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval):
+            self.give_back()

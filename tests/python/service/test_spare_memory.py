@@ -1,0 +1,70 @@
+"""Memory that was freed goes back to the system."""
+
+from __future__ import annotations
+
+import platform
+
+import pytest
+from tidegate._service.spare_memory import SpareMemory
+
+pytestmark = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="only glibc keeps what is freed below what is in use"
+)
+
+MIB = 1 << 20
+
+
+class Scripted(SpareMemory):
+    """With numbers of the test's own, in MiB."""
+
+    def __init__(self) -> None:
+        self.free, self.resident = 0, 100
+        super().__init__(least=20 * MIB)
+        self._trim = lambda _: None
+        assert not self.give_back()
+
+    def _free(self) -> int:
+        return self.free * MIB
+
+    def _resident(self) -> int:
+        return self.resident * MIB
+
+    def after(self, free: int, resident: int) -> bool:
+        """Whether memory is returned once so much of it is free and so much resident."""
+        self.free, self.resident = free, resident
+        return self.give_back()
+
+
+def test_memory_that_a_burst_leaves_free_is_returned_once() -> None:
+    memory = Scripted()
+    assert not memory.after(free=2, resident=180), "all of it is in use"
+    assert memory.after(free=82, resident=180)
+    assert not memory.after(free=82, resident=100)
+    assert not memory.after(free=81, resident=101)
+    assert memory.returned == 1
+
+
+def test_a_burst_that_takes_what_was_returned_is_returned_again() -> None:
+    memory = Scripted()
+    assert memory.after(free=80, resident=180)
+    assert not memory.after(free=80, resident=100)
+    assert not memory.after(free=10, resident=170)
+    assert memory.after(free=80, resident=170)
+
+
+def test_a_burst_that_nobody_saw_begin_is_returned() -> None:
+    memory = Scripted()
+    assert memory.after(free=80, resident=180)
+    assert not memory.after(free=80, resident=100)
+    assert memory.after(free=80, resident=170), "it came and went between two looks"
+
+
+def test_memory_of_the_process_is_returned() -> None:
+    memory = SpareMemory(least=20 * MIB)
+    memory.give_back()
+    # Each is too small for a mapping of its own, and what stays lies between what goes.
+    blocks = [bytes(3000) for _ in range(20_000)]
+    kept = blocks[::500]
+    del blocks
+    assert memory.give_back()
+    assert len(kept) == 40
