@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["registry_of", "render"]
 
 # Numbers that go down as well as up.
-_GAUGES = ("_open",)
+_GAUGES = ("_open", "_enforced")
 
 
 class _Numbers(Collector):

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 from tidegate._core import __version__
 from tidegate._service.admin import (
+    anomaly_routes,
     audit_routes,
     document_routes,
     operation_routes,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tidegate._rule_limiter import RuleLimiter
     from tidegate._rules.source import RuleSource
     from tidegate._service.admin.oidc import Oidc
+    from tidegate._service.enforcement import Enforcement
 
 __all__ = ["create_admin"]
 
@@ -38,6 +40,7 @@ _ROUTERS = (
     operation_routes.router,
     token_routes.router,
     audit_routes.router,
+    anomaly_routes.router,
 )
 _ANSWERS = {
     400: "The request is malformed.",
@@ -66,6 +69,7 @@ def create_admin(
     limiter: Optional[RuleLimiter] = None,
     tiers: Any = None,
     oidc: Optional[Oidc] = None,
+    enforcement: Optional[Enforcement] = None,
     on_change: Optional[Callable[[str, Optional[str]], object]] = None,
     failed_attempts: str = FAILED_ATTEMPTS,
     most_body_bytes: int = 8 * 2**20,
@@ -77,9 +81,10 @@ def create_admin(
 
     `rules` is the source that limiters follow; with a source other than SqlRules, rules are
     listed here but not changed. `limiter` answers explain and reset, `tiers` (a SqlTiers) forgets
-    users whose tier was changed. `on_change` is called with ``"rules"`` and None, or ``"tiers"``
-    and the user or None, after such a change was committed. An address may fail to authenticate as
-    often as the limit `failed_attempts` says. Raises ConfigurationError and StorageError.
+    users whose tier was changed. `enforcement` is of the anomalies that are enforced. `on_change`
+    is called with ``"rules"`` and None, or ``"tiers"`` and the user or None, after such a change
+    was committed. An address may fail to authenticate as often as the limit `failed_attempts`
+    says. Raises ConfigurationError and StorageError.
     """
     described: Any = {
         status: {
@@ -102,7 +107,13 @@ def create_admin(
     )
     data = AdminDatabase(database, timeout=database_timeout, now=now)
     app.state.admin = Admin(
-        data, rules=rules, limiter=limiter, tiers=tiers, on_change=on_change, now=now
+        data,
+        rules=rules,
+        limiter=limiter,
+        tiers=tiers,
+        on_change=on_change,
+        now=now,
+        enforcement=enforcement,
     )
     for router in _ROUTERS:
         app.include_router(router)
