@@ -1,9 +1,10 @@
 """Requests a second of Envoy's rate limit service, beside `nghttpd` and `grpc.aio`, by `h2load`.
 
 One descriptor with one limit in each request. tidegate answers in a process of its own with one
-loop, with counts in memory or in a Redis of its own; grpc.aio answers by a tidegate limiter in
-memory; nghttpd answers a POST of the same size from a file. h2load asks with 4 connections of 32
-streams each from one thread, each subject once a round.
+loop, with counts in memory or in a Redis of its own, and records its decisions as `tidegate serve`
+does; grpc.aio answers by a tidegate limiter in memory; nghttpd answers a POST of the same size from
+a file. h2load asks with 4 connections of 32 streams each from one thread, each subject once a
+round.
 
 Needs nghttpd and h2load, of the packages nghttp2-server and nghttp2-client of Debian, and for
 grpc.aio what tests/envoy-requirements.txt names.
@@ -46,7 +47,7 @@ from tidegate._storage.uri import open_store
 tree = _native.DescriptorTree()
 tree.add_descriptor(tree.add_domain("edge"), "user", limits=["4000000000/day"])
 store = open_store(sys.argv[1], {})
-service = _native.EnvoyService(store._native())
+service = _native.EnvoyService(store._native(), recorder=_native.Recorder())
 service.use(tree)
 front = _native.Front()
 front.route(service)

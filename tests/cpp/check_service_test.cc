@@ -298,5 +298,75 @@ TEST_F(CheckServiceTest, UsesTheTierOfTheTableUnlessTheRequestHasOne) {
   EXPECT_EQ(limit_of(R"({"userId": "42"})"), "1");
 }
 
+// What is enforced against users, from now on.
+std::shared_ptr<const Penalties> Punished(std::string user, bool blocks,
+                                          std::shared_ptr<Clock> clock) {
+  return std::make_shared<Penalties>(
+      std::vector<Penalties::Entry>{
+          {false, std::move(user), blocks, 60 * tidegate::testing::kSecond}},
+      std::move(clock));
+}
+
+TEST_F(CheckServiceTest, RefusesABlockedCallerUntilTheEndAndChargesNothing) {
+  CheckService service(TwoAMinute(MakeStore()), open_, recorder_);
+  service.SetPenalties(Punished("42", /*blocks=*/true, clock_));
+  const auto ask = [&](std::string_view body) {
+    Asking asking(service);
+    EXPECT_TRUE(asking.Ask(Post(body)));
+    return asking.answer().body;
+  };
+  EXPECT_EQ(ask(R"({"userId": "42"})"),
+            R"({"allowed":false,"limit":0,"remaining":0,"resetTime":1700000061,)"
+            R"("retryAfter":60,"degraded":false,"rule":"anomaly:block"})"
+            "\n");
+  EXPECT_THAT(ask(R"({"userId": "43"})"), HasSubstr(R"("allowed":true)"));
+  const auto rows = recorder_->Drain();
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ((rows[0].user == "42" ? rows[0] : rows[1]).rule, "anomaly:block");
+  EXPECT_EQ(service.counters().blocked.load(), 1);
+  clock_->AdvanceNs(60 * tidegate::testing::kSecond);
+  EXPECT_THAT(ask(R"({"userId": "42"})"), HasSubstr(R"("allowed":true,"limit":2,"remaining":1)"));
+  service.SetPenalties(nullptr);
+  EXPECT_THAT(ask(R"({"userId": "42"})"), HasSubstr(R"("remaining":0)"));
+}
+
+TEST_F(CheckServiceTest, RefusesABlockedCallerWithoutAskingASlowStore) {
+  const auto store = std::make_shared<SlowStore>(MakeStore());
+  CheckService service(TwoAMinute(store), open_, recorder_);
+  service.SetPenalties(Punished("42", /*blocks=*/true, clock_));
+  Asking asking(service);
+  ASSERT_TRUE(asking.Ask(Post(R"({"userId": "42"})")));
+  EXPECT_THAT(asking.answer().body, HasSubstr(R"("rule":"anomaly:block")"));
+  EXPECT_EQ(store->waiting(), 0u);
+}
+
+TEST_F(CheckServiceTest, ChargesAThrottledCallerTwiceButNeverMoreThanALimitHolds) {
+  for (const bool is_slow : {false, true}) {
+    const auto slow = std::make_shared<SlowStore>(MakeStore());
+    RuleSetSpec spec;
+    spec.rules = {MakeRule("api", {"user"}, "5/minute"), MakeRule("one", {"tenant"}, "1/minute")};
+    CheckService service(
+        LimiterOf(std::move(spec), is_slow ? std::shared_ptr<Store>(slow) : MakeStore()), open_,
+        recorder_);
+    service.SetPenalties(Punished("42", /*blocks=*/false, clock_));
+    const auto ask = [&](std::string_view body) {
+      Asking asking(service);
+      if (!asking.Ask(Post(body))) slow->AnswerAll();
+      return asking.answer().body;
+    };
+    EXPECT_THAT(ask(R"({"userId": "42"})"), HasSubstr(R"("remaining":3)"));
+    EXPECT_THAT(ask(R"({"userId": "42"})"), HasSubstr(R"("remaining":1)"));
+    EXPECT_THAT(ask(R"({"userId": "42"})"), HasSubstr(R"("allowed":false)"));
+    EXPECT_THAT(ask(R"({"userId": "43"})"), HasSubstr(R"("remaining":4)"));
+    service.SetPenalties(Punished("44", /*blocks=*/false, clock_));
+    EXPECT_THAT(ask(R"({"userId": "44", "attributes": {"tenant": "t"}})"),
+                HasSubstr(R"("allowed":true,"limit":1,)"));
+    EXPECT_EQ(service.counters().throttled.load(), 4);
+    int64_t cost = 0;
+    for (const auto& row : recorder_->Drain()) cost += row.sums.cost;
+    EXPECT_EQ(cost, 4) << "usage is what was asked for";
+  }
+}
+
 }  // namespace
 }  // namespace tidegate::server

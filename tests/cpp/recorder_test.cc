@@ -32,6 +32,24 @@ TEST(RecorderTest, SumsByCallerEndpointAndRule) {
   EXPECT_EQ(recorder.rows(), 0);
 }
 
+TEST(RecorderTest, SumsByAddressWithoutAUser) {
+  Recorder recorder;
+  for (const char* const ip : {"10.0.0.1", "10.0.0.2", "10.0.0.1"}) {
+    recorder.Record({"", "/a", "", "", ip, {.allowed = 1}});
+    recorder.Record({"42", "/a", "", "", ip, {.allowed = 1}});
+  }
+  auto rows = recorder.Drain();
+  ASSERT_EQ(rows.size(), 3u);
+  std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
+    return a.user + a.caller_ip < b.user + b.caller_ip;
+  });
+  EXPECT_EQ(rows[0].caller_ip, "10.0.0.1");
+  EXPECT_EQ(rows[0].sums.allowed, 2);
+  EXPECT_EQ(rows[1].caller_ip, "10.0.0.2");
+  EXPECT_EQ(rows[1].sums.allowed, 1);
+  EXPECT_EQ(rows[2].sums.allowed, 3);
+}
+
 TEST(RecorderTest, KeepsTheTotalsOfWhatItHasNoRowFor) {
   Recorder recorder(2);
   for (int i = 0; i < 10; ++i) {

@@ -78,18 +78,19 @@ class RuleLimiter {
   // `request` has a place for each of rules().attributes(). The request is charged `cost` times
   // what it costs by the rules, divided by the factor of load(). `outcomes`, if it is not null,
   // gets the decision of each limit. If no limit applies, the request is allowed, and the decision
-  // points to an unlimited limit.
-  virtual Decision Hit(const Request& request, int64_t cost = 1,
-                       Outcomes* outcomes = nullptr) const;
-  virtual Decision Peek(const Request& request, int64_t cost = 1,
-                        Outcomes* outcomes = nullptr) const;
+  // points to an unlimited limit. `factor` multiplies the cost as load does: never beyond what the
+  // limits let through at once, and not for a refund.
+  virtual Decision Hit(const Request& request, int64_t cost = 1, Outcomes* outcomes = nullptr,
+                       int64_t factor = 1) const;
+  virtual Decision Peek(const Request& request, int64_t cost = 1, Outcomes* outcomes = nullptr,
+                        int64_t factor = 1) const;
   // Like Store::Submit(): this and `outcomes` must live until `done` is called.
   virtual std::optional<Decision> Submit(Op op, const Request& request, int64_t cost,
-                                         const Decision* hit, Outcomes* outcomes,
-                                         Store::Done done) const;
+                                         const Decision* hit, Outcomes* outcomes, Store::Done done,
+                                         int64_t factor = 1) const;
   // Hit() if it can be answered without waiting, else nullopt.
   virtual std::optional<Decision> HitWithoutWaiting(const Request& request, int64_t cost,
-                                                    Outcomes* outcomes) const;
+                                                    Outcomes* outcomes, int64_t factor = 1) const;
   // Gives back what `hit`, a decision of this limiter for the same request and cost, charged,
   // without what load added to the cost.
   virtual void Refund(const Request& request, int64_t cost, const Decision* hit) const;
@@ -135,17 +136,19 @@ class RuleLimiter {
 
   // What load adds to costs: a random rounding, as for a hit; the most it can; or nothing.
   enum class Load : uint8_t { kDrawn, kMost, kNone };
-  void Charges(const Request& request, int64_t cost, int64_t now_ns, Load load,
+  void Charges(const Request& request, int64_t cost, int64_t factor, int64_t now_ns, Load load,
                Charged* charged) const;
   // The most that load may make a request cost by a rule: the least capacity of the rule's limits.
   int64_t MostOf(uint32_t rule, const RuleSet::Matched& matched) const;
   // The charges of `hit`, or those of a request at this instant if it is null; without load.
   void ChargesOf(const Decision* hit, const Request& request, int64_t cost,
                  Charged* charged) const {
-    Charges(request, cost, hit == nullptr ? store_->NowNs() : hit->at_ns, Load::kNone, charged);
+    Charges(request, cost, 1, hit == nullptr ? store_->NowNs() : hit->at_ns, Load::kNone, charged);
   }
-  void ChargesToAsk(Op op, const Request& request, int64_t cost, Charged* charged) const {
-    Charges(request, cost, store_->NowNs(), op == Op::kPeek ? Load::kMost : Load::kDrawn, charged);
+  void ChargesToAsk(Op op, const Request& request, int64_t cost, int64_t factor,
+                    Charged* charged) const {
+    Charges(request, cost, factor, store_->NowNs(), op == Op::kPeek ? Load::kMost : Load::kDrawn,
+            charged);
   }
   // The decision about a request to which no limit applies.
   Decision WithoutCharges(const Charged& charged) const;

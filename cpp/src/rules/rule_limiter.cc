@@ -88,8 +88,8 @@ RuleLimiter::~RuleLimiter() {
   FreeOnAThread(std::move(bound_), std::move(unlimited_), std::move(listed_), std::move(counts_));
 }
 
-void RuleLimiter::Charges(const Request& request, int64_t cost, int64_t now_ns, Load load,
-                          Charged* charged) const {
+void RuleLimiter::Charges(const Request& request, int64_t cost, int64_t factor, int64_t now_ns,
+                          Load load, Charged* charged) const {
   rules_->Match(request, now_ns, &charged->matched);
   const RuleSet::Matched& matched = charged->matched;
   LoadFactor::Scale scale;
@@ -99,7 +99,7 @@ void RuleLimiter::Charges(const Request& request, int64_t cost, int64_t now_ns, 
   const int64_t units = Product(cost, matched.cost);
   for (const RuleSet::Applied& applied : matched.rules) {
     const int64_t own = rules_->rules()[applied.rule].counts_requests ? 1 : units;
-    int64_t loaded = scale.Of(own);
+    int64_t loaded = Product(scale.Of(own), factor);
     if (loaded != own) loaded = std::min(loaded, std::max(own, MostOf(applied.rule, matched)));
     for (uint32_t i = 0; i < applied.limits.count; ++i) {
       const BoundLimit& bound = bound_[applied.limits.first + i];
@@ -185,14 +185,15 @@ void Complete(const Decision& decision, bool blocks, Outcomes* outcomes) {
 
 }  // namespace
 
-Decision RuleLimiter::Hit(const Request& request, int64_t cost, Outcomes* outcomes) const {
+Decision RuleLimiter::Hit(const Request& request, int64_t cost, Outcomes* outcomes,
+                          int64_t factor) const {
   Outcomes own;
   outcomes = Wanted(outcomes, &own);
   if (store_->blocks()) {
-    if (const auto early = HitWithoutWaiting(request, cost, outcomes)) return *early;
+    if (const auto early = HitWithoutWaiting(request, cost, outcomes, factor)) return *early;
   }
   Charged charged;
-  ChargesToAsk(Op::kHit, request, cost, &charged);
+  ChargesToAsk(Op::kHit, request, cost, factor, &charged);
   const Decision decision =
       charged.charges.empty() ? WithoutCharges(charged) : store_->HitAll(charged.charges, outcomes);
   Complete(decision, store_->blocks(), outcomes);
@@ -200,9 +201,10 @@ Decision RuleLimiter::Hit(const Request& request, int64_t cost, Outcomes* outcom
   return decision;
 }
 
-Decision RuleLimiter::Peek(const Request& request, int64_t cost, Outcomes* outcomes) const {
+Decision RuleLimiter::Peek(const Request& request, int64_t cost, Outcomes* outcomes,
+                           int64_t factor) const {
   Charged charged;
-  ChargesToAsk(Op::kPeek, request, cost, &charged);
+  ChargesToAsk(Op::kPeek, request, cost, factor, &charged);
   if (charged.charges.empty()) return WithoutCharges(charged);
   const Decision decision = store_->PeekAll(charged.charges, outcomes);
   Complete(decision, store_->blocks(), outcomes);
@@ -210,11 +212,11 @@ Decision RuleLimiter::Peek(const Request& request, int64_t cost, Outcomes* outco
 }
 
 std::optional<Decision> RuleLimiter::HitWithoutWaiting(const Request& request, int64_t cost,
-                                                       Outcomes* outcomes) const {
+                                                       Outcomes* outcomes, int64_t factor) const {
   Outcomes own;
   outcomes = Wanted(outcomes, &own);
   Charged charged;
-  ChargesToAsk(Op::kHit, request, cost, &charged);
+  ChargesToAsk(Op::kHit, request, cost, factor, &charged);
   const std::optional<Decision> decision =
       charged.charges.empty() ? WithoutCharges(charged)
                               : store_->HitWithoutWaiting(charged.charges, outcomes);
@@ -227,10 +229,10 @@ std::optional<Decision> RuleLimiter::HitWithoutWaiting(const Request& request, i
 
 std::optional<Decision> RuleLimiter::Submit(Op op, const Request& request, int64_t cost,
                                             const Decision* hit, Outcomes* outcomes,
-                                            Store::Done done) const {
+                                            Store::Done done, int64_t factor) const {
   if (!store_->blocks()) {
-    if (op == Op::kHit) return Hit(request, cost, outcomes);
-    if (op == Op::kPeek) return Peek(request, cost, outcomes);
+    if (op == Op::kHit) return Hit(request, cost, outcomes, factor);
+    if (op == Op::kPeek) return Peek(request, cost, outcomes, factor);
     if (op == Op::kReset) {
       Reset(request);
     } else {
@@ -247,7 +249,7 @@ std::optional<Decision> RuleLimiter::Submit(Op op, const Request& request, int64
     return store_->Submit(op, plan, hit == nullptr ? Store::kNoInstant : hit->at_ns, nullptr,
                           std::move(done));
   }
-  ChargesToAsk(op, request, cost, &charged);
+  ChargesToAsk(op, request, cost, factor, &charged);
   if (charged.charges.empty()) {
     const Decision decision = WithoutCharges(charged);
     if (op == Op::kHit) Count(charged, decision, nullptr);

@@ -152,12 +152,13 @@ std::shared_ptr<CheckService> Make(
 
 py::dict StatsOf(const CheckService& service) {
   const server::CheckCounters& counters = service.counters();
-  return py::dict(py::arg("allowed") = counters.allowed.load(),
-                  py::arg("refused") = counters.refused.load(),
-                  py::arg("degraded") = counters.degraded.load(),
-                  py::arg("malformed") = counters.malformed.load(),
-                  py::arg("unauthorized") = counters.unauthorized.load(),
-                  py::arg("forbidden") = counters.forbidden.load());
+  return py::dict(
+      py::arg("allowed") = counters.allowed.load(), py::arg("refused") = counters.refused.load(),
+      py::arg("degraded") = counters.degraded.load(), py::arg("blocked") = counters.blocked.load(),
+      py::arg("throttled") = counters.throttled.load(),
+      py::arg("malformed") = counters.malformed.load(),
+      py::arg("unauthorized") = counters.unauthorized.load(),
+      py::arg("forbidden") = counters.forbidden.load());
 }
 
 void RegisterRecorder(py::module_& m) {
@@ -210,6 +211,12 @@ void RegisterChecks(py::module_& m) {
           py::arg("rule_limiter"))
       .def("set_tokens", &SetTokens, py::arg("tokens"))
       .def("set_tiers", &SetTiers, py::arg("tiers").none(true))
+      .def(
+          "set_penalties",
+          [](CheckService& service, std::shared_ptr<server::Penalties> penalties) {
+            service.SetPenalties(std::move(penalties));
+          },
+          py::arg("penalties").none(true))
       .def("stats", &StatsOf)
       .def(
           "_handle",

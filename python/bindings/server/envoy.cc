@@ -87,6 +87,8 @@ py::dict Stats(const EnvoyService& service) {
   stats["no_limit"] = counters.no_limit.load();
   stats["degraded"] = counters.degraded.load();
   stats["shadow_mode"] = counters.shadow_mode.load();
+  stats["blocked"] = counters.blocked.load();
+  stats["throttled"] = counters.throttled.load();
   stats["descriptors"] = std::move(descriptors);
   return stats;
 }
@@ -170,25 +172,33 @@ void RegisterEnvoy(py::module_& m) {
   RegisterTree(m);
   py::class_<EnvoyService, server::RoutedService, std::shared_ptr<EnvoyService>>(m, "EnvoyService")
       .def(py::init([](const py::object& store, const py::object& clock, std::string scope,
-                       bool all_or_none, bool shadow_mode, bool response_headers,
-                       double near_ratio) {
+                       bool all_or_none, bool shadow_mode, bool response_headers, double near_ratio,
+                       std::shared_ptr<server::Recorder> recorder, std::string user_key) {
              server::envoy::ServiceOptions options;
              options.all_or_none = all_or_none;
              options.shadow_mode = shadow_mode;
              options.response_headers = response_headers;
              options.near_ratio = near_ratio;
+             options.user_key = std::move(user_key);
              return std::make_shared<EnvoyService>(
                  FromCapsule<Store>(store, kStoreCapsule),
                  clock.is_none() ? nullptr : FromCapsule<Clock>(clock, kClockCapsule),
-                 std::move(scope), options);
+                 std::move(scope), options, std::move(recorder));
            }),
            py::arg("store"), py::arg("clock") = py::none(), py::arg("scope") = "", py::kw_only(),
            py::arg("all_or_none") = true, py::arg("shadow_mode") = false,
-           py::arg("response_headers") = false, py::arg("near_ratio") = 0.8)
+           py::arg("response_headers") = false, py::arg("near_ratio") = 0.8,
+           py::arg("recorder").none(true) = py::none(), py::arg("user_key") = "user")
       .def(
           "use",
           [](EnvoyService& self, TreeMaker& tree) { ThrowUnlessOk(self.Use(tree.Complete())); },
           py::arg("tree"))
+      .def(
+          "set_penalties",
+          [](EnvoyService& self, std::shared_ptr<server::Penalties> penalties) {
+            self.SetPenalties(std::move(penalties));
+          },
+          py::arg("penalties").none(true))
       .def("stats", &Stats)
       .def("_handle", &Handle, py::arg("path"), py::arg("body"), py::arg("method") = "POST");
 }

@@ -12,6 +12,7 @@ PYBIND11_MODULE(_native, m) {
   tidegate::python::RegisterGil();
   tidegate::python::RegisterFront(m);
   tidegate::python::RegisterEcho(m);
-  tidegate::python::RegisterEnvoy(m);
+  tidegate::python::RegisterPenalties(m);
   tidegate::python::RegisterChecks(m);
+  tidegate::python::RegisterEnvoy(m);
 }

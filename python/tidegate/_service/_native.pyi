@@ -101,6 +101,16 @@ class TiersBuilder:
     def add(self, rows: Iterable[tuple[_Text, _Text]] | Mapping[str, str]) -> None: ...
     def finish(self) -> Tiers: ...
 
+class Penalties:
+    """Callers who are throttled or blocked: each ``user:42`` or ``ip:203.0.113.9``, ``throttle``
+    or ``block``, and for how many seconds from now on.
+    """
+
+    def __init__(
+        self, rows: Iterable[tuple[str, str, float]], clock: object | None = None
+    ) -> None: ...
+    def __len__(self) -> int: ...
+
 class CheckService(Service):
     """Answers checks by the rules of a limiter, over gRPC and REST and for gateways."""
 
@@ -120,6 +130,8 @@ class CheckService(Service):
         """Replaces the valid tokens, each given by its SHA-256 and its role."""
     def set_tiers(self, tiers: Tiers | Mapping[str, str] | None) -> None:
         """Replaces the tiers of users, for requests without a tier."""
+    def set_penalties(self, penalties: Penalties | None) -> None:
+        """Throttles and blocks these callers from now on, and no others."""
     def stats(self) -> dict[str, int]: ...
     def _handle(
         self,
@@ -174,10 +186,14 @@ class EnvoyService(Service):
         shadow_mode: bool = False,
         response_headers: bool = False,
         near_ratio: float = 0.8,
+        recorder: Recorder | None = None,
+        user_key: str = "user",
     ) -> None:
         """`store` and `clock` are capsules of `tidegate._core`; `scope` separates its usage."""
     def use(self, tree: DescriptorTree) -> None:
         """Decides by `tree` from now on. Raises ValueError if the store refuses a limit."""
+    def set_penalties(self, penalties: Penalties | None) -> None:
+        """Throttles and blocks these callers from now on, and no others."""
     def stats(self) -> dict[str, Any]:
         """Counters of the service; `descriptors` has the counters of each path."""
     def _handle(

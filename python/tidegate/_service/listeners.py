@@ -15,10 +15,13 @@ from tidegate._database.service_tables import anomalies
 from tidegate._service.recording import caller_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tidegate._anomaly.detector import Anomaly
     from tidegate._database.connection import DatabaseLike
     from tidegate._database.usage_history import UsageHistory
     from tidegate._database.violation_log import ViolationLog
+    from tidegate._service.enforcement import Enforcement
     from tidegate._service.recording import Recorded
 
 __all__ = ["AnomalyWatch", "DecisionLog", "to_history", "to_violations"]
@@ -97,7 +100,8 @@ class AnomalyWatch:
     """Judges callers once an interval, logs anomalies and writes them to the database.
 
     Anomalies that call for no action are neither logged nor written. An ongoing anomaly is written
-    again only when it calls for a stricter action, or after an hour. Not thread-safe.
+    again only when it calls for a stricter action, or after an hour. `enforcement` gets those that
+    call for action each time. Not thread-safe.
     """
 
     def __init__(
@@ -105,9 +109,11 @@ class AnomalyWatch:
         detector: AnomalyDetector,
         database: DatabaseLike | None,
         *,
+        enforcement: Enforcement | None = None,
         timeout: float = 5.0,
     ) -> None:
         self._detector = detector
+        self._enforcement = enforcement
         self._database = None if database is None else Database(database, timeout)
         self._counts: Counter[str] = Counter()
         self._tiers: dict[str, str] = {}
@@ -144,11 +150,7 @@ class AnomalyWatch:
             caller: each for caller, each in self._reported.items() if at - each.at < _AGAIN_AFTER
         }
         tiers, self._tiers = self._tiers, {}
-        found = [
-            each
-            for each in self._detector.judge(counts, at, tiers)
-            if each.action >= Action.THROTTLE and self._is_news(each)
-        ]
+        found = [each for each in self._judged(counts, at, tiers) if self._is_news(each)]
         self._reported.update((each.caller, each) for each in found)
         if not found:
             return
@@ -164,6 +166,19 @@ class AnomalyWatch:
             )
         if self._database is not None:
             self._write(self._database, found)
+
+    def _judged(
+        self, counts: Mapping[str, int], at: float, tiers: Mapping[str, str]
+    ) -> list[Anomaly]:
+        """The anomalies that ask for action, which are enforced if anything is."""
+        if self._enforcement is not None:
+            for caller in self._enforcement.take_lifted():
+                self._detector.accept(caller)
+        found = self._detector.judge(counts, at, tiers)
+        found = [each for each in found if each.action >= Action.THROTTLE]
+        if self._enforcement is not None:
+            self._enforcement.apply(found)
+        return found
 
     def _is_news(self, anomaly: Anomaly) -> bool:
         before = self._reported.get(anomaly.caller)

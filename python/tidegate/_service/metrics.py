@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["registry_of", "render"]
 
 # Numbers that may also fall.
-_GAUGES = ("_open",)
+_GAUGES = ("_open", "_enforced")
 
 
 class _Numbers(Collector):

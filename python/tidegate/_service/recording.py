@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import logging
 import threading
@@ -10,9 +11,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["Recorded", "Recording", "Row", "caller_of"]
+__all__ = ["Recorded", "Recording", "Row", "caller_named", "caller_of"]
 
 log = logging.getLogger("tidegate")
 
@@ -59,6 +60,14 @@ def caller_of(row: Row) -> str:
         if value:
             return f"{kind}:{value}"
     return "anyone"
+
+
+def caller_named(attributes: Mapping[str, str]) -> str:
+    """The same of a request: a caller with a key alone goes by a digest of it."""
+    user = attributes.get("user")
+    if user is None and "api_key" in attributes:
+        user = "key:sha256-" + hashlib.sha256(attributes["api_key"].encode()).hexdigest()[:16]
+    return f"user:{user}" if user else f"ip:{attributes.get('ip', '')}"
 
 
 def _merged(rows: Iterable[Row]) -> list[Row]:

@@ -15,6 +15,7 @@ from tidegate._quotas.watch import QuotaWatch
 from tidegate._rule_limiter import RuleLimiter, limiter_for
 from tidegate._rules.file import RuleFile
 from tidegate._rules.rule_set import RuleSet
+from tidegate._service.enforcement import Enforcement
 from tidegate._service.listeners import AnomalyWatch, DecisionLog, to_history, to_violations
 from tidegate._service.quota_events import QuotaLog
 from tidegate._service.recording import Recording
@@ -110,6 +111,7 @@ class Service:
             self._closing.callback(self.snapshots.close)
         self._writers: list[tuple[str, Any]] = []
         self.anomalies: AnomalyWatch | None = None
+        self.enforcement: Enforcement | None = None
         self.recording = Recording(self.recorder, self._listeners())
 
     def _open_rules(self) -> RuleSource | RuleSet:
@@ -139,6 +141,8 @@ class Service:
             native_clock(None),
             self.settings.prefix,
             all_or_none=envoy.all_or_none,
+            recorder=self.recorder,
+            user_key=envoy.user_key,
         )
         follow(files, self.envoy_service)
         self.front.route(self.envoy_service)
@@ -174,11 +178,19 @@ class Service:
             self._writers += [("usage", history), ("violations", violations)]
         if settings.anomalies.enabled:
             found = settings.anomalies
+            if found.enforce:
+                self.enforcement = Enforcement(
+                    [self.checks] if self.envoy is None else [self.checks, self.envoy_service],
+                    seconds=found.enforce_seconds,
+                    most=found.enforce_most,
+                    exempt=found.exempt,
+                )
             self.anomalies = AnomalyWatch(
                 AnomalyDetector(
                     interval=found.interval, least=found.least, capacity=found.capacity
                 ),
                 settings.database,
+                enforcement=self.enforcement,
             )
             self._closing.callback(self.anomalies.close)
             listeners.append(self.anomalies)
@@ -258,6 +270,7 @@ class Service:
             rules=None if isinstance(self.rules, RuleSet) else self.rules,
             limiter=self.limiter,
             oidc=oidc,
+            enforcement=self.enforcement,
             on_change=self._changed,
             settings=self.settings.shown(),
         )
@@ -297,6 +310,9 @@ class Service:
             found[f"{name}_failures"] = writer.failures
         if self.anomalies is not None:
             found["anomalies"] = self.anomalies.found
+        if self.enforcement is not None:
+            found["anomaly_enforced"] = len(self.enforcement.in_force())
+            found["anomaly_left_out"] = self.enforcement.left_out
         if not isinstance(self.rules, RuleSet):
             found["rules_refused"] = self.rules.refused
             found["rules_failures"] = self.rules.failures

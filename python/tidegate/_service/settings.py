@@ -147,6 +147,10 @@ class Envoy(_Part):
         description="Whether a request that one descriptor refuses is charged to none. Envoy's own "
         "service charges the others.",
     )
+    user_key: Annotated[str, Field(max_length=255)] = Field(
+        default="user",
+        description="Of the entry that names the user, for history and anomalies; empty for none.",
+    )
 
 
 class Oidc(_Part):
@@ -192,12 +196,24 @@ class Usage(_Part):
 
 
 class Anomalies(_Part):
-    """Anomaly detection, which only reports and changes no decision."""
+    """Anomaly detection. It reports, and changes decisions only with `enforce`."""
 
     enabled: StrictBool = True
     interval: Annotated[float, Field(ge=1, le=3600)] = 60.0
     least: Annotated[int, Field(ge=1)] = 20
     capacity: Annotated[int, Field(ge=100, le=1_000_000)] = 50_000
+    enforce: StrictBool = Field(
+        default=False, description="Whether callers are throttled and blocked, or only reported."
+    )
+    enforce_seconds: _SECONDS = Field(
+        default=300.0, description="How long after the last interval that called for it."
+    )
+    enforce_most: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        default=1000, description="Callers who are throttled or blocked at a time."
+    )
+    exempt: list[Annotated[str, Field(pattern="^(user|ip):.")]] = Field(
+        default=[], description="Callers who never are, such as user:42 or ip:203.0.113.9."
+    )
 
 
 class Log(_Part):
@@ -278,11 +294,16 @@ class Settings(BaseSettings):
         return shown
 
     @model_validator(mode="after")
-    def _has_rules(self) -> Settings:
+    def _fits_together(self) -> Settings:
         if self.rules is None and self.database is None and self.envoy is None:
             raise ValueError("there are no rules, no database and no envoy; expected one of them")
         if self.checks.listen is None and self.checks.unix is None:
             raise ValueError("checks have no listen and no unix; expected one of them")
+        if self.anomalies.enforce and not self.anomalies.enabled:
+            raise ValueError(
+                "anomalies.enforce is true and anomalies.enabled is false; expected both true, or "
+                "no enforce"
+            )
         if self.envoy is not None and self.checks.needs_token:
             raise ValueError(
                 "envoy is answered without a token, and checks need one here; expected "

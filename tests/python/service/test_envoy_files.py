@@ -465,6 +465,8 @@ def test_stats_count_requests_of_each_kind(tmp_path: Path) -> None:
         "no_limit": 2,
         "degraded": 0,
         "shadow_mode": 0,
+        "blocked": 0,
+        "throttled": 0,
     }
     assert {
         "domain": "messaging",

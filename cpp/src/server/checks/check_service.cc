@@ -113,7 +113,7 @@ CheckService::CheckService(std::shared_ptr<RuleLimiter> limiter, CheckOptions op
     : context_(new CheckContext{std::move(options), std::move(recorder), {}}),
       config_(std::make_shared<CheckConfig>(
           CheckConfig{context_, std::make_shared<BoundRules>(std::move(limiter)),
-                      std::make_shared<Tokens>(std::vector<Tokens::Entry>()), nullptr})) {}
+                      std::make_shared<Tokens>(std::vector<Tokens::Entry>()), nullptr, nullptr})) {}
 
 std::shared_ptr<const CheckConfig> CheckService::config() const {
   const absl::MutexLock lock(&mutex_);
@@ -144,6 +144,10 @@ void CheckService::SetTokens(std::shared_ptr<const Tokens> tokens) {
 
 void CheckService::SetTiers(std::shared_ptr<const Tiers> tiers) {
   Exchange([&](CheckConfig& config) { config.tiers = std::move(tiers); });
+}
+
+void CheckService::SetPenalties(std::shared_ptr<const Penalties> penalties) {
+  Exchange([&](CheckConfig& config) { config.penalties = std::move(penalties); });
 }
 
 void CheckService::Flush() { config()->rules->Flush(); }

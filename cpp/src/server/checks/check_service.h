@@ -36,7 +36,8 @@ class CheckService final : public RoutedService {
   // These apply to calls from now on; calls in flight keep the configuration they began with.
   void Use(std::shared_ptr<RuleLimiter> limiter);
   void SetTokens(std::shared_ptr<const Tokens> tokens);
-  void SetTiers(std::shared_ptr<const Tiers> tiers);  // null for no table
+  void SetTiers(std::shared_ptr<const Tiers> tiers);              // null for no table
+  void SetPenalties(std::shared_ptr<const Penalties> penalties);  // null for none
 
   const CheckCounters& counters() const { return context_->counters; }
   std::shared_ptr<const CheckConfig> config() const;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "server/checks/bound_rules.h"
+#include "server/checks/penalties.h"
 #include "server/checks/recorder.h"
 #include "server/checks/tiers.h"
 #include "server/checks/tokens.h"
@@ -37,6 +38,8 @@ struct CheckCounters {
   std::atomic<int64_t> allowed{0};
   std::atomic<int64_t> refused{0};
   std::atomic<int64_t> degraded{0};
+  std::atomic<int64_t> blocked{0};       // of those refused, whatever the rules say
+  std::atomic<int64_t> throttled{0};     // that cost more, whether allowed or not
   std::atomic<int64_t> malformed{0};     // calls that could not be parsed
   std::atomic<int64_t> unauthorized{0};  // calls without a valid token
   std::atomic<int64_t> forbidden{0};     // calls with a token whose role does not permit them
@@ -59,7 +62,8 @@ struct CheckConfig {
   std::shared_ptr<CheckContext> context;
   std::shared_ptr<BoundRules> rules;
   std::shared_ptr<const Tokens> tokens;
-  std::shared_ptr<const Tiers> tiers;  // may be null
+  std::shared_ptr<const Tiers> tiers;          // may be null
+  std::shared_ptr<const Penalties> penalties;  // may be null
 };
 
 }  // namespace tidegate::server

@@ -1,15 +1,11 @@
 #include "server/checks/decide.h"
 
-#include <openssl/sha.h>
-
-#include <algorithm>
-#include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
+#include "server/checks/caller.h"
 #include "server/checks/check_json.h"
 #include "server/checks/check_proto.h"
 #include "server/checks/decision_token.h"
@@ -21,67 +17,22 @@ namespace tidegate::server {
 
 namespace {
 
-// Callers without a user are recorded by a digest of their API key.
-std::string DigestOfKey(std::string_view key) {
-  unsigned char digest[SHA256_DIGEST_LENGTH];
-  SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), digest);
-  return absl::StrCat("key:sha256-", absl::BytesToHexString(absl::string_view(
-                                         reinterpret_cast<const char*>(digest), 8)));
-}
-
-// The caller that a decision is recorded for.
-struct Caller {
-  std::string_view user;
-  std::string_view endpoint;
-  std::string_view tier;
-  std::string_view ip;
-
-  Caller() = default;
-  // `digest` keeps the text of the user if it is made from the API key.
-  Caller(const Asked& asked, std::string* digest)
-      : user(asked.Get("user")),
-        endpoint(asked.Get("endpoint")),
-        tier(asked.Get("tier")),
-        ip(asked.Get("ip")) {
-    const std::string_view key = asked.Get("api_key");
-    if (user.data() == nullptr && key.data() != nullptr) user = *digest = DigestOfKey(key);
-  }
-};
-
-// A copy of a caller that outlives the request.
-class KeptCaller {
- public:
-  void Keep(const Caller& caller) {
-    const std::string_view texts[] = {caller.user, caller.endpoint, caller.tier, caller.ip};
-    for (size_t i = 0; i < std::size(texts); ++i) {
-      const std::string_view text = texts[i].substr(0, Recorder::kMostText);
-      text_ += text;
-      sizes_[i] = text.size();
-    }
-  }
-  Caller view() const {
-    Caller caller;
-    std::string_view rest = text_;
-    std::string_view* const texts[] = {&caller.user, &caller.endpoint, &caller.tier, &caller.ip};
-    for (size_t i = 0; i < std::size(texts); ++i) {
-      *texts[i] = rest.substr(0, sizes_[i]);
-      rest.remove_prefix(sizes_[i]);
-    }
-    return caller;
-  }
-
- private:
-  std::string text_;
-  size_t sizes_[4] = {};
-};
-
 // One check, with all parts of its answer.
 struct Checked {
   Decision decision;
   Outcomes outcomes;
   int64_t cost = 1;
   bool wants_outcomes = false;
+  std::optional<Penalty> penalty;  // of the caller
+
+  bool is_blocked() const { return penalty.has_value() && penalty->blocks; }
+  int64_t factor() const { return penalty.has_value() ? penalty->factor() : 1; }
 };
+
+std::optional<Penalty> PenaltyOf(const CheckConfig& config, const Caller& caller) {
+  if (config.penalties == nullptr) return std::nullopt;
+  return config.penalties->Of(caller.user, caller.ip);
+}
 
 void Record(const CheckContext& context, const Caller& caller, const Checked& checked) {
   if (context.recorder == nullptr) return;
@@ -108,6 +59,9 @@ void Count(CheckContext& context, Op op, const Caller& caller, const Checked& ch
   CheckCounters& counters = context.counters;
   CheckCounters::Add(checked.decision.allowed ? counters.allowed : counters.refused);
   if (checked.decision.degraded) CheckCounters::Add(counters.degraded);
+  if (checked.penalty.has_value()) {
+    CheckCounters::Add(checked.penalty->blocks ? counters.blocked : counters.throttled);
+  }
   Record(context, caller, checked);
 }
 
@@ -156,20 +110,27 @@ void EndAnswer(Form form, Answer* answer) {
   if (form == Form::kRestMany) answer->body += "]}\n";
 }
 
+Decision DecisionOn(const RuleLimiter& limiter, Op op, const tidegate::Request& request,
+                    Checked* checked) {
+  if (checked->is_blocked()) return checked->penalty->Refusal();
+  const int64_t factor = checked->factor();
+  return op == Op::kHit ? limiter.Hit(request, checked->cost, &checked->outcomes, factor)
+                        : limiter.Peek(request, checked->cost, &checked->outcomes, factor);
+}
+
 bool DecideAtOnce(const CheckConfig& config, Op op, Form form, absl::Span<Asked> asked,
                   Answer* answer) {
   const RuleLimiter& limiter = config.rules->limiter();
   Checked checked;
   for (Asked& one : asked) {
     AddTier(config, &one);
-    const tidegate::Request request = config.rules->RequestOf(one.attributes);
     checked.cost = one.cost;
     checked.wants_outcomes = one.wants_outcomes;
     checked.outcomes.clear();
-    checked.decision = op == Op::kHit ? limiter.Hit(request, one.cost, &checked.outcomes)
-                                      : limiter.Peek(request, one.cost, &checked.outcomes);
     std::string digest;
-    const Caller caller(one, &digest);
+    const Caller caller = CallerOf(one, &digest);
+    checked.penalty = PenaltyOf(config, caller);
+    checked.decision = DecisionOn(limiter, op, config.rules->RequestOf(one.attributes), &checked);
     Count(*config.context, op, caller, checked);
     AddToAnswer(config, op, form, checked, answer);
   }
@@ -191,10 +152,14 @@ class Flight final : public Gathering {
     one.checked.cost = asked->cost;
     one.checked.wants_outcomes = asked->wants_outcomes;
     std::string digest;
-    one.caller.Keep(Caller(*asked, &digest));
+    const Caller caller = CallerOf(*asked, &digest);
+    one.caller.Keep(caller);
+    one.checked.penalty = PenaltyOf(*config_, caller);
+    if (one.checked.is_blocked()) return Decided(i, one.checked.penalty->Refusal());
     const auto early = config_->rules->limiter().Submit(
         op_, config_->rules->RequestOf(asked->attributes), asked->cost, nullptr,
-        &one.checked.outcomes, [this, i](const Decision& decision) { Decided(i, decision); });
+        &one.checked.outcomes, [this, i](const Decision& decision) { Decided(i, decision); },
+        one.checked.factor());
     if (early.has_value()) Decided(i, *early);
   }
 

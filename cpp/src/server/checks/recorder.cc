@@ -13,7 +13,7 @@ std::string_view Cut(std::string_view text) { return text.substr(0, Recorder::kM
 }  // namespace
 
 size_t Recorder::Hash::operator()(const KeyView& k) const {
-  return absl::HashOf(k.user, k.endpoint, k.rule);
+  return absl::HashOf(k.user.empty() ? k.ip : k.user, k.endpoint, k.rule);
 }
 
 void Sums::Add(const Sums& other) {
@@ -32,7 +32,8 @@ size_t Recorder::ShardOfThread() {
 }
 
 void Recorder::Record(const Recorded& decision) {
-  const KeyView key{Cut(decision.user), Cut(decision.endpoint), Cut(decision.rule)};
+  const std::string_view ip = decision.user.empty() ? decision.caller_ip : std::string_view();
+  const KeyView key{Cut(decision.user), Cut(ip), Cut(decision.endpoint), Cut(decision.rule)};
   Shard& shard = shards_[ShardOfThread()];
   const absl::MutexLock lock(&shard.mutex);
   if (const auto known = shard.table.find(key); known != shard.table.end()) {
@@ -46,8 +47,8 @@ void Recorder::Record(const Recorded& decision) {
     shard.rest.Add(decision.sums);
     return;
   }
-  Value& made =
-      shard.table[Key{std::string(key.user), std::string(key.endpoint), std::string(key.rule)}];
+  Value& made = shard.table[Key{std::string(key.user), std::string(key.ip),
+                                std::string(key.endpoint), std::string(key.rule)}];
   made.tier = Cut(decision.tier);
   made.caller_ip = Cut(decision.caller_ip);
   made.sums.Add(decision.sums);

@@ -43,8 +43,8 @@ class Recorder {
   static constexpr size_t kMostText = 255;
   static constexpr int64_t kDefaultCapacity = 65'536;
 
-  // The sum of decisions with the same user, endpoint and rule. The tier and the address are those
-  // of the first decision.
+  // The sum of decisions with the same user (or address, if there is no user), endpoint and rule.
+  // The tier, and the address of a user, are those of the first decision.
   struct Row {
     std::string user;
     std::string endpoint;
@@ -67,22 +67,26 @@ class Recorder {
   int64_t rows() const { return rows_.load(std::memory_order_relaxed); }
 
  private:
+  // `ip` is empty where there is a user.
   struct KeyView {
-    std::string_view user, endpoint, rule;
+    std::string_view user, ip, endpoint, rule;
   };
   struct Key {
-    std::string user, endpoint, rule;
+    std::string user, ip, endpoint, rule;
   };
   struct Hash {
     using is_transparent = void;
     size_t operator()(const KeyView& k) const;
-    size_t operator()(const Key& k) const { return (*this)(KeyView{k.user, k.endpoint, k.rule}); }
+    size_t operator()(const Key& k) const {
+      return (*this)(KeyView{k.user, k.ip, k.endpoint, k.rule});
+    }
   };
   struct Equal {
     using is_transparent = void;
     template <typename A, typename B>
     bool operator()(const A& a, const B& b) const {
       return std::string_view(a.user) == std::string_view(b.user) &&
+             std::string_view(a.ip) == std::string_view(b.ip) &&
              std::string_view(a.endpoint) == std::string_view(b.endpoint) &&
              std::string_view(a.rule) == std::string_view(b.rule);
     }

@@ -10,8 +10,10 @@
 namespace tidegate::server::envoy {
 
 EnvoyService::EnvoyService(std::shared_ptr<Store> store, std::shared_ptr<Clock> clock,
-                           std::string scope, const ServiceOptions& options)
-    : state_(new ServiceState{{std::move(store), std::move(clock)}, options, {}, {}}),
+                           std::string scope, const ServiceOptions& options,
+                           std::shared_ptr<Recorder> recorder)
+    : state_(new ServiceState{
+          {std::move(store), std::move(clock)}, options, {}, {}, std::move(recorder)}),
       scope_(std::move(scope)) {
   // A tree without domains has nothing that a store could refuse.
   (void)Use(std::make_shared<const DescriptorTree>());
@@ -23,15 +25,20 @@ absl::Status EnvoyService::Use(std::shared_ptr<const DescriptorTree> tree) {
   if (!bound.ok()) return bound.status();
   {
     absl::MutexLock lock(&mutex_);
-    tree_.swap(*bound);
+    in_force_.tree.swap(*bound);
   }
   state_->metrics.ForgetOtherVersions();
   return absl::OkStatus();
 }
 
-std::shared_ptr<const BoundTree> EnvoyService::tree() const {
+void EnvoyService::SetPenalties(std::shared_ptr<const Penalties> penalties) {
+  absl::MutexLock lock(&mutex_);
+  in_force_.penalties.swap(penalties);
+}
+
+EnvoyService::InForce EnvoyService::in_force() const {
   absl::ReaderMutexLock lock(&mutex_);
-  return tree_;
+  return in_force_;
 }
 
 std::vector<Route> EnvoyService::routes() const {
@@ -50,8 +57,9 @@ bool EnvoyService::Handle(const Request& request, Answer* answer, const Later& l
   RateLimitRequest parsed;
   absl::Status status = encoding == Encoding::kWire ? ParseWire(request.body, &parsed)
                                                     : ParseJson(request.body, &parsed);
-  const auto call = std::make_shared<RateLimitCall>(state_, tree());
-  if (status.ok()) status = call->Prepare(parsed);
+  InForce now = in_force();
+  const auto call = std::make_shared<RateLimitCall>(state_, std::move(now.tree));
+  if (status.ok()) status = call->Prepare(parsed, now.penalties.get());
   if (!status.ok()) {
     state_->counters.invalid.fetch_add(1, std::memory_order_relaxed);
     Refuse(encoding, status, answer);

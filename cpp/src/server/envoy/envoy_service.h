@@ -25,14 +25,18 @@ class EnvoyService final : public RoutedService {
       "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
   static constexpr std::string_view kJsonPath = "/json";
 
-  // A null `clock` means the system's clock. Until Use() every domain is unknown.
+  // A null `clock` means the system's clock; `recorder` may be null. Until Use() every domain is
+  // unknown.
   EnvoyService(std::shared_ptr<Store> store, std::shared_ptr<Clock> clock, std::string scope,
-               const ServiceOptions& options);
+               const ServiceOptions& options, std::shared_ptr<Recorder> recorder = nullptr);
 
   // Decides by `tree` from now on; calls in flight keep the tree they began with. After an error
   // the previous tree stays in force.
   // Only one thread at a time may call this.
   absl::Status Use(std::shared_ptr<const DescriptorTree> tree);
+
+  // Of calls from now on; null for none.
+  void SetPenalties(std::shared_ptr<const Penalties> penalties);
 
   std::vector<Route> routes() const override;
   bool Handle(const Request& request, Answer* answer, const Later& later) override;
@@ -46,12 +50,17 @@ class EnvoyService final : public RoutedService {
 
   static void Refuse(Encoding encoding, const absl::Status& status, Answer* answer);
   static void Write(Encoding encoding, const RateLimitResponse& response, Answer* answer);
-  std::shared_ptr<const BoundTree> tree() const;
+  // What may be exchanged while the service runs.
+  struct InForce {
+    std::shared_ptr<const BoundTree> tree;
+    std::shared_ptr<const Penalties> penalties;  // may be null
+  };
+  InForce in_force() const;
 
   const std::shared_ptr<ServiceState> state_;
   const std::string scope_;
   mutable absl::Mutex mutex_;
-  std::shared_ptr<const BoundTree> tree_ ABSL_GUARDED_BY(mutex_);
+  InForce in_force_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tidegate::server::envoy

@@ -5,12 +5,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/envoy/request_caller.h"
 
 namespace tidegate::server::envoy {
 
 namespace {
 
 using Node = DescriptorTree::Node;
+
+// What refusals by a limit that the request brought along are recorded under.
+constexpr std::string_view kOverrideRule = "override";
 
 void Add(std::atomic<int64_t>& count, int64_t n = 1) {
   count.fetch_add(n, std::memory_order_relaxed);
@@ -39,13 +43,19 @@ int64_t UntilResetNs(const Decision& decision) {
 
 }  // namespace
 
-absl::Status RateLimitCall::Prepare(const RateLimitRequest& request) {
+absl::Status RateLimitCall::Prepare(const RateLimitRequest& request, const Penalties* penalties) {
   asked_.resize(request.descriptors.size());
   Match(request);
   DropReplaced();
   for (size_t i = 0; i < asked_.size(); ++i) {
     if (absl::Status status = Choose(request, i); !status.ok()) return status;
   }
+  caller_ = CallerOf(request, options().user_key);
+  if (penalties != nullptr) Punish(request, *penalties);
+  if (caller_.user.empty() && caller_.ip.empty() && state_->recorder != nullptr) {
+    caller_.user = joined_ = JoinedEntries(request);
+  }
+  if (is_blocked()) return absl::OkStatus();
   const auto domain = tree_->tree().Match(request.domain, {}).domain;
   const bool together =
       domain == nullptr || !domain->all_or_none_given ? options().all_or_none : domain->all_or_none;
@@ -109,13 +119,30 @@ absl::Status RateLimitCall::Choose(const RateLimitRequest& request, size_t i) {
   return absl::OkStatus();
 }
 
+void RateLimitCall::Punish(const RateLimitRequest& request, const Penalties& penalties) {
+  const auto is_refund = [](const Asked& asked) { return asked.kind == Kind::kRefund; };
+  if (std::all_of(asked_.begin(), asked_.end(), is_refund)) return;
+  penalty_ = penalties.Of(caller_.user, caller_.ip);
+  if (!penalty_.has_value()) return;
+  for (size_t i = 0; i < asked_.size(); ++i) {
+    asked_[i].is_of_caller = Names(request.descriptors[i], options().user_key, caller_);
+  }
+}
+
+int64_t RateLimitCall::CostOf(const Asked& asked, const BoundLimit& limit) const {
+  const int64_t cost = std::max<int64_t>(asked.hits, 1);
+  if (!asked.is_of_caller || asked.kind == Kind::kRefund) return cost;
+  // A request that would pass an unused limit still does.
+  return std::max(cost, std::min(cost * penalty_->factor(), limit.limit.capacity()));
+}
+
 void RateLimitCall::AddCharges(uint32_t descriptor, Group* group) const {
   const Asked& asked = asked_[descriptor];
   Charges& charges = asked.kind == Kind::kHit    ? group->hits
                      : asked.kind == Kind::kPeek ? group->peeks
                                                  : group->refunds;
   const auto add = [&](const BoundLimit& limit) {
-    const int64_t cost = std::max<int64_t>(asked.hits, 1);
+    const int64_t cost = CostOf(asked, limit);
     auto& plan = charges.plan;
     const auto same = std::find_if(plan.begin(), plan.end(), [&](const Charge& charge) {
       return charge.limit->tag == limit.tag && charge.key == asked.key;
@@ -144,6 +171,8 @@ bool RateLimitCall::Begin(absl::FunctionRef<Decided()> later) {
     if (Run(&group)) undecided_.fetch_sub(1, std::memory_order_acq_rel);
   }
   if (undecided_.load(std::memory_order_acquire) == 1) return true;
+  kept_.Keep(caller_);
+  caller_ = kept_.view();
   answer_ = later();
   Leave();
   return false;
@@ -245,6 +274,7 @@ void RateLimitCall::Take(const Decision& decision, Group* group) {
 }
 
 RateLimitResponse RateLimitCall::Finish() {
+  if (is_blocked()) return FinishBlocked();
   RateLimitResponse response;
   bool refused = false;
   bool degraded = false;
@@ -258,9 +288,69 @@ RateLimitResponse RateLimitCall::Finish() {
   if (refused) Add(counters().over_limit);
   if (refused && options().shadow_mode) Add(counters().shadow_mode);
   if (degraded) Add(counters().degraded);
+  if (penalty_.has_value()) Add(counters().throttled);
+  Record(refused, degraded);
   response.overall_code = refused && !options().shadow_mode ? Code::kOverLimit : Code::kOk;
   if (options().response_headers) AddHeaders(&response);
   return response;
+}
+
+RateLimitResponse RateLimitCall::FinishBlocked() {
+  RateLimitResponse response;
+  for (const Asked& asked : asked_) {
+    DescriptorStatus& status = response.statuses.emplace_back();
+    if (!asked.is_of_caller) continue;
+    status.code = Code::kOverLimit;
+    status.current_limit = {0, Unit::kUnknown, kBlockRule};
+    status.until_reset_ns = penalty_->left_ns;
+  }
+  Add(counters().over_limit);
+  Add(counters().blocked);
+  if (options().shadow_mode) Add(counters().shadow_mode);
+  Record(/*refused=*/true, /*degraded=*/false);
+  response.overall_code = options().shadow_mode ? Code::kOk : Code::kOverLimit;
+  if (options().response_headers) AddHeaders(&response);
+  return response;
+}
+
+std::string_view RateLimitCall::RuleOf(const Asked& asked) const {
+  if (asked.node == nullptr) return kOverrideRule;
+  return asked.node->spec.name.empty() ? asked.node->path : asked.node->spec.name;
+}
+
+// A request is one decision, however many descriptors it has.
+void RateLimitCall::Record(bool refused, bool degraded) const {
+  if (state_->recorder == nullptr) return;
+  int64_t hits = 0;
+  for (const Asked& asked : asked_) {
+    if (asked.kind == Kind::kHit) hits = std::max(hits, asked.hits);
+  }
+  if (hits == 0) return;
+  std::string_view refusing = is_blocked() ? kBlockRule : std::string_view();
+  Recorded recorded{caller_.user, caller_.endpoint, {}, {}, caller_.ip, {}};
+  const auto record_shadow = [&](std::string_view rule) {
+    Recorded in_shadow = recorded;
+    in_shadow.rule = rule;
+    in_shadow.sums = {.refused_in_shadow = 1};
+    state_->recorder->Record(in_shadow);
+  };
+  for (const Asked& asked : asked_) {
+    bool is_in_shadow = false;
+    for (const Decision& outcome : asked.outcomes) {
+      if (outcome.allowed) continue;
+      if (!outcome.limit->shadow() && refusing.empty()) refusing = RuleOf(asked);
+      is_in_shadow |= outcome.limit->shadow();
+    }
+    if (is_in_shadow) record_shadow(RuleOf(asked));
+  }
+  if (refused && options().shadow_mode) record_shadow(refusing);
+  const bool is_refused = refused && !options().shadow_mode;
+  if (is_refused) recorded.rule = refusing;
+  recorded.sums = {.allowed = is_refused ? 0 : 1,
+                   .refused = is_refused ? 1 : 0,
+                   .degraded = degraded ? 1 : 0,
+                   .cost = is_refused ? 0 : hits};
+  state_->recorder->Record(recorded);
 }
 
 DescriptorStatus RateLimitCall::StatusOf(const Asked& asked, uint32_t descriptor,

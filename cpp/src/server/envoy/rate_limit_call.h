@@ -13,6 +13,9 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "server/checks/caller.h"
+#include "server/checks/penalties.h"
+#include "server/checks/recorder.h"
 #include "server/envoy/bound_tree.h"
 #include "server/envoy/rate_limit_message.h"
 #include "tidegate/timed_store.h"
@@ -25,6 +28,7 @@ struct ServiceOptions {
   bool shadow_mode = false;       // the answer is always OK, whatever the limits say
   bool response_headers = false;  // adds X-RateLimit-* to the response of the proxy
   double near_ratio = 0.8;        // usage beyond this share of a limit counts as near it
+  std::string user_key = "user";  // the key of the entry that names the user; empty for none
 };
 
 // The counters of the whole service.
@@ -36,6 +40,8 @@ struct ServiceCounters {
   std::atomic<int64_t> no_limit{0};  // descriptors that no limit applies to
   std::atomic<int64_t> degraded{0};  // requests that were decided without the shared store
   std::atomic<int64_t> shadow_mode{0};
+  std::atomic<int64_t> blocked{0};    // requests of callers who are blocked
+  std::atomic<int64_t> throttled{0};  // and of those whose hits count more than once
 };
 
 // The state that the calls of a service share. A call that waits for its store keeps it alive.
@@ -44,6 +50,7 @@ struct ServiceState {
   ServiceOptions options;
   ServiceCounters counters;
   Metrics metrics;
+  std::shared_ptr<Recorder> recorder;  // may be null
 };
 
 // Call Prepare(), then Begin(), then Finish().
@@ -52,8 +59,10 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   RateLimitCall(std::shared_ptr<ServiceState> state, std::shared_ptr<const BoundTree> tree)
       : state_(std::move(state)), tree_(std::move(tree)) {}
 
-  // Finds the limits that the request must pass. `request` is not needed afterwards.
-  absl::Status Prepare(const RateLimitRequest& request);
+  // Finds the limits that the request must pass, and whether its caller is among `penalties`, which
+  // may be null. What `request` was parsed from must live until Begin() has returned, and until
+  // Finish() has if everything was decided at once.
+  absl::Status Prepare(const RateLimitRequest& request, const Penalties* penalties);
 
   using Decided = std::function<void(RateLimitCall&)>;
 
@@ -61,7 +70,7 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   // returning, and its result on any thread once everything is decided.
   bool Begin(absl::FunctionRef<Decided()> later);
 
-  // Call once: counts the request, and composes its response.
+  // Call once: counts and records the request, and composes its response.
   RateLimitResponse Finish();
 
  private:
@@ -79,6 +88,7 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
     std::string key;
     int64_t hits = 0;
     Kind kind = Kind::kHit;
+    bool is_of_caller = false;                  // belongs to a caller with a penalty
     absl::InlinedVector<Decision, 1> outcomes;  // the outcomes of its limits
   };
 
@@ -106,6 +116,9 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   void Match(const RateLimitRequest& request);
   void DropReplaced();
   absl::Status Choose(const RateLimitRequest& request, size_t i);
+  void Punish(const RateLimitRequest& request, const Penalties& penalties);
+  bool is_blocked() const { return penalty_.has_value() && penalty_->blocks; }
+  int64_t CostOf(const Asked& asked, const BoundLimit& limit) const;
   void AddCharges(uint32_t descriptor, Group* group) const;
 
   // Goes on until the store makes it wait; returns true if the group is decided.
@@ -121,6 +134,9 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
 
   DescriptorStatus StatusOf(const Asked& asked, uint32_t descriptor, RateLimitResponse* response);
   void Count(const Asked& asked, const Decision& binding) const;
+  RateLimitResponse FinishBlocked();
+  void Record(bool refused, bool degraded) const;
+  std::string_view RuleOf(const Asked& asked) const;
   static void AddHeaders(RateLimitResponse* response);
 
   const TimedStore& store() const { return state_->store; }
@@ -129,6 +145,10 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
 
   const std::shared_ptr<ServiceState> state_;
   const std::shared_ptr<const BoundTree> tree_;  // bound to the store of the state
+  Caller caller_;       // views of the request, of `joined_`, or of `kept_`
+  std::string joined_;  // the name of a caller whom no entry names
+  KeptCaller kept_;     // for answers that come when the request is gone
+  std::optional<Penalty> penalty_;
   absl::InlinedVector<Asked, 2> asked_;
   std::vector<Group> groups_;
   std::atomic<size_t> undecided_{0};

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 from tidegate._core import __version__
 from tidegate._service.admin import (
+    anomaly_routes,
     audit_routes,
     document_routes,
     entry_routes,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tidegate._rule_limiter import RuleLimiter
     from tidegate._rules.source import RuleSource
     from tidegate._service.admin.oidc import Oidc
+    from tidegate._service.enforcement import Enforcement
 
 __all__ = ["create_admin"]
 
@@ -42,6 +44,7 @@ _ROUTERS = (
     operation_routes.router,
     token_routes.router,
     audit_routes.router,
+    anomaly_routes.router,
 )
 _ANSWERS = {
     400: "The request is malformed.",
@@ -70,6 +73,7 @@ def create_admin(
     limiter: Optional[RuleLimiter] = None,
     tiers: Any = None,
     oidc: Optional[Oidc] = None,
+    enforcement: Optional[Enforcement] = None,
     on_change: Optional[Callable[[str, Optional[str]], object]] = None,
     settings: Optional[dict[str, Any]] = None,
     failed_attempts: str = FAILED_ATTEMPTS,
@@ -82,10 +86,11 @@ def create_admin(
 
     `rules` is the source that limiters follow; with a source other than SqlRules, rules are
     listed here but not changed. `limiter` answers explain and reset, `tiers` (a SqlTiers) forgets
-    users whose tier was changed. `on_change` is called with ``"rules"`` and None, or ``"tiers"``
-    and the user or None, after such a change was committed. `settings` is what GET /settings
-    answers: without secrets. An address may fail to authenticate as
-    often as the limit `failed_attempts` says. Raises ConfigurationError and StorageError.
+    users whose tier was changed. `enforcement` is of the anomalies that are enforced. `on_change`
+    is called with ``"rules"`` and None, or ``"tiers"`` and the user or None, after such a change
+    was committed. `settings` is what GET /settings answers: without secrets. An address may fail to
+    authenticate as often as the limit `failed_attempts` says. Raises ConfigurationError and
+    StorageError.
     """
     described: Any = {
         status: {
@@ -115,6 +120,7 @@ def create_admin(
         on_change=on_change,
         settings=settings,
         now=now,
+        enforcement=enforcement,
     )
     for router in _ROUTERS:
         app.include_router(router)

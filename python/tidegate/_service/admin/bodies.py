@@ -25,6 +25,7 @@ __all__ = [
     "Decided",
     "Differences",
     "EndpointLimit",
+    "Enforced",
     "Entries",
     "Explained",
     "Instant",
@@ -43,6 +44,7 @@ __all__ = [
     "Token",
     "TokenText",
     "TopUp",
+    "Unlock",
     "UpgradeRequest",
     "User",
     "UserTier",
@@ -271,6 +273,23 @@ class ResetAsked(BaseModel):
     attributes: Annotated[dict[AttributeName, str], Field(min_length=1, max_length=50)]
 
 
+class Enforced(BaseModel):
+    """A caller who is throttled or blocked because of an anomaly."""
+
+    caller: str
+    action: str
+    reason: str
+    left: float = Field(description="Seconds until it ends.")
+
+
+class Unlock(BaseModel):
+    """Whom to release: as records name the caller."""
+
+    model_config = _example(caller="user:42")
+
+    caller: Annotated[str, StringConstraints(min_length=1, max_length=300)]
+
+
 class Explained(BaseModel):
     """Which rules apply to a request, why, and what is left to it."""
 
@@ -281,6 +300,9 @@ class Explained(BaseModel):
     cost: int
     priority: str
     rules: list[dict[str, Any]]
+    enforced: Optional[Enforced] = Field(
+        default=None, description="Of an anomaly, against the caller."
+    )
 
 
 class ResetRules(BaseModel):

@@ -14,6 +14,7 @@ from tidegate._database.audit import Actor
 from tidegate._database.sql_rules import SqlRules
 from tidegate._service.admin.authentication import ACTOR
 from tidegate._service.admin.problems import ProblemError
+from tidegate._service.recording import caller_named
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tidegate._rules.rule_set import RuleSet
     from tidegate._rules.source import RuleSource
     from tidegate._service.admin.database import AdminDatabase
+    from tidegate._service.enforcement import Enforcement, Penalty
 
 __all__ = ["Admin", "AdminRoute", "AnActor", "TheAdmin", "check_if_match", "role"]
 
@@ -45,8 +47,10 @@ class Admin:
         on_change: Optional[Callable[[str, Optional[str]], object]],
         settings: Optional[dict[str, Any]] = None,
         now: Callable[[], dt.datetime],
+        enforcement: Optional[Enforcement] = None,
     ) -> None:
         self.database = database
+        self.enforcement = enforcement
         self.rules = rules
         self.tiers = tiers
         self.settings = settings
@@ -60,6 +64,12 @@ class Admin:
         if self._limiter is None:
             raise ProblemError(503, "this process has no limiter; expected one that answers checks")
         return self._limiter
+
+    def penalty_of(self, attributes: dict[str, str]) -> Optional[Penalty]:
+        """What is enforced against the caller of a request with these attributes."""
+        if self.enforcement is None:
+            return None
+        return self.enforcement.find(caller_named(attributes))
 
     @property
     def foreign_rules(self) -> Optional[RuleSet]:

@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 from fastapi import APIRouter
 
+from tidegate._anomaly.detector import Action
 from tidegate._rules.model import NAME, RESERVED
 from tidegate._service.admin.bodies import (
     Asked,
@@ -19,6 +20,7 @@ from tidegate._service.admin.bodies import (
 )
 from tidegate._service.admin.context import AdminRoute, AnActor, TheAdmin, role
 from tidegate._service.admin.problems import ProblemError
+from tidegate._service.enforcement import BLOCK_RULE
 
 __all__ = ["router"]
 
@@ -46,10 +48,13 @@ def explain(admin: TheAdmin, asked: Asked) -> Any:
     attributes: dict[str, Any] = asked.attributes
     considered = admin.limiter.explain(cost=asked.cost, **attributes)
     decision = admin.limiter.peek(cost=asked.cost, **attributes)
+    penalty = admin.penalty_of(attributes)
+    blocks = penalty is not None and penalty.action is Action.BLOCK
     return {
-        "allowed": decision.allowed,
-        "rule": decision.rule,
-        "retry_after": _finite(decision.retry_after),
+        "enforced": penalty and penalty.said(),
+        "allowed": decision.allowed and not blocks,
+        "rule": BLOCK_RULE if blocks else decision.rule,
+        "retry_after": penalty.left if penalty and blocks else _finite(decision.retry_after),
         "degraded": decision.degraded,
         "cost": considered.cost,
         "priority": considered.priority,
@@ -93,7 +98,10 @@ def _check_names(attributes: dict[str, str]) -> None:
 
 @router.post("/ratelimit/reset", openapi_extra=role("operator"), response_model=ResetRules)
 def reset(admin: TheAdmin, actor: AnActor, asked: ResetAsked) -> Any:
-    """Forgets what the rules that apply to a request have counted: unlocks its keys."""
+    """Forgets what the rules that apply to a request have counted: unlocks its keys.
+
+    An anomaly that is enforced against its caller is so no longer.
+    """
     _check_names(asked.attributes)
     attributes: dict[str, Any] = asked.attributes
     limiter = admin.limiter
@@ -102,10 +110,15 @@ def reset(admin: TheAdmin, actor: AnActor, asked: ResetAsked) -> Any:
         for each in limiter.explain(**attributes)
         if each.applies
     ]
+    penalty = admin.penalty_of(attributes)
     # First the entry: a count that was forgotten does not come back.
     with admin.database.change(actor) as change:
         change.record("counts.reset", "counts", before={"attributes": attributes}, after=applied)
+        if penalty is not None:
+            change.record("anomaly.unlock", penalty.caller, before=penalty.said())
     limiter.reset(**attributes)
+    if penalty is not None and admin.enforcement is not None:
+        admin.enforcement.lift(penalty.caller)
     return {"reset": applied}
 
 

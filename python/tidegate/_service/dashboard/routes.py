@@ -12,8 +12,8 @@ from starlette.responses import RedirectResponse, Response
 
 from tidegate._database import anomaly_table, users
 from tidegate._database.violation_table import top_violations
-from tidegate._service.admin import operation_routes, rule_routes, user_routes
-from tidegate._service.admin.bodies import Asked, Note, ResetAsked
+from tidegate._service.admin import anomaly_routes, operation_routes, rule_routes, user_routes
+from tidegate._service.admin.bodies import Asked, Note, ResetAsked, Unlock
 from tidegate._service.admin.problems import ProblemError
 from tidegate._service.dashboard import live, user_pages
 from tidegate._service.dashboard.app import open_route, signed_in
@@ -187,7 +187,14 @@ def anomalies(visit: Visit) -> Response:
     shows_all = visit.query.get("all") == "1"
     with visit.dashboard.admin.database.connect() as connection:
         rows = anomaly_table.list_anomalies(connection, only_open=not shows_all, most=_MOST_ROWS)
-    return visit.page("anomalies.html", rows=rows, shows_all=shows_all)
+    enforcement = visit.dashboard.admin.enforcement
+    return visit.page(
+        "anomalies.html",
+        rows=rows,
+        shows_all=shows_all,
+        is_enforced=enforcement is not None,
+        penalties=[] if enforcement is None else enforcement.in_force()[:_MOST_ROWS],
+    )
 
 
 def acknowledge(visit: Visit) -> Response:
@@ -198,6 +205,15 @@ def acknowledge(visit: Visit) -> Response:
         if row is None:
             raise ProblemError(404, f"There is no anomaly {id} that waits for it.")
         change.record("anomaly.acknowledge", f"anomaly:{id}", after={"caller": row.caller})
+    return RedirectResponse(f"{PATH}/anomalies", 303)
+
+
+def release(visit: Visit) -> Response:
+    """Ends what is enforced against a caller."""
+    caller = visit.form.get("caller", "")[:300]
+    if not caller:
+        raise ProblemError(422, "The caller is missing; expected one who is throttled or blocked.")
+    anomaly_routes.unlock(visit.dashboard.admin, visit.actor, Unlock(caller=caller))
     return RedirectResponse(f"{PATH}/anomalies", 303)
 
 
@@ -248,6 +264,7 @@ ROUTES = [
     signed_in("/shadow", shadow),
     signed_in("/anomalies", anomalies),
     signed_in("/anomalies/{id:int}/acknowledge", acknowledge, role="operator", post=True),
+    signed_in("/anomalies/unlock", release, role="operator", post=True),
     signed_in("/requests", requests),
     signed_in("/requests/{id:int}", decide, role="operator", post=True),
     signed_in("/rules", rules),

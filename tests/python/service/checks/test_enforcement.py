@@ -1,0 +1,305 @@
+"""Callers who are throttled or blocked because of anomalies: whom, for how long, and how many."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from check_service import Service
+from tidegate import ConfigurationError, _core
+from tidegate._anomaly.detector import Action, Anomaly, AnomalyDetector
+from tidegate._service import _native
+from tidegate._service.enforcement import Enforcement, is_enforceable
+from tidegate._service.listeners import AnomalyWatch
+from tidegate._service.recording import Recorded, Row, caller_named, caller_of
+
+SECOND = 10**9
+
+
+def anomaly(caller: str, action: Action = Action.BLOCK) -> Anomaly:
+    return Anomaly(caller, action, 12.0, "900 requests, 12 are usual", 900, 12.0, 0.0)
+
+
+class Enforced:
+    """An enforcement and the service that it acts on, on one clock that stands still."""
+
+    def __init__(self, **options: Any) -> None:
+        self.recorder = _native.Recorder()
+        self.service = Service(recorder=self.recorder)
+        clock: Any = self.service.clock
+        self.enforcement = Enforcement(
+            [self.service.native],
+            clock=lambda: clock.now_ns() / SECOND,
+            native_clock=_core.native_clock(clock),
+            **options,
+        )
+
+    def apply(self, *callers: str, action: Action = Action.BLOCK) -> None:
+        self.enforcement.apply([anomaly(caller, action) for caller in callers])
+
+    def wait(self, seconds: float) -> None:
+        self.service.clock.advance(seconds)
+
+    def answer(self, **asked: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.service.check({"endpoint": "/api/x", **asked})[2]
+        return found
+
+    def is_blocked(self, user: str) -> bool:
+        return self.answer(userId=user)["rule"] == "anomaly:block"
+
+    def callers(self) -> list[str]:
+        return sorted(each.caller for each in self.enforcement.in_force())
+
+
+def test_a_blocked_caller_is_told_why_and_until_when() -> None:
+    enforced = Enforced(seconds=300)
+    enforced.apply("user:42")
+    status, headers, body = enforced.service.check({"userId": "42", "endpoint": "/api/x"})
+    assert (status, headers["retry-after"]) == (200, "300")
+    assert (body["allowed"], body["rule"], body["retryAfter"]) == (False, "anomaly:block", 300)
+    assert not enforced.is_blocked("43")
+    decision = enforced.service.ask(attributes={"user": b"42"})
+    assert (decision.allowed, decision.rule) == (False, "anomaly:block")
+    assert enforced.service.ask("Peek", attributes={"user": b"42"}).rule == "anomaly:block"
+
+
+def test_a_block_ends_by_itself_and_a_new_verdict_prolongs_it() -> None:
+    enforced = Enforced(seconds=300)
+    enforced.apply("user:42")
+    enforced.wait(200)
+    enforced.apply("user:42")
+    enforced.wait(299)
+    assert enforced.answer(userId="42")["retryAfter"] == 1
+    enforced.wait(1)
+    assert not enforced.is_blocked("42"), "nobody had to tell the service"
+    assert enforced.enforcement.in_force() == []
+
+
+def test_a_throttled_caller_has_half_of_the_limit() -> None:
+    enforced = Enforced()
+    enforced.apply("user:42", action=Action.THROTTLE)
+    # Of 5 a minute, each request takes 2.
+    answers = [enforced.answer(userId="42", tier="premium") for _ in range(3)]
+    assert [each["allowed"] for each in answers] == [True, True, False]
+    assert [each["remaining"] for each in answers] == [3, 1, 1]
+    assert answers[2]["rule"] == "api"
+    assert sum(row[9] for row in enforced.recorder.drain()) == 2, "usage is what was asked for"
+
+
+def test_a_block_is_not_made_less_and_a_throttle_is_made_more() -> None:
+    enforced = Enforced(seconds=300)
+    enforced.apply("user:42")
+    enforced.wait(100)
+    enforced.apply("user:42", action=Action.THROTTLE)
+    assert enforced.answer(userId="42")["retryAfter"] == 200
+    enforced.apply("user:43", action=Action.THROTTLE)
+    assert not enforced.is_blocked("43")
+    enforced.apply("user:43")
+    assert enforced.is_blocked("43")
+    enforced.apply("user:44", action=Action.MONITOR)
+    assert enforced.callers() == ["user:42", "user:43"]
+
+
+def test_an_address_is_blocked_where_requests_name_no_user() -> None:
+    enforced = Enforced()
+    enforced.apply("ip:192.0.2.1")
+    assert enforced.answer(ip="192.0.2.1")["rule"] == "anomaly:block"
+    assert enforced.answer(ip="192.0.2.2")["allowed"]
+    assert enforced.answer(ip="192.0.2.1", userId="42")["allowed"]
+
+
+def test_a_caller_with_a_key_alone_is_blocked_by_its_digest() -> None:
+    enforced = Enforced()
+    enforced.answer(apiKey="secret")
+    (row,) = enforced.recorder.drain()
+    caller = caller_of(Row(*row))
+    assert caller == caller_named({"api_key": "secret"})
+    enforced.apply(caller)
+    assert enforced.answer(apiKey="secret")["rule"] == "anomaly:block"
+    assert enforced.answer(apiKey="other")["allowed"]
+
+
+@pytest.mark.parametrize(
+    "caller",
+    [
+        "anyone",
+        "user:",
+        "user:descriptor:generic_key=slow",
+        "user:" + "x" * 255,
+        "user:" + "é" * 128,
+        "user:\\xff",
+        "all others",
+    ],
+)
+def test_names_that_may_be_of_several_callers_are_not_enforced(caller: str) -> None:
+    enforced = Enforced()
+    enforced.apply(caller)
+    assert not is_enforceable(caller)
+    assert enforced.callers() == []
+    assert is_enforceable("user:" + "x" * 254)
+
+
+def test_exempt_callers_are_spared() -> None:
+    enforced = Enforced(exempt=["user:42"])
+    enforced.apply("user:42", "user:43")
+    assert enforced.callers() == ["user:43"]
+
+
+def test_there_are_no_more_than_the_bound(caplog: pytest.LogCaptureFixture) -> None:
+    enforced = Enforced(most=2, seconds=60)
+    enforced.apply("user:1", "user:2", "user:3", "user:4")
+    enforced.apply("user:2", action=Action.BLOCK)
+    assert (enforced.callers(), enforced.enforcement.left_out) == (["user:1", "user:2"], 2)
+    assert "2 anomalies are not enforced" in caplog.text
+    assert not enforced.is_blocked("3")
+    enforced.wait(61)
+    enforced.apply("user:3")
+    assert enforced.callers() == ["user:3"], "those that ended make room"
+
+
+def test_begin_and_end_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    enforced = Enforced(seconds=60)
+    enforced.apply("user:42", action=Action.THROTTLE)
+    enforced.apply("user:42", action=Action.THROTTLE)
+    enforced.apply("user:42")
+    enforced.wait(61)
+    enforced.apply()
+    enforced.apply("user:43")
+    enforced.enforcement.lift("user:43")
+    assert [record.getMessage() for record in caplog.records] == [
+        "anomaly: 'user:42' is throttled for 60 s: 900 requests, 12 are usual",
+        "anomaly: 'user:42' is blocked for 60 s: 900 requests, 12 are usual",
+        "anomaly: 'user:42' is no longer blocked",
+        "anomaly: 'user:43' is blocked for 60 s: 900 requests, 12 are usual",
+        "anomaly: 'user:43' is no longer blocked: somebody lifted it",
+    ]
+
+
+def test_who_is_lifted_is_let_in_at_once() -> None:
+    enforced = Enforced(seconds=60)
+    enforced.apply("user:42", "user:43")
+    lifted = enforced.enforcement.lift("user:42")
+    assert lifted is not None
+    assert (lifted.caller, lifted.action, round(lifted.left)) == ("user:42", Action.BLOCK, 60)
+    assert not enforced.is_blocked("42")
+    assert enforced.is_blocked("43")
+    assert enforced.enforcement.lift("user:42") is None
+    assert enforced.enforcement.take_lifted() == ["user:42"]
+    enforced.wait(61)
+    assert enforced.enforcement.lift("user:43") is None, "it has ended"
+
+
+def test_one_is_lifted_after_another_has_ended() -> None:
+    enforced = Enforced(seconds=60)
+    enforced.apply("user:42")
+    enforced.wait(30)
+    enforced.apply("user:43", "user:44")
+    enforced.wait(31)
+    assert enforced.enforcement.lift("user:43") is not None
+    assert [user for user in ("42", "43", "44") if enforced.is_blocked(user)] == ["44"]
+
+
+@pytest.mark.parametrize("seconds", [0.1, 86_400])
+def test_the_shortest_and_the_longest_time_are_held(seconds: float) -> None:
+    enforced = Enforced(seconds=seconds)
+    enforced.wait(0.3)
+    enforced.apply("user:42")
+    assert enforced.is_blocked("42")
+    enforced.wait(seconds + 0.001)
+    assert not enforced.is_blocked("42")
+
+
+def watched(enforced: Enforced) -> AnomalyWatch:
+    return AnomalyWatch(AnomalyDetector(interval=60), None, enforcement=enforced.enforcement)
+
+
+def minutes(watch: AnomalyWatch, first: int, counts: list[int]) -> None:
+    for minute, count in enumerate(counts, first):
+        row = Row("42", "/api/x", None, None, None, count, 0, 0, 0, count)
+        watch(Recorded(minute * 60.0, [row]))
+
+
+def test_a_flood_is_enforced_as_long_as_it_lasts_and_not_after_it_was_lifted() -> None:
+    enforced = Enforced(seconds=90)
+    watch = watched(enforced)
+    minutes(watch, 0, [30] * 20 + [900] * 3)
+    assert not enforced.is_blocked("42")
+    minutes(watch, 23, [900])
+    assert enforced.is_blocked("42"), "three of five intervals were high"
+    enforced.wait(60)
+    minutes(watch, 24, [900])
+    enforced.wait(60)
+    assert enforced.is_blocked("42"), "the verdict of the next interval prolongs it"
+    enforced.enforcement.lift("user:42")
+    minutes(watch, 25, [900] * 20)
+    assert not enforced.is_blocked("42"), "what a caller does who was let in is usual"
+
+
+def test_without_enforcement_anomalies_change_no_decision() -> None:
+    enforced = Enforced()
+    watch = AnomalyWatch(AnomalyDetector(interval=60), None)
+    minutes(watch, 0, [30] * 20 + [900] * 5)
+    assert watch.found == 1
+    assert enforced.answer(userId="42")["allowed"]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (("anyone", "block", 1.0), "expected user:NAME or ip:ADDRESS"),
+        (("user:", "block", 1.0), "expected user:NAME or ip:ADDRESS"),
+        (("key:1", "block", 1.0), "expected user:NAME or ip:ADDRESS"),
+        (("user:1", "monitor", 1.0), "expected throttle or block"),
+        (("user:1", "block", 0.0), "expected more than 0"),
+        (("user:1", "block", float("nan")), "expected more than 0"),
+        (("user:1", "block", 86401.0), "at most 86400"),
+    ],
+)
+def test_rows_that_are_no_penalty_are_refused(row: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        _native.Penalties([row])
+
+
+def test_envoy_records_and_enforces_as_checks_do() -> None:
+    enforced = Enforced(seconds=60)
+    tree = _native.DescriptorTree()
+    tree.add_descriptor(tree.add_domain("edge"), "user", limits=["2/day"], name="per-user")
+    native = _native.EnvoyService(
+        enforced.service.limiter.storage._native(),
+        _core.native_clock(enforced.service.clock),
+        recorder=enforced.recorder,
+    )
+    native.use(tree)
+
+    def ask(user: str) -> Any:
+        entries = [{"key": "path", "value": "/a"}, {"key": "user", "value": user}]
+        descriptors = [{"entries": [entry]} for entry in entries]
+        body = json.dumps({"domain": "edge", "descriptors": descriptors})
+        status, _, _, content = native._handle("/json", body.encode())
+        return status, json.loads(content)["statuses"][1]
+
+    assert [ask("42")[0] for _ in range(3)] == [200, 200, 429]
+    assert sorted(enforced.recorder.drain(), key=repr) == [
+        ("42", "/a", None, "per-user", None, 0, 1, 0, 0, 0),
+        ("42", "/a", None, None, None, 2, 0, 0, 0, 2),
+    ]
+    enforcement = Enforcement([enforced.service.native, native], seconds=60)
+    enforcement.apply([anomaly("user:43")])
+    status, descriptor = ask("43")
+    assert (status, descriptor["currentLimit"]["name"]) == (429, "anomaly:block")
+    assert descriptor["durationUntilReset"].endswith("s")
+    assert native.stats()["blocked"] == 1
+    assert enforced.is_blocked("43")
+    enforcement.lift("user:43")
+    assert ask("43")[0] == 200
+
+
+def test_addresses_without_a_user_have_rows_of_their_own() -> None:
+    enforced = Enforced()
+    for last in (1, 2, 1):
+        enforced.answer(ip=f"192.0.2.{last}")
+    counts = {row[4]: row[5] for row in enforced.recorder.drain()}
+    assert counts == {"192.0.2.1": 2, "192.0.2.2": 1}
