@@ -1,5 +1,5 @@
-# Every dependency: the system's package if there is one, else a pinned release that is fetched and
-# built statically. -DFETCHCONTENT_SOURCE_DIR_<NAME>=DIR builds from sources that lie on disk,
+# Each dependency is the system's package if there is one, or a pinned release that is fetched and
+# built statically. -DFETCHCONTENT_SOURCE_DIR_<NAME>=DIR builds from sources on disk, and
 # -DTIDEGATE_FETCH=ON ignores the system's packages.
 include(FetchContent)
 option(TIDEGATE_FETCH "Build the dependencies instead of looking for them" OFF)
@@ -7,9 +7,8 @@ if(POLICY CMP0135)
   cmake_policy(SET CMP0135 NEW)  # the files of an archive are as old as its unpacking
 endif()
 
-# What CMake 3.28 can say in FetchContent_Declare: our warnings are not for the
-# headers of the targets below `dir`, and with ONLY_WHEN_USED they are no part of
-# `all`.
+# CMake 3.28 has options for this in FetchContent_Declare: our warnings do not apply to the headers
+# of the targets below `dir`, and with ONLY_WHEN_USED the targets are not part of `all`.
 function(tidegate_fetched dir)
   if("ONLY_WHEN_USED" IN_LIST ARGN)
     set_property(DIRECTORY ${dir} PROPERTY EXCLUDE_FROM_ALL ON)
@@ -32,6 +31,21 @@ endfunction()
 function(tidegate_fetching library release packages)
   message(STATUS "${library}: downloading and building ${release}. Where there is no network, "
     "install ${packages}, and configure again")
+endfunction()
+
+# Makes the target tidegate_NAME of a library of the system, if it is installed with its header.
+function(tidegate_system_library name header)
+  string(TOUPPER ${name} prefix)
+  if(NOT TIDEGATE_FETCH)
+    find_path(${prefix}_INCLUDE_DIR ${header})
+    find_library(${prefix}_LIBRARY ${name})
+  endif()
+  if(${prefix}_INCLUDE_DIR AND ${prefix}_LIBRARY)
+    add_library(tidegate_${name} INTERFACE)
+    target_include_directories(tidegate_${name} SYSTEM INTERFACE
+      $<BUILD_INTERFACE:${${prefix}_INCLUDE_DIR}>)
+    target_link_libraries(tidegate_${name} INTERFACE ${${prefix}_LIBRARY})
+  endif()
 endfunction()
 
 if(NOT TIDEGATE_FETCH)
@@ -76,16 +90,8 @@ endif()
 
 # hiredis >= 0.14: its formatter and its parser. Old releases bring no CMake package,
 # and new ones none that puts the headers where an installation has them.
-if(NOT TIDEGATE_FETCH)
-  find_path(HIREDIS_INCLUDE_DIR hiredis/hiredis.h)
-  find_library(HIREDIS_LIBRARY hiredis)
-endif()
-if(HIREDIS_INCLUDE_DIR AND HIREDIS_LIBRARY)
-  add_library(tidegate_hiredis INTERFACE)
-  target_include_directories(tidegate_hiredis SYSTEM INTERFACE
-    $<BUILD_INTERFACE:${HIREDIS_INCLUDE_DIR}>)
-  target_link_libraries(tidegate_hiredis INTERFACE ${HIREDIS_LIBRARY})
-else()
+tidegate_system_library(hiredis hiredis/hiredis.h)
+if(NOT TARGET tidegate_hiredis)
   tidegate_fetching("hiredis" 1.2.0
     "libhiredis-dev of Debian and Ubuntu, hiredis-devel of Fedora, hiredis-dev of Alpine or hiredis of Homebrew")
   FetchContent_Declare(hiredis
@@ -124,7 +130,7 @@ if(TIDEGATE_NEEDS_LOGS)
       URL_HASH SHA256=156b1bc5eb0561b2bd166b46d191fd3d95a3e709cc63761477d3b7aec2b6e9ed
       SOURCE_SUBDIR no-build-needed)
     FetchContent_MakeAvailable(simdjson)
-    # One source file, compiled for all processors at once.
+    # A single source file with the code for all processors.
     add_library(tidegate_simdjson_source STATIC ${simdjson_SOURCE_DIR}/singleheader/simdjson.cpp)
     set_target_properties(tidegate_simdjson_source PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_include_directories(tidegate_simdjson_source SYSTEM PUBLIC
@@ -133,7 +139,7 @@ if(TIDEGATE_NEEDS_LOGS)
   endif()
 endif()
 
-# What the server of checks speaks with: HTTP/2, HTTP/1.1 and protobuf.
+# The protocols of the server of checks: HTTP/2, HTTP/1.1 and protobuf.
 if(TIDEGATE_NEEDS_SERVER)
   include(ServerDependencies)
 endif()

@@ -1,15 +1,8 @@
-# What the server of checks is built with, as Dependencies.cmake has the others.
+# The dependencies of the server of checks; the others are in Dependencies.cmake.
 
 # nghttp2 >= 1.50, for fields of headers that begin or end with spaces (RFC 9113).
-if(NOT TIDEGATE_FETCH)
-  find_path(NGHTTP2_INCLUDE_DIR nghttp2/nghttp2.h)
-  find_library(NGHTTP2_LIBRARY nghttp2)
-endif()
-if(NGHTTP2_INCLUDE_DIR AND NGHTTP2_LIBRARY)
-  add_library(tidegate_nghttp2 INTERFACE)
-  target_include_directories(tidegate_nghttp2 SYSTEM INTERFACE ${NGHTTP2_INCLUDE_DIR})
-  target_link_libraries(tidegate_nghttp2 INTERFACE ${NGHTTP2_LIBRARY})
-else()
+tidegate_system_library(nghttp2 nghttp2/nghttp2.h)
+if(NOT TARGET tidegate_nghttp2)
   tidegate_fetching("nghttp2" 1.52.0
     "libnghttp2-dev of Debian and Ubuntu, libnghttp2-devel of Fedora or nghttp2-dev of Alpine")
   FetchContent_Declare(nghttp2
@@ -31,15 +24,8 @@ else()
     ${nghttp2_SOURCE_DIR}/lib/includes ${CMAKE_CURRENT_BINARY_DIR}/nghttp2)
 endif()
 
-if(NOT TIDEGATE_FETCH)
-  find_path(HTTP_PARSER_INCLUDE_DIR http_parser.h)
-  find_library(HTTP_PARSER_LIBRARY http_parser)
-endif()
-if(HTTP_PARSER_INCLUDE_DIR AND HTTP_PARSER_LIBRARY)
-  add_library(tidegate_http_parser INTERFACE)
-  target_include_directories(tidegate_http_parser SYSTEM INTERFACE ${HTTP_PARSER_INCLUDE_DIR})
-  target_link_libraries(tidegate_http_parser INTERFACE ${HTTP_PARSER_LIBRARY})
-else()
+tidegate_system_library(http_parser http_parser.h)
+if(NOT TARGET tidegate_http_parser)
   tidegate_fetching("http-parser" 2.9.4
     "libhttp-parser-dev of Debian and Ubuntu, http-parser-devel of Fedora or http-parser-dev of Alpine")
   FetchContent_Declare(http_parser
@@ -53,7 +39,7 @@ else()
   target_include_directories(tidegate_http_parser SYSTEM PUBLIC ${http_parser_SOURCE_DIR})
 endif()
 
-# Headers only, so there is nothing in it to instrument: TIDEGATE_FETCH does not apply.
+# protozero has only headers, so there is nothing to instrument and TIDEGATE_FETCH does not apply.
 find_path(PROTOZERO_INCLUDE_DIR protozero/version.hpp)
 if(NOT PROTOZERO_INCLUDE_DIR)
   tidegate_fetching("protozero" 1.7.1

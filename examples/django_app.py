@@ -5,8 +5,8 @@ cd examples && gunicorn --workers 4 django_app:wsgi
 cd examples && uvicorn --workers 4 django_app:asgi
 curl -i http://127.0.0.1:8000/tides
 
-The workers count together in shared memory; TIDEGATE_STORAGE=redis://localhost makes that one
-limit for all hosts.
+The workers count together in shared memory; with TIDEGATE_STORAGE=redis://localhost all hosts
+count together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 from django.conf import settings
 from tidegate import Decision, keys
 
-# Accounts by their API keys; a service would ask its database.
+# Accounts by their API keys; a real service would query its database.
 ACCOUNTS = {"8f14e45fceea167a": "acme"}
 
 settings.configure(
@@ -55,7 +55,7 @@ def tides(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"high": "04:12", "low": "10:31"})
 
 
-# What a forecast costs is known when it is made.
+# The cost of a forecast is known only afterwards.
 @rate_limit("100/hour", cost=10, cost_after=lambda request, answer: int(answer["X-Days"]))
 @rate_limit("3/minute")
 async def forecast(request: HttpRequest) -> HttpResponse:

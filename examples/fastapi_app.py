@@ -1,4 +1,4 @@
-"""A FastAPI service with a limit on everything, and tighter ones where it matters.
+"""A FastAPI service with a limit for the whole service, and tighter limits for some routes.
 
 pip install 'tidegate[server]'
 python examples/fastapi_app.py
@@ -14,7 +14,7 @@ from tidegate.asgi import RateLimitMiddleware
 
 app = FastAPI(title="Harbour")
 
-# Every client, told apart by address: bursts of 20, and 300 in any minute.
+# Clients are identified by address: each may send bursts of 20, and 300 in any minute.
 app.add_middleware(
     RateLimitMiddleware,
     limit=["10/second burst 20", "300/minute"],
@@ -28,7 +28,7 @@ class Login(BaseModel):
 
 
 def length_of_search(request: Request) -> int:
-    """A search costs more the more it asks for."""
+    """A search costs more if it asks for more results."""
     asked = request.query_params.get("days", "1")
     return min(max(int(asked), 1), 10) if asked.isdigit() else 1
 

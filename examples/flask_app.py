@@ -16,7 +16,7 @@ app = Flask(__name__)
 
 
 def from_harbour(request: Request) -> bool:
-    """The harbour's own machines may ask as often as they like."""
+    """The harbour's own machines are exempt."""
     return (request.remote_addr or "").startswith("10.")
 
 
@@ -31,7 +31,7 @@ def tides() -> dict[str, str]:
     return {"high": "04:12", "low": "10:31"}
 
 
-# Reading and writing the log of a ship count together, and per ship.
+# Reads and writes of a ship's log count together, for each ship.
 @app.get("/ships/<ship>/log")
 @rate_limit("3/minute", scope="ship-log", key=lambda request: request.view_args["ship"])
 def read_log(ship: str) -> dict[str, str]:

@@ -1,11 +1,11 @@
-"""A Flask service with the extension: one set of limits for all of it, told by its configuration.
+"""A Flask service with the extension: one set of limits for the service, from its configuration.
 
 pip install 'tidegate[flask]' gunicorn
 cd examples && gunicorn --workers 4 'flask_extension:create_app()'
 curl -i http://127.0.0.1:8000/tides
 
-The workers count together in shared memory; FLASK_TIDEGATE_STORAGE=redis://localhost makes
-that one limit for all hosts.
+The workers count together in shared memory; with FLASK_TIDEGATE_STORAGE=redis://localhost all
+hosts count together.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def book() -> tuple[dict[str, str], int]:
 
 
 class Log(MethodView):
-    # Reading has the limit of all endpoints, writing has one for each ship.
+    # Reading has the limit of all endpoints; writing has a limit for each ship.
     def get(self, ship: str) -> dict[str, str]:
         return {"ship": ship, "log": "all quiet"}
 

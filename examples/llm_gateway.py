@@ -1,13 +1,13 @@
-"""A gateway before a language model: so many requests and so many tokens a minute, in one plan.
+"""A gateway in front of a language model: limits on requests and tokens a minute, in one plan.
 
 pip install 'tidegate[server]'
 python examples/llm_gateway.py
 curl -i -H 'authorization: Bearer sk-anna' -H 'content-type: application/json' \
      -d '{"prompt": "when is the tide high", "max_tokens": 50}' http://127.0.0.1:8000/v1/completions
 
-What a completion costs is known only when the model has answered. So what it may cost at most
-is charged before, by the prompt and `max_tokens`, and what it did not take is given back: with
-`"stream": true` when the stream has ended, also where the client went away in the middle of it.
+The cost of a completion is known only when the model has answered. So its highest possible cost, by
+the prompt and `max_tokens`, is charged before, and the unused part is given back afterwards. With
+`"stream": true` that is when the stream has ended, even if the client disconnected early.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidegate import keys, rate_limit
 
 app = FastAPI(title="Gateway")
 
-# Who may come, and the tokens a minute that they pay for.
+# The customers, and the tokens a minute that they pay for.
 CUSTOMERS = {"sk-anna": "anna", "sk-bert": "bert"}
 TOKENS = {"anna": "1000/minute", "bert": "5000/minute"}
 GUESTS = "100/minute"
@@ -38,7 +38,7 @@ def customer(request: Request) -> str | None:
     return CUSTOMERS.get(bearer(request) or "")
 
 
-# Who shows no key that is known is told apart by address.
+# A client without a known key is identified by its address.
 client = keys.first_of(customer, keys.client_ip())
 
 
@@ -47,13 +47,13 @@ def tokens_a_minute(request: Request) -> str:
 
 
 async def most_tokens(request: Request) -> int:
-    """What the completion may cost at most."""
+    """The highest possible cost of the completion."""
     asked = json.loads(await request.body())
     return len(asked["prompt"].split()) + int(asked.get("max_tokens", 100))
 
 
 def tokens_used(request: Request, answer: Any) -> int:
-    """What it did cost, by the time that all of it is sent or nobody listens any more."""
+    """The actual cost, once everything is sent or the client has disconnected."""
     tokens: int = request.state.tokens
     return tokens
 
@@ -70,14 +70,14 @@ class Completion(BaseModel):
 
 
 async def model(prompt: str, max_tokens: int) -> AsyncIterator[str]:
-    """Stands for the model: it says the prompt backwards, a word at a time."""
+    """Simulates the model: it repeats the prompt backwards, a word at a time."""
     for word in reversed(prompt.split()[-max_tokens:]):
         await asyncio.sleep(0)
         yield word
 
 
 async def counted(request: Request, words: AsyncIterator[str]) -> AsyncIterator[str]:
-    """The words of the model, each noted as a token that was used."""
+    """Yields the words of the model, and counts each as a used token."""
     async for word in words:
         request.state.tokens += 1
         yield word

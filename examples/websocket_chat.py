@@ -1,9 +1,9 @@
-"""A chat over WebSockets, whose talkers can flood neither the room nor the server.
+"""A chat over WebSockets, whose clients can flood neither the room nor the server.
 
     uvicorn websocket_chat:app --app-dir examples
 
-Each client may join 20 times and say 60 things a minute, 5 of them at once, over all the
-connections that it has. Who says more is told to slow down, and nobody else hears it.
+Each client may join 20 times and send 60 messages a minute, 5 of them at once, over all of its
+connections. A client that sends more is told to slow down, and nobody else gets these messages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ async def chat(websocket: WebSocket) -> None:
     try:
         async for text in websocket.iter_text():
             for talker in list(talkers):
-                # One that has gone leaves by its own task.
+                # A disconnected client is removed by its own task.
                 with contextlib.suppress(WebSocketDisconnect, RuntimeError):
                     await talker.send_text(text)
     finally:

@@ -5,7 +5,8 @@
 A RuleFile of 1,000 and of 10,000 rules, in JSON and in YAML, is replaced by another version several
 times, while a thread, and a task of an event loop, decide every 0.2 ms by its rules. A decision is
 late by what passes from when it was due until it is made. The latest one counts: beside one
-without a change, and with how long the change takes to be seen.
+without a change, and with how long the change takes to be seen. Then the same in four processes
+that follow one file, as the workers of a service do.
 
 What other programs delay is not the rules' doing. So the threads of this process are put before
 all others, where that is permitted (as root); the table says whether it was.
@@ -16,6 +17,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -31,6 +34,7 @@ _CALM_S = 3.0
 # For what is freed after a change.
 _AFTERWARDS_S = 0.5
 _MOST_S = 120.0
+_WORKERS = 4
 _TARGET_MS = 5.0
 _TARGET_S = 2.0
 
@@ -140,7 +144,62 @@ def _measure(
     return {"calm_ms": calm, "changed_ms": changed, "seen_s": max(seen_s), "alone": alone}
 
 
+def _work(path: str) -> None:
+    """A worker: decides until its input ends, then prints when it saw changes and how late it was.
+
+    Prints a line when it has the rules.
+    """
+    import tidegate
+    from tidegate.rules import RuleFile
+
+    ended = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    with RuleFile(path) as source:
+        limiter = tidegate.Limiter(rules=source)
+        alone = _put_before_others()
+        seen: list[tuple[str, float]] = [(source.current.digest, time.monotonic())]
+        print(flush=True)
+
+        def decide() -> object:
+            if source.current.digest != seen[-1][0]:
+                seen.append((source.current.digest, time.monotonic()))
+            return limiter.check(user="42", endpoint="/api/posts", method="GET")
+
+        latest = _latest_of_thread(decide, ended.is_set)
+    print(json.dumps({"seen": [at for _, at in seen[1:]], "latest_ms": latest, "alone": alone}))
+
+
+def _measure_workers(size: int, format: str, changes: int, path: Path) -> dict[str, Any]:
+    texts = [_text(_document(size, version), format) for version in range(changes + 1)]
+    _put(path, texts[0])
+    command = [sys.executable, __file__, "--work", str(path)]
+    workers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(_WORKERS)
+    ]
+    for worker in workers:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+    put = []
+    for text in texts[1:]:
+        put.append(time.monotonic())
+        _put(path, text)
+        time.sleep(3 * _TARGET_S)
+    answers = [json.loads(worker.communicate()[0]) for worker in workers]
+    for answer in answers:
+        if len(answer["seen"]) != changes:
+            sys.exit(f"a worker saw {len(answer['seen'])} of {changes} changes")
+    return {
+        "changed_ms": [answer["latest_ms"] for answer in answers],
+        "seen_s": max(at - begun for answer in answers for at, begun in zip(answer["seen"], put)),
+        "alone": all(answer["alone"] for answer in answers),
+    }
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["--work"]:
+        _work(sys.argv[2])
+        return
     parser = harness.arguments(__doc__ or "", rounds=5, quick_rounds=2)
     options = parser.parse_args()
     assert harness.load_tidegate() is not None
@@ -168,6 +227,17 @@ def main() -> None:
                         targets.append(
                             Target(f"seen, {name}", seen, _TARGET_S, at_least=False, unit=" s")
                         )
+        for size in (1_000, 10_000):
+            name = f"{size:,} rules, JSON, {_WORKERS} workers"
+            path = Path(directory) / "rules.json"
+            one = found[name] = _measure_workers(size, "json", harness.rounds_of(options), path)
+            latest = max(one["changed_ms"])
+            alone = "yes" if one["alone"] else "no"
+            rows.append([name, "", f"{latest:.2f}", f"{one['seen_s']:.1f}", alone])
+            targets += [
+                Target(f"latest, {name}", latest, _TARGET_MS, at_least=False, unit=" ms"),
+                Target(f"seen, {name}", one["seen_s"], _TARGET_S, at_least=False, unit=" s"),
+            ]
     harness.print_table(
         "The latest decision",
         ["", "no change, ms", "change, ms", "seen after, s", "before other programs"],

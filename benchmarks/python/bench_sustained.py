@@ -30,7 +30,7 @@ import harness
 from bench_server import free_port, nghttpd, requests_a_second, resident_kib
 
 RATE = 35_000
-CONNECTIONS = 140
+CONNECTIONS = 150
 PAUSE_MS = 2
 
 # Each connection pauses before a request, so that the rate stays below what the service can.

@@ -1,4 +1,4 @@
-"""A WSGI application with one limit for each client; where it is counted is a setting.
+"""A WSGI application with one limit for each client; a setting chooses the storage.
 
 STORAGE=memory://    gunicorn --workers 4 app:app     each worker counts for itself
 STORAGE=shm://demo   gunicorn --workers 4 app:app     all workers count together

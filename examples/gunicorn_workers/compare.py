@@ -3,7 +3,7 @@
     pip install tidegate gunicorn
     python compare.py
 
-The limit is 100 in 10 hours, so that nothing comes back while this runs.
+The limit is 100 in 10 hours, so that no units come back while this runs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _HERE = Path(__file__).parent
 
 
 def fire(storage: str) -> tuple[Counter[int], int]:
-    """How many responses had each status, and how many workers allowed requests."""
-    # The port is taken by whoever listens first; gunicorn inherits the listener.
+    """Counts responses by status, and the workers that allowed requests."""
+    # This process takes the port, so that no other can; gunicorn inherits the listener.
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     environment = {**os.environ, "STORAGE": storage, "LIMIT": f"{_LIMIT}/10 hours"}

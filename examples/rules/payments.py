@@ -1,4 +1,4 @@
-"""A payment API: limits for each merchant by plan, under a ceiling that all share.
+"""A payment API: limits for each merchant by tier, under a ceiling that all share.
 
 python examples/rules/payments.py
 """
@@ -11,7 +11,7 @@ import tidegate as tg
 from tidegate.rules import RuleSet, Tiers
 
 RULES = Path(__file__).with_suffix(".yaml")
-# In earnest a database: Tiers takes a function too, and remembers its answers for a while.
+# A real service would use a database: Tiers also accepts a function and caches its answers.
 PLANS = {"m-1": "enterprise", "m-2": "enterprise", "m-3": "enterprise"}
 
 
@@ -20,8 +20,8 @@ def main() -> None:
     limiter = tg.Limiter(
         rules=RuleSet.load(RULES),
         tiers=Tiers(PLANS, by="merchant"),
-        # In earnest storage="redis://...", without a clock. While it does not answer, each of eight
-        # instances decides by itself, with fallback_share=0.1 for a tenth of each limit.
+        # A real service would use storage="redis://..." without a clock. While Redis does not
+        # answer, each of eight instances decides alone, with fallback_share=0.1 for a tenth.
         clock=clock,
     )
     passed = {"small": 0, "m-1": 0, "m-2": 0, "m-3": 0}

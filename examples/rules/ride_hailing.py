@@ -14,7 +14,7 @@ RULES = Path(__file__).with_suffix(".yaml")
 
 
 def client_of(api_key: str | None = None, user: str | None = None, ip: str = "unknown") -> str:
-    """The identity that the service trusts most. An unverified claim of a client is no key."""
+    """The most trusted identity of a request. An unverified claim of a client is not a key."""
     if api_key is not None:
         return f"key:{api_key}"
     return f"user:{user}" if user is not None else f"ip:{ip}"

@@ -1,4 +1,4 @@
-"""Tiers, what operations cost, and a change of the rules while the service runs.
+"""Tiers, the costs of operations, and a change of the rules while the service runs.
 
 python examples/rules/tiers.py
 """
@@ -14,7 +14,7 @@ RULES = Path(__file__).with_suffix(".yaml")
 
 
 def tier_of(user: str) -> str | None:
-    """In earnest a query: it is asked once a minute for each user."""
+    """A real service would query a database, once a minute for each user."""
     return {"bea": "premium"}.get(user)
 
 
@@ -32,7 +32,7 @@ def main() -> None:
         why = f": {considered.why}" if considered.why else ""
         print(f"  {considered.rule} {'applies' if considered.applies else 'does not apply'}{why}")
 
-    # A raised number helps at once, and what was used stays used.
+    # A raised limit takes effect at once, and usage stays.
     limiter.use(RuleSet.parse(RULES.read_text().replace("free: 100/minute", "free: 150/minute")))
     left = limiter.peek(user="ada", method="GET", endpoint="/api/posts").remaining
     print(f"with 150 instead of 100 a minute, ada has {left} left")

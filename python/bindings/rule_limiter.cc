@@ -308,6 +308,18 @@ void TopUp(const py::object& self, const py::dict& attributes, const std::string
       Run(rules.limiter(), [&] { return rules.limiter().TopUp(asked.request(), quota, top_up); }));
 }
 
+// (name of the quota, key, percent, used, available, resets) of each event.
+py::list TakeEvents(const py::object& self) {
+  py::list result;
+  const auto* const owner = HeldBy<PyRuleLimiter>(self.ptr());  // which may be closed
+  if (owner == nullptr || owner->rules == nullptr) return result;
+  for (const auto& [limit, event] : owner->rules->limiter().TakeEvents()) {
+    result.append(py::make_tuple(limit->name(), py::bytes(event.key), event.percent, event.used,
+                                 event.available, event.resets_s));
+  }
+  return result;
+}
+
 py::list Explain(const py::object& self, const py::dict& attributes) {
   const PyRuleLimiter& owner = Checked(self.ptr());
   const py::object bound = owner.bound;
@@ -405,6 +417,7 @@ void RegisterRuleLimiter(py::module_& m) {
       .def("_quotas", &Quotas, py::arg("attributes"))
       .def("_top_up", &TopUp, py::arg("attributes"), py::arg("quota"), py::arg("units"),
            py::arg("expires_s"), py::arg("priority"))
+      .def("_take_quota_events", &TakeEvents)
       .def("_match", &Match, py::arg("attributes"), py::arg("times") = 1)
       .def("_stats", &StatsOf)
       .def("_rule_stats", &RuleStatsOf)

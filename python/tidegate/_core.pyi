@@ -95,10 +95,9 @@ class Limit:
     ``Limit("100/minute")``, ``Limit("10/second burst 40")``, ``Limit(100, 60.0)`` or
     ``Limit(100, "minute")``. The grammar is ``COUNT (/|per) [N] UNIT [burst COUNT]``, with units
     ns, us, ms, s, m, h, d, w, month and year. A period is given in seconds or as a timedelta.
-    `burst` (token-bucket and leaky-bucket only) defaults to `count`. Algorithms
-    are token-bucket (alias gcra), leaky-bucket, fixed-window, sliding-window, sliding-log and
-    concurrency. A text that begins with ``quota`` is a quota: see ``tidegate.quotas.Quota``. `name`
-    is its name in a Decision: 1 to 200 printable ASCII characters.
+    `burst` (token-bucket and leaky-bucket only) defaults to `count`. Algorithms: token-bucket (or
+    gcra), leaky-bucket, fixed-window, sliding-window, sliding-log, concurrency. A text that begins
+    with ``quota`` is a quota: see ``tidegate.quotas.Quota``. `name`: 1 to 200 printable ASCII.
     A limit in `shadow` is counted but not enforced: it refuses nothing, and what it would have
     refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``. `id` identifies its usage
     instead of its text: when the number of such a limit changes, what was used stays.
@@ -575,6 +574,7 @@ class RuleLimiter:
     def _top_up(
         self, attributes: _Attributes, quota: str, units: int, expires_s: int | None, priority: int
     ) -> None: ...
+    def _take_quota_events(self) -> list[tuple[str, bytes, int, int, int, int]]: ...
     def _match(
         self, attributes: _Attributes, times: int = 1
     ) -> tuple[str | None, list[tuple[str, bytes]], int, str]: ...

@@ -157,13 +157,16 @@ class RateLimit:
         request_limiter = self._chosen(scope)
         if request_limiter is None:
             return None
-        checked = request_limiter.check(request)
-        outcome = await checked if isinstance(checked, CoroutineType) else checked
+        try:
+            checked = request_limiter.check(request)
+            outcome = await checked if isinstance(checked, CoroutineType) else checked
+        except Exception:
+            await _undo_earlier(scope)
+            raise
         if outcome is None:
             return None
         if not outcome.decision.allowed:
-            for earlier in (*scope.pop(GRANTED, ()), *scope.pop(DECISIONS, ())):
-                await earlier.undo(AWAITING)
+            await _undo_earlier(scope)
             raise await self._refusal(request, outcome)
         if is_websocket:
             scope[DECISIONS] = (*scope.get(DECISIONS, ()), outcome)
@@ -231,3 +234,9 @@ class DefaultRateLimit(RateLimit):
             return self._in_scope(f"{self._name}:{name_of(route, scope)}")
 
         return self._of_routes.get(route, scope.get("method", "GET"), make)
+
+
+async def _undo_earlier(scope: Any) -> None:
+    """Gives back what earlier decisions charged for a request that does not reach the route."""
+    for earlier in (*scope.pop(GRANTED, ()), *scope.pop(DECISIONS, ())):
+        await earlier.undo(AWAITING)

@@ -36,7 +36,10 @@ ROOMS: dict[str, tuple[str, str]] = {
     "outbound": ("_outbound/, httpx, requests", "core, limiter"),
     "contrib": ("contrib/, limits", "core, limiter"),
     "tuning": ("_logs, _tuning/, tuning/", "core, storage, rules, limiter, metrics"),
-    "service": ("_service/", "core, storage, database, rules, load, anomaly, limiter, metrics"),
+    "service": (
+        "_service/",
+        "core, storage, database, rules, load, quotas, anomaly, limiter, metrics",
+    ),
     "package": ("__init__", "core, rules, limiter, integrations"),
     "command line": (
         "_cli/, __main__",

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using tidegate::testing::kStart;
 using tidegate::testing::MakeStore;
 
-// A store whose calls wait until the test lets them go on: what Redis is to the service.
+// A store like Redis, whose calls wait until the test answers them.
 class SlowStore final : public Store {
  public:
   explicit SlowStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
@@ -64,7 +64,7 @@ class SlowStore final : public Store {
   }
   void Flush() override { ++flushes_; }
 
-  // Answers all calls on another thread, the last one first.
+  // Answers all calls on another thread, the last call first.
   void AnswerAll() {
     std::thread([calls = std::exchange(calls_, {})] {
       for (auto call = calls.rbegin(); call != calls.rend(); ++call) (*call)();
@@ -89,7 +89,7 @@ Rule MakeRule(std::string id, std::vector<std::string> by, std::string_view limi
   return rule;
 }
 
-// The answers of a service, whether they come at once or later.
+// Collects the answers of a service, whether they come at once or later.
 class Asking {
  public:
   explicit Asking(CheckService& service) : service_(service) {}
@@ -156,7 +156,7 @@ class CheckServiceTest : public ::testing::Test {
   CheckOptions open_{.requires_token = false};
 };
 
-TEST_F(CheckServiceTest, AnswersAtOnceWhereTheStoreDoesNotWait) {
+TEST_F(CheckServiceTest, AnswersAtOnceIfTheStoreDoesNotWait) {
   CheckService service(TwoAMinute(MakeStore()), open_, recorder_);
   Asking asking(service);
   ASSERT_TRUE(asking.Ask(Post(R"({"userId": "42"})")));
@@ -167,7 +167,7 @@ TEST_F(CheckServiceTest, AnswersAtOnceWhereTheStoreDoesNotWait) {
   EXPECT_EQ(asking.header("x-ratelimit-remaining"), "1");
 }
 
-TEST_F(CheckServiceTest, AnswersLaterWhereTheStoreWaits) {
+TEST_F(CheckServiceTest, AnswersLaterIfTheStoreWaits) {
   const auto store = std::make_shared<SlowStore>(MakeStore());
   CheckService service(TwoAMinute(store), open_, recorder_);
   Asking first(service);
@@ -175,7 +175,7 @@ TEST_F(CheckServiceTest, AnswersLaterWhereTheStoreWaits) {
   std::string body = R"({"userId": "42"})";
   ASSERT_FALSE(first.Ask(Post(body)));
   ASSERT_FALSE(second.Ask(Post(body)));
-  body.assign(body.size(), 'x');  // the request is gone when its answer comes
+  body.assign(body.size(), 'x');  // the request no longer exists when its answer comes
   EXPECT_EQ(store->flushes(), 2);
   EXPECT_FALSE(first.is_sent());
   store->AnswerAll();
@@ -188,7 +188,7 @@ TEST_F(CheckServiceTest, AnswersLaterWhereTheStoreWaits) {
   EXPECT_EQ(rows[0].sums.allowed, 2);
 }
 
-TEST_F(CheckServiceTest, EndsACallByTheRulesThatItBeganWith) {
+TEST_F(CheckServiceTest, EndsACallWithTheRulesThatItBeganWith) {
   const auto store = std::make_shared<SlowStore>(MakeStore());
   CheckService service(TwoAMinute(store), open_, recorder_);
   Asking asking(service);
@@ -204,14 +204,14 @@ TEST_F(CheckServiceTest, EndsACallByTheRulesThatItBeganWith) {
   EXPECT_THAT(next.answer().body, HasSubstr(R"("limit":7)"));
 }
 
-TEST_F(CheckServiceTest, SendsNothingToAStoreThatNobodyAsked) {
+TEST_F(CheckServiceTest, DoesNotFlushAStoreWithoutSubmittedCalls) {
   const auto store = std::make_shared<SlowStore>(MakeStore());
   CheckService service(TwoAMinute(store), open_, recorder_);
   service.Flush();
   EXPECT_EQ(store->flushes(), 0);
 }
 
-TEST_F(CheckServiceTest, FlushesTheStoreWhoseRulesAreReplaced) {
+TEST_F(CheckServiceTest, FlushesTheStoreOfReplacedRules) {
   const auto store = std::make_shared<SlowStore>(MakeStore());
   CheckService service(TwoAMinute(store), open_, recorder_);
   Answer answer;
@@ -226,7 +226,7 @@ TEST_F(CheckServiceTest, FlushesTheStoreWhoseRulesAreReplaced) {
   store->AnswerAll();
 }
 
-TEST_F(CheckServiceTest, AnswersManyChecksOfASlowStoreInTheirOrder) {
+TEST_F(CheckServiceTest, AnswersManyChecksOfASlowStoreInOrder) {
   const auto store = std::make_shared<SlowStore>(MakeStore());
   CheckService service(TwoAMinute(store), open_, recorder_);
   // CheckManyRequest{checks: [{attributes: {"user": "a"}}, {.. "b"}, {.. "c", cost 3}]}
@@ -265,7 +265,7 @@ TEST_F(CheckServiceTest, AnswersManyChecksOfASlowStoreInTheirOrder) {
   EXPECT_EQ(allowed, (std::vector<bool>{true, true, false}));
 }
 
-TEST_F(CheckServiceTest, LivesLongerThanItsCalls) {
+TEST_F(CheckServiceTest, CallsInFlightMayOutliveTheService) {
   const auto store = std::make_shared<SlowStore>(MakeStore());
   auto service = std::make_unique<CheckService>(TwoAMinute(store), open_, recorder_);
   auto asking = std::make_unique<Asking>(*service);
@@ -275,7 +275,7 @@ TEST_F(CheckServiceTest, LivesLongerThanItsCalls) {
   EXPECT_TRUE(asking->is_sent());
 }
 
-TEST_F(CheckServiceTest, CountsByTheTierOfTheTableUnlessTheRequestNamesOne) {
+TEST_F(CheckServiceTest, UsesTheTierOfTheTableUnlessTheRequestHasOne) {
   RuleSetSpec spec;
   spec.default_tier = "free";
   Rule rule = MakeRule("api", {"user"}, "1/minute");

@@ -22,7 +22,7 @@ namespace {
 
 using ::tidegate::testing::Eventually;
 
-// Answers from a thread of its own.
+// A service that answers from its own thread.
 class Elsewhere final : public RoutedService {
  public:
   Elsewhere() : thread_([this] { Run(); }) {}
@@ -98,7 +98,7 @@ uint64_t Count(const Front& front, const std::string& name) {
   return 0;
 }
 
-TEST(FrontTest, LoopsAnswerWhatOtherThreadsAnswer) {
+TEST(FrontTest, LoopsSendTheAnswersOfOtherThreads) {
   FrontOptions options;
   options.loops = 2;
   Front front(options);
@@ -150,7 +150,7 @@ TEST(FrontTest, StopsUnderLoad) {
   }
 }
 
-TEST(FrontTest, AnAnswerAfterTheEndIsDropped) {
+TEST(FrontTest, DropsAnAnswerAfterItHasStopped) {
   class Keeps final : public RoutedService {
    public:
     std::vector<Route> routes() const override { return {{"POST", "/later"}}; }

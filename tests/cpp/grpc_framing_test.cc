@@ -11,13 +11,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Of a literal with zeros in it.
+// The bytes of a literal that contains zeros.
 template <size_t size>
 std::string Bytes(const char (&literal)[size]) {
   return {literal, size - 1};
 }
 
-TEST(GrpcContentTypeTest, IsThatOfProtobufAlone) {
+TEST(GrpcContentTypeTest, AcceptsOnlyProtobuf) {
   EXPECT_TRUE(IsGrpcContentType("application/grpc"));
   EXPECT_TRUE(IsGrpcContentType("application/grpc+proto"));
   EXPECT_TRUE(IsGrpcContentType("application/grpc;charset=utf-8"));
@@ -27,7 +27,7 @@ TEST(GrpcContentTypeTest, IsThatOfProtobufAlone) {
   EXPECT_FALSE(IsGrpcContentType(""));
 }
 
-TEST(GrpcFrameTest, IsReadAsItWasWritten) {
+TEST(GrpcFrameTest, ReadsTheFrameThatWasWritten) {
   for (const size_t size : {0, 1, 255, 256, 70'000}) {
     std::string bytes;
     AppendGrpcFrameHead(size, &bytes);
@@ -42,14 +42,14 @@ TEST(GrpcFrameTest, IsReadAsItWasWritten) {
   }
 }
 
-TEST(GrpcFrameTest, IsBounded) {
+TEST(GrpcFrameTest, RefusesMessagesAboveTheBound) {
   std::string_view message;
   EXPECT_EQ(FirstGrpcFrame(Bytes("\0\0\0\0\x0a"), 9, &message), FrameState::kTooLarge);
   EXPECT_EQ(FirstGrpcFrame(Bytes("\0\xff\xff\xff\xff"), 9, &message), FrameState::kTooLarge);
   EXPECT_EQ(FirstGrpcFrame(Bytes("\1"), 9, &message), FrameState::kCompressed);
 }
 
-TEST(GrpcUnaryTest, WantsExactlyOneMessage) {
+TEST(GrpcUnaryTest, ExpectsExactlyOneMessage) {
   std::string_view message;
   std::string why;
   EXPECT_EQ(UnaryMessage(Bytes("\0\0\0\0\2hi"), 9, &message, &why), GrpcStatus::kOk);

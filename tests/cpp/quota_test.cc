@@ -1,4 +1,4 @@
-// Quotas: the grammar, the pure step, and the same units for all callers of a store.
+// Quotas: the grammar, the pure step, and exact counts for concurrent callers of a store.
 #include "tidegate/quota.h"
 
 #include <sys/wait.h>
@@ -43,7 +43,7 @@ Decision Hit(const Limit& limit, QuotaState* state, int64_t now_ns, int64_t cost
   return decision;
 }
 
-TEST(QuotaText, IsReadAsItIsWritten) {
+TEST(QuotaText, ReadsBackTheTextThatItWrites) {
   for (const std::string text :
        {"quota 10000/month", "quota 0/day", "quota 5/week anchor 7",
         "quota 7/month anchor 31 in Europe/Berlin rollover 5000 rollover 50% for 3 periods",
@@ -88,7 +88,7 @@ TEST(QuotaText, SaysWhatIsWrong) {
   EXPECT_FALSE(Limit::Create({.count = 5, .period_ns = 1, .algorithm = Algorithm::kQuota}).ok());
 }
 
-TEST(QuotaStep, RollsOverManyPeriodsAsOverEach) {
+TEST(QuotaStep, RollsOverManyPeriodsLikeOneByOne) {
   std::mt19937 random(7);
   const auto any = [&](int64_t least, int64_t most) {
     return std::uniform_int_distribution<int64_t>(least, most)(random);
@@ -114,7 +114,7 @@ TEST(QuotaStep, RollsOverManyPeriodsAsOverEach) {
   }
 }
 
-TEST(QuotaStep, PacksEveryState) {
+TEST(QuotaStep, UnpacksEveryPackedState) {
   const Limit limit = Quota("quota 100/month rollover 50 for 3 periods");
   QuotaState state;
   EXPECT_EQ(PackQuota(state), "");
@@ -138,7 +138,7 @@ TEST(QuotaStep, PacksEveryState) {
   }
 }
 
-TEST(QuotaStep, ReadsWhateverBytesSomebodyWrote) {
+TEST(QuotaStep, ReadsAnyBytesWithoutFailing) {
   const Limit limit = Quota("quota 100/month rollover 50 for 3 periods");
   QuotaState state;
   Hit(limit, &state, kStart, 30);
@@ -155,7 +155,7 @@ TEST(QuotaStep, ReadsWhateverBytesSomebodyWrote) {
   }
 }
 
-TEST(QuotaStep, TakesUpToSixteenTopUps) {
+TEST(QuotaStep, AcceptsUpToSixteenTopUps) {
   const Limit limit = Quota("quota 1/month");
   QuotaState state;
   for (int i = 0; i < QuotaTerms::kMostTopUps; ++i) {
@@ -163,7 +163,7 @@ TEST(QuotaStep, TakesUpToSixteenTopUps) {
   }
   EXPECT_THAT(std::string(AddTopUp(limit, &state, kStart, {{1, 0}}).message()),
               HasSubstr("expected at most 16"));
-  EXPECT_TRUE(Hit(limit, &state, kStart, 2).allowed);  // the base and one of them
+  EXPECT_TRUE(Hit(limit, &state, kStart, 2).allowed);  // a unit of the base and one of a top-up
   EXPECT_TRUE(AddTopUp(limit, &state, kStart, {{1, 0}}).ok());
   EXPECT_FALSE(AddTopUp(limit, &state, kStart, {{QuotaTopUp::kMostUnits, 0}}).ok());
   EXPECT_FALSE(AddTopUp(limit, &state, kStart, {{0, 0}}).ok());
@@ -190,7 +190,7 @@ class QuotaStores : public ::testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Stores, QuotaStores, ::testing::Bool(),
                          [](const auto& store) { return store.param ? "shm" : "memory"; });
 
-TEST_P(QuotaStores, ThreadsGetEachUnitOnce) {
+TEST_P(QuotaStores, ThreadsSpendEachUnitOnce) {
   const auto limiter = Make("quota 1000/month rollover 500");
   ASSERT_TRUE(limiter->TopUp(0, "key", {{500, 0}}).ok());
   std::atomic<int64_t> passed{0};
@@ -206,7 +206,7 @@ TEST_P(QuotaStores, ThreadsGetEachUnitOnce) {
   ASSERT_EQ(limiter->TakeEvents().size(), 2U);
 }
 
-TEST_P(QuotaStores, KeysAreApartAndCanBeReset) {
+TEST_P(QuotaStores, KeysAreCountedSeparatelyAndCanBeReset) {
   const auto limiter = Make("quota 10/month rollover 5");
   for (int i = 0; i < 200; ++i) {
     EXPECT_TRUE(limiter->Hit("key" + std::to_string(i), 1 + i % 10).allowed);
@@ -221,7 +221,7 @@ TEST_P(QuotaStores, KeysAreApartAndCanBeReset) {
   }
 }
 
-TEST_P(QuotaStores, RememberAYear) {
+TEST_P(QuotaStores, KeepTheStateForAYear) {
   const auto limiter = Make("quota 10/month rollover 5");
   ASSERT_TRUE(limiter->Hit("key", 10).allowed);
   clock_->AdvanceNs(300 * kDay);
@@ -230,7 +230,7 @@ TEST_P(QuotaStores, RememberAYear) {
   EXPECT_EQ(limiter->StatusOf(0, "key")->available, 10);
 }
 
-TEST(QuotaInShm, ProcessesGetEachUnitOnce) {
+TEST(QuotaInShm, ProcessesSpendEachUnitOnce) {
   const std::string path =
       (std::filesystem::temp_directory_path() / ("tidegate-quota-" + std::to_string(getpid())))
           .string();

@@ -10,34 +10,22 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "rule_testing.h"
 #include "testing.h"
 #include "tidegate/rule_limiter.h"
 
 namespace tidegate {
 namespace {
 
+using testing::Compiled;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::kStart;
+using testing::MakeRule;
 using testing::MakeStore;
+using testing::RequestOf;
 using testing::RunThreads;
-
-Rule MakeRule(std::string id, std::vector<std::string> by, std::string_view limit,
-              std::vector<std::string> endpoints = {}) {
-  Rule rule;
-  rule.id = std::move(id);
-  rule.by = std::move(by);
-  rule.condition.endpoints = std::move(endpoints);
-  rule.limits.push_back({"", {*Limit::Parse(limit)}});
-  return rule;
-}
-
-std::shared_ptr<const RuleSet> Compiled(RuleSetSpec spec) {
-  std::vector<RuleProblem> problems;
-  auto set = RuleSet::Compile(std::move(spec), &problems);
-  for (const RuleProblem& problem : problems) ADD_FAILURE() << problem.where << problem.message;
-  return set;
-}
+using testing::Values;
 
 std::string ProblemOf(RuleSetSpec spec) {
   std::vector<RuleProblem> problems;
@@ -45,18 +33,7 @@ std::string ProblemOf(RuleSetSpec spec) {
   return problems.empty() ? "" : problems[0].where + ": " + problems[0].message;
 }
 
-Request RequestOf(const RuleSet& set,
-                  const std::vector<std::pair<std::string_view, std::string_view>>& values) {
-  Request request(set.attributes());
-  for (const auto& [name, value] : values) {
-    const int number = set.AttributeNumber(name);
-    if (number >= 0) request[static_cast<size_t>(number)] = value;
-  }
-  return request;
-}
-
-std::vector<std::string> Matching(
-    const RuleSet& set, const std::vector<std::pair<std::string_view, std::string_view>>& values) {
+std::vector<std::string> Matching(const RuleSet& set, const Values& values) {
   RuleSet::Matched matched;
   set.Match(RequestOf(set, values), kStart, &matched);
   std::vector<std::string> found;

@@ -1,4 +1,4 @@
-// What is left to a caller, by every rule that counts by what is known of the caller.
+// The status of a caller: what is left under every rule that counts by known attributes.
 #include <memory>
 #include <string>
 #include <string_view>
@@ -7,44 +7,21 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "rule_testing.h"
 #include "testing.h"
 #include "tidegate/rule_limiter.h"
 
 namespace tidegate {
 namespace {
 
+using testing::Compiled;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using testing::kStart;
+using testing::MakeRule;
 using testing::MakeStore;
-
-using Values = std::vector<std::pair<std::string_view, std::string_view>>;
-
-Rule MakeRule(std::string id, std::vector<std::string> by, std::string_view limit,
-              std::vector<std::string> endpoints = {}) {
-  Rule rule;
-  rule.id = std::move(id);
-  rule.by = std::move(by);
-  rule.condition.endpoints = std::move(endpoints);
-  rule.limits.push_back({"", {*Limit::Parse(limit)}});
-  return rule;
-}
-
-std::shared_ptr<const RuleSet> Compiled(RuleSetSpec spec) {
-  std::vector<RuleProblem> problems;
-  auto set = RuleSet::Compile(std::move(spec), &problems);
-  for (const RuleProblem& problem : problems) ADD_FAILURE() << problem.where << problem.message;
-  return set;
-}
-
-Request RequestOf(const RuleSet& set, const Values& values) {
-  Request request(set.attributes());
-  for (const auto& [name, value] : values) {
-    const int number = set.AttributeNumber(name);
-    if (number >= 0) request[static_cast<size_t>(number)] = value;
-  }
-  return request;
-}
+using testing::RequestOf;
+using testing::Values;
 
 // "id=key@endpoint,endpoint" of each rule that is found.
 std::vector<std::string> Known(const RuleSet& set, const Values& values, size_t most = 100) {

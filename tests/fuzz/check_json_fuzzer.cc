@@ -1,4 +1,4 @@
-// Bodies of REST checks, paths and queries of statuses, and headers of gateways: each is answered,
+// Bodies of REST checks and of many, paths and queries of statuses, and headers of gateways: each is answered,
 // and what is malformed with a reason in JSON.
 #include <simdjson.h>
 
@@ -21,9 +21,9 @@ tidegate::server::Answer AskAs(uint8_t kind, std::string_view data) {
   std::string path;
   Header headers[] = {{"content-type", "application/json"}, {"x-original-uri", {}}};
   request.headers = headers;
-  if (kind == 0) {
+  if (kind == 0 || kind == 3) {
     request.method = "POST";
-    request.path = "/v1/ratelimit/check";
+    request.path = kind == 0 ? "/v1/ratelimit/check" : "/v1/ratelimit/check-many";
     request.body = data;
     return Ask(request);
   }
@@ -45,7 +45,7 @@ tidegate::server::Answer AskAs(uint8_t kind, std::string_view data) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
-  const auto answer = AskAs(data[0] % 3, rest);
+  const auto answer = AskAs(data[0] % 4, rest);
   switch (answer.http_status) {
     case 204:
     case 429:

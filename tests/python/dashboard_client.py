@@ -11,7 +11,9 @@ import httpx
 import sqlalchemy as sa
 from admin_client import AdminService, Clock
 from fastapi import FastAPI
+from tidegate._database.audit import Actor
 from tidegate._database.service_tables import anomalies, upgrade_requests, usage_hours
+from tidegate._service.admin.oidc import OidcError
 from tidegate._service.dashboard.mount import mount_dashboard
 from tidegate._service.recording import Recorded, Row
 
@@ -24,6 +26,16 @@ def row(
     fields: dict[str, Any] = {"endpoint": "/api/posts", "tier": "free", "ip": "203.0.113.9"}
     fields |= {"refused_in_shadow": 0, "degraded": 0, "cost": allowed, **more}
     return Row(user=user, rule=rule, allowed=allowed, refused=refused, **fields)
+
+
+class Issuer:
+    """Takes `user:42` as a token of user 42, and `viewer:42` as one with a role."""
+
+    def actor_of(self, token: str, remote: str | None, *, needs_role: bool = True) -> Actor:
+        role, _, user = token.partition(":")
+        if role not in ("user", "viewer", "operator") or (role == "user" and needs_role):
+            raise OidcError("the token is not accepted")
+        return Actor(f"oidc:{user}", role, remote, user)
 
 
 class DashboardService(AdminService):

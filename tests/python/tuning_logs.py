@@ -1,4 +1,4 @@
-"""Small logs for the tests of tuning, and what is counted of them without NumPy."""
+"""Small logs for the tests of tuning, and counts of them made without NumPy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def logs(draw: st.DrawFn) -> Log:
 
 
 def touched(log: Log, replay: tuning.Replay) -> set[int]:
-    """The clients that are refused at least once."""
+    """Returns the clients that are refused at least once."""
     return {key for key, allowed in zip(log.keys, replay.allowed) if not allowed}
 
 
@@ -56,5 +56,5 @@ def worst_burst(events: list[tuple[int, int]], span_ns: int) -> int:
 
 
 def replayed(log: Log, limit: Any) -> tuning.Replay:
-    """By the public way, which the analyses are held against."""
+    """Replays through the public function, with which the analyses are compared."""
     return tuning.replay(limit, log.keys, log.times, log.costs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from typing import Any
@@ -75,6 +76,18 @@ def test_many_checks_are_answered_in_their_order(server: RedisServer) -> None:
     assert code == OK, said
     allowed = [wire.CheckResponse(answer).allowed for answer in wire.fields(content)[1]]
     assert allowed == [True] * 15 + [False] * 5
+
+
+def test_many_checks_of_rest_are_answered_in_their_order(server: RedisServer) -> None:
+    service = service_on(server)
+    checks = [{"userId": str(i % 5), "endpoint": "/api/posts"} for i in range(20)]
+    headers = [("content-type", "application/json")]
+    body = json.dumps({"checks": checks}).encode()
+    status, _, content = service.http("POST", "/v1/ratelimit/check-many", headers, body)
+    assert status == 200, content
+    answers = json.loads(content)["answers"]
+    assert [each["allowed"] for each in answers] == [True] * 15 + [False] * 5
+    assert [each["remaining"] for each in answers[::5]] == [2, 1, 0, 0]
 
 
 def test_threads_get_no_more_than_the_limit(server: RedisServer) -> None:

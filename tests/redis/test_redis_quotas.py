@@ -6,10 +6,12 @@ import asyncio
 import random
 import time
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
 import tidegate
 from quota_calls import check, random_calls, random_terms
+from quota_vectors import CASES, NAMES, play
 from redis_server import PATIENT, RedisServer
 from tidegate.quotas import Quota, QuotaEvent, QuotaWatch
 
@@ -26,6 +28,11 @@ def test_redis_answers_as_the_model(server: RedisServer, seed: int) -> None:
     start = rng.choice([0, 1_700_000_000, rng.randrange(2 * 10**9)])
     uri = server.uri(GIVEN_TIME)
     check(uri, terms, limit, start, random_calls(rng, terms, limit, 40))
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_redis_gives_the_answers_of_the_vectors(server: RedisServer, case: Any) -> None:
+    play(case, server.uri(GIVEN_TIME))
 
 
 def test_a_hit_on_a_quota_and_other_limits_is_one_command(server: RedisServer) -> None:

@@ -16,18 +16,22 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from oracle import ALGORITHMS, Algorithm
+from quota_cases import QuotaCase, quotas
 from vector_cases import calendar, clock_steps, one_algorithm, plans
 from vector_recorder import Case
 
 HERE = Path(__file__).resolve().parent
 
 
-def files() -> dict[str, Callable[[], Iterator[Case]]]:
+def files() -> dict[str, Callable[[], Iterator[Case | QuotaCase]]]:
     def of(algorithm: Algorithm) -> Callable[[], Iterator[Case]]:
         return lambda: one_algorithm(algorithm)
 
+    made: dict[str, Callable[[], Iterator[Case | QuotaCase]]]
     made = {f"{algorithm}.json": of(algorithm) for algorithm in ALGORITHMS}
-    return {**made, "plans.json": plans, "clock_steps.json": clock_steps, "calendar.json": calendar}
+    made |= {"plans.json": plans, "clock_steps.json": clock_steps, "calendar.json": calendar}
+    # Of another format, so apart from what the readers of the others look for.
+    return {**made, "quotas/quotas.json": quotas}
 
 
 def main() -> int:
@@ -40,7 +44,7 @@ def main() -> int:
     }
     stale = [
         path.name
-        for path in {*wanted, *HERE.glob("*.json")}
+        for path in {*wanted, *HERE.rglob("*.json")}
         if not path.exists() or path not in wanted or path.read_text("utf-8") != wanted[path]
     ]
     if check:
@@ -48,6 +52,7 @@ def main() -> int:
             print(f"{name} is not what generate.py writes", file=sys.stderr)
         return 1 if stale else 0
     for path, text in wanted.items():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text, "utf-8")
     return 0
 

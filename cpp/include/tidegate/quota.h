@@ -1,12 +1,13 @@
-// Quotas: so many units in each calendar period, of which unused ones may be carried into later
-// periods, with units bought beside them.
+// Quotas: a number of units in each calendar period, of which unused units may be carried into
+// later periods, and to which top-ups may be added.
 //
 //   absl::StatusOr<Limit> quota = Limit::Parse("quota 10000/month rollover 5000");
 //
-// What a key has is a list of grants: the base of the current period, what is carried from earlier
-// periods, and top-ups. A hit spends the grants in the order of (priority, expiry). Nothing runs at
-// a period's edge: the next call brings the state forward over all periods since (quotas/step.h).
-// Instants are whole seconds since the epoch, since periods begin at whole seconds.
+// The units of a key are a list of grants: the base of the current period, units carried from
+// earlier periods, and top-ups. A hit spends the grants in the order of (priority, expiry). Nothing
+// runs at a period's edge: the next call brings the state forward over all periods that have passed
+// (quotas/step.h). Instants are whole seconds since the epoch, since periods begin at whole
+// seconds.
 #ifndef TIDEGATE_QUOTA_H_
 #define TIDEGATE_QUOTA_H_
 
@@ -29,15 +30,15 @@ enum class QuotaPeriod : uint8_t { kDay, kWeek, kMonth, kQuarter, kYear };
 
 struct QuotaSpec {
   QuotaPeriod period = QuotaPeriod::kMonth;
-  // Periods begin at local midnight of this day: of the month (the last one of a shorter month), or
-  // of the week, Monday being 1. `anchor_month` is for quarters and years.
+  // Periods begin at local midnight of this day of the month (the last day of a shorter month) or
+  // of the week, with Monday as 1. `anchor_month` is for quarters and years.
   int anchor_day = 1;
   int anchor_month = 1;
   std::string zone = "UTC";  // a name of the IANA database
-  // The most units of one period that are carried. Of both the smaller one counts; with neither
-  // nothing is carried.
+  // The most units of one period that are carried. If both are given the smaller one counts; with
+  // neither, nothing is carried.
   std::optional<int64_t> rollover;
-  std::optional<int> rollover_percent;  // of the limit
+  std::optional<int> rollover_percent;  // percentage of the limit
   int rollover_periods = 1;             // how many periods carried units last
   bool first_prorated = false;          // a new key gets only the share of the period that is left
 };
@@ -45,8 +46,8 @@ struct QuotaSpec {
 // A validated QuotaSpec with its calendar. Immutable.
 class QuotaTerms {
  public:
-  static constexpr int kMostPeriods = 12;  // that carried units last
-  static constexpr int kMostTopUps = 16;   // of one key at a time
+  static constexpr int kMostPeriods = 12;  // the most periods that carried units may last
+  static constexpr int kMostTopUps = 16;   // the most top-ups of one key at a time
 
   struct Period {
     int64_t index = 0;  // consecutive periods have consecutive numbers from 1 up
@@ -64,13 +65,13 @@ class QuotaTerms {
 
   // How many periods carried units last; 0 if nothing is carried.
   int carried_periods() const { return carries_ ? spec_.rollover_periods : 0; }
-  // How many of `left` units are carried, of a period whose limit was `limit`.
+  // How many of the `left` units of a period with the limit `limit` are carried.
   int64_t CarriedOf(int64_t limit, int64_t left) const;
-  // How long after its period the state of an idle key is kept. Then it is as a new key.
+  // How long after its period the state of an idle key is kept. After that the key is a new key.
   int64_t kept_s() const { return kept_s_; }
 
   int64_t nominal_period_ns() const;
-  // "quota COUNT/month ..." as Limit::Parse() reads it.
+  // The text "quota COUNT/month ...", which Limit::Parse() reads.
   std::string TextOf(int64_t count) const;
 
  private:
@@ -80,10 +81,10 @@ class QuotaTerms {
   absl::TimeZone zone_;
   bool carries_ = false;
   int64_t kept_s_ = 0;
-  uint64_t serial_ = 0;  // for caches
+  uint64_t serial_ = 0;  // a number that identifies the terms in caches
 };
 
-// `left` is what can be spent of `units`.
+// Units that were granted at once; `left` of the `units` can still be spent.
 struct QuotaGrant {
   int64_t units = 0;
   int64_t spent = 0;
@@ -91,10 +92,10 @@ struct QuotaGrant {
   friend bool operator==(const QuotaGrant&, const QuotaGrant&) = default;
 };
 
-// Units beside those of the period. Of equal priority the grant that expires first is spent first;
-// base and carried units have priority 0, and lower ones are spent first.
+// Extra units. Grants of lower priority are spent first, and among equals the grant that expires
+// first; base and carried units have priority 0.
 struct QuotaTopUp : QuotaGrant {
-  static constexpr int64_t kMostUnits = int64_t{1} << 52;  // of all top-ups of a key
+  static constexpr int64_t kMostUnits = int64_t{1} << 52;  // the sum of all top-ups of a key
   static constexpr int64_t kNoExpiry = (int64_t{1} << 40) - 1;
   static constexpr int kMostPriority = 100;
 
@@ -103,21 +104,21 @@ struct QuotaTopUp : QuotaGrant {
   friend bool operator==(const QuotaTopUp&, const QuotaTopUp&) = default;
 };
 
-// The state of one key. A period of 0 is the fresh state.
+// The state of one key. The period 0 means a fresh state.
 struct QuotaState {
   int64_t period = 0;
-  int64_t end_s = 0;   // of the period
+  int64_t end_s = 0;   // the end of the period
   int64_t limit = 0;   // the largest limit that the base was granted for
   int64_t used = 0;    // units charged in the period
-  uint8_t events = 0;  // the soft events of the period that have happened: bits of kQuotaEvents
+  uint8_t events = 0;  // the soft events that happened in the period, as bits of kQuotaEvents
   QuotaGrant base;
-  absl::InlinedVector<QuotaGrant, 1> carried;  // by age: that of the last period first
-  std::vector<QuotaTopUp> top_ups;             // in the order in which they are spent
+  absl::InlinedVector<QuotaGrant, 1> carried;  // by age, the last period's grant first
+  std::vector<QuotaTopUp> top_ups;             // in the order of spending
 
   friend bool operator==(const QuotaState&, const QuotaState&) = default;
 };
 
-// The percentages at which there are soft events, from the lowest bit of QuotaState::events up.
+// The percentages that cause soft events, from the lowest bit of QuotaState::events up.
 inline constexpr int kQuotaEvents[] = {80, 100};
 
 struct QuotaStatus {
@@ -130,15 +131,15 @@ struct QuotaStatus {
     int priority;
   };
   int64_t base = 0;     // granted for this period
-  int64_t carried = 0;  // from earlier periods, at its beginning
+  int64_t carried = 0;  // carried from earlier periods, when this period began
   int64_t topped_up = 0;
   int64_t used = 0;
   int64_t available = 0;
   int64_t resets_s = 0;       // when the next period begins
-  std::vector<Grant> grants;  // in the order in which they are spent
+  std::vector<Grant> grants;  // in the order of spending
 };
 
-// Soft events, which await whoever collects them. Bounded; thread-safe.
+// A queue of soft events until they are collected. Bounded; thread-safe.
 class QuotaEvents {
  public:
   static constexpr size_t kMost = 1'000;

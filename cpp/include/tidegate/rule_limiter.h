@@ -101,6 +101,10 @@ class RuleLimiter {
   virtual absl::Status TopUp(const Request& request, std::string_view quota,
                              const QuotaTopUp& top_up) const;
 
+  // The soft events of the quotas since the last call, each with its limit. Those of a quota that
+  // the next rule set has too are that limiter's to take.
+  std::vector<std::pair<const Limit*, QuotaEvents::Event>> TakeEvents() const;
+
   // What every rule that counts by what is known leaves to requests with these attributes, by one
   // call of the store, which charges nothing; see RuleSet::MatchKnown(). As Submit(): this and
   // `status` must live until `done` was called. The decision says only whether it is degraded.

@@ -1,9 +1,9 @@
-// Calls on the quota of a key, written once for the stores that keep its state themselves. A place
-// Q of that state has
+// Calls on the quota of a key, shared by the stores that keep its state themselves. A place Q of
+// the state has
 //
 //   Read()         the state
-//   Update(work)   calls work(state), again if another caller was faster, and stores the state if
-//                  it returns true
+//   Update(work)   calls work(state), repeatedly if other callers interfere, and stores the state
+//                  if work returns true
 #ifndef TIDEGATE_SRC_QUOTAS_CALLS_INL_H_
 #define TIDEGATE_SRC_QUOTAS_CALLS_INL_H_
 

@@ -1,4 +1,4 @@
-// The calls of a limiter on its quotas.
+// The calls of Limiter on its quotas.
 #include "tidegate/limiter.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"

@@ -28,7 +28,8 @@ std::vector<std::string_view> WordsOf(std::string_view text) {
   }
 }
 
-// Digits only. Too large a value becomes the largest, which is then refused with its bounds.
+// Reads digits only. A value that is too large becomes the largest one, which is then refused with
+// its bounds.
 std::optional<int64_t> Number(std::string_view digits) {
   if (digits.empty() || digits.find_first_not_of("0123456789") != std::string_view::npos) {
     return std::nullopt;
@@ -45,13 +46,13 @@ int Small(int64_t value) {
 absl::Status Unreadable(std::string_view text, std::string_view why) {
   return absl::InvalidArgumentError(
       absl::StrCat("cannot read the quota ", Quote(text), ": ", Absl(why),
-                   "; expected 'quota COUNT/day|week|month|quarter|year', and behind it 'anchor "
+                   "; expected 'quota COUNT/day|week|month|quarter|year', followed by 'anchor "
                    "DAY' or 'anchor MONTH-DAY', 'in ZONE', 'rollover UNITS', 'rollover PERCENT%', "
                    "'for N periods', 'first full' or 'first prorated', such as 'quota "
                    "10000/month in Europe/Berlin rollover 5000'"));
 }
 
-// The value of one clause; false if it is none.
+// Reads the value of one clause; returns false if it is invalid.
 bool ReadAnchor(std::string_view value, QuotaSpec* spec) {
   const size_t dash = value.find('-');
   const auto day = Number(dash == std::string_view::npos ? value : value.substr(dash + 1));
@@ -90,7 +91,7 @@ bool ReadFirst(std::string_view value, QuotaSpec* spec) {
   return value == "prorated" || value == "full";
 }
 
-// COUNT/UNIT.
+// Reads COUNT/UNIT.
 bool ReadAmount(std::string_view word, LimitSpec* limit, QuotaSpec* spec) {
   static constexpr std::string_view kNames[] = {"day", "week", "month", "quarter", "year"};
   const size_t slash = word.find('/');

@@ -1,4 +1,4 @@
-// The grammar of quotas, words between blanks:
+// The grammar of quotas, whose words are separated by blanks:
 //
 //   quota := 'quota' COUNT '/' UNIT ['anchor' [MONTH '-'] DAY] ['in' ZONE]
 //            ['rollover' UNITS] ['rollover' PERCENT '%'] ['for' N 'periods']
@@ -15,7 +15,7 @@
 
 namespace tidegate {
 
-// Whether a text is meant as a quota.
+// Whether a text begins like a quota.
 bool IsQuota(std::string_view text);
 absl::StatusOr<Limit> ParseQuota(std::string_view text, const LimitSpec& defaults);
 

@@ -1,5 +1,8 @@
-// The calls of a rule limiter on its quotas.
+// The calls of RuleLimiter on its quotas.
 #include "tidegate/rule_limiter.h"
+
+#include <utility>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
@@ -39,6 +42,17 @@ absl::Status RuleLimiter::TopUp(const Request& request, std::string_view quota,
         quota.empty() && number > 1 ? ", given by its name" : ""));
   }
   return store_->store().TopUp(*found, top_up, {store_->NowNs()});
+}
+
+std::vector<std::pair<const Limit*, QuotaEvents::Event>> RuleLimiter::TakeEvents() const {
+  std::vector<std::pair<const Limit*, QuotaEvents::Event>> all;
+  for (const BoundLimit& bound : bound_) {
+    if (bound.events == nullptr) continue;
+    for (QuotaEvents::Event& event : bound.events->Take()) {
+      all.emplace_back(&bound.limit, std::move(event));
+    }
+  }
+  return all;
 }
 
 }  // namespace tidegate

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "tidegate/step.h"
 
-// GCC 12 takes the copy of an empty InlinedVector for a use of its place for elements.
+// GCC 12 mistakes the copy of an empty InlinedVector for a use of its uninitialized elements.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
@@ -17,7 +17,7 @@ namespace tidegate {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
-// Beyond this `used` is counted no further, so that sums with it stay below 2^53.
+// `used` saturates here, so that sums with it stay below 2^53.
 constexpr int64_t kMostUsed = int64_t{1} << 52;
 
 int64_t SumOf(const QuotaState& state, int64_t (*of)(const QuotaGrant&)) {
@@ -31,22 +31,22 @@ int64_t AvailableOf(const QuotaState& state) {
   return SumOf(state, [](const QuotaGrant& grant) { return grant.left(); });
 }
 
-// The share of `units` that the rest of the period is.
+// The share of `units` for the rest of the period.
 int64_t Prorated(int64_t units, int64_t now_s, const QuotaTerms::Period& period) {
   const auto rest = static_cast<uint64_t>(period.end_s - std::max(now_s, period.start_s));
   const auto whole = static_cast<uint64_t>(period.end_s - period.start_s);
   return static_cast<int64_t>(absl::uint128(static_cast<uint64_t>(units)) * rest / whole);
 }
 
-// A grant that goes on: what is left of it.
+// Reduces a grant to its unspent units.
 void Settle(QuotaGrant* grant) { *grant = {grant->left(), 0}; }
 
-// The state some periods later, in the period `to`.
+// Brings the state forward to a later period `to`.
 void Roll(const Limit& limit, QuotaState* state, const QuotaTerms::Period& to) {
   const QuotaTerms& terms = *limit.quota();
   const auto lasting = static_cast<size_t>(terms.carried_periods());
   const auto missed = static_cast<size_t>(to.index - state->period - 1);
-  // By age: of the untouched periods between, of the period of the state, and of those before.
+  // By age: grants of the untouched periods in between, of the state's period, and of earlier ones.
   const QuotaGrant untouched{terms.CarriedOf(limit.count(), limit.count()), 0};
   absl::InlinedVector<QuotaGrant, 1> carried(std::min(missed, lasting), untouched);
   if (carried.size() < lasting) {
@@ -75,8 +75,8 @@ void Begin(const Limit& limit, QuotaState* state, int64_t now_s, const QuotaTerm
   state->limit = limit.count();
 }
 
-// Brings the state forward to `now`; returns whether it lies further ahead than the clock allows.
-// Then its usage is taken for that of the period of `now`.
+// Brings the state forward to `now`; returns whether the state lies further ahead than the clock
+// tolerance. Its usage then counts for the period of `now`.
 bool BringForward(const Limit& limit, QuotaState* state, int64_t now_ns) {
   const QuotaTerms& terms = *limit.quota();
   const int64_t now_s = now_ns / kSecond;
@@ -106,14 +106,14 @@ bool BringForward(const Limit& limit, QuotaState* state, int64_t now_ns) {
   return behind;
 }
 
-// When the units that were carried from `age` periods ago expire.
+// The instant at which units carried from `age` periods ago expire.
 int64_t ExpiryOf(const QuotaTerms& terms, const QuotaState& state, size_t age) {
   const auto more = static_cast<int64_t>(state.carried.size() - age);
   return more == 0 ? state.end_s : terms.Edge(state.period + more + 1);
 }
 
-// The grants in the order in which they are spent. Of equal expiry carried units come first, then
-// the base, then top-ups.
+// The grants in the order of spending. At equal expiry carried units come first, then the base,
+// then top-ups.
 using Order = absl::InlinedVector<QuotaGrant*, 4>;
 Order OrderOf(const QuotaTerms& terms, QuotaState* state) {
   Order order;
@@ -141,7 +141,7 @@ Order OrderOf(const QuotaTerms& terms, QuotaState* state) {
   return order;
 }
 
-// Notes the soft events that have happened, and returns those that are new.
+// Notes the soft events that have happened, and returns the new ones.
 uint8_t NoteEvents(QuotaState* state) {
   const int64_t total = state->used + AvailableOf(*state);
   uint8_t happened = 0;
@@ -156,10 +156,10 @@ uint8_t NoteEvents(QuotaState* state) {
   return happened;
 }
 
-// How long until a call of `cost` passes, if nobody else comes in between.
+// The time until a call of `cost` passes, without other calls in between.
 int64_t WaitFor(const Limit& limit, const QuotaState& state, int64_t now_ns, int64_t cost) {
   const QuotaTerms& terms = *limit.quota();
-  // Room grows only at the edges of periods, and after these no more.
+  // Room grows only at the edges of periods, and no more after all carried units have expired.
   for (int64_t i = 1; i <= terms.carried_periods() + 1; ++i) {
     const int64_t edge_s = terms.Edge(state.period + i);
     QuotaState later = state;
@@ -317,7 +317,7 @@ void Put(std::string* bytes, int64_t value, int width) {
   for (int i = width - 1; i >= 0; --i) *bytes += static_cast<char>(value >> (8 * i) & 0xff);
 }
 
-// Reads big-endian numbers. Beyond the end they are 0, and ok() is false.
+// Reads big-endian numbers. Beyond the end it returns 0, and ok() is false.
 class Bytes {
  public:
   explicit Bytes(std::string_view bytes) : rest_(bytes) {}

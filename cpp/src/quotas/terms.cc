@@ -15,7 +15,7 @@ namespace tidegate {
 namespace {
 
 constexpr int64_t kDayS = 86'400;
-// Periods are numbered from this many before 1970, so that all numbers are positive.
+// The number of the period that begins 1970, so that all numbers are positive.
 constexpr int64_t kFirst = 10;
 
 struct Unit {
@@ -111,8 +111,8 @@ QuotaTerms::QuotaTerms(QuotaSpec spec) : spec_(std::move(spec)) {
   serial_ = ++serials;
   carries_ = spec_.rollover.has_value() || spec_.rollover_percent.has_value();
   if (carries_ || spec_.first_prorated) {
-    // Until it is known that even carried units have expired, and a year at least: a key that comes
-    // back as a new one loses what it would have carried.
+    // The state is kept until carried units have expired, and at least a year: a key that comes
+    // back as a new one loses the units that it would have carried.
     const int64_t longest_days = UnitOf(spec_.period).nominal_days + 2;
     kept_s_ = std::max<int64_t>(366, (spec_.rollover_periods + 1) * longest_days) * kDayS;
   }
@@ -126,7 +126,8 @@ int64_t QuotaTerms::Edge(int64_t index) const {
 }
 
 QuotaTerms::Period QuotaTerms::PeriodAt(int64_t now_s) const {
-  // The calendar is slow, and most calls of a thread fall into the same few periods.
+  // The calendar is slow, and most calls of a thread fall into the same few periods, so each thread
+  // caches them.
   struct Known {
     uint64_t serial = 0;
     Period period;
@@ -144,7 +145,7 @@ QuotaTerms::Period QuotaTerms::PeriodAt(int64_t now_s) const {
   } else {
     index += (absl::CivilMonth(day) - absl::CivilMonth(1970, 1)) / unit.months;
   }
-  // Too late or too early by one or two.
+  // The estimate may be off by one or two periods.
   while (Edge(index) > now_s) --index;
   while (Edge(index + 1) <= now_s) ++index;
   known = {serial_, {index, Edge(index), Edge(index + 1)}};

@@ -23,6 +23,21 @@ int64_t Product(int64_t a, int64_t b) {
   return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
 }
 
+// Quotas that share what keys have share their events, those of successive rule sets too: events of
+// calls in flight, and those that nobody has taken yet, are not lost with a rule set.
+void ShareEvents(absl::Span<const BoundLimit> before, std::vector<BoundLimit>* bound) {
+  absl::flat_hash_map<std::pair<Fingerprint, std::string>, std::shared_ptr<QuotaEvents>> known;
+  const auto shared = [&](const BoundLimit& quota) {
+    return known.try_emplace({quota.tag, quota.limit.name()}, quota.events).first->second;
+  };
+  for (const BoundLimit& each : before) {
+    if (each.events != nullptr) shared(each);
+  }
+  for (BoundLimit& each : *bound) {
+    if (each.events != nullptr) each.events = shared(each);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<RuleLimiter>> RuleLimiter::Create(
@@ -39,6 +54,7 @@ absl::StatusOr<std::shared_ptr<RuleLimiter>> RuleLimiter::Create(
     }
     bound.push_back(store->store().Bind(limit, scope));
   }
+  ShareEvents(before == nullptr ? absl::Span<const BoundLimit>() : before->bound_, &bound);
   return std::shared_ptr<RuleLimiter>(
       new RuleLimiter(std::move(rules), std::move(store), std::move(bound), before));
 }

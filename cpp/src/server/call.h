@@ -1,4 +1,4 @@
-// What the front, which speaks HTTP, and the services, which answer, know of each other.
+// The interface between the front, which speaks HTTP, and the services, which answer requests.
 //
 //   class Echo : public Service {
 //     bool Handle(const Request& request, Answer* answer, const Later&) override {
@@ -25,7 +25,7 @@ struct Header {
   std::string_view value;
 };
 
-// A request with its whole body. Of a gRPC call the body is the message, without its frame. Views
+// A request with its whole body. The body of a gRPC call is the message, without its frame. Views
 // are valid until Handle() returns.
 struct Request {
   std::string_view method;
@@ -55,27 +55,27 @@ enum class GrpcStatus : uint8_t {
   kUnauthenticated = 16,
 };
 
-// Of a gRPC call the front sends `body` as the message, and the status as trailers; `http_status`
-// and `content_type` are then not used.
+// For a gRPC call the front sends `body` as the message, and the status as trailers; it ignores
+// `http_status` and `content_type`.
 struct Answer {
   int http_status = 200;
-  std::string_view content_type = "application/json";        // of static storage
+  std::string_view content_type = "application/json";        // in static storage
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
   std::string body;
   GrpcStatus grpc_status = GrpcStatus::kOk;
   std::string grpc_message;
 };
 
-// A call that is answered after Handle() has returned. Dropped without an answer, the front answers
-// that the service failed.
+// A call that is answered after Handle() has returned. If it is destroyed without an answer, the
+// front answers that the service failed.
 class Pending {
  public:
   virtual ~Pending() = default;
-  // Once, from any thread. Does nothing if the client has gone.
+  // Called once, from any thread. Does nothing if the client has gone.
   virtual void Send(Answer answer) = 0;
 };
 
-// Makes the Pending of the call that Handle() is answering; for one use within Handle().
+// Makes the Pending of the call that Handle() is answering. Handle() may call it once.
 using Later = absl::FunctionRef<std::unique_ptr<Pending>()>;
 
 // Thread-safe: every loop calls it.
@@ -83,11 +83,11 @@ class Service {
  public:
   virtual ~Service() = default;
 
-  // Answers at once: fills `answer` and returns true. Or takes the Pending from `later`, returns
-  // false, and sends the answer through it. Never blocks.
+  // Either fills `answer` and returns true, or takes the Pending from `later`, returns false, and
+  // sends the answer through it. Never blocks.
   virtual bool Handle(const Request& request, Answer* answer, const Later& later) = 0;
 
-  // Called by each loop after the requests that it read together: sends what they submitted.
+  // Each loop calls this after a batch of requests: sends the calls that they submitted to stores.
   virtual void Flush() {}
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kWord = 8;
 constexpr size_t kNeighbours = 4;  // parts of a record that share their groups
-constexpr int kYieldAfter = 16;    // tries
+constexpr int kYieldAfter = 16;    // attempts
 
 // SplitMix64's finaliser: a bijection.
 uint64_t Mix(uint64_t x) {
@@ -24,10 +24,10 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// From the system, since a child of fork() would repeat a generator's numbers.
+// The number is from the system, since a child of fork() would repeat a generator's numbers.
 uint64_t NewRecord() { return std::max(1U, std::random_device()()); }
 
-// As of a log: the number of charges that explains the usage, and the highest for bought units.
+// The mark as for a log: the number of charges that explains the usage. Top-ups have the highest.
 Mark MarkAfter(Mark mark, const QuotaState& before, const QuotaState& after) {
   if (!after.top_ups.empty()) return MarkOfRank(255 - kRankMark);
   const bool same = before.period == after.period;
@@ -47,13 +47,13 @@ uint64_t InstantOf(int64_t seconds) {
 Fingerprint QuotaCells::NameOf(uint64_t record, size_t part) const {
   const uint64_t block = Mix(record + part / kNeighbours);
   Fingerprint name{Mix(key_.lo ^ block), Mix(key_.hi + block)};
-  // Bits that do not choose the group.
+  // Only bits that do not choose the group differ.
   name.lo ^= static_cast<uint64_t>(part % kNeighbours) << 40;
   if (name.hi < Hasher::kLeastHigh) name.hi = Hasher::kLeastHigh;
   return name;
 }
 
-// The first byte is the number of all bytes behind it, in words.
+// The first byte is the length of the rest, in words.
 std::string QuotaCells::BytesOf(uint64_t record) const {
   std::string bytes;
   size_t words = 1;
@@ -74,7 +74,7 @@ QuotaCells::View QuotaCells::Look() const {
     View view{head.state, Table::MarkIn(head.cell->hi.load(std::memory_order_relaxed)), {}, {}};
     const std::string bytes = BytesOf(view.record());
     if (bytes.size() > 2) {
-      // The second byte is the number of bytes that fill up the last word.
+      // The second byte is the number of padding bytes in the last word.
       const size_t size = bytes.size() - 2 - static_cast<unsigned char>(bytes[1]) % kWord;
       if (auto state = UnpackQuota(std::string_view(bytes).substr(2, size)); state.has_value()) {
         view.written = view.state = *std::move(state);

@@ -50,8 +50,8 @@ void QuotaTable::Clear() {
   }
 }
 
-// Drops states that are as fresh ones. If too many are left, also a sixteenth of the live ones:
-// those without top-ups, with the least use in their period, and that are forgotten first.
+// Drops states that equal fresh ones. If too many are left, also drops a sixteenth of the live
+// states: first states without top-ups, then by least usage, then by the earliest expiry.
 void QuotaTable::Sweep(Shard& shard, const Fingerprint& kept, int64_t now_s) {
   shard.evictions += static_cast<int64_t>(absl::erase_if(
       shard.states, [now_s](const auto& entry) { return entry.second.forgotten_s + 1 <= now_s; }));

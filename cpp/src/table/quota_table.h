@@ -20,14 +20,14 @@ class QuotaTable {
  public:
   explicit QuotaTable(size_t most_bytes);
 
-  // Calls `work` with the state of `key`, a fresh one if there is none, while no other thread has
-  // it; stores it if `work` returns true.
+  // Calls `work` with the state of `key`, or with a fresh state, while no other thread uses it;
+  // stores the state if `work` returns true.
   void With(const Fingerprint& key, const QuotaTerms& terms, int64_t now_ns,
             absl::FunctionRef<bool(QuotaState&)> work);
   QuotaState Read(const Fingerprint& key) const;
   void Erase(const Fingerprint& key);
   void Clear();
-  // Adds to `stats`.
+  // Adds the counters of this table to `stats`.
   void Count(StoreStats* stats) const;
 
  private:
@@ -40,21 +40,21 @@ class QuotaTable {
     QuotaState state;
   };
   using States = absl::flat_hash_map<Fingerprint, Kept, Hash>;
-  // The mutex guards all the rest; see LogTable about its type.
+  // The mutex guards all other members; see LogTable about its type.
   struct alignas(64) Shard {
     mutable std::mutex mutex;
     States states;
-    size_t sweep_at = 64;  // states
+    size_t sweep_at = 64;  // the number of states
     int64_t evictions = 0;
     int64_t evicted_live = 0;
   };
-  // About the bytes of a state in the map, with a top-up or two.
+  // The approximate bytes of a state in the map, with one or two top-ups.
   static constexpr size_t kStateBytes = sizeof(Fingerprint) + sizeof(Kept) + 64;
 
   Shard& ShardOf(const Fingerprint& key) { return shards_[key.hi % kShards]; }
   void Sweep(Shard& shard, const Fingerprint& kept, int64_t now_s);
 
-  const size_t most_states_;  // in a shard
+  const size_t most_states_;  // the bound for each shard
   std::array<Shard, kShards> shards_;
 };
 

@@ -44,11 +44,8 @@ Answer Echo(const Request& request) {
 class EchoService final : public RoutedService {
  public:
   std::vector<Route> routes() const override {
-    return {{"POST", "/echo"},
-            {"GET", "/echo"},
-            {"HEAD", "/echo"},
-            {"GET", "/echoes/"},
-            {"", "/tidegate.test.Echo/Echo"}};
+    return {
+        {"POST", "/echo"}, {"GET", "/echo"}, {"GET", "/echoes/"}, {"", "/tidegate.test.Echo/Echo"}};
   }
   bool Handle(const Request& request, Answer* answer, const Later& /*later*/) override {
     *answer = Echo(request);

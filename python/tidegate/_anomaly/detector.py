@@ -1,4 +1,4 @@
-"""Which callers send unusually many requests, and what to do about it."""
+"""Finds callers that send unusually many requests, and says what to do about them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["Action", "Anomaly", "AnomalyDetector"]
 
 _HOUR = 3600.0
-# Thursday, 1 January 1970 is the fourth day of its week.
+# 1 January 1970 was a Thursday, the fourth day of its week.
 _MONDAY = 3 * 24
 _MOST_TIERS = 1000
 
 
 @functools.total_ordering
 class Action(enum.Enum):
-    """What an anomaly calls for, from the least to the most."""
+    """The action that an anomaly calls for, from the mildest to the strictest."""
 
     ALLOW = "allow"
     MONITOR = "monitor"
@@ -43,9 +43,9 @@ class Anomaly(NamedTuple):
     caller: str
     action: Action
     score: float
-    """How many standard deviations the count lies above what is usual."""
+    """How many standard deviations the count lies above the usual count."""
     reason: str
-    """Why, in words."""
+    """The reason in words."""
     requests: int
     usual: float
     """The count that would have been usual."""
@@ -54,7 +54,7 @@ class Anomaly(NamedTuple):
 
 
 class AnomalyDetector:
-    """Finds callers whose requests of an interval do not fit their past, or their peers.
+    """Finds callers whose number of requests in an interval does not fit their past or peers.
 
     ::
 
@@ -62,20 +62,20 @@ class AnomalyDetector:
         for anomaly in detector.judge({"user:42": 180, "user:7": 12}, at=1696523400.0):
             print(anomaly.caller, anomaly.action, anomaly.reason)
 
-    Call judge() once for each `interval` of seconds with the counts of all callers in it; callers
-    without requests may be left out. Each caller has a baseline, which forgets half of its past in
-    `half_life` seconds of activity and judges once it knows `warm_up` intervals. Counts of other
-    callers of the same tier are the second opinion, and the first about new callers.
+    Call judge() once for each interval of `interval` seconds with the counts of all callers;
+    callers without requests may be left out. Each caller has a baseline, which forgets half of its
+    past in `half_life` seconds of activity and is used after `warm_up` intervals. The counts of
+    other callers of the same tier are a second criterion, and the only one for new callers.
 
-    A score above `monitor` is reported. A caller whose score was above `throttle` in `k` of the
-    last `m` intervals is to be throttled, and above `block` to be blocked. Counts below `least`
-    are never anomalies. A count above `throttle` does not teach the baseline, so that an attack
-    does not become usual; after `relearn` seconds it does, so that a client that has grown for
-    good does.
+    A score above `monitor` is reported. A caller should be throttled if its score was above
+    `throttle` in `k` of the last `m` intervals, and blocked if it was above `block`. Counts below
+    `least` are never anomalies. The baseline does not learn counts above `throttle`, so that an
+    attack does not become usual; after `relearn` seconds it learns them, so that permanent growth
+    becomes usual.
 
-    At most `capacity` callers are known: those seen longest ago are forgotten first, but for
-    anomalous ones. A caller weighs about 400 bytes, and 1.4 KB more from its second
-    week on. Not thread-safe.
+    At most `capacity` callers are kept. Callers that were not seen for the longest time are
+    forgotten first, except anomalous ones. A caller takes about 400 bytes, and 1.4 KB more from its
+    second week on. Not thread-safe.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class AnomalyDetector:
                 "expected 0 < monitor <= throttle <= block"
             )
         self.interval = interval
-        """Seconds of one call of judge()."""
+        """The length of an interval in seconds."""
         self._kept = 0.5 ** (interval / half_life)
         self._warm_up = warm_up
         self._monitor = monitor
@@ -118,10 +118,10 @@ class AnomalyDetector:
         self._peers: dict[str | None, Peers] = {}
         self._last = -math.inf
         self.forgotten = 0
-        """How many callers were forgotten for want of room."""
+        """The number of callers that were forgotten because of `capacity`."""
 
     def __len__(self) -> int:
-        """How many callers are known."""
+        """The number of known callers."""
         return len(self._callers)
 
     def judge(
@@ -130,11 +130,11 @@ class AnomalyDetector:
         at: float,
         tiers: Mapping[str, str] | None = None,
     ) -> list[Anomaly]:
-        """Judges the counts of the interval that began at `at`, then learns them.
+        """Judges the counts of the interval that began at `at`, and then learns them.
 
-        Returns anomalies, the highest score first. `tiers` names the tiers of callers; those
-        without one are peers of each other. Intervals must come in order: raises
-        ConfigurationError for one that begins before the last one ended.
+        Returns the anomalies, the highest score first. `tiers` maps callers to tiers; callers
+        without a tier are peers of each other. Intervals must come in order: raises
+        ConfigurationError if an interval begins before the last one ended.
         """
         if at < self._last + self.interval:
             raise ConfigurationError(
@@ -164,11 +164,11 @@ class AnomalyDetector:
         return found
 
     def forget(self, caller: str) -> bool:
-        """Forgets a caller, whose next requests are then those of a new one. False if unknown."""
+        """Forgets a caller, which is then new. Returns False if the caller is unknown."""
         return self._callers.pop(caller, None) is not None
 
     def accept(self, caller: str) -> bool:
-        """Takes what `caller` does now for usual from here on. False if it is unknown."""
+        """Makes the current counts of `caller` usual. Returns False if the caller is unknown."""
         known = self._callers.get(caller)
         if known is None:
             return False
@@ -223,7 +223,7 @@ class AnomalyDetector:
     ) -> Action:
         if caller.high_intervals(self._m) < self._k or score <= self._throttle:
             return Action.MONITOR
-        if not is_known:  # nothing but its peers speaks against it
+        if not is_known:  # only the peers are evidence against the caller
             return Action.THROTTLE if score > self._block else Action.MONITOR
         if among_peers is not None and among_peers <= self._monitor:
             return Action.MONITOR
@@ -246,7 +246,7 @@ class AnomalyDetector:
             if at - caller.high_since < self._relearn:
                 return
         elif score > self._monitor and own.samples >= self._warm_up:
-            # As much as is not yet an anomaly.
+            # The highest count that is not an anomaly.
             value = min(value, own.usual(hour) + self._monitor * math.sqrt(max(own.variance, 1)))
         own.learn(value, self._kept)
 
@@ -264,14 +264,14 @@ class AnomalyDetector:
 
 
 class _Caller:
-    """A caller's baseline, and which of its last intervals were too high."""
+    """A caller's baseline, and which of the caller's last intervals were too high."""
 
     __slots__ = ("_first_hour", "baseline", "high", "high_since", "is_accepted", "last")
 
     def __init__(self, hour: int) -> None:
         self._first_hour = hour
         self.baseline = Baseline(hour)
-        self.high = 0  # a bit for each interval, the last one lowest
+        self.high = 0  # a bit for each interval; the lowest bit is the last interval
         self.high_since = 0.0
         self.is_accepted = False
         self.last = 0

@@ -1,4 +1,4 @@
-"""What counts of the callers of one tier are usual."""
+"""The usual counts of the callers of one tier."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Peers"]
 
-# Fewer are no crowd to stand out from.
+# With fewer callers, nobody can stand out from the others.
 _LEAST = 20
 _MOST = 2000
-# Of a normal distribution the standard deviation is so many median absolute deviations.
+# The standard deviation of a normal distribution, in median absolute deviations.
 _DEVIATIONS = 1.4826
 
 
 class Peers:
     """The median and the median absolute deviation of the last scaled counts of a tier's callers.
 
-    Each of the callers seen last has one value, so that none has more weight than another, however
-    large or frequent its counts are.
+    Each of the recent callers has one value, so that all have the same weight, however large or
+    frequent their counts are.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Peers:
         """The median."""
 
     def learn(self, values: Mapping[str, float]) -> None:
-        """Takes the values of an interval by caller."""
+        """Adds the values of an interval, by caller."""
         for caller, value in values.items():
             self._values[caller] = value
             self._values.move_to_end(caller)
@@ -44,7 +44,7 @@ class Peers:
             self._spread = max(_DEVIATIONS * apart, 1.0)
 
     def z(self, value: float) -> float | None:
-        """How many deviations `value` lies above the median; None while the peers are too few."""
+        """How many deviations `value` lies above the median; None while there are too few peers."""
         if len(self._values) < _LEAST:
             return None
         return (value - self.usual) / self._spread

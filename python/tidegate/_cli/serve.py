@@ -8,6 +8,7 @@ import os
 import queue
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from tidegate._errors import ConfigurationError
 
 if TYPE_CHECKING:
     from types import FrameType
+
+    from tidegate._service.settings import Settings
 
 __all__ = ["register"]
 
@@ -39,7 +42,9 @@ def register(commands: Any) -> None:
         "environment variables such as TIDEGATE_STORAGE win over it",
     )
     parser.add_argument(
-        "--check", action="store_true", help="say whether it would start, and what with; then end"
+        "--check",
+        action="store_true",
+        help="say whether it would start, and what with; make nothing, and end",
     )
     parser.set_defaults(run=_serve)
 
@@ -57,17 +62,24 @@ def _serve(arguments: argparse.Namespace) -> int:
         path = Path(_DEFAULT_FILE)
     settings = read_settings(path)
     from tidegate._service.logs import set_up_logging
-    from tidegate._service.service import Service, describe
+    from tidegate._service.service import Service
 
     set_up_logging(settings.log)
     for name in unknown_variables(os.environ):
         log.warning("the environment variable %s is not a setting", name)
-    service = Service(settings)
     if arguments.check:
-        print(describe(service))
-        service.close()
-        return 0
-    return _until_signalled(service)
+        return _check(settings)
+    return _until_signalled(Service(settings))
+
+
+def _check(settings: Settings) -> int:
+    from tidegate._service.rehearsal import rehearse
+
+    found = rehearse(settings)
+    print("\n".join(found.lines))
+    if found.problems:
+        raise ConfigurationError("\n".join(found.problems))
+    return 0
 
 
 def _until_signalled(service: Any) -> int:
@@ -99,8 +111,17 @@ def _until_signalled(service: Any) -> int:
     is_drained = service.stop()
     if not is_drained:
         log.warning("calls were in flight when the service ended")
+    status = 0 if is_drained else 1
     sys.stderr.flush()
-    return 0 if is_drained else 1
+    if not service.has_closed or _has_threads():
+        # The interpreter would wait for a thread that hangs, such as one of the admin API.
+        os._exit(status)
+    return status
+
+
+def _has_threads() -> bool:
+    main = threading.main_thread()
+    return any(each is not main and not each.daemon for each in threading.enumerate())
 
 
 def _notify(state: str) -> None:

@@ -50,6 +50,8 @@ class BackgroundWriter(Generic[Key, Entry]):
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._waiting: dict[Key, Entry] = {}
+        self._being_written: dict[Key, Entry] = {}
+        self._gave_up = False
         self.written = 0
         """How many entries were written."""
         self.dropped = 0
@@ -81,6 +83,7 @@ class BackgroundWriter(Generic[Key, Entry]):
         with self._writing:
             with self._lock:
                 waiting, self._waiting = self._waiting, {}
+                self._being_written = waiting
             if not waiting:
                 return True
             try:
@@ -91,21 +94,32 @@ class BackgroundWriter(Generic[Key, Entry]):
                     log.warning("%s were not written: %s", self._what, error)
                 self._put_back(waiting)
                 return False
+            with self._lock:
+                self._being_written = {}
             self.written += len(waiting)
             return True
 
-    def close(self) -> None:
-        """Writes what waits, and ends the thread."""
+    def close(self, patience: float = _PATIENCE) -> None:
+        """Writes what waits, and ends the thread, which has `patience` seconds for a write."""
         self._stop.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join(_PATIENCE)
-        if thread is None or not thread.is_alive():
-            self.flush()
-            lost = self._drop()
-            if lost:
-                log.error("%d requests are in no %s that were written", lost, self._what)
-            self._close()
+            thread.join(patience)
+        if self._gave_up:
+            return
+        if thread is not None and thread.is_alive():
+            self.give_up()
+            return
+        self.flush()
+        self._drop()
+        self._close()
+
+    def give_up(self) -> None:
+        """Drops what is not written, also what is being written. Waits for nothing."""
+        self._stop.set()
+        with self._lock:
+            self._gave_up = True
+        self._drop()
 
     def __enter__(self) -> Self:
         return self
@@ -115,6 +129,9 @@ class BackgroundWriter(Generic[Key, Entry]):
 
     def _put_back(self, waiting: dict[Key, Entry]) -> None:
         with self._lock:
+            self._being_written = {}
+            if self._gave_up:  # these were dropped
+                return
             for key, entry in waiting.items():
                 known = self._waiting.get(key)
                 if known is not None:
@@ -124,12 +141,18 @@ class BackgroundWriter(Generic[Key, Entry]):
                 else:
                     self.dropped += self._requests_of(entry)
 
-    def _drop(self) -> int:
+    def _drop(self) -> None:
+        """Forgets what waits, which is counted and logged."""
         with self._lock:
-            waiting, self._waiting = self._waiting, {}
-            lost = sum(map(self._requests_of, waiting.values()))
+            dropped = list(self._waiting.values())
+            if self._gave_up:
+                dropped += self._being_written.values()
+                self._being_written = {}
+            self._waiting = {}
+            lost = sum(map(self._requests_of, dropped))
             self.dropped += lost
-        return lost
+        if lost:
+            log.error("%d requests are in no %s that were written", lost, self._what)
 
     def _start_if_needed(self) -> None:
         if self._thread is None and not self._stop.is_set():
@@ -143,13 +166,12 @@ class BackgroundWriter(Generic[Key, Entry]):
         while not self._stop.wait(self._interval * 2**tries):
             tries = 0 if self.flush() else tries + 1
             if tries == _MOST_TRIES:
-                lost = self._drop()
-                log.error("%d requests are in no %s that were written", lost, self._what)
+                self._drop()
                 tries = 0
 
     def _after_fork(self) -> None:
         # What waits is the parent's to write.
-        self._waiting = {}
+        self._waiting, self._being_written = {}, {}
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         is_closed, self._stop = self._stop.is_set(), threading.Event()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     DatabaseLike = Union[str, sa.URL, sa.Engine]
 
-__all__ = ["Database", "engine_of"]
+__all__ = ["Database", "engine_of", "has_file", "name_of"]
 
 # Connections that belong to the process that forked this one. Freeing them would close them there.
 _of_parents: list[Any] = []
@@ -55,22 +55,41 @@ def engine_of(database: DatabaseLike, timeout: float = 5.0, *, creates: bool = F
         engine = sa.create_engine(url, poolclass=sa.NullPool, connect_args=arguments)
     except sa.exc.ArgumentError as error:
         raise ConfigurationError(
-            f"the database's URL is not accepted: {error}; expected one such as "
+            f"the database {_shown(database)!r} is not accepted: {error}; expected a URL such as "
             "postgresql://host/name or sqlite:///path"
         ) from None
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"the database needs the package {error.name}; expected "
+            f"the database {_shown(database)!r} needs the package {error.name}; expected "
             "`pip install 'tidegate[postgres]'`"
         ) from None
-    file = url.database
-    if url.get_backend_name() == "sqlite" and not creates and not _is_there(file):
-        raise StorageError(f"there is no file {file!r}; expected a database with tables of rules")
+    if not creates and not has_file(engine):
+        raise StorageError(
+            f"there is no file {url.database!r}; expected a database with tables of rules"
+        )
     return engine
 
 
-def _is_there(file: str | None) -> bool:
-    return not file or file == ":memory:" or file.startswith("file:") or os.path.exists(file)
+def _shown(database: str | sa.URL) -> str:
+    """A URL, which may be malformed, without a password."""
+    return re.sub(r"//.*@", "//***@", str(database), flags=re.DOTALL)
+
+
+def has_file(engine: sa.Engine) -> bool:
+    """Whether the file of an SQLite is there, as everything of another database is."""
+    file = engine.url.database
+    return (
+        engine.dialect.name != "sqlite"
+        or not file
+        or file == ":memory:"
+        or file.startswith("file:")
+        or os.path.exists(file)
+    )
+
+
+def name_of(engine: sa.Engine) -> str:
+    """The URL of a database without the password."""
+    return engine.url.render_as_string(hide_password=True)
 
 
 class Database:
@@ -88,7 +107,7 @@ class Database:
     @property
     def name(self) -> str:
         """The database's URL without the password."""
-        return self.engine.url.render_as_string(hide_password=True)
+        return name_of(self.engine)
 
     @contextlib.contextmanager
     def use(self, *, isolation: str | None = None) -> Iterator[sa.Connection]:

@@ -180,7 +180,11 @@ class _Listener:
             return False
 
     def _fail(self, error: Exception) -> None:
-        log.info("the database sends no notifications of changed rules: %s", error)
+        log.info(
+            "the database %s sends no notifications of changed rules: %s",
+            self._database.name,
+            error,
+        )
         self._raw = None
         self._retry_at = time.monotonic() + self._timeout
         self.close()

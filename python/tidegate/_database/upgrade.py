@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from tidegate._database.connection import engine_of
+from tidegate._database.connection import engine_of, has_file, name_of
 from tidegate._errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
     from tidegate._database.connection import DatabaseLike
 
-__all__ = ["upgrade"]
+__all__ = ["VERSION_TABLE", "missing_tables", "upgrade"]
 
 # The number of a lock that one process holds while it migrates, because several workers may start
 # at once. The number is arbitrary.
 _LOCK = 0x7469646567617465
+# A service may have migrations of its own in the same database.
+VERSION_TABLE = "tidegate_version"
 
 
 def upgrade(database: DatabaseLike, revision: str = "head") -> None:
@@ -28,14 +30,11 @@ def upgrade(database: DatabaseLike, revision: str = "head") -> None:
     `database` is a URL or an Engine of SQLAlchemy. Does nothing if the tables are up to date.
     Several processes may call it at once. Raises StorageError if the database cannot be reached.
     """
-    try:
-        from alembic import command
-    except ModuleNotFoundError:
-        raise ConfigurationError(
-            "to make tables takes the package alembic; expected `pip install 'tidegate[sql]'`"
-        ) from None
-    engine = engine_of(database, creates=True)
     config = _config()
+    from alembic import command
+    from alembic.util import CommandError
+
+    engine = engine_of(database, creates=True)
     try:
         with engine.begin() as connection:
             if engine.dialect.name == "postgresql":
@@ -45,12 +44,46 @@ def upgrade(database: DatabaseLike, revision: str = "head") -> None:
             config.attributes["connection"] = connection
             command.upgrade(config, revision)
     except sa.exc.DBAPIError as error:
-        raise StorageError(f"the tables were not made: {error.orig}") from error
+        raise StorageError(
+            f"the tables of {name_of(engine)} were not made: {error.orig}"
+        ) from error
+    except CommandError as error:
+        raise StorageError(
+            f"the tables of {name_of(engine)} are not known: {error}; expected those of this "
+            "version of tidegate, or of an earlier one"
+        ) from None
+
+
+def missing_tables(database: DatabaseLike) -> str | None:
+    """What upgrade() would do, in words; None if it would do nothing. Changes nothing.
+
+    Raises StorageError if the database cannot be reached.
+    """
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    newest = ScriptDirectory.from_config(_config()).get_current_head()
+    engine = engine_of(database, creates=True)
+    if not has_file(engine):
+        return "makes the file and its tables"
+    try:
+        with engine.connect() as connection:
+            context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+            known = context.get_current_revision()
+    except sa.exc.DBAPIError as error:
+        raise StorageError(f"the database {name_of(engine)} failed: {error.orig}") from error
+    if known == newest:
+        return None
+    return "makes its tables" if known is None else f"migrates its tables from version {known}"
 
 
 def _config() -> Config:
-    from alembic.config import Config
-
+    try:
+        from alembic.config import Config
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            "to make tables takes the package alembic; expected `pip install 'tidegate[sql]'`"
+        ) from None
     config = Config()
     folder = str(Path(__file__).with_name("migrations"))
     config.set_main_option("script_location", folder.replace("%", "%%"))

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 
     Row = dict[str, Any]
 
-__all__ = ["delete_rule", "override_row", "write_document", "write_rule"]
+__all__ = [
+    "delete_rule",
+    "override_row",
+    "write_costs",
+    "write_document",
+    "write_lists",
+    "write_rule",
+]
 
 _MOST_OF_INTEGER = 2**31 - 1
 
@@ -62,10 +69,24 @@ def write_document(connection: sa.Connection, rules: model.Rules, *, with_overri
     if with_overrides:
         tables.append((schema.overrides, [override_row(each) for each in rules.overrides]))
     for table, rows in tables:
-        _check_sizes(table, "", rows)
-        connection.execute(sa.delete(table))
-        for row in rows:
-            connection.execute(sa.insert(table), row)
+        _replace(connection, table, rows)
+
+
+def write_lists(connection: sa.Connection, rules: model.Rules) -> None:
+    """Replaces the lists of requests to allow and to block. Raises RulesError."""
+    _replace(connection, schema.lists, list(_list_rows(rules)))
+
+
+def write_costs(connection: sa.Connection, rules: model.Rules) -> None:
+    """Replaces the costs of operations. Raises RulesError."""
+    _replace(connection, schema.costs, [_cost_row(cost) for cost in rules.costs])
+
+
+def _replace(connection: sa.Connection, table: sa.Table, rows: list[Row]) -> None:
+    _check_sizes(table, "", rows)
+    connection.execute(sa.delete(table))
+    for row in rows:
+        connection.execute(sa.insert(table), row)
 
 
 def _rule_rows(rule: model.Rule) -> Iterator[Row]:

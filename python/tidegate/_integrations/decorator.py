@@ -221,7 +221,11 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
     @functools.wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
         call = adapt_call(injection, args, kwargs)
-        outcome = check(call.request, BLOCKING)
+        try:
+            outcome = check(call.request, BLOCKING)
+        except Exception:
+            BLOCKING.run(_undo_prior(call, BLOCKING))
+            raise
         if outcome is None:
             return view(*args, **kwargs)
         if not outcome.decision.allowed:
@@ -247,8 +251,12 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
             call: Call = StarletteCall(injection, kwargs)  # FastAPI's call, in one step
         else:
             call = adapt_call(injection, args, kwargs)
-        checked = check(call.request)
-        outcome = await checked if isinstance(checked, CoroutineType) else checked
+        try:
+            checked = check(call.request)
+            outcome = await checked if isinstance(checked, CoroutineType) else checked
+        except Exception:
+            await _undo_prior(call, AWAITING)
+            raise
         if outcome is None:
             return await called(*args, **kwargs)
         if not outcome.decision.allowed:
@@ -289,10 +297,15 @@ def _awaiting(view: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-async def _refuse(call: Call, outcome: RequestDecision, function: Any, execution: Execution) -> Any:
-    """The return value of the decorated `function` for a refused request."""
+async def _undo_prior(call: Call, execution: Execution) -> None:
+    """Gives back what earlier decisions charged for a request that does not reach the view."""
     for granted in call.prior_grants():
         await granted.undo(execution)
+
+
+async def _refuse(call: Call, outcome: RequestDecision, function: Any, execution: Execution) -> Any:
+    """The return value of the decorated `function` for a refused request."""
+    await _undo_prior(call, execution)
     call.ensure_can_answer(function, outcome)
     answer = await outcome.service_answer(
         call.request, execution, accepts=lambda answer: True, expected="a return value of the route"

@@ -9,7 +9,7 @@ from fastapi.exception_handlers import http_exception_handler
 from starlette.exceptions import HTTPException
 from starlette.websockets import WebSocket
 
-from tidegate._integrations.starlette_exceptions import TELLS
+from tidegate._integrations.starlette_exceptions import ADDS_FIELDS
 from tidegate._web.headers import PROBLEM_TYPE
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def refusal_error(
     handlers, _ = request.scope.get("starlette.exception_handlers", ({}, {}))
     general = handlers.get(HTTPException)
     # FastAPI's own handler for HTTPException would send another body.
-    if getattr(general, TELLS, general) in (None, http_exception_handler):
+    if getattr(general, ADDS_FIELDS, general) in (None, http_exception_handler):
         handlers.setdefault(RateLimited, _answer)
     return RateLimited(outcome)
 

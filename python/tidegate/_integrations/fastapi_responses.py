@@ -9,8 +9,7 @@ from typing import Any
 
 from fastapi import routing
 
-from tidegate._integrations.starlette_exceptions import TELLS
-from tidegate._web.decisions import DECISIONS, binding
+from tidegate._integrations.starlette_exceptions import ADDS_FIELDS, add_fields
 
 __all__ = ["add_headers_to_responses", "route_of"]
 
@@ -29,45 +28,36 @@ def route_of(scope: Mapping[str, Any]) -> Any:
 
 
 def add_headers_to_responses(route: Any) -> None:
-    """Has the fields put into responses that the function of `route` returns.
+    """Adds the fields to responses that the function of `route` returns.
 
     FastAPI passes such responses only to the server, so the function that it calls for each request
     is wrapped.
     """
     dependant: Any = getattr(route, "dependant", None)
     call = getattr(dependant, "call", None)
-    if call is None or hasattr(call, TELLS):
+    if call is None or hasattr(call, ADDS_FIELDS):
         return
 
     own: str | None = dependant.request_param_name
 
-    def tell(result: Any, request: Any) -> None:
-        # Only a list is one of a response: other objects may have the attribute too.
-        raw = result.raw_headers
-        outcomes = None if request is None else request.scope.get(DECISIONS)
-        if outcomes and isinstance(raw, list):
-            binding(outcomes).put(raw)
-
     @functools.wraps(call)
-    async def telling_async(*args: Any, **kwargs: Any) -> Any:
+    async def call_async(*args: Any, **kwargs: Any) -> Any:
         request = kwargs.pop(_REQUEST, None) if own is None else kwargs.get(own)
         result = await call(*args, **kwargs)
-        if hasattr(result, "raw_headers"):
-            tell(result, request)
+        add_fields(request, result)
         return result
 
     @functools.wraps(call)
-    def telling(*args: Any, **kwargs: Any) -> Any:
+    def call_in_thread(*args: Any, **kwargs: Any) -> Any:
         request = kwargs.pop(_REQUEST, None) if own is None else kwargs.get(own)
         result = call(*args, **kwargs)
-        if hasattr(result, "raw_headers"):
-            tell(result, request)
+        add_fields(request, result)
         return result
 
     if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
         return
-    chosen: Any = telling_async if inspect.iscoroutinefunction(call) else telling
-    setattr(chosen, TELLS, call)
+    chosen: Any = call_async if inspect.iscoroutinefunction(call) else call_in_thread
+    setattr(chosen, ADDS_FIELDS, call)
     dependant.call = chosen
     # FastAPI reads it once the dependencies have run, so already for this request. A context
     # variable would not do: a task may inherit that of another request.

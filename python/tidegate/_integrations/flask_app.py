@@ -149,7 +149,13 @@ class LimitedApp:
         passed: list[RequestDecision] = []
         outcome: RequestDecision | None = None
         for checks in (rules, limits):
-            outcome = None if checks is None else checks.check(request, BLOCKING)
+            try:
+                outcome = None if checks is None else checks.check(request, BLOCKING)
+            except Exception:
+                # A limit function failed: the request does not reach its view.
+                for earlier in passed:
+                    BLOCKING.run(earlier.undo(BLOCKING))
+                raise
             if outcome is None:
                 continue
             if not outcome.decision.allowed:

@@ -12,13 +12,13 @@ from tidegate._web.decisions import DECISIONS, binding
 if TYPE_CHECKING:
     from tidegate._web.request_limiter import RequestDecision
 
-__all__ = ["TELLS", "remember"]
+__all__ = ["ADDS_FIELDS", "add_fields", "remember"]
 
-# The attribute of handlers and functions that add the fields.
-TELLS = "__tidegate_tells__"
+# The attribute of wrappers that add the fields; its value is the wrapped function.
+ADDS_FIELDS = "__tidegate_adds_fields__"
 
 
-class _Told(Exception):
+class _Wrapped(Exception):
     """Never raised. Its presence among an application's handlers shows that they add the fields."""
 
 
@@ -32,46 +32,54 @@ def remember(
     outcomes: tuple[RequestDecision, ...] = (*scope.get(DECISIONS, ()), outcome)
     scope[DECISIONS] = outcomes
     handlers = scope.get("starlette.exception_handlers")
-    if handlers is not None and _Told not in handlers[0]:
-        _tell_answers(scope, handlers)
+    if handlers is not None and _Wrapped not in handlers[0]:
+        _wrap_handlers(scope, handlers)
     return outcomes
 
 
-def _tell_answers(scope: MutableMapping[str, Any], kinds: Any) -> None:
-    """Has the fields put into the responses of an application's exception handlers.
+def add_fields(request: Any, response: Any) -> None:
+    """Adds the fields of the binding outcome of `request` to a response of Starlette."""
+    # Other objects may have the attribute too, but only a response has a list there.
+    raw = getattr(response, "raw_headers", None)
+    if request is None or not isinstance(raw, list):
+        return
+    outcomes = request.scope.get(DECISIONS)
+    if outcomes:
+        binding(outcomes).put(raw)
+
+
+def _wrap_handlers(scope: MutableMapping[str, Any], kinds: Any) -> None:
+    """Wraps an application's exception handlers, so that their responses get the fields.
 
     `kinds` are the handlers by exception and by status. The handler of last resort belongs to the
     outermost middleware and is not among them.
     """
     for handlers in kinds:
         for kind, handler in list(handlers.items()):
-            handlers[kind] = _telling(handler)
-    kinds[0][_Told] = None
+            handlers[kind] = _adding_fields(handler)
+    kinds[0][_Wrapped] = None
     outermost: Any = getattr(scope.get("app"), "middleware_stack", None)
     last = getattr(outermost, "handler", None)
-    if last is not None and not hasattr(last, TELLS):
-        outermost.handler = _telling(last)
+    if last is not None and not hasattr(last, ADDS_FIELDS):
+        outermost.handler = _adding_fields(last)
 
 
-def _telling(handler: Any) -> Any:
-    def tell(request: Any, exc: Exception, response: Any) -> Any:
-        outcomes = request.scope.get(DECISIONS)
-        raw = getattr(response, "raw_headers", None)
-        if outcomes and isinstance(raw, list):
-            binding(outcomes).put(raw)
+def _adding_fields(handler: Any) -> Any:
+    @functools.wraps(handler)
+    async def handle_async(request: Any, exc: Exception) -> Any:
+        response = await handler(request, exc)
+        add_fields(request, response)
         return response
 
     @functools.wraps(handler)
-    async def telling_async(request: Any, exc: Exception) -> Any:
-        return tell(request, exc, await handler(request, exc))
-
-    @functools.wraps(handler)
-    def telling(request: Any, exc: Exception) -> Any:
-        return tell(request, exc, handler(request, exc))
+    def handle(request: Any, exc: Exception) -> Any:
+        response = handler(request, exc)
+        add_fields(request, response)
+        return response
 
     is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004
     )
-    chosen: Any = telling_async if is_async else telling
-    setattr(chosen, TELLS, handler)
+    chosen: Any = handle_async if is_async else handle
+    setattr(chosen, ADDS_FIELDS, handler)
     return chosen

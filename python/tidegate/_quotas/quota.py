@@ -1,4 +1,4 @@
-"""Quotas as limits."""
+"""Quotas, which can be used like limits."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _PERIODS = ("day", "week", "month", "quarter", "year")
 
 @dataclass(frozen=True)
 class Rollover:
-    """How much of a period's unused units is carried into later periods.
+    """The share of a period's unused units that is carried into later periods.
 
-    At most `cap` units and at most `percent` of the limit, of which one or both are given. Carried
-    units last `periods` periods.
+    At most `cap` units and at most `percent` of the limit are carried; give one of them, or both.
+    Carried units last `periods` periods.
     """
 
     cap: int | None = None
@@ -56,24 +56,24 @@ class Rollover:
 
 
 class Quota(Limit):
-    """So many units in each calendar period, of which unused ones may be carried on.
+    """A number of units in each calendar period, of which unused units may be carried over.
 
-    ``Quota(10_000, period="month", rollover=5_000)`` is what ``Quota()`` is too. A quota is used as
-    any limit: ``Limiter(Quota(...))``, in a list with other limits, in a Plan. It has a text, which
-    rules take: ``str(quota)``, such as ``quota 10000/month rollover 5000``.
+    ``Quota()`` equals ``Quota(10_000, period="month", rollover=5_000)``. A quota is used like any
+    limit: ``Limiter(Quota(...))``, in a list with other limits, in a Plan. Its text ``str(quota)``,
+    such as ``quota 10000/month rollover 5000``, can be used in rules.
 
-    `period` is day, week, month, quarter or year. It begins at midnight in the time zone `tz`, a
-    name of the IANA database or a ZoneInfo; on `anchor_day` of the month, or on the last day of a
-    shorter month; of a week on `anchor_day` from Monday 1 to Sunday 7. Quarters and years take a
-    date too, whose month counts as well. `rollover` is the most units that are carried into the
-    next period, a share of the limit such as ``"50%"``, a Rollover, or None. `first_period` is
-    ``"full"`` or ``"prorated"``: then a key that is seen for the first time gets only the share of
-    the units that is left of the period. `name`, `shadow` and `id` are those of Limit: with an
-    `id`, a key keeps what it has when the quota changes. A larger limit then adds its share of the
-    rest of the period at once, a smaller one counts from the next period on.
+    `period` is day, week, month, quarter or year. It begins at midnight in the time zone `tz` (a
+    name of the IANA database or a ZoneInfo) on `anchor_day` of the month, or on the last day of a
+    shorter month. The `anchor_day` of a week is from 1 (Monday) to 7 (Sunday); for quarters and
+    years it may be a date, whose month counts too. `rollover` is the most units that are carried
+    into the next period, a share of the limit such as ``"50%"``, a Rollover, or None.
+    `first_period` is ``"full"`` or ``"prorated"``; a prorated first period gives a new key only the
+    share of the units for the rest of the period. `name`, `shadow` and `id` are those of Limit:
+    with an `id`, a key keeps its units when the quota changes. A larger limit then adds its share
+    of the rest of the period at once; a smaller limit counts from the next period on.
 
-    Immutable. Raises ConfigurationError for invalid arguments, also for a time zone that the system
-    does not know.
+    Immutable. Raises ConfigurationError for invalid arguments, including a time zone that the
+    system does not know.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a key has of a quota, and top-ups."""
+"""The status of a key's quota, and top-ups."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ __all__ = ["QuotaGrant", "QuotaStatus", "expiry_of", "quota_index", "status_from
 
 @dataclass(frozen=True)
 class QuotaGrant:
-    """Units that a key got at once."""
+    """Units of a key that were granted at once."""
 
     kind: Literal["carried", "base", "top-up"]
     units: int
-    """Units at the beginning of the period, or when they were added."""
+    """The units at the beginning of the period, or when they were added."""
     left: int
-    """Units of it that are not spent."""
+    """The units that are not spent yet."""
     expires_at: dt.datetime | None
-    """In UTC; None for a top-up that does not expire."""
+    """The expiry in UTC; None for a top-up that does not expire."""
     priority: int
-    """Grants of a lower priority are spent first; of one priority, those that expire first."""
+    """Lower priorities are spent first; at equal priority, the grant that expires first."""
 
 
 @dataclass(frozen=True)
 class QuotaStatus:
-    """What a key has of a quota."""
+    """The status of a key's quota."""
 
     limit: int
-    """Units of a whole period."""
+    """The units of a whole period."""
     base: int
-    """Units granted for this period."""
+    """The units granted for this period."""
     carried: int
-    """Units carried from earlier periods, as many as there were when the period began."""
+    """The units carried from earlier periods when this period began."""
     topped_up: int
-    """Units of the top-ups, without what earlier periods spent of them."""
+    """The units of top-ups, without units that were spent in earlier periods."""
     used: int
-    """Units charged in this period."""
+    """The units charged in this period."""
     available: int
-    """Units that can be charged now."""
+    """The units that can be charged now."""
     resets_at: dt.datetime
     """When the next period begins, in UTC."""
     grants: tuple[QuotaGrant, ...]
-    """In the order in which they are spent."""
+    """The grants in the order of spending."""
 
 
 def quota_index(limiter: HasQuotas, quota: str | None) -> int:
-    """The index of a limiter's quota of this name, or of its only one."""
+    """The index of the limiter's quota with this name, or of its only quota."""
     indices = [
         i
         for i, limit in enumerate(limiter.limits)
@@ -79,13 +79,13 @@ def quota_index(limiter: HasQuotas, quota: str | None) -> int:
 
 
 def status_of(limiter: HasQuotas, key: Key, quota: str | None) -> QuotaStatus:
-    """What `key` has of the limiter's quota of this name, or of its only one."""
+    """The status of `key` for the limiter's quota with this name, or for its only quota."""
     index = quota_index(limiter, quota)
     return status_from(limiter.limits[index].count, _core.quota_status(limiter, index, key))
 
 
 def status_from(limit: int, told: tuple[Any, ...]) -> QuotaStatus:
-    """What the core tells of a key."""
+    """Converts the status that the core returns."""
     base, carried, topped_up, used, available, resets, grants = told
     return QuotaStatus(
         limit,
@@ -105,7 +105,7 @@ def status_from(limit: int, told: tuple[Any, ...]) -> QuotaStatus:
 
 
 def instant_of(seconds: int) -> dt.datetime:
-    """Seconds since the epoch in UTC, beyond what a datetime can carry its last year."""
+    """Converts seconds since the epoch to UTC, at most to the last year of a datetime."""
     return dt.datetime.fromtimestamp(min(seconds, 253_402_300_799), dt.timezone.utc)
 
 

@@ -1,4 +1,4 @@
-"""Callbacks when keys have used most of a quota, or all of it."""
+"""Callbacks for keys that have used most or all of a quota."""
 
 from __future__ import annotations
 
@@ -15,11 +15,18 @@ from tidegate._quotas.status import instant_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any, Callable, Protocol, Union
 
     from typing_extensions import Self
 
     from tidegate._quotas.status import HasQuotas
+
+    class HasRules(Protocol):
+        """A limiter with rules."""
+
+        def _take_quota_events(self) -> list[tuple[str, bytes, int, int, int, int]]: ...
+
+    Watched = Union[HasQuotas, HasRules]
 
 __all__ = ["QuotaEvent", "QuotaWatch"]
 
@@ -28,14 +35,14 @@ log = logging.getLogger("tidegate")
 
 @dataclass(frozen=True)
 class QuotaEvent:
-    """A key has used so much of a quota. It happens once in a period for each percentage."""
+    """A key has reached a percentage of a quota, which happens once in each period."""
 
     key: str | bytes
-    """As it was given; bytes if it is no text."""
+    """The key; bytes if it is not UTF-8 text."""
     quota: str
     """The name of the quota."""
     percent: int
-    """80 or 100, of all units that the key had in the period."""
+    """80 or 100, as a percentage of all units that the key had in the period."""
     used: int
     available: int
     resets_at: dt.datetime
@@ -44,16 +51,18 @@ class QuotaEvent:
 class QuotaWatch:
     """Calls `callback` with a QuotaEvent for each key of `limiter` that reaches 80 % or 100 %.
 
-    Charges only note events; a thread of this watch calls the callback, about every `every` seconds
-    (never with None: then call deliver()). What the callback raises is logged. Up to 1,000 events
-    wait for it, and further ones are dropped. Events are those of charges that this process made.
-    Safe to use after `fork()`: the child has a thread of its own. A limiter has one watch. close()
-    delivers what is left.
+    Charges only queue events. The watch's thread calls the callback about every `every` seconds;
+    with None there is no thread, and deliver() has to be called. Exceptions of the callback are
+    logged. At most 1,000 events are queued, and further ones are dropped. Only charges of this
+    process cause events. Safe to use after `fork()`: the child has its own thread. A limiter has
+    one watch. close() delivers the events that are left. For a
+    limiter with rules, the quotas of all rules that it ever has are watched, and the key is what
+    the rule counts by, as explain() shows it.
     """
 
     def __init__(
         self,
-        limiter: HasQuotas,
+        limiter: Watched,
         callback: Callable[[QuotaEvent], object],
         *,
         every: float | None = 1.0,
@@ -67,7 +76,7 @@ class QuotaWatch:
             raise ConfigurationError(
                 f"every is {every!r}; expected more than 0 seconds, or None for no thread"
             )
-        if not any(limit.algorithm == "quota" for limit in limiter.limits):
+        if not _may_have_quotas(limiter):
             raise ConfigurationError(
                 "a watch was given a limiter without a quota; expected one with a quota"
             )
@@ -80,17 +89,12 @@ class QuotaWatch:
         self._start()
 
     def deliver(self) -> int:
-        """Calls the callback for the events that wait, on this thread; returns their number."""
+        """Calls the callback for all queued events on this thread; returns their number."""
         with self._delivering:
-            events = _core.take_quota_events(self._limiter)
-            for index, key, percent, used, available, resets in events:
+            events = _taken(self._limiter)
+            for name, key, percent, used, available, resets in events:
                 event = QuotaEvent(
-                    _text_of(key),
-                    self._limiter.limits[index].name,
-                    percent,
-                    used,
-                    available,
-                    instant_of(resets),
+                    _text_of(key), name, percent, used, available, instant_of(resets)
                 )
                 try:
                     self._callback(event)
@@ -99,7 +103,7 @@ class QuotaWatch:
             return len(events)
 
     def close(self) -> None:
-        """Ends the thread, and delivers what is left."""
+        """Ends the thread, and delivers the events that are left."""
         self._stop.set()
         self.deliver()
 
@@ -112,7 +116,7 @@ class QuotaWatch:
     def _start(self) -> None:
         if self._every is None or self._stop.is_set():
             return
-        # The thread does not keep a watch alive that nobody else does.
+        # The thread must not keep the watch alive.
         threading.Thread(
             target=_run,
             args=(weakref.ref(self), self._stop, self._every),
@@ -122,8 +126,8 @@ class QuotaWatch:
 
     def _after_fork(self) -> None:
         self._delivering = threading.Lock()
-        # What waits is the parent's to deliver.
-        _core.take_quota_events(self._limiter)
+        # Queued events are delivered by the parent process.
+        _taken(self._limiter)
         is_closed, self._stop = self._stop.is_set(), threading.Event()
         if is_closed:
             self._stop.set()
@@ -137,6 +141,22 @@ def _run(watch: weakref.ref[Any], stop: threading.Event, every: float) -> None:
             return
         alive.deliver()
         del alive
+
+
+def _may_have_quotas(limiter: Any) -> bool:
+    # Rules change, so that a quota may come with the next ones.
+    if hasattr(limiter, "_take_quota_events"):
+        return True
+    return any(limit.algorithm == "quota" for limit in limiter.limits)
+
+
+def _taken(limiter: Any) -> list[tuple[str, bytes, int, int, int, int]]:
+    """The events since the last call, each with the name of its quota."""
+    if hasattr(limiter, "_take_quota_events"):
+        events: list[tuple[str, bytes, int, int, int, int]] = limiter._take_quota_events()
+        return events
+    limits = limiter.limits
+    return [(limits[index].name, *event) for index, *event in _core.take_quota_events(limiter)]
 
 
 def _text_of(key: bytes) -> str | bytes:

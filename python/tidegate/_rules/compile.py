@@ -29,6 +29,8 @@ Where = "tuple[str | int, ...]"
 _FOREVER_NS = (2**32 - 1) * 10**9
 _OTHER_TIERS = "*"
 _LISTS = ("allow", "block")
+# A field of these names in a list is a mistake and not an attribute of requests.
+_ONLY_OF_RULES = frozenset(("algorithm", "by", "limits", "replaces", "shadow", "when"))
 # What is expected of each field, for values of a wrong type.
 _EXPECTED = {
     "limits": "a limit such as 100/minute, a list of limits, 'unlimited', or a mapping of tiers to "
@@ -416,22 +418,22 @@ class _Compiler:
         return re.sub(r"rules\[(\d+)\]", lambda m: f"rules[{self._places[int(m[1])]}]", message)
 
 
-def _condition(fields: Any) -> dict[str, Any]:
+def _condition(fields: Any, when: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The conditions of a rule, a cost or a list entry, for the core's specification."""
+    if when is None:
+        when = getattr(fields, "when", {})
     return {
         "endpoints": list(getattr(fields, "endpoints", ())),
         "methods": list(getattr(fields, "methods", ())),
         "tiers": list(getattr(fields, "tiers", ())),
         "networks": list(getattr(fields, "networks", ())),
-        "when": list(getattr(fields, "when", {}).items()),
+        "when": list(when.items()),
     }
 
 
 def _listed(entry: model.ListEntry) -> dict[str, Any]:
-    condition = _condition(entry)
     # Fields that the model does not have are attributes.
-    condition["when"] = list((entry.__pydantic_extra__ or {}).items())
-    return condition
+    return _condition(entry, entry.__pydantic_extra__ or {})
 
 
 def compile_rules(document: Document, rules: model.Rules) -> tuple[_core.RuleSet, dict[str, Any]]:
@@ -441,6 +443,11 @@ def compile_rules(document: Document, rules: model.Rules) -> tuple[_core.RuleSet
     problems = list(compiler.problems)
     for section in _LISTS:
         for i, entry in enumerate(getattr(rules, section)):
+            problems += [
+                document.problem((section, i, name), "is a field of rules; expected an attribute")
+                for name in entry.__pydantic_extra__ or {}
+                if name in _ONLY_OF_RULES
+            ]
             if not any(_listed(entry).values()):
                 problems.append(
                     document.problem(

@@ -9,17 +9,17 @@ _Text = str | bytes
 _Headers = Sequence[tuple[str, str]]
 
 class Tls:
-    """A certificate, from files in PEM."""
+    """A certificate from PEM files."""
 
     def __init__(self, certificate: str, key: str, client_ca: str | None = None) -> None: ...
     def reload(self) -> None:
-        """Reads the files again, for new connections; keeps what it had on an error."""
+        """Reads the files again, for new connections. After an error the old certificate stays."""
 
 class Service:
     """Answers requests of a front."""
 
 class Front:
-    """Speaks HTTP for services."""
+    """The HTTP server of services."""
 
     def __init__(self, options: dict[str, Any] = ...) -> None: ...
     def listen(self, host: str, port: int, *, tls: Tls | None = None) -> int:
@@ -35,7 +35,7 @@ class Front:
     def stats(self) -> dict[str, int]: ...
 
 class Health:
-    """grpc.health.v1 of a front, which serves the name "" from the start."""
+    """grpc.health.v1 of a front. The name "" is serving from the start."""
 
     def __init__(self, front: Front) -> None: ...
     def set(self, name: str, serving: bool) -> None:
@@ -47,7 +47,7 @@ class _EchoService(Service):
     def __init__(self) -> None: ...
 
 class _LaterService(Service):
-    """For tests: the same from another thread, or once released."""
+    """For tests: answers with the body from another thread, or once released."""
 
     def __init__(self, *, holds: bool = False) -> None: ...
     @property
@@ -56,12 +56,12 @@ class _LaterService(Service):
     def drop(self) -> None: ...
 
 class Recorder:
-    """What was decided, summed by caller, endpoint and refusing rule until it is drained."""
+    """Decisions summed by caller, endpoint and refusing rule until they are drained."""
 
     def __init__(self, capacity: int = 65536) -> None: ...
     @property
     def dropped(self) -> int:
-        """Decisions for which there was no row of their own, ever."""
+        """The number of decisions so far that found no free row."""
     def drain(
         self,
     ) -> list[
@@ -69,40 +69,40 @@ class Recorder:
             str | None,  # user
             str | None,  # endpoint
             str | None,  # tier
-            str | None,  # rule that refused, or would have refused were it not in shadow
+            str | None,  # the rule that refused, or would have refused if it were enforced
             str | None,  # caller_ip
             int,  # allowed
             int,  # refused
             int,  # refused_in_shadow
             int,  # degraded
-            int,  # cost of what was allowed
+            int,  # the cost of allowed requests
         ]
     ]:
-        """The rows since the last call, which begin anew.
+        """Returns the rows since the last call and clears them.
 
-        The last one has the endpoint ``(other)`` if there were decisions without a row of their
-        own: it is their sum.
+        If some decisions found no free row, the last row has the endpoint ``(other)`` and is their
+        sum.
         """
     def __len__(self) -> int: ...
 
 class Tiers:
-    """The tiers of users, in about 10 bytes a user."""
+    """The tiers of users, which take about 10 bytes a user."""
 
     @property
     def bytes(self) -> int: ...
     def of(self, user: _Text) -> str | None:
-        """The tier of a user; None for one who is not in the table."""
+        """The tier of a user; None if the user is not in the table."""
     def __len__(self) -> int: ...
 
 class TiersBuilder:
-    """Makes a table of tiers from rows that come in pieces."""
+    """Builds a table of tiers from batches of rows."""
 
     def __init__(self) -> None: ...
     def add(self, rows: Iterable[tuple[_Text, _Text]] | Mapping[str, str]) -> None: ...
     def finish(self) -> Tiers: ...
 
 class CheckService(Service):
-    """Answers checks by the rules of a limiter: gRPC, REST, and the questions of gateways."""
+    """Answers checks by the rules of a limiter, over gRPC and REST and for gateways."""
 
     def __init__(
         self,
@@ -115,11 +115,11 @@ class CheckService(Service):
         auth_headers: Sequence[tuple[str, str]] | None = None,
     ) -> None: ...
     def use(self, rule_limiter: object) -> None:
-        """Decides by another limiter from now on: `limiter._native()`."""
+        """Decides by another limiter, given as `limiter._native()`, from now on."""
     def set_tokens(self, tokens: Iterable[tuple[bytes, str]]) -> None:
-        """The only valid tokens from now on: the SHA-256 of each, and its role."""
+        """Replaces the valid tokens, each given by its SHA-256 and its role."""
     def set_tiers(self, tiers: Tiers | Mapping[str, str] | None) -> None:
-        """The tiers of users whose requests come without one."""
+        """Replaces the tiers of users, for requests without a tier."""
     def stats(self) -> dict[str, int]: ...
     def _handle(
         self,
@@ -133,12 +133,12 @@ class CheckService(Service):
 class DescriptorTree:
     """The domains and descriptors of Envoy's rate limit service, with their limits.
 
-    It grows until a service uses it. Raises ValueError for what is not accepted.
+    It can be extended until a service uses it. Raises ValueError for invalid descriptors.
     """
 
     def __init__(self) -> None: ...
     def add_domain(self, name: str, all_or_none: bool | None = None) -> int:
-        """Returns its number, as the parent of its descriptors."""
+        """Returns the number that its descriptors name as their parent."""
     def add_descriptor(
         self,
         parent: int,
@@ -156,10 +156,10 @@ class DescriptorTree:
         detailed_metric: bool = False,
         value_to_metric: bool = False,
     ) -> int:
-        """Returns its number, as the parent of those nested in it."""
+        """Returns the number that nested descriptors name as their parent."""
     @property
     def limits(self) -> int:
-        """How many limits it has."""
+        """The number of limits."""
 
 class EnvoyService(Service):
     """Envoy's rate limit service v3, over gRPC and as JSON at /json. Thread-safe."""
@@ -175,11 +175,11 @@ class EnvoyService(Service):
         response_headers: bool = False,
         near_ratio: float = 0.8,
     ) -> None:
-        """`store` and `clock` are capsules of `tidegate._core`; `scope` keeps its counts apart."""
+        """`store` and `clock` are capsules of `tidegate._core`; `scope` separates its usage."""
     def use(self, tree: DescriptorTree) -> None:
         """Decides by `tree` from now on. Raises ValueError if the store refuses a limit."""
     def stats(self) -> dict[str, Any]:
-        """Counters of the service, and under `descriptors` those of each path."""
+        """Counters of the service; `descriptors` has the counters of each path."""
     def _handle(
         self, path: str, body: bytes, method: str = "POST"
     ) -> tuple[int, int, str, bytes]: ...

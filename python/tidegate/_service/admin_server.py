@@ -1,9 +1,9 @@
-"""The port beside the checks: admin API, dashboard, metrics and probes, under uvicorn."""
+"""The second port of the service: admin API, dashboard, metrics and probes, under uvicorn."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
-import ssl
 import threading
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -13,22 +13,27 @@ try:
     import uvicorn
     from fastapi import FastAPI
     from fastapi.responses import JSONResponse, Response
+
+    from tidegate._service.admin_connections import Bounds, Connections, Loop
 except ModuleNotFoundError as error:
     raise ConfigurationError(
         f"the admin API needs the package {error.name}; expected `pip install 'tidegate[server]'`, "
         "or admin.listen: null"
     ) from None
 
+from tidegate._service.admin_tls import Certificate
+
 if TYPE_CHECKING:
     from tidegate._service.settings import Address, Tls
 
-__all__ = ["AdminServer", "expect_readable", "probes"]
+__all__ = ["AdminServer", "probes"]
 
-_PATIENCE = 5.0
+# Seconds that requests in flight have when the server ends.
+_PATIENCE = 2
 
 
 def probes(is_ready: Callable[[], bool], ping: Callable[[], str | None], registry: Any) -> FastAPI:
-    """``/livez``, ``/readyz`` and, with a registry of metrics, ``/metrics``: without a token.
+    """Adds ``/livez``, ``/readyz`` and, with a registry, ``/metrics``, which need no token.
 
     `ping` returns why the storage does not answer.
     """
@@ -43,7 +48,7 @@ def probes(is_ready: Callable[[], bool], ping: Callable[[], str | None], registr
         if not is_ready():
             reason = "the service is about to end, or has not started"
             return JSONResponse({"status": "not ready", "reason": reason}, 503)
-        # A storage that does not answer is no reason to take the service away: its fallback
+        # A storage that does not answer does not make the service unready, since the fallback
         # decides.
         return JSONResponse({"status": "ready", "storage": ping() or "answers"})
 
@@ -59,25 +64,30 @@ def probes(is_ready: Callable[[], bool], ping: Callable[[], str | None], registr
 
 
 class AdminServer:
-    """uvicorn on a thread of its own, so that the main thread is there for signals."""
+    """Runs uvicorn on its own thread, so that the main thread can handle signals."""
 
-    def __init__(self, app: FastAPI, tls: Tls | None) -> None:
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                lifespan="on",
-                timeout_graceful_shutdown=int(_PATIENCE),
-                **_tls_options(tls),
-            )
+    def __init__(self, app: FastAPI, tls: Tls | None, bounds: Bounds | None = None) -> None:
+        self._connections = Connections(bounds or Bounds())
+        self._certificate = None if tls is None else Certificate(tls)
+        config = uvicorn.Config(
+            app,
+            http=self._connections.protocol,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            lifespan="on",
+            timeout_graceful_shutdown=_PATIENCE,
         )
+        config.load()
+        if self._certificate is not None:
+            config.ssl = self._certificate.context
+        self._server = uvicorn.Server(config)
         self._thread: threading.Thread | None = None
 
     def start(self, address: Address) -> tuple[str, int]:
-        """Listens and answers. Raises ConfigurationError where the address cannot be had."""
+        """Listens and answers. Raises ConfigurationError if the address is not available."""
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -91,40 +101,27 @@ class AdminServer:
             ) from None
         listener.listen(128)
         self._thread = threading.Thread(
-            target=self._server.run, args=([listener],), name="tidegate admin", daemon=True
+            target=self._run, args=(listener,), name="tidegate admin", daemon=True
         )
         self._thread.start()
         host, port = listener.getsockname()[:2]
         return host, port
 
+    def _run(self, listener: socket.socket) -> None:
+        loop = Loop(self._connections)
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(self._server.serve(sockets=[listener]))
+        finally:
+            loop.close()
+
+    def reload(self) -> None:
+        """Reads the certificate again, if there is one. Raises ConfigurationError."""
+        if self._certificate is not None:
+            self._certificate.reload()
+
     def stop(self) -> None:
-        """Ends it, and waits for requests in flight a few seconds."""
+        """Stops the server after waiting a few seconds for requests in flight."""
         self._server.should_exit = True
         if self._thread is not None:
-            self._thread.join(2 * _PATIENCE)
-
-
-def expect_readable(tls: Tls) -> None:
-    """Raises ConfigurationError for a certificate or a key that is none."""
-    # uvicorn reads the files on its own thread, where nobody would see the error.
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(tls.certificate, tls.key)
-        if tls.client_ca is not None:
-            context.load_verify_locations(tls.client_ca)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(
-            f"admin.tls has {tls.certificate}, {tls.key}"
-            + (f" and {tls.client_ca}" if tls.client_ca else "")
-            + f", which cannot be read: {error}; expected files in PEM"
-        ) from None
-
-
-def _tls_options(tls: Tls | None) -> dict[str, Any]:
-    if tls is None:
-        return {}
-    expect_readable(tls)
-    options: dict[str, Any] = {"ssl_certfile": str(tls.certificate), "ssl_keyfile": str(tls.key)}
-    if tls.client_ca is not None:
-        options |= {"ssl_ca_certs": str(tls.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
-    return options
+            self._thread.join(_PATIENCE + 1)

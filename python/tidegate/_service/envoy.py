@@ -1,4 +1,4 @@
-"""The limits of Envoy's rate limit service, from files that may change while they are in force."""
+"""The limits of Envoy's rate limit service, from files that may change while in force."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class DescriptorFiles(Source[Descriptors]):
         source = DescriptorFiles("/etc/tidegate/envoy")
         follow(source, service)
 
-    The path is looked at again every `interval` seconds. A new version is read once nothing has
-    changed for one interval. A version that is not valid is logged and counted (`refused`), and the
-    one before it stays in force. Files whose names begin with a dot are left out, and so are
-    folders; links are followed, as Kubernetes mounts ConfigMaps. Raises RulesError at construction
-    for descriptors that are not valid, and OSError for files that cannot be read.
+    The path is checked every `interval` seconds. A new version is read once it has not changed for
+    one interval. An invalid version is logged and counted (`refused`), and the previous version
+    stays in force. Folders, and files whose names begin with a dot, are ignored; links are
+    followed, since Kubernetes mounts ConfigMaps as links. The constructor raises RulesError for
+    invalid descriptors, and OSError for files that cannot be read.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, interval: float = 0.5) -> None:
@@ -72,7 +72,7 @@ class DescriptorFiles(Source[Descriptors]):
         if self._watch.look() is None:
             return None
         try:
-            # Values are texts to Envoy: `007` and `yes` too.
+            # Envoy reads all values as texts, including `007` and `yes`.
             documents = [read_file(path, keep_texts=True) for path in self._files()]
             descriptors = Descriptors(documents)
         except RulesError as error:
@@ -92,10 +92,10 @@ class DescriptorFiles(Source[Descriptors]):
 
 
 def follow(source: DescriptorFiles, service: EnvoyService) -> Callable[[], None]:
-    """Has `service` decide by what `source` holds, now and later. Returns what ends it.
+    """Makes `service` decide by `source`, now and after changes. Returns a function that ends this.
 
-    Raises ValueError where the service's storage does not support a limit; later, such a version
-    is refused.
+    Raises ValueError if the service's storage does not support a limit; later versions with such a
+    limit are refused.
     """
     service.use(source.current.tree)
     return source.subscribe(lambda descriptors: service.use(descriptors.tree))

@@ -1,7 +1,7 @@
-"""From the documents of Envoy's rate limit service to a tree of descriptors.
+"""Compiles documents of Envoy's rate limit service into a tree of descriptors.
 
-The format is that of envoyproxy/ratelimit. Beyond it, `rate_limit` takes `algorithm`, `burst`,
-`period`, and `limits` in tidegate's own grammar, and a domain takes `all_or_none`.
+The format is that of envoyproxy/ratelimit, extended by `algorithm`, `burst`, `period` and `limits`
+(in tidegate's own grammar) in `rate_limit`, and by `all_or_none` in a domain.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Descriptors"]
 
-# Envoy's months and years are of a fixed length.
+# Months and years of Envoy have a fixed length.
 _UNITS = {
     "second": (1, "second"),
     "minute": (1, "minute"),
@@ -47,7 +47,7 @@ _NO = ("false", "no", "off", "n")
 
 
 class _Refused(Exception):
-    """What the rest of a field needs is not there; the problem is recorded."""
+    """A field cannot be read further; the problem is recorded."""
 
 
 class _Replaces(NamedTuple):
@@ -58,9 +58,9 @@ class _Replaces(NamedTuple):
 
 
 class Descriptors:
-    """The domains of some documents, compiled: what an EnvoyService decides by.
+    """The compiled domains of some documents, by which an EnvoyService decides.
 
-    Raises RulesError, which lists all mistakes that were found.
+    Raises RulesError, which lists all mistakes.
     """
 
     def __init__(self, documents: Sequence[Document]) -> None:
@@ -68,7 +68,7 @@ class Descriptors:
         """For `EnvoyService.use()`."""
         self.domains: list[str] = []
         self.notes: list[str] = []
-        """What is accepted and may be a mistake."""
+        """Accepted settings that may be mistakes."""
         digest = hashlib.sha256()
         compiler = _Compiler(self.tree)
         for document in documents:
@@ -81,11 +81,11 @@ class Descriptors:
             raise RulesError(compiler.problems)
         self.notes = compiler.notes
         self.digest = digest.hexdigest()[:12]
-        """Equal for documents that say the same."""
+        """A digest that is equal for equivalent documents."""
 
     @property
     def limits(self) -> int:
-        """How many limits there are."""
+        """The number of limits."""
         return self.tree.limits
 
     def __repr__(self) -> str:
@@ -97,13 +97,13 @@ class _Compiler:
         self.problems: list[Problem] = []
         self.notes: list[str] = []
         self._tree = tree
-        # Where each domain is.
+        # The place of each domain.
         self._domains: dict[str, str] = {}
         self._replaces: list[_Replaces] = []
         self._names: set[str] = set()
 
     def domain(self, document: Document) -> str | None:
-        """Adds the domain of a document; None where it has none."""
+        """Adds the domain of a document; None if it has no domain."""
         data = document.data
         try:
             if not isinstance(data, dict):
@@ -129,7 +129,7 @@ class _Compiler:
         return name
 
     def check_replaces(self) -> None:
-        """Notes names that no limit has, and refuses limits that replace each other."""
+        """Warns about names that no limit has, and refuses limits that replace each other."""
         replaced_by: dict[str, set[str]] = {}
         for each in self._replaces:
             for name in each.replaced:
@@ -327,7 +327,7 @@ class _Compiler:
 
 
 def _place(document: Document, where: Any) -> str:
-    """``limits.yaml:12``, with the field where the lines are not known or the same."""
+    """Returns a place such as ``limits.yaml:12``, with the field if the line is not enough."""
     problem = document.problem(where, "")
     line = "" if problem.line is None else f":{problem.line}"
     return f"{problem.source}{line} ({problem.where})"

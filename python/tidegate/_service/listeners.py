@@ -1,4 +1,4 @@
-"""Who listens to what the front recorded: the log, the history, violations, anomalies."""
+"""Listeners to recorded decisions: the log, the usage history, violations and anomalies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _AGAIN_AFTER = 3600.0
 
 
 class DecisionLog:
-    """Logs refusals, and all decisions if asked to: a line for each row of a second."""
+    """Logs refusals, and optionally all decisions: one line for each row of a second."""
 
     def __init__(self, *, refusals: bool, access: bool) -> None:
         self._refusals = refusals
@@ -77,7 +77,7 @@ def to_history(history: UsageHistory) -> Any:
 
 
 def to_violations(violations: ViolationLog) -> Any:
-    """A listener that notes refusals as violations."""
+    """A listener that records refusals as violations."""
 
     def note(recorded: Recorded) -> None:
         for row in recorded.rows:
@@ -96,8 +96,8 @@ def to_violations(violations: ViolationLog) -> Any:
 class AnomalyWatch:
     """Judges callers once an interval, logs anomalies and writes them to the database.
 
-    Anomalies that ask for no action are neither logged nor written, and one that goes on is
-    written again only when it asks for more, or after an hour. Not thread-safe.
+    Anomalies that call for no action are neither logged nor written. An ongoing anomaly is written
+    again only when it calls for a stricter action, or after an hour. Not thread-safe.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class AnomalyWatch:
         self._begun: float | None = None
         self._reported: dict[str, Anomaly] = {}
         self.found = 0
-        """How many anomalies that ask for action there were."""
+        """The number of anomalies that called for an action."""
         self.not_written = 0
-        """How many of them the database did not take."""
+        """The number of these anomalies that could not be written."""
 
     def __call__(self, recorded: Recorded) -> None:
         interval = self._detector.interval

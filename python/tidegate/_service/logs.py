@@ -1,4 +1,4 @@
-"""How the service logs: lines of text or JSON on standard error."""
+"""The logging of the service: lines of text or JSON on standard error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["set_up_logging"]
 
-_FIELDS = ("decisions", "anomaly")
+_FIELDS = ("decisions", "anomaly", "quota", "upgrade_request")
 
 
 class _Text(logging.Formatter):
@@ -24,7 +24,7 @@ class _Text(logging.Formatter):
         return _time(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        # One record is one line: a text of a client begins none of its own.
+        # Each record is one entry: a client's text cannot begin a new line in the first column.
         return super().format(record).replace("\r", "\\r").replace("\n", "\n  ")
 
 
@@ -50,7 +50,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def set_up_logging(settings: Log) -> None:
-    """Has all loggers of the process write to standard error as `settings` say."""
+    """Makes all loggers of the process write to standard error in the format of `settings`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if settings.format == "json" else _Text())
     root = logging.getLogger()

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["registry_of", "render"]
 
-# Numbers that go down as well as up.
+# Numbers that may also fall.
 _GAUGES = ("_open",)
 
 
 class _Numbers(Collector):
-    """The numbers that a function returns by name."""
+    """A collector of numbers that a function returns by name."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
@@ -42,7 +42,7 @@ class _Numbers(Collector):
 
 
 def registry_of(limiters: Mapping[str, Any], counters: Counters) -> Any:
-    """A registry with the metrics of limiters, and those that `counters` returns by name."""
+    """Returns a registry with the metrics of limiters and the numbers that `counters` returns."""
     from tidegate.prometheus import RateLimitCollector
 
     registry = CollectorRegistry()
@@ -52,5 +52,5 @@ def registry_of(limiters: Mapping[str, Any], counters: Counters) -> Any:
 
 
 def render(registry: Any) -> tuple[bytes, str]:
-    """The text of all metrics, and its content type."""
+    """Returns the text of all metrics and its content type."""
     return generate_latest(registry), CONTENT_TYPE_LATEST

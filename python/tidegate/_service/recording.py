@@ -1,7 +1,8 @@
-"""What the front recorded of decisions, passed on to all that keep or watch it."""
+"""Passes the decisions that the front recorded on to listeners."""
 
 from __future__ import annotations
 
+import heapq
 import logging
 import threading
 import time
@@ -16,12 +17,14 @@ __all__ = ["Recorded", "Recording", "Row", "caller_of"]
 log = logging.getLogger("tidegate")
 
 _INTERVAL = 1.0
-# How much the dashboard shows of the past.
+# How much of the past the dashboard shows, and how many rows of each second: a busy service has
+# tens of thousands of callers in one second.
 _KEPT_SECONDS = 300
+_KEPT_ROWS = 200
 
 
 class Row(NamedTuple):
-    """Decisions about one user at one endpoint that one rule bound, since the last row of them."""
+    """Decisions about one user at one endpoint by one binding rule since the last such row."""
 
     user: str | None
     endpoint: str | None
@@ -38,7 +41,7 @@ class Row(NamedTuple):
 
     @property
     def is_rest(self) -> bool:
-        """Whether it sums up all users and endpoints for which there was no room."""
+        """Whether the row sums up all users and endpoints that found no free row."""
         return self.user is None and self.endpoint == "(other)"
 
 
@@ -46,12 +49,12 @@ class Recorded(NamedTuple):
     """The rows of about one second."""
 
     at: float
-    """When they were taken, in seconds since the epoch."""
+    """When the rows were taken, in seconds since the epoch."""
     rows: list[Row]
 
 
 def caller_of(row: Row) -> str:
-    """``user:42``, ``ip:203.0.113.9``, or ``anyone``: who the requests of a row are from."""
+    """The caller of a row: ``user:42``, ``ip:203.0.113.9``, or ``anyone``."""
     for kind, value in (("user", row.user), ("ip", row.ip)):
         if value:
             return f"{kind}:{value}"
@@ -59,7 +62,7 @@ def caller_of(row: Row) -> str:
 
 
 def _merged(rows: Iterable[Row]) -> list[Row]:
-    """One row for each user, endpoint and rule: each loop of the front has one of its own."""
+    """Joins rows of the same user, endpoint and rule, since each loop of the front has its own."""
     merged: dict[tuple[str | None, str | None, str | None], Row] = {}
     for row in rows:
         key = (row.user or row.ip, row.endpoint, row.rule)
@@ -76,12 +79,29 @@ def _merged(rows: Iterable[Row]) -> list[Row]:
     return list(merged.values())
 
 
-class Recording:
-    """Takes what `recorder` has summed, once a second, and hands it to listeners.
+def _foremost(rows: list[Row], most: int) -> list[Row]:
+    """The rows with the most refusals, then the most requests, and one row for all others."""
+    if len(rows) <= most:
+        return rows
 
-    A listener is called with a Recorded, on this thread: one that raises is logged and the others
-    are called all the same. The last five minutes are kept for who looks at the service now.
-    Thread-safe.
+    def weight(row: Row) -> tuple[bool, int, int]:
+        return row.is_rest, row.refused + row.refused_in_shadow, row.allowed
+
+    kept = [row for row in heapq.nlargest(most, rows, key=weight) if not row.is_rest]
+    rest = [all_of - of_kept for all_of, of_kept in zip(_sums(rows), _sums(kept))]
+    return [*kept, Row(None, "(other)", None, None, None, *rest)]
+
+
+def _sums(rows: list[Row]) -> list[int]:
+    return [sum(column) for column in zip(*(row[5:] for row in rows))]
+
+
+class Recording:
+    """Drains `recorder` once a second and passes the rows to listeners.
+
+    Listeners are called with a Recorded on this object's thread. If a listener raises, the error is
+    logged and the other listeners are still called. The foremost rows of the last five minutes are
+    kept for the dashboard. Thread-safe.
     """
 
     def __init__(
@@ -104,20 +124,20 @@ class Recording:
         self._thread.start()
 
     def close(self) -> None:
-        """Hands on what is left and ends the thread."""
+        """Passes on the remaining rows and ends the thread."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(5.0)
         self.take()
 
     def take(self) -> None:
-        """Hands on what was recorded since the last time, now."""
+        """Passes on everything recorded since the last time, now."""
         with self._taking:
             rows = _merged(Row(*row) for row in self._recorder.drain())
             if not rows:
                 return
             recorded = Recorded(self._clock(), rows)
-            self._recent.append(recorded)
+            self._recent.append(recorded._replace(rows=_foremost(rows, _KEPT_ROWS)))
             for listener in self._listeners:
                 try:
                     listener(recorded)
@@ -125,7 +145,7 @@ class Recording:
                     log.exception("decisions were not passed on to %r", listener)
 
     def recent(self, seconds: float = _KEPT_SECONDS) -> list[Recorded]:
-        """What was recorded in the last `seconds`, the earliest first; at most five minutes."""
+        """Returns the foremost rows of the last `seconds`, the earliest first; at most 300 s."""
         since = self._clock() - seconds
         return [each for each in list(self._recent) if each.at >= since]
 

@@ -1,19 +1,22 @@
-"""The service: a native front that answers checks, and beside it all that Python does for it."""
+"""The service: a native front that answers checks, and the parts of it that run in Python."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 from tidegate._anomaly.detector import AnomalyDetector
 from tidegate._core import native_clock
 from tidegate._errors import ConfigurationError
+from tidegate._quotas.watch import QuotaWatch
 from tidegate._rule_limiter import RuleLimiter, limiter_for
 from tidegate._rules.file import RuleFile
 from tidegate._rules.rule_set import RuleSet
 from tidegate._service.listeners import AnomalyWatch, DecisionLog, to_history, to_violations
+from tidegate._service.quota_events import QuotaLog
 from tidegate._service.recording import Recording
 from tidegate._service.snapshots import Snapshots
 from tidegate._service.spare_memory import SpareMemory
@@ -31,42 +34,48 @@ if TYPE_CHECKING:
     from tidegate._rules.source import RuleSource
     from tidegate._service.settings import Checks, Settings, Tls
 
-__all__ = ["Service", "describe"]
+__all__ = ["Service", "tls_of"]
 
 log = logging.getLogger("tidegate")
 
+# Seconds to write and close, after calls in flight have ended.
+_CLOSING = 5.0
+
 
 class Service:
-    """Everything that `tidegate serve` runs, but for its command line and its signals.
+    """Everything that `tidegate serve` runs, except its command line and its signal handlers.
 
         service = Service(settings)
         service.start()
         ...
         service.stop()
 
-    Raises ConfigurationError and StorageError at construction and in start() for what cannot be:
-    rules that are not valid, a database without tables, an address in use.
+    The constructor and start() raise ConfigurationError or StorageError for settings that cannot
+    work: invalid rules, a database without tables, an address in use. With `makes_tables` false,
+    the tables of the database must exist.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, makes_tables: bool = True) -> None:
         self.settings = settings
         self._closing = contextlib.ExitStack()
         with contextlib.ExitStack() as closing:
             self._closing = closing
-            self._build()
+            self._build(makes_tables)
             self._closing = closing.pop_all()
         self.is_ready = False
-        """Whether it takes checks: from start() on until it is about to end."""
+        """Whether the service accepts checks: from start() until it begins to stop."""
         self.address: tuple[str, int] | None = None
-        """Where checks are answered over TCP, once it has started."""
+        """The TCP address of checks, after start()."""
         self.admin_address: tuple[str, int] | None = None
-        """Where the admin API is, once it has started."""
+        """The address of the admin API, after start()."""
+        self.has_closed = True
+        """Whether stop() could close everything in time."""
         self._admin: Any = None
         self._tls: Any = None
 
-    def _build(self) -> None:
+    def _build(self, makes_tables: bool) -> None:
         settings = self.settings
-        if settings.database is not None:
+        if settings.database is not None and makes_tables:
             from tidegate._database.upgrade import upgrade
 
             upgrade(settings.database)
@@ -76,6 +85,8 @@ class Service:
             self.rules, storage=self.store, prefix=settings.prefix
         )
         self._closing.callback(self.limiter.close)
+        self.quota_events = QuotaLog()
+        self._closing.callback(QuotaWatch(self.limiter, self.quota_events).close)
         checks = settings.checks
         self.recorder = _native.Recorder(settings.usage.capacity)
         self.front = _native.Front(_front_options(checks))
@@ -90,7 +101,7 @@ class Service:
         self.front.route(self.checks)
         self.health = _native.Health(self.front)
         if not isinstance(self.rules, RuleSet):
-            # The limiter follows the source itself, and before those who subscribe.
+            # The limiter follows the source itself, before all subscribers.
             self.rules.subscribe(lambda _: self.checks.use(self.limiter._native()))
         self.envoy = self._open_envoy()
         self.snapshots: Snapshots | None = None
@@ -174,11 +185,11 @@ class Service:
         return listeners
 
     def start(self) -> None:
-        """Opens the addresses and answers."""
+        """Opens the addresses and begins to answer."""
         checks = self.settings.checks
         if self.snapshots is not None:
             self.snapshots.start()
-        self._tls = _tls(checks.tls)
+        self._tls = tls_of(checks.tls)
         try:
             if checks.listen is not None:
                 host = checks.listen.host
@@ -207,7 +218,7 @@ class Service:
 
     def _set_ready(self, is_ready: bool) -> None:
         self.is_ready = is_ready
-        for name in ("", "ratelimit"):  # the second one is what Envoy's own service has
+        for name in ("", "ratelimit"):  # Envoy's own service has the second path
             self.health.set(name, is_ready)
 
     def _places(self) -> str:
@@ -248,6 +259,7 @@ class Service:
             limiter=self.limiter,
             oidc=oidc,
             on_change=self._changed,
+            settings=self.settings.shown(),
         )
         mount_dashboard(
             app,
@@ -263,10 +275,13 @@ class Service:
         if what == "rules" and not isinstance(self.rules, RuleSet):
             self.rules.refresh()
         if self.snapshots is not None:
-            self.snapshots.refresh()
+            if what == "tokens":
+                self.snapshots.read_tokens()
+            else:
+                self.snapshots.refresh()
 
     def counters(self) -> dict[str, int]:
-        """The numbers of metrics that only the service has, by name."""
+        """The metrics that only the service has, by name."""
         found = {f"front_{name}": value for name, value in self.front.stats().items()}
         found |= {f"checks_{name}": value for name, value in self.checks.stats().items()}
         if self.envoy is not None:
@@ -275,6 +290,7 @@ class Service:
             found["envoy_config_refused"] = self.envoy.refused
             found["envoy_config_failures"] = self.envoy.failures
         found["records_dropped"] = self.recorder.dropped
+        found |= self.quota_events.counters()
         for name, writer in self._writers:
             found[f"{name}_written"] = writer.written
             found[f"{name}_dropped"] = writer.dropped
@@ -289,7 +305,7 @@ class Service:
     def reload(self) -> None:
         """Reads rules, descriptors, tokens, tiers and certificates again.
 
-        What is not valid is logged, and what was in force before stays in force.
+        Invalid files are logged, and their previous versions stay in force.
         """
         if not isinstance(self.rules, RuleSet):
             self.rules.refresh()
@@ -297,29 +313,52 @@ class Service:
             self.envoy.refresh()
         if self.snapshots is not None:
             self.snapshots.refresh()
-        if self._tls is not None:
+        for certificate in (self._tls, self._admin):
+            if certificate is None:
+                continue
             try:
-                self._tls.reload()
+                certificate.reload()
             except Exception as error:
                 log.error("the certificate was not replaced: %s", error)
         log.info("the service was reloaded")
 
     def stop(self) -> bool:
-        """Takes no more calls, waits for those in flight, writes what is recorded, and closes.
+        """Accepts no more calls, waits for calls in flight, writes recorded data, and closes.
 
-        Returns whether all calls were answered within `settings.drain` seconds.
+        Returns whether all calls were answered within `settings.drain` seconds. Writing and
+        closing has a few seconds more; what is not written then is counted, logged and dropped.
         """
         self._set_ready(False)
         is_drained = bool(self.front.drain(self.settings.drain))
         self.front.stop()
+        # A database or a storage that does not answer must not keep the process.
+        closing = threading.Thread(target=self._close_all, name="tidegate closing", daemon=True)
+        closing.start()
+        closing.join(_CLOSING)
+        self.has_closed = not closing.is_alive()
+        if not self.has_closed:
+            for _, writer in self._writers:
+                writer.give_up()
+            log.error("the service ends without closing all of it, which took %g s", _CLOSING)
+        return is_drained
+
+    def _close_all(self) -> None:
         if self._admin is not None:
             self._admin.stop()
         self.recording.close()
+        # All at once, since each waits for a database that is locked.
+        writing = [
+            threading.Thread(target=writer.close, args=(_CLOSING,), daemon=True)
+            for _, writer in self._writers
+        ]
+        for thread in writing:
+            thread.start()
+        for thread in writing:
+            thread.join()
         self.close()
-        return is_drained
 
     def close(self) -> None:
-        """Closes what was opened. For a service that never started; stop() does it too."""
+        """Closes everything that was opened. Only needed if the service never started."""
         self._closing.close()
 
 
@@ -338,28 +377,9 @@ def _front_options(checks: Checks) -> dict[str, Any]:
     }
 
 
-def _tls(tls: Tls | None) -> Any:
+def tls_of(tls: Tls | None) -> Any:
+    """The certificate of the front. Raises ConfigurationError for one that cannot be used."""
     if tls is None:
         return None
     client_ca = None if tls.client_ca is None else os.fspath(tls.client_ca)
     return _native.Tls(os.fspath(tls.certificate), os.fspath(tls.key), client_ca=client_ca)
-
-
-def describe(service: Service) -> str:
-    """What a service would do, for `tidegate serve --check`."""
-    settings = service.settings
-    _tls(settings.checks.tls)
-    if settings.admin.tls is not None and settings.admin.listen is not None:
-        from tidegate._service.admin_server import expect_readable
-
-        expect_readable(settings.admin.tls)
-    lines = [
-        f"checks: {settings.checks.listen or settings.checks.unix}"
-        + (", with a token" if settings.checks.needs_token else ", without a token"),
-        f"storage: {service.store.name}",
-        f"rules: {len(service.limiter.rule_stats())} of {settings.rules or settings.database}",
-        f"admin: {settings.admin.listen or 'none'}",
-    ]
-    if settings.envoy is not None:
-        lines.append(f"envoy: {settings.envoy.config}")
-    return "\n".join(lines)

@@ -1,9 +1,10 @@
-"""The settings of the service: one file, and environment variables that win over it."""
+"""The settings of the service: one file, and environment variables that override it."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
@@ -30,12 +31,13 @@ __all__ = ["ENVIRONMENT", "Address", "Settings", "read_settings", "unknown_varia
 ENVIRONMENT = "TIDEGATE_"
 # Environment variables with the prefix that are not settings of the service.
 _OF_OTHERS = {"TIDEGATE_ENABLED"}
+_SECRETS = "pass|pwd|secret|token|key"  # in the names of options of a URL
 _PORT = Annotated[int, Field(ge=0, le=65535)]
 _SECONDS = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class Address(BaseModel):
-    """A host and a port, written ``127.0.0.1:8080`` or ``[::1]:8080``. Port 0 takes a free one."""
+    """A host and a port, written ``127.0.0.1:8080`` or ``[::1]:8080``. Port 0 means a free port."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -58,7 +60,7 @@ class Address(BaseModel):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the address."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -73,9 +75,9 @@ class _Part(BaseModel):
 
 
 class Tls(_Part):
-    """The certificate of the service, and the authorities of its clients."""
+    """The certificate of the service, and the authorities that sign client certificates."""
 
-    certificate: Path = Field(description="PEM, with the chain.")
+    certificate: Path = Field(description="The certificate in PEM, with its chain.")
     key: Path = Field(description="PEM.")
     client_ca: Optional[Path] = Field(
         default=None,
@@ -85,15 +87,18 @@ class Tls(_Part):
 
 
 class Checks(_Part):
-    """Where checks are answered: HTTP/1.1, HTTP/2 and gRPC on one port."""
+    """The port of checks, which speaks HTTP/1.1, HTTP/2 and gRPC."""
 
     listen: Optional[Address] = Field(
-        default=Address(host="127.0.0.1", port=8080), description="Of HTTP and gRPC; null for none."
+        default=Address(host="127.0.0.1", port=8080),
+        description="The address of HTTP and gRPC; null for none.",
     )
     unix: Optional[Path] = Field(default=None, description="The path of a Unix socket.")
-    tls: Optional[Tls] = Field(default=None, description="Of `listen`. Without it: no TLS.")
+    tls: Optional[Tls] = Field(
+        default=None, description="TLS of `listen`; without it there is no TLS."
+    )
     loops: Annotated[int, Field(ge=0, le=256)] = Field(
-        default=0, description="Threads that answer; 0 for one a core."
+        default=0, description="Threads that answer checks; 0 for one for each core."
     )
     require_token: Optional[StrictBool] = Field(
         default=None,
@@ -102,12 +107,14 @@ class Checks(_Part):
     )
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 20_000
     max_streams: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        default=256, description="Of one HTTP/2 connection at a time."
+        default=256, description="Concurrent calls on one HTTP/2 connection."
     )
     max_body_bytes: Annotated[int, Field(ge=1024, le=2**26)] = 2**20
-    idle_timeout: _SECONDS = Field(default=300.0, description="Seconds without a request.")
+    idle_timeout: _SECONDS = Field(
+        default=300.0, description="Seconds after which a connection without requests is closed."
+    )
     request_timeout: _SECONDS = Field(
-        default=10.0, description="Seconds within which a whole request must have come."
+        default=10.0, description="Seconds within which a whole request must arrive."
     )
     refused_status: Literal[200, 429] = Field(
         default=200, description="Of the answer to a REST check that refuses."
@@ -123,7 +130,7 @@ class Checks(_Part):
 
     @property
     def needs_token(self) -> bool:
-        """`require_token`, or what it is by default."""
+        """`require_token`, or its default."""
         if self.require_token is not None:
             return self.require_token
         if self.listen is None or self.listen.is_loopback:
@@ -143,21 +150,21 @@ class Envoy(_Part):
 
 
 class Oidc(_Part):
-    """Whose tokens the admin API takes beside its own."""
+    """The issuer whose tokens the admin API accepts in addition to its own."""
 
     issuer: str
     audience: str
     role_claim: str = "role"
     user_claim: str = Field(
-        default="sub", description="Which user of the rules a token is of, for /v1/dashboard."
+        default="sub", description="The claim with the user of the rules, for /v1/dashboard."
     )
     roles: dict[str, Literal["viewer", "check", "operator", "admin"]] = Field(
-        default={}, description="The roles that values of the claim stand for."
+        default={}, description="The role for each value of the claim."
     )
 
 
 class Admin(_Part):
-    """The admin API, the dashboard, metrics and probes, on a port of their own."""
+    """The second port: admin API, dashboard, metrics and probes."""
 
     listen: Optional[Address] = Field(
         default=Address(host="127.0.0.1", port=8081), description="null for none."
@@ -171,19 +178,21 @@ class Admin(_Part):
 
 
 class Usage(_Part):
-    """What is kept of decisions in the database."""
+    """The history of decisions that the database keeps."""
 
     enabled: StrictBool = True
-    keep_days: Annotated[float, Field(gt=0)] = Field(default=90.0, description="Of hours of usage.")
+    keep_days: Annotated[float, Field(gt=0)] = Field(
+        default=90.0, description="Days for which hours of usage are kept."
+    )
     keep_violations_days: Annotated[float, Field(gt=0)] = 30.0
     interval: _SECONDS = Field(default=10.0, description="Seconds between two writes.")
     capacity: Annotated[int, Field(ge=100, le=10_000_000)] = Field(
-        default=100_000, description="Users and endpoints between two writes."
+        default=100_000, description="Rows of users and endpoints between two writes."
     )
 
 
 class Anomalies(_Part):
-    """Anomaly detection. It reports, and changes no decision."""
+    """Anomaly detection, which only reports and changes no decision."""
 
     enabled: StrictBool = True
     interval: Annotated[float, Field(ge=1, le=3600)] = 60.0
@@ -192,7 +201,7 @@ class Anomalies(_Part):
 
 
 class Log(_Part):
-    """What is logged, to standard error."""
+    """What the service logs to standard error."""
 
     format: Literal["text", "json"] = "text"
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -205,16 +214,17 @@ class Log(_Part):
 
 
 class Telemetry(_Part):
-    """OpenTelemetry, by its OTLP exporter."""
+    """OpenTelemetry metrics, sent with OTLP."""
 
     enabled: StrictBool = False
     endpoint: Optional[str] = Field(
-        default=None, description="Of the collector; else what OTEL_EXPORTER_OTLP_ENDPOINT says."
+        default=None,
+        description="The URL of the collector; by default OTEL_EXPORTER_OTLP_ENDPOINT.",
     )
 
 
 class Settings(BaseSettings):
-    """All settings. Each has a default, so that `tidegate serve` needs none."""
+    """All settings. Each has a default, so `tidegate serve` needs no settings."""
 
     model_config = SettingsConfigDict(
         extra="forbid",
@@ -226,17 +236,19 @@ class Settings(BaseSettings):
 
     storage: str = Field(
         default="memory://",
-        description="Where counts are: memory://, shm://NAME, or a URI of Redis, with its options "
-        "in the query.",
+        description="Where usage is counted: memory://, shm://NAME, or a URI of Redis, with its "
+        "options in the query.",
     )
-    prefix: str = Field(default="tg", description="Of the keys in a storage that others share.")
+    prefix: str = Field(
+        default="tg", description="The prefix of keys in a storage that others share."
+    )
     database: Optional[str] = Field(
         default="sqlite:///tidegate.db",
-        description="Of rules, tiers, tokens and history: a URL of SQLite or PostgreSQL; null for "
-        "none.",
+        description="The database of rules, tiers, tokens and history: a URL of SQLite or "
+        "PostgreSQL; null for none.",
     )
     rules: Optional[Path] = Field(
-        default=None, description="A file of rules. Without it the rules are in the database."
+        default=None, description="A file of rules. Without it, the database has the rules."
     )
     checks: Checks = Checks()
     envoy: Optional[Envoy] = None
@@ -246,7 +258,7 @@ class Settings(BaseSettings):
     log: Log = Log()
     telemetry: Telemetry = Telemetry()
     drain: Annotated[float, Field(ge=0, le=3600)] = Field(
-        default=10.0, description="Seconds that calls in flight have when the service ends."
+        default=10.0, description="Seconds that calls in flight have to end when the service stops."
     )
 
     @classmethod
@@ -259,6 +271,11 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return env_settings, init_settings
+
+    def shown(self) -> dict[str, Any]:
+        """All settings as JSON has them, without the passwords in URLs."""
+        shown: dict[str, Any] = _without_secrets(self.model_dump(mode="json"))
+        return shown
 
     @model_validator(mode="after")
     def _has_rules(self) -> Settings:
@@ -275,10 +292,20 @@ class Settings(BaseSettings):
         return self
 
 
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_secrets(each) for name, each in value.items()}
+    if not isinstance(value, str) or "://" not in value:
+        return value
+    # Too much is hidden rather than too little: a password may have any character.
+    hidden = re.sub(r"(?s)(://[^:/?#]*):.*@", r"\1:***@", value)
+    return re.sub(rf"([?&][^=&]*(?:{_SECRETS})[^=&]*=)[^&]*", r"\1***", hidden, flags=re.I)
+
+
 def read_settings(
     path: Optional[Path] = None, environment: Optional[Mapping[str, str]] = None
 ) -> Settings:
-    """The settings of a file (YAML, TOML or JSON) and of the environment.
+    """Reads the settings of a file (YAML, TOML or JSON) and of the environment.
 
     Raises ConfigurationError that names each mistake with its place: the file's line and field, or
     the environment variable.
@@ -303,10 +330,10 @@ def _no_line(where: tuple[str | int, ...]) -> None:
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """Variables with the prefix that are not settings: misspelt ones, perhaps.
+    """Returns variables with the prefix that are not settings, since they may be misspelt.
 
-    They are no errors, since others set such variables too, such as Kubernetes for a service of
-    the name tidegate.
+    They are not errors, since other programs set such variables too, such as Kubernetes for a
+    service named tidegate.
     """
     return [
         name

@@ -1,10 +1,11 @@
-"""Tokens and tiers of the database, given to the front whenever they change."""
+"""Copies tokens and tiers from the database to the front whenever they change."""
 
 from __future__ import annotations
 
 import datetime as dt
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -21,15 +22,17 @@ __all__ = ["Snapshots"]
 
 log = logging.getLogger("tidegate")
 
-_INTERVAL = 5.0
+_TOKENS_EVERY = 1.0
+# To see whether one of very many users has changed takes a while.
+_TIERS_EVERY = 5.0
 _ROWS = 10_000
 
 
 class Snapshots:
-    """Reads tokens and tiers every few seconds, on a thread of its own, and at once when asked to.
+    """Reads tokens each second and tiers every few seconds, on its own thread, or when asked to.
 
-    `checks` gets the tokens with which checks may be asked for, and the tier of each user. While
-    the database does not answer, what was read last holds.
+    `checks` gets the tokens that may call it, and the tier of each user. While the database does
+    not answer, the last data stays in force.
     """
 
     def __init__(
@@ -38,11 +41,10 @@ class Snapshots:
         checks: Any,
         *,
         timeout: float = 30.0,
-        interval: float = _INTERVAL,
     ) -> None:
         self._database = Database(database, timeout)
         self._checks = checks
-        self._interval = interval
+        self._tiers_at = 0.0
         self._tiers_mark: Any = None
         self._tokens: list[tuple[bytes, str]] | None = None
         self._again = threading.Event()
@@ -51,15 +53,23 @@ class Snapshots:
         self._reading = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="tidegate snapshots", daemon=True)
         self.failures = 0
-        """How often the database could not be read."""
+        """The number of failed reads of the database."""
 
     def start(self) -> None:
-        """Reads both, then starts the thread. Raises StorageError where they cannot be read."""
+        """Reads both, then starts the thread. Raises StorageError if they cannot be read."""
         self._read(True)
         self._thread.start()
 
+    def read_tokens(self) -> None:
+        """Reads the tokens now, so that one that was revoked is not taken any more.
+
+        Raises StorageError if the database does not answer.
+        """
+        with self._reading, self._database.use() as connection:
+            self._read_tokens(connection)
+
     def refresh(self) -> None:
-        """Has both read again soon. Returns at once."""
+        """Makes the thread read both again soon. Returns at once."""
         self._again.set()
 
     def close(self) -> None:
@@ -68,12 +78,12 @@ class Snapshots:
         self._again.set()
         if self._thread.is_alive():
             self._thread.join(5.0)
-        if not self._thread.is_alive():  # else it is within a read, which ends with the process
+        if not self._thread.is_alive():  # a thread that is still in a read ends with the process
             self._database.close()
 
     def _run(self) -> None:
         while True:
-            is_asked = self._again.wait(self._interval)
+            is_asked = self._again.wait(_TOKENS_EVERY)
             self._again.clear()
             if self._is_over:
                 return
@@ -89,7 +99,9 @@ class Snapshots:
     def _read(self, is_asked: bool) -> None:
         with self._reading, self._database.use() as connection:
             self._read_tokens(connection)
-            self._read_tiers(connection, is_asked)
+            if is_asked or time.monotonic() >= self._tiers_at:
+                self._read_tiers(connection, is_asked)
+                self._tiers_at = time.monotonic() + _TIERS_EVERY
 
     def _read_tokens(self, connection: sa.Connection) -> None:
         now = dt.datetime.now(dt.timezone.utc)

@@ -1,4 +1,4 @@
-"""OpenTelemetry: the metrics of limiters, sent to a collector."""
+"""OpenTelemetry: sends the metrics of limiters to a collector."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["start_telemetry"]
 
 
 def start_telemetry(limiters: Mapping[str, Any], endpoint: str | None) -> Any:
-    """Sends metrics every minute from here on. Returns an object whose shutdown() ends it."""
+    """Sends metrics every minute from now on. Returns an object whose shutdown() stops this."""
     try:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.sdk.metrics import MeterProvider

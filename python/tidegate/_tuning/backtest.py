@@ -1,4 +1,4 @@
-"""A recommendation from the first part of a log, held against the rest."""
+"""Recommends a limit from the first part of a log and checks it on the rest."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["Backtest", "backtest"]
 
 @dataclass(frozen=True)
 class Backtest:
-    """What was promised on the first part, and what came of it on the second."""
+    """The promise made from the first part of a log, and the limit's effect on the second."""
 
     recommendation: Recommendation
     split_at: np.datetime64
-    """The requests from here on, in UTC, are the second part."""
+    """The instant, in UTC, at which the second part begins."""
     first: Effect
     second: Effect
-    """The limiter begins it as it begins a day: with nothing used."""
+    """The effect on the second part, which is replayed from an empty state."""
 
     @property
     def promise(self) -> Promise:
-        """What was promised."""
+        """What the recommendation promised."""
         return self.recommendation.promise
 
     @property
@@ -48,7 +48,7 @@ class Backtest:
 
     @property
     def frame(self) -> Frame:
-        """A row for each part."""
+        """One row for each part."""
         parts = (self.first, self.second)
         return Frame(
             {
@@ -60,7 +60,7 @@ class Backtest:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON has them."""
+        """Returns plain values that JSON can encode."""
         return {
             "split_at": str(self.split_at),
             "kept": self.kept,
@@ -71,8 +71,8 @@ class Backtest:
     def __str__(self) -> str:
         kept = "kept" if self.kept else "broken"
         return (
-            f"{self.recommendation.limit} from what came before {self.split_at} UTC promised "
-            f"{self.promise}.\nOn what came after, the promise was {kept}:\n{self.frame!r}"
+            f"{self.recommendation.limit} from the requests before {self.split_at} UTC promised "
+            f"{self.promise}.\nOn the later requests, the promise was {kept}:\n{self.frame!r}"
         )
 
     def _repr_html_(self) -> str:
@@ -96,10 +96,10 @@ def backtest(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Backtest:
-    """Recommends on the first part of a log, and counts the refusals in the second.
+    """Recommends a limit from the first part of a log and replays it on the second.
 
-    `split` is the part of the log's time that is the first: 0.5 is its first half. The other
-    arguments are those of recommend(). Raises ConfigurationError where a part has no requests.
+    `split` is the share of the log's time that the first part takes: 0.5 splits it in half. The
+    other arguments are those of recommend(). Raises ConfigurationError if a part has no requests.
     """
     wishes = Wishes.of(refuse_clients, refuse_requests, period, algorithm, confidence, seed)
     if as_share(split, "split") == 0:

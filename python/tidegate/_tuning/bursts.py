@@ -1,4 +1,4 @@
-"""The most that comes in any span of time."""
+"""The most units that come within any span of time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def most_together(requests: Requests, span_ns: int) -> int:
 
 
 def most_of_each_client(requests: Requests, span_ns: int) -> NDArray[np.int64]:
-    """Of each client the most units in any span shorter than `span_ns`."""
+    """For each client, the most units in any span shorter than `span_ns`."""
     return _most(requests.codes, requests.clients, requests.ns, requests.costs, span_ns)
 
 
@@ -32,9 +32,9 @@ def _most(
     costs: NDArray[np.int64] | None,
     span_ns: int,
 ) -> NDArray[np.int64]:
-    """What a sliding log needs so that it refuses nothing, where that is no more than it can have.
+    """The least sliding log that refuses nothing, if a sliding log can have that capacity.
 
-    Where it is more, the same is counted here, which takes some ten times as long.
+    Otherwise the same number is counted here, which takes about ten times as long.
     """
     shape = limit_of(1, span_ns / 1e9, "sliding-log")
     try:
@@ -49,7 +49,7 @@ def _most(
 
 
 def _most_in_order(ns: NDArray[np.int64], units: NDArray[np.int64], span_ns: int) -> int:
-    """Each span ends with a request: it has what came up to it, but for what is too old."""
+    """Counts the span that ends with each request, without requests that are too old."""
     total = np.cumsum(units)
     first = np.searchsorted(ns, ns - span_ns, side="right")
     return int((total - total[first] + units[first]).max(initial=0))

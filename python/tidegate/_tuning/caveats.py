@@ -1,4 +1,4 @@
-"""What a log cannot tell, and where it is too small to tell much."""
+"""What a log does not show, and when it is too small to show much."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOOKED_AT = 200
 
 
 def warnings_on(requests: Requests, promise: Promise, period: float) -> tuple[str, ...]:
-    """Where there are too few clients, or too little time."""
+    """Returns warnings about too few clients or too short a log."""
     warnings = []
     clients = requests.clients
     exceptions = promise.share * clients
@@ -50,18 +50,18 @@ def warnings_on(requests: Requests, promise: Promise, period: float) -> tuple[st
 
 
 def notes_on(requests: Requests, days: Days, refused: int | None) -> tuple[str, ...]:
-    """What these requests cannot tell. `refused` is how many had the status 429; None: unknown."""
+    """Notes on what these requests do not show. `refused` counts status 429; None means unknown."""
     notes = []
     if refused is None:
         notes.append(
             "Whether requests were refused when the log was written is not known here (status=): "
-            "clients that were refused may want more than they show."
+            "clients that were refused may want more than the log shows."
         )
     elif refused:
         notes.append(
             f"{refused:,} of the requests ({100 * refused / len(requests):.3g} %) were answered "
-            "with 429: the demand is censored. Clients that were refused may want more than they "
-            "show, and those that tried again show more than they want."
+            "with 429, so the log shows the demand only in part: refused clients may have wanted "
+            "more than it shows, and clients that retried may have wanted less."
         )
     if _are_addresses(requests.names):
         notes.append(
@@ -69,13 +69,13 @@ def notes_on(requests: Requests, days: Days, refused: int | None) -> tuple[str, 
             "several."
         )
     if days.count == 1:
-        notes.append("The log has one day: how days differ is not known.")
+        notes.append("The log covers one day: how days differ is not known.")
     elif days.count < 7:
-        notes.append(f"The log has {days.count} days, less than a week: weekdays may differ.")
+        notes.append(f"The log covers {days.count} days, less than a week: weekdays may differ.")
     if not (requests.ns % 10**9).any():
         notes.append(
-            "All times are whole seconds: what came within a second counts as one instant, and a "
-            "limit can come out higher than it need be."
+            "All times are whole seconds: requests within one second count as one instant, and a "
+            "limit can come out higher than necessary."
         )
     notes.append(
         "The limit has no room for growth, and none for clients that change: backtest it, and try "
@@ -85,7 +85,7 @@ def notes_on(requests: Requests, days: Days, refused: int | None) -> tuple[str, 
 
 
 def refused_then(status: Any, size: int) -> int | None:
-    """How many requests have the status 429; None where there is no status."""
+    """The number of requests with the status 429; None without statuses."""
     if status is None:
         return None
     column = opened(status, "status", "ints such as 200 and 429")
@@ -99,7 +99,7 @@ def refused_then(status: Any, size: int) -> int | None:
 
 
 def _are_addresses(names: Any) -> bool:
-    """Whether almost all of the first names are."""
+    """Whether almost all of the first names are addresses."""
     some = list(names[:_LOOKED_AT])
     return sum(map(_is_address, some)) > 0.9 * len(some)
 

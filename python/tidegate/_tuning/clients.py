@@ -1,4 +1,4 @@
-"""What clients do that are refused."""
+"""What refused clients do."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Clients:
 
     @classmethod
     def never(cls) -> Clients:
-        """They go away: each request is one attempt."""
+        """Clients that go away: each request is one attempt."""
         return cls("never")
 
     @classmethod
@@ -48,11 +48,11 @@ class Clients:
         seed: int = 0,
         whole_seconds: bool = False,
     ) -> Clients:
-        """They wait as long as the refusal says, and ask again.
+        """Clients that wait as long as the refusal says, and retry.
 
-        With `whole_seconds` they wait for as many whole seconds as the header field `Retry-After`
-        has. With `jitter` they wait longer by a random part of the wait, up to this one. Those
-        that can never pass do not ask again.
+        With `whole_seconds` they wait the whole seconds that the header field `Retry-After` has.
+        With `jitter` each wait is longer by a random share of it, up to `jitter`. A request that
+        can never pass is not retried.
         """
         return cls("obey", attempts=attempts, jitter=jitter, seed=seed, whole_seconds=whole_seconds)
 
@@ -67,9 +67,9 @@ class Clients:
         attempts: int = 10,
         seed: int = 0,
     ) -> Clients:
-        """They wait `base` seconds, and after each further refusal `factor` times as long.
+        """Clients that wait `base` seconds, and after each further refusal `factor` times as long.
 
-        They wait at most `most` seconds. A wait is shorter by a random part of it, up to `jitter`.
+        They wait at most `most` seconds. Each wait is shorter by a random share, up to `jitter`.
         """
         return cls(
             "back-off",
@@ -85,12 +85,12 @@ class Clients:
     def hammer(
         cls, *, pause: float = 0.1, attempts: int = 100, jitter: float = 0.0, seed: int = 0
     ) -> Clients:
-        """They ask again after `pause` seconds, whatever the refusal says."""
+        """Clients that retry after `pause` seconds, whatever the refusal says."""
         return cls("hammer", attempts=attempts, pause=pause, jitter=jitter, seed=seed)
 
     @property
     def react(self) -> bool:
-        """Whether a refused client ever asks again."""
+        """Whether a refused client ever retries."""
         return self.reaction != "never"
 
     def _as_core_has_them(self) -> dict[str, Any] | None:
@@ -117,7 +117,7 @@ _BY_NAME = {
 
 
 def as_clients(clients: str | Clients) -> Clients:
-    """Those of a name, as they are by default. Raises for what is neither."""
+    """Returns the clients of a name, with default values. Raises for any other value."""
     if isinstance(clients, Clients):
         return clients
     if not isinstance(clients, str):

@@ -1,4 +1,4 @@
-"""Columns as callers have them: of NumPy, pandas, polars, Arrow, or any iterable."""
+"""Reads columns in the forms that callers have: NumPy, pandas, polars, Arrow, any iterable."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["ArrowColumn", "as_costs", "check_length", "is_missing", "opened", "s
 
 @dataclass
 class ArrowColumn:
-    """A column as the core has read it from Arrow."""
+    """A column that the core has read from Arrow."""
 
     kind: str
     """``texts``, ``ints`` or ``times``."""
     items: NDArray[Any]
-    """Of texts their codes."""
+    """The values; for texts, their codes."""
     detail: Any
-    """Of texts the names, of ints whether they are unsigned, of times unit and zone: ``n:UTC``."""
+    """Names of texts, whether ints are unsigned, or the unit and zone of times (``n:UTC``)."""
     null_at: int
     """The position of the first null, or -1."""
 
@@ -32,7 +32,7 @@ Column = Union[NDArray[Any], ArrowColumn, list[Any]]
 
 
 def opened(column: Any, what: str, accepted: str) -> Column:
-    """`column`, which is `what`, in one of three forms. Raises ArgumentTypeError for others."""
+    """Returns `column` in one of three forms; errors call it `what`. Raises ArgumentTypeError."""
     if isinstance(column, np.ndarray):
         if column.ndim != 1:
             raise ConfigurationError(
@@ -40,7 +40,7 @@ def opened(column: Any, what: str, accepted: str) -> Column:
             )
         if isinstance(column, np.ma.MaskedArray):
             return column.tolist()  # type: ignore[no-any-return]
-        if column.dtype.kind in "OT":  # T: texts of any length
+        if column.dtype.kind in "OT":  # T is the kind of texts of variable length
             return column.tolist()  # type: ignore[no-any-return]
         native = column if column.dtype.isnative else column.astype(column.dtype.newbyteorder("="))
         return np.ascontiguousarray(native)
@@ -72,29 +72,29 @@ def _of_pandas(column: Any, what: str, accepted: str) -> Column:
     if hasattr(dtype, "pyarrow_dtype"):
         return ArrowColumn(*_core.arrow_column(column.array.__arrow_array__()))
     if getattr(dtype, "tz", None) is not None:
-        # Without the zone they are in UTC.
+        # The values without their zone are in UTC.
         plain = column.to_numpy(dtype=f"datetime64[{dtype.unit}]")
     elif hasattr(dtype, "na_value") and column.isna().any():
-        plain = column.to_numpy(dtype=object)  # else ints become floats
+        plain = column.to_numpy(dtype=object)  # otherwise pandas turns ints into floats
     else:
         plain = column.to_numpy()
     return opened(plain, what, accepted)
 
 
 def is_missing(item: Any) -> bool:
-    """Whether it is None, NaN, or what pandas and NumPy have in their place."""
+    """Whether `value` is None, NaN, or a missing value of pandas or NumPy."""
     if item is None or type(item).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(item, (float, np.floating, np.datetime64)) and bool(item != item)
 
 
 def shown(given: object) -> str:
-    """A value and its type, cut to a length that fits a message."""
+    """Describes a value and its type, shortened to fit a message."""
     return f"{repr(given)[:80]} of type {type(given).__name__}"
 
 
 def check_length(size: int, what: str, expected: int) -> None:
-    """Raises ConfigurationError where there is not one of `what` for each time."""
+    """Raises ConfigurationError unless there is one of `what` for each time."""
     if size != expected:
         raise ConfigurationError(
             f"{size} {what} were given with {expected} times; expected as many of them as times"
@@ -102,7 +102,7 @@ def check_length(size: int, what: str, expected: int) -> None:
 
 
 def as_costs(costs: Any, size: int) -> NDArray[np.int64] | None:
-    """`costs` as int64. Raises ConfigurationError for a cost that is no int from 1 up."""
+    """Returns `costs` as int64. Raises ConfigurationError for a cost that is not an int from 1."""
     if costs is None:
         return None
     column = opened(costs, "costs", "ints")

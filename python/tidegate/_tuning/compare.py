@@ -1,4 +1,4 @@
-"""Limits and algorithms side by side."""
+"""Compares limits and algorithms on the same requests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ALGORITHMS: tuple[Algorithm, ...] = (
     "sliding-log",
 )
 _ORDINARY = 0.99
-# Rows times requests: some seconds.
+# Rows times requests that take some seconds.
 _LONG = 20_000_000
 _NEVER = np.iinfo(np.int64).max
 _NOTE_ORDINARY = (
@@ -57,7 +57,7 @@ class Comparison(Frame):
 
     __slots__ = ("notes",)
     notes: tuple[str, ...]
-    """What its columns mean."""
+    """What the columns mean."""
 
     def __init__(self, columns: Mapping[str, Any], notes: Iterable[str]) -> None:
         super().__init__(columns)
@@ -84,18 +84,18 @@ def compare(
     window: Period | None = None,
     progress: bool | None = None,
 ) -> Comparison:
-    """What several limits or algorithms would have done to the same requests, each by replay.
+    """Replays the same requests with several limits or algorithms.
 
-    `limits` has a row each: a dict by name, or a list; each a limit (or a list of limits, which is
-    one plan) or a pair of that and its algorithm. One limit alone is taken by every algorithm. The
-    bursts are counted in any span shorter than `window`; without it, than the longest period of
-    the limits of that row. The other arguments are those of replay(); the bar counts rows.
+    `limits` is a dict by name, or a list, with an item for each row: a limit, a list of limits
+    (one plan), or a pair of one of these and its algorithm. A single limit is tried with every
+    algorithm. Bursts are counted in any span shorter than `window`, by default the longest period
+    of the row's limits. The other arguments are those of replay(); the progress bar counts rows.
 
-    The columns are name, limit, algorithm, requests, refused, refused_share, clients_touched (how
-    many are refused at least once), clients_touched_share, ordinary_touched and
-    ordinary_touched_share (the same of ordinary clients, see `notes`), window (seconds),
+    The columns are name, limit, algorithm, requests, refused, refused_share, clients_touched (the
+    number refused at least once), clients_touched_share, ordinary_touched and
+    ordinary_touched_share (the same for ordinary clients, see `notes`), window (seconds),
     worst_burst_client and worst_burst_all (units), peak_rate (units a second) and longest_wait
-    (seconds that a refused or delayed request was told to wait; inf where it can never pass).
+    (seconds that a refused or delayed request had to wait; inf if it can never pass).
     """
     requests = Requests.of(keys, times, costs)
     subjects = _subjects(limits, algorithm)
@@ -146,7 +146,7 @@ def _row(
 
 
 def _delayed(passed: Requests, delay: NDArray[np.float64]) -> Requests:
-    """When the callers of a leaky bucket go on."""
+    """The instants at which delayed callers of a leaky bucket proceed."""
     ns = passed.ns + np.round(delay * 1e9).astype(np.int64)
     order = np.argsort(ns, kind="stable")
     costs = None if passed.costs is None else passed.costs[order]
@@ -178,7 +178,7 @@ def _subjects(limits: Any, algorithm: Algorithm) -> list[_Subject]:
 
 
 def _has(text: str, algorithm: Algorithm) -> bool:
-    """Whether an algorithm can have this limit: a burst is for buckets alone."""
+    """Whether an algorithm can have this limit: only buckets have a burst."""
     return "burst" not in text or algorithm in ("token-bucket", "leaky-bucket")
 
 
@@ -195,5 +195,5 @@ def _subject(name: str | None, row: Any, algorithm: Algorithm) -> _Subject:
 
 
 def _limits(limit: Any, algorithm: Algorithm) -> tuple[Limit, ...]:
-    """As a Limiter has them: each once, and checked as it checks them."""
+    """Returns the limits as a Limiter holds them: checked, and each once."""
     return Limiter(limit, algorithm=algorithm, clock=ManualClock()).limits

@@ -27,7 +27,7 @@ _COLUMNS = ("requests", "refused", "refused_share", "clients", *_SHARES[2:])
 
 @dataclass(frozen=True)
 class Effect:
-    """How many requests a limit refuses, and how many clients it touches: refuses at least once."""
+    """How many requests a limit refuses, and how many clients it refuses at least once."""
 
     limit: Limit
     requests: int
@@ -37,17 +37,17 @@ class Effect:
 
     @property
     def refused_share(self) -> float:
-        """The part of the requests that is refused, from 0 to 1."""
+        """The share of the requests that is refused, from 0 to 1."""
         return self.refused / self.requests if self.requests else 0.0
 
     @property
     def clients_touched_share(self) -> float:
-        """The part of the clients that is refused at least once, from 0 to 1."""
+        """The share of the clients that is refused at least once, from 0 to 1."""
         return self.clients_touched / self.clients if self.clients else 0.0
 
 
 def effect_of(limit: Limit, requests: Requests, concerned: NDArray[np.bool_] | None) -> Effect:
-    """The effect of `limit`, by replay. It may refuse the clients `concerned`, and no others."""
+    """Replays `limit`. The caller knows that it can only refuse the clients `concerned`."""
     part = requests if concerned is None else requests.of_clients(concerned)
     refused = touched = 0
     if len(part):
@@ -59,7 +59,7 @@ def effect_of(limit: Limit, requests: Requests, concerned: NDArray[np.bool_] | N
 
 
 def effects_frame(effects: Sequence[Effect]) -> Frame:
-    """A row for each."""
+    """Returns a Frame with one row for each effect."""
     limits = [effect.limit for effect in effects]
     return Frame(
         {
@@ -74,12 +74,12 @@ def effects_frame(effects: Sequence[Effect]) -> Frame:
 def effect_columns(
     effects: Sequence[Effect], names: Iterable[str] = _COLUMNS
 ) -> dict[str, NDArray[Any]]:
-    """The numbers of effects, an item for each."""
+    """Returns the columns of numbers, with one item for each effect."""
     return {name: np.array([getattr(effect, name) for effect in effects]) for name in names}
 
 
 def texts(items: Iterable[str]) -> Keys:
-    """A column of texts."""
+    """Returns a column of texts."""
     numbers: dict[str, int] = {}
     codes = [numbers.setdefault(item, len(numbers)) for item in items]
     return Keys(np.array(codes, np.uint32), list(numbers))

@@ -23,13 +23,13 @@ _MOST_SHOWN = 10
 
 
 class Frame:
-    """Columns of one length, of NumPy or Keys, by name."""
+    """Columns of the same length by name, each an array of NumPy or Keys."""
 
     __slots__ = ("columns",)
     columns: dict[str, FrameColumn]
 
     def __init__(self, columns: Mapping[str, FrameColumn]) -> None:
-        """Raises ConfigurationError where the lengths differ."""
+        """Raises ConfigurationError if the lengths differ."""
         self.columns = dict(columns)
         lengths = {name: len(column) for name, column in self.columns.items()}
         if len(set(lengths.values())) > 1:
@@ -44,25 +44,25 @@ class Frame:
         return self.columns[name]
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Lists of plain values, by column."""
+        """Returns lists of plain values by column."""
         return {name: list(_plain(column)) for name, column in self.columns.items()}
 
     def to_pandas(self) -> Any:
-        """A DataFrame of pandas; keys are categorical."""
+        """Returns a DataFrame of pandas; keys are categorical."""
         pandas = needed("pandas", "to_pandas()")
         return pandas.DataFrame(
             {name: _of_pandas(pandas, column) for name, column in self.columns.items()}
         )
 
     def to_arrow(self) -> Any:
-        """A Table of Arrow; keys are dictionary-encoded."""
+        """Returns a Table of Arrow; keys are dictionary-encoded."""
         pyarrow = needed("pyarrow", "to_arrow()")
         return pyarrow.table(
             {name: _of_arrow(pyarrow, column) for name, column in self.columns.items()}
         )
 
     def to_polars(self) -> Any:
-        """A DataFrame of polars."""
+        """Returns a DataFrame of polars."""
         polars = needed("polars", "to_polars()")
         return polars.DataFrame(
             {name: _of_polars(polars, column) for name, column in self.columns.items()}
@@ -85,7 +85,7 @@ class Frame:
         )
 
     def _shown(self) -> list[list[str]]:
-        """The names and the first rows."""
+        """Renders the names and the first rows."""
         some = [
             [_cell(value) for value in _plain(column[:_MOST_SHOWN])]
             for column in self.columns.values()
@@ -100,7 +100,7 @@ def _plain(column: FrameColumn) -> list[Any]:
     if isinstance(column, Keys):
         return list(column)
     if column.dtype.kind == "M":
-        return list(column)  # else they were ints
+        return list(column)  # otherwise NumPy would make them ints
     return column.tolist()  # type: ignore[no-any-return]
 
 
@@ -137,7 +137,7 @@ def _of_polars(polars: Any, column: FrameColumn) -> Any:
 
 
 def _encodable(names: Any) -> Any:
-    """Names as UTF-8 can have them: a lone surrogate, which it cannot, shows as ``\\ud800``."""
+    """Escapes lone surrogates, which UTF-8 cannot encode, as ``\\ud800``."""
     if isinstance(names, np.ndarray):
         return names
     return [

@@ -1,4 +1,4 @@
-"""How far a recommended count may be off: bootstraps over clients and over days."""
+"""The confidence interval of a recommended count: bootstraps over clients and over days."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ["Days", "interval_of"]
 
 _DAY_NS = 86_400 * 10**9
 _DRAWS = 1_000
-# Draws whose weights are in memory together.
+# The number of draws whose weights are in memory at once.
 _AT_ONCE = 100
-# Days are joined into blocks where there are more, or where a table of clients by days would be
-# too large.
+# Days are joined into blocks if there are more of them, or if a table of clients by days would
+# be too large.
 _MOST_BLOCKS = 28
 _MOST_CELLS = 20_000_000
-# Clients are resampled in groups where there are more of them.
+# Clients are resampled in groups if there are more of them.
 _MOST_GROUPS = 2_000
 _AROUND = (0.1, 0.25, 0.5, 0.8, 1.0, 1.25, 2.0)
 
 
 class Days:
-    """The days, in UTC, that a log has; neighbours joined into blocks where they are many."""
+    """The days, in UTC, that a log covers; neighbours are joined into blocks if there are many."""
 
     def __init__(self, requests: Requests) -> None:
         days = requests.ns // _DAY_NS
@@ -43,7 +43,7 @@ class Days:
         lengths = np.diff(np.concatenate([[0], ends]))
         self.blocks = blocks
         self.block_of: NDArray[np.int64] = np.repeat(block_of_day, lengths)
-        """Of each request."""
+        """The block of each request."""
 
 
 def interval_of(
@@ -56,7 +56,7 @@ def interval_of(
     confidence: float,
     seed: int,
 ) -> tuple[int, int]:
-    """The least and the greatest count that `confidence` leaves possible."""
+    """Returns the lowest and the highest count of the confidence interval."""
     random = np.random.default_rng(seed)
     tails = ((1 - confidence) / 2, (1 + confidence) / 2)
     if promise.of == "requests":
@@ -68,7 +68,7 @@ def interval_of(
         table = _peaks_by_block(shape, requests, days)
         whole = kept_for(table.max(axis=0), promise.most(requests.clients))
         least_of_days, most_of_days = _quantiles(_draws_of_days(promise, table, random), tails)
-        # Without some of the days a maximum can but fall: the interval is turned over.
+        # A maximum over fewer days can only fall, so the basic bootstrap turns falls into rises.
         low = min(low, count + whole - most_of_days)
         high = max(high, count + whole - least_of_days)
     return max(1, min(low, count)), max(high, count)
@@ -82,10 +82,10 @@ def _quantiles(drawn: NDArray[np.int64], tails: tuple[float, float]) -> tuple[in
 def _draws_of_clients(
     promise: Promise, least: NDArray[np.int64], random: np.random.Generator
 ) -> NDArray[np.int64]:
-    """The count for clients drawn with replacement, without drawing each of them.
+    """Returns counts for clients drawn with replacement, without drawing each client.
 
-    The m-th of n uniform numbers in order is distributed as Beta(m, n - m + 1); of n draws from n
-    ranks the m-th in order is its ceiling.
+    The m-th smallest of n uniform numbers is distributed as Beta(m, n - m + 1). Scaled to n and
+    rounded up, it is the m-th smallest of n draws from n ranks.
     """
     clients = len(least)
     rank = clients - promise.most(clients)
@@ -110,7 +110,7 @@ def _peaks_by_block(shape: Shape, requests: Requests, days: Days) -> NDArray[np.
 def _draws_of_days(
     promise: Promise, table: NDArray[np.int64], random: np.random.Generator
 ) -> NDArray[np.int64]:
-    """The count for blocks of days drawn with replacement: a maximum knows each but once."""
+    """Returns counts for blocks of days drawn with replacement; repeats do not change a maximum."""
     blocks = len(table)
     draws = int(np.clip(200_000_000 // table.size, 50, _DRAWS))
     drawn = np.zeros((draws, blocks), np.bool_)
@@ -133,10 +133,11 @@ def _draws_of_requests(
     days: Days,
     random: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """The count for clients and blocks of days drawn with replacement, both at once.
+    """Returns counts for clients and blocks of days that are both drawn with replacement.
 
-    Refusals are counted by replay at some counts around the recommended one, by day and group of
-    clients. A draw weighs them; between two counts its share is taken as a line in logarithms.
+    Replays at some counts around the recommended one give the refusals by day and by group of
+    clients. Each draw weights them. Between two counts, the share is interpolated linearly in
+    logarithms.
     """
     groups = min(requests.clients, _MOST_GROUPS)
     group_of = random.permutation(requests.clients) % groups
@@ -156,7 +157,7 @@ def _draws_of_requests(
         refused[:, :, number] = np.bincount(
             cells_of_part[~allowed], minlength=days.blocks * groups
         ).reshape(shape_of)
-    some = refused.any(axis=(0, 2))  # most groups are refused nothing
+    some = refused.any(axis=(0, 2))  # most groups have no refusals
     refused = refused[:, some]
     drawn = []
     for _ in range(_DRAWS // _AT_ONCE):
@@ -173,13 +174,13 @@ def _draws_of_requests(
 
 
 def _weights(random: np.random.Generator, size: int) -> NDArray[np.int64]:
-    """How often each of `size` comes, in some draws of as many with replacement."""
+    """Returns how often each of `size` items occurs, in several draws with replacement."""
     drawn = random.integers(0, size, (_AT_ONCE, size)) + size * np.arange(_AT_ONCE)[:, None]
     return np.bincount(drawn.ravel(), minlength=_AT_ONCE * size).reshape(_AT_ONCE, size)
 
 
 def _crossing(counts: NDArray[np.int64], shares: NDArray[np.float64], share: float) -> int:
-    """The count at which `shares`, which fall, come down to `share`; at most the last one."""
+    """Returns the count at which the falling `shares` reach `share`; at most the last count."""
     below = shares <= share
     if not below.any():
         return int(counts[-1])

@@ -1,4 +1,4 @@
-"""Keys: whom or what the requests of a log were counted by."""
+"""Columns of keys: whom or what the requests of a log are counted by."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Keys:
     names: Names
 
     def __init__(self, codes: NDArray[np.uint32], names: Names) -> None:
-        """`codes` are uint32 below the number of `names`, which are all different."""
+        """`codes` are uint32 and index `names`, which are all different."""
         self.codes = codes
         self.names = names
 
@@ -41,7 +41,7 @@ class Keys:
     @overload
     def __getitem__(self, at: slice | NDArray[Any] | list[Any]) -> Keys: ...
     def __getitem__(self, at: Any) -> Any:
-        """The key of one event, by its position; or Keys, by a slice, a mask or positions."""
+        """Returns the key at a position, or the Keys of a slice, a mask or positions."""
         if isinstance(at, (int, np.integer)):
             return self.names[self.codes[at]]
         return Keys(self.codes[at], self.names)
@@ -51,7 +51,7 @@ class Keys:
         return (names[code] for code in self.codes.tolist())
 
     def to_numpy(self) -> NDArray[Any]:
-        """The key of each event: an array of ints, or of objects."""
+        """Returns the key of each event as an array of ints or objects."""
         if isinstance(self.names, np.ndarray):
             return self.names[self.codes]
         names = np.empty(len(self.names), dtype=object)
@@ -65,10 +65,10 @@ class Keys:
 
 
 def as_keys(column: Any, what: str = "keys", *, optional: bool = False) -> Keys:
-    """`column` as Keys. What is missing is a key of None where that is `optional`.
+    """Returns `column` as Keys. A missing key is None if keys are `optional`.
 
-    Raises ConfigurationError or ArgumentTypeError, which names the first position, for what is
-    no key.
+    Raises ConfigurationError or ArgumentTypeError, with the first position, for a value that is
+    not a key.
     """
     if isinstance(column, Keys):
         return _checked(column, what, optional)
@@ -121,14 +121,14 @@ def _checked(keys: Keys, what: str, optional: bool) -> Keys:
 
 
 def _of_categories(column: Any, what: str, optional: bool) -> Keys | None:
-    """Of a categorical column of pandas; None of others."""
+    """Returns the Keys of a categorical column of pandas; None for any other column."""
     if getattr(getattr(column, "dtype", None), "name", "") != "category":
         return None
     column = getattr(column, "cat", column)
     given = np.asarray(column.codes)
     names = list(column.categories)
     used = np.flatnonzero(np.bincount(given[given >= 0], minlength=len(names)))
-    # Names that no event has are no keys.
+    # Names that no event uses are dropped.
     numbers = np.full(len(names) + 1, len(used), np.uint32)
     numbers[used] = np.arange(len(used), dtype=np.uint32)
     missing = given < 0
@@ -190,7 +190,7 @@ def _is_int(item: Any) -> bool:
 
 
 def _with_none(items: list[Any], what: str) -> Keys:
-    """What is missing, as pandas and NumPy have it too, is None; empty texts are texts."""
+    """Replaces missing values, including those of pandas and NumPy, by None; keeps empty texts."""
     numbers: dict[Any, int] = {}
     codes = np.empty(len(items), np.uint32)
     for at, item in enumerate(items):
@@ -203,7 +203,7 @@ def _with_none(items: list[Any], what: str) -> Keys:
 
 def _check_names(codes: NDArray[np.uint32], names: Names, what: str) -> None:
     if isinstance(names, np.ndarray):
-        return  # of ints, each of which is a key
+        return  # every int is a valid key
     for number, name in enumerate(names):
         if not name and not _is_int(name):
             at = np.flatnonzero(codes == number)

@@ -1,4 +1,4 @@
-"""The least limit that would have refused a key nothing."""
+"""The least limit that would have refused none of a key's requests."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def least_limits(
     *,
     algorithm: Algorithm = "token-bucket",
 ) -> NDArray[np.int64]:
-    """For each key the least count N with which a limit of N in `period` refuses it nothing.
+    """Returns for each key the least count N with which `N/period` refuses none of its requests.
 
     A bucket has a burst of N. `period` is a unit such as ``"minute"`` or ``"5 minutes"``, seconds,
     or a timedelta. The other arguments are those of replay(). The result has one count for each
-    of the names of `keys` (``tuning.as_keys(keys).names``), by their code; 0 for names without
-    requests. A limit of N - 1 would have refused the key something.
+    name in ``tuning.as_keys(keys).names``, in that order, and 0 for names without requests. A
+    limit of N - 1 would have refused at least one of the key's requests.
 
-    Raises ConfigurationError where a key needs more than a limit can count, and for concurrency,
+    Raises ConfigurationError if a key needs more than a limit can count, and for concurrency,
     which depends on how long calls last.
     """
     checked = as_times(times)

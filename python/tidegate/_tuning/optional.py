@@ -1,4 +1,4 @@
-"""Libraries that are used where they are installed."""
+"""Imports of optional libraries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["needed"]
 
 
 def needed(module: str, by: str) -> Any:
-    """Imports a library that `by` cannot do without."""
+    """Imports a library that `by` requires. Raises an error that says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

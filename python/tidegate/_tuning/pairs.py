@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 __all__ = ["pairs_of", "tightest"]
 
-# Sustained rates go from this part of the recommended count up to all of it.
+# Sustained rates go from this share of the recommended count up to the whole count.
 _LEAST_RATE = 0.1
 _RATES = 9
-# A promise about requests needs searches by replay, so that there are fewer.
+# Fewer rates are tried for a promise about requests, because each needs a search by replay.
 _RATES_OF_REQUESTS = 3
-# A rate that needs a burst of more than this many times the count is too low to be sensible.
+# A rate is too low if it needs a burst of more than this many times the count.
 _MOST_BURST = 10
 
 
 def pairs_of(count: int, promise: Promise, shape: Shape, requests: Requests) -> Frame:
-    """The least burst that keeps the promise, for sustained rates up to `count`.
+    """Returns the least burst that keeps the promise for each sustained rate up to `count`.
 
     Rates that need too great a burst are left out. The columns are limit, count, burst and
-    most_in_a_period: what one client can have in a period at most, which is count + burst.
+    most_in_a_period: the most that one client can use in a period, which is count + burst.
     """
     many = _RATES if promise.of == "clients" else _RATES_OF_REQUESTS
     rates = np.geomspace(max(1, count * _LEAST_RATE), count, many)
@@ -57,7 +57,7 @@ def pairs_of(count: int, promise: Promise, shape: Shape, requests: Requests) -> 
 
 
 def tightest(pairs: Frame, shape: Shape) -> Limit:
-    """The pair with the least count + burst; of several the one with the greatest count."""
+    """Returns the pair with the least count + burst; among equals, the one of the highest count."""
     counts, bursts = np.asarray(pairs["count"]), np.asarray(pairs["burst"])
     at = int(np.lexsort((-counts, counts + bursts))[0])
     return limit_of(int(counts[at]), shape.period, shape.algorithm, int(bursts[at]))
@@ -66,7 +66,7 @@ def tightest(pairs: Frame, shape: Shape) -> Limit:
 def _bursts_for_clients(
     counts: NDArray[np.int64], promise: Promise, shape: Shape, requests: Requests
 ) -> list[int]:
-    """The two ends tell which clients there is a question about between them."""
+    """Replays both ends, which shows for which clients the answer differs between them."""
     exceptions = promise.most(requests.clients)
     at_least = requests.least_bursts(int(counts[0]), shape.period, shape.algorithm)
     most = kept_for(at_least, exceptions)

@@ -1,4 +1,4 @@
-"""A bar that shows how far long work has come."""
+"""A progress bar for long work."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _Item = TypeVar("_Item")
 
 
 class Progress:
-    """Counts what is done, and shows it where that is wanted.
+    """Counts finished items, and shows a bar if that is wanted.
 
-    `wanted` is True, False, or None: then it is shown where the work is `long`, tqdm is installed
-    and somebody can see it, in a terminal or a notebook.
+    `wanted` is True, False, or None: with None the bar is shown if the work is `long`, tqdm is
+    installed, and the output is a terminal or a notebook.
     """
 
     def __init__(self, wanted: bool | None, total: int, what: str, *, long: bool) -> None:
@@ -40,7 +40,7 @@ class Progress:
             self._bar.close()
 
     def reached(self, done: int) -> None:
-        """So much is done."""
+        """Shows that `done` items are finished."""
         if self._bar is not None:
             self._bar.update(done - self._done)
         self._done = done
@@ -49,7 +49,7 @@ class Progress:
 def each_shown(
     wanted: bool | None, items: Sequence[_Item], what: str, *, long: bool
 ) -> Iterator[_Item]:
-    """Each item in turn, with a bar that counts those that are done."""
+    """Yields each item, with a bar that counts the finished ones."""
     with Progress(wanted, len(items), what, long=long) as bar:
         for number, item in enumerate(items):
             yield item

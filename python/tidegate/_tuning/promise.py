@@ -22,13 +22,13 @@ __all__ = ["Promise", "Shape", "least_burst", "least_count"]
 
 @dataclass(frozen=True)
 class Promise:
-    """At most `share` of the `of` (clients or requests) would have been refused."""
+    """A promise that at most `share` of the clients or requests would have been refused."""
 
     of: str
     share: float
 
     def most(self, total: int) -> int:
-        """How many of `total` that is; what is a whole number but for rounding is one."""
+        """The greatest number out of `total` that keeps the promise, without rounding errors."""
         return math.floor(self.share * total + 1e-9)
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Shape:
-    """A limit but for its count."""
+    """A limit without its count."""
 
     period: Period
     algorithm: Algorithm
@@ -46,7 +46,7 @@ class Shape:
 def least_count(
     promise: Promise, shape: Shape, requests: Requests, least: NDArray[np.int64]
 ) -> int:
-    """The least count that keeps the promise; `least` are the least limits of the clients."""
+    """Returns the least count that keeps the promise, given the least limits of the clients."""
     if promise.of == "clients":
         return kept_for(least, promise.most(requests.clients))
     counts = requests.counts()
@@ -69,9 +69,9 @@ def least_burst(
     known: int | None,
     too_great: int,
 ) -> int:
-    """The least burst of a bucket of `count` that keeps a promise about requests; or `too_great`.
+    """Returns the least burst for `count` that keeps a promise about requests, or `too_great`.
 
-    `bursts` are the least bursts of the clients; one that keeps the promise may be `known`.
+    `bursts` are the least bursts of the clients; `known` is a burst known to keep the promise.
     """
     most = promise.most(len(requests))
     enough = _never_more(bursts, requests.counts(), most)
@@ -87,13 +87,13 @@ def least_burst(
 
 
 def kept_for(least: NDArray[np.int64], exceptions: int) -> int:
-    """The least value that at most so many of `least` exceed."""
+    """Returns the least value that at most `exceptions` of `least` exceed."""
     rank = len(least) - 1 - exceptions
     return int(np.partition(least, rank)[rank])
 
 
 def _never_more(least: NDArray[np.int64], counts: NDArray[np.int64], most: int) -> int:
-    """A value with which at most `most` requests can be refused: all of those it touches."""
+    """Returns a value that touches only clients with at most `most` requests in total."""
     order = np.argsort(-least, kind="stable")
     kept = int(np.searchsorted(np.cumsum(counts[order]), most, side="right"))
     return int(least[order[min(kept, len(order) - 1)]])
@@ -111,11 +111,11 @@ def _search(
     most: int,
     enough: int,
 ) -> int:
-    """The least value with which at most `most` requests are refused, and with one less more.
+    """Returns a value that refuses at most `most` requests, while one less refuses more.
 
-    By secants on a curve that is about a straight line in logarithms, and by halving where these
-    do not help. `enough` is known to do. As the lower end rises, the requests of ever more clients
-    need no replay.
+    The search uses secants, since the curve is almost a straight line in logarithms, and bisection
+    if these make no progress. `enough` is known to suffice. As the lower end rises, the requests
+    of more and more clients need no replay.
     """
     low, high = 0, enough
     at_low, at_high = len(requests), 0

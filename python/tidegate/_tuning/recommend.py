@@ -1,4 +1,4 @@
-"""The smallest limit with which hardly anybody would have been refused."""
+"""Recommends the smallest limit that would have refused hardly anybody."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DEFAULT_SHARE = 0.001
 
 @dataclass(frozen=True)
 class Wishes:
-    """What was asked for."""
+    """The checked arguments of recommend()."""
 
     promise: Promise
     shape: Shape
@@ -52,7 +52,7 @@ class Wishes:
         confidence: float,
         seed: int,
     ) -> Wishes:
-        """Raises ConfigurationError for what cannot be meant."""
+        """Raises ConfigurationError for values that make no sense."""
         if refuse_clients is not None and refuse_requests is not None:
             raise ConfigurationError(
                 f"refuse_clients is {refuse_clients} and refuse_requests is {refuse_requests}; "
@@ -78,31 +78,31 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A limit, what it promises, what it does to the log it was learned from, and its doubts."""
+    """A recommended limit, its promise, its effect on the log, and the doubts about it."""
 
     promise: Promise
     limit: Limit
     """The least count that keeps the promise; a bucket has a burst of the count."""
     effect: Effect
-    """What `limit` does to the log, by replay."""
+    """The effect of `limit` on the log, by replay."""
     interval: tuple[int, int]
-    """The counts that `confidence` leaves possible, by bootstrap over clients and days."""
+    """The confidence interval of the count, by bootstrap over clients and days."""
     confidence: float
     peaks: dict[str, float]
     """p50, p90, p99, max, mean and sd of the least limits of the clients."""
     by_variance: int | None
-    """What no distribution of this mean and variance needs more than (Cantelli); None for a
-    promise about requests, or of nobody."""
+    """The count that keeps the promise for any distribution of needs with this mean and variance
+    (Cantelli); None for a promise about requests, or a promise that nobody is refused."""
     pairs: Frame | None
-    """Buckets: the least burst for each sustained rate, with limit, count, burst and
+    """For buckets, the least burst for each sustained rate, with limit, count, burst and
     most_in_a_period, which is count + burst."""
     tight: Limit | None
-    """Buckets: the pair with which a client has the least in a period."""
+    """For buckets, the pair with which a client can use the least in a period."""
     days: int
     warnings: tuple[str, ...]
-    """Where the log is too small."""
+    """In what respect the log is too small."""
     notes: tuple[str, ...]
-    """What the log cannot tell."""
+    """What the log does not show."""
 
     @property
     def count(self) -> int:
@@ -116,11 +116,11 @@ class Recommendation:
 
     @property
     def frame(self) -> Frame:
-        """One row of all numbers."""
+        """One row with all numbers."""
         return _frame([self])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON has them."""
+        """Returns plain values that JSON can encode."""
         return {
             **{name: items[0] for name, items in self.frame.to_dict().items()},
             "pairs": None if self.pairs is None else self.pairs.to_dict(),
@@ -170,7 +170,7 @@ class Recommendation:
 
 
 class Recommendations(Mapping[Any, Recommendation]):
-    """A recommendation for each group, the one with the most requests first."""
+    """A recommendation for each group, in descending order of their requests."""
 
     def __init__(self, groups: dict[Any, Recommendation]) -> None:
         self._groups = groups
@@ -186,11 +186,11 @@ class Recommendations(Mapping[Any, Recommendation]):
 
     @property
     def frame(self) -> Frame:
-        """A row for each group."""
+        """One row for each group."""
         return _frame(list(self._groups.values()), list(map(str, self._groups)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Recommendation.to_dict() by the name of the group."""
+        """Returns Recommendation.to_dict() by the name of the group."""
         return {str(name): each.to_dict() for name, each in self._groups.items()}
 
     def __repr__(self) -> str:
@@ -250,17 +250,18 @@ def recommend(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Recommendation | Recommendations:
-    """The smallest limit with which few enough of these requests would have been refused.
+    """Recommends the smallest limit that would have refused few enough of these requests.
 
-    `refuse_clients` is the part of the clients that may be refused at least once (0.001, which is
-    0.1 %, where nothing is asked for), `refuse_requests` the part of the requests. `by` is a column
-    such as tiers or endpoints: each of them gets a recommendation of its own, from its requests
-    alone; the bar counts them. With `status`, the column of HTTP statuses, it says how many were
-    refused already. The other arguments are those of replay() and least_limits().
+    `refuse_clients` is the share of the clients that may be refused at least once (default 0.001,
+    which is 0.1 %); `refuse_requests` is the share of the requests that may be refused instead.
+    `by` is a column such as tiers or endpoints: each value gets its own recommendation, from its
+    requests only, and the progress bar counts them. With `status`, the column of HTTP statuses, a
+    note says how many requests were already refused. The other arguments are those of replay() and
+    least_limits().
 
-    The count is the least that keeps the promise on this log, by replay; with one less it would
-    be broken. `confidence` and `seed` are those of the bootstrap. docs/tuning-recommend.md has the
-    method. Raises ConfigurationError for bad input, and where there are no requests.
+    The count is the least that keeps the promise in a replay of this log; one less would break it.
+    `confidence` and `seed` are those of the bootstrap. docs/tuning-recommend.md describes the
+    method. Raises ConfigurationError for bad input, and if there are no requests.
     """
     wishes = Wishes.of(refuse_clients, refuse_requests, period, algorithm, confidence, seed)
     requests = Requests.of(keys, times, costs)
@@ -285,7 +286,7 @@ def recommend(
 
 
 def _parts(codes: NDArray[np.uint32]) -> list[tuple[int, NDArray[np.int64]]]:
-    """The positions of each code, the most frequent first."""
+    """Returns the positions of each code, the most frequent code first."""
     counts = np.bincount(codes)
     by_code = np.split(np.argsort(codes, kind="stable"), np.cumsum(counts)[:-1])
     return [
@@ -296,7 +297,7 @@ def _parts(codes: NDArray[np.uint32]) -> list[tuple[int, NDArray[np.int64]]]:
 
 
 def recommend_for(requests: Requests, wishes: Wishes, refused: int | None) -> Recommendation:
-    """What recommend() says of requests; `refused` is how many were refused when they came."""
+    """Makes the recommendation for requests, of which `refused` were refused when they came."""
     promise, shape = wishes.promise, wishes.shape
     least = requests.least_limits(shape.period, shape.algorithm)
     count = least_count(promise, shape, requests, least)

@@ -1,4 +1,4 @@
-"""What limits would have said to the requests of a log, at the speed of arrays."""
+"""Replays the requests of a log through limits, a column at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["Replay", "replay"]
 
 _NEVER = np.iinfo(np.int64).max
 _COLUMNS = ("remaining", "retry_after", "rule", "delay")
-# What takes about a tenth of a second, so that Ctrl-C does not wait; and what a bar is worth.
+# Requests that take about a tenth of a second, so that Ctrl-C is quick, and enough for a bar.
 _CHUNK, _SLOW_CHUNK = 4_000_000, 200_000
 _LONG, _SLOW_LONG = 20_000_000, 1_000_000
 _NOTE_CONCURRENCY = (
@@ -54,29 +54,30 @@ def replay(
     columns: Iterable[str] | None = None,
     progress: bool | None = None,
 ) -> Replay:
-    """Takes requests in the order of their times through the steps that the stores take.
+    """Replays requests, in the order of their times, through the steps that stores use.
 
-    `limit` is what a Limiter takes (a text, a Limit, or several), a Limiter; a dict of them by the
-    name of their key, which is one plan; a Plan; or a RuleSet. `keys` is a column: an array of
-    ints, text or bytes, a column of pandas, polars or Arrow, Keys of a log, or any iterable of
-    str, bytes or int. For a dict it is a dict with a column for each name, for a Plan a list with
-    one for each limiter, for a RuleSet a dict of attributes; there a key of None is as if the
-    attribute were not given.
+    `limit` is whatever a Limiter accepts (a text, a Limit, or several), a Limiter, a dict of these
+    by the name of their key (which makes one plan), a Plan, or a RuleSet. `keys` is a column: an
+    array of ints, text or bytes, a column of pandas, polars or Arrow, Keys of a log, or any
+    iterable of str, bytes or int. With a dict of limits, `keys` is a dict with a column for each
+    name; with a Plan, a list with a column for each limiter; with a RuleSet, a dict with a column
+    for each attribute, in which None means that a request lacks the attribute.
 
     `times` are nanoseconds since the epoch as ints, datetime64 of any unit (in UTC), timestamps of
     pandas, polars or Arrow with a time zone, or datetimes with one. Requests that are not in order
-    are taken in the order of their times, those of one time as they were given. `costs` are ints
-    from 1 up, 1 each where they are not given; for a dict or a Plan they may be one column for
-    each. `algorithm` is that of texts.
+    are sorted by time; requests of the same time keep their given order. `costs` are ints from 1
+    up, by default 1; a dict or a Plan may have a column for each limit. `algorithm` applies to
+    limits given as text.
 
-    `clients` says what refused clients do: ``"never"`` come again, ``"obey"`` Retry-After,
-    ``"back-off"``, ``"hammer"``, or Clients. `columns` names what is wanted beside `allowed`:
-    ``remaining``, ``retry_after``, ``rule``, ``delay``; all where it is not given. `progress` shows
-    a bar: by default where the work is long, tqdm is installed, and somebody can see it.
+    `clients` says what refused clients do: ``"never"`` retry, ``"obey"`` Retry-After,
+    ``"back-off"``, ``"hammer"``, or Clients. `columns` names the columns to make in addition to
+    `allowed`: ``remaining``, ``retry_after``, ``rule``, ``delay``; by default all. `progress`
+    shows a bar: by default if the work is long, tqdm is installed, and the output is a terminal or
+    a notebook.
 
-    State is exact and unbounded, and every decision is the one that a live limiter gives for the
+    State is exact and unbounded, and every decision is the one that a live limiter makes for the
     same calls at the same times. Raises ConfigurationError for bad input, with the first position
-    at fault. Pure.
+    at fault. The function is pure.
     """
     behaviour = as_clients(clients)
     checked = as_times(times)
@@ -117,7 +118,7 @@ def _new_answers(
 ) -> dict[str, NDArray[Any]]:
     kinds: dict[str, type] = {"allowed": np.uint8}
     if "remaining" in wanted:
-        # What is carried of a quota comes on top of its capacity.
+        # Carried units of a quota come on top of its capacity.
         few = bool(subject.limits) and all(
             limit.capacity < 2**32 and limit.algorithm != "quota" for limit in subject.limits
         )
@@ -130,7 +131,7 @@ def _new_answers(
         kinds["delay_ns"] = np.int64
     if clients.react:
         kinds |= {"attempts": np.uint32, "waited_ns": np.int64}
-    # Zeros cost nothing until something else is written to their page.
+    # A page of zeros takes no memory until something is written to it.
     return {
         name: (np.zeros if name in ("retry_after_ns", "delay_ns") else np.empty)(size, kind)
         for name, kind in kinds.items()
@@ -138,30 +139,30 @@ def _new_answers(
 
 
 class Replay:
-    """What came out of a replay: a column for each answer, in the order of the requests given.
+    """The result of a replay: columns of answers, in the given order of the requests.
 
-    Where clients react, `allowed`, `remaining`, `retry_after` and `rule` are those of the last
+    If clients react, `allowed`, `remaining`, `retry_after` and `rule` are those of the last
     attempt at each request.
     """
 
     times: NDArray[np.int64]
     """Nanoseconds since the epoch, as given."""
     keys: dict[str, Keys]
-    """The columns of keys by name: ``"key"`` where there is one without a name."""
+    """The columns of keys by name; a column without a name is ``"key"``."""
     limits: tuple[Limit, ...]
-    """The limits that decided; none where a rule set did."""
+    """The limits that decided; empty for a rule set."""
     clients: Clients
     allowed: NDArray[np.bool_]
     attempts: NDArray[np.uint32] | None
-    """Where clients react: how often each request was tried."""
+    """If clients react, the number of attempts at each request."""
     waited_ns: NDArray[np.int64] | None
-    """Where clients react: from the first attempt to the last."""
+    """If clients react, the time from the first attempt to the last."""
     total_attempts: int
     """How many calls reached the limiter."""
     refused_attempts: int
-    """How many of them it refused."""
+    """How many of these calls the limiter refused."""
     notes: tuple[str, ...]
-    """What is to be known about these answers."""
+    """What to know about these answers."""
 
     def __init__(
         self,
@@ -193,22 +194,22 @@ class Replay:
         self.notes = tuple(notes)
 
     def __len__(self) -> int:
-        """How many requests there were."""
+        """The number of requests."""
         return len(self.allowed)
 
     @property
     def refused(self) -> int:
-        """How many requests were refused; where clients react, in the end."""
+        """The number of refused requests; if clients react, refused at the last attempt."""
         return self._refused
 
     @property
     def refused_share(self) -> float:
-        """The part of the requests that was refused, from 0 to 1; 0 where there are none."""
+        """The share of the requests that was refused, from 0 to 1; 0 without requests."""
         return self._refused / len(self) if len(self) else 0.0
 
     @property
     def remaining(self) -> NDArray[np.int64]:
-        """Whole units that the limit that binds has left."""
+        """Whole units that the binding limit has left."""
         if "few_remaining" in self._answers:
             self._answers["remaining"] = self._answers["few_remaining"].astype(np.int64)
             del self._answers["few_remaining"]
@@ -216,38 +217,38 @@ class Replay:
 
     @property
     def rule(self) -> Keys:
-        """The limit or rule that binds, as decisions name it: of a refusal the one that refused."""
+        """The name of the binding limit or rule; for a refusal, the one that refused."""
         if len(self.limits) == 1:
             return Keys(np.broadcast_to(np.uint32(0), len(self)), self._rules)
         return Keys(self._answer("rule", "rule"), self._rules)
 
     @property
     def retry_after_ns(self) -> NDArray[np.int64]:
-        """As `retry_after`, in nanoseconds; 2**63 - 1 where the request can never pass."""
+        """`retry_after` in nanoseconds; 2**63 - 1 if the request can never pass."""
         return self._answer("retry_after_ns", "retry_after")
 
     @property
     def retry_after(self) -> NDArray[np.float64]:
-        """Seconds after which the same request would pass: 0 where it did, inf for never."""
+        """Seconds after which the same request would pass: 0 if it passed, inf if it never can."""
         seconds = self.retry_after_ns / 1e9
         seconds[self.retry_after_ns == _NEVER] = np.inf
         return seconds
 
     @property
     def delay(self) -> NDArray[np.float64]:
-        """Seconds that callers of a leaky bucket wait before they proceed; else 0."""
+        """Seconds that callers of a leaky bucket wait before they proceed; 0 for other limits."""
         return self._answer("delay_ns", "delay") / 1e9 if self._delays else np.zeros(len(self))
 
     @property
     def waited(self) -> NDArray[np.float64]:
-        """Seconds from the first attempt at each request to the last; 0 where no client reacts."""
+        """Seconds from the first attempt at each request to the last; 0 if clients do not react."""
         return np.zeros(len(self)) if self.waited_ns is None else self.waited_ns / 1e9
 
     def totals(self, by: str | None = None) -> Frame:
-        """Requests, allowed, refused and refused_share of each key; the most refused first.
+        """Returns requests, allowed, refused and refused_share of each key, the most refused first.
 
-        `by` names a column of keys where there are several. Where clients react there are attempts
-        too.
+        `by` names a column of keys if there are several. If clients react, there is a column of
+        attempts too.
         """
         name, keys = self._column(by)
         requests, allowed = _core.count_by_key(
@@ -269,7 +270,7 @@ class Replay:
         return Frame(columns)
 
     def frame(self) -> Frame:
-        """A row for each request, in the order given."""
+        """Returns a row for each request, in the given order."""
         columns: dict[str, Any] = {"time": self.times.view("datetime64[ns]"), **self.keys}
         columns["allowed"] = self.allowed
         for name, answer in (
@@ -284,19 +285,19 @@ class Replay:
         return Frame(columns)
 
     def to_pandas(self) -> Any:
-        """frame() as a DataFrame of pandas."""
+        """Returns frame() as a DataFrame of pandas."""
         return self.frame().to_pandas()
 
     def to_polars(self) -> Any:
-        """frame() as a DataFrame of polars."""
+        """Returns frame() as a DataFrame of polars."""
         return self.frame().to_polars()
 
     def to_arrow(self) -> Any:
-        """frame() as a Table of Arrow."""
+        """Returns frame() as a Table of Arrow."""
         return self.frame().to_arrow()
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """frame() as lists by column."""
+        """Returns frame() as lists by column."""
         return self.frame().to_dict()
 
     def __repr__(self) -> str:

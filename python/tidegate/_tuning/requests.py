@@ -1,4 +1,4 @@
-"""The requests of a log, as every analysis takes them: in the order of their times."""
+"""The requests of a log, in the order of their times, as every analysis uses them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["BUCKETS", "Requests", "as_share", "limit_of"]
 
-# So that no sum of costs wraps round.
+# The bound on the sum of costs, so that it cannot overflow.
 _MOST_UNITS = 2**62
 BUCKETS = ("token-bucket", "gcra", "leaky-bucket")
 
 
 class Requests:
-    """Requests by time; clients are numbered, and each of them has requests."""
+    """Requests sorted by time. Clients are numbered, and each has at least one request."""
 
     __slots__ = ("clients", "codes", "costs", "names", "ns", "order")
     ns: NDArray[np.int64]
@@ -41,9 +41,9 @@ class Requests:
     costs: NDArray[np.int64] | None
     clients: int
     names: Any
-    """Of each client its key."""
+    """The key of each client."""
     order: NDArray[np.int64] | None
-    """The position that each request was given at; None where they came in order."""
+    """The given position of each request; None if requests came in order."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Requests:
         names: Any,
         order: NDArray[np.int64] | None = None,
     ) -> None:
-        """`codes` may leave out numbers of `names`; those are no clients then."""
+        """Names without any of `codes` do not become clients."""
         counts = np.bincount(codes, minlength=len(names))
         used = np.flatnonzero(counts)
         if len(used) < len(names):
@@ -66,7 +66,7 @@ class Requests:
 
     @classmethod
     def of(cls, keys: Any, times: Any, costs: Any) -> Requests:
-        """As callers give them. Raises ConfigurationError for bad input, and for none at all."""
+        """Reads the columns of a caller. Raises ConfigurationError for bad or empty input."""
         checked = as_times(times)
         column = as_keys(keys)
         check_length(len(column), "keys", len(checked.ns))
@@ -87,31 +87,31 @@ class Requests:
         return len(self.ns)
 
     def select(self, wanted: NDArray[Any] | slice) -> Requests:
-        """Some of them, by a mask, positions in order, or a slice."""
+        """Returns some of the requests, by a mask, ascending positions, or a slice."""
         costs = None if self.costs is None else self.costs[wanted]
         return Requests(self.ns[wanted], self.codes[wanted], costs, self.names)
 
     def of_clients(self, wanted: NDArray[np.bool_]) -> Requests:
-        """Those of some clients."""
+        """Returns the requests of some clients."""
         return self if wanted.all() else self.select(wanted[self.codes])
 
     def counts(self) -> NDArray[np.int64]:
-        """How many requests each client has."""
+        """Returns the number of requests of each client."""
         return np.bincount(self.codes, minlength=self.clients).astype(np.int64)
 
     def replay(
         self, limit: LimitLike, algorithm: Algorithm = "token-bucket", columns: Iterable[str] = ()
     ) -> Replay:
-        """What `limit` would have said."""
+        """Replays the requests through `limit`."""
         keys = Keys(self.codes, np.arange(self.clients))
-        # As datetimes they were checked already.
+        # The times were checked when they were read as datetimes.
         times = self.ns.view("datetime64[ns]")
         return replay(
             limit, keys, times, self.costs, algorithm=algorithm, columns=columns, progress=False
         )
 
     def least_limits(self, period: Period, algorithm: Algorithm) -> NDArray[np.int64]:
-        """See tuning.least_limits(): of each client."""
+        """Returns the least limit of each client; see tuning.least_limits()."""
         shape = limit_of(1, period, algorithm)
         least: NDArray[np.int64] = _core.least_limits(
             shape, self.codes, self.clients, self.ns, self.costs
@@ -119,7 +119,7 @@ class Requests:
         return least
 
     def least_bursts(self, count: int, period: Period, algorithm: Algorithm) -> NDArray[np.int64]:
-        """Of each client the least burst with which a bucket of `count` refuses it nothing."""
+        """Returns for each client the least burst with which `count` refuses it nothing."""
         spent = np.bincount(self.codes, self.costs, self.clients)
         plenty = max(int(spent.max()), count)
         limit = limit_of(count, period, algorithm, plenty)
@@ -129,7 +129,7 @@ class Requests:
         return plenty - least_left
 
     def in_order_given(self, column: NDArray[Any]) -> NDArray[Any]:
-        """A column by time, put back in the order in which the requests were given."""
+        """Puts a column sorted by time back into the given order of the requests."""
         if self.order is None:
             return column
         given = np.empty_like(column)
@@ -140,14 +140,14 @@ class Requests:
 def limit_of(
     count: int, period: Period, algorithm: Algorithm = "token-bucket", burst: int | None = None
 ) -> Limit:
-    """A limit; without a burst where that is the count, or the algorithm has none."""
+    """Makes a limit; its burst is left out if it equals the count or the algorithm has none."""
     if burst is None or burst == count:
         return Limit(count, period, algorithm=algorithm)
     return Limit(count, period, burst=burst, algorithm=algorithm)
 
 
 def as_share(value: Any, what: str) -> float:
-    """A share from 0 up to, but not, 1. Raises ConfigurationError for others."""
+    """Returns a share from 0 to below 1. Raises ConfigurationError for any other value."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(
         value, (int, float, np.integer, np.floating)
     ):
@@ -156,7 +156,7 @@ def as_share(value: Any, what: str) -> float:
         )
     if not 0 <= value < 1:
         raise ConfigurationError(
-            f"{what} is {value}; expected a share from 0 up to, but not, 1, such as 0.001, which "
+            f"{what} is {value}; expected a share of at least 0 and below 1, such as 0.001, which "
             "is 0.1 %"
         )
     return float(value)

@@ -1,4 +1,4 @@
-"""What decides in a replay: limits under one key or several, or rules; with their columns."""
+"""The subject of a replay: limits under one or several keys, or rules, with their columns."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ __all__ = ["LimitsSubject", "RulesSubject", "Subject", "as_subject"]
 
 
 class Subject:
-    """What decides, and the columns by which it does."""
+    """The limits or rules that decide, and the columns that they read."""
 
     keys: dict[str, Keys]
-    """All columns of keys by their names, those too that no limit looks at."""
+    """All columns of keys by name, including those that no limit reads."""
     limits: tuple[Limit, ...]
-    """Of a rule set none."""
+    """The limits that decide; empty for a rule set."""
     notes: tuple[str, ...] = ()
-    """What is to be known about its answers."""
+    """What to know about the answers."""
     is_slow: bool
-    """Whether it takes about a microsecond a request."""
+    """Whether a replay takes as long as a microsecond a request."""
     delays: bool
-    """Whether there may be a leaky bucket."""
+    """Whether a leaky bucket may be among the limits."""
 
     def start(
         self, times: Times, answers: dict[str, NDArray[Any]], clients: dict[str, Any] | None
     ) -> _core.ReplayRun:
-        """A replay that has not begun."""
+        """Returns a new replay that has not begun."""
         raise NotImplementedError
 
     def rule_names(self, run: _core.ReplayRun) -> list[str | None]:
-        """What the codes of rules mean."""
+        """Returns the names that the codes of rules stand for."""
         raise NotImplementedError
 
 
 @dataclass
 class LimitsSubject(Subject):
-    """Limits, each under one of the keys and with its costs."""
+    """Limits, each under one of the keys and with its own costs."""
 
     keys: dict[str, Keys]
     limits: tuple[Limit, ...]
     names: tuple[str, ...]
-    """Of each limit its key."""
+    """The key of each limit."""
     costs: tuple[Costs, ...]
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ class RulesSubject(Subject):
 
 
 def as_subject(limit: Any, keys: Any, costs: Any, size: int, algorithm: Algorithm) -> Subject:
-    """What decides about `size` requests. Raises ConfigurationError for what does not fit."""
+    """Makes the subject for `size` requests. Raises ConfigurationError if arguments mismatch."""
     for rules in (limit, getattr(limit, "rules", None)):
         compiled = getattr(rules, "_compiled", None)
         if compiled is not None:
@@ -135,7 +135,7 @@ def as_subject(limit: Any, keys: Any, costs: Any, size: int, algorithm: Algorith
 
 
 def _unasked(rules: Any, columns: dict[str, Keys]) -> tuple[str, ...]:
-    """Says which rules apply to no request, for want of the attributes by which they count."""
+    """Names the rules that apply to no request because an attribute they count by is missing."""
     notes = []
     for rule in rules.rules:
         missing = [name for name in rule.by if name not in columns]
@@ -148,7 +148,7 @@ def _unasked(rules: Any, columns: dict[str, Keys]) -> tuple[str, ...]:
 
 
 def _limits(limit: Any, algorithm: Algorithm) -> tuple[Limit, ...]:
-    """As a Limiter has them: each once, and checked as it checks them."""
+    """Returns the limits as a Limiter holds them: checked, and each once."""
     return Limiter(limit, algorithm=algorithm, clock=ManualClock()).limits
 
 
@@ -206,7 +206,7 @@ def _of_plan(plan: Plan, keys: Any, costs: Any, size: int) -> LimitsSubject:
 
 
 def _check_counted_apart(limiters: Iterable[Limiter]) -> None:
-    """A replay has a count for each limiter, where live ones may have one for both."""
+    """Refuses limiters that share usage in a live store, since a replay counts them separately."""
     seen = set()
     for limiter in limiters:
         for limit in limiter.limits:
@@ -232,7 +232,7 @@ def _columns(keys: Any, what: str, size: int, *, optional: bool = False) -> dict
 
 
 def _as_bytes(value: Any) -> bytes | None:
-    """The value of an attribute as the core reads it."""
+    """Converts the value of an attribute to the form that the core reads."""
     if value is None or isinstance(value, bytes):
         return value
     return str(value).encode("utf-8", "surrogatepass")

@@ -17,7 +17,7 @@ from tidegate._tuning.columns import ArrowColumn, is_missing, opened, shown
 __all__ = ["Times", "as_times"]
 
 _ACCEPTED = "nanoseconds since the epoch as ints, or datetimes with a time zone"
-# Of datetime64: how many of a unit are a second, for those that are finer.
+# Units of datetime64, and how many of each make a second.
 _IN_A_SECOND = {
     "s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9, "ps": 10**12, "fs": 10**15, "as": 10**18,
 }  # fmt: skip
@@ -25,17 +25,17 @@ _IN_A_SECOND = {
 
 @dataclass
 class Times:
-    """Times that were checked, and the order in which they are taken."""
+    """Checked times, and their order."""
 
     ns: NDArray[np.int64]
     order: NDArray[np.int64] | None
-    """Positions by time, those of one time as they were given; None where they are in order."""
+    """Positions in a stable order by time; None if the times are in order."""
 
 
 def as_times(times: Any) -> Times:
-    """`times` as int64. Raises ConfigurationError for a time that is none or out of range.
+    """Returns `times` as int64. Raises ConfigurationError for an invalid or out-of-range time.
 
-    The same for ints that look like seconds, milliseconds or microseconds of the present.
+    Ints that look like seconds, milliseconds or microseconds of the present are errors too.
     """
     column = opened(times, "times", _ACCEPTED)
     may_mistake = False
@@ -84,17 +84,17 @@ def _of_datetime64(column: NDArray[Any]) -> NDArray[np.int64]:
             f"the time at index {int(missing.argmax())} is NaT; expected {_ACCEPTED}"
         )
     if unit == "generic":
-        return np.empty(0, np.int64)  # an array without any
+        return np.empty(0, np.int64)  # an empty array
     if unit not in _IN_A_SECOND:
         first, last = np.array(["1970", "2117"]).astype(f"datetime64[{unit}]")
         far = (column < first) | (column > last)
-        if far.any():  # seconds might wrap round
+        if far.any():  # a conversion from seconds might overflow
             at = int(far.argmax())
             _refuse_range(at, column[at])
         column, unit, count = column.astype("datetime64[s]"), "s", 1
     values = column.view(np.int64)
     each = _IN_A_SECOND[unit]
-    # Before they are multiplied, so that nothing wraps round.
+    # Checked before the multiplication, so that it cannot overflow.
     most = LAST_NS * each // 10**9 // count
     wrong = (values < 0) | (values > most)
     if wrong.any():

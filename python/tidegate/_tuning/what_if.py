@@ -1,4 +1,4 @@
-"""The what-if curve: limits against whom they would have refused."""
+"""The what-if curve: what each of many limits would have refused."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["WhatIf", "what_if"]
 
-# Shares of clients that are touched, at which the curve bends.
+# Shares of touched clients at which the curve bends.
 _TOUCHED = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0005, 0.0002, 0.0001)
 _EVEN = 14
-# Rows times requests: some seconds.
+# Rows times requests that take some seconds.
 _LONG = 100_000_000
 
 
@@ -41,34 +41,35 @@ def what_if(
     bursts: Iterable[int] | None = None,
     progress: bool | None = None,
 ) -> Frame:
-    """Limits against the share of requests refused and of clients touched, each by replay.
+    """Replays several limits and returns the requests refused and the clients touched by each.
 
-    `limits` are counts in `period`, texts or Limits; without them about two dozen counts, chosen
-    from the least limits of the clients. With `bursts` each count of a bucket comes with each of
-    them, otherwise with a burst of the count. A client is touched that is refused at least once.
+    `limits` are counts in `period`, texts or Limits; by default about two dozen counts, chosen
+    from the least limits of the clients. With `bursts`, each count of a bucket is combined with
+    each burst; otherwise the burst equals the count. A client that is refused at least once is
+    touched.
 
     The columns are limit, count, burst, refused, refused_share, clients_touched and
-    clients_touched_share. The other arguments are those of replay(); the bar counts rows. To ask
-    often, make a WhatIf.
+    clients_touched_share. The other arguments are those of replay(); the progress bar counts rows.
+    For many questions about one log, make a WhatIf.
     """
     requests = Requests.of(keys, times, costs)
     return WhatIf._of(requests, period, algorithm).curve(limits, bursts, progress)
 
 
 class WhatIf:
-    """A log that was made ready to be asked about many limits, such as by a slider.
+    """A log prepared for questions about many limits, such as those of a slider.
 
-    Every answer is exact. It takes the replay of the requests of those clients that the limit
-    may refuse, some 20 ms a million; answers that were given are remembered.
+    Every answer is exact: it replays the requests of the clients that the limit may refuse, which
+    takes about 20 ms for a log of a million. Answers are remembered.
     """
 
     period: float
-    """Seconds."""
+    """The period of the limits in seconds."""
     algorithm: Algorithm
     requests: int
     clients: int
     least: NDArray[np.int64]
-    """The least limits of the clients, ascending: with less each would be refused something."""
+    """The least limits of the clients, ascending."""
 
     def __init__(
         self,
@@ -98,16 +99,16 @@ class WhatIf:
         self._known: dict[Limit, Effect] = {}
 
     def at(self, count: int, burst: int | None = None) -> Effect:
-        """What a limit of `count` in the period does; a bucket with a burst of it, or `burst`."""
+        """Returns the effect of `count` in the period; a bucket's burst is `burst` or `count`."""
         return self._effect(self._limit(count, burst))
 
     def allowed(self, count: int, burst: int | None = None) -> NDArray[np.bool_]:
-        """Which requests pass a limit, in the order in which they were given."""
+        """Returns the mask of requests that pass a limit, in the given order of the requests."""
         answer = self._requests.replay(self._limit(count, burst)).allowed
         return self._requests.in_order_given(answer)
 
     def counts(self) -> NDArray[np.int64]:
-        """About two dozen counts at which the curve is worth looking at."""
+        """Returns about two dozen counts at which the curve is worth examining."""
         most = int(self.least[-1])
         ranks = np.ceil((1 - np.array(_TOUCHED)) * self.clients).astype(np.int64) - 1
         bends = self.least[np.clip(ranks, 0, self.clients - 1)]
@@ -120,7 +121,7 @@ class WhatIf:
         bursts: Iterable[int] | None = None,
         progress: bool | None = None,
     ) -> Frame:
-        """The columns of what_if(), with a row for each of `limits` and `bursts`."""
+        """Returns the columns of what_if(), with a row for each of `limits` and `bursts`."""
         if bursts is not None and self.algorithm not in BUCKETS:
             raise ConfigurationError(
                 f"bursts were given for {self.algorithm}, which has none; expected token-bucket or "
@@ -161,10 +162,10 @@ class WhatIf:
         return known
 
     def _concerned(self, limit: Limit) -> NDArray[np.bool_] | None:
-        """The clients that `limit` may refuse; None for all."""
+        """Returns the clients that `limit` may refuse; None for all."""
         if limit.period != self.period or limit.algorithm != self.algorithm:
             return None
-        # A greater burst than the count refuses none that the count does not.
+        # A burst greater than the count refuses no more than a burst of the count.
         concerned = self._least > min(limit.count, limit.capacity)
         return None if concerned.mean() > 0.9 else concerned
 

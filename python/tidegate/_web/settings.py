@@ -8,7 +8,6 @@ from typing import Any, Callable
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._limit import as_limits
 from tidegate._limiter import Limiter
-from tidegate._rule_limiter import limiter_for
 from tidegate._web.callables import imported
 from tidegate._web.dynamic_limit import check_limit_error_policy
 from tidegate._web.headers import SHADOW, check_families
@@ -22,7 +21,12 @@ from tidegate._web.rule_settings import (
     tiers_of,
     violations_of,
 )
-from tidegate._web.shared_counters import OF_RULES, limiter_in_scope
+from tidegate._web.shared_counters import (
+    OF_RULES,
+    limiter_in_scope,
+    rule_limiter_of,
+    rule_requests_of,
+)
 from tidegate.keys import first_of, peer, user
 from tidegate.types import Algorithm
 
@@ -183,24 +187,7 @@ class Settings:
         """What decides on requests by the rules; None where there are none."""
         if self.rules is None:
             return None
-        limiter = limiter_for(
-            self.rules,
-            storage=self.storage,
-            prefix=self.prefix,
-            clock=self.clock,
-            tiers=self.tiers,
-            violations=self.violations,
-            load=self.load,
-        )
-        return RuleRequests(
-            limiter,
-            attributes=self.attributes,
-            cost=self.cost,
-            exempt_when=self.exempt_when,
-            on_refused=self.on_refused,
-            headers=self._families,
-            retry_jitter=self.retry_jitter,
-        )
+        return rule_requests_of(rule_limiter_of(self, {}), self, self._families)
 
     def limiter(self, limit: Any, scope: str, **options: Any) -> RequestLimiter:
         """A request limiter whose limit counts in `scope`, with these settings as defaults."""

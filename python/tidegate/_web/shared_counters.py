@@ -27,7 +27,15 @@ if TYPE_CHECKING:
     from tidegate._storage.options import StorageLike
     from tidegate.types import Algorithm
 
-__all__ = ["check_scope", "limiter_in_scope", "middleware_limiters", "shared_store", "unique_scope"]
+__all__ = [
+    "check_scope",
+    "limiter_in_scope",
+    "middleware_limiters",
+    "rule_limiter_of",
+    "rule_requests_of",
+    "shared_store",
+    "unique_scope",
+]
 
 # The options that are for rules alone.
 OF_RULES = ("attributes", "tiers", "violations", "load")
@@ -121,29 +129,41 @@ def _of_rules(
     limiter = options.limiter
     of_limiters = ("rules", "tiers", "violations", "load")
     if limiter is None:
-        limiter = limiter_for(
-            options.rules,
-            storage=options.storage,
-            prefix=options.prefix,
-            clock=options.clock,
-            tiers=options.tiers,
-            violations=options.violations,
-            load=options.load,
-            **storage_options,
-        )
+        limiter = rule_limiter_of(options, storage_options)
     elif storage_options or any(getattr(options, name) is not None for name in of_limiters):
         raise ConfigurationError(
             "a limiter was given with options of its own; expected limiter= without rules=, "
             "tiers=, violations=, load= and storage options"
         )
-    return limiter, RuleRequests(
+    return limiter, rule_requests_of(limiter, options, options.headers, options.enabled)
+
+
+def rule_limiter_of(options: Any, storage_options: Mapping[str, Any]) -> RuleLimiter:
+    """The limiter of the rules in `options`."""
+    return limiter_for(
+        options.rules,
+        storage=options.storage,
+        prefix=options.prefix,
+        clock=options.clock,
+        tiers=options.tiers,
+        violations=options.violations,
+        load=options.load,
+        **storage_options,
+    )
+
+
+def rule_requests_of(
+    limiter: RuleLimiter, options: Any, headers: Any, enabled: bool = True
+) -> RuleRequests:
+    """Decides on requests by `limiter`, with `options` for the rest."""
+    return RuleRequests(
         limiter,
         attributes=options.attributes,
         cost=options.cost,
         exempt_when=options.exempt_when,
-        enabled=options.enabled,
+        enabled=enabled,
         on_refused=options.on_refused,
-        headers=options.headers,
+        headers=headers,
         retry_jitter=options.retry_jitter,
     )
 

@@ -1,4 +1,4 @@
-"""Traffic that never was, for tuning before there is a log: seeded, and the same for a seed.
+"""Generated traffic, for tuning before there is a log: always the same for the same seed.
 
     from tidegate.tuning import traffic
 
@@ -7,8 +7,8 @@
     log = traffic.mix(people, attack)
     tuning.recommend(log.keys, log.times)
 
-Rates are requests a second, of all clients of a call together. A generator with the same arguments
-gives the same traffic with one release of NumPy, and as a rule with all of them.
+Rates are requests a second of all clients of a call together. A generator with the same arguments
+gives the same traffic with one release of NumPy, and usually with every release.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidegate._tuning.columns import shown
 from tidegate._tuning.keys import Keys
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = [
     "START",
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 START = 1_767_571_200 * 10**9
-"""Monday, 5 January 2026, 00:00 UTC: where traffic begins unless told otherwise."""
+"""The default beginning of traffic: Monday, 5 January 2026, 00:00 UTC."""
 
 _DAY = 86_400
 _MOST_REQUESTS = 1_000_000_000
@@ -55,14 +55,14 @@ class Traffic:
     times: NDArray[np.int64]
     """Nanoseconds since the epoch, ascending."""
     keys: Keys
-    """Of each request its client, a text."""
+    """The client of each request, a text."""
     costs: NDArray[np.int64] | None
-    """None: 1 each."""
+    """The cost of each request; None means 1 each."""
 
     def __init__(
         self, times: NDArray[np.int64], keys: Keys, costs: NDArray[np.int64] | None = None
     ) -> None:
-        """`times` are in order, and the others as long."""
+        """`times` are ascending; the other columns have the same length."""
         self.times = times
         self.keys = keys
         self.costs = costs
@@ -107,21 +107,24 @@ def diurnal(
     start: int = START,
     name: str = "client",
 ) -> Traffic:
-    """As poisson(), with a rate that follows the hour of the day, in UTC, along a cosine.
+    """Like poisson(), with a rate that follows the hour of the day, in UTC, along a cosine.
 
-    `rate` is that of the whole day on average; at `peak_hour` it is 1 + `swing` times as much, half
-    a day later 1 - `swing` times.
+    `rate` is the average of the whole day; at `peak_hour` the rate is 1 + `swing` times as much,
+    half a day later 1 - `swing` times.
     """
     random = _random(seed, rate=rate, days=days)
     _within("swing", swing, 0, 1)
     _within("peak_hour", peak_hour, 0, 24)
     _start(start)
     seconds = days * _DAY
-    offsets = _even(random, rate * (1 + swing), seconds)
-    hour = (start / 1e9 + offsets) / 3600
-    likely = (1 + swing * np.cos((hour - peak_hour) * (2 * math.pi / 24))) / (1 + swing)
-    kept = random.random(len(offsets)) < likely
-    return _of_clients(random, offsets[kept], clients, start, name)
+
+    def factor_at(offsets: NDArray[np.float64]) -> NDArray[np.float64]:
+        hour = (start / 1e9 + offsets) / 3600
+        factors: NDArray[np.float64] = 1 + swing * np.cos((hour - peak_hour) * (2 * math.pi / 24))
+        return factors
+
+    offsets = _varying(random, rate, 1 + swing, seconds, factor_at)
+    return _of_clients(random, offsets, clients, start, name)
 
 
 def zipf(
@@ -134,9 +137,9 @@ def zipf(
     start: int = START,
     name: str = "client",
 ) -> Traffic:
-    """As poisson(), with few busy clients and many quiet ones.
+    """Like poisson(), with few busy clients and many quiet ones.
 
-    Client number k, from 0 up, has a part of the requests in proportion to
+    Client number k, from 0 up, has a share of the requests in proportion to
     1 / (k + 1) ** `exponent`.
     """
     random = _random(seed, rate=rate, seconds=seconds)
@@ -160,11 +163,11 @@ def bursts(
     start: int = START,
     name: str = "client",
 ) -> Traffic:
-    """Clients that come with many requests at once, such as a page with its images.
+    """Clients that send many requests at once, such as a page with its images.
 
     Each client begins a burst of `size` requests every `every` seconds on average (at random, as
-    of poisson()); the requests of a burst are `spacing` seconds apart. What of a burst would come
-    after `seconds` is cut off.
+    in poisson()); the requests of a burst are `spacing` seconds apart. Requests of a burst that
+    would come after `seconds` are left out.
     """
     random = _random(seed, every=every, seconds=seconds)
     _whole("size", size)
@@ -203,13 +206,12 @@ def surge(
         _within(what, value, 0, 1e9)
     begin = seconds / 3 if at is None else at
     _within("at", begin, 0, seconds)
-    most = max(1.0, factor)
-    offsets = _even(random, rate * most, seconds)
-    # Two points of one instant are a step, of which interp() takes the later height.
-    corners = np.cumsum([begin, rise, hold, fall])
-    heights = np.interp(offsets, corners, [1, factor, factor, 1])
-    kept = random.random(len(offsets)) * most < heights
-    return _of_clients(random, offsets[kept], clients, start, name)
+    # Two points at one instant make a step; interp() takes the later height.
+    corners, heights = np.cumsum([begin, rise, hold, fall]), [1, factor, factor, 1]
+    offsets = _varying(
+        random, rate, max(1.0, factor), seconds, lambda at: np.interp(at, corners, heights)
+    )
+    return _of_clients(random, offsets, clients, start, name)
 
 
 def rotating_addresses(
@@ -217,8 +219,8 @@ def rotating_addresses(
 ) -> Traffic:
     """An attacker who takes another address after `each` requests, so that no address is busy.
 
-    Keys are addresses of 198.18.0.0/15, in an order drawn at random; after 131,072 of them, they
-    come again.
+    Keys are addresses of 198.18.0.0/15 in a random order; after all 131,072 of them, they are used
+    again.
     """
     random = _random(seed, rate=rate, seconds=seconds)
     _whole("each", each)
@@ -244,8 +246,8 @@ def changed_integration(
 ) -> Traffic:
     """One client that changes how it calls: single requests first, whole batches later.
 
-    Up to the part `at` of the time it sends single requests, as of poisson(). After that it sends
-    `factor` times as many a second, in batches of `batch` requests of one instant.
+    For the share `at` of the time it sends single requests, as in poisson(). After that it sends
+    `factor` times as many a second, in batches of `batch` requests at one instant.
     """
     random = _random(seed, rate=rate, seconds=seconds, factor=factor)
     _within("at", at, 0, 1)
@@ -258,7 +260,7 @@ def changed_integration(
 
 
 def mix(*traffics: Traffic) -> Traffic:
-    """All of them together, in the order of their times; one name is one client."""
+    """Joins several traffics in the order of their times; one name is one client."""
     if not traffics:
         raise ConfigurationError("no traffic was given; expected at least one")
     for each in traffics:
@@ -287,15 +289,27 @@ def mix(*traffics: Traffic) -> Traffic:
 def _even(
     random: np.random.Generator, rate: float, seconds: float, each: int = 1
 ) -> NDArray[np.float64]:
-    """Seconds, ascending, of a Poisson process; each stands for so many requests."""
+    """Draws the ascending seconds of a Poisson process; each stands for `each` requests."""
     expected = rate * seconds * each
     if not expected <= _MOST_REQUESTS:
         raise ConfigurationError(
             f"the traffic would have about {expected:,.0f} requests; expected at most "
             f"{_MOST_REQUESTS:,}"
         )
-    # Given how many there are, each is anywhere with the same chance.
+    # Given their number, the points of a Poisson process are uniformly distributed.
     return np.sort(random.random(int(random.poisson(rate * seconds))) * seconds)
+
+
+def _varying(
+    random: np.random.Generator,
+    rate: float,
+    most: float,
+    seconds: float,
+    factor_at: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+) -> NDArray[np.float64]:
+    """Like _even(), with `rate` multiplied by a factor of the time, which is at most `most`."""
+    offsets = _even(random, rate * most, seconds)
+    return offsets[random.random(len(offsets)) * most < factor_at(offsets)]
 
 
 def _of_clients(
@@ -321,7 +335,7 @@ def _names(name: str, clients: int) -> list[str]:
 
 
 def _random(seed: int, **positive: float) -> np.random.Generator:
-    """Numbers by a seed. Raises ConfigurationError where one of the others is not above 0."""
+    """Returns a seeded generator. Raises ConfigurationError if an argument is not above 0."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise ArgumentTypeError(f"seed is {shown(seed)}; expected an int from 0 up")
     for what, value in positive.items():

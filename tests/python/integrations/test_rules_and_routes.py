@@ -20,7 +20,7 @@ RULES = RuleSet({"rules": [{"id": "clients", "by": "ip", "limit": "100/hour"}]})
 
 
 def limiter() -> Any:
-    return tg.Limiter(rules=RULES, clock=tg.ManualClock(0))
+    return tg.Limiter(rules=RULES, clock=tg.ManualClock(1))
 
 
 def left(limiter: Any, address: str) -> int:
@@ -106,3 +106,55 @@ def test_what_a_decorated_view_refuses_is_given_back_to_the_rules_of_the_extensi
     client = app.test_client()
     assert [client.get("/").status_code for _ in range(5)] == [200, 200, 429, 429, 429]
     assert client.get("/free").headers["X-RateLimit-Remaining"] == "97"
+
+
+def fails(request: Any) -> str:
+    raise LookupError("no plan")
+
+
+@pytest.mark.parametrize("how", ["decorator", "dependency", "async decorator"])
+def test_a_limit_function_of_a_fastapi_route_that_fails_charges_no_rule(how: str) -> None:
+    app = FastAPI()
+    if how == "dependency":
+
+        @app.get("/", dependencies=[Depends(RateLimit(fails))])
+        async def depends() -> str:
+            return "ok"
+
+    elif how == "decorator":
+
+        @app.get("/")
+        @rate_limit(fails)
+        def decorated() -> str:
+            return "ok"
+
+    else:
+
+        @app.get("/")
+        @rate_limit(fails)
+        async def decorated_async() -> str:
+            return "ok"
+
+    rules = limiter()
+    client = TestClient(RateLimitMiddleware(app, limiter=rules), raise_server_exceptions=False)
+    assert [client.get("/").status_code for _ in range(3)] == [500] * 3
+    assert left(rules, "testclient") == 100
+
+
+def test_a_limit_function_of_a_flask_view_that_fails_charges_no_rule_of_the_middleware() -> None:
+    app = Flask(__name__)
+    app.add_url_rule("/", view_func=rate_limit(fails)(lambda: "ok"), endpoint="view")
+    rules = limiter()
+    app.wsgi_app = wsgi.RateLimitMiddleware(app.wsgi_app, limiter=rules)  # type: ignore[method-assign]
+    assert [app.test_client().get("/").status_code for _ in range(3)] == [500] * 3
+    assert left(rules, "127.0.0.1") == 100
+
+
+def test_a_limit_function_that_fails_charges_no_rule_of_the_flask_extension() -> None:
+    app = Flask(__name__)
+    extension = FlaskRateLimit(app, rules=RULES)
+    app.add_url_rule("/", view_func=extension.limit(fails)(lambda: "ok"), endpoint="view")
+    app.add_url_rule("/free", view_func=lambda: "ok", endpoint="free")
+    client = app.test_client()
+    assert [client.get("/").status_code for _ in range(3)] == [500] * 3
+    assert client.get("/free").headers["X-RateLimit-Remaining"] == "99"

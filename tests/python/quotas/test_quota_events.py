@@ -107,3 +107,58 @@ def test_what_cannot_be_watched() -> None:
         QuotaWatch(limiter, 5)  # type: ignore[arg-type]
     with pytest.raises(tg.ConfigurationError, match="more than 0 seconds"):
         QuotaWatch(limiter, events.append, every=0)
+
+
+RULES = """
+rules:
+  - id: monthly
+    by: user
+    limits:
+      free: {free}
+      premium: quota 100/month
+"""
+
+
+def ruled(free: str = "quota 10/month") -> tg.RuleSet:
+    return tg.RuleSet.parse(RULES.format(free=free))
+
+
+@pytest.mark.parametrize("storage", ["memory://", "shm://{}/table?capacity=1000"])
+def test_events_of_quotas_in_rules(storage: str, tmp_path: Path) -> None:
+    clock = tg.ManualClock(NOW)
+    limiter = tg.Limiter(rules=ruled(), clock=clock, storage=storage.format(tmp_path))
+    events: list[QuotaEvent] = []
+    watch = QuotaWatch(limiter, events.append, every=None)
+    assert limiter.check(user="42", tier="free", cost=7)
+    assert watch.deliver() == 0
+    assert limiter.check(user="42", tier="free")
+    assert limiter.check(user="42", tier="free", cost=2)
+    assert not limiter.check(user="42", tier="free")
+    assert limiter.check(user="7", tier="premium", cost=80)
+    assert watch.deliver() == 3
+    assert [(e.key, e.quota, e.percent, e.used, e.available) for e in events] == [
+        ("42", "monthly", 80, 8, 2),
+        ("42", "monthly", 100, 10, 0),
+        ("7", "monthly", 80, 80, 20),
+    ]
+    limiter.close()
+    watch.close()
+
+
+def test_events_that_nobody_has_taken_outlast_a_change_of_rules() -> None:
+    limiter = tg.Limiter(rules=ruled(), clock=tg.ManualClock(NOW))
+    events: list[QuotaEvent] = []
+    watch = QuotaWatch(limiter, events.append, every=None)
+    limiter.check(user="42", tier="free", cost=8)
+    limiter.check(user="7", tier="premium", cost=80)
+    limiter.use(ruled("quota 20/month"))
+    limiter.check(user="43", tier="free", cost=20)
+    assert watch.deliver() == 4
+    assert sorted((e.key, e.percent) for e in events) == [
+        ("42", 80),
+        ("43", 80),
+        ("43", 100),
+        ("7", 80),
+    ]
+    limiter.use(tg.RuleSet.parse("rules: []"))
+    assert watch.deliver() == 0

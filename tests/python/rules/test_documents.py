@@ -122,6 +122,14 @@ MISTAKES = {
         "rules: []\nblock:\n- id: all\n",
         "r.yaml:3: block[0]: matches every request; expected a condition, such as a user",
     ),
+    "field of rules in a list": (
+        "rules: []\nallow:\n- {user: ann, limit: 1/s}\n",
+        "r.yaml:3: allow[0].limit: is a field of rules; expected an attribute",
+    ),
+    "conditions of rules in a list": (
+        "rules: []\nblock:\n- user: ann\n  when: gold\n",
+        "r.yaml:4: block[0].when: is a field of rules; expected an attribute",
+    ),
     "override of no rule": (
         f"rules:\n- {RULE}\noverrides:\n- {{rule: z, key: {{user: '1'}}, limit: 1/s}}\n",
         "r.yaml:4: overrides[0].rule: there is no rule 'z'; expected the id of one",

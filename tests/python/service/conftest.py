@@ -66,6 +66,8 @@ if sys.platform != "linux":  # the service waits by epoll
     collect_ignore_glob = ["*"]
 else:
     from fronts import MakeFront, Served, start_front
+    from serving import RULES
+    from serving import Served as ServedProcess
 
     @pytest.fixture
     def make_front() -> Iterator[MakeFront]:
@@ -78,3 +80,15 @@ else:
         yield make
         for one in served:
             one.front.stop()
+
+    @pytest.fixture
+    def directory(tmp_path: Path) -> Path:
+        (tmp_path / "rules.yaml").write_text(RULES)
+        return tmp_path
+
+    @pytest.fixture
+    def served(directory: Path) -> Iterator[ServedProcess]:
+        service = ServedProcess(directory)
+        yield service
+        service.process.kill()
+        service.process.wait()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from admin_client import Clock, add_api_rule
-from dashboard_client import HOSTILE, DashboardService, row
+from dashboard_client import HOSTILE, DashboardService, Issuer, row
 from tidegate._service.admin_server import AdminServer
 from tidegate._service.settings import Address
 
@@ -36,7 +36,9 @@ PAGES = {
     "anomalies": "/anomalies",
     "requests": "/requests",
     "usage": "/usage?user=42&by=hour",
-    "quotas": "/quotas",
+    "quotas": "/quotas?user=42",
+    "top-ups": "/quotas",
+    "me": "/me?by=hour",
     "error": "/nothing",
 }
 WIDTHS = {"phone": 320, "desktop": 1280}
@@ -56,7 +58,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Ite
     path = tmp_path_factory.mktemp("dashboard") / "service.db"
     shutil.copyfile(migrated_sqlite, path)
     clock = Clock(dt.datetime(2026, 1, 31, 12, tzinfo=dt.timezone.utc))
-    with DashboardService(f"sqlite:///{path}", clock) as service:
+    with DashboardService(f"sqlite:///{path}", clock, oidc=Issuer()) as service:
         _fill(service)
         server = AdminServer(service.app, None)
         host, port = server.start(Address(host="127.0.0.1", port=0))
@@ -68,6 +70,13 @@ def _fill(service: DashboardService) -> None:
     add_api_rule(service)
     add_api_rule(service, id="search", endpoints=["/search/**"], shadow=True)
     add_api_rule(service, id="sign-in", endpoints=["/login"], by="ip", limits="5/minute")
+    quotas = {"free": "quota 10000/month rollover 5000", "premium": "quota 100000/month"}
+    add_api_rule(service, id="monthly", endpoints=["/paid/**"], limits=quotas)
+    paid = {"user": "42", "tier": "free", "endpoint": "/paid/report"}
+    service.limiter.check(cost=8300, **paid)
+    until = dt.datetime(2030, 1, 31, tzinfo=dt.timezone.utc)
+    service.limiter.top_up(paid, 500, expires_at=until, priority=1)
+    service.limiter.top_up(paid, 20)
     asked = {"user": "42", "tier": "free", "endpoint": "/api/posts"}
     for _ in range(12):
         service.limiter.check(**asked)
@@ -88,7 +97,7 @@ def _fill(service: DashboardService) -> None:
     service.add_anomaly("ip:203.0.113.9", score=3.1, action="throttle", reason="300; 90 expected")
     service.add_request("42")
     service.add_request("43", status="REJECTED", note="Use the free tier.", decided_by="token:2")
-    service.run("insert into user_tiers (user_id, tier) values ('42', 'free')")
+    service.run("insert into user_tiers (user_id, tier) values ('42', 'free'), ('77', 'free')")
     service.run(
         "insert into user_quotas values ('42', 'monthly', "
         '\'{"limit": 10000, "period": "month"}\', \'2026-01-30 10:00:00\')'
@@ -113,7 +122,11 @@ def chromium(site: Site) -> Iterator[Any]:
         browser.close()
 
 
-def _page(chromium: Any, site: Site, role: str | None = "operator", **options: Any) -> Any:
+# A token of the issuer, so that there is a page about its user too.
+OPERATOR = "operator:42"
+
+
+def _page(chromium: Any, site: Site, token: str | None = OPERATOR, **options: Any) -> Any:
     """A page that has signed in, and fails the test that has an error in its console."""
     context = chromium.new_context(**options)
     context.set_default_timeout(60_000)
@@ -121,11 +134,11 @@ def _page(chromium: Any, site: Site, role: str | None = "operator", **options: A
     page.errors = []
     page.on("console", lambda said: said.type == "error" and page.errors.append(said.text))
     page.on("pageerror", lambda error: page.errors.append(str(error)))
-    if role is not None:
+    if token is not None:
         page.goto(f"{site.url}/sign-in")
-        page.fill("#token", site.service.tokens[role])
+        page.fill("#token", token)
         page.click("button[type=submit]")
-        page.wait_for_url(f"{site.url}/")
+        page.wait_for_url(f"{site.url}/me" if token.startswith("user") else f"{site.url}/")
     return page
 
 
@@ -137,29 +150,73 @@ def test_each_page_is_accessible_and_fits(
     page = _page(chromium, site, viewport=size, color_scheme=scheme, reduced_motion="reduce")
     for name, path in PAGES.items():
         page.goto(site.url + path)
-        for summary in page.query_selector_all("summary"):
-            summary.click()
-        found = axe_api.Axe().run(page, options={"resultTypes": ["violations"]})
-        problems = [
-            (each["id"], node["html"], node.get("failureSummary"))
-            for each in found.response["violations"]
-            for node in each["nodes"]
-        ]
-        assert problems == [], f"{name}, {width}, {scheme}"
-        wide = page.evaluate("document.documentElement.scrollWidth")
-        assert wide <= WIDTHS[width], f"{name} is {wide} px wide on a {width}"
-        cut = page.evaluate(
-            "[...document.querySelectorAll('.scroll')].filter("
-            "each => each.scrollWidth > each.clientWidth).map(each => each.innerText)"
-        )
-        assert cut == [], f"tables of {name} do not fit on a {width}"
-        for summary in page.query_selector_all("summary"):
-            summary.click()
-        if "TIDEGATE_SCREENSHOTS" in os.environ:
-            shot = Path(os.environ["TIDEGATE_SCREENSHOTS"]) / f"{name}-{width}-{scheme}.png"
-            page.screenshot(path=shot, full_page=True)
+        _check_sight(page, name, width, scheme)
     # That there is no such page is what the console says.
     assert [error for error in page.errors if "404" not in error] == []
+    page.context.close()
+
+
+def _check_sight(page: Any, name: str, width: str, scheme: str) -> None:
+    """What is shown is accessible, and no wider than the window."""
+    for summary in page.query_selector_all("summary"):
+        summary.click()
+    found = axe_api.Axe().run(page, options={"resultTypes": ["violations"]})
+    problems = [
+        (each["id"], node["html"], node.get("failureSummary"))
+        for each in found.response["violations"]
+        for node in each["nodes"]
+    ]
+    assert problems == [], f"{name}, {width}, {scheme}"
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    assert wide <= WIDTHS[width], f"{name} is {wide} px wide on a {width}"
+    cut = page.evaluate(
+        "[...document.querySelectorAll('.scroll')].filter("
+        "each => each.scrollWidth > each.clientWidth).map(each => each.innerText)"
+    )
+    assert cut == [], f"tables of {name} do not fit on a {width}"
+    for summary in page.query_selector_all("summary"):
+        summary.click()
+    if "TIDEGATE_SCREENSHOTS" in os.environ:
+        shot = Path(os.environ["TIDEGATE_SCREENSHOTS"]) / f"{name}-{width}-{scheme}.png"
+        page.screenshot(path=shot, full_page=True)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_user_without_a_role_sees_one_page(chromium: Any, site: Site, width: str) -> None:
+    size = {"width": WIDTHS[width], "height": 800}
+    page = _page(chromium, site, "user:43", viewport=size, reduced_motion="reduce")
+    assert page.get_by_role("navigation").get_by_role("link").all_inner_texts() == ["My usage"]
+    _check_sight(page, "user", width, "light")
+    assert page.errors == []
+    page.context.close()
+
+
+def test_refusals_of_a_user_appear_by_themselves(chromium: Any, site: Site) -> None:
+    page = _page(chromium, site, "user:43")
+    before = page.inner_text("#refusals")
+    site.service.record(row("43", refused=77, rule="api", endpoint="/api/live"), ago=1)
+    try:
+        page.wait_for_function(
+            "before => document.getElementById('refusals').innerText !== before", arg=before
+        )
+        assert "/api/live" in page.inner_text("#refusals")
+    finally:
+        site.service.recent.pop()
+    assert page.errors == []
+    page.context.close()
+
+
+def test_units_are_added_from_the_page(chromium: Any, site: Site) -> None:
+    page = _page(chromium, site, reduced_motion="reduce")
+    page.goto(f"{site.url}/quotas?user=77")
+    page.get_by_label("Units").fill("250")
+    page.get_by_label("Last day (UTC)").fill("2030-02-28")
+    page.get_by_label("Why").fill("a test")
+    page.get_by_role("button", name="Add units").click()
+    assert page.get_by_text("The units were added.").is_visible()
+    assert "2030-03-01 00:00:00" in page.inner_text("#now")
+    assert "250" in page.inner_text("#now")
+    assert page.errors == []
     page.context.close()
 
 
@@ -172,7 +229,7 @@ def test_what_is_not_accessible_is_found(chromium: Any) -> None:
 
 
 def test_the_keyboard_is_enough(chromium: Any, site: Site) -> None:
-    page = _page(chromium, site, role=None, reduced_motion="reduce")
+    page = _page(chromium, site, token=None, reduced_motion="reduce")
     page.goto(f"{site.url}/sign-in")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"

@@ -11,21 +11,9 @@ from typing import Any
 import httpx
 import pytest
 from admin_client import Clock, add_api_rule
-from dashboard_client import DashboardService
-from tidegate._database.audit import Actor
-from tidegate._service.admin.oidc import OidcError
+from dashboard_client import DashboardService, Issuer
 
 WISH = {"requestedTier": "premium", "reason": "We grow."}
-
-
-class Issuer:
-    """Takes `user:42` as a token of user 42, and `viewer:42` as one with a role."""
-
-    def actor_of(self, token: str, remote: str | None, *, needs_role: bool = True) -> Actor:
-        role, _, user = token.partition(":")
-        if role not in ("user", "viewer", "operator") or (role == "user" and needs_role):
-            raise OidcError("the token is not accepted")
-        return Actor(f"oidc:{user}", role, remote, user)
 
 
 @pytest.fixture
@@ -117,8 +105,8 @@ def test_a_token_of_the_database_names_the_user(dashboard: DashboardService) -> 
     assert ask(dashboard, "GET", "/status?user=42", token).json()["userId"] == "42"
 
 
-def test_a_user_without_a_role_gets_no_page_and_no_admin_api(dashboard: DashboardService) -> None:
-    assert dashboard.browser(None).sign_in("user:42").status_code == 401
+def test_who_signs_in_with_a_token_of_the_issuer(dashboard: DashboardService) -> None:
+    assert dashboard.browser(None).sign_in("nobody:42").status_code == 401
     assert dashboard.ask("GET", "/whoami", token="user:42").status_code == 401
     assert dashboard.browser(None).sign_in("viewer:42").status_code == 303
 
@@ -203,3 +191,39 @@ def test_a_wrong_method_and_a_wrong_path(dashboard: DashboardService) -> None:
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
     assert ask(dashboard, "GET", "/nothing", "user:42").status_code == 404
     assert ask(dashboard, "GET", "/%2e%2e/admin/whoami", "user:42").status_code == 400
+
+
+def test_a_user_reads_the_own_requests_and_withdraws_one(dashboard: DashboardService) -> None:
+    assert ask(dashboard, "GET", "/tier/upgrade", "user:42").json()["requests"] == []
+    assert ask(dashboard, "POST", "/tier/upgrade", "user:42", json=WISH).json()["id"] == 1
+    path = "/tier/upgrade/1/withdraw"
+    assert ask(dashboard, "POST", path, "user:43").status_code == 404
+    assert ask(dashboard, "POST", path + "?user=42", "viewer:1").status_code == 403
+    assert ask(dashboard, "POST", path, "user:42").json()["status"] == "WITHDRAWN"
+    assert ask(dashboard, "POST", path, "user:42").status_code == 409
+    ask(dashboard, "POST", "/tier/upgrade", "user:42", json=WISH)
+    dashboard.browser("operator").post("/requests/2", verdict="approve", note="agreed")
+    requests = ask(dashboard, "GET", "/tier/upgrade", "user:42").json()["requests"]
+    assert [(each["status"], each["note"]) for each in requests] == [
+        ("APPROVED", "agreed"),
+        ("WITHDRAWN", None),
+    ]
+    assert ask(dashboard, "GET", "/tier/upgrade", "user:43").json()["requests"] == []
+
+
+def test_the_quota_of_the_rules_in_force_is_part_of_the_status(dashboard: DashboardService) -> None:
+    limits = "quota 100/month rollover 50"
+    add_api_rule(dashboard, id="monthly", endpoints=["/paid"], limits=limits)
+    dashboard.limiter.check(user="42", endpoint="/paid", cost=3)
+    body = ask(dashboard, "GET", "/status", "user:42").json()
+    assert body["quotas"] == [body["quota"]]
+    quota = body["quota"]
+    assert {name: quota[name] for name in ("limit", "used", "available", "rollover")} == {
+        "limit": 100,
+        "used": 3,
+        "available": 97,
+        "rollover": 0,
+    }
+    assert quota["name"] == "monthly"
+    assert quota["resetsAt"] == 1_001_894_400
+    assert [grant["kind"] for grant in quota["grants"]] == ["base"]

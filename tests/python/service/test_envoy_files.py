@@ -276,7 +276,7 @@ LIMIT_MISTAKES = [
         "rate_limit.burst: is for buckets, and the algorithm is fixed-window",
     ),
     ("{requests_per_unit: 5, unit: day, algorithm: guess}", "guess"),
-    ("{requests_per_unit: 5, unit: day, algorithm: concurrency}", "nobody would give back"),
+    ("{requests_per_unit: 5, unit: day, algorithm: concurrency}", "nobody would release"),
     ("{requests_per_unit: 5, unit: day, replaces: [low]}", "expected a list of - name: NAME"),
     (
         "{requests_per_unit: 5, unit: day, name: a, replaces: [{name: a}]}",

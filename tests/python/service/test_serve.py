@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -11,92 +10,12 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from polling import eventually
-
-RULES = """
-tiers: [free, premium]
-default_tier: free
-rules:
-  - {id: api, by: user, limits: {free: 3/hour, premium: 1000/hour}}
-"""
-SETTINGS = """
-rules: rules.yaml
-checks: {listen: "127.0.0.1:0"}
-admin: {listen: "127.0.0.1:0"}
-usage: {interval: 0.1}
-log: {format: json, access: true}
-"""
-
-
-class Served:
-    """A running `tidegate serve`."""
-
-    def __init__(self, directory: Path, settings: str = SETTINGS, **environment: str) -> None:
-        self.directory = directory
-        (directory / "tidegate.yaml").write_text(settings)
-        self.log = directory / "log"
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tidegate", "serve"],
-                cwd=directory,
-                stderr=log,
-                env={**os.environ, **environment},
-            )
-
-    def records(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines(keepends=True)]
-
-    def logged(self, pattern: str) -> str:
-        """The first logged message that matches."""
-
-        def find() -> str | None:
-            assert self.process.poll() is None, self.log.read_text()
-            messages = [each["message"] for each in self.records()]
-            return next((each for each in messages if re.search(pattern, each)), None)
-
-        found = eventually(find, 60)
-        assert found is not None
-        return found
-
-    @property
-    def checks(self) -> str:
-        return "http://" + self.logged("checks are answered at").rpartition(" ")[2]
-
-    @property
-    def admin(self) -> str:
-        return "http://" + self.logged("the admin API is at").rpartition(" ")[2]
-
-    def check(self, user: str = "1", **fields: Any) -> dict[str, Any]:
-        answer = httpx.post(
-            f"{self.checks}/v1/ratelimit/check", json={"userId": user, "endpoint": "/a", **fields}
-        )
-        assert answer.status_code == 200, answer.text
-        result: dict[str, Any] = answer.json()
-        return result
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(60)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    (tmp_path / "rules.yaml").write_text(RULES)
-    return tmp_path
-
-
-@pytest.fixture
-def served(directory: Path) -> Iterator[Served]:
-    service = Served(directory)
-    yield service
-    service.process.kill()
-    service.process.wait()
+from serving import RULES, SETTINGS, Served, run
 
 
 def test_it_answers_checks_and_ends_on_sigterm(served: Served) -> None:
@@ -165,6 +84,25 @@ def test_rules_change_without_a_restart(served: Served) -> None:
     served.logged("the service was reloaded")
     eventually(lambda: served.check("probe")["limit"] == 5)
     assert [served.check()["allowed"] for _ in range(5)] == [True] * 4 + [False], "usage stays"
+
+
+def test_soft_events_of_quotas_are_logged_and_counted(served: Served) -> None:
+    assert served.check()["limit"] == 3
+    rules = RULES.replace("free: 3/hour", "free: quota 10/month")
+    (served.directory / "rules.yaml").write_text(rules)
+    served.process.send_signal(signal.SIGHUP)
+    served.logged("the service was reloaded")
+    eventually(lambda: served.check("probe")["limit"] == 10)
+    many = {"checks": [{"userId": "42", "cost": cost} for cost in (7, 1, 2, 1)]}
+    answer = httpx.post(f"{served.checks}/v1/ratelimit/check-many", json=many)
+    assert [each["allowed"] for each in answer.json()["answers"]] == [True, True, True, False]
+    served.logged("'42' has used 80 % of the quota api: 8 used, 2 available until 2")
+    served.logged("'42' has used 100 % of the quota api: 10 used, 0 available")
+    events = [each["quota"] for each in served.records() if "quota" in each]
+    assert [(each["key"], each["percent"]) for each in events] == [("42", 80), ("42", 100)]
+    text = httpx.get(f"{served.admin}/metrics").text
+    assert "tidegate_quota_events_80_total 1.0" in text
+    assert "tidegate_quota_events_100_total 1.0" in text
 
 
 def test_invalid_rules_are_refused_and_the_old_ones_stay(served: Served) -> None:
@@ -238,17 +176,6 @@ def test_checks_from_elsewhere_need_a_token(directory: Path) -> None:
         assert found[0] not in service.log.read_text()
     finally:
         assert service.end() == 0
-
-
-def run(directory: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tidegate", "serve", *arguments],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, **environment},
-    )
 
 
 def test_check_says_what_it_would_do(directory: Path) -> None:

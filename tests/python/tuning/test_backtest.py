@@ -1,4 +1,4 @@
-"""A backtest learns from the first part of a log and counts in the second."""
+"""A backtest recommends a limit from the first part of a log and replays it on the second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tuning_logs import ALGORITHMS, SECOND, START, Log, logs
 
 @settings(max_examples=100, deadline=None)
 @given(logs(), st.sampled_from([0.2, 0.5, 0.8]), st.sampled_from(ALGORITHMS))
-def test_the_parts_add_up(log: Log, split: float, algorithm: str) -> None:
+def test_the_two_parts_add_up_to_the_log(log: Log, split: float, algorithm: str) -> None:
     begin, end = min(log.times), max(log.times)
     at = begin + round((end - begin) * split)
     first = [n for n, time in enumerate(log.times) if time < at]
@@ -42,7 +42,7 @@ def test_the_parts_add_up(log: Log, split: float, algorithm: str) -> None:
     assert result.split_at == np.datetime64(at, "ns")
 
 
-def test_a_promise_is_kept_where_nothing_changes() -> None:
+def test_a_promise_is_kept_if_traffic_does_not_change() -> None:
     today = traffic.bursts(6, 120, 3600, clients=300, seed=4)
     tomorrow = traffic.Traffic(today.times + 86_400 * SECOND, today.keys)
     log = traffic.mix(today, tomorrow)
@@ -56,8 +56,8 @@ def test_a_promise_is_kept_where_nothing_changes() -> None:
 
 
 @pytest.mark.parametrize("wishes", [{"refuse_clients": 0.3}, {"refuse_requests": 6 / 55}])
-def test_just_as_many_as_were_promised_are_not_too_many(wishes: dict[str, float]) -> None:
-    """Client i asks for i at once, on both days."""
+def test_exactly_the_promised_number_is_not_too_many(wishes: dict[str, float]) -> None:
+    """Client i sends i requests at once, on both days."""
     keys = np.repeat(np.arange(1, 11), np.arange(1, 11))
     times = np.full(len(keys), START)
     result = tuning.backtest(
@@ -77,14 +77,14 @@ def test_a_client_that_changed_its_integration_breaks_a_promise() -> None:
     assert "broken" in str(result)
 
 
-def test_the_status_of_the_second_part_is_not_known_yet() -> None:
+def test_a_recommendation_ignores_the_statuses_of_the_second_part() -> None:
     times = [START, START + 1, START + 9, START + 10]
     result = tuning.backtest(list("abab"), times, status=[200, 200, 429, 429])
     assert not any("429" in note for note in result.recommendation.notes)
 
 
 @pytest.mark.parametrize("split", [0, 1, -1, 1.5, "half", True])
-def test_a_split_that_is_no_part_is_an_error(split: Any) -> None:
+def test_a_split_outside_0_to_1_is_an_error(split: Any) -> None:
     with pytest.raises(ValueError, match=r"split is .*; expected a share"):
         tuning.backtest(["a", "a"], [START, START + 10], split=split)
 

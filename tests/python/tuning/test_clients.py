@@ -1,4 +1,4 @@
-"""Clients that were refused come again, and meet the limiter among the others."""
+"""Refused clients retry, and their retries reach the limiter among the other requests."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Wait = Callable[[Decision, int], "int | None"]
 def live(
     limit: str, requests: list[tuple[int, str]], wait: Wait, attempts: int
 ) -> tuple[list[tuple[bool, int, int]], int]:
-    """(allowed, attempts, waited) of each request by a live limiter, and how many calls it had."""
+    """(allowed, attempts, waited) of each request on a live limiter, and its number of calls."""
     clock = ManualClock()
     limiter = Limiter(limit, clock=clock)
-    # Attempts come before requests of the log of the same instant; each by its request's number.
+    # At one instant retries come before new requests, in the order of their first attempts.
     order = sorted(range(len(requests)), key=lambda at: requests[at][0])
     number_of = {at: number for number, at in enumerate(order)}
     waiting = [(requests[at][0], 1, number_of[at], at, 1) for at in range(len(requests))]
@@ -46,7 +46,7 @@ def live(
 
 
 def exact_ns(decision: Decision) -> int:
-    # A float of seconds is as exact as that where the wait is short.
+    # A short wait is exact to the nanosecond even as float seconds.
     return round(decision.retry_after * 1e9)
 
 
@@ -75,7 +75,9 @@ def assert_agrees(
 
 @settings(max_examples=200, deadline=None)
 @given(LIMITS, REQUESTS, st.integers(1, 6))
-def test_those_who_obey(limit: str, requests: list[tuple[int, str]], attempts: int) -> None:
+def test_clients_that_obey_are_replayed_exactly(
+    limit: str, requests: list[tuple[int, str]], attempts: int
+) -> None:
     assert_agrees(
         limit, requests, Clients.obey(attempts=attempts), lambda decision, _: exact_ns(decision)
     )
@@ -83,7 +85,9 @@ def test_those_who_obey(limit: str, requests: list[tuple[int, str]], attempts: i
 
 @settings(max_examples=100, deadline=None)
 @given(LIMITS, REQUESTS)
-def test_those_who_obey_the_header_field(limit: str, requests: list[tuple[int, str]]) -> None:
+def test_clients_that_obey_the_header_are_replayed_exactly(
+    limit: str, requests: list[tuple[int, str]]
+) -> None:
     assert_agrees(
         limit,
         requests,
@@ -94,7 +98,9 @@ def test_those_who_obey_the_header_field(limit: str, requests: list[tuple[int, s
 
 @settings(max_examples=200, deadline=None)
 @given(LIMITS, REQUESTS, st.integers(1, 6))
-def test_those_who_back_off(limit: str, requests: list[tuple[int, str]], attempts: int) -> None:
+def test_clients_that_back_off_are_replayed_exactly(
+    limit: str, requests: list[tuple[int, str]], attempts: int
+) -> None:
     assert_agrees(
         limit,
         requests,
@@ -105,11 +111,13 @@ def test_those_who_back_off(limit: str, requests: list[tuple[int, str]], attempt
 
 @settings(max_examples=200, deadline=None)
 @given(LIMITS, REQUESTS)
-def test_those_who_hammer(limit: str, requests: list[tuple[int, str]]) -> None:
+def test_clients_that_hammer_are_replayed_exactly(
+    limit: str, requests: list[tuple[int, str]]
+) -> None:
     assert_agrees(limit, requests, Clients.hammer(pause=0.125, attempts=9), lambda *_: SECOND // 8)
 
 
-def test_those_who_obey_pass_in_the_end_where_nobody_else_comes() -> None:
+def test_clients_that_obey_pass_in_the_end_if_no_others_come() -> None:
     times = START + np.arange(5) * SECOND
     result = tuning.replay("1/10 seconds", ["a"] * 5, times, clients=Clients.obey(attempts=99))
     assert result.allowed.all()
@@ -118,7 +126,7 @@ def test_those_who_obey_pass_in_the_end_where_nobody_else_comes() -> None:
     assert result.waited[1] == 9
 
 
-def test_what_can_never_pass_is_not_tried_again_by_those_who_obey() -> None:
+def test_clients_that_obey_do_not_retry_what_can_never_pass() -> None:
     result = tuning.replay("2/hour", ["a"], [START], [3], clients="obey")
     assert result.attempts.tolist() == [1]
     assert result.retry_after.tolist() == [math.inf]
@@ -143,7 +151,7 @@ def test_jitter_is_seeded_and_within_its_bounds() -> None:
     assert 3_900 < obeyed.max() <= 3_960
 
 
-def test_several_limits_and_rules_meet_clients_that_react() -> None:
+def test_clients_react_to_several_limits_and_to_rules() -> None:
     from tidegate import RuleSet
 
     times = START + np.arange(6) * SECOND // 2
@@ -166,7 +174,7 @@ def test_several_limits_and_rules_meet_clients_that_react() -> None:
     assert by_limits.attempts.tolist() == by_rules.attempts.tolist()
 
 
-def test_clients_by_name() -> None:
+def test_clients_may_be_given_by_name() -> None:
     assert tuning.replay("1/hour", ["a"], [1], clients="never").clients == Clients.never()
     assert tuning.replay("1/hour", ["a"], [1]).attempts is None
     assert tuning.replay("1/hour", ["a"], [1], clients="back-off").clients == Clients.back_off()
@@ -181,7 +189,7 @@ def test_clients_by_name() -> None:
         (None, r"None of type NoneType"),
     ],
 )
-def test_clients_that_are_none_are_refused(clients: Any, message: str) -> None:
+def test_invalid_clients_are_errors(clients: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         tuning.replay("1/hour", ["a"], [1], clients=clients)
 
@@ -198,12 +206,12 @@ def test_clients_that_are_none_are_refused(clients: Any, message: str) -> None:
         (lambda: Clients.obey(seed=-1), "seed is -1"),
     ],
 )
-def test_numbers_out_of_range_are_refused(make: Callable[[], Clients], message: str) -> None:
+def test_numbers_out_of_range_are_errors(make: Callable[[], Clients], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make()
 
 
-def test_numbers_that_are_none_are_refused() -> None:
+def test_values_that_are_not_numbers_are_errors() -> None:
     with pytest.raises(ArgumentTypeError, match=r"attempts is 2\.0 of type float; expected an int"):
         Clients.obey(attempts=2.0)  # type: ignore[arg-type]
     with pytest.raises(ArgumentTypeError, match="pause is '1' of type str; expected a number"):

@@ -1,4 +1,4 @@
-"""Keys, times and costs in all the forms that callers have them in."""
+"""Keys, times and costs are read in every form that callers have them in."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ TEXT_COLUMNS: dict[str, Callable[[list[str]], Any]] = {
 
 
 @pytest.mark.parametrize("form", TEXT_COLUMNS)
-def test_keys_of_text(form: str) -> None:
+def test_text_keys_are_read_in_every_form(form: str) -> None:
     keys = tuning.as_keys(TEXT_COLUMNS[form](NAMES))
     assert keys.codes.dtype == np.uint32
     assert list(keys) == NAMES
@@ -64,7 +64,7 @@ def test_keys_of_text(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", set(TEXT_COLUMNS) - {"polars Enum"})
-def test_no_keys(form: str) -> None:
+def test_an_empty_column_has_no_keys(form: str) -> None:
     keys = tuning.as_keys(TEXT_COLUMNS[form]([]))
     assert len(keys) == 0
     assert list(keys) == []
@@ -81,7 +81,7 @@ BYTES_COLUMNS: dict[str, Callable[[list[bytes]], Any]] = {
 
 
 @pytest.mark.parametrize("form", BYTES_COLUMNS)
-def test_keys_of_bytes(form: str) -> None:
+def test_bytes_keys_are_read_in_every_form(form: str) -> None:
     given = [b"ab", b"\xff\x01", b"ab", b"\x00c"]
     assert list(tuning.as_keys(BYTES_COLUMNS[form](given))) == given
 
@@ -99,14 +99,14 @@ INT_COLUMNS: dict[str, Callable[[list[int]], Any]] = {
 
 
 @pytest.mark.parametrize("form", INT_COLUMNS)
-def test_keys_of_ints(form: str) -> None:
+def test_int_keys_are_read_in_every_form(form: str) -> None:
     keys = tuning.as_keys(INT_COLUMNS[form](INTS))
     assert list(keys) == INTS
     assert len(keys.names) == 4
 
 
 @pytest.mark.parametrize("kind", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"])
-def test_keys_of_ints_of_all_widths(kind: str) -> None:
+def test_int_keys_of_every_width_are_read(kind: str) -> None:
     info = np.iinfo(kind)
     for given in ([info.max, info.min, 1, info.max], [5, 6, 5, 5]):
         column = np.array(given, dtype=kind)
@@ -114,7 +114,7 @@ def test_keys_of_ints_of_all_widths(kind: str) -> None:
         assert list(tuning.as_keys(pl.Series(column))) == given
 
 
-def test_many_ints_are_numbered_as_they_first_come() -> None:
+def test_many_ints_are_numbered_in_order_of_first_appearance() -> None:
     random = np.random.default_rng(1)
     for ids in (np.arange(70_000), random.integers(0, 2**62, 70_000)):
         given = random.choice(ids, 200_000)
@@ -125,16 +125,16 @@ def test_many_ints_are_numbered_as_they_first_come() -> None:
         assert (np.diff(firsts) > 0).all()
 
 
-def test_text_and_bytes_of_it_are_one_key_as_in_a_limiter() -> None:
+def test_a_text_and_its_utf8_bytes_are_one_key_as_in_a_limiter() -> None:
     assert len(tuning.as_keys(["Zoë", "Zoë".encode()]).names) == 1
 
 
-def test_categories_that_nobody_has_are_no_keys() -> None:
+def test_unused_categories_are_not_keys() -> None:
     column = pd.Series(pd.Categorical(["b", "c"], categories=["a", "b", "c"]))
     assert list(tuning.as_keys(column).names) == ["b", "c"]
 
 
-def test_keys_are_taken_as_they_are() -> None:
+def test_a_keys_column_is_used_unchanged() -> None:
     keys = tuning.Keys(np.array([1, 0, 1], np.uint32), ["a", "b"])
     result = tuning.replay("1/hour", keys, [1, 2, 3])
     assert result.allowed.tolist() == [True, True, False]
@@ -144,7 +144,7 @@ def test_keys_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize(
     "codes", [np.array([0, 2, 1], np.uint32), np.array([0, 1, 1]), [0, 1, 1]], ids=str
 )
-def test_codes_that_fit_no_names_are_refused(codes: Any) -> None:
+def test_codes_without_a_name_are_errors(codes: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"index 1.*below 2|expected a column of uint32"):
         tuning.replay("1/hour", tuning.Keys(codes, ["a", "b"]), [1, 2, 3])
 
@@ -178,7 +178,7 @@ BAD_KEYS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_KEYS)
-def test_what_is_no_key_is_refused_with_its_position(case: str) -> None:
+def test_an_invalid_key_is_an_error_with_its_position(case: str) -> None:
     column, message = BAD_KEYS[case]
     with pytest.raises(ConfigurationError, match=message) as raised:
         tuning.replay("1/hour", column, [1, 2])
@@ -219,7 +219,7 @@ TIME_COLUMNS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("form", TIME_COLUMNS)
-def test_times(form: str) -> None:
+def test_times_are_read_in_every_form(form: str) -> None:
     result = tuning.replay("1/hour", [1, 2, 3], TIME_COLUMNS[form]())
     assert result.times.tolist() == WHEN_NS
 
@@ -242,17 +242,17 @@ def test_nanoseconds_of_pandas_are_kept() -> None:
         ("ns", WHEN_NS[0]),
     ],
 )
-def test_datetime64_of_each_unit(unit: str, ns: int) -> None:
+def test_datetime64_is_read_in_every_unit(unit: str, ns: int) -> None:
     times = np.array(["2026-03-01T12:00:00.123456"], dtype="datetime64[us]")
     assert as_times(times.astype(f"datetime64[{unit}]")).ns.tolist() == [ns]
 
 
-def test_datetime64_finer_than_nanoseconds() -> None:
+def test_datetime64_finer_than_nanoseconds_is_read() -> None:
     times = np.array([1_999], dtype="datetime64[ps]")
     assert as_times(times).ns.tolist() == [1]
 
 
-def test_times_are_not_copied_where_they_need_not_be() -> None:
+def test_times_are_copied_only_if_needed() -> None:
     ints = np.array(WHEN_NS)
     assert as_times(ints).ns is ints
     assert np.shares_memory(as_times(ints.view("datetime64[ns]")).ns, ints)
@@ -296,7 +296,7 @@ BAD_TIMES: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_TIMES)
-def test_what_is_no_time_is_refused_with_its_position(case: str) -> None:
+def test_an_invalid_time_is_an_error_with_its_position(case: str) -> None:
     column, message = BAD_TIMES[case]
     with pytest.raises(ConfigurationError, match=message) as raised:
         tuning.replay("1/hour", ["a", "b"], column)
@@ -305,13 +305,13 @@ def test_what_is_no_time_is_refused_with_its_position(case: str) -> None:
 
 @pytest.mark.parametrize("column", [list, np.array, pl.Series], ids=["list", "NumPy", "polars"])
 @pytest.mark.parametrize("scale", [1, 10**3, 10**6], ids=["seconds", "ms", "us"])
-def test_other_units_that_look_like_the_present_are_refused(scale: int, column: Any) -> None:
+def test_present_times_in_another_unit_are_errors(scale: int, column: Any) -> None:
     times = column([1_700_000_000 * scale + 1, 1_700_000_001 * scale])
     with pytest.raises(ConfigurationError, match=r"which look like .*expected nanoseconds"):
         tuning.replay("1/hour", ["a", "b"], times)
 
 
-def test_times_that_are_no_mistake_are_taken() -> None:
+def test_small_times_that_match_no_unit_are_accepted() -> None:
     tuning.replay("1/hour", ["a", "b"], [0, 10**9])
     made_up = np.array([1_700_000_001, 1_700_000_002], "datetime64[ns]")
     assert tuning.replay("1/hour", ["a", "b"], made_up).allowed.all()
@@ -337,7 +337,7 @@ BAD_COSTS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_COSTS)
-def test_what_is_no_cost_is_refused_with_its_position(case: str) -> None:
+def test_an_invalid_cost_is_an_error_with_its_position(case: str) -> None:
     column, message = BAD_COSTS[case]
     with pytest.raises(ConfigurationError, match=message) as raised:
         tuning.replay("1/hour", ["a", "b"], [1, 2], column)
@@ -349,13 +349,13 @@ def test_what_is_no_cost_is_refused_with_its_position(case: str) -> None:
     [[2, 3], np.array([2, 3], np.uint8), pd.Series([2, 3]), pl.Series([2, 3]), pa.array([2, 3])],
     ids=lambda column: type(column).__module__,
 )
-def test_costs(column: Any) -> None:
+def test_costs_are_read_in_every_form(column: Any) -> None:
     result = tuning.replay("9/hour", ["a", "a"], [1, 2], column)
     assert result.remaining.tolist() == [7, 4]
 
 
 @pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="NumPy 2 has texts of any length")
-def test_texts_of_numpy_of_any_length() -> None:
+def test_numpy_texts_of_variable_length_are_read() -> None:
     texts = np.dtypes.StringDType
     assert list(tuning.as_keys(np.array(NAMES, dtype=texts()))) == NAMES
     some = np.array(["a", None, "b"], dtype=texts(na_object=None))
@@ -364,7 +364,7 @@ def test_texts_of_numpy_of_any_length() -> None:
 
 
 @pytest.mark.parametrize("column", [{1, 2}, frozenset([1, 2]), bytearray(b"ab")])
-def test_what_has_no_order_or_is_one_key_is_no_column(column: Any) -> None:
+def test_sets_and_single_keys_are_not_columns(column: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"expected keys: .* as an array"):
         tuning.replay("1/minute", column, [NS, NS])
 
@@ -377,12 +377,12 @@ def test_what_has_no_order_or_is_one_key_is_no_column(column: Any) -> None:
         (["a", None], "the keys have None of type NoneType at index 1; expected keys"),
     ],
 )
-def test_names_of_keys_that_are_none(names: list[Any], message: str) -> None:
+def test_invalid_names_of_keys_are_errors(names: list[Any], message: str) -> None:
     codes = np.arange(len(names), dtype=np.uint32)
     with pytest.raises(ConfigurationError, match=message):
         tuning.as_keys(tuning.Keys(codes, names))
 
 
-def test_names_that_nobody_has_may_be_empty() -> None:
+def test_unused_names_may_be_empty() -> None:
     keys = tuning.Keys(np.zeros(2, np.uint32), ["a", ""])
     assert list(tuning.as_keys(keys)) == ["a", "a"]

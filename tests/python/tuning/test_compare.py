@@ -1,4 +1,4 @@
-"""compare() says of each limit what a plain count of a replay says."""
+"""Each row of compare() has the figures that a plain count of a replay gives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tuning_logs import (
 
 @settings(max_examples=150, deadline=None)
 @given(logs(), st.integers(1, 6), st.sampled_from(ALGORITHMS))
-def test_a_row_is_what_a_plain_count_says(log: Log, count: int, algorithm: str) -> None:
+def test_a_row_equals_a_plain_count(log: Log, count: int, algorithm: str) -> None:
     limit = Limit(count, PERIOD / SECOND, algorithm=algorithm)
     frame = tuning.compare([limit], log.keys, log.times, log.costs)
     row = {name: column[0] for name, column in frame.to_dict().items()}
@@ -58,7 +58,7 @@ def test_a_row_is_what_a_plain_count_says(log: Log, count: int, algorithm: str) 
     assert row["window"] == PERIOD / SECOND
 
 
-def test_a_fixed_window_lets_twice_the_limit_through_and_a_log_does_not() -> None:
+def test_a_fixed_window_lets_twice_the_limit_through_and_a_sliding_log_does_not() -> None:
     """Ten requests at the end of a minute, and ten at the beginning of the next."""
     edge = START - START % (60 * SECOND) + 60 * SECOND
     times = [edge - SECOND] * 10 + [edge] * 10
@@ -98,32 +98,32 @@ def test_a_list_names_its_rows_by_limit_and_algorithm() -> None:
     assert list(frame["name"]) == ["5/minute sliding-window", "5/minute token-bucket"]
 
 
-def test_a_burst_is_for_buckets_alone() -> None:
+def test_a_limit_with_a_burst_is_compared_by_buckets_only() -> None:
     frame = tuning.compare("5/minute burst 9", ["a"], [START])
     assert list(frame["algorithm"]) == ["token-bucket", "leaky-bucket"]
 
 
-def test_one_window_serves_all_rows() -> None:
+def test_a_given_window_is_used_for_all_rows() -> None:
     frame = tuning.compare(["5/minute", "100/hour"], ["a"] * 9, [START] * 9, window="10 seconds")
     assert frame["window"].tolist() == [10, 10]
     assert frame["worst_burst_all"].tolist() == [5, 9]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS[:4])
-def test_more_than_a_log_can_count_is_counted_too(algorithm: str) -> None:
-    """A sliding log has at most a million places."""
+def test_bursts_beyond_the_capacity_of_a_sliding_log_are_counted(algorithm: str) -> None:
+    """A sliding log has a capacity of at most a million."""
     times = [START, START, START + PERIOD - 1, START + PERIOD, START + PERIOD]
     costs = [700_000, 400_000, 900_000, 300_000, 1]
     limit = Limit(10_000_000, PERIOD / SECOND, algorithm=algorithm)
     frame = tuning.compare([limit], list("ababb"), times, costs, window=PERIOD / SECOND)
-    if algorithm != "leaky-bucket":  # which spreads them
+    if algorithm != "leaky-bucket":  # a leaky bucket spreads bursts
         assert frame["worst_burst_client"].tolist() == [1_600_000]
         assert frame["worst_burst_all"].tolist() == [2_000_000]
         assert frame["peak_rate"].tolist() == [1_200_001]
     assert frame["refused"].tolist() == [0]
 
 
-def test_what_never_passes_waits_for_ever() -> None:
+def test_the_longest_wait_of_what_can_never_pass_is_infinite() -> None:
     frame = tuning.compare(["5/minute"], ["a"], [START], [6])
     assert frame["longest_wait"].tolist() == [math.inf]
     assert frame["worst_burst_all"].tolist() == [0]

@@ -1,4 +1,4 @@
-"""The least limit of a key refuses it nothing, and one less refuses it something."""
+"""The least limit of a key refuses none of its requests; a limit that is one less refuses some."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def refused(
     ),
     st.booleans(),
 )
-def test_n_refuses_nothing_and_one_less_something(
+def test_the_least_limit_refuses_nothing_and_one_less_refuses_something(
     algorithm: Any, period: Any, events: list[tuple[int, int, int]], with_costs: bool
 ) -> None:
     keys = [key for key, _, _ in events]
@@ -55,7 +55,7 @@ def test_n_refuses_nothing_and_one_less_something(
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_long_log(algorithm: Any) -> None:
+def test_the_least_limits_of_a_long_log_are_exact(algorithm: Any) -> None:
     random = np.random.default_rng(3)
     times = START + np.sort(random.integers(0, 3_600 * SECOND, 50_000))
     keys = random.zipf(1.5, 50_000) % 50
@@ -66,8 +66,8 @@ def test_a_long_log(algorithm: Any) -> None:
         assert (less[least == count] > 0).all()
 
 
-def test_runs_that_doubles_cannot_tell_apart() -> None:
-    """One unit each 10 ns, for which the interval of the limit is no whole number."""
+def test_runs_that_doubles_cannot_distinguish_are_counted_exactly() -> None:
+    """Requests come every 10 ns; the interval between the limit's units is not a whole number."""
     times = START + np.arange(10_000) * 10
     costs = np.full(10_000, 3_000_017)
     least = int(tuning.least_limits(np.zeros(10_000, int), times, 1.0, costs)[0])
@@ -91,7 +91,7 @@ def test_the_order_of_requests_changes_nothing() -> None:
         assert mixed.tolist() == [by_name[name] for name in tuning.as_keys(keys).names.tolist()]
 
 
-def test_names_without_requests_need_nothing() -> None:
+def test_the_least_limit_of_a_key_without_requests_is_0() -> None:
     keys = tuning.Keys(np.array([1], np.uint32), ["a", "b", "c"])
     assert tuning.least_limits(keys, [START], "hour").tolist() == [0, 1, 0]
     assert tuning.least_limits([], [], "hour").tolist() == []
@@ -106,7 +106,7 @@ def test_concurrency_has_no_least_limit() -> None:
     ("algorithm", "most"),
     [("token-bucket", 2**53 - 1), ("fixed-window", 2**32 - 1), ("sliding-log", 1_000_000)],
 )
-def test_what_no_limit_can_count_is_refused(algorithm: Any, most: int) -> None:
+def test_a_key_beyond_the_greatest_limit_is_an_error(algorithm: Any, most: int) -> None:
     keys, times = ["a", "a"], [START, START]
     least = tuning.least_limits(keys, times, "hour", [1, most - 1], algorithm=algorithm)
     assert least.tolist() == [most]
@@ -125,7 +125,7 @@ def test_what_no_limit_can_count_is_refused(algorithm: Any, most: int) -> None:
         ({"algorithm": "guess"}, "guess"),
     ],
 )
-def test_bad_input_is_refused(change: dict[str, Any], message: str) -> None:
+def test_bad_input_is_an_error(change: dict[str, Any], message: str) -> None:
     arguments = {"keys": ["a", "b"], "times": [1, 2], "period": "hour", **change}
     with pytest.raises(ConfigurationError, match=message):
         tuning.least_limits(**arguments)

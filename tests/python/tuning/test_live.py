@@ -1,4 +1,4 @@
-"""Looking at a service that runs: in shared memory, in a real Redis, and by its metrics."""
+"""Inspecting a running service: in shared memory, in a real Redis, and through its metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidegate.tuning import live
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
-    with tempfile.TemporaryDirectory(prefix="tg") as folder:  # paths of sockets are short
+    with tempfile.TemporaryDirectory(prefix="tg") as folder:  # a socket's path must be short
         server = RedisServer(Path(folder))
         server.start()
         yield server
@@ -33,7 +33,7 @@ def connected(limiter: tg.Limiter) -> tg.Limiter:
 
 
 def contents(server: RedisServer) -> dict[bytes, tuple[bytes, bool]]:
-    """All keys with their values, and whether they expire."""
+    """Returns all keys with their values, and whether they expire."""
     keys = [line for line in server.command("KEYS", "*").splitlines()[1:] if line[:1] != b"$"]
     return {
         key: (server.command("GET", key), int(server.command("PTTL", key)[1:]) > 0)
@@ -41,7 +41,7 @@ def contents(server: RedisServer) -> dict[bytes, tuple[bytes, bool]]:
     }
 
 
-def test_the_top_keys_of_a_redis(server: RedisServer) -> None:
+def test_top_lists_the_most_used_keys_of_a_redis_and_changes_nothing(server: RedisServer) -> None:
     server.command("FLUSHALL")
     limiter = connected(tg.Limiter("5/hour", storage=uri(server), prefix="tg:api*"))
     other = connected(tg.Limiter("9/hour", storage=uri(server), prefix="tg:apis"))
@@ -58,10 +58,10 @@ def test_the_top_keys_of_a_redis(server: RedisServer) -> None:
     assert top["refused"][:2].tolist() == [True, False]
     assert 700 < top["retry_after"][0] <= 720
     assert list(service.top(1)["key"]) == ["ann"]
-    assert contents(server) == before, "to look changes nothing"
+    assert contents(server) == before, "top() changed the contents of Redis"
 
 
-def test_keys_that_are_known_by_a_digest_are_left_out(server: RedisServer) -> None:
+def test_top_leaves_out_keys_stored_as_a_digest(server: RedisServer) -> None:
     server.command("FLUSHALL")
     limiter = connected(tg.Limiter("5/hour", storage=uri(server)))
     for key in ("x" * 300, "in {braces}", "ann"):
@@ -69,7 +69,7 @@ def test_keys_that_are_known_by_a_digest_are_left_out(server: RedisServer) -> No
     assert list(live.connect(uri(server), "5/hour").top()["key"]) == ["ann"]
 
 
-def test_many_keys_are_scanned_up_to_a_bound(server: RedisServer) -> None:
+def test_top_scans_at_most_the_given_number_of_keys(server: RedisServer) -> None:
     server.command("FLUSHALL")
     limiter = connected(tg.Limiter("5/hour", storage=uri(server)))
     limiter.hit_many([f"user:{number}" for number in range(3000)])
@@ -78,7 +78,7 @@ def test_many_keys_are_scanned_up_to_a_bound(server: RedisServer) -> None:
     assert len(service.top(5000, among=100)) == 100
 
 
-def test_a_redis_that_is_gone(tmp_path: Path) -> None:
+def test_an_unreachable_redis_is_an_error(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="tg") as folder:
         server = RedisServer(Path(folder))
         server.start()
@@ -91,7 +91,7 @@ def test_a_redis_that_is_gone(tmp_path: Path) -> None:
             eventually(lambda: service.top(keys=["ann"]) is None, 20)
 
 
-def test_the_top_keys_of_a_shared_memory(tmp_path: Path) -> None:
+def test_top_lists_the_fingerprints_and_the_given_keys_of_a_shared_memory(tmp_path: Path) -> None:
     storage = f"shm://{tmp_path}/limits"
     limiter = tg.Limiter("5/hour", storage=f"{storage}?capacity=1000")
     limiter.hit("ann", cost=5)
@@ -106,7 +106,7 @@ def test_the_top_keys_of_a_shared_memory(tmp_path: Path) -> None:
     assert list(named["limit"]) == ["5/hour", "5/hour"]
 
 
-def test_rates_of_limiters_in_this_process_with_a_limit_in_shadow() -> None:
+def test_rates_of_this_process_include_a_limit_in_shadow() -> None:
     limits = ["10/minute", tg.Limit("4/minute", shadow=True)]
     limiter = tg.Limiter(limits, clock=tg.ManualClock())
     limiter.hit("before")
@@ -126,7 +126,7 @@ def test_rates_of_limiters_in_this_process_with_a_limit_in_shadow() -> None:
     assert 0 < told["decisions_per_second"][0] <= 12 / 5
 
 
-def test_rates_by_the_metrics_of_a_service() -> None:
+def test_rates_are_read_from_the_metrics_of_a_service() -> None:
     prometheus_client = pytest.importorskip("prometheus_client")
     from tidegate.prometheus import RateLimitCollector
 
@@ -148,7 +148,7 @@ def test_rates_by_the_metrics_of_a_service() -> None:
         live.counters(url)
 
 
-def test_workers_are_added_up_and_restarts_begin_anew() -> None:
+def test_the_counters_of_workers_are_added_up() -> None:
     def text(counts: list[int]) -> str:
         lines = [
             f'tidegate_decisions_total{{limiter="a",outcome="allowed",pid="{pid}"}} {count}.0\n'
@@ -173,12 +173,12 @@ def test_workers_are_added_up_and_restarts_begin_anew() -> None:
         (lambda: live.rates({}, 0), "a number above 0"),
     ],
 )
-def test_what_cannot_be_looked_at(ask: Any, said: str) -> None:
+def test_what_cannot_be_inspected_is_an_error(ask: Any, said: str) -> None:
     with pytest.raises((tg.ConfigurationError, TypeError), match=said):
         ask()
 
 
-def test_a_limit_that_the_service_does_not_have_is_told(server: RedisServer) -> None:
+def test_a_limit_that_the_service_does_not_have_causes_a_warning(server: RedisServer) -> None:
     server.command("FLUSHALL")
     connected(tg.Limiter("5/hour", storage=uri(server))).hit("ann")
     with pytest.warns(UserWarning, match=r"prefix 'tg' has 1 keys, and 9/hour .* counts none") as w:
@@ -187,7 +187,7 @@ def test_a_limit_that_the_service_does_not_have_is_told(server: RedisServer) -> 
 
 
 @pytest.mark.parametrize("keys", ["ann", b"ann"])
-def test_one_key_is_no_list_of_keys(server: RedisServer, keys: Any) -> None:
+def test_a_single_key_in_place_of_a_list_is_an_error(server: RedisServer, keys: Any) -> None:
     service = live.connect(uri(server), "5/hour")
     with pytest.raises(tg.ConfigurationError, match="expected a list of keys"):
         service.top(keys=keys)

@@ -1,4 +1,4 @@
-"""A log that was read: its columns, parts of it, tables made of it; what was written is read."""
+"""A log has columns, can be filtered and becomes tables; reading returns what servers wrote."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def log() -> tuning.Log:
     return tuning.read_log(DATA)
 
 
-def test_a_real_log_has_what_a_regular_expression_finds_in_it(log: tuning.Log) -> None:
+def test_a_real_log_is_read_as_a_regular_expression_reads_it(log: tuning.Log) -> None:
     pattern = re.compile(r'(\S+) \S+ \S+ \[([^\]]+)\] "(\S+) (\S+) [^"]*" (\d+) (\d+|-)')
     lines = gzip.decompress(DATA.read_bytes()).decode().splitlines()
     found = [match.groups() for line in lines if (match := pattern.fullmatch(line))]
@@ -40,7 +40,7 @@ def test_a_real_log_has_what_a_regular_expression_finds_in_it(log: tuning.Log) -
     assert log.times.tolist() == [int(time) * 10**9 for time in times]
 
 
-def test_a_log_says_what_it_is(log: tuning.Log) -> None:
+def test_a_log_describes_itself(log: tuning.Log) -> None:
     assert log.format == "common"
     assert log.columns == ["status", "bytes", "ip", "user", "method", "path"]
     assert "path" in log
@@ -91,13 +91,13 @@ def test_select_takes_masks_indices_and_slices(log: tuning.Log) -> None:
         log.select([0.5])
 
 
-def test_a_log_is_replayed(log: tuning.Log) -> None:
+def test_the_columns_of_a_log_can_be_replayed(log: tuning.Log) -> None:
     result = tuning.replay("10/minute", log["ip"], log.times)
     assert len(result.allowed) == len(log)
     assert 0 < int(np.count_nonzero(result.allowed)) < len(log)
 
 
-def test_a_log_becomes_tables(log: tuning.Log) -> None:
+def test_a_log_can_be_converted_to_tables(log: tuning.Log) -> None:
     part = log.select(slice(0, 100))
     assert part.to_dict()["ip"] == list(part["ip"])
     assert part.frame()["time"].dtype == "datetime64[ns]"
@@ -107,10 +107,10 @@ def test_a_log_becomes_tables(log: tuning.Log) -> None:
     assert table["time"][0] == pandas.Timestamp(int(part.times[0]))
 
 
-# ------------------------------------------------------- what was written is what is read
+# ------------------------------------------------------- what was written is read back
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
-# What nginx writes as it is; the rest it escapes.
+# nginx writes these characters unchanged and escapes all others.
 PLAIN = set(map(chr, range(32, 127))) - {'"', "\\"}
 REQUESTS = st.fixed_dictionaries(
     {
@@ -160,7 +160,7 @@ def read_back(log: tuning.Log) -> list[tuple[object, ...]]:
 
 @settings(deadline=None)
 @given(st.lists(REQUESTS, min_size=1, max_size=20))
-def test_what_nginx_writes_is_read(requests: list[dict[str, object]]) -> None:
+def test_requests_written_by_nginx_are_read_back(requests: list[dict[str, object]]) -> None:
     lines = []
     for request in requests:
         zone = timezone(timedelta(hours=request["second"] % 24 - 12))
@@ -178,7 +178,7 @@ def test_what_nginx_writes_is_read(requests: list[dict[str, object]]) -> None:
 
 @settings(deadline=None)
 @given(st.lists(REQUESTS, min_size=1, max_size=20), st.booleans())
-def test_what_is_written_as_json_is_read(
+def test_requests_written_as_json_are_read_back(
     requests: list[dict[str, object]], ascii_only: bool
 ) -> None:
     lines = [
@@ -205,7 +205,7 @@ def test_what_is_written_as_json_is_read(
 
 @settings(deadline=None)
 @given(st.lists(REQUESTS, min_size=1, max_size=20), st.sampled_from(",;\t|"), st.booleans())
-def test_what_is_written_as_csv_is_read(
+def test_requests_written_as_csv_are_read_back(
     requests: list[dict[str, object]], delimiter: str, quote_all: bool
 ) -> None:
     text = io.StringIO()

@@ -1,4 +1,4 @@
-"""What is no log, or not quite: a clear error, or a line that is counted and shown."""
+"""An input that is not a log is a clear error; a bad line is counted and shown."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def test_bad_lines_are_counted_and_the_first_are_shown() -> None:
     assert any("12 of 112 lines could not be read" in note for note in log.notes)
 
 
-def test_a_log_of_which_most_lines_are_bad_is_an_error() -> None:
+def test_a_log_with_mostly_bad_lines_is_an_error() -> None:
     with pytest.raises(
         ConfigurationError,
-        match=r"Expected lines in the format common, got 200 others of 250; .*'x'",
+        match=r"Expected lines in the format common, got 200 of 250 in another format; .*'x'",
     ):
         read(TEXT + b"x\n" * 200)
 
@@ -62,18 +62,18 @@ def test_a_log_of_which_most_lines_are_bad_is_an_error() -> None:
         (b"time,ip\n", "no line of data"),
         (b"#Fields: date time c-ip\n", "no line of data"),
         (b"[1, 2]\n", "'[1, 2]'"),
-        (b"{broken\n", "Expected JSON objects, one a line"),
+        (b"{broken\n", "Expected a JSON object on each line"),
     ],
     ids=str,
 )
-def test_what_is_no_log_is_named(data: bytes, what: str) -> None:
+def test_an_input_that_is_not_a_log_is_named_in_the_error(data: bytes, what: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         read(data)
     assert what in str(raised.value)
     assert "Expected" in str(raised.value)
 
 
-def test_paths_where_no_log_is(tmp_path: Path) -> None:
+def test_paths_without_a_log_are_errors(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"Expected a log, got .*there is no file"):
         tuning.read_log(tmp_path / "access.log")
     with pytest.raises(ConfigurationError, match="Expected a file or a glob, got the directory"):
@@ -93,12 +93,12 @@ def test_paths_where_no_log_is(tmp_path: Path) -> None:
         ({"columns": {"tenant": "org"}}, "'org', which the "),
     ],
 )
-def test_options_that_are_none(options: dict[str, object], problem: str) -> None:
+def test_invalid_options_are_errors(options: dict[str, object], problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem):
         read(TEXT, **options)
 
 
-def test_line_ends_of_windows_and_a_byte_order_mark_are_left_out() -> None:
+def test_windows_line_ends_and_a_byte_order_mark_are_left_out() -> None:
     log = read(b"\xef\xbb\xbf" + TEXT.replace(b"\n", b"\r\n"))
     assert (len(log), log.bad) == (50, 0)
     assert log["ip"][0] == "198.18.0.0"
@@ -109,7 +109,7 @@ def test_the_last_line_needs_no_newline() -> None:
     assert len(read(TEXT[:-1])) == 50
 
 
-def test_what_is_no_utf_8_shows_as_bytes() -> None:
+def test_bytes_that_are_not_utf_8_are_shown_as_escapes() -> None:
     log = read(TEXT.replace(b"/a ", b"/\xff\xc3\xa9 ") + b"\xff\n")
     assert log["path"][0] == "/\\xff\u00e9"
     assert log.bad_lines[0].text == "\\xff"
@@ -121,28 +121,28 @@ def test_bytes_and_their_escapes_are_one_key() -> None:
     assert len(log["user"].names) == 1
 
 
-def test_nul_bytes_make_a_bad_line() -> None:
+def test_a_line_with_nul_bytes_is_a_bad_line() -> None:
     hole = b"\0" * 4096 + LINES[0].encode() + b"\n"
     log = read(TEXT + hole + TEXT)
     assert (len(log), log.bad) == (100, 1)
     assert log.bad_lines[0].reason == "Expected text, got a NUL byte"
 
 
-def test_json_that_is_no_utf_8_is_a_bad_line() -> None:
+def test_json_that_is_not_utf_8_is_a_bad_line() -> None:
     line = b'{"ts": 1769861100, "ip": "%s"}\n'
     log = read(line % b"1" * 3 + line % b"\xff")
     assert (len(log), log.bad) == (3, 1)
 
 
 @pytest.mark.parametrize("line", [b"[" * 5000, b'{"ts":' * 2000, b'{"ts": 1769861100'])
-def test_json_that_is_broken_or_deep_is_a_bad_line(line: bytes) -> None:
+def test_json_that_is_broken_or_too_deeply_nested_is_a_bad_line(line: bytes) -> None:
     good = b'{"ts": 1769861100, "ip": "1"}\n'
     log = read(good * 3 + line + b"\n")
     assert (len(log), log.bad) == (3, 1)
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
-def test_compressed_logs_are_read_also_in_several_members(compress, tmp_path: Path) -> None:
+def test_compressed_logs_are_read_including_several_members(compress, tmp_path: Path) -> None:
     path = tmp_path / "access.log.any"
     path.write_bytes(compress(TEXT) + compress(TEXT))
     assert len(tuning.read_log(path)) == 100
@@ -162,12 +162,12 @@ def test_a_compressed_log_that_was_cut_off_keeps_what_could_be_read(compress) ->
 
 def test_a_damaged_gzip_is_an_error() -> None:
     packed = bytearray(gzip.compress(TEXT))
-    packed[-6] ^= 255  # of the checksum
+    packed[-6] ^= 255  # a byte of the checksum
     with pytest.raises(ConfigurationError, match="damaged data in <stream>"):
         read(bytes(packed))
 
 
-def test_zeros_behind_a_gzip_are_padding() -> None:
+def test_zeros_after_a_gzip_member_are_padding() -> None:
     assert len(read(gzip.compress(TEXT) + b"\0" * 100)) == 50
 
 
@@ -195,15 +195,15 @@ def test_a_line_of_100_mb_is_one_bad_line(first: bool) -> None:
     assert grown < 60 << 20
 
 
-def test_quotes_that_do_not_close_are_bad_lines_and_no_more() -> None:
+def test_an_unclosed_quote_spoils_at_most_1_mib() -> None:
     row = b"1769861100,192.0.2.1\n"
     log = read(b"ts,ip\n" + row * 60_000 + b'1769861100,"192\n' + row * 60_000 + row * 4)
-    # The quote holds together what follows up to 1 MiB, and no more.
+    # An open quote joins the lines that follow, up to 1 MiB.
     assert len(log) + log.bad == 120_005
     assert 0 < log.bad < 60_000
 
 
-def test_a_field_too_many_or_too_few_is_a_bad_line() -> None:
+def test_a_line_with_too_many_or_too_few_fields_is_a_bad_line() -> None:
     log = read(b"ts,ip\n1769861100,1\n1769861100\n1769861100,1,2\n1769861100,1\n1769861100,1\n")
     assert (len(log), log.bad) == (3, 2)
     assert "Expected a field more" in log.bad_lines[0].reason
@@ -218,21 +218,21 @@ def test_a_log_is_read_from_standard_input() -> None:
     assert done.stdout == b"50\n"
 
 
-def test_streams_of_text_and_lists_of_sources_are_logs(tmp_path: Path) -> None:
+def test_text_streams_and_lists_of_sources_are_read(tmp_path: Path) -> None:
     path = tmp_path / "empty.log"
     path.write_bytes(b"")
     text = TEXT.decode()
     assert len(tuning.read_log([path, io.StringIO(text), io.BytesIO(TEXT), os.fspath(path)])) == 100
 
 
-def test_a_bad_line_is_said_with_its_file(tmp_path: Path) -> None:
+def test_a_bad_line_names_its_file(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).write_bytes(TEXT + b"bad\n")
     log = tuning.read_log([tmp_path / "a", tmp_path / "b"])
     assert [(bad.line, Path(bad.source).name) for bad in log.bad_lines] == [(51, "a"), (51, "b")]
 
 
-def test_chunks_of_any_size_are_the_same_log() -> None:
+def test_the_size_of_chunks_does_not_change_the_log() -> None:
     class Slow(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
             return super().read(min(size or 7, 7))
@@ -244,27 +244,28 @@ def test_chunks_of_any_size_are_the_same_log() -> None:
 @pytest.mark.parametrize(
     "data", [TEXT.replace(b"\n", b"\r"), b"time,ip\r1700000000,a\r", bytes(1 << 18)]
 )
-def test_what_the_csv_module_cannot_read_is_no_log(data: bytes) -> None:
+def test_a_file_that_the_csv_module_cannot_read_is_an_error(data: bytes) -> None:
     with pytest.raises(ConfigurationError, match="Expected a log in one of the formats"):
         read(data)
 
 
-def test_columns_that_are_no_dict() -> None:
+def test_columns_that_are_not_a_dict_are_an_error() -> None:
     with pytest.raises(ConfigurationError, match=r"the columns are \['ip'\]; expected a dict"):
         read(TEXT, columns=["ip"])
 
 
-def test_a_field_that_the_format_has_not_is_named_with_those_it_has() -> None:
-    with pytest.raises(ConfigurationError, match=r"'nope', which the format has not; .* %h, %l"):
+def test_an_unknown_field_is_an_error_that_lists_the_known_fields() -> None:
+    said = r"'nope', which the format does not have; .* %h, %l"
+    with pytest.raises(ConfigurationError, match=said):
         read(TEXT, columns={"tenant": "nope"})
 
 
-def test_no_logs_at_all() -> None:
+def test_an_empty_list_of_logs_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="the list of logs is empty; expected at least"):
         tuning.read_log([])
 
 
-def test_a_file_that_is_named_twice_is_noted(tmp_path: Path) -> None:
+def test_a_file_named_twice_is_noted(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
     path.write_bytes(TEXT)
     assert not any("more than once" in note for note in tuning.read_log(path).notes)
@@ -276,7 +277,7 @@ def test_a_file_that_is_named_twice_is_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["status", "ip"])
-def test_a_condition_that_returns_no_mask(column: str) -> None:
+def test_a_condition_that_does_not_return_a_mask_is_an_error(column: str) -> None:
     log = read(TEXT)
     for answer in (3, True, [1.5] * len(log), [True]):
         with pytest.raises(ArgumentTypeError, match=r"a function of where\(\) returned .* a mask"):

@@ -1,4 +1,4 @@
-"""Each format of logs, as its server writes it."""
+"""Each log format is read as its server writes it."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ READ_COMBINED = {**READ_COMMON, "user_agent": "curl/8"}
     ],
     ids=lambda value: value if isinstance(value, str) and len(value) < 30 else "",
 )
-def test_formats_of_nginx_and_apache_are_found(line: str, name: str, fields: object) -> None:
+def test_formats_of_nginx_and_apache_are_detected(line: str, name: str, fields: object) -> None:
     log = read(f"{line}\n{line}\n")
     assert log.format == name
     assert row(log) == row(log, 1) == fields
 
 
 @pytest.mark.parametrize("tail", ["2", "1500000", "0.5"])
-def test_a_number_that_may_be_of_apache_is_not_taken_for_seconds(tail: str) -> None:
+def test_a_trailing_number_that_may_be_apaches_is_not_read_as_seconds(tail: str) -> None:
     log = read(f"{COMBINED} {tail}\n" * 3)
     assert log.format == "combined, and more"
     assert log.times.tolist() == [NOON_NS] * 3
@@ -78,7 +78,7 @@ def test_a_number_that_may_be_of_apache_is_not_taken_for_seconds(tail: str) -> N
     assert any("format=" in note for note in log.notes)
 
 
-def test_alb_is_read_by_the_time_at_which_requests_came() -> None:
+def test_alb_is_read_with_the_times_at_which_requests_began() -> None:
     line = (
         "https 2026-01-31T12:05:01.250000Z app/lb/50dc 192.0.2.1:2817 10.0.0.1:80 0.000 1.248 "
         "0.002 "
@@ -125,7 +125,7 @@ def test_cloudfront_is_read_by_its_fields_and_decoded() -> None:
     }
 
 
-def test_iis_counts_milliseconds() -> None:
+def test_iis_durations_are_milliseconds() -> None:
     log = read(
         "#Software: Microsoft Internet Information Services 10.0\n"
         "#Fields: date time c-ip cs-method cs-uri-stem sc-status time-taken\n"
@@ -136,7 +136,7 @@ def test_iis_counts_milliseconds() -> None:
     assert log.times.tolist() == [NOON_NS - 500_000_000]
 
 
-def test_envoy_names_the_address_that_it_saw_itself() -> None:
+def test_the_address_of_envoy_is_the_one_that_it_saw_itself() -> None:
     log = read(
         '[2026-01-31T12:05:00.000Z] "GET /a?b HTTP/1.1" 200 - 0 154 12 11 "203.0.113.9, 192.0.2.7" '
         '"curl/8" "id-1" "example.org" "10.0.0.2:80"\n'
@@ -155,7 +155,7 @@ def test_envoy_names_the_address_that_it_saw_itself() -> None:
     }
 
 
-def test_a_log_format_of_nginx_is_understood_with_its_directive() -> None:
+def test_a_log_format_of_nginx_is_read_with_its_directive() -> None:
     directive = """
     log_format timed escape=default '$remote_addr [$msec] ${request_method} "$uri" '
                      '$status rt=$request_time tenant="$http_x_tenant"';
@@ -196,7 +196,7 @@ def test_durations_of_apache_are_not_subtracted(layout: str, tail: str, duration
     assert log["user_agent"][0] == 'curl/8 "x" 1'
 
 
-def test_a_column_of_a_header_is_named_as_apache_names_it() -> None:
+def test_a_header_column_of_apache_may_be_named_by_its_directive() -> None:
     log = read(
         f'192.0.2.1 [{CLF}] "gold" 404\n',
         format='%a %t "%{X-Tier}i" %>s',
@@ -206,7 +206,7 @@ def test_a_column_of_a_header_is_named_as_apache_names_it() -> None:
     assert log["status"].tolist() == [404]
 
 
-def test_json_has_its_fields_found_by_their_names() -> None:
+def test_json_fields_are_found_by_their_names() -> None:
     lines = [
         {"ts": 1769861100.5, "request": {"remote_ip": "192.0.2.1", "method": "GET", "uri": "/a?b"}}
         | {"status": 200, "size": 12, "duration": 0.25, "user_id": 7, "note": [1]},
@@ -228,20 +228,20 @@ def test_json_has_its_fields_found_by_their_names() -> None:
     assert "Times are numbers, taken as seconds since the epoch." in log.notes
 
 
-def test_json_columns_are_named_with_dots() -> None:
+def test_nested_json_fields_are_named_with_dots() -> None:
     lines = '{"a": {"b.c": {"when": "2026-01-31 13:05:00,250+01:00"}}, "http.org": "x"}\n'
     log = read(lines, columns={"time": "a.b.c.when", "org": "http.org"})
     assert row(log) == {"time": NOON_NS + 250_000_000, "org": "x"}
 
 
 def test_json_without_a_time_lists_its_fields() -> None:
-    with pytest.raises(ConfigurationError, match=r"has the fields a, b\.c; expected one that"):
+    with pytest.raises(ConfigurationError, match=r"the fields a, b\.c; expected a field with"):
         read('{"a": 1, "b": {"c": 2}}\n')
-    with pytest.raises(ConfigurationError, match=r"'when', which the log has not.*one of a, b\.c"):
+    with pytest.raises(ConfigurationError, match=r"'when', which the log does not.*one of a, b\.c"):
         read('{"a": 1, "b": {"c": 2}}\n', columns={"time": "when"})
 
 
-def test_csv_is_read_as_rfc_4180_has_it() -> None:
+def test_csv_is_read_by_rfc_4180() -> None:
     log = read(
         "time,client_ip,path,latency_ms\r\n"
         '2026-01-31T12:05:00Z,192.0.2.1,"/a ""b"", c\r\nd",1.5\r\n'
@@ -254,18 +254,18 @@ def test_csv_is_read_as_rfc_4180_has_it() -> None:
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
-def test_csv_has_its_delimiter_found(delimiter: str) -> None:
+def test_the_delimiter_of_csv_is_detected(delimiter: str) -> None:
     lines = [("ts", "ip"), ("1769861100000", "192.0.2.1"), ("1769861100001", "192.0.2.1")]
     log = read("\n".join(map(delimiter.join, lines)))
     assert log.times.tolist() == [NOON_NS, NOON_NS + 1_000_000]
 
 
-def test_csv_without_a_header_is_read_by_number() -> None:
+def test_csv_without_a_header_is_read_by_field_numbers() -> None:
     log = read("x,1769861100,192.0.2.1\n", format="csv", columns={"time": 1, "ip": 2})
     assert row(log) == {"time": NOON_NS, "ip": "192.0.2.1"}
 
 
-def test_csv_files_have_a_header_each(tmp_path: Path) -> None:
+def test_each_csv_file_has_its_own_header(tmp_path: Path) -> None:
     for number in range(2):
         (tmp_path / f"{number}.csv").write_text(f"time,ip\n176986110{number},192.0.2.1\n")
     log = tuning.read_log(tmp_path / "*.csv")
@@ -273,7 +273,7 @@ def test_csv_files_have_a_header_each(tmp_path: Path) -> None:
     assert log.bad == 0
 
 
-def test_queries_are_kept_where_they_are_wanted() -> None:
+def test_queries_are_kept_if_asked_for() -> None:
     assert read(COMMON, keep_query=True)["path"][0] == "/a/b?c=d"
 
 
@@ -291,7 +291,7 @@ def test_queries_are_kept_where_they_are_wanted() -> None:
         ("GET /\\x22\\\\x HTTP/1.1", "GET", '/"\\x'),
     ],
 )
-def test_odd_requests_count_too(request_line: str, method: str, path: str) -> None:
+def test_malformed_request_lines_count_too(request_line: str, method: str, path: str) -> None:
     log = read(f'198.18.0.1 - - [{CLF}] "{request_line}" 400 -\n')
     assert (log["method"][0], log["path"][0], log["bytes"][0]) == (method, path, 0)
 
@@ -299,7 +299,7 @@ def test_odd_requests_count_too(request_line: str, method: str, path: str) -> No
 @pytest.mark.parametrize(
     "name", ["common", "combined", "nginx-main", "vhost-combined", "alb", "envoy"]
 )
-def test_a_named_format_says_what_is_wrong_with_the_lines(name: str) -> None:
+def test_a_named_format_that_does_not_fit_is_an_error_that_shows_a_line(name: str) -> None:
     with pytest.raises(ConfigurationError, match=r"Expected lines in the format .*'hello'"):
         read("hello\n", format=name)
 
@@ -309,9 +309,9 @@ def test_a_named_format_says_what_is_wrong_with_the_lines(name: str) -> None:
     [
         ("apache2", "format is 'apache2'; expected one of common, combined"),
         ("$remote_addr$status [$time_local]", r"\$remote_addr is followed by \$status at once"),
-        ("$remote_addr $status", "expected one that tells the time"),
+        ("$remote_addr $status", "expected one with the time"),
     ],
 )
-def test_a_format_that_cannot_be_read_says_why(layout: str, problem: str) -> None:
+def test_an_unusable_format_is_an_error_that_says_why(layout: str, problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem):
         read(COMMON, format=layout)

@@ -1,4 +1,4 @@
-"""The stubs of the reader of logs name all that it has and nothing else."""
+"""The type stubs of the log reader list exactly the names that it has."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def names(body: list[ast.stmt]) -> set[str]:
     return {node.name for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
 
 
-def test_every_name_is_there() -> None:
+def test_every_name_is_in_the_stubs() -> None:
     assert names(STUBS.body) == {name for name in dir(_logs) if not name.startswith("_")}
 
 
-def test_every_member_is_there() -> None:
+def test_every_member_is_in_the_stubs() -> None:
     stub = next(node for node in STUBS.body if isinstance(node, ast.ClassDef))
     real = {name for name in vars(_logs.Reader) if not name.startswith("_")}
     assert names(stub.body) - {"__init__"} == real

@@ -1,4 +1,4 @@
-"""The instants of logs: how they are written, and what they are the instants of."""
+"""The times in logs: how they are written, and whether they are the begin or end of a request."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def test_an_instant_is_read(text: str, ns: int) -> None:
         "",
     ],
 )
-def test_what_is_no_instant_is_a_bad_line(text: str) -> None:
+def test_an_invalid_time_is_a_bad_line(text: str) -> None:
     log = read(["time,ip", f'"{text}",1', *["2026-01-31T12:05:00Z,1"] * 2], format="csv")
     assert (len(log), log.bad) == (2, 1)
     assert log.bad_lines[0].line == 2
     assert log.bad_lines[0].reason.startswith("Expected ")
 
 
-def test_a_number_in_another_unit_is_a_bad_line() -> None:
+def test_a_time_in_another_unit_than_before_is_a_bad_line() -> None:
     log = read(["time,ip", "1769861100,1", "1769861100,1", "1769861100000,1"])
     assert log.times.tolist() == [NOON_NS] * 2
     assert log.bad == 1
@@ -84,28 +84,28 @@ def test_a_number_in_another_unit_is_a_bad_line() -> None:
 
 
 @pytest.mark.parametrize(("unit", "ns"), [("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1)])
-def test_a_unit_that_is_named_reads_small_numbers(unit: str, ns: int) -> None:
+def test_small_numbers_are_read_in_a_named_unit(unit: str, ns: int) -> None:
     assert times("0", "12", "3600", time_unit=unit) == [0, 12 * ns, 3600 * ns]
 
 
-def test_small_numbers_ask_for_their_unit() -> None:
+def test_small_numbers_without_a_named_unit_are_an_error() -> None:
     with pytest.raises(ConfigurationError, match="time_unit="):
         times("0", "12", "3600")
 
 
-def test_zones_are_converted_and_said() -> None:
+def test_several_zones_are_converted_and_noted() -> None:
     log = read(["time,ip", "2026-01-31T13:05:00+01:00,1", "2026-01-31T12:05:00Z,1"])
     assert log.times.tolist() == [NOON_NS] * 2
     assert noted(log, "several zones")
 
 
-def test_times_without_a_zone_are_utc_and_that_is_said() -> None:
+def test_times_without_a_zone_are_utc_and_noted() -> None:
     log = read(["time,ip", "2026-01-31T12:05:00,1"])
     assert log.times.tolist() == [NOON_NS]
     assert noted(log, "no zone", "UTC")
 
 
-def test_times_without_a_zone_are_of_the_zone_that_is_named() -> None:
+def test_times_without_a_zone_are_in_the_named_zone() -> None:
     assert times("2026-01-31T13:05:00", "2026-07-31T14:05:00", time_zone="Europe/Berlin") == [
         NOON_NS,
         NOON_NS + 181 * 86_400 * 10**9,
@@ -130,7 +130,7 @@ def test_requests_of_one_second_stay_in_the_order_of_the_file() -> None:
     assert noted(log, "whole seconds")
 
 
-def test_what_nginx_took_is_subtracted_and_the_log_sorted_again() -> None:
+def test_durations_of_nginx_are_subtracted_and_the_log_is_sorted_again() -> None:
     log = read([LINE.format(ip=i, second=9, path="", rt=f"{i}.500") for i in range(5)])
     assert log.times.tolist() == [NOON_NS + 500_000_000 + i * 10**9 for i in range(4, 9)]
     assert [log["ip"][i] for i in range(5)] == ["4", "3", "2", "1", "0"]
@@ -138,7 +138,7 @@ def test_what_nginx_took_is_subtracted_and_the_log_sorted_again() -> None:
     assert not noted(log, "not in the order")
 
 
-def test_end_stamped_says_otherwise() -> None:
+def test_end_stamped_overrides_what_the_format_implies() -> None:
     lines = [LINE.format(ip=1, second=9, path="", rt="1.500")]
     assert read(lines, end_stamped=False).times.tolist() == [NOON_NS + 9 * 10**9]
     row = ["ts,ip,duration_ms", "1769861100,1,250"]
@@ -148,7 +148,7 @@ def test_end_stamped_says_otherwise() -> None:
     assert read(row, end_stamped=True).times.tolist() == [NOON_NS - 250_000_000]
 
 
-def test_a_log_out_of_order_is_sorted_stably_and_that_is_said() -> None:
+def test_a_log_out_of_order_is_sorted_stably_and_noted() -> None:
     seconds = [3, 1, 2, 1, 3]
     log = read(
         [LINE.format(ip=i, second=s, path="", rt="").rstrip() for i, s in enumerate(seconds)]
@@ -168,13 +168,13 @@ def test_rotated_files_are_put_in_the_order_of_their_times(tmp_path) -> None:
     assert not noted(log, "not in the order")
 
 
-def test_refusals_in_the_log_are_said_to_hide_demand() -> None:
+def test_a_note_says_that_refusals_in_the_log_hide_demand() -> None:
     log = read(["ts,ip,status", "1769861100,1,429", "1769861100,1,503", "1769861100,1,200"])
     assert noted(log, "1 requests", "429", "demand")
     assert noted(log, "503")
 
 
-def test_an_address_with_an_outsized_share_is_named() -> None:
+def test_a_note_names_an_address_with_an_outsized_share() -> None:
     row = "1769861100,{}"
     lines = [row.format("203.0.113.5")] * 500 + [
         row.format(f"198.18.0.{i}") for i in range(250)
@@ -184,12 +184,12 @@ def test_an_address_with_an_outsized_share_is_named() -> None:
     assert not noted(read(["ts,ip", *even]), "sent")
 
 
-def test_a_log_of_private_addresses_alone_is_that_of_a_proxy() -> None:
+def test_a_note_says_that_only_private_addresses_mean_a_proxy() -> None:
     lines = [f"1769861100,10.0.0.{i}" for i in range(250)] * 4
     assert noted(read(["ts,ip", *lines]), "private", "proxy")
 
 
-def test_between_takes_instants_of_every_kind() -> None:
+def test_between_accepts_every_form_of_instant() -> None:
     log = read(["ts,ip", *(f"{1769861100 + i},{i}" for i in range(10))])
     start = datetime(2026, 1, 31, 12, 5, 2, tzinfo=timezone.utc)
     for first, last in [

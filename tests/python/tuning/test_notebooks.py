@@ -1,4 +1,4 @@
-"""The notebooks run, hold no outputs, and are in the documents as they are."""
+"""The notebooks run, are stored without outputs, and match their pages in the documents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def source(cell: Any) -> str:
     return "".join(cell["source"])
 
 
-def test_there_are_notebooks() -> None:
+def test_the_expected_notebooks_exist() -> None:
     assert [path.stem for path in NOTEBOOKS] == [
         "a_surge",
         "choosing_a_limit_from_a_log",
@@ -37,7 +37,7 @@ def test_there_are_notebooks() -> None:
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=_name)
-def test_it_holds_no_outputs(notebook: Path) -> None:
+def test_a_notebook_is_stored_without_outputs(notebook: Path) -> None:
     for cell in cells(notebook):
         if cell["cell_type"] == "code":
             assert cell["outputs"] == []
@@ -45,8 +45,8 @@ def test_it_holds_no_outputs(notebook: Path) -> None:
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=_name)
-@pytest.mark.filterwarnings("default")  # of Jupyter, whose warnings are no fault of ours
-def test_it_runs(notebook: Path) -> None:
+@pytest.mark.filterwarnings("default")  # Jupyter's own warnings are not ours
+def test_a_notebook_runs(notebook: Path) -> None:
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
@@ -62,7 +62,7 @@ def test_it_runs(notebook: Path) -> None:
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=_name)
-def test_its_page_has_its_cells(notebook: Path) -> None:
+def test_the_page_of_a_notebook_has_its_cells(notebook: Path) -> None:
     page = (ROOT / "docs" / "notebooks" / f"{notebook.stem}.md").read_text(encoding="utf-8")
     at = 0
     for cell in cells(notebook):
@@ -75,7 +75,7 @@ def test_its_page_has_its_cells(notebook: Path) -> None:
     assert len(pictures) >= min(drawn, 1)
 
 
-def test_the_pictures_are_those_of_pages() -> None:
+def test_the_stored_pictures_are_exactly_those_that_pages_show() -> None:
     pages = "".join(path.read_text() for path in (ROOT / "docs" / "notebooks").glob("*.md"))
     stored = {path.name for path in (ROOT / "docs" / "images" / "notebooks").glob("*.png")}
     assert stored == set(re.findall(r"images/notebooks/([\w-]+\.png)", pages))

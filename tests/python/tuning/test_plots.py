@@ -1,4 +1,4 @@
-"""Pictures draw what their frames say, in words and not by colour alone."""
+"""Pictures draw the values of their frames, and never distinguish anything by colour alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _closed() -> Iterator[None]:
 
 
 def traffic() -> tuple[Any, Any]:
-    """Client 0 comes thirty times in a minute, others once each, over five minutes."""
+    """Client 0 sends thirty requests in a minute; twenty others send one each in five minutes."""
     seconds = np.concatenate([np.arange(30) * 2, np.arange(20) * 15])
     clients = np.concatenate([np.zeros(30, int), np.arange(1, 21)])
     order = np.argsort(seconds, kind="stable")
@@ -65,13 +65,13 @@ def test_over_time_draws_its_frame() -> None:
     assert ax.get_ylabel() == "requests in 1 min"
     assert ax.get_xlabel() == "time (UTC)"
     hatches = [patch.get_hatch() for patch in ax.patches]
-    assert len(set(hatches)) == 2, "told apart without colours"
+    assert len(set(hatches)) == 2, "the bars differ by colour alone"
 
 
 @pytest.mark.parametrize(
     ("length", "width"), [(0.001, 1e-5), (1, 0.01), (140, 1), (86_400, 600), (10**8, 1e8 / 149.2)]
 )
-def test_spans_are_as_wide_as_the_log_is_long(length: float, width: float) -> None:
+def test_the_width_of_spans_follows_the_length_of_the_log(length: float, width: float) -> None:
     times = np.array([NOON, NOON + round(length * SECOND)])
     frame = plots.over_time_frame(tuning.replay("1/day", np.array([1, 1]), times))
     assert len(frame) <= 151
@@ -97,7 +97,7 @@ def test_peaks_draw_clients_percentiles_and_the_limit() -> None:
     assert len({line.get_linestyle() for line in ax.lines}) == 4
 
 
-def test_peaks_say_nothing_of_another_burst() -> None:
+def test_peaks_do_not_count_refusals_for_a_burst_of_its_own() -> None:
     keys, times = traffic()
     ax = plots.peaks(keys, times, "minute", "10/minute burst 20")
     assert ax.lines[-1].get_label() == "limit 10/minute burst 20"
@@ -131,7 +131,7 @@ def test_what_if_draws_both_shares() -> None:
     assert ax.get_ylim()[0] == 0
 
 
-def test_what_if_takes_a_what_if_and_bursts() -> None:
+def test_what_if_accepts_a_what_if_object_and_bursts() -> None:
     keys, times = traffic()
     what = tuning.WhatIf(keys, times)
     ax = plots.what_if(what, limit="7/minute")
@@ -141,7 +141,7 @@ def test_what_if_takes_a_what_if_and_bursts() -> None:
     assert texts(ax)[::2] == ["requests refused, burst 1", "requests refused, burst 2"]
 
 
-def test_what_if_where_nothing_is_refused() -> None:
+def test_what_if_draws_a_limit_that_refuses_nothing() -> None:
     keys, times = traffic()
     ax = plots.what_if(tuning.what_if(keys, times, [1000]))
     assert ax.lines[0].get_ydata().tolist() == [0]
@@ -159,16 +159,16 @@ def test_top_clients_draw_the_most_refused() -> None:
     assert [text.get_text() for text in ax.texts] == ["36.7 %", "0 %", "0 %"]
 
 
-def test_names_are_no_formulas() -> None:
+def test_names_are_not_drawn_as_formulas() -> None:
     result = tuning.replay("1/minute", ["$x^2$" + "y" * 100], [NOON])
     ax = plots.top_clients(result)
     ax.figure.canvas.draw()
     assert ax.get_yticklabels()[0].get_text().startswith(r"\$x^2\$")
 
 
-def test_hours_draw_means_of_the_hours_in_the_log() -> None:
+def test_hours_draw_means_over_the_hours_in_the_log() -> None:
     hour = 3600 * SECOND
-    # Two Sundays with 10 and 20 requests at noon; the week between has none.
+    # Two Sundays have 10 and 20 requests at noon; the week between them has none.
     times = np.concatenate([np.full(10, NOON), np.full(20, NOON + 168 * hour)])
     frame = plots.hours_frame(times)
     sunday = 6 * 24 + 12
@@ -181,7 +181,7 @@ def test_hours_draw_means_of_the_hours_in_the_log() -> None:
     assert np.asarray(drawn).ravel().tolist() == frame["mean"].tolist()
 
 
-def test_hours_of_a_zone_and_of_a_short_log() -> None:
+def test_hours_respect_the_zone_and_mark_hours_not_in_the_log() -> None:
     frame = plots.hours_frame([NOON], zone="Asia/Kolkata")
     (at,) = np.flatnonzero(frame["requests"])
     assert (frame["weekday"][at], frame["hour"][at]) == ("Sun", 17)
@@ -189,7 +189,7 @@ def test_hours_of_a_zone_and_of_a_short_log() -> None:
     assert "not in the log" in plots.hours([NOON]).get_title("left")
 
 
-def test_a_bucket_rises_and_falls() -> None:
+def test_the_drawn_bucket_drains_and_refills() -> None:
     seconds = np.array([0, 0, 0, 30, 200])
     times = NOON + seconds * SECOND
     frame = plots.bucket_frame("2/minute", times)
@@ -200,7 +200,7 @@ def test_a_bucket_rises_and_falls() -> None:
     line, allowed, refused, burst = ax.lines
     corners = list(zip(line.get_xdata().tolist(), line.get_ydata().tolist()))
     assert (30.0, 1.0) in corners
-    assert (90.0, 2.0) in corners, "where it is full again"
+    assert (90.0, 2.0) in corners, "the bucket is full again at 90 s"
     assert corners[-1] == (200.0, 1.0)
     assert allowed.get_ydata().tolist() == [1, 0, 0, 1]
     assert refused.get_ydata().tolist() == [0]
@@ -208,7 +208,7 @@ def test_a_bucket_rises_and_falls() -> None:
     assert texts(ax) == ["allowed (4)", "refused (1)", "burst 2"]
 
 
-def test_a_bucket_with_costs_that_come_out_of_order() -> None:
+def test_a_bucket_sorts_costs_with_their_times() -> None:
     times = [NOON + 10 * SECOND, NOON]
     frame = plots.bucket_frame(tg.Limit("60/minute burst 10"), times, [3, 8])
     assert frame["cost"].tolist() == [8, 3]
@@ -231,7 +231,7 @@ def test_algorithms_draw_the_comparison(what: str) -> None:
     assert plots.algorithms_frame(comparison) is comparison
 
 
-def test_plotly_draws_the_same() -> None:
+def test_plotly_draws_the_same_values() -> None:
     pytest.importorskip("plotly")
     result = replayed()
     figure = plots.over_time(result, every=60, backend="plotly")
@@ -246,10 +246,12 @@ def test_plotly_draws_the_same() -> None:
     assert list(figure.data[0].y) == table["refused_share"].tolist()
     assert list(figure.data[1].x) == [5, 10]
     (line,), (words,) = figure.layout.shapes, figure.layout.annotations
-    assert (line.x0, words.x) == (7, pytest.approx(np.log10(7))), "what plotly expects of each"
+    assert (line.x0, words.x) == (7, pytest.approx(np.log10(7))), (
+        "plotly takes a line's value and a text's logarithm"
+    )
 
 
-def test_what_is_given_is_drawn_on() -> None:
+def test_a_given_ax_is_drawn_on() -> None:
     from matplotlib.figure import Figure
 
     ax = Figure().subplots()
@@ -291,12 +293,12 @@ def test_what_is_given_is_drawn_on() -> None:
         ),
     ],
 )
-def test_what_cannot_be_drawn(draw: Any, said: str) -> None:
+def test_what_cannot_be_drawn_is_an_error(draw: Any, said: str) -> None:
     with pytest.raises((tg.ConfigurationError, TypeError), match=said):
         draw()
 
 
-def test_numbers_in_words() -> None:
+def test_lengths_of_time_and_shares_are_written_in_words() -> None:
     assert [span(each) for each in (90, 60, 0.25, 7200, 86400)] == [
         "1.5 min",
         "1 min",
@@ -312,7 +314,7 @@ def test_an_empty_replay_has_no_top_clients() -> None:
         plots.top_clients(tuning.replay("1/minute", [], []))
 
 
-def test_names_are_drawn_as_they_can_be(tmp_path: Any) -> None:
+def test_names_that_cannot_be_drawn_are_escaped(tmp_path: Any) -> None:
     names = ["$x^2$", "a\nb", "\ud800", "\x00", "$" * 40, b"\xff"]
     texts_only = [name for name in names if isinstance(name, str)]
     result = tuning.replay("1/minute", texts_only, [NOON] * len(texts_only))
@@ -322,7 +324,7 @@ def test_names_are_drawn_as_they_can_be(tmp_path: Any) -> None:
     ax.figure.savefig(tmp_path / "names.png")
 
 
-def test_one_instant_is_drawn_as_a_second() -> None:
+def test_a_log_of_one_instant_is_drawn_as_one_second() -> None:
     ax = plots.over_time(tuning.replay("1/minute", ["a"], [NOON]))
     assert ax.get_ylabel() == "requests in 1 s"
     low, high = ax.get_xlim()
@@ -330,7 +332,7 @@ def test_one_instant_is_drawn_as_a_second() -> None:
 
 
 @pytest.mark.parametrize("backend", ["matplotlib", "plotly"])
-def test_each_burst_has_lines_of_its_own(backend: str) -> None:
+def test_each_burst_has_its_own_lines(backend: str) -> None:
     if backend == "plotly":
         pytest.importorskip("plotly")
     table = tuning.what_if(*traffic(), [5, 10, 20], bursts=[5, 10])

@@ -1,4 +1,4 @@
-"""A recommended limit keeps its promise, and hardly a smaller one would."""
+"""A recommended limit keeps its promise, and the next smaller one breaks it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def limit(like: Limit, count: int, burst: int | None = None) -> Limit:
 
 @settings(max_examples=200, deadline=None)
 @given(logs(), shares, algorithms)
-def test_a_promise_about_clients_is_kept_and_with_one_less_is_not(
+def test_a_promise_about_clients_is_kept_and_one_less_breaks_it(
     log: Log, share: float, algorithm: str
 ) -> None:
     result = recommended(log, refuse_clients=share, algorithm=algorithm)
@@ -39,7 +39,7 @@ def test_a_promise_about_clients_is_kept_and_with_one_less_is_not(
 
 @settings(max_examples=200, deadline=None)
 @given(logs(), shares, algorithms)
-def test_a_promise_about_requests_is_kept_and_with_one_less_is_not(
+def test_a_promise_about_requests_is_kept_and_one_less_breaks_it(
     log: Log, share: float, algorithm: str
 ) -> None:
     result = recommended(log, refuse_requests=share, algorithm=algorithm)
@@ -50,7 +50,7 @@ def test_a_promise_about_requests_is_kept_and_with_one_less_is_not(
 
 @settings(max_examples=150, deadline=None)
 @given(logs(), shares, st.sampled_from(["clients", "requests"]), st.sampled_from(ALGORITHMS[:2]))
-def test_each_pair_keeps_the_promise_and_with_a_burst_of_one_less_does_not(
+def test_each_pair_keeps_the_promise_and_a_burst_of_one_less_breaks_it(
     log: Log, share: float, of: str, algorithm: str
 ) -> None:
     result = recommended(log, **{f"refuse_{of}": share}, algorithm=algorithm)
@@ -68,8 +68,8 @@ def test_each_pair_keeps_the_promise_and_with_a_burst_of_one_less_does_not(
 
 
 @pytest.mark.parametrize("share", [0.01, 0.03, 0.1])
-def test_pairs_keep_the_promise_where_some_clients_need_far_more(share: float) -> None:
-    """Those are touched by every pair, and count among the exceptions."""
+def test_pairs_keep_the_promise_if_some_clients_need_far_more(share: float) -> None:
+    """Every pair touches the clients of the greatest need, and they count among the exceptions."""
     log = traffic.mix(
         traffic.zipf(20, 900, clients=150, exponent=0.7, seed=3),
         traffic.bursts(15, 200, 900, clients=40, seed=4, name="page"),
@@ -90,7 +90,7 @@ def test_pairs_keep_the_promise_where_some_clients_need_far_more(share: float) -
 
 @settings(max_examples=50, deadline=None)
 @given(logs(), shares, algorithms)
-def test_the_effect_is_that_of_a_replay(log: Log, share: float, algorithm: str) -> None:
+def test_the_effect_equals_a_replay(log: Log, share: float, algorithm: str) -> None:
     result = recommended(log, refuse_clients=share, algorithm=algorithm)
     replay = replayed(log, result.limit)
     assert result.effect == tuning.Effect(
@@ -100,7 +100,7 @@ def test_the_effect_is_that_of_a_replay(log: Log, share: float, algorithm: str) 
 
 @settings(max_examples=50, deadline=None)
 @given(logs(), shares, st.sampled_from(["clients", "requests"]), algorithms)
-def test_the_interval_has_the_count_and_is_the_same_for_a_seed(
+def test_the_interval_contains_the_count_and_is_repeatable_with_a_seed(
     log: Log, share: float, of: str, algorithm: str
 ) -> None:
     wishes = {f"refuse_{of}": share, "algorithm": algorithm, "seed": 3}
@@ -111,10 +111,12 @@ def test_the_interval_has_the_count_and_is_the_same_for_a_seed(
     assert recommended(log, **wishes).interval == result.interval
 
 
-def test_the_interval_has_the_quantile_of_the_population_as_often_as_it_says() -> None:
-    """Of 200 logs of clients that each ask for so many requests at once."""
+def test_the_interval_covers_the_true_quantile_as_often_as_its_confidence() -> None:
+    """In each of 200 logs every client sends a random number of requests at once."""
     random = np.random.default_rng(5)
-    population_p90 = 11  # of a geometric distribution with p = 0.2: 1 - 0.8**11 = 0.914
+    population_p90 = (
+        11  # the quantile of a geometric distribution with p = 0.2: 1 - 0.8**11 = 0.914
+    )
     held = above = 0
     for _ in range(200):
         needs = random.geometric(0.2, 300)
@@ -129,7 +131,7 @@ def test_the_interval_has_the_quantile_of_the_population_as_often_as_it_says() -
     assert above >= 150
 
 
-def test_the_interval_of_a_promise_about_requests_has_what_other_logs_recommend() -> None:
+def test_the_interval_about_requests_covers_what_other_logs_recommend() -> None:
     random = np.random.default_rng(6)
     results = []
     for _ in range(60):
@@ -146,7 +148,7 @@ def test_the_interval_of_a_promise_about_requests_has_what_other_logs_recommend(
 
 
 def test_days_that_differ_widen_the_interval() -> None:
-    """Ten quiet days and a busy one: without the busy one less would do."""
+    """The log has ten quiet days and a busy one; without the busy one a smaller limit would do."""
     of_days = [
         traffic.bursts(30 if day == 5 else 5, 600, 86_000, clients=40, seed=day,
                        start=traffic.START + day * 86_400 * SECOND)
@@ -159,13 +161,13 @@ def test_days_that_differ_widen_the_interval() -> None:
     assert several.interval[1] - several.interval[0] > one.interval[1] - one.interval[0]
 
 
-def test_each_group_gets_what_its_own_requests_need() -> None:
+def test_the_limit_of_a_group_depends_on_its_own_requests_only() -> None:
     free = traffic.bursts(5, 300, 7200, clients=20, seed=1, name="free")
     paid = traffic.bursts(40, 300, 7200, clients=20, seed=2, name="paid")
     log = traffic.mix(free, paid)
     tiers = [name.partition("-")[0] for name in log.keys]
     result = tuning.recommend(log.keys, log.times, by=tiers, refuse_clients=0)
-    assert list(result) == ["paid", "free"]  # the one with more requests first
+    assert list(result) == ["paid", "free"]  # the group with more requests comes first
     alone = tuning.recommend(free.keys, free.times, refuse_clients=0)
     assert result["free"].limit == alone.limit
     assert result["paid"].count > 4 * result["free"].count
@@ -173,7 +175,7 @@ def test_each_group_gets_what_its_own_requests_need() -> None:
     assert set(json.loads(json.dumps(result.to_dict()))) == {"free", "paid"}
 
 
-def test_groups_of_requests_out_of_order_stay_with_their_requests() -> None:
+def test_unordered_requests_keep_their_groups_and_statuses() -> None:
     log = traffic.mix(traffic.poisson(1, 500, clients=3, seed=1, name="a"),
                       traffic.bursts(20, 60, 500, clients=3, seed=2, name="b"))  # fmt: skip
     shuffled = np.random.default_rng(0).permutation(len(log))
@@ -189,13 +191,13 @@ def test_groups_of_requests_out_of_order_stay_with_their_requests() -> None:
     assert not any("429" in note for note in result["a"].notes)
 
 
-def test_everybody_at_one_instant() -> None:
+def test_a_log_of_one_instant_has_a_recommendation_and_a_warning() -> None:
     result = tuning.recommend(list("aabbbc"), [START] * 6, refuse_clients=0)
     assert result.count == 3
     assert any("spans 0 s" in warning for warning in result.warnings)
 
 
-def test_one_client() -> None:
+def test_a_log_of_one_client_has_a_recommendation_and_warnings() -> None:
     result = tuning.recommend(["a"] * 4, [START + n for n in range(4)])
     assert result.count == 4
     assert any("less than one:" in warning for warning in result.warnings)
@@ -219,7 +221,7 @@ def test_notes_say_what_a_log_cannot_tell() -> None:
     assert "not known here" in notes
 
 
-def test_the_text_the_page_and_the_dict_have_the_limit() -> None:
+def test_the_text_the_html_and_the_dict_show_the_limit() -> None:
     log = traffic.zipf(20, 600, clients=50, seed=1)
     result = tuning.recommend(log.keys, log.times)
     assert str(result).splitlines()[0] == f"limit:         {result.limit} (token-bucket)"
@@ -230,7 +232,7 @@ def test_the_text_the_page_and_the_dict_have_the_limit() -> None:
     assert result.by_variance >= result.peaks["mean"]
 
 
-def test_no_more_clients_are_beyond_the_value_by_variance_than_promised() -> None:
+def test_the_count_by_variance_keeps_the_promise() -> None:
     log = traffic.zipf(50, 600, clients=200, exponent=1.3, seed=1)
     result = tuning.recommend(log.keys, log.times, refuse_clients=0.02)
     assert result.by_variance is not None
@@ -261,7 +263,7 @@ def test_no_more_clients_are_beyond_the_value_by_variance_than_promised() -> Non
         ({"costs": [1, 0]}, "the cost at index 1 is 0 .*expected"),
     ],
 )
-def test_bad_wishes_are_errors_that_say_what_is_expected(
+def test_bad_arguments_are_errors_that_say_what_is_expected(
     wishes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

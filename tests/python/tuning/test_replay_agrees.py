@@ -1,4 +1,4 @@
-"""Every decision of a replay is that of a live limiter for the same calls at the same times."""
+"""A replay and a live limiter make the same decisions for the same calls at the same times."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def limits(draw: st.DrawFn) -> Limit:
 
 @st.composite
 def requests(draw: st.DrawFn) -> list[tuple[int, int, int, int]]:
-    """(time, one key, another key, cost), in any order."""
+    """Lists of (time, one key, another key, cost), in any order."""
     scale = draw(st.sampled_from([1, 50_000_000, SECOND, 20 * SECOND]))
     events = st.tuples(
         st.integers(0, 40).map(lambda n: START + n * scale),
@@ -67,7 +67,9 @@ def in_order(events: list[Any]) -> list[int]:
 
 @settings(max_examples=400, deadline=None)
 @given(limits(), requests())
-def test_one_limit(limit: Limit, events: list[tuple[int, int, int, int]]) -> None:
+def test_a_replay_of_one_limit_agrees(
+    limit: Limit, events: list[tuple[int, int, int, int]]
+) -> None:
     times, keys, _, costs = columns(events)
     result = tuning.replay(limit, keys, times, costs)
     clock = ManualClock()
@@ -79,13 +81,13 @@ def test_one_limit(limit: Limit, events: list[tuple[int, int, int, int]]) -> Non
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(limits(), min_size=1, max_size=3), requests())
-def test_several_limits_of_one_key(
+def test_a_replay_of_several_limits_of_one_key_agrees(
     several: list[Limit], events: list[tuple[int, int, int, int]]
 ) -> None:
     clock = ManualClock()
     try:
         limiter = Limiter(several, clock=clock)
-    except ValueError:  # two of one id that differ
+    except ValueError:  # two different limits with one id
         with pytest.raises(ValueError, match="expected"):
             tuning.replay(several, [], [])
         return
@@ -101,10 +103,10 @@ def test_several_limits_of_one_key(
 
 @settings(max_examples=300, deadline=None)
 @given(limits(), limits(), requests())
-def test_limits_under_several_keys(
+def test_a_replay_of_limits_under_several_keys_agrees(
     of_ips: Limit, of_users: Limit, events: list[tuple[int, int, int, int]]
 ) -> None:
-    """As a Plan of limiters with prefixes of their own."""
+    """The replay agrees with a Plan of two limiters with different prefixes."""
     times, ips, users, costs = columns(events)
     keys = {"ip": ips, "user": users}
     by_name = tuning.replay({"ip": of_ips, "user": of_users}, keys, times, {"user": costs})
@@ -158,7 +160,7 @@ RULES = RuleSet(
         max_size=40,
     )
 )
-def test_rules(events: list[Any]) -> None:
+def test_a_replay_of_rules_agrees(events: list[Any]) -> None:
     times, *attributes, costs = list(zip(*events)) or [()] * 6
     names = ("user", "endpoint", "tier", "ip")
     given_columns = {name: list(column) for name, column in zip(names, attributes)}
@@ -172,8 +174,8 @@ def test_rules(events: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_long_log_of_many_keys(algorithm: Any) -> None:
-    """Enough that it is taken in the ways that are made for many."""
+def test_a_replay_of_a_long_log_of_many_keys_agrees(algorithm: Any) -> None:
+    """The log is long enough to take the code paths for many requests."""
     random = np.random.default_rng(5)
     size = 60_000
     times = START + np.sort(random.integers(0, 600 * SECOND, size))
@@ -194,8 +196,8 @@ def test_a_long_log_of_many_keys(algorithm: Any) -> None:
 
 
 @pytest.mark.parametrize("clients", ["obey", "back-off", "hammer"])
-def test_clients_that_react_meet_the_same_limiter(clients: str) -> None:
-    """Each attempt is a call, at its instant: the last ones are as a live limiter has them."""
+def test_the_attempts_of_clients_that_react_add_up(clients: str) -> None:
+    """Each attempt is one call, and each request is decided by its last attempt."""
     random = np.random.default_rng(7)
     times = START + np.sort(random.integers(0, 60 * SECOND, 500))
     keys = random.integers(0, 5, 500)
@@ -206,12 +208,12 @@ def test_clients_that_react_meet_the_same_limiter(clients: str) -> None:
     assert result.refused_attempts == result.total_attempts - int(result.allowed.sum())
 
 
-def test_an_order_that_is_none_changes_nothing_but_the_order() -> None:
+def test_unordered_requests_get_the_decisions_of_ordered_ones() -> None:
     random = np.random.default_rng(9)
     times = START + np.sort(random.integers(0, 60, 1_000)) * SECOND
     keys = random.integers(0, 3, 1_000)
     shuffled = random.permutation(1_000)
-    # Of one time they stay as they are given.
+    # Requests of one instant keep their given order.
     stable = shuffled[np.argsort(times[shuffled], kind="stable")]
     result = tuning.replay("5/10 seconds", keys[shuffled], times[shuffled])
     expected = tuning.replay("5/10 seconds", keys[stable], times[stable])
@@ -222,7 +224,7 @@ def test_an_order_that_is_none_changes_nothing_but_the_order() -> None:
     assert not expected.notes
 
 
-def test_a_rule_set_with_a_hundred_thousand_keys_gives_none_up() -> None:
+def test_a_replay_of_a_hundred_thousand_keys_evicts_none() -> None:
     rules = RuleSet({"rules": [{"id": "api", "by": "user", "limits": "1/hour"}]})
     users = np.tile(np.arange(100_000), 2)
     times = START + np.arange(200_000)

@@ -1,4 +1,4 @@
-"""What a replay returns: columns, totals, exports, and what is shown of them."""
+"""The result of a replay: its columns, totals, exports, and how they are displayed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def result() -> tuning.Replay:
     return tuning.replay("2/minute", USERS, TIMES)
 
 
-def test_columns(result: tuning.Replay) -> None:
+def test_the_columns_have_the_decision_of_each_request(result: tuning.Replay) -> None:
     assert result.allowed.dtype == np.bool_
     assert result.allowed.tolist() == [True, True, True, False, True, False]
     assert result.remaining.tolist() == [1, 1, 0, 0, 1, 0]
@@ -43,7 +43,7 @@ def test_columns(result: tuning.Replay) -> None:
     assert result.notes == ()
 
 
-def test_totals_begin_with_whom_most_was_refused(result: tuning.Replay) -> None:
+def test_totals_begin_with_the_most_refused_key(result: tuning.Replay) -> None:
     totals = result.totals()
     assert totals.to_dict() == {
         "key": ["ann", "bob", "<b>"],
@@ -63,12 +63,12 @@ def test_totals_by_one_of_several_keys() -> None:
         result.totals("city")
 
 
-def test_names_without_requests_are_in_no_totals() -> None:
+def test_totals_leave_out_names_without_requests() -> None:
     keys = tuning.Keys(np.array([1], np.uint32), ["a", "b"])
     assert tuning.replay("1/hour", keys, [START]).totals().to_dict()["key"] == ["b"]
 
 
-def test_only_the_columns_that_are_wanted() -> None:
+def test_columns_that_were_not_asked_for_are_errors() -> None:
     result = tuning.replay("2/minute", USERS, TIMES, columns=["retry_after"])
     assert result.retry_after[3] == 27
     assert result.refused == 2
@@ -83,12 +83,12 @@ def test_only_the_columns_that_are_wanted() -> None:
 
 
 @pytest.mark.parametrize("columns", [["room"], "rule", 3])
-def test_columns_that_are_none_are_refused(columns: Any) -> None:
+def test_unknown_columns_are_errors(columns: Any) -> None:
     with pytest.raises(ConfigurationError, match="expected a list of remaining, retry_after"):
         tuning.replay("2/minute", USERS, TIMES, columns=columns)
 
 
-def test_the_delay_of_leaky_buckets() -> None:
+def test_leaky_buckets_have_a_delay() -> None:
     result = tuning.replay("1/second burst 3", ["a"] * 3, [START] * 3, algorithm="leaky-bucket")
     assert result.delay.tolist() == [0, 1, 2]
     assert result.frame()["delay"].tolist() == [0, 1, 2]
@@ -112,7 +112,7 @@ def test_exports_have_a_row_for_each_request(result: tuning.Replay) -> None:
     assert list(frame.columns) == of_polars.columns == table.column_names == list(result.to_dict())
 
 
-def test_exports_of_keys_that_are_missing_or_ints() -> None:
+def test_missing_and_int_keys_are_exported() -> None:
     rules = RuleSet({"rules": [{"id": "api", "by": "user", "limits": "1/minute"}]})
     users = [7, None, 7]
     result = tuning.replay(rules, {"user": users}, TIMES[:3])
@@ -125,7 +125,7 @@ def test_exports_of_keys_that_are_missing_or_ints() -> None:
         assert exported == [3, 4, 3]
 
 
-def test_what_is_shown(result: tuning.Replay) -> None:
+def test_a_replay_is_displayed_as_text_and_html(result: tuning.Replay) -> None:
     assert repr(result) == "Replay(2/minute: 6 requests, 2 refused (33.3 %))"
     page = result._repr_html_()
     assert "&lt;b&gt;" in page
@@ -139,7 +139,7 @@ def test_what_is_shown(result: tuning.Replay) -> None:
     assert repr(tuning.as_keys(USERS)) == "Keys(6 of 3 names: 'ann', 'bob', '<b>')"
 
 
-def test_long_tables_are_cut() -> None:
+def test_long_tables_are_shortened_in_display() -> None:
     frame = tuning.Frame({"n": np.arange(1_000), "x": np.linspace(0, 1, 1_000)})
     assert len(repr(frame).splitlines()) == 12
     assert "1,000 rows" in repr(frame)
@@ -150,7 +150,7 @@ def test_long_tables_are_cut() -> None:
         tuning.Frame({"a": np.arange(2), "b": np.arange(3)})
 
 
-def test_nothing_happened() -> None:
+def test_a_replay_without_requests_has_empty_results() -> None:
     for limit in ("1/minute", ["1/minute", "2/hour"]):
         result = tuning.replay(limit, [], [], clients="obey")
         assert len(result) == 0
@@ -163,7 +163,7 @@ def test_nothing_happened() -> None:
     assert len(empty.to_pandas()) == 0
 
 
-def test_a_concurrency_limit_says_how_it_is_replayed() -> None:
+def test_a_note_says_how_a_concurrency_limit_is_replayed() -> None:
     limit = Limit(1, 10, algorithm="concurrency")
     result = tuning.replay(limit, ["a"] * 3, [START, START + SECOND, START + 10 * SECOND])
     assert result.allowed.tolist() == [True, False, True]
@@ -171,14 +171,14 @@ def test_a_concurrency_limit_says_how_it_is_replayed() -> None:
     assert "lease" in result._repr_html_()
 
 
-def test_limits_of_one_text_under_two_keys_are_told_apart() -> None:
+def test_equal_limits_under_two_keys_are_distinguished() -> None:
     result = tuning.replay(
         {"user": "1/hour", "ip": "1/hour"}, {"user": ["a", "b"], "ip": ["x", "x"]}, TIMES[:2]
     )
     assert list(result.rule)[1] == "ip: 1/hour"
 
 
-def test_limiters_and_plans_are_taken_as_they_are() -> None:
+def test_limiters_and_plans_can_be_replayed() -> None:
     clock = ManualClock()
     users = Limiter(["2/minute", "9/hour"], clock=clock, prefix="users")
     assert tuning.replay(users, USERS, TIMES).limits == users.limits
@@ -203,12 +203,14 @@ def test_limiters_and_plans_are_taken_as_they_are() -> None:
         ({"ip": "1/hour"}, {"ip": ["a"]}, {"ip": [0]}, "the cost at index 0 is 0"),
     ],
 )
-def test_what_does_not_fit_is_refused(limit: Any, keys: Any, costs: Any, message: str) -> None:
+def test_arguments_that_do_not_match_are_errors(
+    limit: Any, keys: Any, costs: Any, message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
         tuning.replay(limit, keys, [START], costs)
 
 
-def test_plans_that_do_not_fit_are_refused() -> None:
+def test_plans_that_do_not_match_their_columns_are_errors() -> None:
     one = Limiter("1/hour", clock=(clock := ManualClock()))
     other = Limiter("1/hour", clock=clock, storage=one.storage)
     with pytest.raises(ConfigurationError, match="expected a list with a column for each limiter"):
@@ -220,14 +222,14 @@ def test_plans_that_do_not_fit_are_refused() -> None:
         tuning.replay(Plan([one, apart]), [["a"], ["b"]], TIMES[:1], [1])
 
 
-def test_a_bar_is_shown_where_it_is_wanted(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_progress_bar_is_shown_if_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
     tuning.replay("2/minute", USERS, TIMES, progress=True)
     assert "replay" in capfd.readouterr().err
     tuning.replay("2/minute", USERS, TIMES)
     assert capfd.readouterr().err == ""
 
 
-def test_importing_tidegate_imports_none_of_it() -> None:
+def test_importing_tidegate_does_not_import_tuning_or_numpy() -> None:
     look = (
         "import sys, json, tidegate; "
         "print(json.dumps([name for name in sys.modules if 'tuning' in name or name == 'numpy']))"
@@ -236,7 +238,7 @@ def test_importing_tidegate_imports_none_of_it() -> None:
     assert json.loads(done.stdout) == []
 
 
-def test_tuning_imports_no_library_but_numpy() -> None:
+def test_tuning_imports_no_optional_library_but_numpy() -> None:
     look = (
         "import sys, json; from tidegate import tuning; "
         "tuning.replay('1/hour', ['a'], [1]); "
@@ -247,13 +249,13 @@ def test_tuning_imports_no_library_but_numpy() -> None:
     assert json.loads(done.stdout) == []
 
 
-def test_names_that_utf8_cannot_have_are_exported_in_escapes() -> None:
+def test_names_that_utf8_cannot_encode_are_exported_as_escapes() -> None:
     result = tuning.replay("2/minute", ["\ud800", "a", "\ud800"], TIMES[:3])
     assert result.to_arrow()["key"].to_pylist() == ["\\ud800", "a", "\\ud800"]
     assert result.to_polars()["key"].to_list() == ["\\ud800", "a", "\\ud800"]
 
 
-def test_rules_whose_attribute_was_not_given_are_noted() -> None:
+def test_a_note_names_rules_whose_attribute_was_not_given() -> None:
     rules = RuleSet(
         {
             "rules": [
@@ -271,7 +273,7 @@ def test_rules_whose_attribute_was_not_given_are_noted() -> None:
 
 
 @pytest.mark.parametrize("count", [2**32 - 1, 2**32, 2**40])
-def test_remaining_units_beyond_32_bits_are_not_cut(count: int) -> None:
+def test_remaining_units_beyond_32_bits_are_not_truncated(count: int) -> None:
     result = tuning.replay(f"{count}/minute", ["a", "a"], [START, START])
     assert result.remaining.tolist() == [count - 1, count - 2]
     assert result.remaining.dtype == np.int64

@@ -1,4 +1,4 @@
-"""Generated traffic has the rates that were asked for, and is the same for a seed."""
+"""Generated traffic has the given rates and is the same for the same seed."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def seconds(log: Traffic) -> Any:
 
 
 def assert_near(count: float, expected: float, each: float = 1) -> None:
-    """Within five standard deviations of a Poisson number of groups of `each`."""
+    """Expects a count within five standard deviations of a Poisson number of groups of `each`."""
     assert abs(count - expected) <= 5 * math.sqrt(expected * each)
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_it_is_the_same_for_a_seed_and_in_order(name: str) -> None:
+def test_traffic_is_ordered_and_the_same_for_a_seed(name: str) -> None:
     first, again, other = (GENERATORS[name](seed) for seed in (1, 1, 2))
     assert first.times.dtype == np.int64
     assert (np.diff(first.times) >= 0).all()
@@ -44,13 +44,13 @@ def test_it_is_the_same_for_a_seed_and_in_order(name: str) -> None:
     assert tuning.replay("1000/minute", first.keys, first.times, first.costs).allowed.any()
 
 
-def test_poisson_has_its_rate_and_all_clients_the_same() -> None:
+def test_poisson_has_the_given_rate_split_equally_among_clients() -> None:
     log = traffic.poisson(20, HOUR, clients=4, seed=1)
     assert_near(len(log), 20 * HOUR)
     for count in np.bincount(log.keys.codes):
         assert_near(count, 20 * HOUR / 4)
     gaps = np.diff(log.times) / 1e9
-    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.05)  # as of exponential gaps
+    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.05)  # a property of exponential gaps
 
 
 def test_a_day_is_busiest_at_its_peak_hour() -> None:
@@ -65,7 +65,7 @@ def test_a_day_is_busiest_at_its_peak_hour() -> None:
         assert_near(np.count_nonzero(hours == hour), expected)
 
 
-def test_zipf_clients_have_their_shares() -> None:
+def test_zipf_clients_have_shares_by_their_rank() -> None:
     log = traffic.zipf(50, HOUR, clients=100, exponent=1.2, seed=1)
     assert_near(len(log), 50 * HOUR)
     weights = np.arange(1, 101) ** -1.2
@@ -74,7 +74,7 @@ def test_zipf_clients_have_their_shares() -> None:
         assert_near(counts[client], 50 * HOUR * weights[client] / weights.sum())
 
 
-def test_bursts_have_their_size_and_spacing() -> None:
+def test_bursts_have_the_given_size_and_spacing() -> None:
     log = traffic.bursts(5, 1000, 100 * HOUR, clients=1, spacing=0.5, seed=1)
     assert_near(len(log), 5 * 360, each=5)
     gaps = np.diff(log.times)
@@ -83,7 +83,7 @@ def test_bursts_have_their_size_and_spacing() -> None:
     assert seconds(log)[-1] < 100 * HOUR
 
 
-def test_a_surge_is_ten_times_the_rate_and_passes() -> None:
+def test_a_surge_reaches_ten_times_the_rate_and_ends() -> None:
     log = traffic.surge(20, 1800, at=600, rise=90, hold=180, fall=300, seed=1)
     at = seconds(log)
 
@@ -114,7 +114,7 @@ def test_no_rotating_address_is_busy() -> None:
     assert len(set(log.keys.names)) == len(log.keys.names)
 
 
-def test_addresses_come_again_when_there_are_no_more() -> None:
+def test_addresses_are_reused_when_all_were_used() -> None:
     log = traffic.rotating_addresses(200, 1000, each=1, seed=1)
     assert len(log) > 131_072
     assert len(log.keys.names) == 131_072
@@ -131,7 +131,7 @@ def test_a_changed_integration_comes_in_batches_at_the_same_rate() -> None:
     assert len(np.unique(after)) == len(after) / 50
 
 
-def test_a_mix_has_all_in_order_and_one_name_is_one_client() -> None:
+def test_a_mix_is_ordered_and_joins_clients_of_one_name() -> None:
     one = traffic.poisson(5, 60, clients=2, seed=1)
     two = traffic.poisson(5, 60, clients=3, seed=2)
     both = traffic.mix(one, two)

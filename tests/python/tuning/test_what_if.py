@@ -1,4 +1,4 @@
-"""The what-if curve says of each limit what a replay says."""
+"""The what-if curve has the figures of a replay for each limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuning_logs import ALGORITHMS, PERIOD, SECOND, START, Log, logs, replayed, 
 
 @settings(max_examples=100, deadline=None)
 @given(logs(), st.sampled_from(ALGORITHMS))
-def test_each_row_is_what_a_replay_says(log: Log, algorithm: str) -> None:
+def test_each_row_equals_a_replay(log: Log, algorithm: str) -> None:
     frame = tuning.what_if(
         log.keys, log.times, costs=log.costs, period=PERIOD / SECOND, algorithm=algorithm
     )
@@ -33,7 +33,7 @@ def test_each_row_is_what_a_replay_says(log: Log, algorithm: str) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(logs(), st.integers(0, 12), st.integers(1, 12), st.sampled_from(ALGORITHMS[:2]))
-def test_a_slider_of_count_and_burst_answers_as_a_replay(
+def test_a_what_if_of_count_and_burst_equals_a_replay(
     log: Log, count: int, burst: int, algorithm: str
 ) -> None:
     what_if = tuning.WhatIf(
@@ -47,7 +47,7 @@ def test_a_slider_of_count_and_burst_answers_as_a_replay(
     assert what_if.allowed(count, burst if count else None).tolist() == replay.allowed.tolist()
 
 
-def test_limits_may_be_counts_texts_and_limits() -> None:
+def test_limits_may_be_given_as_ints_texts_or_limits() -> None:
     log = traffic.zipf(20, 300, clients=20, seed=1)
     given: list[Any] = [5, "7/minute", Limit("100/hour burst 20")]
     frame = tuning.what_if(log.keys, log.times, given)
@@ -57,7 +57,7 @@ def test_limits_may_be_counts_texts_and_limits() -> None:
     assert len(tuning.what_if(log.keys, log.times, "7/minute")) == 1
 
 
-def test_each_count_comes_with_each_burst() -> None:
+def test_each_count_is_combined_with_each_burst() -> None:
     log = traffic.zipf(20, 300, clients=20, seed=1)
     frame = tuning.what_if(log.keys, log.times, [10, 20], bursts=[5, 10])
     assert list(frame["limit"]) == [
@@ -65,7 +65,7 @@ def test_each_count_comes_with_each_burst() -> None:
     ]  # fmt: skip
 
 
-def test_a_log_of_a_million_has_a_grid_and_the_same_answer_twice() -> None:
+def test_a_million_requests_have_few_counts_and_remembered_answers() -> None:
     log = traffic.zipf(300, 3600, clients=20_000, seed=1)
     what_if = tuning.WhatIf(log.keys, log.times)
     assert 10 <= len(what_if.counts()) <= 30
@@ -89,7 +89,9 @@ def test_a_log_of_a_million_has_a_grid_and_the_same_answer_twice() -> None:
         ),
     ],
 )
-def test_a_bar_counts_rows(what: str, ask: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_progress_bar_counts_rows(
+    what: str, ask: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("tqdm")
     ask(["a", "b", "c"], [START] * 3)
     shown = capsys.readouterr().err
@@ -113,7 +115,7 @@ def test_a_bar_counts_rows(what: str, ask: Any, capsys: pytest.CaptureFixture[st
         ({"algorithm": "concurrency"}, "concurrency.*expected"),
     ],
 )
-def test_bad_questions_are_errors_that_say_what_is_expected(
+def test_bad_arguments_are_errors_that_say_what_is_expected(
     arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""The sliders say what a replay of their limit says."""
+"""The sliders show the figures of a replay of their limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def refused(limit: str | tg.Limit, log: traffic.Traffic) -> int:
     return tuning.replay(limit, log.keys, log.times).refused
 
 
-def test_a_move_says_and_draws_what_the_limit_refuses() -> None:
+def test_a_moved_slider_shows_what_the_new_limit_refuses() -> None:
     shown, log = explorer()
     before = bytes(shown._image.value)
     assert before.startswith(b"\x89PNG")
@@ -38,7 +38,7 @@ def test_a_move_says_and_draws_what_the_limit_refuses() -> None:
     ]
 
 
-def test_a_bucket_has_a_burst_of_its_own() -> None:
+def test_a_bucket_has_its_own_burst_slider() -> None:
     shown, log = explorer()
     shown.count.value = 7
     assert shown.burst.disabled
@@ -49,19 +49,19 @@ def test_a_bucket_has_a_burst_of_its_own() -> None:
     assert shown.effect.refused == refused("7/minute burst 3", log)
 
 
-def test_windows_have_no_burst() -> None:
+def test_windows_have_no_burst_slider() -> None:
     shown, log = explorer(algorithm="fixed-window", period="hour")
     shown.count.value = 20
     assert shown.effect.refused == refused(tg.Limit("20/hour", algorithm="fixed-window"), log)
     assert shown.burst not in shown.widget.children[0].children
 
 
-def test_it_is_shown_in_notebooks() -> None:
+def test_an_explorer_is_displayed_in_notebooks() -> None:
     shown, _ = explorer()
     assert "application/vnd.jupyter.widget-view+json" in shown._repr_mimebundle_()
     assert "would have refused" in repr(shown)
 
 
-def test_something_else_than_a_what_if() -> None:
+def test_an_explorer_without_a_what_if_is_an_error() -> None:
     with pytest.raises(TypeError, match=r"expected a tuning\.WhatIf"):
         widgets.Explorer([1, 2])  # type: ignore[arg-type]

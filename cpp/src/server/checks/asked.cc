@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
+#include "server/checks/percent.h"
 
 namespace tidegate::server {
 
@@ -28,6 +29,16 @@ std::optional<Problem> Asked::Add(std::string_view name, std::string_view value)
   }
   attributes.push_back({name, value.data() == nullptr ? std::string_view("", 0) : value});
   return std::nullopt;
+}
+
+void Asked::TakeOffQuery(const BoundRules& rules, Decoded* decoded) {
+  for (Attribute& attribute : attributes) {
+    if (attribute.name != "endpoint") continue;
+    const bool keeps_parameters = rules.know_parameters();
+    if (IsPlainPath(attribute.value, keeps_parameters)) return;
+    attribute.value = decoded->emplace_back(PlainPath(attribute.value, keeps_parameters));
+    return;
+  }
 }
 
 Problem CostProblem(std::string_view given) {

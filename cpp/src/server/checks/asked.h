@@ -1,30 +1,39 @@
-// What a call asks about: the attributes of a request, and what it costs.
+// What a call asks about: the attributes of a request, and its cost.
 #ifndef TIDEGATE_SERVER_CHECKS_ASKED_H_
 #define TIDEGATE_SERVER_CHECKS_ASKED_H_
 
 #include <cstdint>
+#include <deque>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "server/checks/bound_rules.h"
-#include "server/checks/problem.h"
+#include "server/problem.h"
 #include "tidegate/limit.h"
 
 namespace tidegate::server {
 
-// Views live as long as the body that they were read from, and the reader.
+// What is decoded of a request, and does not move.
+using Decoded = std::deque<std::string>;
+
+// Views live as long as the body that they were read from, what was decoded of it, and the reader.
 struct Asked {
   Attributes attributes;
   int64_t cost = 1;
   bool cost_is_given = false;
   bool wants_outcomes = false;
-  std::string_view decision;  // of a refund: the token of the decision, empty without one
+  std::string_view decision;  // the token of the decision to refund; empty without one
 
-  // A view without data where the request does not have the attribute.
+  // Returns a view without data if the request does not have the attribute.
   std::string_view Get(std::string_view name) const;
-  // Adds it. A problem where there are too many, or the name or the value is too long or empty.
+  // Adds an attribute, or returns a problem if there are too many, or its name is empty or too
+  // long, or its value is too long.
   std::optional<Problem> Add(std::string_view name, std::string_view value);
+  // Takes the query and the parameters off an endpoint that is a path, which would pass by the
+  // rules for it: `decoded` keeps what is left.
+  void TakeOffQuery(const BoundRules& rules, Decoded* decoded);
 };
 
 inline constexpr size_t kMostAttributes = 64;
@@ -33,7 +42,7 @@ inline constexpr size_t kMostValueBytes = 8192;
 inline constexpr size_t kMostChecks = 1000;  // in one CheckMany
 inline constexpr int64_t kMostCost = Limit::kMaxCount;
 
-// What a cost out of range is answered.
+// The problem of a cost that is out of range.
 Problem CostProblem(std::string_view given);
 
 }  // namespace tidegate::server

@@ -8,7 +8,7 @@ namespace tidegate::server {
 namespace {
 
 uint64_t NextGeneration() {
-  // Differs between processes, so that what one of them issued does not fit another's rules.
+  // Differs between processes, so that one process does not accept another's tokens of decisions.
   static std::atomic<uint64_t> next = [] {
     const Hasher::Seed seed = Hasher::RandomSeed();
     uint64_t first = 0;
@@ -23,7 +23,18 @@ uint64_t NextGeneration() {
 BoundRules::BoundRules(std::shared_ptr<RuleLimiter> limiter)
     : limiter_(std::move(limiter)),
       blocks_(limiter_->store().blocks()),
-      generation_(NextGeneration()) {}
+      generation_(NextGeneration()) {
+  for (const Rule& rule : limiter_->rules().rules()) LookAt(rule.condition);
+  for (const ListEntry& entry : limiter_->rules().lists()) LookAt(entry.condition);
+}
+
+void BoundRules::LookAt(const RuleCondition& condition) {
+  look_at_methods_ |= !condition.methods.empty();
+  look_at_endpoints_ |= !condition.endpoints.empty();
+  know_parameters_ |=
+      std::any_of(condition.endpoints.begin(), condition.endpoints.end(),
+                  [](const std::string& endpoint) { return endpoint.find(';') != endpoint.npos; });
+}
 
 tidegate::Request BoundRules::RequestOf(const Attributes& attributes) const {
   const auto& names = limiter_->rules().attribute_names();

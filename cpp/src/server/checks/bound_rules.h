@@ -1,4 +1,4 @@
-// The rules in force, and how the attributes of a request are put in their order.
+// The rules in force, which put the attributes of a request into the order that they use.
 #ifndef TIDEGATE_SERVER_CHECKS_BOUND_RULES_H_
 #define TIDEGATE_SERVER_CHECKS_BOUND_RULES_H_
 
@@ -15,11 +15,11 @@ namespace tidegate::server {
 
 struct Attribute {
   std::string_view name;
-  std::string_view value;  // with data, also where it is empty
+  std::string_view value;  // never without data, even if it is empty
 };
 using Attributes = absl::InlinedVector<Attribute, 8>;
 
-// Of a limiter that another extension may have made: only its virtual functions and inline
+// Binds a limiter that another extension may have made, so only its virtual functions and inline
 // accessors are used. Thread-safe.
 class BoundRules {
  public:
@@ -27,20 +27,30 @@ class BoundRules {
 
   const RuleLimiter& limiter() const { return *limiter_; }
   bool blocks() const { return blocks_; }
+  // Whether some rules are for certain endpoints or methods alone.
+  bool look_at_endpoints() const { return look_at_endpoints_; }
+  bool look_at_methods() const { return look_at_methods_; }
+  // Whether an endpoint of theirs has parameters, such as "/a;v=1".
+  bool know_parameters() const { return know_parameters_; }
   // Tells these rules from all others of this process.
   uint64_t generation() const { return generation_; }
 
-  // Attributes that no rule looks at are left out.
+  // Leaves out attributes that no rule reads.
   tidegate::Request RequestOf(const Attributes& attributes) const;
 
-  // Whether calls were submitted since the last Flush().
+  // Notes that calls were submitted, so that the next Flush() sends them.
   void Submitted() { has_submitted_.store(true, std::memory_order_release); }
   void Flush();
 
  private:
+  void LookAt(const RuleCondition& condition);
+
   const std::shared_ptr<RuleLimiter> limiter_;
   const bool blocks_;
   const uint64_t generation_;
+  bool look_at_endpoints_ = false;
+  bool look_at_methods_ = false;
+  bool know_parameters_ = false;
   std::atomic<bool> has_submitted_{false};
 };
 

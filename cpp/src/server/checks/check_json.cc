@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
 #include "server/checks/decision_values.h"
+#include "server/json_text.h"
 
 namespace tidegate::server {
 
@@ -17,6 +18,7 @@ namespace {
 namespace dom = simdjson::dom;
 
 constexpr size_t kMostDepth = 4;
+constexpr size_t kMostManyDepth = kMostDepth + 2;
 
 constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kMembers = {{
     {"userId", "user"},
@@ -70,7 +72,7 @@ std::string_view ReasonOf(simdjson::error_code error) {
   }
 }
 
-// Reads one body into what it is asked to fill in.
+// Reads one body into `asked`.
 class Reader {
  public:
   Reader(Asked* asked, bool may_have_surrogates)
@@ -158,14 +160,68 @@ class Reader {
   bool has_outcomes_ = false;
 };
 
-// A parser of each thread, whose memory is bounded by kMostJsonBytes.
+// Each thread has parsers, whose memory is bounded by `most` bytes of a body.
 struct Room {
-  dom::parser parser{kMostJsonBytes};
+  const size_t most;
+  dom::parser parser{most};
   std::string padded;
 
-  // Without memory for it, parsing fails too.
-  Room() { std::ignore = parser.allocate(kMostJsonBytes, kMostDepth); }
+  // If memory is short, parsing fails too.
+  Room(size_t bytes, size_t depth) : most(bytes) { std::ignore = parser.allocate(bytes, depth); }
+
+  // The object that a body is. It lives until the next one is read.
+  std::optional<Problem> Read(std::string_view body, std::string_view example,
+                              dom::object* object) {
+    if (body.size() > most) {
+      return Problem{413, GrpcStatus::kResourceExhausted,
+                     absl::StrCat("the body has ", body.size(), " bytes; expected at most ", most)};
+    }
+    padded.assign(body);
+    padded.append(simdjson::SIMDJSON_PADDING, ' ');
+    dom::element element;
+    const auto error = parser
+                           .parse(reinterpret_cast<const uint8_t*>(padded.data()), body.size(),
+                                  /*realloc_if_needed=*/false)
+                           .get(element);
+    if (error != simdjson::SUCCESS) {
+      return Problem::BadRequest(absl::StrCat("the body has ", Absl(ReasonOf(error)),
+                                              "; expected a JSON object such as ", Absl(example)));
+    }
+    if (element.get(*object) != simdjson::SUCCESS) {
+      return Problem::BadRequest(
+          absl::StrCat("the body is ", Absl(KindOf(element)), "; expected an object"));
+    }
+    return std::nullopt;
+  }
 };
+
+bool MayHaveSurrogates(std::string_view body) { return body.find("\\u") != std::string_view::npos; }
+
+std::optional<Problem> ReadChecks(const dom::array& list, bool may_have_surrogates,
+                                  std::vector<Asked>* checks) {
+  if (list.size() == 0) return Problem::BadRequest("no checks were given; expected 1 or more");
+  if (list.size() > kMostChecks) {
+    return Problem::BadRequest(
+        absl::StrCat("more than ", kMostChecks, " checks were given; expected at most that many"));
+  }
+  checks->reserve(list.size());
+  for (const dom::element value : list) {
+    dom::object object;
+    std::optional<Problem> problem;
+    if (value.get(object) == simdjson::SUCCESS) {
+      problem = Reader(&checks->emplace_back(), may_have_surrogates).Read(object);
+    } else {
+      problem =
+          Problem::BadRequest(absl::StrCat("it is ", Absl(KindOf(value)), "; expected an object"));
+      checks->emplace_back();
+    }
+    if (problem.has_value()) {
+      problem->detail = absl::StrCat("check ", checks->size() - 1, ": ", problem->detail);
+      return problem;
+    }
+  }
+  return std::nullopt;
+}
 
 void AppendNullable(const std::optional<int64_t>& number, std::string* json) {
   if (number.has_value()) {
@@ -185,7 +241,7 @@ void AppendRoom(const Decision& d, std::string* json) {
                   R"(,"resetTime":)", ResetTime(d));
 }
 
-// Without the braces.
+// Appends the members without the braces.
 void AppendMembers(const Decision& d, std::string* json) {
   *json += d.allowed ? R"("allowed":true,)" : R"("allowed":false,)";
   AppendRoom(d, json);
@@ -212,30 +268,35 @@ std::string_view AttributeOfMember(std::string_view member) {
 }
 
 std::optional<Problem> ReadCheckJson(std::string_view body, Asked* asked) {
-  if (body.size() > kMostJsonBytes) {
-    return Problem{
-        413, GrpcStatus::kResourceExhausted,
-        absl::StrCat("the body has ", body.size(), " bytes; expected at most ", kMostJsonBytes)};
-  }
-  thread_local Room room;
-  room.padded.assign(body);
-  room.padded.append(simdjson::SIMDJSON_PADDING, ' ');
-  dom::element element;
-  const auto error = room.parser
-                         .parse(reinterpret_cast<const uint8_t*>(room.padded.data()), body.size(),
-                                /*realloc_if_needed=*/false)
-                         .get(element);
-  if (error != simdjson::SUCCESS) {
-    return Problem::BadRequest(absl::StrCat("the body has ", Absl(ReasonOf(error)),
-                                            "; expected a JSON object such as "
-                                            "{\"userId\": \"42\", \"endpoint\": \"/api/posts\"}"));
-  }
+  thread_local Room room(kMostJsonBytes, kMostDepth);
   dom::object object;
-  if (element.get(object) != simdjson::SUCCESS) {
-    return Problem::BadRequest(
-        absl::StrCat("the body is ", Absl(KindOf(element)), "; expected an object"));
+  if (auto problem = room.Read(body, R"({"userId": "42", "endpoint": "/api/posts"})", &object)) {
+    return problem;
   }
-  return Reader(asked, body.find("\\u") != std::string_view::npos).Read(object);
+  return Reader(asked, MayHaveSurrogates(body)).Read(object);
+}
+
+std::optional<Problem> ReadCheckManyJson(std::string_view body, std::vector<Asked>* checks) {
+  thread_local Room room(kMostManyJsonBytes, kMostManyDepth);
+  dom::object object;
+  if (auto problem = room.Read(body, R"({"checks": [{"userId": "42"}]})", &object)) return problem;
+  bool has_checks = false;
+  for (const dom::key_value_pair member : object) {
+    if (member.key != "checks") {
+      return Problem::BadRequest(
+          absl::StrCat("the member ", ShownText(member.key), " is not known; expected checks"));
+    }
+    if (std::exchange(has_checks, true)) {
+      return Problem::BadRequest("the member \"checks\" was given twice; expected it once");
+    }
+    dom::array list;
+    if (member.value.get(list) != simdjson::SUCCESS) {
+      return WrongKind("checks", member.value, "a list of checks");
+    }
+    if (auto problem = ReadChecks(list, MayHaveSurrogates(body), checks)) return problem;
+  }
+  if (!has_checks) return Problem::BadRequest("the member \"checks\" is missing; expected a list");
+  return std::nullopt;
 }
 
 void AppendDecisionJson(const Decision& decision, const Outcomes* outcomes, std::string* json) {
@@ -253,7 +314,7 @@ void AppendDecisionJson(const Decision& decision, const Outcomes* outcomes, std:
     }
     *json += ']';
   }
-  *json += "}\n";
+  *json += '}';
 }
 
 void AppendStatusJson(const RuleSet& rules, const RuleLimiter::Status& status, bool is_degraded,

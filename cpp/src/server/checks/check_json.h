@@ -1,31 +1,36 @@
-// JSON of REST: the body of a check, and the answers.
+// The JSON of the REST interface: the body of a check, and the answers.
 #ifndef TIDEGATE_SERVER_CHECKS_CHECK_JSON_H_
 #define TIDEGATE_SERVER_CHECKS_CHECK_JSON_H_
 
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/checks/asked.h"
-#include "server/checks/problem.h"
+#include "server/problem.h"
 #include "tidegate/rule_limiter.h"
 
 namespace tidegate::server {
 
 inline constexpr size_t kMostJsonBytes = size_t{64} << 10;
+inline constexpr size_t kMostManyJsonBytes = size_t{512} << 10;
 
-// What the member of a body, or of a query, is as an attribute; a view without data where it is
-// none: "user" for "userId".
+// The attribute for a member of a body or a query, such as "user" for "userId"; a view without data
+// if the member is not an attribute.
 std::string_view AttributeOfMember(std::string_view member);
 
 // Reads the body of a check:
 //   {"userId": "42", "apiKey": "k", "endpoint": "/api/posts", "tier": "premium", "method": "POST",
 //    "ip": "203.0.113.9", "cost": 1, "attributes": {"tenant": "t"}, "outcomes": true}
-// Members may be missing or null. The views in `asked` live until the thread reads another body.
+// Members may be missing or null. The views in `asked` are valid until the thread reads another
+// body.
 std::optional<Problem> ReadCheckJson(std::string_view body, Asked* asked);
+// {"checks": [BODY, …]}, 1 to kMostChecks of them.
+std::optional<Problem> ReadCheckManyJson(std::string_view body, std::vector<Asked>* checks);
 
 // {"allowed":true,"limit":1000,"remaining":847,"resetTime":1696523400,"retryAfter":null,
-//  "degraded":false,"rule":"api"}; `outcomes`, where it is not null, as a list of the same.
+//  "degraded":false,"rule":"api"}; `outcomes`, unless it is null, becomes a list of such objects.
 void AppendDecisionJson(const Decision& decision, const Outcomes* outcomes, std::string* json);
 
 // {"rules":[{"rule":"api","endpoint":"/api/posts","limit":1000,"remaining":847,

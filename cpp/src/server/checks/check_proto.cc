@@ -69,7 +69,7 @@ std::optional<Problem> Read(Message message, pbf_reader reader, Asked* asked) {
       if (auto problem = ReadCost(reader.get_int64(), asked)) return problem;
     } else if (field == 3 && message == Message::kCheck) {
       if (!is_number) return WrongType(field);
-      // Not by get_bool(), which reads beyond the end of a message that is cut off.
+      // get_bool() would read beyond the end of a message that is cut off.
       asked->wants_outcomes = reader.get_uint64() != 0;
     } else if (field == 3 && message == Message::kRefund) {
       if (!is_text) return WrongType(field);
@@ -81,7 +81,7 @@ std::optional<Problem> Read(Message message, pbf_reader reader, Asked* asked) {
   return std::nullopt;
 }
 
-// Calls `read`; what protozero throws of a malformed message is a problem.
+// Calls `read`, and turns exceptions of protozero about a malformed message into a problem.
 template <typename ReadIt>
 std::optional<Problem> Caught(ReadIt read) {
   try {

@@ -8,21 +8,21 @@
 #include <vector>
 
 #include "server/checks/asked.h"
-#include "server/checks/problem.h"
+#include "server/problem.h"
 #include "tidegate/rule_limiter.h"
 
 namespace tidegate::server {
 
-// CheckRequest, RefundRequest, ResetRequest and StatusRequest, which have the same numbers for the
-// same things. Views in `asked` live as long as the body.
+// Reads CheckRequest, RefundRequest, ResetRequest and StatusRequest, whose common fields have the
+// same numbers. Views in `asked` are valid as long as the body.
 enum class Message : uint8_t { kCheck, kRefund, kReset, kStatus };
 std::optional<Problem> ReadRequest(Message message, std::string_view body, Asked* asked);
 std::optional<Problem> ReadCheckMany(std::string_view body, std::vector<Asked>* checks);
 
-// A CheckResponse. `token` is empty without one; `outcomes` may be null.
+// Appends a CheckResponse. `token` may be empty, and `outcomes` may be null.
 void AppendCheckResponse(const Decision& decision, const Outcomes* outcomes, std::string_view token,
                          std::string* body);
-// Another answer of a CheckManyResponse.
+// Appends one answer of a CheckManyResponse.
 void AppendAnswer(std::string_view check_response, std::string* body);
 void AppendStatusResponse(const RuleSet& rules, const RuleLimiter::Status& status, bool is_degraded,
                           std::string* body);

@@ -21,6 +21,7 @@ enum class Ask : uint8_t {
   kReset,
   kStatus,
   kRestCheck,
+  kRestCheckMany,
   kRestStatus,
   kGateway,
 };
@@ -35,9 +36,9 @@ std::string_view NameOf(Role role) {
 struct CheckMethod {
   Ask ask;
   Role least_role;
-  std::string_view path;         // a prefix where it ends in "/"
-  std::string_view http_method;  // empty of gRPC
-  std::string_view also = {};    // another one
+  std::string_view path;         // a prefix if it ends in "/"
+  std::string_view http_method;  // empty for gRPC
+  std::string_view also = {};    // another HTTP method
 
   bool is_grpc() const { return http_method.empty(); }
 };
@@ -48,6 +49,7 @@ constexpr CheckMethod kMethods[] = {
     {Ask::kCheck, Role::kCheck, "/tidegate.v1.RateLimiter/Check", ""},
     {Ask::kRestCheck, Role::kCheck, "/v1/ratelimit/check", "POST"},
     {Ask::kGateway, Role::kCheck, "/v1/ratelimit/auth", "GET", "POST"},
+    {Ask::kRestCheckMany, Role::kCheck, "/v1/ratelimit/check-many", "POST"},
     {Ask::kCheckMany, Role::kCheck, "/tidegate.v1.RateLimiter/CheckMany", ""},
     {Ask::kPeek, Role::kViewer, "/tidegate.v1.RateLimiter/Peek", ""},
     {Ask::kRestStatus, Role::kViewer, "/v1/ratelimit/status/", "GET"},
@@ -65,7 +67,7 @@ const CheckMethod* MethodOf(std::string_view path) {
   return nullptr;
 }
 
-// What is wrong with how the method was called.
+// Returns the problem of a call by the wrong protocol or HTTP method.
 std::optional<Problem> WrongCall(const Request& request, const CheckMethod* method,
                                  Answer* answer) {
   if (method == nullptr) {
@@ -127,7 +129,7 @@ void CheckService::Exchange(Set set) {
     set(*changed);
     before = std::exchange(config_, std::move(changed));
   }
-  // What calls submitted by it, no loop flushes any more.
+  // Loops flush only the current rules, so calls submitted to the old ones are flushed here.
   before->rules->Flush();
 }
 
@@ -179,7 +181,7 @@ bool CheckService::Handle(const Request& request, Answer* answer, const Later& l
     return true;
   }
   if (HandleKnown(request, *method, config, answer, later)) return true;
-  // If other rules have taken their place meanwhile, no loop will flush these.
+  // If other rules replaced these meanwhile, no loop will flush them.
   if (this->config()->rules != config->rules) config->rules->Flush();
   return false;
 }
@@ -193,15 +195,18 @@ bool CheckService::RefuseToRead(const Request& request, const Problem& problem, 
 bool CheckService::HandleKnown(const Request& request, const CheckMethod& method,
                                const std::shared_ptr<const CheckConfig>& config, Answer* answer,
                                const Later& later) {
-  if (method.ask == Ask::kCheckMany) {
+  Decoded decoded;
+  if (method.ask == Ask::kCheckMany || method.ask == Ask::kRestCheckMany) {
     std::vector<Asked> checks;
-    if (const auto problem = ReadCheckMany(request.body, &checks)) {
+    if (const auto problem = request.is_grpc ? ReadCheckMany(request.body, &checks)
+                                             : ReadRestCheckMany(request, &checks)) {
       return RefuseToRead(request, *problem, answer);
     }
-    return Decide(config, Op::kHit, Form::kGrpcMany, absl::MakeSpan(checks), answer, later);
+    for (Asked& check : checks) check.TakeOffQuery(*config->rules, &decoded);
+    return Decide(config, Op::kHit, request.is_grpc ? Form::kGrpcMany : Form::kRestMany,
+                  absl::MakeSpan(checks), answer, later);
   }
   Asked asked;
-  Decoded decoded;
   const auto read = [&]() -> std::optional<Problem> {
     switch (method.ask) {
       case Ask::kRestCheck:
@@ -209,7 +214,7 @@ bool CheckService::HandleKnown(const Request& request, const CheckMethod& method
       case Ask::kRestStatus:
         return ReadRestStatus(request, method.path, &asked, &decoded);
       case Ask::kGateway:
-        return ReadGatewayCheck(request, context_->options, &asked, &decoded);
+        return ReadGatewayCheck(request, *config, &asked, &decoded);
       case Ask::kRefund:
         return ReadRequest(Message::kRefund, request.body, &asked);
       case Ask::kReset:
@@ -221,6 +226,7 @@ bool CheckService::HandleKnown(const Request& request, const CheckMethod& method
     }
   };
   if (const auto problem = read()) return RefuseToRead(request, *problem, answer);
+  asked.TakeOffQuery(*config->rules, &decoded);
   const auto decide = [&](Op op, Form form) {
     return Decide(config, op, form, absl::MakeSpan(&asked, 1), answer, later);
   };

@@ -1,5 +1,5 @@
 // Answers checks by tidegate's own rules: over gRPC (proto/tidegate/v1/ratelimit.proto), over REST
-// (docs/service/checks.md), and to gateways that ask about each request (nginx's auth_request).
+// (docs/service/checks.md), and for gateways that ask before each request (nginx's auth_request).
 #ifndef TIDEGATE_SERVER_CHECKS_CHECK_SERVICE_H_
 #define TIDEGATE_SERVER_CHECKS_CHECK_SERVICE_H_
 
@@ -14,8 +14,8 @@
 #include "server/call.h"
 #include "server/checks/asked.h"
 #include "server/checks/context.h"
-#include "server/checks/problem.h"
 #include "server/front/routes.h"
+#include "server/problem.h"
 
 namespace tidegate::server {
 
@@ -24,7 +24,7 @@ struct CheckMethod;
 // Thread-safe.
 class CheckService final : public RoutedService {
  public:
-  // `recorder` may be null. Until tokens are set, none is valid.
+  // `recorder` may be null. No token is valid until SetTokens().
   CheckService(std::shared_ptr<RuleLimiter> limiter, CheckOptions options,
                std::shared_ptr<Recorder> recorder);
 
@@ -33,7 +33,7 @@ class CheckService final : public RoutedService {
   bool Handle(const Request& request, Answer* answer, const Later& later) override;
   void Flush() override;
 
-  // For calls from now on; those in flight end by what they began with.
+  // These apply to calls from now on; calls in flight keep the configuration they began with.
   void Use(std::shared_ptr<RuleLimiter> limiter);
   void SetTokens(std::shared_ptr<const Tokens> tokens);
   void SetTiers(std::shared_ptr<const Tiers> tiers);  // null for no table
@@ -46,10 +46,10 @@ class CheckService final : public RoutedService {
                    const std::shared_ptr<const CheckConfig>& config, Answer* answer,
                    const Later& later);
   bool RefuseToRead(const Request& request, const Problem& problem, Answer* answer);
-  // What keeps the caller from this method.
+  // The problem of a caller who may not call this method.
   std::optional<Problem> Unauthorized(const Request& request, const CheckMethod& method,
                                       const CheckConfig& config, Answer* answer);
-  // Exchanges a part of the configuration.
+  // Replaces a part of the configuration.
   template <typename Set>
   void Exchange(Set set);
 

@@ -1,4 +1,4 @@
-// What the calls of a check service go by.
+// The options and the configuration that the calls of a check service use.
 #ifndef TIDEGATE_SERVER_CHECKS_CONTEXT_H_
 #define TIDEGATE_SERVER_CHECKS_CONTEXT_H_
 
@@ -17,14 +17,14 @@
 namespace tidegate::server {
 
 struct CheckOptions {
-  // Whether calls need a token. Without one everybody who reaches the service may ask it.
+  // Whether calls need a token. If not, everybody who can reach the service may call it.
   bool requires_token = true;
-  // The status of a REST check that is refused: 200, since it was answered, or 429.
+  // The status of a refused REST check: 200, since the check was answered, or 429.
   int refused_status = 200;
-  // Of a gateway's question: 429, or 403 (or 401), which nginx passes on.
+  // The status of a refused check of a gateway: 429, or 403 or 401, which nginx passes on.
   int auth_refused_status = 429;
-  // The headers that tell a gateway's questions, in lower case, and their attributes. The value of
-  // `endpoint` is a URI.
+  // The headers of a gateway's check, in lower case, and the attributes that they become. The value
+  // of `endpoint` is a URI.
   std::vector<std::pair<std::string, std::string>> auth_headers = {
       {"x-original-uri", "endpoint"},
       {"x-original-method", "method"},
@@ -37,24 +37,24 @@ struct CheckCounters {
   std::atomic<int64_t> allowed{0};
   std::atomic<int64_t> refused{0};
   std::atomic<int64_t> degraded{0};
-  std::atomic<int64_t> malformed{0};     // calls that were not understood
+  std::atomic<int64_t> malformed{0};     // calls that could not be parsed
   std::atomic<int64_t> unauthorized{0};  // calls without a valid token
-  std::atomic<int64_t> forbidden{0};     // with a token whose role does not permit them
+  std::atomic<int64_t> forbidden{0};     // calls with a token whose role does not permit them
 
   static void Add(std::atomic<int64_t>& counter) {
     counter.fetch_add(1, std::memory_order_relaxed);
   }
 };
 
-// Of one service, for as long as one of its calls is in flight.
+// The parts of a service that must outlive its calls in flight.
 struct CheckContext {
   const CheckOptions options;
   const std::shared_ptr<Recorder> recorder;  // may be null
   CheckCounters counters;
 };
 
-// What may be exchanged while the service runs. Never changed, so that a call ends by what it began
-// with.
+// The parts of a service that may be replaced while it runs. A configuration never changes, so a
+// call ends with the one that it began with.
 struct CheckConfig {
   std::shared_ptr<CheckContext> context;
   std::shared_ptr<BoundRules> rules;

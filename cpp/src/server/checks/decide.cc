@@ -21,7 +21,7 @@ namespace tidegate::server {
 
 namespace {
 
-// Instead of a user, callers who are known by a key alone are recorded by a digest of it.
+// Callers without a user are recorded by a digest of their API key.
 std::string DigestOfKey(std::string_view key) {
   unsigned char digest[SHA256_DIGEST_LENGTH];
   SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), digest);
@@ -29,7 +29,7 @@ std::string DigestOfKey(std::string_view key) {
                                          reinterpret_cast<const char*>(digest), 8)));
 }
 
-// Whom a decision is recorded for.
+// The caller that a decision is recorded for.
 struct Caller {
   std::string_view user;
   std::string_view endpoint;
@@ -37,7 +37,7 @@ struct Caller {
   std::string_view ip;
 
   Caller() = default;
-  // `digest` is what the user is made in, where it must be.
+  // `digest` keeps the text of the user if it is made from the API key.
   Caller(const Asked& asked, std::string* digest)
       : user(asked.Get("user")),
         endpoint(asked.Get("endpoint")),
@@ -48,7 +48,7 @@ struct Caller {
   }
 };
 
-// A copy, for when the request is gone.
+// A copy of a caller that outlives the request.
 class KeptCaller {
  public:
   void Keep(const Caller& caller) {
@@ -75,7 +75,7 @@ class KeptCaller {
   size_t sizes_[4] = {};
 };
 
-// One check, with all that its answer is made of.
+// One check, with all parts of its answer.
 struct Checked {
   Decision decision;
   Outcomes outcomes;
@@ -96,7 +96,7 @@ void Record(const CheckContext& context, const Caller& caller, const Checked& ch
   recorded.sums = {.refused_in_shadow = 1};
   for (const Decision& outcome : checked.outcomes) {
     if (outcome.allowed || !outcome.limit->shadow()) continue;
-    // The limits of a rule lie side by side, and a request counts once for each rule.
+    // The limits of a rule are adjacent, and a request counts once for each rule.
     if (recorded.rule == outcome.limit->rule() && !recorded.rule.empty()) continue;
     recorded.rule = outcome.limit->rule();
     context.recorder->Record(recorded);
@@ -131,6 +131,7 @@ void AnswerHttp(const CheckConfig& config, Form form, const Checked& checked, An
   }
   answer->http_status = decision.allowed ? 200 : options.refused_status;
   AppendDecisionJson(decision, checked.wants_outcomes ? &checked.outcomes : nullptr, &answer->body);
+  answer->body += '\n';
 }
 
 void AddToAnswer(const CheckConfig& config, Op op, Form form, const Checked& checked,
@@ -141,9 +142,18 @@ void AddToAnswer(const CheckConfig& config, Op op, Form form, const Checked& che
     std::string one;
     AppendGrpc(config, op, checked, &one);
     AppendAnswer(one, &answer->body);
+  } else if (form == Form::kRestMany) {
+    answer->body += answer->body.empty() ? R"({"answers":[)" : ",";
+    AppendDecisionJson(checked.decision, checked.wants_outcomes ? &checked.outcomes : nullptr,
+                       &answer->body);
   } else {
     AnswerHttp(config, form, checked, answer);
   }
+}
+
+// After the last check.
+void EndAnswer(Form form, Answer* answer) {
+  if (form == Form::kRestMany) answer->body += "]}\n";
 }
 
 bool DecideAtOnce(const CheckConfig& config, Op op, Form form, absl::Span<Asked> asked,
@@ -163,10 +173,11 @@ bool DecideAtOnce(const CheckConfig& config, Op op, Form form, absl::Span<Asked>
     Count(*config.context, op, caller, checked);
     AddToAnswer(config, op, form, checked, answer);
   }
+  EndAnswer(form, answer);
   return true;
 }
 
-// Checks that the store answers later.
+// Checks in flight, which the store answers later.
 class Flight final : public Gathering {
  public:
   Flight(std::shared_ptr<const CheckConfig> config, Op op, Form form, size_t checks)
@@ -190,6 +201,7 @@ class Flight final : public Gathering {
  protected:
   void MakeAnswer(Answer* answer) override {
     for (const One& one : checks_) AddToAnswer(*config_, op_, form_, one.checked, answer);
+    EndAnswer(form_, answer);
   }
 
  private:

@@ -1,4 +1,4 @@
-// Checks and peeks: decided by the rules, recorded, and answered in the form that they came in.
+// Decides checks and peeks by the rules, records them, and answers in the form of the request.
 #ifndef TIDEGATE_SERVER_CHECKS_DECIDE_H_
 #define TIDEGATE_SERVER_CHECKS_DECIDE_H_
 
@@ -13,12 +13,12 @@
 
 namespace tidegate::server {
 
-enum class Form : uint8_t { kGrpc, kGrpcMany, kRest, kGateway };
+enum class Form : uint8_t { kGrpc, kGrpcMany, kRest, kRestMany, kGateway };
 
-// With the tier that the table has for the user, if the request comes without one.
+// Adds the tier that the table has for the user, if the request comes without a tier.
 void AddTier(const CheckConfig& config, Asked* asked);
 
-// As Service::Handle(). `op` is kHit or kPeek.
+// Behaves like Service::Handle(). `op` is kHit or kPeek.
 bool Decide(const std::shared_ptr<const CheckConfig>& config, Op op, Form form,
             absl::Span<Asked> asked, Answer* answer, const Later& later);
 

@@ -1,4 +1,5 @@
-// What a caller keeps of a decision, so that a refund gives back exactly what it charged.
+// The token of a decision, which a caller keeps so that a refund gives back exactly what was
+// charged.
 #ifndef TIDEGATE_SERVER_CHECKS_DECISION_TOKEN_H_
 #define TIDEGATE_SERVER_CHECKS_DECISION_TOKEN_H_
 
@@ -12,13 +13,13 @@
 namespace tidegate::server {
 
 struct DecisionToken {
-  uint64_t generation = 0;  // of the rules that decided: BoundRules::generation()
+  uint64_t generation = 0;  // BoundRules::generation() of the rules that decided
   int64_t cost = 1;
-  Decision hit;  // allowed, with its instant and where it was charged
+  Decision hit;  // an allowed decision, with its instant and where it was charged
 };
 
 std::string Encoded(const DecisionToken& token);
-// None where it is no token.
+// Returns nothing if `text` is not a token.
 std::optional<DecisionToken> DecodedToken(std::string_view text);
 
 }  // namespace tidegate::server

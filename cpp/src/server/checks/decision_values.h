@@ -1,4 +1,4 @@
-// What answers say of decisions, in the units of the protocols.
+// The values of decisions in answers, in the units of the protocols.
 #ifndef TIDEGATE_SERVER_CHECKS_DECISION_VALUES_H_
 #define TIDEGATE_SERVER_CHECKS_DECISION_VALUES_H_
 
@@ -31,22 +31,22 @@ inline int64_t ResetTime(const Decision& d) {
   return CeilSeconds(InstantAfter(d.at_ns, d.reset_after_ns));
 }
 
-// Whole seconds to wait after a refusal; none if it was allowed, or if no wait would help.
+// Whole seconds to wait after a refusal; nothing if the call was allowed, or can never pass.
 inline std::optional<int64_t> RetrySeconds(const Decision& d) {
   if (d.allowed || d.retry_after_ns == Decision::kNever) return std::nullopt;
   return CeilSeconds(d.retry_after_ns);
 }
 
-// Whole seconds until more is left; none if that never happens. As long as the wait of a refusal:
-// a client could take the smaller of two and come back too early.
+// Whole seconds until more is left; nothing if that never happens. After a refusal this equals the
+// wait, since a client could take the smaller of two values and come back too early.
 inline std::optional<int64_t> MoreSeconds(const Decision& d) {
   if (const auto wait = RetrySeconds(d)) return wait;
   if (d.limit->capacity() == 0) return std::nullopt;
   return CeilSeconds(d.more_after_ns());
 }
 
-// The outcome of a rule that says how much it leaves: the one with the least left of the limits
-// that are enforced, else of those in shadow. Null without limits.
+// The outcome that says how much a rule leaves: the one with the least left among the enforced
+// limits, or among the limits in shadow if no limit is enforced. Null without limits.
 inline const Decision* Tightest(absl::Span<const Decision> outcomes) {
   const auto is_looser = [](const Decision& a, const Decision& b) {
     if (a.limit->shadow() != b.limit->shadow()) return a.limit->shadow();

@@ -1,4 +1,4 @@
-// What reflection says of tidegate.v1.
+// The descriptors of tidegate.v1 for reflection.
 #ifndef TIDEGATE_SERVER_CHECKS_DESCRIPTORS_H_
 #define TIDEGATE_SERVER_CHECKS_DESCRIPTORS_H_
 
@@ -7,7 +7,7 @@
 
 namespace tidegate::server {
 
-// Serialized google.protobuf.FileDescriptorProto messages, those that others import first.
+// Serialized google.protobuf.FileDescriptorProto messages; imported files come first.
 std::vector<std::string_view> CheckDescriptors();
 
 }  // namespace tidegate::server

@@ -1,4 +1,4 @@
-// An answer that calls of the store make together, on whatever threads they end.
+// An answer that is made when several calls of a store have ended, on whatever threads they end.
 #ifndef TIDEGATE_SERVER_CHECKS_GATHERING_H_
 #define TIDEGATE_SERVER_CHECKS_GATHERING_H_
 
@@ -20,9 +20,9 @@ class Gathering {
   Gathering(const Gathering&) = delete;
   Gathering& operator=(const Gathering&) = delete;
 
-  // How many times Done() will be called; before the first of them.
+  // Sets how many times Done() will be called. Comes before the first Done().
   void Expect(size_t calls) { left_.store(calls + 1, std::memory_order_relaxed); }
-  // By any thread, once for each call. The last one answers.
+  // Any thread calls this once for each call of the store. The last call sends the answer.
   void Done() {
     if (left_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     Answer answer;
@@ -30,7 +30,7 @@ class Gathering {
     pending_->Send(std::move(answer));
     delete this;
   }
-  // By Service::Handle(), last, whose result this is.
+  // Service::Handle() calls this last, and returns its result.
   bool Submitted(Answer* answer, const Later& later) {
     if (left_.load(std::memory_order_acquire) == 1) {  // no call had to wait
       MakeAnswer(answer);

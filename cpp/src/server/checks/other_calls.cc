@@ -13,7 +13,7 @@ namespace tidegate::server {
 
 namespace {
 
-// A refund or a reset, whose answer says nothing.
+// A refund or a reset, whose answer is empty.
 class Change final : public Gathering {
  public:
   explicit Change(std::shared_ptr<const CheckConfig> config) : config_(std::move(config)) {
@@ -88,13 +88,13 @@ bool Refund(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answe
   const std::optional<DecisionToken> token = DecodedToken(asked.decision);
   if (!token.has_value()) {
     AnswerProblem(Problem::BadRequest("the decision is " + ShownText(asked.decision) +
-                                      "; expected that of a CheckResponse, unchanged"),
+                                      "; expected the decision of a CheckResponse, unchanged"),
                   /*is_grpc=*/true, answer);
     return true;
   }
   if (!asked.cost_is_given) asked.cost = token->cost;
-  // Which limits were charged elsewhere is said by their place in the plan, which other rules may
-  // change.
+  // The token names limits that were charged elsewhere by their position in the plan, which other
+  // rules may change.
   const bool is_exact =
       token->hit.limits_elsewhere == 0 || token->generation == config->rules->generation();
   return Submit(config, Op::kRefund, asked, is_exact ? &token->hit : nullptr, answer, later);

@@ -10,7 +10,7 @@
 
 namespace tidegate::server {
 
-// As Service::Handle().
+// These behave like Service::Handle().
 bool Refund(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answer* answer,
             const Later& later);
 bool Reset(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answer* answer,

@@ -14,11 +14,14 @@ int HexDigit(char c) {
   return -1;
 }
 
-std::string WithoutDots(std::string_view path) {
+// Joins the segments of a path without those that are empty, "." and "..".
+std::string Normalized(std::string_view path, bool keeps_parameters) {
   std::vector<std::string_view> segments;
   for (size_t start = 1; start <= path.size();) {
     const size_t end = std::min(path.find('/', start), path.size());
-    const std::string_view segment = path.substr(start, end - start);
+    std::string_view segment = path.substr(start, end - start);
+    // Before the dots: to a server that knows parameters, "..;" is "..".
+    if (!keeps_parameters) segment = segment.substr(0, segment.find(';'));
     if (segment == "..") {
       if (!segments.empty()) segments.pop_back();
     } else if (!segment.empty() && segment != ".") {
@@ -54,7 +57,24 @@ std::optional<std::string> PercentDecoded(std::string_view text) {
   return decoded;
 }
 
-std::optional<std::string> PathOfUri(std::string_view uri) {
+bool IsPlainPath(std::string_view endpoint, bool keeps_parameters) {
+  if (!endpoint.starts_with('/')) return true;
+  return std::none_of(endpoint.begin(), endpoint.end(), [&](char c) {
+    return c == '?' || c == '#' || (c == ';' && !keeps_parameters);
+  });
+}
+
+std::string PlainPath(std::string_view path, bool keeps_parameters) {
+  std::string kept;
+  bool is_parameter = false;
+  for (const char c : path.substr(0, path.find_first_of("?#"))) {
+    is_parameter = c != '/' && (is_parameter || (c == ';' && !keeps_parameters));
+    if (!is_parameter) kept += c;
+  }
+  return kept;
+}
+
+std::optional<std::string> PathOfUri(std::string_view uri, bool keeps_parameters) {
   if (const size_t scheme = uri.find("://"); !uri.starts_with('/') && scheme < uri.find('?')) {
     const size_t path = uri.find_first_of("/?#", scheme + 3);
     uri = path == std::string_view::npos ? "/" : uri.substr(path);
@@ -64,7 +84,7 @@ std::optional<std::string> PathOfUri(std::string_view uri) {
   if (!uri.starts_with('/')) return std::nullopt;
   const auto decoded = PercentDecoded(uri);
   if (!decoded.has_value()) return std::nullopt;
-  return WithoutDots(*decoded);
+  return Normalized(*decoded, keeps_parameters);
 }
 
 }  // namespace tidegate::server

@@ -12,7 +12,7 @@ namespace {
 // The largest Integer of RFC 9651.
 constexpr int64_t kMostInteger = 999'999'999'999'999;
 
-// `text`, which is printable ASCII, as a String of RFC 9651.
+// Quotes `text`, which is printable ASCII, as a String of RFC 9651.
 std::string StructuredString(const std::string& text) {
   std::string quoted = "\"";
   for (const char c : text) {

@@ -7,10 +7,10 @@
 
 namespace tidegate::server {
 
-// X-RateLimit-Limit, -Remaining and -Reset, and Retry-After of a refusal that ends with time. None
-// where nothing limits the request.
+// Adds X-RateLimit-Limit, -Remaining and -Reset, and Retry-After for a refusal that ends with time.
+// Adds nothing if nothing limits the request.
 void AddXRateLimit(const Decision& decision, Answer* answer);
-// RateLimit-Policy and RateLimit, as draft-ietf-httpapi-ratelimit-headers has them.
+// Adds RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers.
 void AddRateLimit(const Decision& decision, Answer* answer);
 
 }  // namespace tidegate::server

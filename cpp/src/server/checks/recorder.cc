@@ -21,7 +21,7 @@ void Sums::Add(const Sums& other) {
   refused += other.refused;
   refused_in_shadow += other.refused_in_shadow;
   degraded += other.degraded;
-  // One cost may be 2^53.
+  // The sum saturates, since a single cost may be 2^53.
   if (__builtin_add_overflow(cost, other.cost, &cost)) cost = std::numeric_limits<int64_t>::max();
 }
 

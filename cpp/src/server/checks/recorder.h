@@ -1,5 +1,5 @@
-// What was decided, summed by caller, endpoint and the rule that refused, until somebody takes it:
-// the source of usage, violations and anomalies.
+// Decisions summed by caller, endpoint and refusing rule, until Drain() takes them: the source of
+// usage, violations and anomalies.
 #ifndef TIDEGATE_SERVER_CHECKS_RECORDER_H_
 #define TIDEGATE_SERVER_CHECKS_RECORDER_H_
 
@@ -21,30 +21,30 @@ struct Sums {
   int64_t refused = 0;
   int64_t refused_in_shadow = 0;
   int64_t degraded = 0;
-  int64_t cost = 0;  // of what was allowed
+  int64_t cost = 0;  // the cost of allowed requests
 
   void Add(const Sums& other);
 };
 
-// One decision. Texts may have any bytes, and count up to Recorder::kMostText of them; they are
-// empty where a request does not have them.
+// One decision. Texts may have any bytes, and are cut to Recorder::kMostText; a text is empty if
+// the request does not have it.
 struct Recorded {
   std::string_view user;
   std::string_view endpoint;
-  std::string_view rule;  // that refused, or would have refused were it not in shadow
+  std::string_view rule;  // the rule that refused, or would have refused if it were enforced
   std::string_view tier;
   std::string_view caller_ip;
   Sums sums;
 };
 
-// Thread-safe. Memory is bounded: by `capacity` rows, of at most kMostText bytes a text.
+// Thread-safe. Memory is bounded to `capacity` rows with texts of at most kMostText bytes.
 class Recorder {
  public:
   static constexpr size_t kMostText = 255;
   static constexpr int64_t kDefaultCapacity = 65'536;
 
   // The sum of decisions with the same user, endpoint and rule. The tier and the address are those
-  // of the first of them.
+  // of the first decision.
   struct Row {
     std::string user;
     std::string endpoint;
@@ -52,16 +52,17 @@ class Recorder {
     std::string tier;
     std::string caller_ip;
     Sums sums;
-    bool is_rest = false;  // the sum of all for which there was no row
+    bool is_rest = false;  // the sum of all decisions that found no free row
   };
 
   explicit Recorder(int64_t capacity = kDefaultCapacity) : capacity_(capacity) {}
 
-  // Of a caller and endpoint that have a row: tens of nanoseconds, and no allocation.
+  // For a caller and endpoint that have a row this takes tens of nanoseconds and no allocation.
   void Record(const Recorded& decision);
-  // The rows since the last call, which begin anew. Decisions wait only while a table is swapped.
+  // Returns the rows since the last call and clears them. Decisions wait only while a table is
+  // swapped.
   std::vector<Row> Drain();
-  // Decisions for which there was no row of their own, ever.
+  // The number of decisions so far that found no free row.
   int64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
   int64_t rows() const { return rows_.load(std::memory_order_relaxed); }
 
@@ -91,13 +92,13 @@ class Recorder {
     Sums sums;
   };
   using Table = absl::flat_hash_map<Key, Value, Hash, Equal>;
-  // Each thread has one, which it mostly shares with nobody.
+  // Each thread has a shard, which it rarely shares with another thread.
   struct alignas(64) Shard {
     absl::Mutex mutex;
     Table table ABSL_GUARDED_BY(mutex);
     Sums rest ABSL_GUARDED_BY(mutex);
     bool has_rest ABSL_GUARDED_BY(mutex) = false;
-    size_t rows_before ABSL_GUARDED_BY(mutex) = 0;  // which the table has room for from the start
+    size_t rows_before ABSL_GUARDED_BY(mutex) = 0;  // the initial size of the next table
   };
   static constexpr size_t kShards = 16;
 

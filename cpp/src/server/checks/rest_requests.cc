@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "server/checks/check_json.h"
 #include "server/checks/percent.h"
 
@@ -21,7 +22,15 @@ bool IsJson(std::string_view content_type) {
   });
 }
 
-// The view of a decoded text, which `decoded` keeps; none where it is malformed.
+std::optional<Problem> WrongType(const Request& request) {
+  const std::string_view type = request.header("content-type");
+  if (IsJson(type)) return std::nullopt;
+  return Problem{
+      415, GrpcStatus::kInvalidArgument,
+      absl::StrCat("the content type is ", ShownText(type), "; expected application/json")};
+}
+
+// Returns a view of the decoded text, which `decoded` keeps, or nothing if it is malformed.
 std::optional<std::string_view> Decode(std::string_view text, Decoded* decoded) {
   auto plain = PercentDecoded(text);
   if (!plain.has_value()) return std::nullopt;
@@ -57,16 +66,27 @@ std::optional<Problem> ReadQuery(std::string_view query, Asked* asked, Decoded* 
   return std::nullopt;
 }
 
+// What is answered to a gateway that does not say what the rules look at.
+Problem Untold(std::string_view attribute, const CheckOptions& options) {
+  std::string expected;
+  for (const auto& [name, told] : options.auth_headers) {
+    if (told == attribute) absl::StrAppend(&expected, expected.empty() ? "" : " or ", name);
+  }
+  return Problem::BadRequest(absl::StrCat("no header tells the ", Absl(attribute),
+                                          " of the request, which rules look at; expected ",
+                                          expected.empty() ? "one in auth_headers" : expected));
+}
+
 }  // namespace
 
 std::optional<Problem> ReadRestCheck(const Request& request, Asked* asked) {
-  const std::string_view type = request.header("content-type");
-  if (!IsJson(type)) {
-    return Problem{
-        415, GrpcStatus::kInvalidArgument,
-        absl::StrCat("the content type is ", ShownText(type), "; expected application/json")};
-  }
+  if (auto problem = WrongType(request)) return problem;
   return ReadCheckJson(request.body, asked);
+}
+
+std::optional<Problem> ReadRestCheckMany(const Request& request, std::vector<Asked>* checks) {
+  if (auto problem = WrongType(request)) return problem;
+  return ReadCheckManyJson(request.body, checks);
 }
 
 std::optional<Problem> ReadRestStatus(const Request& request, std::string_view prefix, Asked* asked,
@@ -83,8 +103,9 @@ std::optional<Problem> ReadRestStatus(const Request& request, std::string_view p
   return ReadQuery(request.query, asked, decoded);
 }
 
-std::optional<Problem> ReadGatewayCheck(const Request& request, const CheckOptions& options,
+std::optional<Problem> ReadGatewayCheck(const Request& request, const CheckConfig& config,
                                         Asked* asked, Decoded* decoded) {
+  const CheckOptions& options = config.context->options;
   for (const auto& [name, attribute] : options.auth_headers) {
     const Header* found = nullptr;
     for (const Header& header : request.headers) {
@@ -99,7 +120,7 @@ std::optional<Problem> ReadGatewayCheck(const Request& request, const CheckOptio
     if (found == nullptr || found->value.empty()) continue;
     std::string_view value = found->value;
     if (attribute == "endpoint") {
-      auto path = PathOfUri(value);
+      auto path = PathOfUri(value, config.rules->know_parameters());
       if (!path.has_value()) {
         return Problem::BadRequest(absl::StrCat("the header ", name, " is ", ShownText(value),
                                                 "; expected the URI of a request, such as "
@@ -110,6 +131,12 @@ std::optional<Problem> ReadGatewayCheck(const Request& request, const CheckOptio
     // The first of several headers for one attribute counts.
     if (asked->Get(attribute).data() != nullptr) continue;
     if (auto problem = asked->Add(attribute, value)) return problem;
+  }
+  if (config.rules->look_at_endpoints() && asked->Get("endpoint").data() == nullptr) {
+    return Untold("endpoint", options);
+  }
+  if (config.rules->look_at_methods() && asked->Get("method").data() == nullptr) {
+    return Untold("method", options);
   }
   return std::nullopt;
 }

@@ -14,7 +14,7 @@ constexpr uint64_t kTierMask = TiersBuilder::kMostTiers;
 
 }  // namespace
 
-// The number of slots need not be a power of two, which would leave up to half of them empty.
+// The number of slots is not rounded to a power of two, which would leave up to half of them empty.
 size_t Tiers::SlotOf(const Fingerprint& user) const {
   const uint64_t tag = user.hi & ~kTierMask;
   auto slot = static_cast<size_t>((static_cast<Wide>(user.lo) * slots_.size()) >> 64);

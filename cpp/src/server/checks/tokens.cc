@@ -19,7 +19,7 @@ std::optional<Role> Tokens::RoleOf(std::string_view token) const {
   if (token.empty() || token.size() > kMostTokenBytes) return std::nullopt;
   Digest given;
   SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(), given.data());
-  // Every entry is compared, so that the time does not say which of them came close.
+  // Every entry is compared, so that the time does not reveal which entries were similar.
   unsigned found = 0;
   unsigned role = 0;
   for (const Entry& entry : entries_) {

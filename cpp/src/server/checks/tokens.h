@@ -1,4 +1,4 @@
-// Who may call the service: tokens, known by their SHA-256 alone, and what their roles permit.
+// The tokens that may call the service, stored only as SHA-256, with the roles that limit them.
 #ifndef TIDEGATE_SERVER_CHECKS_TOKENS_H_
 #define TIDEGATE_SERVER_CHECKS_TOKENS_H_
 
@@ -10,11 +10,11 @@
 
 namespace tidegate::server {
 
-// In the order of what they permit: each permits what those before it do.
+// In ascending order: each role permits everything that the roles before it permit.
 enum class Role : uint8_t {
-  kViewer,    // to look: Peek, Status
-  kCheck,     // to charge: Check, CheckMany, Refund
-  kOperator,  // to forget what was charged: Reset
+  kViewer,    // may read: Peek, Status
+  kCheck,     // may charge: Check, CheckMany, Refund
+  kOperator,  // may forget usage: Reset
   kAdmin,
 };
 std::optional<Role> ParseRole(std::string_view name);
@@ -32,8 +32,8 @@ class Tokens {
 
   explicit Tokens(std::vector<Entry> entries) : entries_(std::move(entries)) {}
 
-  // The role of the token; none for an unknown one. The time that this takes depends on the
-  // token's length and the number of tokens, not on what they are.
+  // The role of the token; nothing if it is unknown. The time depends only on the length of the
+  // token and the number of tokens.
   std::optional<Role> RoleOf(std::string_view token) const;
   size_t size() const { return entries_.size(); }
 
@@ -41,7 +41,7 @@ class Tokens {
   const std::vector<Entry> entries_;
 };
 
-// The token in the value of an Authorization header; none without the scheme Bearer.
+// The token in the value of an Authorization header; nothing without the scheme Bearer.
 std::optional<std::string_view> BearerToken(std::string_view authorization);
 
 }  // namespace tidegate::server

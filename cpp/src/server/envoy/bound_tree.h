@@ -1,5 +1,5 @@
 // A tree of descriptors in force: its limits bound to a store, its counters, and the limits that
-// requests bring along.
+// requests send with their descriptors.
 #ifndef TIDEGATE_SERVER_ENVOY_BOUND_TREE_H_
 #define TIDEGATE_SERVER_ENVOY_BOUND_TREE_H_
 
@@ -23,7 +23,7 @@ class BoundTree {
  public:
   using Node = DescriptorTree::Node;
 
-  // An error for a limit that the store does not support.
+  // Returns an error for a limit that the store does not support.
   static absl::StatusOr<std::shared_ptr<const BoundTree>> Create(
       std::shared_ptr<const DescriptorTree> tree, const Store& store, std::string_view scope,
       Metrics* metrics);
@@ -33,17 +33,17 @@ class BoundTree {
     return limits_[node.first_limit + i];
   }
 
-  // The limit of a request's own; it lives as long as this, or as long as what is returned.
+  // Binds a limit that a request sent. The limit is valid as long as this tree, or as the result.
   absl::StatusOr<std::shared_ptr<const BoundLimit>> Override(const LimitOverride& limit) const;
 
-  // The counters of a descriptor of a request, which matched `node`.
+  // The counters of a request's descriptor that matched `node`.
   std::shared_ptr<Counters> CountersOf(const Node& node, absl::Span<const Entry> entries) const;
-  // The same for one that brought its limit along.
+  // The counters of a request's descriptor that has its own limit.
   std::shared_ptr<Counters> CountersOf(std::string_view domain,
                                        absl::Span<const Entry> entries) const;
 
  private:
-  // So many limits of requests are kept; further ones are bound anew each time.
+  // The number of limits of requests that are kept; further limits are bound anew each time.
   static constexpr size_t kMostOverrides = 10'000;
 
   BoundTree(std::shared_ptr<const DescriptorTree> tree, const Store& store, std::string_view scope,

@@ -13,7 +13,7 @@ namespace {
 
 using Node = DescriptorTree::Node;
 
-// The unit that callers read beside the count; unknown for periods that have none.
+// The unit of a limit in responses; unknown for periods without a unit.
 Unit UnitOf(const Limit& limit) {
   if (limit.calendar() != Calendar::kNone) {
     if (limit.calendar_units() != 1) return Unit::kUnknown;
@@ -48,7 +48,7 @@ absl::Status CheckSpec(const DescriptorSpec& spec) {
   }
   if (spec.algorithm == Algorithm::kConcurrency) {
     return refuse(
-        "the algorithm is concurrency, whose places nobody would give back; expected "
+        "the algorithm is concurrency, whose places nobody would release; expected "
         "another");
   }
   return absl::OkStatus();
@@ -109,7 +109,7 @@ absl::StatusOr<DescriptorTree::Id> DescriptorTree::AddDomain(const DomainSpec& s
 absl::StatusOr<DescriptorTree::Id> DescriptorTree::AddDescriptor(Id parent, DescriptorSpec spec) {
   if (parent >= nodes_.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the parent is ", parent, "; expected what was added before"));
+        absl::StrCat("the parent is ", parent, "; expected the id of a node that was added"));
   }
   if (absl::Status status = CheckSpec(spec); !status.ok()) return status;
   Node& above = nodes_[parent];
@@ -165,7 +165,7 @@ absl::Status DescriptorTree::AddLimits(Node* node) {
                                                      std::numeric_limits<uint32_t>::max(),
                                                      " requests"));
     }
-    // Limits with one identity would be one count.
+    // Limits with the same identity would share their usage.
     for (const NodeLimit& other : node->limits) {
       if (other.limit.identity() == limit->identity()) {
         return absl::InvalidArgumentError(

@@ -5,7 +5,7 @@
 //   auto phone = tree.AddDescriptor(*domain, {.key = "to_number", .limits = {"100/day"}});
 //   Matched matched = tree.Match(request.domain, request.descriptors[0].entries);
 //
-// Once it is complete it does not change, and is then thread-safe.
+// A complete tree does not change, and is thread-safe.
 #ifndef TIDEGATE_SERVER_ENVOY_DESCRIPTOR_TREE_H_
 #define TIDEGATE_SERVER_ENVOY_DESCRIPTOR_TREE_H_
 
@@ -25,31 +25,31 @@
 
 namespace tidegate::server::envoy {
 
-// The id of all limits. A count is known by its domain and descriptor, so the limit needs no name
-// of its own, and usage survives every change of a number.
+// The id of all limits. Usage is identified by domain and descriptor, so the limit needs no id of
+// its own, and usage survives every change of a number.
 inline constexpr std::string_view kLimitId = "envoy";
 
 struct DomainSpec {
   std::string name;
-  // Whether a request is charged for all of its descriptors or for none. Else each is charged on
-  // its own, and hits that are refused use up what is left. Not given: as the service is set.
+  // Whether a request is charged for all of its descriptors or for none. Otherwise each descriptor
+  // is charged separately, and refused hits use up what is left. By default the service decides.
   std::optional<bool> all_or_none;
 };
 
 struct DescriptorSpec {
   std::string key;
-  std::optional<std::string> value;  // ends in '*': every value that begins so; none: any value
-  // In tidegate's grammar: "100/minute". A descriptor without any, and not unlimited, has no limit.
+  std::optional<std::string> value;  // with '*' at its end a prefix; without a value any value
+  // Limits in tidegate's grammar, such as "100/minute". Without any, no limit applies.
   std::vector<std::string> limits;
   Algorithm algorithm = Algorithm::kFixedWindow;
   bool unlimited = false;
-  std::string name;                   // of its limit: for `replaces` of others, and for callers
-  std::vector<std::string> replaces;  // names of limits that do not apply beside this one
-  bool shadow = false;                // counts, and refuses nothing
-  bool quota = false;                 // the same, and the response says that it was exceeded
-  bool share_threshold = false;       // the values of a wildcard have one count
-  bool detailed_metric = false;       // all values of the request are part of the metrics' name
-  bool value_to_metric = false;       // this one's value is
+  std::string name;                   // the limit's name, for `replaces` and for responses
+  std::vector<std::string> replaces;  // names of limits that this one replaces
+  bool shadow = false;                // the limit counts, and refuses nothing
+  bool quota = false;                 // like shadow, and the response says that it was exceeded
+  bool share_threshold = false;       // the values of a wildcard share their usage
+  bool detailed_metric = false;       // all values of the request are part of the metric's name
+  bool value_to_metric = false;       // this descriptor's value is part of the metric's name
 };
 
 // One limit of a descriptor, as callers see it.
@@ -67,17 +67,17 @@ class DescriptorTree {
     const Node* parent = nullptr;  // null: the root of a domain
     uint32_t depth = 0;
     std::string domain;
-    // Of the counters: "domain" and "key_value.key". Values of the request are added where
+    // The name of the counters: "domain" and "key_value.key". Values of the request are added if
     // `has_own_metrics`.
     std::string path;
     bool has_own_metrics = false;
-    bool all_or_none_given = false, all_or_none = true;  // of a domain
+    bool all_or_none_given = false, all_or_none = true;  // the setting of a domain
     std::deque<NodeLimit> limits;
-    Id first_limit = 0;  // the number of its first limit among those of the tree
+    Id first_limit = 0;  // the number of its first limit among the limits of the tree
 
     bool has_limit() const { return spec.unlimited || !limits.empty(); }
     bool is_wildcard() const { return spec.value.has_value() && spec.value->ends_with('*'); }
-    // Its part of a name of metrics, for a request with this value.
+    // The part of a metric's name for this node and a request's value.
     void AppendMetric(const Entry& entry, bool all_values, std::string* metric) const;
 
    private:
@@ -100,14 +100,14 @@ class DescriptorTree {
   DescriptorTree(const DescriptorTree&) = delete;
   DescriptorTree& operator=(const DescriptorTree&) = delete;
 
-  // An AlreadyExistsError for a domain, or a descriptor, that was added before.
+  // Returns an AlreadyExistsError for a domain or descriptor that was added before.
   absl::StatusOr<Id> AddDomain(const DomainSpec& spec);
   // `parent` is a domain or a descriptor. An error says what was given and what is expected.
   absl::StatusOr<Id> AddDescriptor(Id parent, DescriptorSpec spec);
 
-  // The descriptor whose limit applies. An exact value comes before wildcards, in the order in
-  // which they were added, and these before a key alone; there is no way back from a value to the
-  // key alone. The limit is that of the node at the depth of the last entry.
+  // Returns the descriptor whose limit applies. An exact value is tried first, then wildcards in
+  // the order in which they were added, then a key without a value; there is no backtracking from a
+  // value to the key alone. The limit is that of the node at the depth of the last entry.
   Matched Match(std::string_view domain, absl::Span<const Entry> entries) const;
 
   const std::deque<Node>& nodes() const { return nodes_; }
@@ -121,9 +121,9 @@ class DescriptorTree {
   uint32_t limits_ = 0;
 };
 
-// The key that a descriptor of a request is counted by. Each part has its length before it, so that
-// no two descriptors have the same. `node` is the matched one, or null: values of a shared wildcard
-// are counted as the wildcard.
+// The key that a request's descriptor is counted by. Each part is preceded by its length, so that
+// no two descriptors have the same key. `node` is the matched node, or null: values of a shared
+// wildcard are counted as the wildcard.
 std::string CountKey(std::string_view domain, absl::Span<const Entry> entries,
                      const DescriptorTree::Node* node);
 

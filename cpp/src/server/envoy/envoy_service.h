@@ -1,4 +1,4 @@
-// Envoy's rate limit service v3 over gRPC, and over HTTP with JSON as envoyproxy/ratelimit has it.
+// Envoy's rate limit service v3 over gRPC, and over HTTP with JSON like envoyproxy/ratelimit.
 #ifndef TIDEGATE_SERVER_ENVOY_ENVOY_SERVICE_H_
 #define TIDEGATE_SERVER_ENVOY_ENVOY_SERVICE_H_
 
@@ -25,13 +25,13 @@ class EnvoyService final : public RoutedService {
       "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
   static constexpr std::string_view kJsonPath = "/json";
 
-  // A null `clock` is the system's. Until Use() every domain is unknown.
+  // A null `clock` means the system's clock. Until Use() every domain is unknown.
   EnvoyService(std::shared_ptr<Store> store, std::shared_ptr<Clock> clock, std::string scope,
                const ServiceOptions& options);
 
-  // Decides by `tree` from now on; calls under way keep theirs. After an error the one before
-  // stays.
-  // Called by one thread at a time.
+  // Decides by `tree` from now on; calls in flight keep the tree they began with. After an error
+  // the previous tree stays in force.
+  // Only one thread at a time may call this.
   absl::Status Use(std::shared_ptr<const DescriptorTree> tree);
 
   std::vector<Route> routes() const override;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/text.h"
+#include "server/json_text.h"
 
 namespace tidegate::server::envoy {
 
@@ -23,7 +24,7 @@ absl::Status Refuse(std::string_view field, std::string_view given, std::string_
       absl::StrCat(Absl(field), " is ", Absl(given), "; expected ", Absl(expected)));
 }
 
-// For messages: at most a few words of it, and whole characters.
+// Shortens `text` for a message, without splitting a character.
 std::string Shortened(std::string_view text) {
   size_t end = 80;
   if (text.size() <= end) return std::string(text);
@@ -33,8 +34,8 @@ std::string Shortened(std::string_view text) {
 
 std::string Shown(const element& value) { return Shortened(simdjson::minify(value)); }
 
-// Calls `read` with the number of each field of `object` in `names`, which are given in both
-// spellings, two by two. Skips null.
+// Calls `read` with the number of each field of `object` in `names`, in which each field has two
+// adjacent spellings. Skips null.
 absl::Status ForEachField(const element& value, std::string_view what,
                           absl::Span<const std::string_view> names,
                           absl::FunctionRef<absl::Status(size_t, const element&)> read) {
@@ -46,7 +47,7 @@ absl::Status ForEachField(const element& value, std::string_view what,
     while (i < names.size() && names[i] != field.key) ++i;
     if (i == names.size()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("'", Shortened(field.key), "' is no field of ", Absl(what)));
+          absl::StrCat("'", Shortened(field.key), "' is not a field of ", Absl(what)));
     }
     const size_t number = i / 2;
     if ((seen >> number & 1U) != 0) {
@@ -69,7 +70,7 @@ absl::Status ReadNumber(const element& value, std::string_view field, uint64_t m
   std::string_view text;
   double real = 0;
   if (value.get(text) == simdjson::SUCCESS) {
-    // SimpleAtoi takes signs and spaces.
+    // SimpleAtoi would accept signs and spaces.
     const bool digits = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
     if (digits && absl::SimpleAtoi(Absl(text), number) && *number <= most) return absl::OkStatus();
   } else if (value.get(*number) == simdjson::SUCCESS) {
@@ -173,21 +174,6 @@ absl::Status ReadRequest(const element& value, RateLimitRequest* request) {
   });
 }
 
-void AppendText(std::string_view text, std::string* json) {
-  json->push_back('"');
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      json->push_back('\\');
-      json->push_back(c);
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      absl::StrAppendFormat(json, "\\u%04x", c);
-    } else {
-      json->push_back(c);
-    }
-  }
-  json->push_back('"');
-}
-
 std::string_view NameOf(Code code) { return code == Code::kOverLimit ? "OVER_LIMIT" : "OK"; }
 
 // Seconds with 0, 3, 6 or 9 digits after the point.
@@ -214,7 +200,7 @@ void AppendStatus(const DescriptorStatus& status, std::string* json) {
     }
     if (!status.current_limit->name.empty()) {
       json->append(",\"name\":");
-      AppendText(status.current_limit->name, json);
+      AppendJsonString(status.current_limit->name, json);
     }
     json->push_back('}');
   }
@@ -228,7 +214,7 @@ void AppendStatus(const DescriptorStatus& status, std::string* json) {
   json->push_back('}');
 }
 
-// `append` for each item, with commas between.
+// Calls `append` for each item, with commas between.
 template <typename Items, typename Append>
 void AppendList(std::string_view name, const Items& items, std::string* json, Append append) {
   absl::StrAppend(json, ",\"", Absl(name), "\":[");
@@ -262,9 +248,9 @@ std::string WriteJson(const RateLimitResponse& response) {
   if (!response.response_headers.empty()) {
     AppendList("responseHeadersToAdd", response.response_headers, &json, [&](const auto& header) {
       json.append("{\"key\":");
-      AppendText(header.first, &json);
+      AppendJsonString(header.first, &json);
       json.append(",\"value\":");
-      AppendText(header.second, &json);
+      AppendJsonString(header.second, &json);
       json.push_back('}');
     });
   }
@@ -282,7 +268,7 @@ std::string WriteJson(const RateLimitResponse& response) {
 
 std::string WriteJsonError(std::string_view reason) {
   std::string json = "{\"error\":";
-  AppendText(reason, &json);
+  AppendJsonString(reason, &json);
   json.push_back('}');
   return json;
 }

@@ -20,14 +20,14 @@ uint32_t AsUint32(int64_t n) {
   return static_cast<uint32_t>(std::clamp<int64_t>(n, 0, std::numeric_limits<uint32_t>::max()));
 }
 
-// Whether `a` says more of a request than `b`: a refusal, the longer wait, the smaller rest.
+// Whether `a` is the stricter outcome: a refusal, then the longer wait, then the smaller rest.
 bool Binds(const Decision& a, const Decision& b) {
   if (a.allowed != b.allowed) return !a.allowed;
   return a.allowed ? a.remaining() < b.remaining() : a.retry_after_ns > b.retry_after_ns;
 }
 
-// Until the window of a fixed window ends, else until the call would pass, else until the limit is
-// as if untouched.
+// The time until a fixed window ends; for other limits, until the call would pass, or until the
+// limit is unused again.
 int64_t UntilResetNs(const Decision& decision) {
   const Limit& limit = *decision.limit;
   if (limit.algorithm() == Algorithm::kFixedWindow && limit.calendar() == Calendar::kNone) {
@@ -125,7 +125,7 @@ void RateLimitCall::AddCharges(uint32_t descriptor, Group* group) const {
       plan.push_back({asked.key, &limit, cost});
       return;
     }
-    // One count, which descriptors that are given twice are both charged to, by the stricter limit.
+    // Descriptors that are given twice share their usage, which the stricter limit is charged with.
     const Limit& other = same->limit->limit;
     const bool is_stricter = limit.limit.shadow() != other.shadow()
                                  ? other.shadow()
@@ -268,7 +268,7 @@ DescriptorStatus RateLimitCall::StatusOf(const Asked& asked, uint32_t descriptor
   DescriptorStatus status;
   if (asked.outcomes.empty()) {
     if (asked.node == nullptr) return status;
-    status.limit_remaining = std::numeric_limits<uint32_t>::max();  // it is unlimited
+    status.limit_remaining = std::numeric_limits<uint32_t>::max();  // unlimited
     if (asked.kind == Kind::kHit) {
       Add(asked.counters->total_hits, asked.hits);
       Add(asked.counters->within_limit, asked.hits);
@@ -309,7 +309,7 @@ void RateLimitCall::Count(const Asked& asked, const Decision& binding) const {
     return;
   }
   const auto group = groups_.size() == 1 ? 0 : static_cast<size_t>(&asked - asked_.data());
-  if (groups_[group].refused) return;  // it was not charged
+  if (groups_[group].refused) return;  // the group was not charged
   Add(counters.within_limit, asked.hits);
   const auto capacity = static_cast<double>(binding.limit->capacity());
   const auto used = capacity - static_cast<double>(binding.remaining());

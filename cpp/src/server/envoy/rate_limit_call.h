@@ -19,15 +19,15 @@
 
 namespace tidegate::server::envoy {
 
-// How the service answers.
+// Options of the answers.
 struct ServiceOptions {
-  bool all_or_none = true;        // of domains that do not say
-  bool shadow_mode = false;       // everything is OK, whatever the limits say
-  bool response_headers = false;  // X-RateLimit-* for the response of the proxy
-  double near_ratio = 0.8;        // usage beyond this share of a limit is "near" it
+  bool all_or_none = true;        // for domains without their own setting
+  bool shadow_mode = false;       // the answer is always OK, whatever the limits say
+  bool response_headers = false;  // adds X-RateLimit-* to the response of the proxy
+  double near_ratio = 0.8;        // usage beyond this share of a limit counts as near it
 };
 
-// Of the service as a whole.
+// The counters of the whole service.
 struct ServiceCounters {
   std::atomic<int64_t> requests{0};
   std::atomic<int64_t> over_limit{0};
@@ -38,7 +38,7 @@ struct ServiceCounters {
   std::atomic<int64_t> shadow_mode{0};
 };
 
-// What the calls of a service share. A call that waits for its store keeps it.
+// The state that the calls of a service share. A call that waits for its store keeps it alive.
 struct ServiceState {
   TimedStore store;
   ServiceOptions options;
@@ -46,7 +46,7 @@ struct ServiceState {
   Metrics metrics;
 };
 
-// Prepare(), then Begin(), then Finish().
+// Call Prepare(), then Begin(), then Finish().
 class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
  public:
   RateLimitCall(std::shared_ptr<ServiceState> state, std::shared_ptr<const BoundTree> tree)
@@ -57,11 +57,11 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
 
   using Decided = std::function<void(RateLimitCall&)>;
 
-  // Asks the store. True if everything was decided at once. Else `later` is called before this
-  // returns, and its result on any thread once everything is decided.
+  // Asks the store. Returns true if everything was decided at once. Otherwise calls `later` before
+  // returning, and its result on any thread once everything is decided.
   bool Begin(absl::FunctionRef<Decided()> later);
 
-  // Once: counts the request, and composes its response.
+  // Call once: counts the request, and composes its response.
   RateLimitResponse Finish();
 
  private:
@@ -71,7 +71,7 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
 
   // A descriptor of the request.
   struct Asked {
-    const Node* node = nullptr;  // null: without a limit, or with one of its own
+    const Node* node = nullptr;  // null: without a limit, or with its own limit
     bool has_own = false;
     std::shared_ptr<const BoundLimit> own;
     CurrentLimit own_shown;
@@ -79,7 +79,7 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
     std::string key;
     int64_t hits = 0;
     Kind kind = Kind::kHit;
-    absl::InlinedVector<Decision, 1> outcomes;  // of its limits
+    absl::InlinedVector<Decision, 1> outcomes;  // the outcomes of its limits
   };
 
   // Charges of one kind, and the descriptors that they are for.
@@ -92,12 +92,12 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
     absl::InlinedVector<For, 4> of;
   };
 
-  // What is charged for all of it or for none: the whole request, or one descriptor.
+  // The charges that are made together or not at all: of the whole request, or of one descriptor.
   struct Group {
     Charges hits, peeks, refunds;
     enum class Stage : uint8_t { kPeek, kHit, kUseUp, kRefund, kPeekRefunded, kDecided };
     Stage stage = Stage::kPeek;
-    bool is_apart = false;  // one descriptor: its hits use up what is left if they are refused
+    bool is_apart = false;  // one descriptor, whose refused hits use up what is left
     bool refused = false;
     bool degraded = false;
     Outcomes outcomes;
@@ -108,11 +108,11 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   absl::Status Choose(const RateLimitRequest& request, size_t i);
   void AddCharges(uint32_t descriptor, Group* group) const;
 
-  // Goes on until the store lets it wait; true if the group is decided.
+  // Goes on until the store makes it wait; returns true if the group is decided.
   bool Run(Group* group);
-  // Whether there is nothing to do in the stage that the group is in.
+  // Whether the group has no charges in its current stage.
   static bool Skips(const Group& group);
-  // The charges of that stage.
+  // The charges of the current stage.
   static const Charges& ChargesOf(const Group& group);
   std::optional<Decision> Ask(Group* group, Store::Done done) const;
   void GiveBack(absl::Span<const Charge> plan) const;
@@ -128,7 +128,7 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   ServiceCounters& counters() const { return state_->counters; }
 
   const std::shared_ptr<ServiceState> state_;
-  const std::shared_ptr<const BoundTree> tree_;  // of the state's store
+  const std::shared_ptr<const BoundTree> tree_;  // bound to the store of the state
   absl::InlinedVector<Asked, 2> asked_;
   std::vector<Group> groups_;
   std::atomic<size_t> undecided_{0};

@@ -1,4 +1,4 @@
-// The request and the response of Envoy's rate limit service, in whichever encoding they travel.
+// The request and the response of Envoy's rate limit service, independent of their encoding.
 #ifndef TIDEGATE_SERVER_ENVOY_RATE_LIMIT_MESSAGE_H_
 #define TIDEGATE_SERVER_ENVOY_RATE_LIMIT_MESSAGE_H_
 
@@ -26,10 +26,10 @@ enum class Unit : uint8_t {
 };
 inline constexpr uint64_t kLastUnit = 7;
 
-// "SECOND".
+// Returns a name such as "SECOND".
 std::string_view NameOf(Unit unit);
 std::optional<Unit> UnitNamed(std::string_view name);
-// Envoy's months have 30 days and its years 365; 0 for kUnknown.
+// The length of a unit; months of Envoy have 30 days and years 365. 0 for kUnknown.
 int64_t PeriodNs(Unit unit);
 
 struct Entry {
@@ -37,7 +37,7 @@ struct Entry {
   std::string_view value;
 };
 
-// A limit that the request itself brings along.
+// A limit that the request itself sends.
 struct LimitOverride {
   uint32_t requests_per_unit = 0;
   Unit unit = Unit::kUnknown;
@@ -50,19 +50,19 @@ struct Descriptor {
   bool is_negative_hits = false;
 };
 
-// A request. Its texts lie in what was parsed. Keys and values are any bytes.
+// A request. Its texts are views of the parsed bytes. Keys and values may have any bytes.
 struct RateLimitRequest {
   static constexpr size_t kMostDescriptors = 256;
-  static constexpr size_t kMostEntries = 64;  // of a descriptor
+  static constexpr size_t kMostEntries = 64;  // in a descriptor
   static constexpr uint64_t kMostHits = uint64_t{1} << 32;
 
   std::string_view domain;
   absl::InlinedVector<Descriptor, 4> descriptors;
   uint32_t hits_addend = 0;
 
-  // What must hold in every encoding; an InvalidArgumentError says what was given and expected.
+  // Checks what must hold in every encoding. An error says what was given and what is expected.
   absl::Status Check() const;
-  // The hits of a descriptor: its own, else those of the request, which are 1 unless given.
+  // The hits of a descriptor: its own, or those of the request, which are 1 unless given.
   uint64_t HitsOf(const Descriptor& descriptor) const;
 };
 
@@ -86,7 +86,7 @@ struct RateLimitResponse {
   Code overall_code = Code::kOk;
   absl::InlinedVector<DescriptorStatus, 4> statuses;
   absl::InlinedVector<std::pair<std::string_view, std::string>, 3> response_headers;
-  // Whether a limit in quota mode counted the request, and the descriptors that exceeded theirs.
+  // Whether a limit in quota mode counted the request, and which descriptors exceeded their quota.
   bool has_quota_mode = false;
   absl::InlinedVector<uint32_t, 4> quota_mode_violations;
 };

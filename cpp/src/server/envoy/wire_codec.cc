@@ -16,14 +16,14 @@ using protozero::pbf_wire_type;
 using protozero::pbf_writer;
 using protozero::tag_and_type;
 
-// Thrown through protozero's loops, whose own errors are exceptions too.
+// Thrown through the loops of protozero, which also reports its errors by exceptions.
 struct OutOfBounds {
   std::string reason;
 };
 
 std::string_view View(protozero::data_view bytes) { return {bytes.data(), bytes.size()}; }
 
-// A number of 32 bits. Other readers drop the higher bits of a larger one without a word.
+// Reads a number of 32 bits. Larger numbers are errors, while other readers drop their high bits.
 uint32_t ReadUint32(pbf_reader& reader, std::string_view field) {
   const uint64_t number = reader.get_uint64();
   if (number > std::numeric_limits<uint32_t>::max()) {
@@ -148,7 +148,7 @@ void WriteStatus(const DescriptorStatus& status, pbf_writer writer) {
   }
 }
 
-// A field of a google.protobuf.Struct: its key, and its Value by `write`.
+// Writes a field of a google.protobuf.Struct: its key, and its Value by `write`.
 template <typename Write>
 void WriteField(pbf_writer& fields, std::string_view key, Write write) {
   pbf_writer field(fields, 1);
@@ -178,7 +178,7 @@ absl::Status ParseWire(std::string_view bytes, RateLimitRequest* request) {
     return absl::InvalidArgumentError(error.reason);
   } catch (const protozero::exception& error) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "the body is no RateLimitRequest: ", error.what(), "; expected its protobuf encoding"));
+        "the body is not a RateLimitRequest: ", error.what(), "; expected its protobuf encoding"));
   }
   return request->Check();
 }

@@ -10,8 +10,8 @@
 
 namespace tidegate::server::envoy {
 
-// Reads a RateLimitRequest, whose texts then lie in `bytes`. Skips unknown fields. The error says
-// why the bytes are no such message, or what of it is out of bounds.
+// Reads a RateLimitRequest, whose texts are views of `bytes`. Skips unknown fields. The error says
+// why the bytes are not such a message, or what exceeds its bound.
 absl::Status ParseWire(std::string_view bytes, RateLimitRequest* request);
 
 std::string WriteWire(const RateLimitResponse& response);

@@ -62,7 +62,7 @@ ssize_t Channel::Write(std::string_view bytes) {
   return MayRetry(errno) ? 0 : -1;
 }
 
-// A record of TLS at a time, until the buffer is full.
+// SSL_read() returns one record of TLS at a time, so it is repeated until the buffer is full.
 ssize_t Channel::ReadTls(char* buffer, size_t size) {
   const OpenSslUse use;
   if (!use) return -1;
@@ -88,7 +88,7 @@ ssize_t Channel::WriteTls(std::string_view bytes) {
   return result > 0 ? result : Failed(result);
 }
 
-// 0 if the call can be repeated, else -1.
+// Returns 0 if the call can be repeated, and -1 otherwise.
 ssize_t Channel::Failed(int result) {
   switch (SSL_get_error(ssl_.get(), result)) {
     case SSL_ERROR_WANT_READ:

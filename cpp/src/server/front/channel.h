@@ -14,24 +14,24 @@ namespace tidegate::server {
 
 class Channel {
  public:
-  // `ssl` is of a server; null without TLS. Takes it.
+  // Takes ownership of `ssl`, which is for a server; null without TLS.
   Channel(Descriptor socket, SSL* ssl);
 
   int fd() const { return socket_.get(); }
   bool is_tls() const { return ssl_ != nullptr; }
-  // The handshake of TLS is done, if there is any.
+  // Whether the TLS handshake is done; always true without TLS.
   bool is_ready() const;
-  // By ALPN; empty if there was none.
+  // The protocol chosen by ALPN; empty without ALPN.
   std::string_view protocol() const;
-  // Bytes that were read, 0 if none are there now, -1 at the end.
+  // Returns the number of bytes read, 0 if none are available now, -1 at the end.
   ssize_t Read(char* buffer, size_t size);
-  // Bytes that were written, 0 if none can be now, -1 at the end.
+  // Returns the number of bytes written, 0 if none can be written now, -1 at the end.
   ssize_t Write(std::string_view bytes);
-  // TLS must write before it can read.
+  // Whether TLS must write before it can read.
   bool wants_to_write() const { return wants_to_write_; }
-  // Bytes are there that epoll does not know of.
+  // Whether TLS has bytes that epoll does not report.
   bool has_pending() const;
-  // Tells the client that nothing more will come.
+  // Tells the client that no more output will come.
   void ShutdownWrite();
 
  private:

@@ -1,4 +1,4 @@
-// The body of a request of HTTP/1.1 that comes in chunks, read strictly.
+// Strict reading of a chunked HTTP/1.1 request body.
 #ifndef TIDEGATE_SERVER_FRONT_CHUNKS_H_
 #define TIDEGATE_SERVER_FRONT_CHUNKS_H_
 
@@ -16,7 +16,7 @@ class Chunks {
   Chunks(size_t most_bytes, size_t most_line_bytes)
       : most_bytes_(most_bytes), most_line_bytes_(most_line_bytes) {}
 
-  // Takes from the front of `bytes` what belongs to the body, and appends its content to `body`.
+  // Removes the bytes of the body from the front of `bytes`, and appends its content to `body`.
   State Read(std::string_view* bytes, std::string* body);
 
  private:
@@ -27,12 +27,12 @@ class Chunks {
   State EndSize();
 
   const size_t most_bytes_;
-  const size_t most_line_bytes_;  // of sizes with extensions, and of all trailers
+  const size_t most_line_bytes_;  // the bound on a size with extensions, and on all trailers
   Part part_ = Part::kSize;
-  uint64_t size_ = 0;  // of this chunk, what is left of it
+  uint64_t size_ = 0;  // the bytes left of this chunk
   int digits_ = 0;
   size_t line_bytes_ = 0;
-  size_t trailer_line_ = 0;  // bytes of this line of trailers
+  size_t trailer_line_ = 0;  // the bytes of this trailer line
 };
 
 }  // namespace tidegate::server

@@ -8,7 +8,7 @@
 namespace tidegate::server {
 namespace {
 
-// Of one turn, so that a big answer does not hold up the others.
+// The bound on the output of one turn, so that a big answer does not delay other connections.
 constexpr int kMostWrites = 4;
 
 }  // namespace
@@ -42,7 +42,7 @@ void Connection::OnTurn(absl::Span<char> buffer) {
 void Connection::OnEnd() {
   ended_ = true;
   if (!was_ready_) around_->counters->tls_failures.Add();
-  // A client of HTTP/1.1 may end its side and still wait for answers.
+  // An HTTP/1.1 client may close its sending side and still wait for answers.
   const bool answering = session_ != nullptr && !session_->wants_input() && !session_->over();
   if (!answering && unsent_.empty()) finished_ = true;
 }
@@ -130,8 +130,8 @@ bool Connection::Write(std::string_view bytes) {
   return true;
 }
 
-// Closing at once would have the system reset the connection, if there is input that was not read,
-// and the client lose the last answers.
+// Closing at once with unread input would make the system reset the connection, and the client
+// would lose the last answers.
 void Connection::Linger() {
   if (ended_) {
     finished_ = true;
@@ -175,7 +175,7 @@ void Connection::OnTime() {
 uint32_t Connection::events() const {
   uint32_t events = 0;
   const bool reads = session_ == nullptr || session_->wants_input();
-  // A client that does not take its output gives no more input.
+  // No more input is read from a client that does not take its output.
   if (lingering_ || (!ended_ && reads && unsent_.empty())) events |= EPOLLIN;
   if (!unsent_.empty() || channel_.wants_to_write()) events |= EPOLLOUT;
   return events;

@@ -21,36 +21,36 @@ class Connection {
   int fd() const { return channel_.fd(); }
   // Reads once, into `buffer`, and handles what came.
   void OnReadable(absl::Span<char> buffer);
-  // What wants_turn() asked for.
+  // Runs the turn that wants_turn() asked for.
   void OnTurn(absl::Span<char> buffer);
-  // The socket failed, or both sides are closed.
+  // Called if the socket failed, or if both sides are closed.
   void OnHangUp() { finished_ = true; }
   void Deliver(Posted posted);
   void Drain();
   void OnTime();
-  // At the end of a turn: sends output, by way of the empty `scratch`.
+  // Sends output at the end of a turn. `scratch` is an empty buffer.
   void Flush(std::string* scratch);
   Instant due() const;
-  // Of epoll, that it waits for.
+  // The epoll events that the connection waits for.
   uint32_t events() const;
-  // It needs another turn at once.
+  // Whether the connection needs another turn at once.
   bool wants_turn() const;
-  // It can be destroyed.
+  // Whether the connection can be destroyed.
   bool finished() const { return finished_; }
-  // It only waits for the client to close.
+  // Whether the connection only waits for the client to close.
   bool lingering() const { return lingering_; }
 
-  // For the loop:
-  bool touched = false;            // in this turn
-  uint32_t registered_events = 0;  // with epoll
-  Instant timer = Instant::max();  // when the loop looks at due()
+  // Fields for the loop:
+  bool touched = false;            // whether this turn touched it
+  uint32_t registered_events = 0;  // the events registered with epoll
+  Instant timer = Instant::max();  // when the loop checks due()
 
  private:
   void Receive(std::string_view bytes);
-  // By the first bytes. Returns false if more must come.
+  // Chooses the protocol by the first bytes. Returns false if it needs more bytes.
   bool ChooseProtocol(std::string_view* bytes);
   void OnEnd();
-  // Returns false if the rest of `bytes` waits for the client.
+  // Returns false if the rest of `bytes` has to wait until the client takes output.
   bool Write(std::string_view bytes);
   bool WriteUnsent();
   void Linger();
@@ -61,13 +61,13 @@ class Connection {
   Channel channel_;
   const std::string peer_;
   std::unique_ptr<Session> session_;  // null until the protocol is known
-  std::string begun_;                 // the first bytes, until then
+  std::string begun_;                 // the first bytes, until the protocol is known
   std::string unsent_;
-  Instant since_;          // the connection was accepted, or began to linger
-  Instant blocked_since_;  // while there is unsent_
-  bool ended_ = false;     // the client sends no more
-  bool pending_ = false;   // TLS has more input
-  bool more_ = false;      // there is more output
+  Instant since_;          // when the connection was accepted, or began to linger
+  Instant blocked_since_;  // since when there is output in unsent_
+  bool ended_ = false;     // whether the client sends no more
+  bool pending_ = false;   // whether TLS has more input
+  bool more_ = false;      // whether there is more output
   bool was_ready_ = false;
   bool lingering_ = false;
   bool finished_ = false;

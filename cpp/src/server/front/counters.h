@@ -1,4 +1,4 @@
-// What a loop counts. One thread writes; any thread reads.
+// The counters of a loop. One thread writes them; any thread may read them.
 #ifndef TIDEGATE_SERVER_FRONT_COUNTERS_H_
 #define TIDEGATE_SERVER_FRONT_COUNTERS_H_
 

@@ -7,7 +7,7 @@
 
 namespace tidegate::server {
 
-// As "Sun, 06 Nov 1994 08:49:37 GMT", whatever the locale.
+// Formats a date like "Sun, 06 Nov 1994 08:49:37 GMT", whatever the locale.
 std::string HttpDate(std::time_t time);
 
 }  // namespace tidegate::server

@@ -2,17 +2,13 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/text.h"
+#include "server/problem.h"
 
 namespace tidegate::server {
 namespace {
-
-// `text` has no quotes and no control characters.
-std::string ErrorBody(std::string_view text) {
-  return absl::StrCat("{\"error\":\"", Absl(text), "\"}");
-}
 
 void Clear(Answer* answer) {
   answer->http_status = 200;
@@ -27,8 +23,7 @@ void Clear(Answer* answer) {
 
 void Refuse(int http_status, std::string_view why, Answer* answer) {
   Clear(answer);
-  answer->http_status = http_status;
-  answer->body = ErrorBody(why);
+  AnswerProblem({http_status, GrpcStatus::kOk, std::string(why)}, /*is_grpc=*/false, answer);
 }
 
 void RefuseGrpc(GrpcStatus status, std::string_view why, Answer* answer) {
@@ -58,11 +53,23 @@ bool Call(Service* service, const Request& request, CallId id, Surroundings* aro
 bool Dispatch(const Request& request, CallId id, Surroundings* around, Answer* answer) {
   const Routes::Http found = around->routes->FindHttp(request.method, request.path);
   if (found.service != nullptr) return Call(found.service, request, id, around, answer);
-  if (found.path_exists) {
-    Refuse(405, "Expected another method for this path", answer);
-  } else {
-    Refuse(404, "Expected a path of this service", answer);
+  if (request.method == "HEAD") {
+    // The session leaves out the body.
+    Request get = request;
+    get.method = "GET";
+    if (Service* service = around->routes->FindHttp(get.method, get.path).service) {
+      return Call(service, get, id, around, answer);
+    }
   }
+  if (!found.path_exists) {
+    Refuse(404, absl::StrCat("Expected a path of this service, got ", ShownText(request.path)),
+           answer);
+    return true;
+  }
+  std::string allowed = around->routes->MethodsOf(request.path);
+  Refuse(405, absl::StrCat("Expected ", allowed, " for this path, got ", ShownText(request.method)),
+         answer);
+  answer->headers.emplace_back("allow", std::move(allowed));
   return true;
 }
 
@@ -70,47 +77,6 @@ void SetTarget(std::string_view target, Request* request) {
   const size_t mark = target.find('?');
   request->path = target.substr(0, mark);
   request->query = mark == std::string_view::npos ? std::string_view() : target.substr(mark + 1);
-}
-
-std::string_view ReasonOf(int http_status) {
-  switch (http_status) {
-    case 200:
-      return "OK";
-    case 204:
-      return "No Content";
-    case 400:
-      return "Bad Request";
-    case 401:
-      return "Unauthorized";
-    case 403:
-      return "Forbidden";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 408:
-      return "Request Timeout";
-    case 413:
-      return "Content Too Large";
-    case 415:
-      return "Unsupported Media Type";
-    case 429:
-      return "Too Many Requests";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 500:
-      return "Internal Server Error";
-    case 501:
-      return "Not Implemented";
-    case 503:
-      return "Service Unavailable";
-    case 504:
-      return "Gateway Timeout";
-    case 505:
-      return "HTTP Version Not Supported";
-    default:
-      return "Unknown";
-  }
 }
 
 bool IsFieldValue(std::string_view value) {

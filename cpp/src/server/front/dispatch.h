@@ -1,4 +1,4 @@
-// Takes requests to services, and makes the answers that the front gives itself.
+// Dispatches requests to services, and makes the answers that the front gives itself.
 #ifndef TIDEGATE_SERVER_FRONT_DISPATCH_H_
 #define TIDEGATE_SERVER_FRONT_DISPATCH_H_
 
@@ -10,25 +10,23 @@
 
 namespace tidegate::server {
 
-// Resets `answer` to an error with a reason, as JSON.
+// Resets `answer` to a problem (RFC 9457) that says why.
 void Refuse(int http_status, std::string_view why, Answer* answer);
-// The same for a call of gRPC.
+// Resets `answer` to the error of a gRPC call.
 void RefuseGrpc(GrpcStatus status, std::string_view why, Answer* answer);
 
-// Has the service answer; returns false if it answers later.
+// Lets the service answer; returns false if it answers later.
 bool Call(Service* service, const Request& request, CallId id, Surroundings* around,
           Answer* answer);
-// Finds the service of an HTTP request too; answers 404 or 405 without one.
+// Finds the service of an HTTP request too; answers 404 or 405 without one, and HEAD as GET.
 bool Dispatch(const Request& request, CallId id, Surroundings* around, Answer* answer);
 
 // Splits the target of a request at its "?".
 void SetTarget(std::string_view target, Request* request);
 
-std::string_view ReasonOf(int http_status);
-
 // Whether the bytes may stand in the value of a header.
 bool IsFieldValue(std::string_view value);
-// Whether they may be the name of one, in lower case.
+// Whether the bytes are a valid header name in lower case.
 bool IsFieldName(std::string_view name);
 
 }  // namespace tidegate::server

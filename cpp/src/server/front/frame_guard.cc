@@ -11,8 +11,8 @@ namespace tidegate::server {
 namespace {
 
 constexpr int kMostContinuations = 8;
-// A block of headers above the bound is read, so that its stream can be answered 431; one that is
-// so much above it ends the connection.
+// A block of headers above the bound is still read, so that its stream can be answered with 431; a
+// block this many times above it ends the connection.
 constexpr size_t kHeaderSlack = 4;
 
 }  // namespace

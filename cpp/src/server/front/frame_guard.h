@@ -1,5 +1,5 @@
-// Watches the heads of HTTP/2 frames before nghttp2 reads them, for floods of frames that are cheap
-// to send. So the bounds do not depend on the release of nghttp2.
+// Checks the heads of HTTP/2 frames for floods of frames that are cheap to send. It sees them
+// before nghttp2 does, so the bounds do not depend on the version of nghttp2.
 #ifndef TIDEGATE_SERVER_FRONT_FRAME_GUARD_H_
 #define TIDEGATE_SERVER_FRONT_FRAME_GUARD_H_
 
@@ -16,10 +16,10 @@ class FrameGuard {
  public:
   explicit FrameGuard(const FrontOptions& options);
 
-  // Looks at the next bytes from the client. Returns false if it floods us: then they must not be
-  // read.
+  // Checks the next bytes from the client. Returns false for a flood; the bytes must not be read
+  // then.
   bool Pass(std::string_view bytes, Instant now);
-  // Counts a stream that was reset for an error of the client.
+  // Counts a stream that was reset because of a client's error.
   bool CountReset(Instant now) { return resets_.Take(now); }
   uint64_t resets_received() const { return resets_received_; }
 
@@ -34,7 +34,7 @@ class FrameGuard {
   uint64_t resets_received_ = 0;
   size_t skip_;  // bytes until the next head
   uint8_t head_[kHeadSize];
-  size_t have_ = 0;  // of it
+  size_t have_ = 0;  // the bytes of the head so far
   size_t header_bytes_ = 0;
   int continuations_ = 0;
 };

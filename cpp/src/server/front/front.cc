@@ -18,7 +18,7 @@ namespace {
 
 using redis::ForkGeneration;
 
-// Signals are for the threads of the program. A broken pipe is an error of its write.
+// Signals go to the threads of the program. A broken pipe is reported by the write itself.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -41,7 +41,7 @@ Front::Front(const FrontOptions& options) : options_(options), process_(ForkGene
 Front::~Front() {
   Stop();
   if (is_ours()) return;
-  // The threads are not in this process, and what they used may be in any state.
+  // The threads do not exist in a child process, and their data may be in any state.
   for (std::thread& thread : threads_) thread.detach();
   for (std::unique_ptr<Loop>& loop : loops_) (void)loop.release();
 }
@@ -157,7 +157,7 @@ void Front::Stop() {
   for (std::thread& thread : threads) thread.join();
   for (const auto& group : listeners_) {
     for (const auto& listener : group) {
-      // A child process may hold it too.
+      // A child process may hold the socket too.
       if (listener->socket) (void)shutdown(listener->socket.get(), SHUT_RDWR);
       if (!listener->unix_path.empty()) (void)unlink(listener->unix_path.c_str());
     }

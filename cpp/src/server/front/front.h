@@ -1,4 +1,4 @@
-// The server's side that faces the network: HTTP/1.1, HTTP/2 and gRPC for services.
+// The network side of the server: HTTP/1.1, HTTP/2 and gRPC for services.
 //
 //   Front front(FrontOptions{});
 //   front.Route(std::make_shared<Echo>());
@@ -29,23 +29,23 @@
 
 namespace tidegate::server {
 
-// Listen() and Route() come before Start(), by one thread; the rest is for any thread. In a child
-// process after fork() it does nothing.
+// One thread calls Listen() and Route() before Start(); any thread may call the rest. In a child
+// process after fork() the front does nothing.
 class Front {
  public:
   explicit Front(const FrontOptions& options);
-  ~Front();  // stops it
+  ~Front();  // stops the front
   Front(const Front&) = delete;
   Front& operator=(const Front&) = delete;
 
-  // Returns the port, which is a free one if `port` is 0. TLS if there is one.
+  // Returns the port, which is a free port if `port` is 0. Uses TLS unless `tls` is null.
   absl::StatusOr<int> Listen(const std::string& host, int port, const std::shared_ptr<Tls>& tls);
   absl::Status ListenUnix(const std::string& path, mode_t mode, std::shared_ptr<Tls> tls);
   absl::Status Route(std::shared_ptr<RoutedService> service);
   absl::Status Start();
 
-  // Takes no new connections, tells clients, and waits for calls in progress. Returns whether all
-  // connections are over; those that are not go on.
+  // Accepts no new connections, tells clients, and waits for calls in progress. Returns whether all
+  // connections have ended; the others go on.
   bool Drain(Instant::duration time);
   // Closes all connections at once.
   void Stop();
@@ -56,14 +56,14 @@ class Front {
 
  private:
   absl::Status CheckNotStarted(const char* what) const;
-  bool is_ours() const;  // this is no child process
+  bool is_ours() const;  // false in a child process
   bool AllDrained() const;
   void StartThreads();
 
   const FrontOptions options_;
   const int64_t process_;
   Routes routes_;
-  // A list of loops' listeners for each socket address: one each for TCP, one for Unix.
+  // The listeners of each socket address: one for each loop for TCP, one for a Unix socket.
   std::vector<std::vector<std::unique_ptr<Listener>>> listeners_;
   std::atomic<int> open_{0};
 

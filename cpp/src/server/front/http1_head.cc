@@ -26,7 +26,7 @@ bool EqualsIgnoringCase(std::string_view text, std::string_view lower) {
                     [](char a, char b) { return ToLower(a) == b; });
 }
 
-// What Debian's build of the parser lets through.
+// Checks what Debian's build of the parser accepts by mistake.
 Http1Error CheckLine(std::string_view line) {
   if (line[0] == ' ' || line[0] == '\t') return {400, "Expected headers of one line each"};
   const size_t colon = line.find(':');
@@ -61,7 +61,7 @@ Http1Error CheckLines(std::string_view bytes) {
   bytes.remove_suffix(kEnd.size() / 2);
   bool is_first = true;
   while (!bytes.empty()) {
-    const size_t end = bytes.find("\r\n");  // there is one: the head ends in it
+    const size_t end = bytes.find("\r\n");  // always found, since the head ends in it
     const std::string_view line = bytes.substr(0, end);
     const Http1Error error = is_first ? CheckRequestLine(line) : CheckLine(line);
     if (error.status != 0) return error;
@@ -102,7 +102,7 @@ int OnHeaders(http_parser* parser) {
   head.chunked = (parser->flags & F_CHUNKED) != 0;
   head.content_length = parser->content_length == kNoLength ? 0 : parser->content_length;
   head.keep_alive = http_should_keep_alive(parser) != 0;
-  return 1;  // the body is read by the session
+  return 1;  // the session reads the body
 }
 
 const http_parser_settings& Settings() {
@@ -118,7 +118,7 @@ const http_parser_settings& Settings() {
   return settings;
 }
 
-// What the headers mean together.
+// Checks the headers that depend on each other.
 Http1Error CheckHeaders(bool is_http11, Http1Head* head) {
   int hosts = 0;
   int lengths = 0;
@@ -152,7 +152,7 @@ Http1Error CheckHeaders(bool is_http11, Http1Head* head) {
   return {};
 }
 
-// "/path" of "http://host/path".
+// Returns "/path" of "http://host/path".
 std::string_view OriginForm(std::string_view target) {
   const size_t scheme = target.find("://");
   if (target.starts_with('/') || scheme == std::string_view::npos) return target;
@@ -174,7 +174,7 @@ Http1Error ParseHttp1Head(std::string_view bytes, size_t most_headers, Http1Head
   if (error.status != 0) return error;
   head->headers.clear();
   head->names.clear();
-  head->names.reserve(bytes.size());  // views of it stay
+  head->names.reserve(bytes.size());  // so that views of it stay valid
   head->expects_continue = false;
   Parse parse{head, {}};
   http_parser parser;

@@ -1,5 +1,5 @@
-// The head of a request of HTTP/1.1: its first line and its headers, read strictly. What servers
-// and proxies might read differently, so that one request hides in another, is refused.
+// The head of an HTTP/1.1 request: its first line and its headers, read strictly. A head that
+// servers and proxies might read differently is refused, since one request could hide in another.
 #ifndef TIDEGATE_SERVER_FRONT_HTTP1_HEAD_H_
 #define TIDEGATE_SERVER_FRONT_HTTP1_HEAD_H_
 
@@ -21,20 +21,20 @@ struct Http1Head {
   bool chunked = false;
   bool keep_alive = false;
   bool expects_continue = false;
-  std::string names;  // which the headers have their names in
+  std::string names;  // the memory of the header names
 };
 
-// The status of an error, and a reason; 0 if there is none.
+// The status of an error and its reason; the status is 0 without an error.
 struct Http1Error {
   int status = 0;
   std::string_view why;
 };
 
-// `bytes` are a whole head with its empty line; `head` has views of them.
+// `bytes` are a whole head with its empty line; `head` refers to them.
 Http1Error ParseHttp1Head(std::string_view bytes, size_t most_headers, Http1Head* head);
 
-// Where the head ends that begins at `bytes`, npos if not within them. Looks from `*looked` on,
-// which it moves.
+// Returns where the head that begins at `bytes` ends; npos if it does not end in `bytes`. Searches
+// from `*looked` on, and moves it.
 size_t FindHeadEnd(std::string_view bytes, size_t* looked);
 
 }  // namespace tidegate::server

@@ -1,4 +1,4 @@
-// HTTP/1.1 with keep-alive and pipelining: requests of a connection are answered one by one.
+// HTTP/1.1 with keep-alive and pipelining; the requests of a connection are answered one by one.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -9,13 +9,14 @@
 #include "server/front/dispatch.h"
 #include "server/front/http1_head.h"
 #include "server/front/session.h"
+#include "server/problem.h"
 
 namespace tidegate::server {
 namespace {
 
-constexpr size_t kMostKept = 1024;  // bytes of a buffer that an idle connection keeps
+constexpr size_t kMostKept = 1024;  // bytes of each buffer that an idle connection keeps
 
-// Of the loop's thread, which reads one request at a time.
+// Each loop's thread has one, since it reads one request at a time.
 thread_local Http1Head head;
 thread_local Answer answer;
 
@@ -38,9 +39,9 @@ class Http1Session final : public Session {
  private:
   enum class Stage : uint8_t { kIdle, kHead, kBody, kChunks, kHandling };
 
-  // Reads from the front of `bytes` what can be read now; returns how much that was.
+  // Reads as much as possible from the front of `bytes`; returns the number of bytes read.
   size_t Read(std::string_view bytes);
-  // The same for one request at most; 0 if more must come before.
+  // Reads at most one request; returns 0 if it needs more bytes.
   size_t ReadRequest(std::string_view bytes);
   size_t ReadHead(std::string_view bytes);
   size_t ReadBody(std::string_view bytes);
@@ -48,7 +49,7 @@ class Http1Session final : public Session {
   bool Parse(std::string_view bytes);
   void Handle(std::string_view body);
   void Send();
-  // Answers with an error, after which the rest of the input cannot be understood.
+  // Answers with an error after which the rest of the input is meaningless.
   void Fail(int status, std::string_view why);
   void Enter(Stage stage);
   Counters& counters() { return *around_->counters; }
@@ -59,14 +60,14 @@ class Http1Session final : public Session {
   Stage stage_ = Stage::kIdle;
   bool closing_ = false;
   bool keep_alive_ = false;
-  bool is_head_ = false;    // the method is HEAD
-  bool paused_ = false;     // until output is taken
-  uint32_t request_ = 0;    // number
-  Instant since_;           // the request began, was handled, or the connection was idle
-  size_t looked_ = 0;       // of the input, for the end of a head
-  size_t head_size_ = 0;    // kBody: at the front of the input
-  uint64_t body_size_ = 0;  // kBody
-  std::string input_;       // that could not be read yet
+  bool is_head_ = false;    // whether the method is HEAD
+  bool paused_ = false;     // whether it waits until output is taken
+  uint32_t request_ = 0;    // the number of the request
+  Instant since_;           // when the request began, was handled, or the connection became idle
+  size_t looked_ = 0;       // the input searched for the end of a head
+  size_t head_size_ = 0;    // in state kBody: the head at the front of the input
+  uint64_t body_size_ = 0;  // in state kBody
+  std::string input_;       // input that could not be read yet
   std::string out_;
 
   struct Chunked {
@@ -173,7 +174,7 @@ bool Http1Session::Parse(std::string_view bytes) {
 
 size_t Http1Session::ReadBody(std::string_view bytes) {
   if (bytes.size() - head_size_ < body_size_) return 0;
-  // The head was parsed in other memory.
+  // The head was parsed in memory that has moved.
   (void)ParseHttp1Head(bytes.substr(0, head_size_),
                        static_cast<size_t>(around_->options.header_count), &head);
   Handle(bytes.substr(head_size_, body_size_));

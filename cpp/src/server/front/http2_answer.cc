@@ -1,4 +1,4 @@
-// How calls of HTTP/2 are handled and answered.
+// The handling and answering of HTTP/2 calls.
 #include <nghttp2/nghttp2.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 using Stage = Http2Stream::Stage;
 using Fields = absl::InlinedVector<nghttp2_nv, 8>;
 
-// What outlives the sending of the frame is not copied.
+// A text that outlives the sending of the frame is not copied.
 constexpr uint8_t kKept = NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE;
 
 nghttp2_nv Field(std::string_view name, std::string_view value, uint8_t flags) {
@@ -84,7 +84,7 @@ void Http2Session::OnGrpcHeaders(Http2Stream* stream) {
     if (stream->Text(header.name) != "grpc-timeout") continue;
     const auto timeout = ParseGrpcTimeout(stream->Text(header.value));
     if (!timeout.has_value()) {
-      FailGrpc(stream, GrpcStatus::kInternal, "Expected a grpc-timeout as \"100m\"");
+      FailGrpc(stream, GrpcStatus::kInternal, "Expected a grpc-timeout such as \"100m\"");
       return;
     }
     stream->call_deadline = now() + *timeout;

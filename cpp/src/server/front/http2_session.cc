@@ -11,8 +11,8 @@
 namespace tidegate::server {
 namespace {
 
-// How long a client has to answer our PING of a drain before the second GOAWAY names the last
-// stream.
+// During a drain, the time that a client has to answer our PING before the second GOAWAY names the
+// last stream.
 constexpr auto kDrainNotice = seconds(1);
 constexpr int32_t kConnectionWindow = 1 << 20;
 // What a field counts for beside its bytes, by RFC 9113.
@@ -94,7 +94,7 @@ struct Http2Session::Callbacks {
     if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0) return 0;
     Http2Stream* const stream = Of(self).Find(frame->hd.stream_id);
     if (stream == nullptr || stream->received) return 0;
-    // Answered before the whole request has come: the rest is not wanted.
+    // The call was answered before the whole request came, so the rest is not wanted.
     return nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR);
   }
 

@@ -41,10 +41,10 @@ class Http2Session final : public Session {
   Counters& counters() { return *around_->counters; }
   Http2Stream* Find(int32_t id) const;
   void SetDeadline(Http2Stream* stream, Instant deadline);
-  // Ends the connection, once the client has been told why.
+  // Ends the connection after telling the client why.
   void Terminate(uint32_t error_code);
 
-  // Of receiving:
+  // Callbacks for receiving:
   Http2Stream* Begin(int32_t id);
   // Whether one more field may come. If not, the connection ends.
   bool MayUnpack(Http2Stream* stream, size_t bytes);
@@ -57,14 +57,14 @@ class Http2Session final : public Session {
   void OnClose(Http2Stream* stream);
   void OnReset();
 
-  // Of answering:
+  // Callbacks for answering:
   void Handle(Http2Stream* stream);
   // Whether a service may be asked once more. If not, the stream is refused.
   bool MayHandle(Http2Stream* stream);
   void WaitForAnswer(Http2Stream* stream);
   void HandleGrpc(Http2Stream* stream, Request* request);
   void FillRequest(const Http2Stream& stream, Request* request);
-  // With the front's own error, in the way of the call.
+  // Answers with an error of the front itself, as HTTP or gRPC.
   void Fail(Http2Stream* stream, int http_status, std::string_view why);
   void FailGrpc(Http2Stream* stream, GrpcStatus status, std::string_view why);
   void Submit(Http2Stream* stream);
@@ -84,10 +84,10 @@ class Http2Session final : public Session {
   nghttp2_session* session_ = nullptr;
   FrameGuard guard_;
   std::vector<std::unique_ptr<Http2Stream>> streams_;
-  Instant streams_due_ = Instant::max();  // not later than the first deadline of a stream
+  Instant streams_due_ = Instant::max();  // at most the first deadline of a stream
   Instant idle_since_;
-  Instant goaway_due_ = Instant::max();  // the second one of a drain
-  size_t input_ = 0;                     // bytes of bodies
+  Instant goaway_due_ = Instant::max();  // when the second GOAWAY of a drain is sent
+  size_t input_ = 0;                     // bytes of unfinished request bodies
   size_t unsent_ = 0;                    // bytes of answers that are not in the output yet
   // Calls that services work on, those of streams that are reset or timed out too: else a client
   // that resets its streams would have more of them than its bound.

@@ -1,4 +1,4 @@
-// A call of an HTTP/2 connection: what was received of it, and what is to be sent.
+// A call of an HTTP/2 connection: the received request, and the answer to send.
 #ifndef TIDEGATE_SERVER_FRONT_HTTP2_STREAM_H_
 #define TIDEGATE_SERVER_FRONT_HTTP2_STREAM_H_
 
@@ -32,10 +32,10 @@ struct Http2Stream {
   size_t index = 0;  // in the session's list
   Stage stage = Stage::kReceiving;
   bool is_grpc = false;
-  bool received = false;  // to its end
-  bool crowded = false;   // headers pass their bounds
+  bool received = false;  // whether the whole request was received
+  bool crowded = false;   // whether headers exceed their bounds
   Instant deadline = Instant::max();
-  Instant call_deadline = Instant::max();  // by grpc-timeout
+  Instant call_deadline = Instant::max();  // the deadline by grpc-timeout
 
   std::string text;
   std::vector<HeaderPlace> headers;
@@ -45,12 +45,12 @@ struct Http2Stream {
   size_t unpacked_bytes = 0;  // with what each field counts for beside its bytes
   std::string body;
 
-  Service* service = nullptr;                // of a unary call
-  std::unique_ptr<StreamingCall> streaming;  // of any other
+  Service* service = nullptr;                // the service of a unary call
+  std::unique_ptr<StreamingCall> streaming;  // the state of any other call
 
   Answer answer;
   std::string out;  // the body as it is sent
-  size_t sent = 0;  // of it
+  size_t sent = 0;  // the bytes of `out` that were sent
   bool ended = false;
   bool deferred = false;  // nghttp2 waits for more of `out`
   char status[4] = {};
@@ -68,7 +68,7 @@ struct Http2Stream {
   void Clear();
 };
 
-// Streams for the next calls, so that none is allocated for each. One thread uses it.
+// Reuses streams, so that calls need no allocation. One thread uses it.
 class Http2Streams {
  public:
   std::unique_ptr<Http2Stream> Take();

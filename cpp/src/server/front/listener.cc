@@ -76,8 +76,8 @@ Listener ListenerOf(Descriptor socket, const std::string& unix_path) {
   return {std::move(socket), nullptr, unix_path, std::make_unique<NotInherited>(fd)};
 }
 
-// Of sockets that share a port nobody notices another process that shares it too. So the first
-// one is bound alone, and replaced.
+// Sockets that share a port would not notice another process that shares it. So the first socket is
+// bound exclusively, and then replaced.
 absl::Status ListenAt(addrinfo* address, int count, int* port, std::vector<Listener>* listeners) {
   SetPort(address->ai_addr, *port);
   for (int i = count > 1 ? -1 : 0; i < count; ++i) {
@@ -95,7 +95,7 @@ absl::Status ListenAt(addrinfo* address, int count, int* port, std::vector<Liste
   return absl::OkStatus();
 }
 
-// Whether somebody accepts connections there.
+// Whether a process accepts connections at the path.
 bool IsListening(const sockaddr_un& address) {
   const Descriptor socket(::socket(AF_UNIX, kSocketKind, 0));
   const int result =

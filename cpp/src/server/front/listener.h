@@ -1,4 +1,4 @@
-// Sockets that take connections.
+// Sockets that accept connections.
 #ifndef TIDEGATE_SERVER_FRONT_LISTENER_H_
 #define TIDEGATE_SERVER_FRONT_LISTENER_H_
 
@@ -22,14 +22,14 @@ struct Listener {
   std::unique_ptr<NotInherited> not_inherited;
 };
 
-// `count` sockets for each address of `host`, which share the port; "" is every address. Port 0 is
-// any free one. Unavailable if somebody else has the port.
+// Makes `count` sockets for each address of `host`, which share the port; "" means every address.
+// Port 0 is any free port. Returns Unavailable if another process has the port.
 absl::StatusOr<std::vector<Listener>> ListenTcp(const std::string& host, int port, int count);
-// The port of a socket of TCP.
+// The port of a TCP socket.
 int PortOf(const Listener& listener);
 
-// Replaces a path that was left behind by a process that has ended. Unavailable if somebody listens
-// there, or if it is no socket.
+// Replaces a path that a dead process left behind. Returns Unavailable if a process listens there,
+// or if the path is not a socket.
 absl::StatusOr<Listener> ListenUnix(const std::string& path, mode_t mode);
 
 // The address of the client of a socket, without its port.

@@ -16,10 +16,10 @@ namespace tidegate::server {
 namespace {
 
 constexpr size_t kInputBuffer = 64 << 10;
-constexpr int kMostEvents = 256;   // of a turn
-constexpr int kMostAccepts = 64;   // of a listener in a turn
-constexpr int kMostSettlings = 8;  // of a turn, before sockets are looked at again
-constexpr uint64_t kWakeId = 0;    // of epoll; then come listeners
+constexpr int kMostEvents = 256;   // events in a turn
+constexpr int kMostAccepts = 64;   // connections accepted from a listener in a turn
+constexpr int kMostSettlings = 8;  // rounds of answers in a turn before sockets are polled again
+constexpr uint64_t kWakeId = 0;    // the epoll id of the wake-up; listeners follow
 constexpr size_t kLeastTimers = 4096;
 constexpr size_t kMostKept = 4096;  // posted answers for which there is room without a burst
 constexpr auto kAcceptPause = milliseconds(100);
@@ -93,7 +93,7 @@ void Loop::Turn() {
   LookAtClock();
   for (int i = 0; i < count; ++i) {
     OnEvent(events[i].data.u64, events[i].events);
-    // What is answered at once is sent at once: its client works while the next one is served.
+    // Immediate answers are sent at once, so that their client works while the next one is served.
     DeliverPosted();
     FlushTouched();
   }
@@ -125,7 +125,7 @@ void Loop::LookAtClock() {
 
 void Loop::OnEvent(uint64_t id, uint32_t events) {
   if (id == kWakeId) {
-    // Cleared before what was posted is taken, and signalled after it was posted.
+    // The wake-up is cleared before posts are taken, and set after a post: no post is missed.
     uint64_t count = 0;
     (void)!read(around_.mailbox->wake_fd(), &count, sizeof count);
     return;
@@ -165,7 +165,7 @@ void Loop::Accept(size_t index) {
         return;
       case EAGAIN:
         return;
-      default:  // the client has gone already
+      default:  // the client is already gone
         continue;
     }
   }
@@ -193,7 +193,7 @@ void Loop::Open(Descriptor socket, const Listener& listener) {
   Touch(opened);
 }
 
-// Without a descriptor for the next connection epoll would report it again and again.
+// If no descriptor is left for a new connection, epoll would report it again and again.
 void Loop::PauseAccepting() {
   for (const Listener* listener : listeners_) {
     Watch(epoll_.get(), EPOLL_CTL_DEL, listener->socket.get(), 0, 0);
@@ -259,7 +259,7 @@ void Loop::RunTimers() {
 
 void Loop::BeginDrain() {
   around_.draining = true;
-  // What the system has accepted for us already is served.
+  // Connections that the system has already accepted are still served.
   for (size_t i = 0; i < listeners_.size(); ++i) Accept(i);
   if (accept_again_ == Instant::max()) PauseAccepting();
   accept_again_ = Instant::max();
@@ -319,7 +319,7 @@ void Loop::UpdateEvents(Connection* connection) {
   Watch(epoll_.get(), EPOLL_CTL_MOD, connection->fd(), connection->id(), events);
 }
 
-// A timer that has become too early is left in place: it finds nothing due, and is set anew.
+// A timer that is now too early is left in place: it finds nothing due, and is set again.
 void Loop::UpdateTimer(Connection* connection) {
   const Instant due = connection->due();
   if (due >= connection->timer) return;

@@ -1,4 +1,4 @@
-// A thread that waits for its connections by epoll, and serves them.
+// A thread that serves its connections, for which it waits with epoll.
 #ifndef TIDEGATE_SERVER_FRONT_LOOP_H_
 #define TIDEGATE_SERVER_FRONT_LOOP_H_
 
@@ -22,8 +22,8 @@ namespace tidegate::server {
 
 class Loop {
  public:
-  // `listeners` belong to this loop, except those of Unix sockets, which all loops share. `open`
-  // counts the connections of all loops. `on_drained` is called by the loop's thread. Throws
+  // `listeners` belong to this loop, except listeners of Unix sockets, which all loops share.
+  // `open` counts the connections of all loops. The loop's thread calls `on_drained`. Throws
   // std::system_error if no descriptors are left.
   Loop(const FrontOptions& options, const Routes* routes, std::vector<Listener*> listeners,
        std::atomic<int>* open, std::function<void()> on_drained);
@@ -31,7 +31,7 @@ class Loop {
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  // Until Stop(). All else is for any thread.
+  // Runs until Stop(). Any thread may call the other functions.
   void Run();
   void Stop();
   void Drain();
@@ -39,7 +39,7 @@ class Loop {
   const Counters& counters() const { return counters_; }
 
  private:
-  using Timer = std::pair<Instant, uint64_t>;  // and a connection
+  using Timer = std::pair<Instant, uint64_t>;  // an instant and a connection
 
   void Turn();
   int TimeToWait();  // milliseconds
@@ -49,14 +49,14 @@ class Loop {
   void ResumeAccepting();
   void OnEvent(uint64_t id, uint32_t events);
   void GiveTurns();
-  // Until there are no more answers and nothing to flush.
+  // Repeats until there are no more answers and nothing to flush.
   void Settle();
   void DeliverPosted();
   void FlushServices();
   void RunTimers();
   void BeginDrain();
   void Touch(Connection* connection);
-  // Sends the output of all touched connections, and closes those that are over.
+  // Sends the output of all touched connections, and closes connections that have ended.
   void FlushTouched();
   void Close(Connection* connection);
   void UpdateEvents(Connection* connection);
@@ -76,7 +76,7 @@ class Loop {
   std::atomic<bool> drain_{false};
   std::atomic<bool> drained_{false};
 
-  // Of the loop's thread:
+  // Used only by the loop's thread:
   absl::flat_hash_map<uint64_t, std::unique_ptr<Connection>> connections_;
   uint64_t next_id_;
   std::vector<Connection*> touched_;

@@ -1,4 +1,4 @@
-// What other threads post to a loop: answers of calls, and messages of streams.
+// The queue of a loop, to which other threads post answers of calls and messages of streams.
 #ifndef TIDEGATE_SERVER_FRONT_MAILBOX_H_
 #define TIDEGATE_SERVER_FRONT_MAILBOX_H_
 
@@ -13,10 +13,10 @@
 
 namespace tidegate::server {
 
-// A call in progress. Neither number is used twice.
+// A call in progress. Neither number is reused.
 struct CallId {
   uint64_t connection = 0;
-  uint32_t call = 0;  // of its connection
+  uint32_t call = 0;  // the number of the call in its connection
 };
 
 struct Posted {
@@ -27,13 +27,13 @@ struct Posted {
   Answer answer;  // kMessage: the body; kEnd: the status
 };
 
-// Thread-safe. Outlives its loop: what is posted then is dropped.
+// Thread-safe. It may outlive its loop; later posts are dropped.
 class Mailbox {
  public:
   void Post(Posted posted);
-  // Moves all that was posted into the empty `posted`; returns whether there was any.
+  // Moves all posts into the empty `posted`; returns whether there were any.
   bool Take(std::vector<Posted>* posted);
-  // To be called before waiting for wake_fd(): returns false if there is something to take.
+  // Call this before waiting for wake_fd(): returns false if there is something to take.
   bool Sleep();
   void Awake();
   // Wakes the loop without posting.

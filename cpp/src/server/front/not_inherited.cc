@@ -12,7 +12,7 @@ namespace tidegate::server {
 namespace {
 
 struct Sockets {
-  std::mutex mu;  // held over fork(), so that the child sees a whole list
+  std::mutex mu;  // held during fork(), so that the child sees a consistent list
   std::vector<int> fds;
 };
 

@@ -1,11 +1,11 @@
-// A listening socket that child processes after fork() do not keep: else the port of a process that
-// was killed would go on taking connections, which nobody accepts.
+// Keeps child processes from inheriting a listening socket after fork(): otherwise the port of a
+// killed process would still receive connections that nobody accepts.
 #ifndef TIDEGATE_SERVER_FRONT_NOT_INHERITED_H_
 #define TIDEGATE_SERVER_FRONT_NOT_INHERITED_H_
 
 namespace tidegate::server {
 
-// In a child, the descriptor is one of /dev/null then. Thread-safe.
+// In a child, the descriptor then refers to /dev/null. Thread-safe.
 class NotInherited {
  public:
   explicit NotInherited(int fd);

@@ -1,4 +1,4 @@
-// So many events a second, and a burst of them.
+// A bound on events a second, with a burst.
 #ifndef TIDEGATE_SERVER_FRONT_RATE_BOUND_H_
 #define TIDEGATE_SERVER_FRONT_RATE_BOUND_H_
 
@@ -15,7 +15,7 @@ class RateBound {
       : interval_(static_cast<Instant::duration::rep>(1e9 / std::max(per_second, 1e-3))),
         most_(interval_ * burst) {}
 
-  // Counts one; returns false if it is one too many.
+  // Counts an event; returns false if it exceeds the bound.
   bool Take(Instant now) {
     full_at_ = std::max(full_at_, now) + interval_;
     return full_at_ - now <= most_;

@@ -9,7 +9,7 @@
 namespace tidegate::server {
 namespace {
 
-// "package.Service" of "/package.Service/Method"; empty if it is no such path.
+// Returns "package.Service" of "/package.Service/Method"; empty for any other path.
 std::string_view ServiceOf(std::string_view path) {
   const size_t slash = path.rfind('/');
   if (path.empty() || path[0] != '/' || slash < 2 || slash + 1 == path.size()) return {};
@@ -25,7 +25,7 @@ absl::Status Taken(std::string_view what) {
 absl::Status CheckGrpcPath(std::string_view path) {
   if (!ServiceOf(path).empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "Expected a gRPC method as \"/package.Service/Method\", got \"", Absl(path), "\""));
+      "Expected a gRPC method such as \"/package.Service/Method\", got \"", Absl(path), "\""));
 }
 
 }  // namespace
@@ -83,22 +83,30 @@ absl::Status Routes::Add(std::shared_ptr<RoutedService> service) {
   return absl::OkStatus();
 }
 
-Routes::Http Routes::FindHttp(std::string_view method, std::string_view path) const {
-  const Methods* methods = nullptr;
-  if (const auto exact = exact_.find(Absl(path)); exact != exact_.end()) {
-    methods = &exact->second;
-  } else {
-    for (const auto& [prefix, those] : prefixes_) {
-      if (!path.starts_with(prefix)) continue;
-      methods = &those;
-      break;
-    }
+const Routes::Methods* Routes::FindPath(std::string_view path) const {
+  if (const auto exact = exact_.find(Absl(path)); exact != exact_.end()) return &exact->second;
+  for (const auto& [prefix, methods] : prefixes_) {
+    if (path.starts_with(prefix)) return &methods;
   }
+  return nullptr;
+}
+
+Routes::Http Routes::FindHttp(std::string_view method, std::string_view path) const {
+  const Methods* const methods = FindPath(path);
   if (methods == nullptr) return {};
   for (const auto& [name, service] : *methods) {
     if (name == method) return {service, true};
   }
   return {nullptr, true};
+}
+
+std::string Routes::MethodsOf(std::string_view path) const {
+  std::string names;
+  for (const auto& [name, service] : *FindPath(path)) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+    if (name == "GET") names += ", HEAD";
+  }
+  return names;
 }
 
 Routes::Grpc Routes::FindGrpc(std::string_view path) const {

@@ -1,4 +1,4 @@
-// Which service answers which request.
+// The routes from requests to services.
 #ifndef TIDEGATE_SERVER_FRONT_ROUTES_H_
 #define TIDEGATE_SERVER_FRONT_ROUTES_H_
 
@@ -16,49 +16,51 @@ namespace tidegate::server {
 
 class StreamingMethod;
 
-// `path` is exact, or a prefix if it ends in '/'. Without a method it is a method of gRPC,
+// `path` is exact, or a prefix if it ends in '/'. Without an HTTP method it is a gRPC method,
 // "/package.Service/Method".
 struct Route {
   std::string method;
   std::string path;
 };
 
-// A service that says what it answers.
+// A service that lists the routes that it answers.
 class RoutedService : public Service {
  public:
   virtual std::vector<Route> routes() const = 0;
   // Serialized google.protobuf.FileDescriptorProto messages of its gRPC services and of the files
-  // that those import, for reflection. Of static storage.
+  // that they import, for reflection. They are in static storage.
   virtual std::vector<std::string_view> descriptors() const { return {}; }
-  // Methods of gRPC with more than one message, by path.
+  // gRPC methods with more than one message, by path.
   virtual std::vector<std::pair<std::string, StreamingMethod*>> streaming_methods() { return {}; }
-  // Called when the front begins to drain, by any thread.
+  // Any thread calls this when the front begins to drain.
   virtual void OnDrain() {}
 };
 
-// Not changed any more once a loop reads it.
+// Immutable once a loop reads it.
 class Routes {
  public:
-  // AlreadyExists if a route is taken, InvalidArgument if its path is none.
+  // Returns AlreadyExists if a route is taken, InvalidArgument if its path is not valid.
   absl::Status Add(const Route& route, Service* service);
-  // Keeps it alive, and adds its routes.
+  // Keeps the service alive, and adds its routes.
   absl::Status Add(std::shared_ptr<RoutedService> service);
 
   struct Http {
     Service* service = nullptr;
-    bool path_exists = false;  // for other methods
+    bool path_exists = false;  // whether the path exists for other methods
   };
   Http FindHttp(std::string_view method, std::string_view path) const;
+  // Those of a path that exists, as the header Allow lists them.
+  std::string MethodsOf(std::string_view path) const;
 
   struct Grpc {
     Service* service = nullptr;
     StreamingMethod* streaming = nullptr;
   };
   Grpc FindGrpc(std::string_view path) const;
-  // "package.Service" of all gRPC methods, sorted.
+  // The sorted names "package.Service" of all gRPC methods.
   std::vector<std::string> GrpcServices() const;
 
-  // Each once.
+  // All services, each once.
   const std::vector<Service*>& services() const { return services_; }
   const std::vector<std::shared_ptr<RoutedService>>& routed() const { return routed_; }
 
@@ -67,6 +69,7 @@ class Routes {
 
   absl::Status AddStreaming(const std::string& path, StreamingMethod* method);
   absl::Status AddHttp(const Route& route, Service* service);
+  const Methods* FindPath(std::string_view path) const;  // null if there is none
 
   absl::flat_hash_map<std::string, Grpc> grpc_;
   absl::flat_hash_map<std::string, Methods> exact_;

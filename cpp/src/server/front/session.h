@@ -1,5 +1,4 @@
-// A connection as its protocol sees it: bytes in, bytes out. No session knows of sockets or looks
-// at a clock.
+// The protocol of a connection: bytes in, bytes out. A session uses neither sockets nor clocks.
 #ifndef TIDEGATE_SERVER_FRONT_SESSION_H_
 #define TIDEGATE_SERVER_FRONT_SESSION_H_
 
@@ -17,15 +16,15 @@ namespace tidegate::server {
 
 class Http2Streams;
 
-// What the sessions of a loop share. One thread uses it.
+// The state that the sessions of a loop share. One thread uses it.
 struct Surroundings {
   FrontOptions options;
   const Routes* routes = nullptr;
   std::shared_ptr<Mailbox> mailbox = std::make_shared<Mailbox>();
   Counters* counters = nullptr;
-  Instant now;           // of this turn of the loop
-  std::string date;      // of now, for headers
-  bool handled = false;  // a service was called since it was last flushed
+  Instant now;           // the instant of this turn of the loop
+  std::string date;      // the current date, for headers
+  bool handled = false;  // whether a service was called since the last flush
   bool draining = false;
   std::shared_ptr<Http2Streams> http2_streams;
 };
@@ -34,24 +33,24 @@ class Session {
  public:
   virtual ~Session() = default;
 
-  // Takes bytes from the client.
+  // Receives bytes from the client.
   virtual void Receive(std::string_view bytes) = 0;
-  // An answer from another thread.
+  // Takes an answer from another thread.
   virtual void Deliver(Posted posted) = 0;
-  // Appends output, some 64 KiB at most.
+  // Appends output, at most about 64 KiB.
   virtual void Fill(std::string* out) = 0;
-  // No new requests are taken after a while, in which the client learns of it.
+  // Tells the client, and accepts no new requests after a short while.
   virtual void Drain() = 0;
-  // When to call OnTime(), by what is known now.
+  // When to call OnTime(), as far as is known now.
   virtual Instant due() const = 0;
   virtual void OnTime() = 0;
-  // There is input that was left until output was taken: Receive({}) goes on.
+  // Whether input waits until output is taken; Receive({}) then goes on.
   virtual bool wants_turn() const { return false; }
-  // Requests are being received or answered.
+  // Whether requests are being received or answered.
   virtual bool busy() const = 0;
-  // Whether input is of use now. It is not while a request of HTTP/1.1 is answered.
+  // Whether input can be used now; not while an HTTP/1.1 request is being answered.
   virtual bool wants_input() const = 0;
-  // Nothing more will be received or answered. Fill() may still have output.
+  // Whether nothing more will be received or answered. Fill() may still have output.
   virtual bool over() const = 0;
 };
 

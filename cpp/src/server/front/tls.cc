@@ -14,7 +14,7 @@ namespace {
 
 using redis::OpenSslUse;
 
-// In the order of preference, each with its length.
+// Protocols in the order of preference, each preceded by its length.
 constexpr std::string_view kProtocols = "\x02h2\x08http/1.1";
 
 absl::Status Problem(std::string_view what, const std::string& path) {

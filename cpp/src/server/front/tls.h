@@ -1,4 +1,4 @@
-// TLS 1.2 and newer, with certificates that can be replaced while connections are open.
+// TLS 1.2 and newer. Certificates can be replaced while connections are open.
 #ifndef TIDEGATE_SERVER_FRONT_TLS_H_
 #define TIDEGATE_SERVER_FRONT_TLS_H_
 
@@ -15,9 +15,9 @@ namespace tidegate::server {
 
 // Paths of files in PEM.
 struct TlsFiles {
-  std::string certificate;  // with what leads to an authority
+  std::string certificate;  // with its chain up to an authority
   std::string key;
-  std::string client_authorities;  // clients must have a certificate of one; any client if empty
+  std::string client_authorities;  // clients need a certificate of these; if empty, none is needed
 };
 
 // Thread-safe.
@@ -25,9 +25,9 @@ class Tls {
  public:
   static absl::StatusOr<std::shared_ptr<Tls>> Load(const TlsFiles& files);
 
-  // Loads the files again, for connections that begin from now on. Keeps what it had on an error.
+  // Loads the files again, for new connections. After an error the old certificates stay.
   absl::Status Reload();
-  // For one connection; null without memory. The caller frees it.
+  // Makes the SSL of one connection, which the caller frees; null if memory is short.
   SSL* NewSession();
 
  private:

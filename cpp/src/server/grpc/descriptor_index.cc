@@ -22,7 +22,7 @@ enum File : uint32_t {
 enum Message : uint32_t { kName = 1, kNestedMessage = 3, kNestedEnum = 4 };
 enum Service : uint32_t { kMethod = 2 };
 
-// The next field that is a string or a message: all that matter are.
+// Reads the next field that is a string or a message, since all other fields are irrelevant.
 bool NextBytes(pbf_reader* reader) {
   while (reader->next()) {
     if (reader->wire_type() == pbf_wire_type::length_delimited) return true;

@@ -1,4 +1,4 @@
-// Which file describes a symbol of protobuf: a service, a method, a message or an enumeration.
+// Finds the file that describes a protobuf symbol: a service, method, message or enumeration.
 #ifndef TIDEGATE_SERVER_GRPC_DESCRIPTOR_INDEX_H_
 #define TIDEGATE_SERVER_GRPC_DESCRIPTOR_INDEX_H_
 
@@ -12,10 +12,10 @@ namespace tidegate::server {
 
 class DescriptorIndex {
  public:
-  // A file that is known already is left out, and one that is malformed. `file` must stay.
+  // Ignores files that are already known or malformed. `file` must stay valid.
   void Add(std::string_view file);
 
-  // The file, and all that it imports; empty if there is none.
+  // Returns the file and everything that it imports; empty if there is no such file.
   std::vector<std::string_view> FileByName(const std::string& name) const;
   std::vector<std::string_view> FileOfSymbol(const std::string& symbol) const;
 

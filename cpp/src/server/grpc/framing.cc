@@ -61,7 +61,7 @@ GrpcStatus UnaryMessage(std::string_view body, size_t max_message, std::string_v
   }
   if (body.size() == kGrpcFrameHead + message->size()) return GrpcStatus::kOk;
   *why = "Expected one message, got several";
-  return GrpcStatus::kUnimplemented;  // as other servers answer it
+  return GrpcStatus::kUnimplemented;  // the status that other servers use
 }
 
 std::string PercentEncode(std::string_view text) {

@@ -1,4 +1,4 @@
-// How gRPC puts messages, statuses and time-outs into HTTP/2.
+// The encoding of gRPC messages, statuses and timeouts in HTTP/2.
 #ifndef TIDEGATE_SERVER_GRPC_FRAMING_H_
 #define TIDEGATE_SERVER_GRPC_FRAMING_H_
 
@@ -14,28 +14,28 @@ namespace tidegate::server {
 
 inline constexpr size_t kGrpcFrameHead = 5;  // a flag of compression and the length
 
-// "application/grpc", perhaps with "+proto" or parameters.
+// Accepts "application/grpc", with or without "+proto" and parameters.
 bool IsGrpcContentType(std::string_view value);
 
-// Appends the head of the frame of a message.
+// Appends the head of a message's frame.
 void AppendGrpcFrameHead(size_t message_size, std::string* out);
 
 enum class FrameState { kWhole, kPartial, kCompressed, kTooLarge };
 
-// The first frame of `bytes`; `message` is without its head.
+// Reads the first frame of `bytes`; `message` is the frame without its head.
 FrameState FirstGrpcFrame(std::string_view bytes, size_t max_message, std::string_view* message);
 
-// A status that says why a body is not exactly one message; kOk if it is one.
+// Returns kOk if a body is exactly one message, otherwise the status that says why not.
 GrpcStatus UnaryMessage(std::string_view body, size_t max_message, std::string_view* message,
                         std::string* why);
 
-// The value of grpc-message: percent-encoded UTF-8.
+// Encodes the value of grpc-message: percent-encoded UTF-8.
 std::string PercentEncode(std::string_view text);
 
-// The value of grpc-timeout: at most 8 digits and a unit. Empty if it is malformed.
+// Parses the value of grpc-timeout: at most 8 digits and a unit. Empty if it is malformed.
 std::optional<std::chrono::nanoseconds> ParseGrpcTimeout(std::string_view value);
 
-// The status of a call that ended with an HTTP status and not by a service.
+// The gRPC status of a call that ended with an HTTP status before it reached a service.
 GrpcStatus GrpcStatusOfHttp(int http_status);
 
 }  // namespace tidegate::server

@@ -11,7 +11,7 @@
 namespace tidegate::server {
 namespace {
 
-// HealthCheckRequest.service; empty for a message that is none.
+// Returns HealthCheckRequest.service; nothing for a malformed message.
 std::optional<std::string> ParseName(std::string_view message) {
   std::string name;
   try {

@@ -1,4 +1,4 @@
-// grpc.health.v1: whether services are ready for calls. Watch() sends each change.
+// grpc.health.v1: reports whether services are ready for calls. Watch() sends each change.
 #ifndef TIDEGATE_SERVER_GRPC_HEALTH_H_
 #define TIDEGATE_SERVER_GRPC_HEALTH_H_
 
@@ -14,17 +14,17 @@
 
 namespace tidegate::server {
 
-// Thread-safe. Serves "", the server as a whole, from the start.
+// Thread-safe. The name "", which is the whole server, is serving from the start.
 class Health final : public RoutedService, private StreamingMethod {
  public:
-  // Names that were never set are unknown.
+  // Sets the state of a service. Names that were never set are unknown.
   void Set(const std::string& name, bool serving);
 
   std::vector<Route> routes() const override;
   std::vector<std::pair<std::string, StreamingMethod*>> streaming_methods() override;
   std::vector<std::string_view> descriptors() const override;
   bool Handle(const Request& request, Answer* answer, const Later& later) override;
-  // Nothing serves any more, whatever is set later.
+  // Sets every service to not serving, even if Set() is called later.
   void OnDrain() override;
 
  private:
@@ -36,7 +36,7 @@ class Health final : public RoutedService, private StreamingMethod {
   Status StatusOf(const std::string& name) const;
   void SetLocked(const std::string& name, Status status);
 
-  std::mutex mu_;  // guards all below
+  std::mutex mu_;  // guards the members below
   std::map<std::string, Status> statuses_{{"", Status::kServing}};
   std::multimap<std::string, Watch*> watches_;
   bool draining_ = false;

@@ -103,7 +103,7 @@ std::vector<std::string_view> Reflection::descriptors() const {
 }
 
 bool Reflection::Handle(const Request& /*request*/, Answer* answer, const Later& /*later*/) {
-  answer->grpc_status = GrpcStatus::kUnimplemented;  // it has no routes
+  answer->grpc_status = GrpcStatus::kUnimplemented;  // this service has no routes
   return true;
 }
 

@@ -1,5 +1,5 @@
-// Server reflection of gRPC, v1 and v1alpha: tells clients such as grpcurl what methods there are
-// and what their messages look like.
+// gRPC server reflection, v1 and v1alpha: describes methods and messages to clients such as
+// grpcurl.
 #ifndef TIDEGATE_SERVER_GRPC_REFLECTION_H_
 #define TIDEGATE_SERVER_GRPC_REFLECTION_H_
 
@@ -16,7 +16,7 @@
 
 namespace tidegate::server {
 
-// Thread-safe. `routes` must not change once it is called.
+// Thread-safe. `routes` must not change after the first call.
 class Reflection final : public RoutedService, private StreamingMethod {
  public:
   explicit Reflection(const Routes* routes) : routes_(routes) {}
@@ -26,7 +26,7 @@ class Reflection final : public RoutedService, private StreamingMethod {
   std::vector<std::string_view> descriptors() const override;
   bool Handle(const Request& request, Answer* answer, const Later& later) override;
 
-  // A ServerReflectionResponse to a ServerReflectionRequest; empty if that is malformed.
+  // Answers a ServerReflectionRequest with a ServerReflectionResponse; empty if it is malformed.
   std::string Respond(std::string_view request);
 
  private:

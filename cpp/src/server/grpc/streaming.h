@@ -1,5 +1,4 @@
-// Methods of gRPC that take or send more than one message. The services of checks have none; health
-// and reflection do.
+// gRPC methods that receive or send more than one message, which only health and reflection have.
 #ifndef TIDEGATE_SERVER_GRPC_STREAMING_H_
 #define TIDEGATE_SERVER_GRPC_STREAMING_H_
 
@@ -13,7 +12,7 @@
 
 namespace tidegate::server {
 
-// Sends to the client of one call, from any thread. Does nothing if the client has gone.
+// Sends messages to the client of one call, from any thread. Does nothing if the client has gone.
 class StreamWriter {
  public:
   StreamWriter(std::shared_ptr<Mailbox> mailbox, CallId id)
@@ -38,12 +37,12 @@ class StreamWriter {
   CallId id_;
 };
 
-// A call in progress; its loop calls it. It is destroyed when the call is over.
+// A call in progress, used by its loop and destroyed when the call ends.
 class StreamingCall {
  public:
   virtual ~StreamingCall() = default;
   virtual void OnMessage(std::string_view message) = 0;
-  // The client sends no more messages.
+  // Called when the client sends no more messages.
   virtual void OnEnd() = 0;
 };
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from alembic import context
 
 from tidegate._database.service_tables import metadata
+from tidegate._database.upgrade import VERSION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    # A service may have migrations of its own in the same database.
-    version_table="tidegate_version",
+    version_table=VERSION_TABLE,
     transactional_ddl=True,
 )
 with context.begin_transaction():

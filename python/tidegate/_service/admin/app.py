@@ -11,7 +11,9 @@ from tidegate._core import __version__
 from tidegate._service.admin import (
     audit_routes,
     document_routes,
+    entry_routes,
     operation_routes,
+    quota_routes,
     rule_routes,
     token_routes,
     user_routes,
@@ -34,7 +36,9 @@ __all__ = ["create_admin"]
 _ROUTERS = (
     rule_routes.router,
     document_routes.router,
+    entry_routes.router,
     user_routes.router,
+    quota_routes.router,
     operation_routes.router,
     token_routes.router,
     audit_routes.router,
@@ -67,6 +71,7 @@ def create_admin(
     tiers: Any = None,
     oidc: Optional[Oidc] = None,
     on_change: Optional[Callable[[str, Optional[str]], object]] = None,
+    settings: Optional[dict[str, Any]] = None,
     failed_attempts: str = FAILED_ATTEMPTS,
     most_body_bytes: int = 8 * 2**20,
     body_timeout: float = 30.0,
@@ -78,7 +83,8 @@ def create_admin(
     `rules` is the source that limiters follow; with a source other than SqlRules, rules are
     listed here but not changed. `limiter` answers explain and reset, `tiers` (a SqlTiers) forgets
     users whose tier was changed. `on_change` is called with ``"rules"`` and None, or ``"tiers"``
-    and the user or None, after such a change was committed. An address may fail to authenticate as
+    and the user or None, after such a change was committed. `settings` is what GET /settings
+    answers: without secrets. An address may fail to authenticate as
     often as the limit `failed_attempts` says. Raises ConfigurationError and StorageError.
     """
     described: Any = {
@@ -102,7 +108,13 @@ def create_admin(
     )
     data = AdminDatabase(database, timeout=database_timeout, now=now)
     app.state.admin = Admin(
-        data, rules=rules, limiter=limiter, tiers=tiers, on_change=on_change, now=now
+        data,
+        rules=rules,
+        limiter=limiter,
+        tiers=tiers,
+        on_change=on_change,
+        settings=settings,
+        now=now,
     )
     for router in _ROUTERS:
         app.include_router(router)

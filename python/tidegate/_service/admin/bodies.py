@@ -25,19 +25,24 @@ __all__ = [
     "Decided",
     "Differences",
     "EndpointLimit",
+    "Entries",
     "Explained",
     "Instant",
     "Invalidation",
     "NewRules",
     "NewToken",
+    "NewTopUp",
     "Note",
     "Problem",
+    "Quota",
+    "QuotasOfUser",
     "ResetAsked",
     "ResetRules",
     "RuleList",
     "StoredOverride",
     "Token",
     "TokenText",
+    "TopUp",
     "UpgradeRequest",
     "User",
     "UserTier",
@@ -120,6 +125,13 @@ class RuleList(BaseModel):
 
     etag: str
     rules: list[dict[str, Any]]
+
+
+class Entries(BaseModel):
+    """The entries of a list, or all costs, each as in a document."""
+
+    etag: str
+    entries: list[dict[str, Any]]
 
 
 class ChangedRules(BaseModel):
@@ -284,6 +296,68 @@ class Invalidation(BaseModel):
 
     what: Literal["rules", "tiers", "refusals"]
     user: Optional[UserId] = Field(default=None, description="Of tiers: only this user's.")
+
+
+class QuotaGrant(BaseModel):
+    """Units that a user got at once."""
+
+    kind: Literal["carried", "base", "top-up"]
+    units: int
+    left: int
+    expires_at: Optional[dt.datetime]
+    priority: int
+
+
+class Quota(BaseModel):
+    """A quota of a rule, and what a user has of it now."""
+
+    rule: str
+    name: str
+    limit: int
+    base: int
+    carried: int
+    topped_up: int
+    used: int
+    available: int
+    resets_at: dt.datetime
+    grants: list[QuotaGrant]
+
+
+class TopUp(BaseModel):
+    """Units that were given to a user beside those of the period."""
+
+    id: int
+    user_id: str
+    quota: str
+    units: int
+    expires_at: Optional[dt.datetime]
+    priority: int
+    reason: Optional[str]
+    created_at: dt.datetime
+
+
+class QuotasOfUser(BaseModel):
+    """What a user has of all quotas, and the latest top-ups."""
+
+    user: str
+    tier: Optional[str]
+    quotas: list[Quota]
+    top_ups: list[TopUp]
+
+
+class NewTopUp(BaseModel):
+    """Units to give to a user. `quota` is its name, where several count the user."""
+
+    model_config = _example(
+        user="42", units=1000, expires_at="2100-01-31T00:00:00Z", reason="launch"
+    )
+
+    user: UserId
+    units: Annotated[int, Field(ge=1, le=2**52, strict=True)]
+    quota: Optional[Annotated[str, StringConstraints(min_length=1, max_length=300)]] = None
+    expires_at: Optional[Instant] = None
+    priority: Annotated[int, Field(ge=-100, le=100, strict=True)] = 0
+    reason: Optional[_Text] = None
 
 
 class NewToken(BaseModel):

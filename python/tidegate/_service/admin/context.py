@@ -43,11 +43,13 @@ class Admin:
         limiter: Optional[RuleLimiter],
         tiers: Any,
         on_change: Optional[Callable[[str, Optional[str]], object]],
+        settings: Optional[dict[str, Any]] = None,
         now: Callable[[], dt.datetime],
     ) -> None:
         self.database = database
         self.rules = rules
         self.tiers = tiers
+        self.settings = settings
         self.now = now
         self._limiter = limiter
         self._on_change = on_change

@@ -31,6 +31,14 @@ def whoami(actor: AnActor) -> Any:
     return {"name": actor.name, "role": actor.role}
 
 
+@router.get("/settings", openapi_extra=role("operator"))
+def read_settings(admin: TheAdmin) -> dict[str, Any]:
+    """The settings in effect, of file, environment and defaults, without passwords."""
+    if admin.settings is None:
+        raise ProblemError(404, "this process has no settings; expected one of `tidegate serve`")
+    return admin.settings
+
+
 @router.post("/ratelimit/explain", openapi_extra=role("viewer"), response_model=Explained)
 def explain(admin: TheAdmin, asked: Asked) -> Any:
     """Which rules apply to a request, why, and what is left to it. Charges nothing."""

@@ -11,7 +11,13 @@ from tidegate._database.stored_rules import (
     compiled_model,
     rows_of_rules,
 )
-from tidegate._database.write import delete_rule, write_document, write_rule
+from tidegate._database.write import (
+    delete_rule,
+    write_costs,
+    write_document,
+    write_lists,
+    write_rule,
+)
 from tidegate._rules.diff import differences
 from tidegate._rules.document import Document, as_text
 from tidegate._rules.problems import Problem, RulesError
@@ -24,7 +30,14 @@ if TYPE_CHECKING:
     Where = tuple[str | int, ...]
     Fields = dict[str, Any]
 
-__all__ = ["Proposal", "put_document", "remove_rule", "save_rules", "stored_or_none"]
+__all__ = [
+    "Proposal",
+    "put_document",
+    "remove_rule",
+    "save_entries",
+    "save_rules",
+    "stored_or_none",
+]
 
 _MOST_CHANGES = 200
 
@@ -87,6 +100,30 @@ def remove_rule(change: Change, stored: StoredRules, id: str, comment: str | Non
     done, _ = _put_into_force(change, stored.document.source, comment, stored)
     change.record("rule.delete", f"rule:{id}", before=stored.rule(id))
     return done.model_copy(update={"deleted": [id]})
+
+
+def save_entries(
+    change: Change,
+    stored: StoredRules,
+    field: str,
+    entries: list[Fields],
+    given: dict[Where, Where],
+    *,
+    action: str,
+    comment: str | None,
+) -> ChangedRules:
+    """Replaces the entries of `allow`, `block` or `costs`. Raises RulesError.
+
+    `given` says which of them are from the request, and where they are there.
+    """
+    proposed = compiled_model(Proposal({**stored.document.data, field: entries}, given))
+    keep_what_others_wrote(change.connection, stored.plain, change.now)
+    write = write_costs if field == "costs" else write_lists
+    write(change.connection, proposed)
+    done, after = _put_into_force(change, stored.document.source, comment, stored)
+    before = stored.plain.get(field, [])
+    change.record(action, field, before=before, after=after.plain.get(field, []))
+    return done
 
 
 def put_document(

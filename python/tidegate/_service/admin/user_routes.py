@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated, Any, Literal, Optional
 
 import sqlalchemy as sa
@@ -29,6 +30,8 @@ from tidegate._service.admin.rule_edits import Proposal
 from tidegate._service.admin.rule_routes import tiers_of
 
 __all__ = ["router"]
+
+log = logging.getLogger("tidegate")
 
 router = APIRouter(route_class=AdminRoute, prefix="/v1/admin", tags=["users"])
 
@@ -298,4 +301,12 @@ def _decide(
         change.record(action, f"request:{id}", before=before, after=after)
     if status == "APPROVED":
         admin.tier_changed(user)
+    log.info(
+        "request %d of %r for the tier %s is %s",
+        id,
+        user,
+        request.requested_tier,
+        status,
+        extra={"upgrade_request": {"id": id, "decided_by": actor.name, **after}},
+    )
     return {"id": id, "status": status, "user_id": user, "tier": tier}

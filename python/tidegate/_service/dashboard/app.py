@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from tidegate._database.api_tokens import ROLES
@@ -140,6 +140,7 @@ class Visit(NamedTuple):
             actor=self.actor,
             csrf=self.session.csrf,
             path=self.request.scope["path"],
+            may_view=self.may("viewer"),
             may_operate=self.may("operator"),
             **values,
         )
@@ -147,6 +148,12 @@ class Visit(NamedTuple):
     def page(self, page: str, *, status: int = 200, **values: Any) -> Response:
         """A page as an answer."""
         return Response(self.render(page, **values), status, media_type="text/html")
+
+    def parts(self, page: str, names: tuple[str, ...], values: dict[str, Any]) -> Response:
+        """HTML by the ids of the elements that hold it. It is escaped as that of the page is."""
+        return JSONResponse(
+            {"parts": {name: self.render(f"parts/{page}_{name}.html", **values) for name in names}}
+        )
 
 
 def _has_role(actor: Actor, role: str) -> bool:
@@ -157,11 +164,14 @@ def signed_in(
     path: str,
     handler: Callable[[Visit], Response],
     *,
-    role: str = "viewer",
+    role: str | None = "viewer",
     post: bool = False,
     is_use: bool = True,
 ) -> Route:
-    """A route for who has signed in with at least this role; `handler` runs on a thread."""
+    """A route for who has signed in with at least this role; `handler` runs on a thread.
+
+    With None, users who have no role may ask it too.
+    """
 
     async def endpoint(request: Request) -> Response:
         form = await _form_of(request) if post else {}
@@ -179,7 +189,7 @@ def signed_in(
             return RedirectResponse("/dashboard/sign-in", 303)
         if post and not is_same(form.get("csrf"), session.csrf):
             raise ProblemError(403, "The form was not made for this session. Load its page again.")
-        if not _has_role(actor, role):
+        if role is not None and not _has_role(actor, role):
             raise ProblemError(403, f"Your role is {actor.role}; expected {role}.")
         return handler(Visit(dashboard, request, session, actor, form))
 

@@ -20,14 +20,16 @@ def _moment(value: dt.datetime | None) -> str:
 
 
 def _length(seconds: float | None) -> str:
-    """Such as `4 s`, `3 min` or `2.5 h`."""
+    """Such as `4 s`, `3 min`, `2.5 h` or `12.0 days`."""
     if seconds is None or not math.isfinite(seconds):
         return "never"
     if seconds < 120:
         return f"{math.ceil(seconds)} s"
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+    if seconds < 172_800:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86_400:.1f} days"
 
 
 def _compact_json(value: Any) -> str:

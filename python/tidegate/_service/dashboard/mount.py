@@ -24,7 +24,7 @@ __all__ = ["mount_dashboard"]
 def mount_dashboard(app: Starlette, admin: Admin, oidc: Oidc | None, **options: Any) -> Dashboard:
     """Adds /v1/dashboard and /dashboard to `app`; `options` are those of Dashboard."""
     of_users = Credentials(admin.database, oidc, now=admin.now, needs_role=False)
-    dashboard = Dashboard(admin, Credentials(admin.database, oidc, now=admin.now), **options)
+    dashboard = Dashboard(admin, of_users, **options)
     app.mount("/v1/dashboard", create_user_api(admin, of_users))
     app.add_route("/dashboard", _to_overview)
     app.mount("/dashboard", create_pages(dashboard, ROUTES))

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import csv
 import datetime as dt
-import io
 import re
 import secrets
 import urllib.parse
 from typing import TYPE_CHECKING, Any
 
-import sqlalchemy as sa
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
-from tidegate._database import anomaly_table, service_tables, users
+from tidegate._database import anomaly_table, users
 from tidegate._database.violation_table import top_violations
 from tidegate._service.admin import operation_routes, rule_routes, user_routes
-from tidegate._service.admin.audit_routes import neutral_cell
 from tidegate._service.admin.bodies import Asked, Note, ResetAsked
 from tidegate._service.admin.problems import ProblemError
-from tidegate._service.dashboard import live, usage
+from tidegate._service.dashboard import live, user_pages
 from tidegate._service.dashboard.app import open_route, signed_in
 from tidegate._service.dashboard.assets import asset
-from tidegate._service.dashboard.charts import bar_chart, line_chart
+from tidegate._service.dashboard.charts import line_chart
 from tidegate._service.dashboard.session import (
     FORM_COOKIE,
     PATH,
     SESSION_COOKIE,
     set_cookie,
 )
-from tidegate._service.dashboard.user_routes import rate_limits_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -41,7 +36,6 @@ __all__ = ["ROUTES"]
 _ATTRIBUTES = ("user", "ip", "tier", "endpoint", "method", "api_key")
 _MOST_ROWS = 200
 _LAST_ID = 2**63
-_HOUR = dt.timedelta(hours=1)
 
 
 def sign_in_page(request: Request, form: dict[str, str]) -> Response:
@@ -120,20 +114,15 @@ def _now_values(visit: Visit) -> dict[str, Any]:
 
 
 def overview(visit: Visit) -> Response:
-    """What happens now."""
+    """What happens now; a user without a role is shown the page about that user."""
+    if not visit.may("viewer"):
+        return RedirectResponse(f"{PATH}/me", 303)
     return visit.page("overview.html", **_now_values(visit))
 
 
 def live_overview(visit: Visit) -> Response:
     """The parts of the overview that change."""
-    return _parts(visit, "overview", ("state", "figures", "chart", "slices"), _now_values(visit))
-
-
-def _parts(visit: Visit, page: str, names: tuple[str, ...], values: dict[str, Any]) -> Response:
-    """HTML by the ids of the elements that hold it. It is escaped as that of the page is."""
-    return JSONResponse(
-        {"parts": {name: visit.render(f"parts/{page}_{name}.html", **values) for name in names}}
-    )
+    return visit.parts("overview", ("state", "figures", "chart", "slices"), _now_values(visit))
 
 
 def _key_values(visit: Visit) -> dict[str, Any]:
@@ -148,7 +137,7 @@ def keys(visit: Visit) -> Response:
 
 def live_keys(visit: Visit) -> Response:
     """The callers of the last five minutes."""
-    return _parts(visit, "keys", ("callers",), _key_values(visit))
+    return visit.parts("keys", ("callers",), _key_values(visit))
 
 
 def key(visit: Visit) -> Response:
@@ -245,80 +234,12 @@ def rules(visit: Visit) -> Response:
     return visit.page("rules.html", rules=found["rules"], stats=admin.limiter.rule_stats())
 
 
-def user_usage(visit: Visit) -> Response:
-    """What a user has used, by hour or by day, and what is left."""
-    user = visit.query.get("user", "")[:255]
-    by = "day" if visit.query.get("by") == "day" else "hour"
-    if not user:
-        return visit.page("usage.html", user="", by=by, periods=[])
-    periods = _periods(visit, user, by)
-    allowed, refused = [each.allowed for each in periods], [each.refused for each in periods]
-    label = (
-        f"Requests by {by} in UTC: {sum(allowed)} allowed, {sum(refused)} refused since "
-        f"{periods[0].begin:%Y-%m-%d %H:%M}"
-    )
-    admin = visit.dashboard.admin
-    with admin.database.connect() as connection:
-        row = users.user_of(connection, user)
-        endpoints = usage.by_endpoint(connection, user)
-    tier = row and row.tier
-    return visit.page(
-        "usage.html",
-        user=user,
-        by=by,
-        tier=tier,
-        periods=periods,
-        endpoints=endpoints,
-        limits=rate_limits_of(admin, user, tier),
-        now=admin.now().timestamp(),
-        chart=bar_chart(allowed, refused, label),
-    )
-
-
-def _periods(visit: Visit, user: str, by: str) -> list[usage.Period]:
-    admin = visit.dashboard.admin
-    now = admin.now()
-    with admin.database.connect() as connection:
-        if by == "day":
-            today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-            return usage.days_of(connection, user, today - dt.timedelta(days=29), now)
-        hour = now.replace(minute=0, second=0, microsecond=0)
-        return usage.hours_of(connection, user, hour - 47 * _HOUR, hour + _HOUR)
-
-
-def usage_csv(visit: Visit) -> Response:
-    """The same as a file."""
-    user = visit.query.get("user", "")[:255]
-    by = "day" if visit.query.get("by") == "day" else "hour"
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(["user", by, "allowed", "refused"])
-    for each in _periods(visit, user, by):
-        writer.writerow([neutral_cell(user), each.begin.isoformat(), each.allowed, each.refused])
-    headers = {"Content-Disposition": 'attachment; filename="usage.csv"'}
-    return Response(text.getvalue(), 200, headers, "text/csv")
-
-
-def quotas(visit: Visit) -> Response:
-    """Quotas of users, and their top-ups."""
-    user = visit.query.get("user", "")[:255]
-    tables = (service_tables.user_quotas, service_tables.quota_top_ups)
-    found = []
-    with visit.dashboard.admin.database.connect() as connection:
-        for table in tables:
-            asked = sa.select(table).order_by(table.c.user_id).limit(_MOST_ROWS)
-            if user:
-                asked = asked.where(table.c.user_id == user)
-            found.append(list(connection.execute(asked).all()))
-    return visit.page("quotas.html", user=user, quotas=found[0], top_ups=found[1])
-
-
 ROUTES = [
     open_route("/sign-in", sign_in_page),
     open_route("/sign-in", sign_in, post=True),
     open_route("/static/{name}", asset),
     signed_in("/sign-out", sign_out, post=True),
-    signed_in("/", overview),
+    signed_in("/", overview, role=None),
     signed_in("/live/overview", live_overview, is_use=False),
     signed_in("/keys", keys),
     signed_in("/live/keys", live_keys, is_use=False),
@@ -330,7 +251,5 @@ ROUTES = [
     signed_in("/requests", requests),
     signed_in("/requests/{id:int}", decide, role="operator", post=True),
     signed_in("/rules", rules),
-    signed_in("/usage", user_usage),
-    signed_in("/usage.csv", usage_csv),
-    signed_in("/quotas", quotas),
+    *user_pages.ROUTES,
 ]

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
+import logging
 from typing import Annotated, Any, Optional
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Depends, FastAPI, Query
+from fastapi import APIRouter, Depends, FastAPI, Path, Query
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from tidegate._database import service_tables, users
 from tidegate._database.api_tokens import ROLES
+from tidegate._database.audit import Actor
 from tidegate._database.stored_rules import StoredRules
 from tidegate._rules.problems import RulesError
 from tidegate._service.admin.authentication import FAILED_ATTEMPTS, Authentication, Credentials
 from tidegate._service.admin.bodies import UserId
 from tidegate._service.admin.context import Admin, AnActor, TheAdmin
 from tidegate._service.admin.guard import Guard
+from tidegate._service.admin.left_to_user import quota_as_json, quotas_of, rate_limits_of
 from tidegate._service.admin.problems import ProblemError, add_handlers
 from tidegate._service.admin.rule_routes import tiers_of
 from tidegate._service.dashboard import usage
 
-__all__ = ["create_user_api", "rate_limits_of"]
+__all__ = ["TierUpgrade", "create_user_api", "request_upgrade", "requests_of", "withdraw_request"]
+
+log = logging.getLogger("tidegate")
 
 router = APIRouter(tags=["dashboard"])
 
 _LONGEST_RANGE = 366
-_MOST_RULES = 100
+_MOST_REQUESTS = 100
 _DAY = dt.timedelta(days=1)
 
 
@@ -75,50 +79,21 @@ def status(admin: TheAdmin, user: AUser) -> Any:
                 for hour in usage.hours_of(connection, user, last_day, last_day + _DAY)
             ],
         }
-        quota = connection.execute(
+        configured = connection.execute(
             sa.select(service_tables.user_quotas.c.name, service_tables.user_quotas.c.document)
             .where(service_tables.user_quotas.c.user_id == user)
             .order_by(service_tables.user_quotas.c.name)
         ).first()
+    quotas = [quota_as_json(each) for each in quotas_of(admin, user, row and row.tier)]
+    stored = configured and {**configured.document, "name": configured.name}
     return {
         "userId": user,
         "tier": row and row.tier,
-        "quota": quota and {**quota.document, "name": quota.name},
+        "quota": quotas[0] if quotas else stored,
+        "quotas": quotas,
         "usageStats": stats,
         "rateLimits": rate_limits_of(admin, user, row and row.tier),
     }
-
-
-def rate_limits_of(admin: Admin, user: str, tier: Optional[str]) -> list[dict[str, Any]]:
-    """The limits of rules that count by user, at the first endpoint of each rule."""
-    now = admin.now().timestamp()
-    found = []
-    for rule in list(admin.limiter.rules.rules)[:_MOST_RULES]:
-        if not rule.enabled or "user" not in rule.by:
-            continue
-        endpoint = rule.endpoints[0] if rule.endpoints else "*"
-        asked = {"user": user, "endpoint": endpoint, **rule.when}
-        if rule.methods:
-            asked["method"] = rule.methods[0]
-        if tier is not None:
-            asked["tier"] = tier
-        for each in admin.limiter.explain(**asked):  # type: ignore[arg-type]
-            if each.rule != rule.id or not each.applies:
-                continue
-            found += [
-                {
-                    "endpoint": endpoint,
-                    "rule": rule.id,
-                    "limit": state.limit,
-                    "remaining": state.remaining,
-                    "resetTime": math.ceil(now + state.reset_after)
-                    if math.isfinite(state.reset_after)
-                    else None,
-                }
-                for state in each.states
-                if state is not None
-            ]
-    return found
 
 
 @router.get("/usage/history")
@@ -164,8 +139,7 @@ def span_of(first: dt.date, last: dt.date) -> tuple[dt.datetime, dt.datetime]:
 @router.post("/tier/upgrade")
 def request_upgrade(admin: TheAdmin, actor: AnActor, user: AUser, wish: TierUpgrade) -> Any:
     """Asks for another tier. An operator decides; until then there is one request at most."""
-    if user != actor.user and actor.role not in ("operator", "admin"):
-        raise ProblemError(403, f"the token's role is {actor.role}; expected operator")
+    _check_may_act_for(actor, user)
     with admin.database.change(actor) as change:
         _check_tier(admin, change.connection, wish.requestedTier)
         row = users.user_of(change.connection, user)
@@ -186,6 +160,13 @@ def request_upgrade(admin: TheAdmin, actor: AnActor, user: AUser, wish: TierUpgr
         ).inserted_primary_key
         assert key is not None
         change.record("request.create", f"request:{key[0]}", after=fields)
+    log.info(
+        "%r asks for the tier %s: request %d",
+        user,
+        wish.requestedTier,
+        key[0],
+        extra={"upgrade_request": {"id": int(key[0]), "status": "PENDING", **fields}},
+    )
     return {
         "id": int(key[0]),
         "userId": user,
@@ -195,6 +176,56 @@ def request_upgrade(admin: TheAdmin, actor: AnActor, user: AUser, wish: TierUpgr
         "status": "PENDING",
         "createdAt": change.now,
     }
+
+
+@router.get("/tier/upgrade")
+def list_requests(admin: TheAdmin, user: AUser) -> Any:
+    """The user's requests for other tiers, the newest first, with what was decided."""
+    return {"userId": user, "requests": [_said(row) for row in requests_of(admin, user)]}
+
+
+def requests_of(admin: Admin, user: str) -> list[Any]:
+    """The rows of a user's requests, the newest first."""
+    with admin.database.connect() as connection:
+        return users.list_requests(
+            connection, status=None, user=user, before=None, most=_MOST_REQUESTS
+        )
+
+
+def _said(row: Any) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "currentTier": row.current_tier,
+        "requestedTier": row.requested_tier,
+        "reason": row.reason or "",
+        "status": row.status,
+        "createdAt": row.created_at,
+        "decidedAt": row.decided_at,
+        "note": row.note,
+    }
+
+
+@router.post("/tier/upgrade/{id}/withdraw")
+def withdraw_request(
+    admin: TheAdmin, actor: AnActor, user: AUser, id: Annotated[int, Path(ge=1, le=2**63 - 1)]
+) -> Any:
+    """Takes back a request that waits for a decision."""
+    _check_may_act_for(actor, user)
+    with admin.database.change(actor) as change:
+        row = users.request_of(change.connection, id)
+        if row is None or row.user_id != user:
+            raise ProblemError(404, f"there is no request {id} of this user")
+        if not users.decide_request(
+            change.connection, id, "WITHDRAWN", decided_by=actor.name, note=None, now=change.now
+        ):
+            raise ProblemError(409, f"request {id} is {row.status}; expected one that is PENDING")
+        change.record("request.withdraw", f"request:{id}", before={"status": "PENDING"})
+    return {"id": id, "userId": user, "status": "WITHDRAWN"}
+
+
+def _check_may_act_for(actor: Actor, user: str) -> None:
+    if user != actor.user and actor.role not in ("operator", "admin"):
+        raise ProblemError(403, f"the token's role is {actor.role}; expected operator")
 
 
 def _check_tier(admin: Admin, connection: sa.Connection, tier: str) -> None:

@@ -41,7 +41,7 @@ _VARIABLE = re.compile(r"%%|%[<>!\d,]*(?:\{([^}]*)\})?(\^?[A-Za-z]{2}(?<=\^..)|[
 
 
 def layout(text: str, columns: Mapping[str, str], *, name: str = "") -> Layout:
-    """Reads a format, also with the directive around it. Apache notes when a request began."""
+    """Reads a format, with or without its directive. Apache logs when a request began."""
     directive = _DIRECTIVE.fullmatch(text)
     text = (directive[1] if directive else text).replace('\\"', '"').replace("\\t", "\t")
     pieces: list[tuple[str, str | None]] = []

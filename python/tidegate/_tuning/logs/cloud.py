@@ -1,4 +1,4 @@
-"""The logs of AWS: load balancers (ALB) and CloudFront; W3C's format in general."""
+"""The logs of AWS (load balancers and CloudFront), and the W3C format in general."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ _W3C_KNOWN: dict[str, Meaning] = {
 
 
 def alb(columns: Mapping[str, str]) -> Layout:
-    """AWS's application load balancer, which tells when a request came and when it was answered."""
+    """AWS's application load balancer, which logs when a request came and when it was answered."""
     pieces: list[tuple[str, str | None]] = []
     for number, name in enumerate(_ALB.split(" ")):
         quoted = name.startswith('"')
         before = (" " if number else "") + ('"' if quoted else "")
         pieces += [(before, None), ("", name.strip('"')), ('"' if quoted else "", None)]
-    pieces.append((" ", None))  # there is more behind it
+    pieces.append((" ", None))  # more fields may follow
     return pattern("alb", pieces, _ALB_KNOWN, columns, end_stamped=False, open_end=True)
 
 
 def w3c(fields: list[str], columns: Mapping[str, str], *, is_iis: bool) -> Layout:
-    """What `fields` of #Fields: there are. CloudFront and IIS write when a request has ended."""
+    """The layout for the `fields` of #Fields:. CloudFront and IIS log when a request ended."""
     for column, name in columns.items():
         if name not in fields:
             raise ConfigurationError(
-                f"the column {column} is to come from {name!r}, which the log has not; expected "
-                f"one of {', '.join(fields)}"
+                f"the column {column} is mapped to {name!r}, which the log does not have; "
+                f"expected one of {', '.join(fields)}"
             )
     known = dict(_W3C_KNOWN)
     known["x-host-header" if "x-host-header" in fields else "cs-host"] = ("encoded_key", "host")

@@ -1,4 +1,4 @@
-"""Which format a log is written in, from its first lines or by the name that a caller gives."""
+"""Finds the format of a log, from its first lines or by the name that a caller gives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FORMATS = (
 )
 _LINES = 200
 _REQUEST_TIME = re.compile(r'[ "]\d+\.\d{3}"?$')
-# Layouts that are offered where nobody named $request_time.
+# Layouts to try if the caller did not name $request_time.
 _TIMED = {
     f"{name} {more}"
     for name in ("combined", "nginx-main")
@@ -39,7 +39,7 @@ _TIMED = {
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a caller says of a log."""
+    """What a caller specifies about a log."""
 
     format: str | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Wishes:
 
 
 def layout_of(sample: bytes, wishes: Wishes, source: str) -> Layout:
-    """The layout in which the most lines of `sample` can be read."""
+    """Returns the layout in which the most lines of `sample` can be read."""
     if wishes.format is not None:
         candidates = _named(wishes.format, sample, wishes)
     else:
@@ -65,10 +65,10 @@ def layout_of(sample: bytes, wishes: Wishes, source: str) -> Layout:
     if best is not None:
         return best
     if candidates and (wishes.format is not None or candidates[0].reader != "text"):
-        return candidates[0]  # its reader says what is wrong with the lines
+        return candidates[0]  # the reader then says what is wrong with the lines
     lines = _lines(sample)
     raise ConfigurationError(
-        f"Expected a log in one of the formats {', '.join(FORMATS)}, got in {source}: "
+        f"Expected a log in one of the formats {', '.join(FORMATS)}, got this line in {source}: "
         f"{lines[0][:200]!r}; format= takes one of these names, a log_format of nginx or a "
         "LogFormat of Apache"
     )
@@ -82,9 +82,9 @@ def _rows(layout: Layout, sample: bytes, wishes: Wishes) -> int:
 
 
 def _has_request_times(sample: bytes) -> bool:
-    """Whether lines end as nginx writes $request_time: in seconds with three decimals.
+    """Whether lines end with $request_time as nginx writes it: seconds with three decimals.
 
-    A whole number may be Apache's %D, in microseconds.
+    A whole number may be %D of Apache, in microseconds.
     """
     lines = _lines(sample)
     return 2 * sum(_REQUEST_TIME.search(line) is not None for line in lines) > len(lines)
@@ -104,7 +104,7 @@ def _guessed(sample: bytes, wishes: Wishes) -> list[Layout]:
         return [_w3c(lines, wishes)]
     if wishes.delimiter is not None:
         return _named("csv", sample, wishes)
-    # A field that a caller names may be in one of the formats and not in the others.
+    # A field that the caller names may be in only one of the formats.
     text: list[Layout] = []
     refusal: ConfigurationError | None = None
     for make in [*_TEXT.values(), _open_combined]:
@@ -119,7 +119,7 @@ def _guessed(sample: bytes, wishes: Wishes) -> list[Layout]:
         return found
     for make in _TEXT.values() if wishes.columns else ():
         if any(_rows(layout, sample, wishes) for layout in make({})):
-            make(wishes.columns)  # says which field it has not
+            make(wishes.columns)  # raises the error that names the missing field
     if wishes.columns or csv_sniffed(_text(sample), wishes.columns):
         return _named("csv", sample, wishes)
     if refusal is not None and not text:
@@ -174,7 +174,7 @@ def _common(columns: Columns) -> list[Layout]:
 
 
 def _combined(columns: Columns) -> list[Layout]:
-    """Combined, and what is often appended to it. Only nginx's variables tell whose log it is."""
+    """Combined, with fields that are often appended; only variables of nginx reveal the server."""
     plain = nginx.layout(nginx.COMBINED, columns, name="combined")
     timed = [
         nginx.layout(f"{nginx.COMBINED} {more}", columns, name=f"combined {more}")
@@ -184,7 +184,7 @@ def _combined(columns: Columns) -> list[Layout]:
 
 
 def _main(columns: Columns) -> list[Layout]:
-    """What nginx is shipped with."""
+    """The default format of nginx's own configuration."""
     main = f'{nginx.COMBINED} "$http_x_forwarded_for"'
     return [
         nginx.layout(f"{main} $request_time", columns, name="nginx-main $request_time"),
@@ -195,11 +195,11 @@ def _main(columns: Columns) -> list[Layout]:
 
 def _open_combined(columns: Columns) -> list[Layout]:
     layout = nginx.layout(f"{nginx.COMBINED} ", columns, name="combined, and more", open_end=True)
-    # The blank that rstrip() took, which keeps the user agent from ending anywhere.
+    # Restores the blank that rstrip() removed, so that the user agent ends at its quote.
     *fields, (_, kind, name) = layout.fields
     note = (
-        "Lines go on behind the user agent; that was not read. format= takes the log_format or "
-        "LogFormat that names it."
+        "Lines have more fields after the user agent, which were not read. format= takes the "
+        "log_format or LogFormat that names them."
     )
     return [
         Layout(

@@ -28,13 +28,13 @@ _KNOWN: dict[str, Meaning] = {
     "%DOWNSTREAM_REMOTE_ADDRESS%": ("address", "ip"),
     "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%": ("key", "ip"),
 }
-# What Envoy itself has added to the list is its last address.
+# The last address in the list is the one that Envoy itself added.
 _FORWARDED: Meaning = ("last_address", "ip")
 _VARIABLE = re.compile(r"%([A-Z][A-Z0-9_]+)(?:\(([^)]*)\))?(?::\d+)?%")
 
 
 def layout(text: str, columns: Mapping[str, str], *, name: str = "") -> Layout:
-    """Reads a format. Envoy notes when a request began."""
+    """Reads a format. Envoy logs when a request began."""
     known = dict(_KNOWN)
     if "%DOWNSTREAM_REMOTE_ADDRESS" not in text:
         known["%REQ(X-FORWARDED-FOR)%"] = _FORWARDED

@@ -1,4 +1,4 @@
-"""How the lines of a log are laid out: what the reader in C++ is told."""
+"""The layout of a log's lines, from which the reader in C++ is built."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tidegate._errors import ConfigurationError
 
 __all__ = ["Field", "Layout", "Meaning", "kind_of", "pattern"]
 
-# What stands behind the field (in a pattern) or its name; its kind; the name of its column.
+# The literal after the field (in a pattern) or its name; its kind; the name of its column.
 Field = tuple[str, str, str]
 # The kind of a field and the name of its column.
 Meaning = tuple[str, str]
 
-# Of columns that a caller names. Others hold keys.
+# The kinds of columns that a caller may name. Any other column holds keys.
 _KINDS = {
     "time": "time",
     "ip": "address",
@@ -31,7 +31,7 @@ DURATION_KINDS = {
     "us": "microseconds",
     "ns": "nanoseconds",
 }
-# The finer one is read where there are several: msec of nginx, %D beside %T of Apache.
+# Of several the finest is read: $msec of nginx, %D rather than %T of Apache.
 _FINENESS = {"nanoseconds": 4, "microseconds": 3, "milliseconds": 2, "seconds": 1}
 
 
@@ -46,12 +46,12 @@ class Layout:
     open_end: bool = False
     delimiter: str = ","
     header: str = ""
-    # Whether times are those at which requests ended; None where nobody knows.
+    # Whether times are those at which requests ended; None if unknown.
     end_stamped: bool | None = None
     notes: tuple[str, ...] = ()
 
     def make_reader(self, *, keep_query: bool = False, time_unit: str = "") -> _logs.Reader:
-        """Returns a reader of lines that are laid out so."""
+        """Returns a reader of lines in this layout."""
         return _logs.Reader(
             self.reader,
             self.fields,
@@ -74,13 +74,13 @@ class Layout:
 
 
 def kind_of(column: str, duration_unit: str = "s") -> str:
-    """The kind of a field that is to fill this column."""
+    """The kind of field that fills this column."""
     if column == "duration":
         return DURATION_KINDS[duration_unit]
     return _KINDS.get(column, "key")
 
 
-# A piece of a pattern: what stands there as it is, or the name of a variable.
+# A piece of a pattern: a literal, or the name of a variable.
 Piece = tuple[str, Union[str, None]]
 
 
@@ -93,7 +93,7 @@ def pattern(
     end_stamped: bool | None,
     open_end: bool = False,
 ) -> Layout:
-    """Makes a layout of a format string's pieces: (literal, None) or ("", variable)."""
+    """Makes a layout from the pieces of a format string: (literal, None) or ("", variable)."""
     literals = [""]
     variables: list[str] = []
     for literal, variable in pieces:
@@ -106,13 +106,13 @@ def pattern(
         if not literals[at]:
             raise ConfigurationError(
                 f"{variables[at - 1]} is followed by {variables[at]} at once in the format; "
-                "expected something that stands between them, such as a blank"
+                "expected a separator between them, such as a blank"
             )
     meanings = _chosen(variables, known, columns)
     fields = [(after, *meaning) for after, meaning in zip(literals[1:], meanings)]
     if not any(kind in ("time", "date") for _, kind, _ in fields):
         raise ConfigurationError(
-            f"the format has the fields {', '.join(variables) or 'none'}; expected one that tells "
+            f"the format has the fields {', '.join(variables) or 'none'}; expected one with "
             "the time"
         )
     return Layout(
@@ -123,12 +123,12 @@ def pattern(
 def _chosen(
     variables: list[str], known: Mapping[str, Meaning], columns: Mapping[str, str]
 ) -> list[Meaning]:
-    """What each variable means, where of several for one column the best one is read."""
+    """Maps variables to columns; of several variables for one column, the best is read."""
     given = {}
     for column, variable in columns.items():
         if variable not in variables:
             raise ConfigurationError(
-                f"the column {column} is to come from {variable!r}, which the format has not; "
+                f"the column {column} is mapped to {variable!r}, which the format does not have; "
                 f"expected one of {', '.join(variables)}"
             )
         given[variable] = (known.get(variable, ("key", ""))[0], column)
@@ -143,7 +143,7 @@ def _chosen(
             variables[best[column]], meanings[best[column]][0]
         ):
             best[column] = at
-    # A request has the method and the path too; a field of their own comes last, and counts.
+    # A request line also holds the method and the path; separate fields for them take precedence.
     return [
         meaning if best.get(meaning[1]) == at else ("skip", "")
         for at, meaning in enumerate(meanings)

@@ -1,4 +1,4 @@
-"""A log that was read: its requests in the order of their times."""
+"""A log in memory: its requests in the order of their times."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class BadLine(NamedTuple):
 class Log:
     """The requests of a log, in the order of their times.
 
-    `log["ip"]` is a column: `Keys` for texts (ip, user, method, path, user_agent, host, and what
-    `columns=` named), arrays for `status` (int32), `bytes` and `duration_ns` (int64; -1 where a
-    line has none). "-" stands where a line has no text, as servers write it, and status 0 where it
-    has none. `notes` says what is to be known of this log before a limit is chosen by it.
+    `log["ip"]` is a column: `Keys` for texts (ip, user, method, path, user_agent, host, and the
+    columns that `columns=` adds), arrays for `status` (int32), `bytes` and `duration_ns` (int64).
+    A missing text is "-", as servers write it, a missing status 0 and a missing duration -1.
+    `notes` lists what to know about this log before choosing a limit from it.
     """
 
     def __init__(
@@ -52,18 +52,18 @@ class Log:
         self.times = times
         """Nanoseconds since the epoch, int64, never falling."""
         self.format = format
-        """The format in which it was read."""
+        """The format in which the log was read."""
         self.bad = bad
-        """How many lines could not be read, and were left out."""
+        """The number of lines that could not be read and were left out."""
         self.bad_lines = list(bad_lines)
-        """The first ten of them."""
+        """The first ten bad lines."""
         self.notes = list(notes)
-        """What is to be known of this log."""
+        """What to know about this log before choosing a limit from it."""
         self._columns = columns
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns, beside the times."""
+        """The names of the columns other than the times."""
         return list(self._columns)
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ class Log:
         return name in self._columns
 
     def __getitem__(self, name: str) -> Any:
-        """Returns a column; "time" is that of the times."""
+        """Returns a column; "time" is the column of times."""
         if name == "time":
             return self.times
         if name not in self._columns:
@@ -83,7 +83,7 @@ class Log:
         return self._columns[name]
 
     def select(self, chosen: Any) -> Log:
-        """Returns the requests that a mask of bool, indices that rise, or a slice chooses."""
+        """Returns the requests chosen by a mask of bool, ascending indices, or a slice."""
         if not isinstance(chosen, slice):
             chosen = np.asarray(chosen)
             if chosen.dtype == bool and len(chosen) != len(self):
@@ -115,19 +115,19 @@ class Log:
     def between(self, start: Instant | None = None, end: Instant | None = None) -> Log:
         """Returns the requests from `start` on and before `end`.
 
-        Each is nanoseconds since the epoch, a datetime with a zone, datetime64 (UTC), or a text
-        such as "2026-01-31T13:00" (UTC unless it says otherwise).
+        An instant is nanoseconds since the epoch, a datetime with a zone, datetime64 (UTC), or a
+        text such as "2026-01-31T13:00" (UTC unless it names another zone).
         """
         first = 0 if start is None else int(np.searchsorted(self.times, _ns(start), "left"))
         last = len(self) if end is None else int(np.searchsorted(self.times, _ns(end), "left"))
         return self.select(slice(first, max(first, last)))
 
     def where(self, **conditions: Condition) -> Log:
-        """Returns the requests that meet all conditions, each for the column of its name.
+        """Returns the requests that meet all conditions; each argument is named after its column.
 
-        A text is a glob for texts (`"/api/*"`, with upper and lower case as they are), a number is
-        what a number has to be, a list holds several of them, and a function takes the array (of
-        texts: of the distinct ones) and returns a mask.
+        A text is a glob for texts (`"/api/*"`, case-sensitive), and a number has to be equal. A
+        list holds alternatives. A function takes the array of values (for texts, of the distinct
+        ones) and returns a mask.
         """
         mask = np.ones(len(self), dtype=bool)
         for name, condition in conditions.items():
@@ -135,11 +135,11 @@ class Log:
         return self.select(mask)
 
     def frame(self) -> Frame:
-        """Returns the columns as a Frame, with the times as datetime64[ns] of UTC."""
+        """Returns the columns as a Frame, with the times as datetime64[ns] in UTC."""
         return Frame({"time": self.times.view("datetime64[ns]"), **self._columns})
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Returns lists of plain values, by column."""
+        """Returns lists of plain values by column."""
         return self.frame().to_dict()
 
     def to_pandas(self) -> Any:
@@ -214,7 +214,7 @@ def _ns(instant: Instant) -> int:
 
 
 def _mask(condition: Any, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """What a function says of each value."""
+    """Returns the mask that a function makes for the values."""
     mask = np.asarray(condition(values))
     if mask.shape != values.shape or mask.dtype not in (np.dtype(bool), np.dtype(object)):
         raise ArgumentTypeError(

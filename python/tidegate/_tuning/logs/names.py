@@ -1,4 +1,4 @@
-"""Which field of a JSON or CSV log tells what, by the names that services give to fields."""
+"""Finds the columns of a JSON or CSV log by the names that services give to fields."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tidegate._tuning.logs.layout import Meaning, kind_of
 
 __all__ = ["end_stamped", "meanings"]
 
-# By column, the likeliest first; without upper case and anything but letters and digits, so that
-# client.ip, clientIp and client_ip are one.
+# The names of each column, the likeliest first, in lower case and reduced to letters and digits,
+# so that client.ip, clientIp and client_ip are the same name.
 _NAMES = {
     "time": "timestamp time ts datetime msec timeiso8601 timelocal starttime startutc startlocal "
     "eventtime eventtimestamp requesttimestamp logtime date t",
@@ -38,14 +38,14 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
 def plain(name: str) -> str:
-    """The name without what differs from service to service."""
+    """Reduces a name to lower-case letters and digits, since services differ in the rest."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def meanings(
     found: Mapping[str, Any], columns: Mapping[str, str], duration_unit: str | None
 ) -> tuple[dict[str, Meaning], list[str]]:
-    """What the fields mean, by name, and what is to be known of it.
+    """Maps fields to columns by name, and returns notes about that.
 
     `found` has a value of each field of the log; `columns` the fields that the caller named.
     """
@@ -57,8 +57,8 @@ def meanings(
     for column, name in columns.items():
         if name not in found:
             raise ConfigurationError(
-                f"the column {column} is to come from {name!r}, which the log has not; expected "
-                f"one of {_listed(found)}"
+                f"the column {column} is mapped to {name!r}, which the log does not have; "
+                f"expected one of {_listed(found)}"
             )
         unit = duration_unit or (_duration_unit(plain(name), by_plain) or "s")
         chosen[name] = (kind_of(column, unit), column)
@@ -74,7 +74,7 @@ def meanings(
         notes += _choose_duration(found, by_plain, duration_unit, chosen)
     if "time" not in _columns(chosen):
         raise ConfigurationError(
-            f"the log has the fields {_listed(found)}; expected one that tells the time: name it "
+            f"the log has the fields {_listed(found)}; expected a field with the time: name it "
             'by columns={"time": ...}'
         )
     return chosen, notes
@@ -99,14 +99,14 @@ def _choose_duration(
         if duration_unit is None and each in _DURATIONS and unit == "s":
             return [
                 f"Durations ({name}) are taken as seconds, since the log does not say; "
-                "duration_unit= tells otherwise."
+                "duration_unit= names another unit."
             ]
         return []
     return []
 
 
 def _duration_unit(name: str, by_plain: Mapping[str, str]) -> str | None:
-    """The unit of a field, None where it holds no duration."""
+    """The unit of a field; None if it does not hold a duration."""
     if name == "requesttime":  # nginx
         return "s"
     if name == "eventduration":  # Elastic's common schema
@@ -124,7 +124,7 @@ def _duration_unit(name: str, by_plain: Mapping[str, str]) -> str | None:
 
 
 def end_stamped(found: Mapping[str, Any], chosen: Mapping[str, Meaning]) -> bool | None:
-    """Whether times are those at which requests ended, where the names tell whose log it is."""
+    """Whether times are those at which requests ended, if the names reveal the server."""
     names = {plain(name) for name in found}
     time = next(plain(name) for name, (_, column) in chosen.items() if column == "time")
     if time in ("starttime", "startutc", "startlocal"):

@@ -42,7 +42,7 @@ _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"", re.DOTALL)
 def layout(
     text: str, columns: Mapping[str, str], *, name: str = "", open_end: bool = False
 ) -> Layout:
-    """Reads a format, also with the directive around it. nginx writes when a request has ended."""
+    """Reads a format, with or without its directive. nginx logs when a request ended."""
     directive = _DIRECTIVE.fullmatch(text)
     if directive:
         text = "".join(a or b for a, b in _QUOTED.findall(directive[1])) or directive[1]

@@ -1,4 +1,4 @@
-"""What is to be known of a log before a limit is chosen by it."""
+"""Notes on what to know about a log before choosing a limit from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidegate._tuning.logs.layout import Layout
 __all__ = ["of_refusals", "of_shares", "of_stamps", "of_times"]
 
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
-# One address of a log with fewer clients or requests has a large share by chance.
+# In a log with fewer clients or requests, one address may have a large share by chance.
 _LEAST_CLIENTS = 10
 _LEAST_REQUESTS = 1000
 _OUTSIZED = 0.2
@@ -28,19 +28,19 @@ _PRIVATE = [
 
 
 def of_times(reader: _logs.Reader, time_zone: str | None) -> list[str]:
-    """How the times were read."""
+    """Notes on how the times were read."""
     notes = []
     if reader.time_unit:
         notes.append(f"Times are numbers, taken as {_UNITS[reader.time_unit]} since the epoch.")
     if reader.has_no_zones and time_zone is None:
-        notes.append("Times have no zone and are taken as UTC; time_zone= tells otherwise.")
+        notes.append("Times have no zone and are taken as UTC; time_zone= names another zone.")
     if reader.has_mixed_zones:
         notes.append("Times are of several zones; all were converted to UTC.")
     return notes
 
 
 def of_stamps(layout: Layout, end_stamped: bool | None, has_durations: bool) -> list[str]:
-    """Whether times are those of the beginnings of requests."""
+    """Notes on whether times are those at which requests began."""
     if end_stamped and has_durations:
         return [
             "Times are those at which requests ended; durations were subtracted, so that they are "
@@ -49,18 +49,18 @@ def of_stamps(layout: Layout, end_stamped: bool | None, has_durations: bool) -> 
     if end_stamped is None and has_durations:
         return [
             "The log has durations, and does not say whether its times are the beginnings of "
-            "requests or their ends; they were left as they are. end_stamped= tells."
+            "requests or their ends; they were left unchanged. end_stamped= says which."
         ]
     if layout.reader == "text" and "combined" in layout.name and not has_durations:
         return [
-            "Where nginx wrote this log, times are those at which requests ended, and it has no "
+            "If nginx wrote this log, times are those at which requests ended, and it has no "
             "durations to subtract."
         ]
     return []
 
 
 def of_refusals(status: Any, total: int) -> list[str]:
-    """Requests that were refused when the log was written."""
+    """Notes on requests that were refused when the log was written."""
     notes = []
     for code, name in ((429, "a limit"), (503, "a limit or an overload")):
         count = int(np.count_nonzero(status == code))
@@ -74,7 +74,7 @@ def of_refusals(status: Any, total: int) -> list[str]:
 
 
 def of_shares(ips: Keys) -> list[str]:
-    """Addresses that may stand for many clients."""
+    """Notes on addresses that may stand for many clients."""
     counts = np.bincount(ips.codes, minlength=len(ips.names))
     total = len(ips)
     if total == 0:
@@ -103,5 +103,5 @@ def _is_private(name: Any) -> bool:
         address = ipaddress.ip_address(name)
     except ValueError:
         return False
-    # What is reserved for benchmarks and documents is "private" too, and in no proxy.
+    # Python also calls addresses for benchmarks and documents private, but no proxy has them.
     return any(address in network for network in _PRIVATE if network.version == address.version)

@@ -1,4 +1,4 @@
-"""What was read of a log, before it is put in order."""
+"""The parts of a log that were read, before they are put in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Parts", "keys_of"]
 
 @dataclass
 class Parts:
-    """Columns in the order of the files, and what was found on the way."""
+    """Columns in the order of the files, with the bad lines and notes found while reading."""
 
     times: Any
     columns: dict[str, Any]
@@ -25,14 +25,14 @@ class Parts:
     bad_lines: list[BadLine]
     notes: list[str]
     has_no_zones: bool
-    # Where each file begins.
+    # The position at which each file begins.
     starts: tuple[int, ...] = (0,)
 
 
 def keys_of(codes: Any, names: list[str]) -> Keys:
-    """Keys whose names are distinct, also where some of `names` are the same.
+    """Returns Keys with distinct names, merging names that are the same.
 
-    Bytes that are no UTF-8 show as \\xff, which a client may have sent as it stands.
+    Bytes that are not UTF-8 become the text \\xff, which a client may also have sent literally.
     """
     numbers: dict[str, int] = {}
     place = np.asarray([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.uint32)

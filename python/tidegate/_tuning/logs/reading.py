@@ -1,4 +1,4 @@
-"""read_log(): from files to a log in the order of its times."""
+"""read_log(): reads files into a log in the order of its times."""
 
 from __future__ import annotations
 
@@ -36,22 +36,23 @@ def read_log(
     duration_unit: str | None = None,
     delimiter: str | None = None,
 ) -> Log:
-    """Reads the log of a server into columns, in the order of its times.
+    """Reads the log of a server into columns, sorted by time.
 
     `source` is a path, a glob, "-" for standard input, a stream, a list of these, or a table of
     pandas, polars or Arrow. Files may be compressed by gzip, bzip2 or xz; several are one log.
 
     `format` is common, combined, vhost-combined, nginx-main, json, csv, tsv, alb, cloudfront, w3c,
     envoy, parquet, a log_format of nginx, a LogFormat of Apache or a format string of Envoy; it is
-    detected where it is not given. `columns` says which field fills which column: `{"time":
-    "ts", "tenant": "org.id"}`; of CSV without a header, by number. `keep_query` keeps what
-    follows "?" in paths. `end_stamped` says whether times are those at which requests ended, from
-    which durations are to be subtracted; where it is not given, the format tells. `time_unit` (s,
-    ms, us, ns) is that of times that are numbers, `duration_unit` that of durations; `time_zone`
-    ("Europe/Berlin", "+02:00") is that of times without one, else UTC; `delimiter` that of CSV.
+    detected by default. `columns` says which field fills which column: `{"time": "ts",
+    "tenant": "org.id"}`; fields of CSV without a header are numbers. `keep_query` keeps what
+    follows "?" in paths. `end_stamped` says whether times are those at which requests ended, so
+    that durations are subtracted; by default the format decides. `time_unit` (s, ms, us, ns) is
+    the unit of numeric times, `duration_unit` the unit of durations, `time_zone`
+    ("Europe/Berlin", "+02:00"; default UTC) the zone of times without one, and `delimiter` the
+    delimiter of CSV.
 
-    Lines that cannot be read are left out and counted. Raises ConfigurationError where most lines
-    are such, where there are none, or where a column cannot be found.
+    Lines that cannot be read are left out and counted. Raises ConfigurationError if most lines
+    cannot be read, if there are no lines, or if a column cannot be found.
     """
     wishes = _wishes(format, columns, keep_query, time_unit, duration_unit, delimiter)
     zone = None if time_zone is None else _zone(time_zone)
@@ -161,10 +162,10 @@ def _log_of(
 
 
 def _order_of(times: Any, starts: tuple[int, ...], subtracted: bool) -> tuple[Any, list[str]]:
-    """The stable order of the times, None where they stand in it; and what is to be said of it."""
+    """Returns the stable order of the times (None if they are sorted), and notes about it."""
     if not bool(np.any(times[1:] < times[:-1])):
         return None, []
-    # Rotated files are named the other way round: the oldest comes first, also within a second.
+    # Names of rotated files sort in reverse: the oldest file comes first, even within a second.
     pieces = [
         np.arange(first, last)
         for first, last in zip(starts, [*starts[1:], len(times)])
@@ -187,7 +188,7 @@ def _order_of(times: Any, starts: tuple[int, ...], subtracted: bool) -> tuple[An
 
 
 def _as_utc(times: Any, zone: tzinfo) -> Any:
-    """Instants of what clocks of this zone showed; an hour that comes twice is the first one."""
+    """Converts local times of a zone to instants; an ambiguous hour is taken as the first one."""
     quarter = 900 * _SECOND
     quarters, places = np.unique(times // quarter, return_inverse=True)
     epoch = datetime(1970, 1, 1)

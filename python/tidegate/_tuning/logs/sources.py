@@ -1,4 +1,4 @@
-"""Where a log comes from: files, globs, streams; compressed or not."""
+"""The sources of a log: files, globs and streams, compressed or not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FOREIGN = {
 
 
 class CutOff(Exception):
-    """A compressed file ends before its end."""
+    """A compressed file was cut off."""
 
 
 class Source:
@@ -39,7 +39,7 @@ class Source:
         self._stream = stream
 
     def chunks(self) -> Iterator[bytes]:
-        """Yields what the source holds, decompressed. Raises CutOff where its end is missing."""
+        """Yields the decompressed content. Raises CutOff if the end is missing."""
         if self._stream is not None:
             yield from _decompressed(_read(self._stream), self.name)
             return
@@ -47,17 +47,17 @@ class Source:
             yield from _decompressed(_read(file), self.name)
 
     def path(self) -> str | None:
-        """Its path, where it is a file."""
+        """The path, if the source is a file."""
         return self.name if self._stream is None else None
 
     def file(self) -> str | None:
-        """The path of the file, also where it was opened already; of pipes there is none."""
+        """The path of the file, even if it is already open; None for pipes."""
         name = self.name if self._stream is None else getattr(self._stream, "name", None)
         return name if isinstance(name, str) and os.path.isfile(name) else None
 
 
 def sources_of(given: Any) -> list[Source]:
-    """The sources that a caller named: a path, a glob, "-", a stream, or a list of them."""
+    """Returns the sources that a caller named: a path, a glob, "-", a stream, or a list of them."""
     if isinstance(given, (str, os.PathLike)):
         path = os.fspath(given)
         if isinstance(path, bytes):
@@ -76,7 +76,7 @@ def sources_of(given: Any) -> list[Source]:
 
 
 def named_again(sources: list[Source]) -> list[str]:
-    """The files that are among the sources more than once, as where globs overlap."""
+    """Returns the files that are named more than once, as when globs overlap."""
     files = Counter(os.path.realpath(path) for each in sources if (path := each.file()))
     return [path for path, count in files.items() if count > 1]
 
@@ -148,7 +148,7 @@ def _chained(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _gzip(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Members one after the other, as gzip -c >> writes them; zeros after the last are padding."""
+    """Reads concatenated members, as gzip -c >> writes them; zeros after the last are padding."""
     member = zlib.decompressobj(31)
     for chunk in chunks:
         data = chunk
@@ -158,7 +158,7 @@ def _gzip(chunks: Iterator[bytes]) -> Iterator[bytes]:
                 if not data:
                     break
                 if not data.startswith(b"\x1f"):
-                    return  # as gzip does, with what is no member
+                    return  # gzip also ignores what follows if it is not a member
                 member = zlib.decompressobj(31)
             out = member.decompress(data, _CHUNK)
             if out:

@@ -1,4 +1,4 @@
-"""JSON lines and CSV: which fields there are, the first lines tell."""
+"""The layouts of JSON lines and CSV, whose fields are found from the first lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINES = 100
 
 
 def json_layout(lines: list[str], columns: Mapping[str, Any], duration_unit: str | None) -> Layout:
-    """The layout of JSON lines that begin like these."""
+    """Returns the layout of JSON lines that begin with these."""
     found: dict[str, Any] = {}
     for line in lines[:_LINES]:
         try:
@@ -27,7 +27,7 @@ def json_layout(lines: list[str], columns: Mapping[str, Any], duration_unit: str
         if isinstance(value, dict):
             _flatten(value, "", found)
     if not found:
-        raise ConfigurationError(f"Expected JSON objects, one a line, got {lines[0][:100]!r}")
+        raise ConfigurationError(f"Expected a JSON object on each line, got {lines[0][:100]!r}")
     chosen, notes = meanings(found, columns, duration_unit)
     fields = tuple((name, *meaning) for name, meaning in chosen.items())
     return Layout(
@@ -50,7 +50,7 @@ def csv_layout(
     duration_unit: str | None,
     delimiter: str | None,
 ) -> Layout:
-    """The layout of CSV that begins like this. Columns by number stand in a file without header."""
+    """Returns the layout of CSV that begins with these lines; numbered columns mean no header."""
     delimiter = delimiter or _delimiter_of(sample)
     rows = _rows(sample, delimiter)
     if not rows:
@@ -95,7 +95,7 @@ def _by_number(
 
 
 def csv_sniffed(sample: str, columns: Mapping[str, Any]) -> bool:
-    """Whether this begins like CSV with a header of which something is known."""
+    """Whether the lines begin like CSV with a header that has known names."""
     try:
         layout = csv_layout(sample, columns, None, None)
     except ConfigurationError:
@@ -104,7 +104,7 @@ def csv_sniffed(sample: str, columns: Mapping[str, Any]) -> bool:
 
 
 def _delimiter_of(sample: str) -> str:
-    """The one that splits the first line into the most fields."""
+    """Returns the delimiter that splits the first line into the most fields."""
     first = sample.split("\n", 1)[0]
     counts = {each: len((_rows(first, each) or [[]])[0]) for each in ",\t;|"}
     return max(counts, key=counts.__getitem__)
@@ -121,7 +121,7 @@ def _rows(sample: str, delimiter: str) -> list[list[str]]:
 
 
 def _first_record(sample: str, delimiter: str, header: list[str]) -> str:
-    """The header as it stands, by which it is known in each file."""
+    """Returns the header line as it is written, to recognize it in each file."""
     lines = sample.split("\n")
     for count in range(1, len(lines) + 1):
         text = "\n".join(lines[:count])

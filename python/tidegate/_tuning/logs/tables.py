@@ -1,4 +1,4 @@
-"""Logs that are tables: Parquet, Arrow, pandas, polars."""
+"""Reads logs from tables: Parquet, Arrow, pandas, polars."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _UNIT_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _REQUEST = re.compile(r"[A-Z_-]+ (.+?)(?: HTTP/[\d.]+)?")
 _ORIGIN = re.compile(r"\w+://[^/?#]*")
 _PORT = re.compile(r"^([\d.]+):\d+$")
-# Numbers of 1973 and later, as the reader of texts takes them.
+# Instants of 1973 and later, the same bound as in the reader of text logs.
 _LEAST = 10**8
 _RANGE = "a time from 1970 to the year 2116"
 
 
 def is_table(given: Any) -> bool:
-    """Whether this is a table of Arrow, pandas or polars."""
+    """Whether `given` is a table of Arrow, pandas or polars."""
     return hasattr(given, "__arrow_c_stream__") or (
         hasattr(given, "columns") and hasattr(given, "to_numpy")
     )
 
 
 def parquet(path: str, wishes: Wishes) -> Parts:
-    """Reads a Parquet file, by way of pyarrow."""
+    """Reads a Parquet file with pyarrow."""
     module = needed("pyarrow.parquet", "reading Parquet")
     with _refusals("a Parquet file", path):
         return _parts(module.read_table(path), wishes, "parquet")
@@ -59,7 +59,7 @@ def table(given: Any, wishes: Wishes) -> Parts:
 
 @contextlib.contextmanager
 def _refusals(what: str, name: str) -> Iterator[None]:
-    """Says as errors of ours what Arrow cannot read or convert."""
+    """Turns Arrow's errors about reading and converting into ConfigurationError."""
     pa, _ = _arrow()
     try:
         yield
@@ -123,16 +123,16 @@ def _parts(arrow: Any, wishes: Wishes, name: str) -> Parts:
             "first."
         )
     if times.zoneless:
-        said.append("Times have no zone and are taken as UTC; time_zone= tells otherwise.")
+        said.append("Times have no zone and are taken as UTC; time_zone= names another zone.")
     return Parts(times.ns[keep], result, layout, bad, lines, said, times.zoneless)
 
 
 def _reason(wrong: list[tuple[str, Any, Any]], at: int) -> str:
-    """What was expected of a row, and what it has."""
+    """Says what was expected of a row, and what it has."""
     expected, values, _ = next(each for each in wrong if each[2][at])
     try:
         given = values[at].as_py()
-    except (ValueError, OverflowError):  # a time that Python has no type for
+    except (ValueError, OverflowError):  # a time that Python cannot represent
         given = values[at]
     return f"Expected {expected}, got {'nothing' if given in (None, '') else given}"
 
@@ -142,14 +142,14 @@ class _Times:
     ns: Any
     missing: Any
     far: Any
-    """Which are none that can be replayed."""
+    """The mask of times that cannot be replayed."""
     unit: str = ""
-    """Of times that are numbers."""
+    """The unit of numeric times."""
     zoneless: bool = False
 
 
 def _scaled(numbers: Any, scale: int, missing: Any) -> tuple[Any, Any]:
-    """Nanoseconds, and which numbers are out of range: nothing wraps round."""
+    """Returns nanoseconds and the mask of numbers out of range, without integer overflow."""
     far = ~missing & ((numbers < 0) | (numbers > LAST_NS // scale))
     return np.where(far | missing, 0, numbers).astype(np.int64) * scale, far
 
@@ -217,7 +217,7 @@ def _unit_of(numbers: Any, wishes: Wishes) -> tuple[int, str]:
 
 
 def _durations(values: Any, kind: str) -> tuple[Any, Any]:
-    """Nanoseconds, -1 where there is none; and which are longer than any request takes."""
+    """Returns nanoseconds (-1 if missing) and the mask of impossibly long durations."""
     pa, pc = _arrow()
 
     if pa.types.is_duration(values.type):
@@ -232,7 +232,7 @@ def _durations(values: Any, kind: str) -> tuple[Any, Any]:
 
 
 def _path_of(text: str, keep_query: bool) -> str:
-    """The path of a URL, or of a request such as "GET /path HTTP/1.1"."""
+    """The path in a URL, or in a request line such as "GET /path HTTP/1.1"."""
     request = _REQUEST.fullmatch(text)
     path = request[1] if request else text
     origin = _ORIGIN.match(path)
@@ -244,7 +244,7 @@ def _path_of(text: str, keep_query: bool) -> str:
 def _keys(values: Any, kind: str, wishes: Wishes) -> Keys:
     pa, pc = _arrow()
 
-    if pa.types.is_dictionary(values.type):  # each chunk may have one of its own
+    if pa.types.is_dictionary(values.type):  # each chunk may have its own dictionary
         values = pc.cast(values, values.type.value_type)
     values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     values = pc.dictionary_encode(values)

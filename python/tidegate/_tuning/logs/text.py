@@ -1,4 +1,4 @@
-"""Reads files of lines."""
+"""Reads text logs, line by line."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["read"]
 
 _SAMPLE = 1 << 16
 _LINES = 1000
-_LONGEST = 1 << 20  # of a line; kLongestLine of the reader
+_LONGEST = 1 << 20  # the longest line, as kLongestLine of the reader in C++
 
 
 class _Reading:
-    """The reader, once the layout is known from the first file that has lines."""
+    """The reader, created when the first file with lines has shown the layout."""
 
     def __init__(self, wishes: Wishes) -> None:
         self._wishes = wishes
@@ -68,7 +68,7 @@ class _Reading:
 
 
 def read(sources: list[Source], wishes: Wishes, time_zone: str | None) -> Parts:
-    """Reads the files one after the other, all in the layout of the first that has lines."""
+    """Reads the files one after the other, all in the layout of the first file with lines."""
     reading = _Reading(wishes)
     for source in sources:
         reading.take(source)
@@ -83,7 +83,7 @@ def read(sources: list[Source], wishes: Wishes, time_zone: str | None) -> Parts:
     ]
     _refuse_foreign(reader, layout, bad_lines)
     said = [
-        f"{name} is compressed and was cut off; what could be read of it is here."
+        f"{name} is compressed and was cut off; the log has the part that could be read."
         for name in reading.cut_off
     ]
     said += notes.of_times(reader, time_zone)
@@ -108,17 +108,17 @@ def _refuse_foreign(reader: _logs.Reader, layout: Layout, bad_lines: list[BadLin
     if reader.rows > reader.bad or not bad_lines:
         if reader.rows:
             return
-        raise ConfigurationError("Expected a log, got comments or a header, and no line of data")
+        raise ConfigurationError("Expected a log, got comments or a header and no line of data")
     first = bad_lines[0]
     raise ConfigurationError(
-        f"Expected lines in the format {layout.name}, got {reader.bad:,} others of "
-        f"{reader.rows + reader.bad:,}; the first is line {first.line} of {first.source}: "
-        f"{first.text!r}. {first.reason}"
+        f"Expected lines in the format {layout.name}, got {reader.bad:,} of "
+        f"{reader.rows + reader.bad:,} in another format; the first is line {first.line} of "
+        f"{first.source}: {first.text!r}. {first.reason}"
     )
 
 
 def _until_cut(chunks: Iterator[bytes]) -> Iterator[bytes | None]:
-    """The chunks, and None where the file was cut off."""
+    """Yields the chunks, and None at the end if the file was cut off."""
     try:
         yield from chunks
     except CutOff:
@@ -126,9 +126,9 @@ def _until_cut(chunks: Iterator[bytes]) -> Iterator[bytes | None]:
 
 
 def _beginning(chunks: Iterator[bytes | None]) -> tuple[bytes, bytes, bool]:
-    """The beginning of a file, the lines in it that tell its layout, and whether it was cut off.
+    """Returns the beginning of a file, its complete lines, and whether the file was cut off.
 
-    Of a line that is too long for the reader, only so much is kept that the reader sees it is.
+    A line that is too long is kept just far enough that the reader recognizes it as too long.
     """
     held = b""
     in_long = False
@@ -152,6 +152,6 @@ def _beginning(chunks: Iterator[bytes | None]) -> tuple[bytes, bytes, bool]:
 
 
 def _whole_lines(held: bytes) -> bytes:
-    """The lines of a beginning that are complete and not too long."""
+    """Returns the lines of a beginning that are complete and not too long."""
     lines = held[: held.rfind(b"\n") + 1].split(b"\n", _LINES)[:_LINES]
     return b"".join(line + b"\n" for line in lines if len(line) <= _LONGEST)

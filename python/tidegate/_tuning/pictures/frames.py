@@ -1,4 +1,4 @@
-"""The tables that are drawn."""
+"""The tables behind the pictures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _SECOND, _HOUR = 10**9, 3600 * 10**9
 _MOST_BINS = 150
 _SINGLE_PEAKS = 60
-# Widths of bins, in nanoseconds: decimal below a second, then as clocks divide.
+# Widths of bins in nanoseconds: decimal below a second, then divisors of minutes, hours and days.
 _WIDTHS = [
     *(factor * 10**power for power in range(9) for factor in (1, 2, 5)),
     *(each * _SECOND for each in (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800)),
@@ -45,9 +45,9 @@ _WIDTHS = [
 
 
 def over_time_frame(result: Replay, every: float | None = None) -> Frame:
-    """Requests in each span of `every` seconds: time, seconds, allowed, refused, refused_share.
+    """Counts requests in spans of `every` seconds: time, seconds, allowed, refused, refused_share.
 
-    Spans are aligned to the epoch; where `every` is not given there are at most 150 of them.
+    Spans are aligned to the epoch; by default there are at most 150 of them.
     """
     _check_replay(result)
     times = result.times
@@ -97,15 +97,16 @@ def peaks_frame(
     *,
     algorithm: Algorithm = "token-bucket",
 ) -> Frame:
-    """How many clients have which peak: peak_from, peak_to (inclusive), clients.
+    """Counts clients by their peak: peak_from, peak_to (inclusive), clients.
 
-    The peak of a client is the least count in `period` that would have refused it nothing.
+    The peak of a client is the least count in `period` that would have refused none of its
+    requests.
     """
     return peaks_table(least_limits(keys, times, period, costs, algorithm=algorithm))
 
 
 def peaks_table(least: NDArray[np.int64]) -> Frame:
-    """As peaks_frame(), from the least limits of clients."""
+    """Like peaks_frame(), from the least limits of the clients."""
     least = least[least > 0]
     if not len(least):
         raise ConfigurationError("there are no clients; expected at least one")
@@ -119,7 +120,7 @@ def peaks_table(least: NDArray[np.int64]) -> Frame:
 
 
 def what_if_frame(what: Any) -> Frame:
-    """The curve of a WhatIf, or a Frame of tuning.what_if() as it is."""
+    """Returns the curve of a WhatIf, or a Frame of tuning.what_if() unchanged."""
     frame = what if isinstance(what, Frame) else getattr(what, "curve", lambda: None)()
     expected = ("count", "burst", "refused_share", "clients_touched_share")
     if not isinstance(frame, Frame) or any(name not in frame.columns for name in expected):
@@ -130,7 +131,7 @@ def what_if_frame(what: Any) -> Frame:
 
 
 def top_clients_frame(result: Replay, most: int = 15, by: str | None = None) -> Frame:
-    """The first of result.totals(): key, requests, allowed, refused, refused_share."""
+    """Returns the first rows of result.totals(): key, requests, allowed, refused, refused_share."""
     _check_replay(result)
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise ConfigurationError(f"most is {most!r}; expected an int from 1 up")
@@ -139,15 +140,16 @@ def top_clients_frame(result: Replay, most: int = 15, by: str | None = None) -> 
 
 
 def hours_frame(times: Any, zone: str = "UTC") -> Frame:
-    """Requests by the hour of the week: weekday, hour, requests, hours, mean.
+    """Counts requests by the hour of the week: weekday, hour, requests, hours, mean.
 
-    `hours` counts how often that hour lies in the log, in whole or in part, and `mean` is of them;
-    NaN where there is none. `zone` is that of the hours, such as ``"Europe/Berlin"``.
+    `hours` counts how often that hour lies in the log, wholly or partly, and `mean` is the mean of
+    these hours; NaN if the log does not cover the hour. `zone` is the time zone of the hours, such
+    as ``"Europe/Berlin"``.
     """
     ns = as_times(times).ns
     if not len(ns):
         raise ConfigurationError("there are no times; expected at least one")
-    # Zones differ by quarters of an hour at the least.
+    # The offsets of zones are multiples of a quarter of an hour.
     quarters, each = np.unique(ns // (_HOUR // 4), return_counts=True)
     covered = np.arange(quarters[0], quarters[-1] + 1)
     if len(covered) > 4_000_000:
@@ -172,7 +174,7 @@ def hours_frame(times: Any, zone: str = "UTC") -> Frame:
 
 
 def _offsets(quarters: NDArray[np.int64], zone: str) -> NDArray[np.int64]:
-    """Quarters of an hour that clocks of the zone are ahead of UTC."""
+    """The offset of the zone from UTC, in quarters of an hour."""
     if zone == "UTC":
         return np.zeros(len(quarters), np.int64)
     try:
@@ -189,9 +191,9 @@ def _offsets(quarters: NDArray[np.int64], zone: str) -> NDArray[np.int64]:
 
 
 def bucket_frame(limit: str | Limit, times: Any, costs: Any = None) -> Frame:
-    """One client's bucket at each of its requests: time, cost, allowed, before, after.
+    """Traces one client's bucket at each of its requests: time, cost, allowed, before, after.
 
-    `before` and `after` are the units in the bucket around the decision.
+    `before` and `after` are the units in the bucket before and after the decision.
     """
     bucket = limit if isinstance(limit, Limit) else Limit(limit)
     if bucket.algorithm not in ("token-bucket", "leaky-bucket"):
@@ -210,7 +212,7 @@ def bucket_frame(limit: str | Limit, times: Any, costs: Any = None) -> Frame:
         gained = (int(ns[at]) - last) * bucket.count / bucket.period_ns
         before[at] = min(bucket.capacity, level + gained)
         level = before[at] - (charged[at] if result.allowed[at] else 0)
-        # The decision is exact, and this sum is not.
+        # This floating-point sum may be off, while the decision is exact.
         level = max(level, 0.0)
         after[at], last = level, int(ns[at])
     columns = {

@@ -1,4 +1,4 @@
-"""How pictures look: colours that everybody can tell apart, and never by colour alone."""
+"""The style of pictures: colours for colour-blind readers, and never colour alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
     "whole_numbers",
 ]
 
-# Okabe and Ito's: sky blue, vermilion, black; and for lines with the marker of each.
+# The colours of Okabe and Ito (sky blue, vermilion, black), and the markers of lines.
 ALLOWED, REFUSED, LIMIT = "#56B4E9", "#D55E00", "#000000"
 LINES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"))
 SIZE = (9.0, 4.0)
@@ -47,9 +47,9 @@ class ShareLine:
 
 
 def share_lines(frame: Frame) -> list[ShareLine]:
-    """Requests refused, and clients touched, by the count: of each burst where it is not the count.
+    """Returns the lines of requests refused and clients touched, for each burst.
 
-    Two lines of one burst have one colour.
+    The two lines of a burst have the same colour. Bursts that equal the count share one pair.
     """
     counts, bursts = np.asarray(frame["count"]), np.asarray(frame["burst"])
     own = np.array_equal(counts, bursts)
@@ -79,13 +79,13 @@ def share_lines(frame: Frame) -> list[ShareLine]:
 
 
 def new_axes() -> Any:
-    """Axes of a new figure as wide as a notebook."""
+    """Returns the axes of a new figure that is as wide as a notebook."""
     _, ax = needed("matplotlib.pyplot", "a plot").subplots(figsize=SIZE, layout="constrained")
     return ax
 
 
 def tidied(ax: Any, title: str, x: str, y: str) -> Any:
-    """`ax` with its words, and without what distracts."""
+    """Labels `ax` and removes distracting lines."""
     ax.set_title(title, loc="left", fontsize=11)
     ax.set_xlabel(x)
     ax.set_ylabel(y)
@@ -96,7 +96,7 @@ def tidied(ax: Any, title: str, x: str, y: str) -> Any:
 
 
 def legend_above(ax: Any) -> None:
-    """A legend over the right end of the picture, where it hides nothing."""
+    """Adds a legend above the right end of the picture, where it hides nothing."""
     entries = len(ax.get_legend_handles_labels()[1])
     ax.legend(
         loc="lower right", bbox_to_anchor=(1, 1), ncols=entries, frameon=False, fontsize=9,
@@ -105,17 +105,17 @@ def legend_above(ax: Any) -> None:
 
 
 def whole_numbers(axis: Any) -> None:
-    """Ticks of counts, of which there are no halves."""
+    """Sets whole numbers as the ticks of counts."""
     axis.set_major_locator(needed("matplotlib.ticker", "a plot").MaxNLocator(integer=True))
 
 
 def percent(share: float, _: object = None) -> str:
-    """A share of 1 as a tick."""
+    """Formats a share from 0 to 1 as a percentage."""
     return f"{100 * share:.3g} %"
 
 
 def span(seconds: float) -> str:
-    """A length of time in words: ``2 min``."""
+    """Formats a length of time: ``2 min``."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")):
         if seconds >= size:
             return f"{seconds / size:.4g} {unit}"

@@ -14,8 +14,9 @@ RULES = {
 PATH = "/v1/ratelimit/auth"
 
 
-def asked(uri: str, *more: tuple[str, str]) -> list[tuple[str, str]]:
-    return [("x-original-uri", uri), ("x-real-ip", "192.0.2.1"), *more]
+def asked(uri: str, *more: tuple[str, str], method: str = "GET") -> list[tuple[str, str]]:
+    known = [("x-original-uri", uri), ("x-original-method", method), ("x-real-ip", "192.0.2.1")]
+    return [*known, *more]
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -51,6 +52,9 @@ def test_a_refused_request_has_the_status_that_the_gateway_understands(status: i
         "/api%2Fposts",
         "https://example.com/api/posts#top",
         "/../../api/posts",
+        "/api/posts;v=1",
+        "/api;v=1;w/posts%3Bv=1?page=2",
+        "/x/..;/api/posts",
     ],
 )
 def test_no_spelling_of_a_path_escapes_its_rule(uri: str) -> None:
@@ -75,10 +79,39 @@ def test_a_header_that_was_sent_twice_is_refused() -> None:
 
 def test_methods_and_keys_are_told_by_headers() -> None:
     service = Service(RULES)
-    ask = asked("/", ("x-original-method", "POST"), ("x-api-key", "k"))
+    ask = asked("/", ("x-api-key", "k"), method="POST")
     assert [service.http("GET", PATH, ask)[0] for _ in range(2)] == [204, 429]
-    other = asked("/", ("x-original-method", "GET"), ("x-api-key", "k"))
+    other = asked("/", ("x-api-key", "k"), method="GET")
     assert service.http("GET", PATH, other)[0] == 204
+
+
+@pytest.mark.parametrize("told", ["endpoint", "method"])
+def test_a_question_that_does_not_say_what_rules_look_at_is_refused(told: str) -> None:
+    header = {"endpoint": "x-original-uri", "method": "x-original-method"}[told]
+    headers = [each for each in asked("/api/posts") if each[0] != header]
+    status, _, body = Service(RULES).http("GET", PATH, headers)
+    assert status == 400
+    said = f"no header tells the {told} of the request, which rules look at; expected {header}"
+    assert said.encode() in body
+    other = Service(RULES, auth_headers=[("X-Real-Ip", "ip")])
+    assert other.http("GET", PATH, headers)[0] == 400
+    by_address = Service({"rules": [{"id": "address", "by": "ip", "limit": "2/minute"}]})
+    assert by_address.http("GET", PATH, headers)[0] == 204
+
+
+def test_a_list_that_looks_at_methods_is_not_passed_by() -> None:
+    rules = {"block": [{"id": "read-only", "methods": ["DELETE"]}]}
+    headers = [("x-original-uri", "/")]
+    assert Service(rules).http("GET", PATH, headers)[0] == 400
+    asked = [*headers, ("x-original-method", "DELETE")]
+    assert Service(rules).http("GET", PATH, asked)[0] == 429
+
+
+def test_parameters_stay_where_a_rule_knows_them() -> None:
+    rules = {"rules": [{"id": "v1", "endpoint": "/api;v=1", "limit": "1/minute"}]}
+    service = Service(rules)
+    for uri, status in (("/api;v=1", 204), ("/api;v=1", 429), ("/api;v=2", 204), ("/api", 204)):
+        assert service.http("GET", PATH, [("x-original-uri", uri)])[0] == status
 
 
 def test_users_and_tiers_are_told_by_the_headers_that_were_configured_alone() -> None:
@@ -91,6 +124,7 @@ def test_users_and_tiers_are_told_by_the_headers_that_were_configured_alone() ->
 
 
 def test_a_request_that_no_rule_limits_has_no_fields() -> None:
-    status, headers, _ = Service(RULES).http("GET", PATH, [("x-original-uri", "/x")])
+    told = [("x-original-uri", "/x"), ("x-original-method", "GET")]
+    status, headers, _ = Service(RULES).http("GET", PATH, told)
     assert status == 204
     assert not [name for name in headers if "ratelimit" in name]

@@ -133,7 +133,7 @@ def test_a_refund_by_a_decision_of_rules_before_still_gives_back() -> None:
 def test_a_decision_that_is_none_is_refused(decision: bytes) -> None:
     code, said, _ = Service().grpc("Refund", wire.request(ASK, decision=decision))
     assert code == INVALID_ARGUMENT
-    assert "expected that of a CheckResponse, unchanged" in said
+    assert "expected the decision of a CheckResponse, unchanged" in said
 
 
 def test_a_reset_forgets_what_was_charged() -> None:

@@ -65,6 +65,38 @@ def test_a_connection_survives_bad_requests(client: httpx.Client) -> None:
     assert client.get("/v1/ratelimit/status/42").status_code == 200
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_head_is_answered_as_get_without_a_body(port: int, version: int) -> None:
+    url = f"http://127.0.0.1:{port}/v1/ratelimit"
+    with httpx.Client(headers=BEARER, http1=version == 1, http2=version == 2) as client:
+        asked = client.get(f"{url}/status/42")
+        head = client.head(f"{url}/status/42")
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-type"] == "application/json"
+        assert head.headers["content-length"] == str(len(asked.content))
+        question = {"x-original-uri": "/api/x"}
+        assert client.head(f"{url}/auth", headers=question).status_code == 204
+        assert client.get(f"{url}/status/42").status_code == 200, "the connection goes on"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_another_path_or_method_is_a_problem_that_says_what_is_expected(
+    port: int, version: int
+) -> None:
+    url = f"http://127.0.0.1:{port}"
+    with httpx.Client(http1=version == 1, http2=version == 2) as client:
+        nowhere = client.get(f'{url}/no"where')
+        other = client.put(f"{url}/v1/ratelimit/auth")
+    for answer in (nowhere, other):
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["status"] == answer.status_code
+        assert answer.json()["type"] == "about:blank"
+    assert (nowhere.status_code, nowhere.json()["title"]) == (404, "Not Found")
+    assert nowhere.json()["detail"] == "Expected a path of this service, got '/no%22where'"
+    assert (other.status_code, other.headers["allow"]) == (405, "GET, HEAD, POST")
+    assert other.json()["detail"] == "Expected GET, HEAD, POST for this path, got 'PUT'"
+
+
 def test_without_a_token_nothing_is_answered(client: httpx.Client) -> None:
     answer = client.get("/v1/ratelimit/status/42", headers={"authorization": "Bearer other"})
     assert answer.status_code == 401

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from check_service import API, JSON, Service
+from tidegate._service import _native
 
 
 def test_an_allowed_check_has_the_seven_members() -> None:
@@ -319,3 +320,26 @@ def test_a_malformed_path_or_query_is_refused(user: str, query: str, status: int
     answered, answer = Service().status(user, query)
     assert answered == status
     assert "expected" in answer["detail"]
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    ["/api/posts?x=1", "/api/posts?", "/api/posts#top", "/api/posts;v=1", "/api;v=1/posts;w?x"],
+)
+def test_a_query_or_parameters_do_not_pass_by_the_rule_of_a_path(spelling: str) -> None:
+    rules = {"rules": [{"id": "posts", "endpoint": "/api/posts", "limit": "2/minute"}]}
+    recorder = _native.Recorder()
+    service = Service(rules, recorder=recorder)
+    allowed = [service.check({"endpoint": each})[2]["allowed"] for each in ("/api/posts", spelling)]
+    assert allowed == [True, True]
+    assert service.check({"endpoint": "/api/posts"})[2]["allowed"] is False
+    assert service.ask(attributes={"endpoint": spelling}).allowed is False
+    assert {row[1] for row in recorder.drain()} == {"/api/posts"}
+
+
+@pytest.mark.parametrize("endpoint", ["what?", "a;b", "GET /api?x"])
+def test_an_endpoint_that_is_no_path_stays_as_it_is(endpoint: str) -> None:
+    rules = {"rules": [{"id": "it", "endpoint": endpoint, "limit": "1/minute"}]}
+    service = Service(rules)
+    allowed = [service.check({"endpoint": endpoint})[2]["allowed"] for _ in range(2)]
+    assert allowed == [True, False]

@@ -1,9 +1,10 @@
 // Why a call was not answered as its caller wished: as problem+json, or as a status of gRPC.
-#ifndef TIDEGATE_SERVER_CHECKS_PROBLEM_H_
-#define TIDEGATE_SERVER_CHECKS_PROBLEM_H_
+#ifndef TIDEGATE_SERVER_PROBLEM_H_
+#define TIDEGATE_SERVER_PROBLEM_H_
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "server/call.h"
 
@@ -19,15 +20,15 @@ struct Problem {
   }
 };
 
-// `text`, of any bytes and length, in quotes for a message in ASCII.
+// Quotes `text`, which may have any bytes and length, for a message in ASCII.
 std::string ShownText(std::string_view text);
 
-// Appends `text` as a JSON string. Bytes that are not UTF-8 become U+FFFD.
-void AppendJsonString(std::string_view text, std::string* json);
+// The reason phrase of a status of HTTP.
+std::string_view ReasonOf(int http_status);
 
-// The answer that says it, to gRPC or to HTTP.
+// Fills the answer of a problem, for gRPC or for HTTP.
 void AnswerProblem(const Problem& problem, bool is_grpc, Answer* answer);
 
 }  // namespace tidegate::server
 
-#endif  // TIDEGATE_SERVER_CHECKS_PROBLEM_H_
+#endif  // TIDEGATE_SERVER_PROBLEM_H_

@@ -1,0 +1,126 @@
+"""What the rules in force leave to a user: of limits, and of quotas."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Iterator
+
+    from tidegate._quotas.status import QuotaStatus
+    from tidegate._rules.model import Rule
+    from tidegate._service.admin.context import Admin
+
+__all__ = ["QuotaOfUser", "quota_as_json", "quotas_of", "rate_limits_of"]
+
+_MOST_RULES = 100
+
+
+class QuotaOfUser(NamedTuple):
+    """A quota that counts a user, and what the user has of it."""
+
+    rule: str
+    name: str
+    """What identifies it to the limiter: the rule, with the text of the limit where it has many."""
+    attributes: dict[str, str]
+    """Those of a request that is charged to it."""
+    status: QuotaStatus
+
+
+def rate_limits_of(admin: Admin, user: str, tier: Optional[str]) -> list[dict[str, Any]]:
+    """The limits of rules that count by user, at the first endpoint of each rule."""
+    now = admin.now().timestamp()
+    found = []
+    for rule, asked in _requests_of(admin, user, tier):
+        for each in admin.limiter.explain(**asked):  # type: ignore[arg-type]
+            if each.rule != rule.id or not each.applies:
+                continue
+            found += [
+                {
+                    "endpoint": asked["endpoint"],
+                    "rule": rule.id,
+                    "limit": state.limit,
+                    "remaining": state.remaining,
+                    "resetTime": math.ceil(now + state.reset_after)
+                    if math.isfinite(state.reset_after)
+                    else None,
+                }
+                for state in each.states
+                if state is not None
+            ]
+    return found
+
+
+def quotas_of(admin: Admin, user: str, tier: Optional[str]) -> list[QuotaOfUser]:
+    """The quotas of rules that count by user, each as it is now. Raises StorageError."""
+    found = []
+    for rule, asked in _requests_of(admin, user, tier):
+        names = _quotas_named(admin, rule, asked)
+        if not names:
+            continue
+        statuses = admin.limiter.quota_status(**asked)
+        found += [
+            QuotaOfUser(rule.id, name, asked, status)
+            for name, status in statuses.items()
+            if name in names  # those of other rules apply to the request too
+        ]
+    return found
+
+
+def _requests_of(
+    admin: Admin, user: str, tier: Optional[str]
+) -> Iterator[tuple[Rule, dict[str, str]]]:
+    """A request of the user for each rule that counts by user."""
+    for rule in list(admin.limiter.rules.rules)[:_MOST_RULES]:
+        if not rule.enabled or "user" not in rule.by:
+            continue
+        endpoint = rule.endpoints[0] if rule.endpoints else "*"
+        asked = {"user": user, "endpoint": endpoint, **rule.when}
+        if rule.methods:
+            asked["method"] = rule.methods[0]
+        if tier is not None:
+            asked["tier"] = tier
+        yield rule, asked
+
+
+def _quotas_named(admin: Admin, rule: Rule, asked: dict[str, str]) -> set[str]:
+    """The names of the quotas by which a rule counts such a request."""
+    return {
+        limit.name
+        for each in admin.limiter.explain(**asked)  # type: ignore[arg-type]
+        if each.rule == rule.id and each.applies
+        for limit in each.limits
+        if limit.algorithm == "quota"
+    }
+
+
+def _seconds(at: Optional[dt.datetime]) -> Optional[int]:
+    return None if at is None else int(at.timestamp())
+
+
+def quota_as_json(quota: QuotaOfUser) -> dict[str, Any]:
+    """What the JSON for users says of it; instants are seconds since 1970."""
+    status = quota.status
+    return {
+        "rule": quota.rule,
+        "name": quota.name,
+        "limit": status.limit,
+        "base": status.base,
+        "toppedUp": status.topped_up,
+        "used": status.used,
+        "available": status.available,
+        "rollover": status.carried,
+        "resetsAt": _seconds(status.resets_at),
+        "grants": [
+            {
+                "kind": grant.kind,
+                "units": grant.units,
+                "left": grant.left,
+                "expiresAt": _seconds(grant.expires_at),
+                "priority": grant.priority,
+            }
+            for grant in status.grants
+        ],
+    }

@@ -1,0 +1,116 @@
+"""Routes of quotas: what a user has of them, and units beside those of the period."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Query
+
+from tidegate._database import users
+from tidegate._database.service_tables import quota_top_ups
+from tidegate._errors import ConfigurationError, StorageError
+from tidegate._service.admin.bodies import NewTopUp, QuotasOfUser, TopUp, UserId
+from tidegate._service.admin.context import AdminRoute, AnActor, TheAdmin, role
+from tidegate._service.admin.left_to_user import QuotaOfUser, quotas_of
+from tidegate._service.admin.problems import ProblemError
+
+if TYPE_CHECKING:
+    from tidegate._service.admin.context import Admin
+
+__all__ = ["router", "top_ups_of"]
+
+router = APIRouter(route_class=AdminRoute, prefix="/v1/admin/quotas", tags=["quotas"])
+
+_MOST_TOP_UPS = 100
+# Of the column quota_top_ups.quota.
+_MOST_OF_NAME = 100
+
+
+@router.get("", openapi_extra=role("viewer"), response_model=QuotasOfUser)
+def read_quotas(admin: TheAdmin, user: Annotated[UserId, Query()]) -> Any:
+    """What a user has of each quota in the rules in force, and the latest top-ups."""
+    with admin.database.connect() as connection:
+        row = users.user_of(connection, user)
+        top_ups = top_ups_of(connection, user)
+    tier = row and row.tier
+    quotas = [_said(each) for each in quotas_of(admin, user, tier)]
+    return {"user": user, "tier": tier, "quotas": quotas, "top_ups": top_ups}
+
+
+def _said(quota: QuotaOfUser) -> dict[str, Any]:
+    return {"rule": quota.rule, "name": quota.name, **dataclasses.asdict(quota.status)}
+
+
+def top_ups_of(connection: sa.Connection, user: Optional[str]) -> list[Any]:
+    """The latest top-ups of a user, or of all."""
+    table = quota_top_ups
+    asked = sa.select(table).order_by(table.c.id.desc()).limit(_MOST_TOP_UPS)
+    if user is not None:
+        asked = asked.where(table.c.user_id == user)
+    return [row._mapping for row in connection.execute(asked)]
+
+
+@router.post("/top-ups", openapi_extra=role("operator"), response_model=TopUp, status_code=201)
+def add_top_up(admin: TheAdmin, actor: AnActor, new: NewTopUp) -> Any:
+    """Gives a user units of a quota. They last until they are spent, or until `expires_at`."""
+    now = admin.now()
+    if new.expires_at is not None and new.expires_at <= now:
+        raise ProblemError(
+            422, f"expires_at is {new.expires_at.isoformat()}; expected a time to come"
+        )
+    quota = _chosen(admin, new)
+    values = {
+        "user_id": new.user,
+        "quota": quota.name[:_MOST_OF_NAME],
+        "units": new.units,
+        "expires_at": new.expires_at,
+        "priority": new.priority,
+        "reason": new.reason or None,
+    }
+    said = {**values, "expires_at": new.expires_at and new.expires_at.isoformat()}
+    # First the entry, as of a reset: nobody can take back units that were spent.
+    with admin.database.change(actor) as change:
+        key = change.connection.execute(
+            sa.insert(quota_top_ups), {**values, "created_at": change.now}
+        ).inserted_primary_key
+        assert key is not None
+        id = int(key[0])
+        before = {"available": quota.status.available}
+        change.record("quota.top_up", f"user:{new.user}", before=before, after={"id": id, **said})
+    try:
+        admin.limiter.top_up(
+            quota.attributes,
+            new.units,
+            expires_at=new.expires_at,
+            priority=new.priority,
+            quota=quota.name,
+        )
+    except (ConfigurationError, StorageError) as error:
+        _undo(admin, actor, id, new.user, error)
+        raise
+    return {"id": id, **values, "created_at": now}
+
+
+def _chosen(admin: Admin, new: NewTopUp) -> QuotaOfUser:
+    with admin.database.connect() as connection:
+        row = users.user_of(connection, new.user)
+    quotas = quotas_of(admin, new.user, row and row.tier)
+    found = [each for each in quotas if new.quota in (None, each.name)]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(each.name for each in quotas) or "none"
+    given = "is missing" if new.quota is None else f"is {new.quota!a:.120}"
+    raise ProblemError(
+        422, f"quota {given}; the quotas that count this user: {names}; expected one"
+    )
+
+
+def _undo(admin: Admin, actor: AnActor, id: int, user: str, error: Exception) -> None:
+    """Says that the units were not given. A storage that timed out may have given them anyway."""
+    with contextlib.suppress(StorageError), admin.database.change(actor) as change:
+        change.connection.execute(sa.delete(quota_top_ups).where(quota_top_ups.c.id == id))
+        after = {"id": id, "error": str(error)[:500]}
+        change.record("quota.top_up_failed", f"user:{user}", after=after)

@@ -1,0 +1,266 @@
+"""Connections of the admin port: how many there may be, and how long they may keep it waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+
+__all__ = ["Bounds", "Connections", "Loop"]
+
+
+class Bounds(NamedTuple):
+    """What clients of the admin port may take. All but the first are seconds."""
+
+    connections: int = 512
+    head: float = 10.0
+    """For the handshake of TLS, and for the head of a request."""
+    request: float = 30.0
+    """For a request with its body, from its first byte on."""
+    answer: float = 20.0
+    """For taking what was sent, while no more of it is taken."""
+
+
+# Seconds that a client has to take the answer that it was too slow.
+_LINGER = 1.0
+_TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+class Connections:
+    """The connections of one server; `protocol` is the class that uvicorn makes them of.
+
+    When there are too many, the one that has kept the server waiting longest is closed: slow
+    clients then stand in nobody's way but their own. A connection whose request is being
+    answered is never closed for another.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        # Both with the one that waits longest first.
+        self._handshakes: OrderedDict[Any, None] = OrderedDict()
+        self._waiting: OrderedDict[_Connection, None] = OrderedDict()
+        self._open: set[_Connection] = set()
+        connections = self
+
+        class Protocol(_Connection):
+            def __init__(self, *args: Any, **options: Any) -> None:
+                super().__init__(connections, *args, **options)
+
+        self.protocol = Protocol
+
+    def has_room(self) -> bool:
+        """Whether one more may come, if need be in the place of one that waits."""
+        if len(self._open) + len(self._handshakes) < self.bounds.connections:
+            return True
+        if self._handshakes:
+            self._handshakes.popitem(last=False)[0].cancel()
+        elif self._waiting:
+            self._waiting.popitem(last=False)[0].cut()
+        else:
+            return False
+        return True
+
+    def arrived(self, handshake: asyncio.Task[None]) -> None:
+        """A connection whose handshake is that task's, which ends with it."""
+        self._handshakes[handshake] = None
+        handshake.add_done_callback(lambda task: self._handshakes.pop(task, None))
+
+    def end_handshakes(self) -> None:
+        """Closes the connections that are not open yet."""
+        for handshake in list(self._handshakes):
+            handshake.cancel()
+
+    def opened(self, connection: _Connection, handshake: Any) -> None:
+        """Its handshake is over."""
+        self._handshakes.pop(handshake, None)
+        self._open.add(connection)
+
+    def closed(self, connection: _Connection) -> None:
+        """It is no more."""
+        self._open.discard(connection)
+        self._waiting.pop(connection, None)
+
+    def waits(self, connection: _Connection, is_waiting: bool) -> None:
+        """Whether the next step is the client's."""
+        if is_waiting:
+            self._waiting.setdefault(connection, None)
+        else:
+            self._waiting.pop(connection, None)
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop whose servers accept what `connections` have room for."""
+
+    def __init__(self, connections: Connections) -> None:
+        super().__init__()
+        self._connections = connections
+
+    async def create_server(self, protocol_factory: Any, *args: Any, **options: Any) -> Any:
+        """As that of asyncio, of the options `sock` and `ssl`."""
+        return _Listener(
+            self, self._connections, protocol_factory, options["sock"], options.get("ssl")
+        )
+
+
+class _Listener:
+    """What asyncio's own server does not do: it refuses connections, also before a handshake."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        connections: Connections,
+        protocol_factory: Any,
+        listener: socket.socket,
+        context: ssl.SSLContext | None,
+    ) -> None:
+        self._loop = loop
+        self._connections = connections
+        self._protocol_factory = protocol_factory
+        self._listener = listener
+        self._context = context
+        listener.setblocking(False)
+        self._accepting = loop.create_task(self._accept())
+
+    def close(self) -> None:
+        """Accepts no more."""
+        self._accepting.cancel()
+        self._connections.end_handshakes()
+
+    async def wait_closed(self) -> None:
+        """As that of asyncio."""
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = await self._loop.sock_accept(self._listener)
+            except OSError:  # such as too many open files
+                await asyncio.sleep(0.1)
+                continue
+            if not self._connections.has_room():
+                connection.close()
+            elif self._context is None:
+                await self._shake(connection, None)
+            else:
+                handshake = self._loop.create_task(self._shake(connection, self._context))
+                # Also if it is cancelled before it has begun.
+                handshake.add_done_callback(partial(_close_if_cancelled, connection))
+                self._connections.arrived(handshake)
+
+    async def _shake(self, connection: socket.socket, context: ssl.SSLContext | None) -> None:
+        seconds = None if context is None else self._connections.bounds.head
+        with contextlib.suppress(OSError):  # the client's mistake, or its time is over
+            await self._loop.connect_accepted_socket(
+                self._protocol_factory,
+                connection,
+                ssl=context,
+                ssl_handshake_timeout=seconds,
+            )
+
+
+def _close_if_cancelled(connection: socket.socket, handshake: asyncio.Task[None]) -> None:
+    if handshake.cancelled():
+        connection.close()
+
+
+class _Connection(H11Protocol):
+    """One that is closed when its client leaves a request unfinished or an answer untaken."""
+
+    def __init__(self, connections: Connections, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._connections = connections
+        self._begun: float | None = None
+        self._request_timer: asyncio.TimerHandle | None = None
+        self._answer_timer: asyncio.TimerHandle | None = None
+        self._handshake = asyncio.current_task()
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._connections.opened(self, self._handshake)
+        self._handshake = None
+        self._begun = self.loop.time()
+        self._follow()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timers()
+        self._connections.closed(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._follow()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._follow()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._answer_timer is None:
+            seconds = self._connections.bounds.answer
+            self._answer_timer = self.loop.call_later(seconds, self.cut)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+            self._answer_timer = None
+
+    def cut(self) -> None:
+        """Closes it at once, whatever is still to be sent."""
+        self._stop_timers()
+        self._connections.closed(self)
+        self.transport.abort()
+
+    def _follow(self) -> None:
+        """After each event: whose turn it is, and until when."""
+        bounds, now = self._connections.bounds, self.loop.time()
+        client = self.conn.their_state
+        is_closing = self.transport.is_closing()
+        is_waiting = is_closing or client in (h11.IDLE, h11.SEND_BODY)
+        self._connections.waits(self, is_waiting)
+        if is_closing:  # once the client has taken the answer
+            self._set_timer(now + bounds.answer)
+            return
+        is_idle = client is h11.IDLE and not self.conn.trailing_data[0]
+        if not is_waiting or (is_idle and self.cycle is not None):
+            # Between two requests, uvicorn's own timer runs.
+            self._begun = None
+            self._set_timer(None)
+            return
+        if self._begun is None:
+            self._begun = now
+        self._set_timer(self._begun + (bounds.request if client is h11.SEND_BODY else bounds.head))
+
+    def _set_timer(self, due: float | None) -> None:
+        timer = self._request_timer
+        if timer is not None and timer.when() != due:
+            timer.cancel()
+            timer = None
+        if timer is None and due is not None:
+            timer = self.loop.call_at(due, self._time_out)
+        self._request_timer = timer
+
+    def _time_out(self) -> None:
+        self._request_timer = None
+        if self.transport.is_closing():
+            self.cut()
+            return
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.write(_TIMED_OUT)
+        self.transport.close()
+        self._set_timer(self.loop.time() + _LINGER)
+
+    def _stop_timers(self) -> None:
+        self._set_timer(None)
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+            self._answer_timer = None

@@ -1,0 +1,172 @@
+"""The admin port under clients that are slow, many, or leave off in the middle."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import trustme
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from fronts import RawClient
+from polling import eventually
+from tidegate._service.admin_connections import Bounds
+from tidegate._service.admin_server import AdminServer, probes
+from tidegate._service.settings import Address, Tls
+
+PATIENT = Bounds(connections=100, head=60, request=60, answer=60)
+HEAD = b"GET /livez HTTP/1.1\r\nHost: admin\r\n"
+
+
+@contextlib.contextmanager
+def served(bounds: Bounds, app: FastAPI | None = None, tls: Tls | None = None) -> Iterator[int]:
+    """The port of a server."""
+    server = AdminServer(app or probes(lambda: True, lambda: None, None), tls, bounds)
+    try:
+        yield server.start(Address(host="127.0.0.1", port=0))[1]
+    finally:
+        server.stop()
+
+
+def connect(port: int) -> RawClient:
+    return RawClient(socket.create_connection(("127.0.0.1", port), timeout=60))
+
+
+def is_alive(port: int) -> bool:
+    return httpx.get(f"http://127.0.0.1:{port}/livez", timeout=60).status_code == 200
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /livez HTT", HEAD, HEAD + b"X: y\r\n"])
+def test_a_head_that_does_not_end_is_cut_off(sent: bytes) -> None:
+    with served(PATIENT._replace(head=0.3)) as port, connect(port) as client:
+        client.send(sent)
+        assert client.read_to_end().startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+
+
+def test_a_head_that_comes_byte_by_byte_is_cut_off() -> None:
+    with served(PATIENT._replace(head=0.5)) as port, connect(port) as client:
+        client.sock.settimeout(0.02)
+        client.send(HEAD)
+
+        def is_cut() -> bool:
+            try:
+                client.send(b"x")
+                return client.sock.recv(100) in (b"", b"HTTP/1.1 408 Request Timeout\r\n")
+            except TimeoutError:
+                return False
+            except ConnectionError:
+                return True
+
+        assert eventually(lambda: is_cut() or not client, 60)
+
+
+def test_the_next_head_on_a_connection_is_cut_off_too() -> None:
+    with served(PATIENT._replace(head=0.3)) as port, connect(port) as client:
+        client.send(HEAD + b"\r\n" + HEAD)
+        assert client.read_response()[0] == 200
+        assert client.read_to_end().startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize("path", ["/livez", "/reads"])
+def test_a_body_that_does_not_end_is_cut_off(path: str) -> None:
+    app = probes(lambda: True, lambda: None, None)
+
+    @app.post("/reads")
+    async def read(request: Request) -> str:
+        return str(len(await request.body()))
+
+    with served(PATIENT._replace(request=0.3), app) as port, connect(port) as client:
+        head = f"POST {path} HTTP/1.1\r\nHost: admin\r\nContent-Length: 10\r\n\r\n"
+        client.send(head.encode() + b"abc")
+        assert b"200 OK" not in client.read_to_end()
+        assert is_alive(port)
+
+
+def test_a_connection_whose_requests_are_whole_goes_on() -> None:
+    bounds = PATIENT._replace(head=2, request=2)
+    with served(bounds) as port, httpx.Client(timeout=60) as client:
+        until = time.monotonic() + 2.5
+        while time.monotonic() < until:
+            assert client.get(f"http://127.0.0.1:{port}/livez").status_code == 200
+
+
+def test_clients_that_say_nothing_stand_in_nobody_s_way() -> None:
+    with served(PATIENT._replace(connections=5)) as port, contextlib.ExitStack() as opened:
+        silent = [opened.enter_context(connect(port)) for _ in range(20)]
+        assert is_alive(port)
+        for client in silent[:15]:
+            assert client.read_to_end() == b""
+
+
+def test_what_is_being_answered_is_not_closed_for_another() -> None:
+    app = probes(lambda: True, lambda: None, None)
+    goes_on = threading.Event()
+    entered = threading.Semaphore(0)
+
+    @app.get("/slow")
+    def slow() -> str:
+        entered.release()
+        assert goes_on.wait(60)
+        return "done"
+
+    with served(PATIENT._replace(connections=2), app) as port, contextlib.ExitStack() as opened:
+        slow_ones = [opened.enter_context(connect(port)) for _ in range(2)]
+        for client in slow_ones:
+            client.send(b"GET /slow HTTP/1.1\r\nHost: admin\r\n\r\n")
+            assert entered.acquire(timeout=60)
+        with connect(port) as third:
+            assert third.read_to_end() == b""
+        goes_on.set()
+        assert [client.read_response()[2] for client in slow_ones] == [b'"done"', b'"done"']
+        assert eventually(lambda: is_alive(port), despite=httpx.TransportError)
+
+
+def test_a_client_that_does_not_take_its_answer_is_cut_off() -> None:
+    app = probes(lambda: True, lambda: None, None)
+    size = 50_000_000
+
+    @app.get("/big")
+    def big() -> Response:
+        return Response(b"x" * size)
+
+    with served(PATIENT._replace(answer=0.3), app) as port, connect(port) as client:
+        client.send(b"GET /big HTTP/1.1\r\nHost: admin\r\n\r\n")
+        with connect(port) as other:  # the one before it is read no more
+            other.send(HEAD + b"\r\n")
+            assert other.read_response()[0] == 200
+            assert other.read_to_end() == b""
+        assert len(client.read_to_end()) < size
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Tls:
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    files = Tls(certificate=tmp_path / "admin.pem", key=tmp_path / "admin.key")
+    issued.private_key_pem.write_to_path(str(files.key))
+    files.certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
+    return files
+
+
+def test_a_handshake_that_does_not_end_is_cut_off(tls: Tls) -> None:
+    with served(PATIENT._replace(connections=3, head=0.3), tls=tls) as port:
+        with connect(port) as client:
+            assert client.read_to_end() == b""
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+
+        def answers() -> bool:
+            url = f"https://127.0.0.1:{port}/livez"
+            return httpx.get(url, verify=context, timeout=60).status_code == 200
+
+        with contextlib.ExitStack() as opened:
+            for _ in range(3):
+                opened.enter_context(connect(port))
+            assert eventually(answers, 60, despite=httpx.TransportError)

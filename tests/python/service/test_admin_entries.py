@@ -1,0 +1,109 @@
+"""Lists of requests to allow and to block, costs of operations, and the settings in effect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from admin_client import AdminService, add_api_rule
+from tidegate._service.settings import Settings
+
+BLOCK, ALLOW, COSTS = "/ratelimit/lists/block", "/ratelimit/lists/allow", "/ratelimit/costs"
+ABUSE = {"id": "abuse", "user": "42", "reason": "scrapes"}
+
+
+def test_a_caller_is_blocked_and_let_in_again(any_service: AdminService) -> None:
+    add_api_rule(any_service)
+    asked = {"user": "42", "tier": "free", "endpoint": "/api/posts"}
+    answer = any_service.ask("POST", BLOCK, ABUSE, role="operator", params={"comment": "ticket 7"})
+    assert answer.status_code == 201, answer.text
+    decision = any_service.limiter.check(**asked)
+    assert (decision.allowed, decision.rule) == (False, "abuse")
+    assert any_service.ask("GET", BLOCK, role="viewer").json()["entries"] == [ABUSE]
+    assert any_service.ask("GET", ALLOW, role="viewer").json()["entries"] == []
+    assert any_service.ask("POST", BLOCK, ABUSE, role="operator").status_code == 409
+    gone = any_service.ask("DELETE", f"{BLOCK}/abuse", role="operator")
+    assert gone.status_code == 200, gone.text
+    assert any_service.limiter.check(**asked)
+    assert any_service.ask("DELETE", f"{BLOCK}/abuse", role="operator").status_code == 404
+    entries = [entry for entry in any_service.audit() if entry["action"].startswith("block")]
+    assert [(entry["action"], entry["before"], entry["after"]) for entry in entries] == [
+        ("block.add", [], [ABUSE]),
+        ("block.delete", [ABUSE], []),
+    ]
+    versions = any_service.ask("GET", "/ratelimit/versions").json()
+    assert [each["comment"] for each in versions[:2]] == [None, "ticket 7"]
+
+
+def test_a_list_is_replaced_as_a_whole(service: AdminService) -> None:
+    service.ask("POST", BLOCK, ABUSE)
+    office = {"id": "office", "networks": ["10.0.0.0/8"]}
+    assert service.ask("PUT", ALLOW, [office]).status_code == 428
+    etag = service.ask("GET", ALLOW).headers["etag"]
+    assert service.ask("PUT", ALLOW, [office], headers={"If-Match": etag}).status_code == 200
+    assert service.ask("PUT", ALLOW, [], headers={"If-Match": etag}).status_code == 412
+    assert service.ask("GET", BLOCK).json()["entries"] == [ABUSE]
+    assert service.limiter.check(user="1", ip="10.1.2.3").rule == "office"
+    assert service.ask("PUT", BLOCK, [], headers={"If-Match": "*"}).status_code == 200
+    assert service.ask("GET", ALLOW).json()["entries"] == [office]
+
+
+def test_costs_are_those_of_checks_at_once(any_service: AdminService) -> None:
+    add_api_rule(any_service)
+    costs = [{"endpoints": ["/api/search"], "cost": 4, "priority": "background"}]
+    answer = any_service.ask("PUT", COSTS, costs, headers={"If-Match": "*"})
+    assert answer.status_code == 200, answer.text
+    body = any_service.ask("GET", COSTS, role="viewer").json()
+    assert body["entries"] == costs
+    decision = any_service.limiter.check(user="42", tier="free", endpoint="/api/search")
+    assert decision.remaining == 6
+    assert any_service.ask("GET", "/ratelimit/document").json()["costs"] == costs
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "where"),
+    [
+        ("POST", BLOCK, {"user": "42"}, None),
+        ("POST", BLOCK, {"id": "a/b", "user": "42"}, None),
+        ("POST", BLOCK, {"id": "x", "networks": ["nowhere"]}, "networks"),
+        ("PUT", BLOCK, [{"id": "x", "networks": ["nowhere"]}], "[0].networks"),
+        ("PUT", COSTS, [{"cost": 2}, {"cost": 0}], "[1].cost"),
+        ("PUT", COSTS, [{}], "[0]"),
+        ("PUT", COSTS, {"cost": 2}, None),
+        ("PUT", "/ratelimit/lists/other", [], None),
+    ],
+)
+def test_what_is_not_accepted_is_named_and_not_written(
+    service: AdminService, method: str, path: str, body: object, where: str | None
+) -> None:
+    answer = service.ask(method, path, body, headers={"If-Match": "*"})
+    assert answer.status_code == 422, answer.text
+    if where is not None:
+        assert where in str(answer.json()["problems"])
+    assert service.rows("select * from rate_limit_lists") == []
+    assert service.rows("select * from operation_costs") == []
+    assert service.rows("select * from audit_log") == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "role"),
+    [("POST", BLOCK, "viewer"), ("DELETE", f"{BLOCK}/x", "viewer"), ("PUT", COSTS, "operator")],
+)
+def test_who_may_not_change_them(service: AdminService, method: str, path: str, role: str) -> None:
+    assert service.ask(method, path, {}, role=role).status_code == 403
+
+
+def test_the_settings_in_effect_have_no_password(tmp_path: Path, service: AdminService) -> None:
+    settings = Settings(
+        storage="redis://me:p@ss/w:rd@host/0?password=hidden&timeout=1",
+        database="postgresql://ada:hidden@host/service?sslpassword=hidden",
+    )
+    shown = settings.shown()
+    assert shown["storage"] == "redis://me:***@host/0?password=***&timeout=1"
+    assert shown["database"] == "postgresql://ada:***@host/service?sslpassword=***"
+    assert shown["checks"]["listen"] == {"host": "127.0.0.1", "port": 8080}
+    service.app.state.admin.settings = shown
+    assert service.ask("GET", "/settings", role="viewer").status_code == 403
+    assert service.ask("GET", "/settings", role="operator").json() == shown
+    service.app.state.admin.settings = None
+    assert service.ask("GET", "/settings", role="operator").status_code == 404

@@ -1,0 +1,99 @@
+"""The certificate of the admin port, and its replacement by SIGHUP."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+from polling import eventually
+from serving import SETTINGS, Served
+
+
+class Files:
+    """A certificate, its key, and the authority of clients."""
+
+    def __init__(self, directory: Path) -> None:
+        self.certificate, self.key, self.clients = (
+            directory / name for name in ("admin.pem", "admin.key", "clients.pem")
+        )
+        self.authority = trustme.CA()
+        self.renew()
+        self.trust(self.authority)
+
+    def renew(self) -> None:
+        issued = self.authority.issue_cert("localhost", "127.0.0.1")
+        self.key.write_bytes(issued.private_key_pem.bytes())
+        self.certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
+
+    def trust(self, authority: trustme.CA) -> None:
+        authority.cert_pem.write_to_path(str(self.clients))
+
+
+@pytest.fixture
+def files(directory: Path) -> Files:
+    return Files(directory)
+
+
+@pytest.fixture
+def served(directory: Path, files: Files) -> Iterator[Served]:
+    tls = "tls: {certificate: admin.pem, key: admin.key, client_ca: clients.pem}"
+    listen = 'admin: {listen: "127.0.0.1:0"'
+    service = Served(directory, SETTINGS.replace(listen, f"{listen}, {tls}"))
+    yield service
+    service.process.kill()
+    service.process.wait()
+
+
+def certificate_of(served: Served, files: Files, client: trustme.CA) -> bytes | None:
+    """What the server shows a client with a certificate of an authority; None if it is refused."""
+    context = ssl.create_default_context()
+    files.authority.configure_trust(context)
+    client.issue_cert("client").configure_cert(context)
+    host, port = served.admin.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as plain:
+        try:
+            with context.wrap_socket(plain, server_hostname="localhost") as connection:
+                connection.sendall(b"GET /livez HTTP/1.1\r\nHost: admin\r\n\r\n")
+                answer = connection.recv(100)
+                assert answer == b"" or answer.startswith(b"HTTP/1.1 200 OK"), answer
+                return connection.getpeercert(True) if answer else None
+        except (ssl.SSLError, ConnectionError):
+            return None
+
+
+def reload(served: Served) -> None:
+    before = served.log.read_text().count("the service was reloaded")
+    served.process.send_signal(signal.SIGHUP)
+    eventually(lambda: served.log.read_text().count("the service was reloaded") > before)
+
+
+def test_a_reload_takes_the_new_certificate_and_keeps_the_old_one_if_it_is_bad(
+    served: Served, files: Files
+) -> None:
+    first = certificate_of(served, files, files.authority)
+    assert first is not None
+    files.renew()
+    reload(served)
+    second = certificate_of(served, files, files.authority)
+    assert second is not None
+    assert second != first
+    files.key.write_text("no key")
+    reload(served)
+    served.logged("the certificate was not replaced: admin.tls has admin.pem, admin.key")
+    assert certificate_of(served, files, files.authority) == second
+
+
+def test_a_reload_takes_the_new_authorities_of_clients_in_place_of_the_old(
+    served: Served, files: Files
+) -> None:
+    other = trustme.CA()
+    assert certificate_of(served, files, other) is None
+    files.trust(other)
+    reload(served)
+    assert certificate_of(served, files, other) is not None
+    assert certificate_of(served, files, files.authority) is None

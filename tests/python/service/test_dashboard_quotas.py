@@ -1,0 +1,216 @@
+"""Quotas on the dashboard and over the admin API: what a user has now, and units beside it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from admin_client import Clock, add_api_rule
+from dashboard_client import HOSTILE, DashboardService
+from tidegate import StorageError
+
+ASKED = {"user": "42", "tier": "free", "endpoint": "/api/*"}
+LIMITS = {"free": ["quota 100/month rollover 50", "1000/minute"], "premium": "quota 400/month"}
+QUOTA = "api:quota 100/month rollover 50"
+
+
+@pytest.fixture
+def dashboard(tmp_path: Path, migrated_sqlite: Path, clock: Clock) -> Iterator[DashboardService]:
+    shutil.copyfile(migrated_sqlite, tmp_path / "service.db")
+    with DashboardService(f"sqlite:///{tmp_path / 'service.db'}", clock) as made:
+        add_api_rule(made, limits=LIMITS)
+        made.run("insert into user_tiers (user_id, tier) values ('42', 'free')")
+        yield made
+
+
+def figures_of(text: str) -> dict[str, str]:
+    found = re.findall(r"<dt>([^<]+)</dt><dd[^>]*>([^<]*)</dd>", text)
+    return {name: value.replace("\u202f", "") for name, value in found}
+
+
+def test_the_page_shows_what_is_counted_now(dashboard: DashboardService) -> None:
+    dashboard.limiter.check(cost=85, **ASKED)
+    dashboard.limiter.top_up(
+        {**ASKED}, 7, expires_at=dt.datetime(2030, 1, 1, tzinfo=dt.timezone.utc)
+    )
+    text = dashboard.browser().get("/quotas?user=42").text
+    assert figures_of(text) == {
+        "Available": "22",
+        "Used": "85",
+        "Base": "100",
+        "Carried": "0",
+        "Topped up": "7",
+        "Resets at (UTC)": "2001-10-01 00:00:00",
+    }
+    assert "80 % or more used" not in text
+    assert re.findall(r'<th scope="row">(base|top-up)</th>', text) == ["base", "top-up"]
+    assert "2030-01-01 00:00:00" in text
+    assert 'action="/dashboard/quotas/top-up"' not in text
+    dashboard.limiter.check(cost=10, **ASKED)
+    assert "80 % or more used" in dashboard.browser().get("/quotas?user=42").text
+    parts = dashboard.browser().get("/live/quotas?user=42").json()["parts"]
+    assert figures_of(parts["now"])["Used"] == "95"
+
+
+def test_the_tier_of_a_user_says_which_quota(dashboard: DashboardService) -> None:
+    dashboard.run("update user_tiers set tier = 'premium'")
+    assert figures_of(dashboard.browser().get("/quotas?user=42").text)["Base"] == "400"
+
+
+def test_a_user_whom_no_quota_counts(dashboard: DashboardService) -> None:
+    add_api_rule(dashboard, id="search", endpoints=["/search"], limits="5/minute")
+    text = dashboard.browser().get("/quotas?user=42").text
+    assert text.count("<h3") == 1
+    dashboard.run("update user_tiers set tier = 'other'")
+    assert "No quota of the rules in force counts this user" in (
+        dashboard.browser().get("/quotas?user=42").text
+    )
+
+
+def test_what_is_configured_is_shown_beside_it(dashboard: DashboardService) -> None:
+    dashboard.run(
+        "insert into user_quotas values "
+        "('42', 'monthly', '{\"limit\": 10000}', '2026-01-30 10:00:00')"
+    )
+    text = dashboard.browser().get("/quotas?user=42").text
+    assert figures_of(text)["Base"] == "100"
+    assert "10000" in text
+    assert "10000" in dashboard.browser().get("/quotas").text
+    assert "10000" not in dashboard.browser().get("/quotas?user=43").text
+
+
+def test_an_operator_tops_up_and_the_audit_log_says_so(dashboard: DashboardService) -> None:
+    dashboard.limiter.check(cost=100, **ASKED)
+    operator = dashboard.browser("operator")
+    form = {"user": "42", "quota": QUOTA, "units": "50", "priority": "3", "reason": "a launch"}
+    answer = operator.post("/quotas/top-up", **form, expires="2030-01-31")
+    assert (answer.status_code, answer.headers["location"]) == (
+        303,
+        "/dashboard/quotas?user=42&added=1",
+    )
+    text = operator.get("/quotas?user=42&added=1").text
+    assert "The units were added" in text
+    assert figures_of(text)["Available"] == "50"
+    assert "2030-02-01 00:00:00" in text
+    assert "a launch" in text
+    assert dashboard.limiter.check(cost=50, **ASKED)
+    action, actor, target, after = dashboard.rows(
+        "select action, actor, target, after from audit_log order by id desc limit 1"
+    )[0]
+    assert (action, target) == ("quota.top_up", "user:42")
+    assert "operator of the tests" in actor
+    assert json.loads(after)["units"] == 50
+
+
+@pytest.mark.parametrize(
+    ("form", "status"),
+    [
+        ({"units": "0"}, 422),
+        ({"units": ""}, 422),
+        ({"units": "1.5"}, 422),
+        ({"units": "1e3"}, 422),
+        ({"units": "9" * 40}, 422),
+        ({"units": str(2**53)}, 422),
+        ({"priority": "101"}, 422),
+        ({"expires": "2026-01-30"}, 422),
+        ({"expires": "9999-12-31"}, 422),
+        ({"expires": "soon"}, 422),
+        ({"quota": "nothing"}, 422),
+        ({"user": ""}, 422),
+        ({"user": "x" * 256}, 422),
+        ({"csrf": "another"}, 403),
+    ],
+)
+def test_a_top_up_that_cannot_be(
+    dashboard: DashboardService, form: dict[str, str], status: int
+) -> None:
+    operator = dashboard.browser("operator")
+    good = {"csrf": operator.csrf(), "user": "42", "quota": QUOTA, "units": "5"}
+    answer = operator.ask("POST", "/quotas/top-up", {**good, **form})
+    assert answer.status_code == status, answer.text
+    assert dashboard.rows("select * from quota_top_ups") == []
+    assert dashboard.rows("select * from audit_log where action like 'quota%'") == []
+    assert dashboard.limiter.quota_status(**ASKED)[QUOTA].available == 100
+
+
+def test_a_viewer_tops_nothing_up(dashboard: DashboardService) -> None:
+    form = {"user": "42", "quota": QUOTA, "units": "5"}
+    assert dashboard.browser("viewer").post("/quotas/top-up", **form).status_code == 403
+    answer = dashboard.ask("POST", "/quotas/top-ups", {"user": "42", "units": 5}, role="check")
+    assert answer.status_code == 403
+
+
+def test_the_admin_api_reads_and_tops_up(dashboard: DashboardService) -> None:
+    new = {"user": "42", "units": 5, "expires_at": "2030-01-01T00:00:00Z", "reason": "sorry"}
+
+    answer = dashboard.ask("POST", "/quotas/top-ups", new, role="operator")
+    assert answer.status_code == 201, answer.text
+    made = answer.json()
+    assert (made["id"], made["quota"], made["units"], made["priority"]) == (1, QUOTA, 5, 0)
+    body = dashboard.ask("GET", "/quotas?user=42", role="viewer").json()
+    assert body["tier"] == "free"
+    (quota,) = body["quotas"]
+    assert (quota["rule"], quota["name"], quota["limit"]) == ("api", QUOTA, 100)
+    assert (quota["available"], quota["topped_up"], quota["used"]) == (105, 5, 0)
+    assert quota["resets_at"] == "2001-10-01T00:00:00Z"
+    assert quota["grants"][-1] == {
+        "kind": "top-up",
+        "units": 5,
+        "left": 5,
+        "expires_at": "2030-01-01T00:00:00Z",
+        "priority": 0,
+    }
+    assert [each["reason"] for each in body["top_ups"]] == ["sorry"]
+    assert dashboard.ask("GET", "/quotas", role="viewer").status_code == 422
+
+
+def test_which_of_several_quotas_has_to_be_said(dashboard: DashboardService) -> None:
+    add_api_rule(dashboard, id="yearly", endpoints=["/other"], limits="quota 9000/year")
+
+    answer = dashboard.ask("POST", "/quotas/top-ups", {"user": "42", "units": 5})
+    assert answer.status_code == 422
+    assert QUOTA in answer.json()["detail"]
+    assert "yearly" in answer.json()["detail"]
+    new = {"user": "42", "units": 5, "quota": "yearly"}
+    assert dashboard.ask("POST", "/quotas/top-ups", new).status_code == 201
+    text = dashboard.browser("operator").get("/quotas?user=42").text
+    assert text.count("<h3") == text.count("<option") == 2
+
+
+def test_a_top_up_too_many_is_undone_and_said(dashboard: DashboardService) -> None:
+
+    new = {"user": "42", "units": 5}
+    for _ in range(16):
+        assert dashboard.ask("POST", "/quotas/top-ups", new).status_code == 201
+    answer = dashboard.ask("POST", "/quotas/top-ups", new)
+    assert answer.status_code == 422, answer.text
+    assert len(dashboard.rows("select * from quota_top_ups")) == 16
+    last = dashboard.rows("select action from audit_log order by id desc limit 1")[0]
+    assert last[0] == "quota.top_up_failed"
+
+
+def test_a_storage_that_does_not_answer(
+    dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(**attributes: Any) -> Any:
+        raise StorageError("connection refused")
+
+    monkeypatch.setattr(dashboard.limiter, "quota_status", fails)
+    answer = dashboard.browser("operator").get("/quotas?user=42")
+    assert answer.status_code == 200
+    assert "connection refused" in answer.text
+    assert dashboard.ask("GET", "/quotas?user=42").status_code == 503
+
+
+def test_names_are_escaped(dashboard: DashboardService) -> None:
+    dashboard.ask("POST", "/quotas/top-ups", {"user": HOSTILE, "units": 5, "reason": HOSTILE})
+    for path in ("/quotas", "/live/quotas"):
+        answer = dashboard.browser("operator").ask("GET", path, params={"user": HOSTILE})
+        assert answer.status_code == 200
+        assert "<script>alert" not in answer.text

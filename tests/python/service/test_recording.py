@@ -1,0 +1,48 @@
+"""What the service keeps of recent decisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate._service.recording import Recorded, Recording, Row
+
+
+class Recorder:
+    """Gives rows that were decided beforehand."""
+
+    def __init__(self, *seconds: list[Row]) -> None:
+        self._seconds = list(seconds)
+
+    def drain(self) -> list[Any]:
+        return [tuple(row) for row in self._seconds.pop(0)]
+
+
+def row(user: int, allowed: int = 1, refused: int = 0) -> Row:
+    return Row(f"u{user}", "/a", None, None, None, allowed, refused, 0, 0, allowed)
+
+
+def sums(rows: list[Row]) -> list[int]:
+    return [sum(column) for column in zip(*(each[5:] for each in rows))]
+
+
+def test_listeners_get_all_rows_and_the_recent_past_keeps_the_foremost() -> None:
+    rows = [row(user) for user in range(5_000)]
+    rows[17] = row(17, allowed=2, refused=40)
+    rows[4_000] = row(4_000, allowed=300)
+    rows.append(Row(None, "(other)", None, None, None, 70, 7, 3, 2, 71))
+    heard: list[Recorded] = []
+    recording = Recording(Recorder(rows), [heard.append], clock=lambda: 1.0)
+    recording.take()
+    assert heard == [Recorded(1.0, rows)]
+    [recorded] = recording.recent()
+    assert len(recorded.rows) <= 201
+    assert [each.user for each in recorded.rows[:2]] == ["u17", "u4000"]
+    assert [each.is_rest for each in recorded.rows].count(True) == 1
+    assert sums(recorded.rows) == sums(rows)
+
+
+def test_few_rows_are_kept_as_they_are() -> None:
+    rows = [row(user) for user in range(3)]
+    recording = Recording(Recorder(rows), [], clock=lambda: 1.0)
+    recording.take()
+    assert recording.recent() == [Recorded(1.0, rows)]
