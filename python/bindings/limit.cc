@@ -156,10 +156,9 @@ constexpr const char* kAboutLimits = R"(How many units may pass in what time, by
 ``Limit("100/minute")``, ``Limit("10/second burst 40")``, ``Limit(100, 60.0)`` or
 ``Limit(100, "minute")``. The grammar is ``COUNT (/|per) [N] UNIT [burst COUNT]``, with units
 ns, us, ms, s, m, h, d, w, month and year. A period is given in seconds or as a timedelta.
-`burst` (token-bucket and leaky-bucket only) defaults to `count`. Algorithms
-are token-bucket (alias gcra), leaky-bucket, fixed-window, sliding-window, sliding-log and
-concurrency. A text that begins with ``quota`` is a quota: see ``tidegate.quotas.Quota``. `name`
-is its name in a Decision: 1 to 200 printable ASCII characters.
+`burst` (token-bucket and leaky-bucket only) defaults to `count`. Algorithms: token-bucket (or
+gcra), leaky-bucket, fixed-window, sliding-window, sliding-log, concurrency. A text that begins
+with ``quota`` is a quota: see ``tidegate.quotas.Quota``. `name`: 1 to 200 printable ASCII.
 A limit in `shadow` is counted but not enforced: it refuses nothing, and what it would have
 refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``. `id` identifies its usage
 instead of its text: when the number of such a limit changes, what was used stays.

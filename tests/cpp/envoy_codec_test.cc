@@ -120,7 +120,8 @@ TEST(WireRequest, IsRefusedCutAnywhereWithinAField) {
   for (size_t cut = 0; cut < whole.size(); ++cut) {
     const std::string reason = Reason(whole.substr(0, cut));
     const bool is_between = cut == 0 || cut == domain_alone.size();
-    EXPECT_EQ(reason.find("no RateLimitRequest") == std::string::npos, is_between) << cut << reason;
+    EXPECT_EQ(reason.find("not a RateLimitRequest") == std::string::npos, is_between)
+        << cut << reason;
   }
 }
 

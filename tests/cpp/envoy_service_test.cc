@@ -504,7 +504,7 @@ TEST_P(EnvoyServiceTest, AnswersGrpcInProtobuf) {
   request.body = std::string_view(body).substr(0, 5);
   answer = AskWith(request);
   EXPECT_EQ(answer.grpc_status, GrpcStatus::kInvalidArgument);
-  EXPECT_THAT(answer.grpc_message, HasSubstr("no RateLimitRequest"));
+  EXPECT_THAT(answer.grpc_message, HasSubstr("not a RateLimitRequest"));
   EXPECT_EQ(service->counters().invalid, 1);
 }
 
