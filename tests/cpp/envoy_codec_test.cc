@@ -280,7 +280,7 @@ TEST(JsonRequest, IsRefusedWithAReason) {
   EXPECT_THAT(JsonReason("{}"), HasSubstr("the domain is empty"));
   EXPECT_THAT(JsonReason(R"({"domain":"d"})"), HasSubstr("there is no descriptor"));
   EXPECT_THAT(JsonReason(R"({"domain":5})"), HasSubstr("the domain is 5; expected a text"));
-  EXPECT_THAT(JsonReason(R"({"domains":"d"})"), HasSubstr("'domains' is no field"));
+  EXPECT_THAT(JsonReason(R"({"domains":"d"})"), HasSubstr("'domains' is not a field"));
   EXPECT_THAT(JsonReason(R"({"domain":"d","domain":"e"})"), HasSubstr("given twice"));
   EXPECT_THAT(JsonReason(R"({"hitsAddend":1,"hits_addend":1})"), HasSubstr("given twice"));
   EXPECT_THAT(JsonReason(R"({"domain":"d","descriptors":{}})"), HasSubstr("expected a list"));
@@ -306,7 +306,7 @@ TEST(JsonRequest, ShowsOnlyABeginningOfWhatItRefuses) {
   // The reason is part of a JSON text itself, so no character is cut in half.
   RateLimitRequest request;
   EXPECT_THAT(std::string(ParseJson(WriteJsonError(reason), &request).message()),
-              HasSubstr("'error' is no field"));
+              HasSubstr("'error' is not a field"));
 }
 
 }  // namespace
