@@ -254,6 +254,13 @@ class Service:
         app = probes(lambda: self.is_ready, self.store.ping, registry)
         if self.settings.database is not None:
             self._mount_admin(app, self.settings.database)
+        if self.settings.telemetry.traces:
+            from tidegate._service.telemetry import start_traces
+            from tidegate._service.tracing import traced
+
+            provider = start_traces(self.settings.telemetry.traces_endpoint)
+            self._closing.callback(provider.shutdown)
+            app = traced(app, provider)
         self._admin = AdminServer(app, admin.tls)
         self.admin_address = self._admin.start(listen)
         log.info("the admin API is at %s", _shown(*self.admin_address))

@@ -230,12 +230,19 @@ class Log(_Part):
 
 
 class Telemetry(_Part):
-    """OpenTelemetry metrics, sent with OTLP."""
+    """OpenTelemetry metrics and spans, sent with OTLP."""
 
     enabled: StrictBool = False
     endpoint: Optional[str] = Field(
         default=None,
-        description="The URL of the collector; by default OTEL_EXPORTER_OTLP_ENDPOINT.",
+        description="The URL of the collector for metrics; by default OTEL_EXPORTER_OTLP_ENDPOINT.",
+    )
+    traces: StrictBool = Field(
+        default=False, description="Whether requests to the admin port have spans."
+    )
+    traces_endpoint: Optional[str] = Field(
+        default=None,
+        description="The URL of the collector for spans; by default OTEL_EXPORTER_OTLP_ENDPOINT.",
     )
 
 

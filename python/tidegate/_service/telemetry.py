@@ -1,4 +1,4 @@
-"""OpenTelemetry: sends the metrics of limiters to a collector."""
+"""OpenTelemetry: sends the metrics of limiters, and spans, to a collector."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidegate._errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["start_telemetry"]
+__all__ = ["start_telemetry", "start_traces"]
 
 
 def start_telemetry(limiters: Mapping[str, Any], endpoint: str | None) -> Any:
@@ -20,13 +20,34 @@ def start_telemetry(limiters: Mapping[str, Any], endpoint: str | None) -> Any:
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
         from opentelemetry.sdk.resources import Resource
     except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"telemetry needs the package {error.name}; expected `pip install "
-            "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http`, or telemetry.enabled: false"
-        ) from None
+        raise _missing(error, "telemetry.enabled") from None
     from tidegate.opentelemetry import instrument
 
     reader = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=endpoint))
     provider = MeterProvider([reader], Resource.create({"service.name": "tidegate"}))
     instrument(provider, limiters)
     return provider
+
+
+def start_traces(endpoint: str | None) -> Any:
+    """A provider that sends spans in batches; shutdown() sends the rest and stops.
+
+    The SDK's variables, such as OTEL_TRACES_SAMPLER, apply.
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ModuleNotFoundError as error:
+        raise _missing(error, "telemetry.traces") from None
+    provider = TracerProvider(resource=Resource.create({"service.name": "tidegate"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+    return provider
+
+
+def _missing(error: ModuleNotFoundError, setting: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{setting} needs the package {error.name}; expected `pip install opentelemetry-sdk "
+        f"opentelemetry-exporter-otlp-proto-http`, or {setting}: false"
+    )
