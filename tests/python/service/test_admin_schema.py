@@ -121,6 +121,7 @@ def _operations(service: AdminService) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 NAMES = [
+    "anomalies",
     "audit",
     "quotas",
     "ratelimit/costs",

@@ -213,7 +213,7 @@ def test_units_are_added_from_the_page(chromium: Any, site: Site) -> None:
     page.get_by_label("Last day (UTC)").fill("2030-02-28")
     page.get_by_label("Why").fill("a test")
     page.get_by_role("button", name="Add units").click()
-    assert page.get_by_text("The units were added.").is_visible()
+    page.get_by_text("The units were added.").wait_for()
     assert "2030-03-01 00:00:00" in page.inner_text("#now")
     assert "250" in page.inner_text("#now")
     assert page.errors == []
