@@ -96,6 +96,10 @@ def to_violations(violations: ViolationLog) -> Any:
     return note
 
 
+# Of the callers of one interval, those with the most requests. A busy service has millions.
+_MOST_CALLERS = 100_000
+
+
 class AnomalyWatch:
     """Judges callers once an interval, logs anomalies and writes them to the database.
 
@@ -138,6 +142,11 @@ class AnomalyWatch:
             self._counts[caller] += row.allowed + row.refused
             if row.tier:
                 self._tiers[caller] = row.tier
+        if len(self._counts) > 2 * _MOST_CALLERS:
+            self._counts = Counter(dict(self._counts.most_common(_MOST_CALLERS)))
+            self._tiers = {
+                caller: tier for caller, tier in self._tiers.items() if caller in self._counts
+            }
 
     def close(self) -> None:
         """Closes the connection."""
