@@ -168,7 +168,7 @@ def signed_in(
     post: bool = False,
     is_use: bool = True,
 ) -> Route:
-    """A route for who has signed in with at least this role; `handler` runs on a thread.
+    """A route for visitors who are signed in with at least this role; `handler` runs on a thread.
 
     With None, users who have no role may ask it too.
     """

@@ -108,7 +108,7 @@ def _caller(name: str, rows: list[Row]) -> Caller:
 
 def _attributes_of(row: Row) -> tuple[tuple[str, str], ...]:
     given = () if row.is_rest else ("user", "ip", "endpoint", "tier")
-    # A user has many addresses: here only who has no name is known by one.
+    # A user has many addresses: only a caller without a name is identified by one.
     names = [name for name in given if not (name == "ip" and row.user)]
     values = ((name, getattr(row, name)) for name in names)
     return tuple((name, value) for name, value in values if value)
