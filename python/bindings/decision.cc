@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "fast_call.h"
 #include "tidegate/limit.h"
@@ -16,7 +17,11 @@ namespace py = pybind11;
 struct DecisionObject {
   PyObject_HEAD Decision decision;
   PyObject* owner;
-  PyObject* outcomes;  // a tuple, or null
+  // Of each limit, if the caller asked for them; else null. Requests leave decisions in objects
+  // that live as long as their connections, so these are no objects of the garbage collector.
+  Decision* outcomes;
+  Py_ssize_t outcome_count;
+  PyObject* outcome_tuple;  // made when the attribute is read first
 };
 
 PyTypeObject decision_type{};  // filled in by RegisterDecision()
@@ -34,7 +39,8 @@ int free_count = 0;
 void Dealloc(PyObject* self) {
   auto* object = reinterpret_cast<DecisionObject*>(self);
   Py_DECREF(object->owner);
-  Py_XDECREF(object->outcomes);
+  PyObject_Free(object->outcomes);
+  Py_XDECREF(object->outcome_tuple);
 #if !defined(Py_GIL_DISABLED)
   if (free_count < kMostFree) {
     free_decisions[free_count++] = object;
@@ -100,10 +106,26 @@ PyObject* GetCharged(PyObject* self, void*) {
 }
 
 PyObject* GetOutcomes(PyObject* self, void*) {
-  PyObject* const outcomes = reinterpret_cast<DecisionObject*>(self)->outcomes;
-  if (outcomes == nullptr) return PyTuple_New(0);
-  Py_INCREF(outcomes);
-  return outcomes;
+  auto* const object = reinterpret_cast<DecisionObject*>(self);
+  if (object->outcome_tuple == nullptr) {
+    PyObject* const tuple = PyTuple_New(object->outcome_count);
+    for (Py_ssize_t i = 0; tuple != nullptr && i < object->outcome_count; ++i) {
+      PyObject* const each = NewDecision(object->outcomes[i], object->owner);
+      if (each == nullptr) {
+        Py_DECREF(tuple);
+        return nullptr;
+      }
+      PyTuple_SET_ITEM(tuple, i, each);
+    }
+    // A collection of garbage may have read the attribute meanwhile.
+    if (tuple == nullptr || object->outcome_tuple != nullptr) {
+      Py_XDECREF(tuple);
+    } else {
+      object->outcome_tuple = tuple;
+    }
+  }
+  Py_XINCREF(object->outcome_tuple);
+  return object->outcome_tuple;
 }
 
 PyObject* GetOwner(PyObject* self, void*);
@@ -304,17 +326,19 @@ PyObject* NewDecision(const Decision& decision, PyObject* owner, const Outcomes*
   PyObject* object = NewDecisionIn(owner, &room);
   if (object == nullptr) return nullptr;
   *room = decision;
-  if (outcomes == nullptr) return object;
-  PyObject* const tuple = PyTuple_New(static_cast<Py_ssize_t>(outcomes->size()));
-  reinterpret_cast<DecisionObject*>(object)->outcomes = tuple;
-  for (size_t i = 0; tuple != nullptr && i < outcomes->size(); ++i) {
-    PyObject* const each = NewDecision((*outcomes)[i], owner);
-    if (each == nullptr) break;
-    PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), each);
+  if (outcomes == nullptr || outcomes->empty()) return object;
+  static_assert(std::is_trivially_copyable_v<Decision>);
+  const size_t size = outcomes->size() * sizeof(Decision);
+  void* const copies = PyObject_Malloc(size);
+  if (copies == nullptr) {
+    Py_DECREF(object);
+    return PyErr_NoMemory();
   }
-  if (PyErr_Occurred() == nullptr) return object;
-  Py_DECREF(object);
-  return nullptr;
+  std::memcpy(copies, outcomes->data(), size);
+  auto& made = *reinterpret_cast<DecisionObject*>(object);
+  made.outcomes = static_cast<Decision*>(copies);
+  made.outcome_count = static_cast<Py_ssize_t>(outcomes->size());
+  return object;
 }
 
 PyObject* NewDecisionIn(PyObject* owner, Decision** room) {
@@ -336,6 +360,8 @@ PyObject* NewDecisionIn(PyObject* owner, Decision** room) {
   Py_INCREF(owner);
   object->owner = owner;
   object->outcomes = nullptr;
+  object->outcome_count = 0;
+  object->outcome_tuple = nullptr;
   return reinterpret_cast<PyObject*>(object);
 }
 
@@ -348,24 +374,24 @@ PyObject* PlanKey(PyObject* decision, PyObject* start) {
     PyErr_SetString(PyExc_TypeError, "expected bytes");
     return nullptr;
   }
-  PyObject* const outcomes = OutcomesOf(decision);
-  const Py_ssize_t count = outcomes == nullptr ? 0 : PyTuple_GET_SIZE(outcomes);
+  const absl::Span<const Decision> outcomes = OutcomesOf(decision);
   const Py_ssize_t before = PyBytes_GET_SIZE(start);
   PyObject* const key = PyBytes_FromStringAndSize(
-      nullptr, before + count * static_cast<Py_ssize_t>(sizeof(const Limit*)));
+      nullptr, before + static_cast<Py_ssize_t>(outcomes.size() * sizeof(const Limit*)));
   if (key == nullptr) return nullptr;
   char* at = PyBytes_AS_STRING(key);
   std::memcpy(at, PyBytes_AS_STRING(start), static_cast<size_t>(before));
   at += before;
-  for (Py_ssize_t i = 0; i < count; ++i, at += sizeof(const Limit*)) {
-    const Limit* const limit = Of(PyTuple_GET_ITEM(outcomes, i)).limit;
-    std::memcpy(at, &limit, sizeof(limit));
+  for (const Decision& outcome : outcomes) {
+    std::memcpy(at, &outcome.limit, sizeof(outcome.limit));
+    at += sizeof(outcome.limit);
   }
   return key;
 }
 
-PyObject* OutcomesOf(PyObject* decision) {
-  return reinterpret_cast<DecisionObject*>(decision)->outcomes;
+absl::Span<const Decision> OutcomesOf(PyObject* decision) {
+  const auto& object = *reinterpret_cast<DecisionObject*>(decision);
+  return {object.outcomes, static_cast<size_t>(object.outcome_count)};
 }
 
 py::object DecisionOwner(PyObject* decision) {

@@ -6,6 +6,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include "absl/types/span.h"
 #include "tidegate/store.h"
 
 namespace tidegate::python {
@@ -24,8 +25,8 @@ PyObject* NewDecisionIn(PyObject* owner, Decision** room);
 // The decision in `object`, which must be a tidegate.Decision; else nullptr.
 const Decision* GetDecision(PyObject* object);
 
-// The outcomes of a tidegate.Decision, borrowed: a tuple of decisions, or null.
-PyObject* OutcomesOf(PyObject* decision);
+// The outcomes of a tidegate.Decision.
+absl::Span<const Decision> OutcomesOf(PyObject* decision);
 
 // The bytes `start` and others, which are equal for decisions on the same limits of one owner. A
 // new reference, or nullptr with an exception set.

@@ -31,12 +31,15 @@ class BoundRules {
   RuleLimiter& limiter() const { return *limiter_; }
   const std::shared_ptr<RuleLimiter>& shared() const { return limiter_; }
 
-  // Like RuleSet::AttributeNumber(). Names come from keyword arguments, which are mostly the same
-  // few objects.
+  static constexpr int kCost = -2;
+
+  // Like RuleSet::AttributeNumber(), or kCost. Names come from keyword arguments, which are mostly
+  // the same few objects.
   int AttributeNumber(PyObject* name) {
     for (const auto& [known, number] : known_) {
       if (known.ptr() == name) return number;
     }
+    if (PyUnicode_CompareWithASCIIString(name, "cost") == 0) return kCost;
     Py_ssize_t size = 0;
     const char* const text = PyUnicode_AsUTF8AndSize(name, &size);
     if (text == nullptr) {
@@ -96,6 +99,8 @@ std::unique_ptr<PyRuleLimiter> Make(const std::shared_ptr<RuleSet>& set,
   return limiter;
 }
 
+PyTypeObject* rule_limiter_type = nullptr;  // set by RegisterRuleLimiter()
+
 PyRuleLimiter& Checked(PyObject* self) {
   auto* const limiter = HeldBy<PyRuleLimiter>(self);
   if (limiter == nullptr || !limiter->is_open) Throw(Error::kClosed, "the limiter is closed");
@@ -109,11 +114,11 @@ class Asked {
       : rules_(rules), request_(rules.limiter().rules().attributes()) {}
 
   void Read(PyObject* name, PyObject* value) {
-    if (PyUnicode_CompareWithASCIIString(name, "cost") == 0) {
+    const int number = rules_.AttributeNumber(name);
+    if (number == BoundRules::kCost) {
       if (!ReadCost(value, &cost_)) throw py::error_already_set();
       return;
     }
-    const int number = rules_.AttributeNumber(name);
     if (value == Py_None) return;
     std::string_view& place = number < 0 ? unknown_ : request_[static_cast<size_t>(number)];
     if (PyUnicode_Check(value) && PyUnicode_IS_COMPACT_ASCII(value)) [[likely]] {
@@ -158,22 +163,17 @@ auto Run(const RuleLimiter& limiter, Call call) {
 
 enum class Asking : uint8_t { kHit, kPeek };
 
-template <Asking kAsking>
-PyObject* FastAsk(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+// Asks about the request that `read` gives to an Asked.
+template <Asking kAsking, typename Read>
+PyObject* Ask(PyObject* self, Read read) {
   try {
-    if (count != 0) {
-      Throw(Error::kArgumentType,
-            "the attributes of a request were given by position; expected names, such as "
-            "check(user='42', endpoint='/api/posts')");
-    }
     PyRuleLimiter& owner = Checked(self);
     // Kept alive: another rule set may replace it while the GIL is released.
     const py::object bound = owner.bound;
     BoundRules& rules = *owner.rules;
     const RuleLimiter& limiter = rules.limiter();
     Asked asked(rules);
-    const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
-    for (Py_ssize_t i = 0; i < named; ++i) asked.Read(PyTuple_GET_ITEM(names, i), args[i]);
+    read(asked);
     Outcomes outcomes;
     if (kAsking == Asking::kHit && limiter.store().blocks()) {
       const auto early = limiter.HitWithoutWaiting(asked.request(), asked.cost(), &outcomes);
@@ -190,6 +190,19 @@ PyObject* FastAsk(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
     PyErr_NoMemory();
   }
   return nullptr;
+}
+
+template <Asking kAsking>
+PyObject* FastAsk(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  return Ask<kAsking>(self, [=](Asked& asked) {
+    if (count != 0) {
+      Throw(Error::kArgumentType,
+            "the attributes of a request were given by position; expected names, such as "
+            "check(user='42', endpoint='/api/posts')");
+    }
+    const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+    for (Py_ssize_t i = 0; i < named; ++i) asked.Read(PyTuple_GET_ITEM(names, i), args[i]);
+  });
 }
 
 PyMethodDef fast_methods[] = {
@@ -392,8 +405,16 @@ py::list RuleStatsOf(const py::object& self) {
 
 }  // namespace
 
+PyObject* CheckRules(PyObject* limiter, absl::Span<const NamedAttribute> attributes) {
+  return Ask<Asking::kHit>(limiter, [&](Asked& asked) {
+    for (const auto& [name, value] : attributes) asked.Read(name, value);
+  });
+}
+
+bool IsRuleLimiter(PyObject* object) { return PyObject_TypeCheck(object, rule_limiter_type); }
+
 std::shared_ptr<TimedStore> TimedStoreOf(const py::object& limiter) {
-  if (!py::isinstance<PyRuleLimiter>(limiter)) throw py::type_error("a limiter is expected");
+  if (!IsRuleLimiter(limiter.ptr())) throw py::type_error("a limiter is expected");
   return HeldBy<PyRuleLimiter>(limiter.ptr())->store;
 }
 
@@ -403,6 +424,7 @@ void RegisterRuleLimiter(py::module_& m) {
   py::options options;
   options.disable_function_signatures();
   py::class_<PyRuleLimiter> limiter(m, "RuleLimiter");
+  rule_limiter_type = reinterpret_cast<PyTypeObject*>(limiter.ptr());
   AddFastMethods(limiter, fast_methods);
   limiter
       .def(py::init(&Make), py::arg("rules"), py::arg("store"), py::arg("clock"), py::arg("scope"),
@@ -438,9 +460,7 @@ void RegisterRuleLimiter(py::module_& m) {
       .def("_now_ns", [](const py::object& self) { return Checked(self.ptr()).store->NowNs(); })
       .def("_close", [](PyRuleLimiter& self) { self.is_open = false; })
       .def_static("_add_fast_methods", [](const py::type& type) {
-        if (!PyType_IsSubtype(
-                reinterpret_cast<PyTypeObject*>(type.ptr()),
-                reinterpret_cast<PyTypeObject*>(py::type::of<PyRuleLimiter>().ptr()))) {
+        if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type.ptr()), rule_limiter_type)) {
           throw py::type_error("expected a subclass of RuleLimiter");
         }
         AddFastMethods(type, fast_methods);

@@ -202,17 +202,8 @@ class RequestDecision:
     limits: Any
     _charges: Any
 
-    def __new__(
-        cls,
-        fields: HeaderFields,
-        decision: Decision,
-        decided_ns: int | None,
-        extra_s: float,
-        limiter: Any,
-        limits: Any,
-        charges: Any,
-        /,
-    ) -> Self: ...
+    def __new__(cls, *of: Any) -> Self:
+        """Of what _make() takes."""
     @classmethod
     def _make(
         cls,
@@ -229,6 +220,10 @@ class RequestDecision:
     def _of_plan(
         cls, plans: dict[Any, Any], start: bytes, decision: Decision, limiter: Any, charges: Any, /
     ) -> Self | None: ...
+    @classmethod
+    def _of_rules(
+        cls, rules: RuleLimiter, request: Any, cost: int, start: bytes, limiter: Any, /
+    ) -> Self | Decision | None: ...
     @property
     def wait(self) -> int | None:
         """Whole seconds to wait after a refusal; None for other decisions, and if no wait helps."""

@@ -24,7 +24,7 @@ from tidegate._limit import as_limits
 from tidegate._limiter import Limiter
 from tidegate._web.asgi_types import ASGIApp, Message, Receive, Scope, Send
 from tidegate._web.callables import check_application
-from tidegate._web.decisions import grant
+from tidegate._web.decisions import GRANTED, grant
 from tidegate._web.execution import AWAITING
 from tidegate._web.headers import PROBLEM_TYPE
 from tidegate._web.hooks import log
@@ -195,6 +195,11 @@ class RateLimitMiddleware:
                 grant(scope, outcome)
                 if type(outcome) is ShadowDecision:
                     send = outcome.sending(send)
+                await self.app(scope, receive, HeaderSend(send, outcome))
+                # A server keeps a scope until the connection's next request; so many more objects
+                # are work for the garbage collector.
+                scope.pop(GRANTED, None)
+                return
             send = HeaderSend(send, outcome)
         await self.app(scope, receive, send)
 

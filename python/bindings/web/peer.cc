@@ -1,6 +1,6 @@
 // tidegate._core.peer_of(): the client's address, which is the key of most requests; and
 // tidegate._core.add_attributes(): what rules count every request by.
-#include <pybind11/pybind11.h>
+#include "web/peer.h"
 
 #include "classes.h"
 #include "fast_call.h"
@@ -16,8 +16,8 @@ struct Names {
   PyObject* const type = Interned("type");
   PyObject* const path = Interned("path");
   PyObject* const method = Interned("method");
-  PyObject* const endpoint = Interned("endpoint");
-  PyObject* const ip = Interned("ip");
+  PyObject* const attributes[PlainRequest::kAttributes] = {Interned("endpoint"), method,
+                                                           Interned("ip")};
 };
 
 const Names* names = nullptr;
@@ -89,22 +89,12 @@ PyObject* AddAttributes(PyObject* /*module*/, PyObject* const* args, Py_ssize_t 
     PyErr_SetString(PyExc_TypeError, "expected a request and a dict");
     return nullptr;
   }
-  PyObject* const scope = ScopeOf(args[0]);
-  if (scope == nullptr) Py_RETURN_FALSE;
-  PyObject* const path = TextIn(scope, names->path);
-  PyObject* const method = TextIn(scope, names->method);
-  PyObject* const host = HostOf(scope);
-  PyErr_Clear();
-  PyObject* result = Py_False;
-  if (path != nullptr && method != nullptr && host != nullptr) {
-    const bool is_set = PyDict_SetDefault(args[1], names->endpoint, path) != nullptr &&
-                        PyDict_SetDefault(args[1], names->method, method) != nullptr &&
-                        PyDict_SetDefault(args[1], names->ip, host) != nullptr;
-    result = is_set ? Py_True : nullptr;
+  const PlainRequest plain(args[0]);
+  if (!plain) Py_RETURN_FALSE;
+  for (const auto& [name, value] : plain.attributes()) {
+    if (PyDict_SetDefault(args[1], name, value) == nullptr) return nullptr;
   }
-  Py_XINCREF(result);
-  Py_DECREF(scope);
-  return result;
+  Py_RETURN_TRUE;
 }
 
 PyMethodDef functions[] = {
@@ -117,6 +107,27 @@ PyMethodDef functions[] = {
 };
 
 }  // namespace
+
+PyObject* PlainRequest::Name(size_t i) { return names->attributes[i]; }
+
+PlainRequest::PlainRequest(PyObject* request) {
+  PyObject* const scope = ScopeOf(request);
+  if (scope == nullptr) return;
+  attributes_[0] = {Name(0), TextIn(scope, names->path)};
+  attributes_[1] = {Name(1), TextIn(scope, names->method)};
+  attributes_[2] = {Name(2), HostOf(scope)};
+  PyErr_Clear();
+  is_plain_ = true;
+  for (const auto& [name, value] : attributes_) {
+    Py_XINCREF(value);
+    is_plain_ = is_plain_ && value != nullptr;
+  }
+  Py_DECREF(scope);
+}
+
+PlainRequest::~PlainRequest() {
+  for (const auto& [name, value] : attributes_) Py_XDECREF(value);
+}
 
 void RegisterPeer(py::module_& m) {
   names = new Names;

@@ -12,12 +12,14 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "classes.h"
 #include "decision.h"
 #include "fast_call.h"
 #include "limiter.h"
 #include "rule_limiter.h"
+#include "web/peer.h"
 #include "web/request_decision.h"
 #include "web/response_headers.h"
 
@@ -33,10 +35,16 @@ struct RequestDecisionObject {
   PyObject* limiter;
   PyObject* limits;
   PyObject* charges;
+  // Of a request that OfRules() charged, until `charges` are asked for: its cost
+  // and the values of its attributes.
+  // (No dict, for the reason that DecisionObject gives.)
+  PyObject* cost;
+  PyObject* attributes[PlainRequest::kAttributes];
 };
 
-PyTypeObject request_decision_type{};  // both are filled in by RegisterRequestDecision()
+PyTypeObject request_decision_type{};  // these are filled in by RegisterRequestDecision()
 PyTypeObject* fields_type = nullptr;
+PyObject* cost_name = nullptr;
 
 RequestDecisionObject& Of(PyObject* self) {
   return *reinterpret_cast<RequestDecisionObject*>(self);
@@ -49,6 +57,8 @@ void Dealloc(PyObject* self) {
   Py_XDECREF(object.limiter);
   Py_XDECREF(object.limits);
   Py_XDECREF(object.charges);
+  Py_XDECREF(object.cost);
+  for (PyObject* const value : object.attributes) Py_XDECREF(value);
   Py_TYPE(self)->tp_free(self);
 }
 
@@ -95,20 +105,17 @@ PyObject* Make(PyObject* type, PyObject* const* args, Py_ssize_t count) {
   return NewOf(reinterpret_cast<PyTypeObject*>(type), args, count);
 }
 
-// A decision on the limits of several rules that lets a request pass, of (plans, start, decision,
-// limiter, charges). `plans` has by the key of a plan, which begins with `start`, what responses
-// say of it: an object with `fields_by_limit`, the HeaderFields for each limit that may bind. None
-// for other decisions, and where that is None.
-PyObject* OfPlan(PyObject* type, PyObject* const* args, Py_ssize_t count) {
-  if (count != 5 || !PyDict_CheckExact(args[0]) || !PyBytes_CheckExact(args[1])) {
-    PyErr_SetString(PyExc_TypeError, "expected a dict, bytes, a Decision, a limiter and charges");
-    return nullptr;
-  }
-  const Decision* const decision = GetDecision(args[2]);
-  if (decision == nullptr || !decision->allowed || OutcomesOf(args[2]) == nullptr) Py_RETURN_NONE;
-  PyObject* const key = PlanKey(args[2], args[1]);
+// A decision on the limits of several rules that lets a request pass. `plans`, a dict, has by the
+// key of a plan, which begins with `start`, what responses say of it: an object with
+// `fields_by_limit`, the HeaderFields for each limit that may bind. None for other decisions, and
+// where that is None. A new reference, or nullptr with an exception set.
+PyObject* OfDecision(PyObject* type, PyObject* plans, PyObject* start, PyObject* decision,
+                     PyObject* owner, PyObject* charges) {
+  const Decision* const decided = GetDecision(decision);
+  if (decided == nullptr || !decided->allowed || OutcomesOf(decision).empty()) Py_RETURN_NONE;
+  PyObject* const key = PlanKey(decision, start);
   if (key == nullptr) return nullptr;
-  PyObject* const plan = PyDict_GetItemWithError(args[0], key);
+  PyObject* const plan = PyDict_GetItemWithError(plans, key);
   Py_DECREF(key);
   if (plan == nullptr) {
     if (PyErr_Occurred() != nullptr) return nullptr;
@@ -118,20 +125,62 @@ PyObject* OfPlan(PyObject* type, PyObject* const* args, Py_ssize_t count) {
   PyObject* const fields = PyObject_GetAttr(plan, name);
   if (fields == nullptr) return nullptr;
   PyObject* made = Py_None;
-  if (PyTuple_CheckExact(fields) && decision->rule < PyTuple_GET_SIZE(fields)) {
+  if (PyTuple_CheckExact(fields) && decided->rule < PyTuple_GET_SIZE(fields)) {
     static PyObject* const no_extra = PyFloat_FromDouble(0.0);
-    PyObject* const of[] = {PyTuple_GET_ITEM(fields, decision->rule),
-                            args[2],
-                            Py_None,
-                            no_extra,
-                            args[3],
-                            plan,
-                            args[4]};
+    PyObject* const of[] = {
+        PyTuple_GET_ITEM(fields, decided->rule), decision, Py_None, no_extra, owner, plan, charges};
     made = NewOf(reinterpret_cast<PyTypeObject*>(type), of, 7);
   } else {
     Py_INCREF(made);
   }
   Py_DECREF(fields);
+  return made;
+}
+
+// OfDecision() of (plans, start, decision, limiter, charges).
+PyObject* OfPlan(PyObject* type, PyObject* const* args, Py_ssize_t count) {
+  if (count != 5 || !PyDict_CheckExact(args[0]) || !PyBytes_CheckExact(args[1])) {
+    PyErr_SetString(PyExc_TypeError, "expected a dict, bytes, a Decision, a limiter and charges");
+    return nullptr;
+  }
+  return OfDecision(type, args[0], args[1], args[2], args[3], args[4]);
+}
+
+// What `rules` decide on a request: of (rules, request, cost, start, limiter). A RequestDecision
+// that lets it pass, whose charges are its attributes and cost; the Decision if OfDecision()
+// returns None; and None, with nothing charged, if the request is not plain.
+PyObject* OfRules(PyObject* type, PyObject* const* args, Py_ssize_t count) {
+  if (count != 5 || !IsRuleLimiter(args[0]) || !PyBytes_CheckExact(args[3])) {
+    PyErr_SetString(PyExc_TypeError,
+                    "expected a RuleLimiter, a request, a cost, bytes and a limiter");
+    return nullptr;
+  }
+  const PlainRequest plain(args[1]);
+  if (!plain) Py_RETURN_NONE;
+  const auto& read = plain.attributes();
+  const NamedAttribute all[] = {{cost_name, args[2]}, read[0], read[1], read[2]};
+  PyObject* const decision = CheckRules(args[0], all);
+  if (decision == nullptr) return nullptr;
+  static PyObject* const name = Interned("plans");
+  PyObject* const plans = PyObject_GetAttr(DecisionOwner(decision).ptr(), name);
+  PyObject* made = nullptr;
+  if (plans != nullptr) {
+    made = OfDecision(type, plans, args[3], decision, args[4], Py_None);
+    Py_DECREF(plans);
+  }
+  if (made == Py_None) {
+    Py_DECREF(made);
+    return decision;
+  }
+  Py_DECREF(decision);
+  if (made == nullptr) return nullptr;
+  RequestDecisionObject& object = Of(made);
+  object.cost = args[2];
+  Py_INCREF(object.cost);
+  for (size_t i = 0; i < read.size(); ++i) {
+    object.attributes[i] = read[i].second;
+    Py_INCREF(object.attributes[i]);
+  }
   return made;
 }
 
@@ -193,7 +242,38 @@ PyObject* GetWait(PyObject* self, void* /*closure*/) {
   return PyLong_FromLongLong(*wait_s);
 }
 
+PyObject* GetCharges(PyObject* self, void* /*closure*/) {
+  RequestDecisionObject& object = Of(self);
+  if (object.cost == nullptr) {
+    Py_INCREF(object.charges);
+    return object.charges;
+  }
+  PyObject* const attributes = PyDict_New();
+  if (attributes == nullptr) return nullptr;
+  bool is_set = PyDict_SetItem(attributes, cost_name, object.cost) == 0;
+  for (size_t i = 0; is_set && i < PlainRequest::kAttributes; ++i) {
+    is_set = PyDict_SetItem(attributes, PlainRequest::Name(i), object.attributes[i]) == 0;
+  }
+  if (is_set) return attributes;
+  Py_DECREF(attributes);
+  return nullptr;
+}
+
+int SetCharges(PyObject* self, PyObject* charges, void* /*closure*/) {
+  if (charges == nullptr) {
+    PyErr_SetString(PyExc_AttributeError, "the charges cannot be deleted");
+    return -1;
+  }
+  RequestDecisionObject& object = Of(self);
+  Py_CLEAR(object.cost);
+  Py_INCREF(charges);
+  std::swap(object.charges, charges);
+  Py_DECREF(charges);
+  return 0;
+}
+
 PyGetSetDef getters[] = {
+    {"_charges", GetCharges, SetCharges, nullptr, nullptr},
     {"wait", GetWait, nullptr, "Seconds to wait after a refusal.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
@@ -205,6 +285,9 @@ PyMethodDef methods[] = {
     {"_of_plan", AsMethod(OfPlan), METH_FASTCALL | METH_CLASS,
      "_of_plan($type, plans, start, decision, limiter, charges, /)\n--\n\n"
      "A decision by rules that lets a request pass, if `plans` has its plan; else None."},
+    {"_of_rules", AsMethod(OfRules), METH_FASTCALL | METH_CLASS,
+     "_of_rules($type, rules, request, cost, start, limiter, /)\n--\n\n"
+     "Charges a plain request by rules."},
     {"fields", Encode<Raw>, METH_NOARGS, "fields($self, /)\n--\n\nThe fields for ASGI."},
     {"text_fields", Encode<Text>, METH_NOARGS, "text_fields($self, /)\n--\n\nThe fields for WSGI."},
     {"merged", Merge<Raw>, METH_O, "merged($self, headers, /)\n--\n\nHeaders with the fields."},
@@ -218,7 +301,6 @@ PyMemberDef members[] = {
     {"decision", T_OBJECT, offsetof(RequestDecisionObject, decision), READONLY, "The decision."},
     {"limiter", T_OBJECT, offsetof(RequestDecisionObject, limiter), READONLY, nullptr},
     {"limits", T_OBJECT, offsetof(RequestDecisionObject, limits), READONLY, nullptr},
-    {"_charges", T_OBJECT, offsetof(RequestDecisionObject, charges), 0, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };
 
@@ -249,6 +331,7 @@ void RegisterRequestDecision(py::module_& m) {
                return std::make_unique<HeaderFields>(ClockOf(limiter), rules, x_ratelimit, policy);
              }),
              py::arg("limiter"), py::arg("rules"), py::arg("x_ratelimit"), py::arg("policy"));
+  cost_name = Interned("cost");
   PyTypeObject& type = request_decision_type;
   type.tp_name = "tidegate._core.RequestDecision";
   type.tp_basicsize = sizeof(RequestDecisionObject);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Callable, overload
 
@@ -73,7 +74,7 @@ class RuleRequests:
             check_cost((), cost)
         if not isinstance(enabled, bool):
             raise ArgumentTypeError(f"enabled is {enabled!r}; expected True and False")
-        self._cost = cost
+        self._cost: Any = cost
         self._exempt_when = exempt_when
         self._enabled = enabled
         self._families = tuple(family for family in families if family != SHADOW)
@@ -83,6 +84,8 @@ class RuleRequests:
         self._never_waits = (
             not limiter.storage.blocks and exempt_when is None and isinstance(cost, int)
         )
+        # Whether no Python is needed between a request and its decision.
+        self._reads_in_core = not self._readers and type(limiter) is RuleLimiter
         register_rules(limiter)
 
     @overload
@@ -93,15 +96,18 @@ class RuleRequests:
         """Charges the request; None where no limit applies to it."""
         if not (switch.on and self._enabled):
             return None
-        found = None
         if self._never_waits:
-            found = self._read(request)
-            if found is not None:
-                decision = self.limiter.check(**found)
+            made: Any = None
+            if self._reads_in_core:
+                made = _of_rules(self.limiter, request, self._cost, self._start, self)
+                if type(made) is RequestDecision:
+                    return made
+            attributes = self._read(request)
+            if attributes is not None:
+                decision = self.limiter.check(**attributes) if made is None else made
                 plans = decision._owner.plans
-                owner: Any = self
-                passed = RequestDecision._of_plan(plans, self._start, decision, owner, found)
-                return self._finish(request, found, decision) if passed is None else passed
+                passed = RequestDecision._of_plan(plans, self._start, decision, self, attributes)
+                return self._finish(request, attributes, decision) if passed is None else passed
         checked: Any = execution.run(self._check_slow(request, execution))
         result: Checked = checked
         return result
@@ -191,9 +197,7 @@ class RuleRequests:
                 observers.notify(refusal, self.hooks)
         fields = plan.fields if decision._policy in plan.shown else plan.bare
         kind = RequestDecision if not plan.has_shadow else self._kind_of(decision)
-        owner: Any = self
-        limits: Any = plan
-        return kind._make(fields, decision, None, extra, owner, limits, charges)
+        return kind._make(fields, decision, None, extra, self, plan, charges)
 
     def decide(
         self, limits: Any, decision: Decision, decided_ns: int | None, charges: Any
@@ -201,8 +205,7 @@ class RuleRequests:
         """What responses say of a `decision` on the same limits that lets a request pass."""
         fields = limits.fields if decision._policy in limits.shown else limits.bare
         kind = self._kind_of(decision)
-        owner: Any = self
-        return kind._make(fields, decision, decided_ns, 0.0, owner, limits, charges)
+        return kind._make(fields, decision, decided_ns, 0.0, self, limits, charges)
 
     def _kind_of(self, decision: Decision) -> type[RequestDecision]:
         is_told = self._shows_shadow and refused_in_shadow(decision)
@@ -225,6 +228,8 @@ class RuleRequests:
         return _RuleCharge(self.limiter, attributes, decision)
 
 
+_of_rules = RequestDecision._of_rules
+
 # Which limits apply together; a service has few such combinations.
 _MOST_PLANS = 4096
 
@@ -233,11 +238,11 @@ class _RulePlan:
     """The limits that apply to a request, and what responses say of them."""
 
     __slots__ = (
+        "_limiter",
         "bare",
         "fields",
         "fields_by_limit",
         "has_shadow",
-        "limiter",
         "problems",
         "shown",
     )
@@ -249,7 +254,8 @@ class _RulePlan:
         families: tuple[str, ...],
         hidden: frozenset[str],
     ) -> None:
-        self.limiter = limiter
+        # The limiter's rules keep their plans, which must not keep the limiter.
+        self._limiter = weakref.ref(limiter)
         outcomes = decision.outcomes or (decision,)
         limits = list({o._limit.name: o._limit for o in outcomes}.values())
         counted = {
@@ -272,6 +278,13 @@ class _RulePlan:
             )
         )
         self.problems = Problems(limits)
+
+    @property
+    def limiter(self) -> RuleLimiter:
+        """The limiter of the rules, which every decision on a request keeps."""
+        limiter = self._limiter()
+        assert limiter is not None
+        return limiter
 
 
 class _RuleCharge:

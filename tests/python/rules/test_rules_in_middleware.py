@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from typing import Any
 
 import pytest
 import tidegate as tg
 from tidegate import asgi, keys, wsgi
+from tidegate._web.execution import AWAITING
 from tidegate._web.request_access import fields_of
 from tidegate.load import LoadShedding
 from tidegate.rules import RuleSet, Tiers
@@ -434,3 +437,55 @@ def test_async_attributes_are_refused_by_synchronous_middleware() -> None:
 
     with pytest.raises(tg.ConfigurationError, match=r"attributes\['user'\] is the async function"):
         of_kind("wsgi", attributes={"user": later})
+
+
+def test_a_middleware_is_freed_with_its_limiter_after_requests() -> None:
+    def served() -> weakref.ref[Any]:
+        app = middleware()
+        assert get(app, x_user="ann")[0] == 200
+        return weakref.ref(app.limiter)
+
+    limiter = served()
+    gc.collect()
+    assert limiter() is None
+
+
+def test_what_a_request_was_charged_can_be_given_back_once() -> None:
+    """Requests of one user have an attribute function, and the others are read by the core."""
+
+    async def undone(scope: Any, receive: Any, send: Any) -> None:
+        for earlier in scope["tidegate.granted"]:
+            await earlier.undo(AWAITING)
+            assert earlier.charges is earlier.charges
+        await hello(scope, receive, send)
+
+    rules = RuleSet({"rules": [{"id": "a", "by": "ip+endpoint+method", "limit": "5/minute"}]})
+    for attributes in (None, ATTRIBUTES):
+        app = asgi.RateLimitMiddleware(
+            undone, rules=rules, clock=tg.ManualClock(1), cost=3, attributes=attributes
+        )
+        for _ in range(4):
+            assert get(app)[0] == 200
+        state = app.limiter.peek(ip="203.0.113.9", endpoint="/api/x", method="GET")
+        assert state.remaining == 5
+
+
+def test_no_decision_stays_in_a_scope_after_the_response() -> None:
+    """A server keeps a scope until the next request of its connection."""
+    scopes: list[Any] = []
+
+    async def kept(scope: Any, receive: Any, send: Any) -> None:
+        scopes.append(scope)
+        await hello(scope, receive, send)
+
+    get(asgi.RateLimitMiddleware(kept, rules=RuleSet(API), clock=tg.ManualClock(1)))
+    assert "tidegate.granted" not in scopes[0]
+    assert not gc.is_tracked(scopes[0]["tidegate.decision"])
+
+
+def test_outcomes_are_made_once() -> None:
+    limiter: Any = tg.Limiter(rules=RuleSet(API), clock=tg.ManualClock(1))
+    decision = limiter.check(user="ann", endpoint="/api/x", ip="203.0.113.9")
+    assert decision.outcomes is decision.outcomes
+    assert [outcome.rule for outcome in decision.outcomes].count("user") == 2
+    assert limiter.check(user="mallory").outcomes == ()

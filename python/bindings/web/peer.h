@@ -1,0 +1,38 @@
+// What rules count every request by.
+#ifndef TIDEGATE_PYTHON_BINDINGS_WEB_PEER_H_
+#define TIDEGATE_PYTHON_BINDINGS_WEB_PEER_H_
+
+#include <pybind11/pybind11.h>
+
+#include <array>
+#include <cstddef>
+
+#include "rule_limiter.h"
+
+namespace tidegate::python {
+
+// The attributes endpoint, method and ip of a request of HTTP in the most frequent form: in an ASGI
+// scope, or in an object of a framework with one. False for other requests.
+class PlainRequest {
+ public:
+  static constexpr size_t kAttributes = 3;
+
+  // The name of an attribute, borrowed.
+  static PyObject* Name(size_t i);
+
+  explicit PlainRequest(PyObject* request);
+  PlainRequest(const PlainRequest&) = delete;
+  PlainRequest& operator=(const PlainRequest&) = delete;
+  ~PlainRequest();
+
+  explicit operator bool() const { return is_plain_; }
+  const std::array<NamedAttribute, kAttributes>& attributes() const { return attributes_; }
+
+ private:
+  std::array<NamedAttribute, kAttributes> attributes_{};  // holds references to the values
+  bool is_plain_ = false;
+};
+
+}  // namespace tidegate::python
+
+#endif  // TIDEGATE_PYTHON_BINDINGS_WEB_PEER_H_
