@@ -186,7 +186,7 @@ def _problems_of(document: Document, error: ValidationError) -> list[Any]:
             section = _fields_at(where)
             near = difflib.get_close_matches(name, section, 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            message = f"is no field; {hint}expected {', '.join(section)}"
+            message = f"is not a field; {hint}expected {', '.join(section)}"
         elif kind == "missing":
             message = "is missing"
         elif kind == "value_error":

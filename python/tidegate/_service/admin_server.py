@@ -1,4 +1,4 @@
-"""The second port of the service: admin API, dashboard, metrics and probes, under uvicorn."""
+"""Runs the second port under uvicorn: admin API, dashboard, metrics and probes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = ["AdminServer", "probes"]
 
-# Seconds that requests in flight have when the server ends.
+# Seconds that requests in flight may take when the server ends.
 _PATIENCE = 2
 
 
 def probes(is_ready: Callable[[], bool], ping: Callable[[], str | None], registry: Any) -> FastAPI:
     """Adds ``/livez``, ``/readyz`` and, with a registry, ``/metrics``, which need no token.
 
-    `ping` returns why the storage does not answer.
+    `ping` returns the reason why the storage does not answer, or None.
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 

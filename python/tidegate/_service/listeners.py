@@ -96,7 +96,7 @@ def to_violations(violations: ViolationLog) -> Any:
     return note
 
 
-# Of the callers of one interval, those with the most requests. A busy service has millions.
+# Only the callers with the most requests of an interval are judged: there may be millions.
 _MOST_CALLERS = 100_000
 
 
@@ -104,8 +104,8 @@ class AnomalyWatch:
     """Judges callers once an interval, logs anomalies and writes them to the database.
 
     Anomalies that call for no action are neither logged nor written. An ongoing anomaly is written
-    again only when it calls for a stricter action, or after an hour. `enforcement` gets those that
-    call for action each time. Not thread-safe.
+    again only when it calls for a stricter action, or after an hour. `enforcement` gets each
+    anomaly that calls for an action, each time. Not thread-safe.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class AnomalyWatch:
     def _judged(
         self, counts: Mapping[str, int], at: float, tiers: Mapping[str, str]
     ) -> list[Anomaly]:
-        """The anomalies that ask for action, which are enforced if anything is."""
+        """Returns the anomalies that call for an action, after passing them to `enforcement`."""
         if self._enforcement is not None:
             for caller in self._enforcement.take_lifted():
                 self._detector.accept(caller)

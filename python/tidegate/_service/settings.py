@@ -81,7 +81,7 @@ class Tls(_Part):
     key: Path = Field(description="PEM.")
     client_ca: Optional[Path] = Field(
         default=None,
-        description="PEM of the authorities whose clients are let in. Without it clients need no "
+        description="PEM of the authorities whose clients are accepted. Without it clients need no "
         "certificate.",
     )
 
@@ -94,9 +94,7 @@ class Checks(_Part):
         description="The address of HTTP and gRPC; null for none.",
     )
     unix: Optional[Path] = Field(default=None, description="The path of a Unix socket.")
-    tls: Optional[Tls] = Field(
-        default=None, description="TLS of `listen`; without it there is no TLS."
-    )
+    tls: Optional[Tls] = Field(default=None, description="TLS of `listen`; null for no TLS.")
     loops: Annotated[int, Field(ge=0, le=256)] = Field(
         default=0, description="Threads that answer checks; 0 for one for each core."
     )
@@ -117,10 +115,10 @@ class Checks(_Part):
         default=10.0, description="Seconds within which a whole request must arrive."
     )
     refused_status: Literal[200, 429] = Field(
-        default=200, description="Of the answer to a REST check that refuses."
+        default=200, description="The status of a REST check that refuses."
     )
     auth_refused_status: Literal[401, 403, 429] = Field(
-        default=429, description="Of the answer to a gateway that refuses: 403 for nginx."
+        default=429, description="The status of an answer to a gateway that refuses: 403 for nginx."
     )
     auth_headers: Optional[dict[str, str]] = Field(
         default=None,
@@ -149,7 +147,7 @@ class Envoy(_Part):
     )
     user_key: Annotated[str, Field(max_length=255)] = Field(
         default="user",
-        description="Of the entry that names the user, for history and anomalies; empty for none.",
+        description="The entry that names the user, for history and anomalies; empty for none.",
     )
 
 
@@ -206,13 +204,15 @@ class Anomalies(_Part):
         default=False, description="Whether callers are throttled and blocked, or only reported."
     )
     enforce_seconds: _SECONDS = Field(
-        default=300.0, description="How long after the last interval that called for it."
+        default=300.0,
+        description="Seconds that a penalty lasts after the last interval that called for it.",
     )
     enforce_most: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        default=1000, description="Callers who are throttled or blocked at a time."
+        default=1000, description="The most callers who are throttled or blocked at a time."
     )
     exempt: list[Annotated[str, Field(pattern="^(user|ip):.")]] = Field(
-        default=[], description="Callers who never are, such as user:42 or ip:203.0.113.9."
+        default=[],
+        description="Callers who are never throttled or blocked: user:42, ip:203.0.113.9.",
     )
 
 
@@ -325,7 +325,7 @@ def _without_secrets(value: Any) -> Any:
         return {name: _without_secrets(each) for name, each in value.items()}
     if not isinstance(value, str) or "://" not in value:
         return value
-    # Too much is hidden rather than too little: a password may have any character.
+    # The pattern hides too much rather than too little: a password may have any character.
     hidden = re.sub(r"(?s)(://[^:/?#]*):.*@", r"\1:***@", value)
     return re.sub(rf"([?&][^=&]*(?:{_SECRETS})[^=&]*=)[^&]*", r"\1***", hidden, flags=re.I)
 

@@ -130,7 +130,7 @@ def test_a_rule_keeps_its_place_when_it_changes(service: AdminService) -> None:
     [
         ({"limits": "ten"}, "rules[0].limits", "expected"),
         ({"limits": {"free": "10/fortnight"}}, "rules[0].limits.free", "expected"),
-        ({"colour": "red"}, "rules[0].colour", "is no field"),
+        ({"colour": "red"}, "rules[0].colour", "is not a field"),
         ({"by": 5}, "rules[0].by", "expected"),
         ({"networks": ["10.0.0.0/99"]}, "rules[0].networks", ""),
         ({"replaces": ["nobody"]}, "rules[0].replaces", ""),

@@ -269,7 +269,7 @@ def test_the_overview_follows_and_can_be_paused(chromium: Any, site: Site) -> No
 
 def test_it_waits_for_those_who_want_no_motion(chromium: Any, site: Site) -> None:
     page = _page(chromium, site, reduced_motion="reduce")
-    assert page.get_by_role("button", name="Go on").is_visible()
+    assert page.get_by_role("button", name="Continue").is_visible()
     assert page.get_by_role("status").inner_text() == "Paused."
     page.context.close()
 

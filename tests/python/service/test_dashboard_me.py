@@ -124,8 +124,8 @@ def test_a_request_for_a_tier_is_asked_withdrawn_and_decided(
     text = browser.get("/me").text
     assert "was rejected on 2026-01-31 12:00:00 UTC. Note: Use less." in text
     assert [record.getMessage() for record in caplog.records if "request" in record.msg] == [
-        "'42' asks for the tier premium: request 1",
-        "'42' asks for the tier premium: request 2",
+        "'42' requests the tier premium: request 1",
+        "'42' requests the tier premium: request 2",
         "request 2 of '42' for the tier premium is REJECTED",
     ]
     dashboard.clock.advance(days=31)

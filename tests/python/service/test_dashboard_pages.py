@@ -85,7 +85,7 @@ def test_the_overview_sums_five_minutes(dashboard: DashboardService) -> None:
     text = dashboard.browser().get("/").text
     assert "7 allowed, 5 refused, at most 7 and 5 in one second" in text
     assert "connection refused" in text
-    assert "are short of them: 11." in text
+    assert "missing from usage and violations: 11." in text
     assert "nobody has acknowledged: 1." in text
     assert "made without the shared storage: 3." in text
 

@@ -217,7 +217,7 @@ def test_the_dashboard_shows_who_is_blocked_and_unlocks(
         assert "They are throttled or blocked for a time." in text
         assert (HOSTILE in text, ">Unlock</button>" in text) == (False, False)
         key = f"/key?{urllib.parse.urlencode({**ATTRIBUTES, 'user': HOSTILE})}"
-        assert "by anomaly:block; it may ask again in 5 min." in viewer.get(key).text
+        assert "by anomaly:block; the request can pass in 5 min." in viewer.get(key).text
         assert ">Unlock</button>" in operator.get("/anomalies").text
         assert viewer.post("/anomalies/unlock", caller=caller).status_code == 403
         assert operator.post("/anomalies/unlock").status_code == 422

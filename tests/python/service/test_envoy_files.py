@@ -234,7 +234,7 @@ MISTAKES = [
     (
         "domain: d\ndescriptors:\n- key: a\n  limit: 5\n- key: b\n  shadow_mode: perhaps",
         [
-            "0.yaml:4: descriptors[0].limit: is no field; expected key, value, rate_limit, "
+            "0.yaml:4: descriptors[0].limit: is not a field; expected key, value, rate_limit, "
             "descriptors, shadow_mode, quota_mode, share_threshold, detailed_metric, "
             "value_to_metric",
             "0.yaml:6: descriptors[1].shadow_mode: is 'perhaps'; expected true or false",
@@ -283,7 +283,7 @@ LIMIT_MISTAKES = [
         "is not accepted: the limit replaces itself",
     ),
     ("{requests_per_unit: 5, unit: day, name: [a]}", "rate_limit.name: is ['a']; expected a text"),
-    ("{requests_per_unit: 5, unit: day, per: second}", "rate_limit.per: is no field"),
+    ("{requests_per_unit: 5, unit: day, per: second}", "rate_limit.per: is not a field"),
 ]
 
 
@@ -391,7 +391,7 @@ def test_a_version_that_is_not_valid_is_counted_and_logged_and_changes_nothing(
     with caplog.at_level(logging.ERROR, "tidegate"):
         assert not source.refresh()
     assert source.refused == 1
-    assert "descriptors[0].rate: is no field" in caplog.text
+    assert "descriptors[0].rate: is not a field" in caplog.text
     assert service.remaining({"k": ""}) == [4]
     write(path, 6)
     assert source.refresh()

@@ -129,7 +129,7 @@ class Imported:
         for name in fields:
             if name not in known:
                 raise self._refused(
-                    (*where, name), f"is no field; expected {', '.join(sorted(known))}"
+                    (*where, name), f"is not a field; expected {', '.join(sorted(known))}"
                 )
 
     def _level(self, where: Any, descriptors: Any, path: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Routes of quotas: what a user has of them, and units beside those of the period."""
+"""Routes that show the quotas of users, and give users units in addition to the period's."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["router", "top_ups_of"]
 router = APIRouter(route_class=AdminRoute, prefix="/v1/admin/quotas", tags=["quotas"])
 
 _MOST_TOP_UPS = 100
-# Of the column quota_top_ups.quota.
+# The length of the column quota_top_ups.quota.
 _MOST_OF_NAME = 100
 
 
 @router.get("", openapi_extra=role("viewer"), response_model=QuotasOfUser)
 def read_quotas(admin: TheAdmin, user: Annotated[UserId, Query()]) -> Any:
-    """What a user has of each quota in the rules in force, and the latest top-ups."""
+    """Returns the state of each quota of a user in the rules in force, and the latest top-ups."""
     with admin.database.connect() as connection:
         row = users.user_of(connection, user)
         top_ups = top_ups_of(connection, user)
@@ -45,7 +45,7 @@ def _said(quota: QuotaOfUser) -> dict[str, Any]:
 
 
 def top_ups_of(connection: sa.Connection, user: Optional[str]) -> list[Any]:
-    """The latest top-ups of a user, or of all."""
+    """Lists the latest top-ups of a user, or of all users."""
     table = quota_top_ups
     asked = sa.select(table).order_by(table.c.id.desc()).limit(_MOST_TOP_UPS)
     if user is not None:
@@ -71,7 +71,7 @@ def add_top_up(admin: TheAdmin, actor: AnActor, new: NewTopUp) -> Any:
         "reason": new.reason or None,
     }
     said = {**values, "expires_at": new.expires_at and new.expires_at.isoformat()}
-    # First the entry, as of a reset: nobody can take back units that were spent.
+    # The audit entry is written first, as for a reset: nobody can take back spent units.
     with admin.database.change(actor) as change:
         key = change.connection.execute(
             sa.insert(quota_top_ups), {**values, "created_at": change.now}
@@ -109,7 +109,7 @@ def _chosen(admin: Admin, new: NewTopUp) -> QuotaOfUser:
 
 
 def _undo(admin: Admin, actor: AnActor, id: int, user: str, error: Exception) -> None:
-    """Says that the units were not given. A storage that timed out may have given them anyway."""
+    """Reports that giving the units failed. A storage that timed out may have given them."""
     with contextlib.suppress(StorageError), admin.database.change(actor) as change:
         change.connection.execute(sa.delete(quota_top_ups).where(quota_top_ups.c.id == id))
         after = {"id": id, "error": str(error)[:500]}

@@ -1,4 +1,4 @@
-"""Sessions of the pages: kept by the server, known to the browser by a random name alone."""
+"""Sessions of the pages. The server keeps them; a browser knows only a random name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["FORM_COOKIE", "SESSION_COOKIE", "Session", "Sessions", "is_same", "set_cookie"]
 
 SESSION_COOKIE = "tidegate_session"
-# Proves that a form of sign-in was filled in where it was shown.
+# Proves that the browser that sent the form of sign-in is the one that loaded it.
 FORM_COOKIE = "tidegate_form"
 PATH = "/dashboard"
 _LONGEST = dt.timedelta(hours=8)
@@ -27,7 +27,7 @@ _MOST = 1000
 
 
 class Session:
-    """Somebody who has signed in. The token is looked up anew with each request."""
+    """A visitor who has signed in. The token is looked up again for each request."""
 
     def __init__(self, token: str, now: dt.datetime) -> None:
         self.token = token
@@ -36,7 +36,7 @@ class Session:
         self.used = now
 
     def is_over(self, now: dt.datetime) -> bool:
-        """Whether it has lasted, or was not used, for too long."""
+        """Returns whether the session is too old, or was not used for too long."""
         return now - self.begun >= _LONGEST or now - self.used >= _IDLE
 
 
@@ -46,11 +46,11 @@ class Sessions:
     def __init__(self, now: Callable[[], dt.datetime]) -> None:
         self._now = now
         self._lock = threading.Lock()
-        # By a hash of the name: looking one up takes as long whatever is guessed.
+        # The keys are hashes of the names, so the time of a look-up tells nothing about a name.
         self._open: OrderedDict[str, Session] = OrderedDict()
 
     def open(self, token: str) -> str:
-        """Begins a session. Returns its name, for the cookie."""
+        """Opens a session. Returns its name, for the cookie."""
         name = secrets.token_urlsafe(32)
         with self._lock:
             self._open[hash_of(name)] = Session(token, self._now())
@@ -59,7 +59,7 @@ class Sessions:
         return name
 
     def find(self, name: str | None, *, is_used: bool = True) -> Session | None:
-        """The session of that name; what a page fetches by itself is no use of it."""
+        """Returns the session of that name. A page's own fetches do not count as use."""
         if not name:
             return None
         now = self._now()
@@ -82,14 +82,14 @@ class Sessions:
 
 
 def is_same(given: str | None, expected: str | None) -> bool:
-    """Whether a form has the secret that it was shown with."""
+    """Returns whether a form has the secret that its page was given."""
     if not given or not expected:
         return False
     return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
 
 
 def set_cookie(request: Request, response: Response, name: str, value: str) -> None:
-    """Sets a cookie that no script reads and no other site has sent."""
+    """Sets a cookie that scripts cannot read and other sites cannot send."""
     response.set_cookie(
         name,
         value,

@@ -91,7 +91,7 @@ def test_a_question_that_does_not_say_what_rules_look_at_is_refused(told: str) -
     headers = [each for each in asked("/api/posts") if each[0] != header]
     status, _, body = Service(RULES).http("GET", PATH, headers)
     assert status == 400
-    said = f"no header tells the {told} of the request, which rules look at; expected {header}"
+    said = f"no header names the {told} of the request, which the rules need; expected {header}"
     assert said.encode() in body
     other = Service(RULES, auth_headers=[("X-Real-Ip", "ip")])
     assert other.http("GET", PATH, headers)[0] == 400
