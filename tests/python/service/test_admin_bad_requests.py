@@ -66,7 +66,7 @@ def test_large_bodies_are_refused_with_and_without_a_length(service: AdminServic
     assert service.ask("POST", "/tokens", content=b"{}", headers=wrong).status_code == 413
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(service: AdminService) -> None:
+def test_a_body_that_does_not_arrive_is_answered_408(service: AdminService) -> None:
     app = create_admin(service.url, body_timeout=0.05, now=service.clock)
     sent: list[dict[str, Any]] = []
 
@@ -163,7 +163,7 @@ def test_a_document_without_a_type_is_refused(service: AdminService) -> None:
     assert answer.status_code == 415
 
 
-def test_an_unexpected_failure_tells_nothing_of_the_inside(
+def test_the_answer_to_an_unexpected_failure_shows_no_internals(
     service: AdminService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: object, **kwargs: object) -> None:
@@ -175,7 +175,7 @@ def test_an_unexpected_failure_tells_nothing_of_the_inside(
     assert "secret" not in answer.text
 
 
-def test_a_failing_listener_undoes_no_change(service: AdminService) -> None:
+def test_a_change_stays_if_on_change_raises(service: AdminService) -> None:
     def fail(what: str, key: str | None) -> None:
         raise RuntimeError(what)
 

@@ -89,7 +89,7 @@ def test_a_body_that_does_not_end_is_cut_off(path: str) -> None:
         assert is_alive(port)
 
 
-def test_a_connection_whose_requests_are_whole_goes_on() -> None:
+def test_a_connection_with_whole_requests_stays_open() -> None:
     bounds = PATIENT._replace(head=2, request=2)
     with served(bounds) as port, httpx.Client(timeout=60) as client:
         until = time.monotonic() + 2.5
@@ -97,7 +97,7 @@ def test_a_connection_whose_requests_are_whole_goes_on() -> None:
             assert client.get(f"http://127.0.0.1:{port}/livez").status_code == 200
 
 
-def test_clients_that_say_nothing_stand_in_nobody_s_way() -> None:
+def test_silent_clients_do_not_keep_others_from_connecting() -> None:
     with served(PATIENT._replace(connections=5)) as port, contextlib.ExitStack() as opened:
         silent = [opened.enter_context(connect(port)) for _ in range(20)]
         assert is_alive(port)
@@ -105,7 +105,7 @@ def test_clients_that_say_nothing_stand_in_nobody_s_way() -> None:
             assert client.read_to_end() == b""
 
 
-def test_what_is_being_answered_is_not_closed_for_another() -> None:
+def test_a_connection_that_is_being_answered_is_not_closed_for_another() -> None:
     app = probes(lambda: True, lambda: None, None)
     goes_on = threading.Event()
     entered = threading.Semaphore(0)
@@ -128,7 +128,7 @@ def test_what_is_being_answered_is_not_closed_for_another() -> None:
         assert eventually(lambda: is_alive(port), despite=httpx.TransportError)
 
 
-def test_a_client_that_does_not_take_its_answer_is_cut_off() -> None:
+def test_a_client_that_does_not_read_its_answer_is_cut_off() -> None:
     app = probes(lambda: True, lambda: None, None)
     size = 50_000_000
 

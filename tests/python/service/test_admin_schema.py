@@ -147,11 +147,11 @@ def _name_of(path: str) -> str:
     return name.partition(".")[0]
 
 
-def test_every_route_is_asked_below(service: AdminService) -> None:
+def test_every_route_has_a_test(service: AdminService) -> None:
     assert sorted({_name_of(path) for _, path, _ in _operations(service)}) == NAMES
 
 
-def test_every_route_says_its_role_and_its_errors(service: AdminService) -> None:
+def test_every_route_documents_its_role_and_its_errors(service: AdminService) -> None:
     for method, path, operation in _operations(service):
         assert operation["x-tidegate-role"] in ("viewer", "operator", "admin"), (method, path)
         assert {"401", "403", "422", "503"} <= set(operation["responses"]), (method, path)

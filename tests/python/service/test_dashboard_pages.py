@@ -47,7 +47,7 @@ def test_head_answers_as_get_does(dashboard: DashboardService, path: str) -> Non
     assert dashboard.browser().ask("HEAD", path).status_code == 200
 
 
-def test_a_path_without_a_page_and_a_wrong_method(dashboard: DashboardService) -> None:
+def test_unknown_pages_and_wrong_methods_are_refused(dashboard: DashboardService) -> None:
     browser = dashboard.browser()
     assert browser.get("/nothing").status_code == 404
     assert browser.ask("DELETE", "/keys").status_code == 405
@@ -90,7 +90,7 @@ def test_the_overview_sums_five_minutes(dashboard: DashboardService) -> None:
     assert "made without the shared storage: 3." in text
 
 
-def test_live_parts_are_those_of_the_page(dashboard: DashboardService) -> None:
+def test_live_parts_equal_those_of_the_page(dashboard: DashboardService) -> None:
     dashboard.record(row(HOSTILE, refused=5, rule="api"))
     browser = dashboard.browser()
     for page, live in (("/", "/live/overview"), ("/keys", "/live/keys")):
@@ -103,7 +103,7 @@ def test_live_parts_are_those_of_the_page(dashboard: DashboardService) -> None:
     assert dashboard.browser(None).get("/live/overview").status_code == 401
 
 
-def test_what_others_have_named_is_escaped_on_every_page(dashboard: DashboardService) -> None:
+def test_names_from_others_are_escaped_on_every_page(dashboard: DashboardService) -> None:
     add_api_rule(dashboard, endpoints=["/api/<script>"])
     dashboard.record(row(HOSTILE, refused=5, rule=HOSTILE), row(None, refused=1, ip=HOSTILE))
     dashboard.add_anomaly(HOSTILE, reason=HOSTILE, action=HOSTILE[:20])
@@ -171,7 +171,9 @@ def test_a_request_is_approved_with_a_note(dashboard: DashboardService) -> None:
     ]
 
 
-def test_rules_and_what_shadow_rules_would_refuse(dashboard: DashboardService) -> None:
+def test_the_pages_show_rules_and_what_shadow_rules_would_refuse(
+    dashboard: DashboardService,
+) -> None:
     add_api_rule(dashboard, shadow=True)
     for _ in range(12):
         dashboard.limiter.check(**ATTRIBUTES)
@@ -181,7 +183,7 @@ def test_rules_and_what_shadow_rules_would_refuse(dashboard: DashboardService) -
     assert cells == ["yes", "12", "2", "16.7 %"]
 
 
-def test_usage_as_a_chart_a_table_and_a_file(dashboard: DashboardService) -> None:
+def test_usage_is_shown_as_a_chart_a_table_and_a_file(dashboard: DashboardService) -> None:
     add_api_rule(dashboard)
     dashboard.use("=1+1", hours_ago=1, allowed=1234, refused=6)
     browser = dashboard.browser()
@@ -195,7 +197,7 @@ def test_usage_as_a_chart_a_table_and_a_file(dashboard: DashboardService) -> Non
     assert (len(lines), lines[-1]) == (31, "'=1+1,2026-01-31T00:00:00+00:00,1234,6")
 
 
-def test_a_caller_leads_to_the_requests_that_were_refused_most(
+def test_a_caller_links_to_the_requests_that_were_refused_most(
     dashboard: DashboardService,
 ) -> None:
     dashboard.record(

@@ -34,7 +34,7 @@ def figures_of(text: str) -> dict[str, str]:
     return {name: value.replace("\u202f", "") for name, value in found}
 
 
-def test_the_page_shows_what_is_counted_now(dashboard: DashboardService) -> None:
+def test_the_page_shows_the_present_counts(dashboard: DashboardService) -> None:
     dashboard.limiter.check(cost=85, **ASKED)
     dashboard.limiter.top_up(
         {**ASKED}, 7, expires_at=dt.datetime(2030, 1, 1, tzinfo=dt.timezone.utc)
@@ -58,12 +58,12 @@ def test_the_page_shows_what_is_counted_now(dashboard: DashboardService) -> None
     assert figures_of(parts["now"])["Used"] == "95"
 
 
-def test_the_tier_of_a_user_says_which_quota(dashboard: DashboardService) -> None:
+def test_the_tier_of_a_user_selects_the_quota(dashboard: DashboardService) -> None:
     dashboard.run("update user_tiers set tier = 'premium'")
     assert figures_of(dashboard.browser().get("/quotas?user=42").text)["Base"] == "400"
 
 
-def test_a_user_whom_no_quota_counts(dashboard: DashboardService) -> None:
+def test_a_user_without_a_quota_is_told_so(dashboard: DashboardService) -> None:
     add_api_rule(dashboard, id="search", endpoints=["/search"], limits="5/minute")
     text = dashboard.browser().get("/quotas?user=42").text
     assert text.count("<h3") == 1
@@ -73,7 +73,7 @@ def test_a_user_whom_no_quota_counts(dashboard: DashboardService) -> None:
     )
 
 
-def test_what_is_configured_is_shown_beside_it(dashboard: DashboardService) -> None:
+def test_quotas_configured_in_the_database_are_shown_too(dashboard: DashboardService) -> None:
     dashboard.run(
         "insert into user_quotas values "
         "('42', 'monthly', '{\"limit\": 10000}', '2026-01-30 10:00:00')"
@@ -85,7 +85,7 @@ def test_what_is_configured_is_shown_beside_it(dashboard: DashboardService) -> N
     assert "10000" not in dashboard.browser().get("/quotas?user=43").text
 
 
-def test_an_operator_tops_up_and_the_audit_log_says_so(dashboard: DashboardService) -> None:
+def test_the_audit_log_records_an_operator_s_top_up(dashboard: DashboardService) -> None:
     dashboard.limiter.check(cost=100, **ASKED)
     operator = dashboard.browser("operator")
     form = {"user": "42", "quota": QUOTA, "units": "50", "priority": "3", "reason": "a launch"}
@@ -127,7 +127,7 @@ def test_an_operator_tops_up_and_the_audit_log_says_so(dashboard: DashboardServi
         ({"csrf": "another"}, 403),
     ],
 )
-def test_a_top_up_that_cannot_be(
+def test_an_invalid_top_up_is_refused(
     dashboard: DashboardService, form: dict[str, str], status: int
 ) -> None:
     operator = dashboard.browser("operator")
@@ -139,7 +139,7 @@ def test_a_top_up_that_cannot_be(
     assert dashboard.limiter.quota_status(**ASKED)[QUOTA].available == 100
 
 
-def test_a_viewer_tops_nothing_up(dashboard: DashboardService) -> None:
+def test_a_viewer_cannot_top_up(dashboard: DashboardService) -> None:
     form = {"user": "42", "quota": QUOTA, "units": "5"}
     assert dashboard.browser("viewer").post("/quotas/top-up", **form).status_code == 403
     answer = dashboard.ask("POST", "/quotas/top-ups", {"user": "42", "units": 5}, role="check")
@@ -170,7 +170,7 @@ def test_the_admin_api_reads_and_tops_up(dashboard: DashboardService) -> None:
     assert dashboard.ask("GET", "/quotas", role="viewer").status_code == 422
 
 
-def test_which_of_several_quotas_has_to_be_said(dashboard: DashboardService) -> None:
+def test_one_of_several_quotas_must_be_named(dashboard: DashboardService) -> None:
     add_api_rule(dashboard, id="yearly", endpoints=["/other"], limits="quota 9000/year")
 
     answer = dashboard.ask("POST", "/quotas/top-ups", {"user": "42", "units": 5})
@@ -183,7 +183,7 @@ def test_which_of_several_quotas_has_to_be_said(dashboard: DashboardService) -> 
     assert text.count("<h3") == text.count("<option") == 2
 
 
-def test_a_top_up_too_many_is_undone_and_said(dashboard: DashboardService) -> None:
+def test_one_top_up_too_many_is_undone_and_reported(dashboard: DashboardService) -> None:
 
     new = {"user": "42", "units": 5}
     for _ in range(16):
@@ -195,7 +195,7 @@ def test_a_top_up_too_many_is_undone_and_said(dashboard: DashboardService) -> No
     assert last[0] == "quota.top_up_failed"
 
 
-def test_a_storage_that_does_not_answer(
+def test_the_page_says_that_the_storage_does_not_answer(
     dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(**attributes: Any) -> Any:

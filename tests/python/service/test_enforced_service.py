@@ -199,7 +199,9 @@ def test_a_reset_of_a_key_unlocks_its_caller_too(enforcing: AdminService) -> Non
     assert actions[-2:] == ["counts.reset", "anomaly.unlock"]
 
 
-def test_what_an_operator_cannot_log_is_not_unlocked(enforcing: AdminService) -> None:
+def test_a_caller_is_not_unlocked_if_the_audit_log_cannot_be_written(
+    enforcing: AdminService,
+) -> None:
     enforcing.run("DROP TABLE audit_log")
     answer = enforcing.ask("POST", "/anomalies/unlock", {"caller": "user:42"})
     assert answer.status_code >= 500
@@ -238,7 +240,7 @@ def test_enforcing_needs_detection(tmp_path: Path) -> None:
     "wrong",
     ["enforce_seconds: 0", "enforce_most: 0", "exempt: ['42']", "exempt: ['user:']", "enforce: 1"],
 )
-def test_settings_that_cannot_be_are_refused(tmp_path: Path, wrong: str) -> None:
+def test_impossible_settings_are_refused(tmp_path: Path, wrong: str) -> None:
     path = tmp_path / "tidegate.yaml"
     path.write_text(f"anomalies: {{{wrong}}}\n")
     with pytest.raises(ConfigurationError, match="anomalies"):

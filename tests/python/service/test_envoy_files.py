@@ -139,7 +139,7 @@ def test_units_have_the_lengths_that_envoy_gives_them(
     assert until == seconds - MIDNIGHT // 10**9 % seconds
 
 
-def test_values_are_the_texts_that_are_written(tmp_path: Path) -> None:
+def test_values_are_read_as_texts(tmp_path: Path) -> None:
     text = """
         domain: d
         descriptors:
@@ -153,7 +153,7 @@ def test_values_are_the_texts_that_are_written(tmp_path: Path) -> None:
     assert [service.remaining({"n": value}) for value in values] == [[0], [1], [2], [3]]
 
 
-def test_limits_beyond_those_of_envoy(tmp_path: Path) -> None:
+def test_fields_beyond_those_of_envoy_set_limits(tmp_path: Path) -> None:
     text = """
         domain: d
         descriptors:
@@ -193,7 +193,7 @@ def test_a_domain_may_charge_each_descriptor_on_its_own(tmp_path: Path) -> None:
     assert service.remaining({"a": ""}, {"b": ""}, domain="apart") == [8, 0]
 
 
-def test_switches_reach_the_service(tmp_path: Path) -> None:
+def test_settings_of_descriptors_reach_the_service(tmp_path: Path) -> None:
     text = """
         domain: d
         descriptors:
@@ -322,7 +322,7 @@ def test_limits_that_replace_each_other_in_a_circle_are_refused(tmp_path: Path) 
     )
 
 
-def test_a_name_that_no_limit_has_is_noted(tmp_path: Path) -> None:
+def test_replacing_an_unknown_name_causes_a_warning(tmp_path: Path) -> None:
     text = """
         domain: d
         descriptors:
@@ -379,7 +379,7 @@ def _is_500(service: Service) -> bool:
     return bool(answer["statuses"][0]["currentLimit"]["requestsPerUnit"] == 500)
 
 
-def test_a_version_that_is_not_valid_is_counted_and_logged_and_changes_nothing(
+def test_an_invalid_version_is_counted_and_logged_and_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "limits.yaml"
@@ -410,7 +410,7 @@ def test_a_version_that_the_store_refuses_changes_nothing(tmp_path: Path) -> Non
         assert service.remaining({"k": ""}) == [4]
 
 
-def test_the_swap_of_a_link_is_a_new_version(tmp_path: Path) -> None:
+def test_swapping_a_link_makes_a_new_version(tmp_path: Path) -> None:
     """As Kubernetes mounts a ConfigMap: config/limits.yaml -> ..data/limits.yaml."""
     for version, count in (("v1", 5), ("v2", 7)):
         (tmp_path / version).mkdir()
@@ -432,7 +432,7 @@ def test_the_swap_of_a_link_is_a_new_version(tmp_path: Path) -> None:
     assert service.remaining({"k": ""}) == [5]
 
 
-def test_a_file_that_comes_and_goes_in_a_folder_is_a_new_version(tmp_path: Path) -> None:
+def test_adding_or_removing_a_file_makes_a_new_version(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("domain: a")
     source = DescriptorFiles(tmp_path)
     (tmp_path / "b.yaml").write_text("domain: b")

@@ -37,7 +37,7 @@ def test_connections_above_the_bound_are_closed(make_front: MakeFront) -> None:
         client.sock.close()
 
 
-def test_thousands_of_idle_connections(make_front: MakeFront) -> None:
+def test_thousands_of_idle_connections_take_little_memory(make_front: MakeFront) -> None:
     served = make_front()
     count = 2500
     with served.connect() as first:
@@ -62,7 +62,7 @@ def test_thousands_of_idle_connections(make_front: MakeFront) -> None:
     eventually(lambda: served.count("connections_open") == 0)
 
 
-def test_a_request_that_takes_too_long(make_front: MakeFront) -> None:
+def test_a_request_that_takes_too_long_is_answered_408(make_front: MakeFront) -> None:
     served = make_front(request_seconds=0.2)
     beginnings = [
         b"GET",
@@ -82,7 +82,7 @@ def test_a_request_that_takes_too_long(make_front: MakeFront) -> None:
     assert served.count("timeouts_request") == len(beginnings) + 1
 
 
-def test_a_stream_that_takes_too_long_leaves_the_connection(make_front: MakeFront) -> None:
+def test_the_connection_stays_if_a_stream_takes_too_long(make_front: MakeFront) -> None:
     served = make_front(request_seconds=0.2)
     with http2_client(served) as client:
         slow = client.request("/echo", b"x", end=False)
@@ -93,7 +93,7 @@ def test_a_stream_that_takes_too_long_leaves_the_connection(make_front: MakeFron
     assert served.count("timeouts_request") == 2
 
 
-def test_a_service_that_takes_too_long(make_front: MakeFront) -> None:
+def test_a_service_that_takes_too_long_is_answered_504(make_front: MakeFront) -> None:
     served = make_front(answer_seconds=0.2, holds=True)
     with served.connect() as client:
         client.send(b"POST /later HTTP/1.1\r\nHost: test\r\n\r\n")
@@ -151,7 +151,7 @@ def test_a_stream_that_is_not_read_is_reset(make_front: MakeFront) -> None:
     assert served.count("slow_readers") == 1
 
 
-def test_the_answers_that_a_connection_may_leave_waiting_are_bounded(make_front: MakeFront) -> None:
+def test_the_unread_answers_of_a_connection_are_bounded(make_front: MakeFront) -> None:
     served = make_front(output_bytes=1_000_000)
     with http2_client(served) as client:
         for _ in range(10):

@@ -57,7 +57,7 @@ def test_a_drain_ends_after_its_time(make_front: MakeFront) -> None:
     served.later.release()
 
 
-def test_no_answer_is_lost_by_a_drain_under_load(make_front: MakeFront) -> None:
+def test_a_drain_under_load_loses_no_answer(make_front: MakeFront) -> None:
     """Clients see whole answers, or connections that take no more requests."""
     served = make_front(loops=2)
     wrong: list[object] = []

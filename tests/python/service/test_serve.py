@@ -18,7 +18,7 @@ from polling import eventually
 from serving import RULES, SETTINGS, Served, run
 
 
-def test_it_answers_checks_and_ends_on_sigterm(served: Served) -> None:
+def test_the_service_answers_checks_and_ends_on_sigterm(served: Served) -> None:
     answers = [served.check()["allowed"] for _ in range(4)]
     assert answers == [True, True, True, False]
     assert httpx.get(f"{served.admin}/readyz").json() == {"status": "ready", "storage": "answers"}
@@ -59,7 +59,7 @@ def test_the_dashboard_shows_what_was_just_decided(served: Served) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_was_decided_is_written_before_it_ends(served: Served, number: int) -> None:
+def test_decisions_are_written_before_the_service_ends(served: Served, number: int) -> None:
     for _ in range(4):
         served.check(ip="192.0.2.1")
     assert served.end(number) == 0
@@ -127,7 +127,7 @@ def test_the_tier_of_a_user_comes_from_the_database(served: Served) -> None:
     eventually(lambda: served.check()["limit"] == 3)
 
 
-def test_a_second_signal_ends_it_at_once(served: Served) -> None:
+def test_a_second_signal_ends_the_service_at_once(served: Served) -> None:
     host, port = served.checks.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as client:
         client.sendall(b"POST /v1/ratelimit/check HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n")
@@ -136,7 +136,7 @@ def test_a_second_signal_ends_it_at_once(served: Served) -> None:
         assert served.end() == 128 + signal.SIGTERM
 
 
-def test_counts_in_shared_memory_outlive_a_restart(directory: Path) -> None:
+def test_usage_in_shared_memory_outlives_a_restart(directory: Path) -> None:
     name = f"tidegate-test-{os.getpid()}-{time.monotonic_ns()}"
     storage = f"shm://{name}?capacity=1000"
     try:
@@ -150,7 +150,7 @@ def test_counts_in_shared_memory_outlive_a_restart(directory: Path) -> None:
         Path("/dev/shm", name).unlink(missing_ok=True)
 
 
-def test_checks_from_elsewhere_need_a_token(directory: Path) -> None:
+def test_checks_from_other_machines_need_a_token(directory: Path) -> None:
     service = Served(directory, TIDEGATE_CHECKS__REQUIRE_TOKEN="true")
     try:
         url = f"{service.checks}/v1/ratelimit/check"
@@ -178,7 +178,7 @@ def test_checks_from_elsewhere_need_a_token(directory: Path) -> None:
         assert service.end() == 0
 
 
-def test_check_says_what_it_would_do(directory: Path) -> None:
+def test_the_option_check_says_what_a_start_would_do(directory: Path) -> None:
     (directory / "tidegate.yaml").write_text(SETTINGS)
     done = run(directory, "--check")
     assert done.returncode == 0, done.stderr
@@ -200,7 +200,7 @@ def test_check_says_what_it_would_do(directory: Path) -> None:
         ("checks: {listen: 'no.such.host.invalid:1'}\nrules: rules.yaml", "no.such.host.invalid"),
     ],
 )
-def test_what_cannot_start_says_why(directory: Path, settings: str, said: str) -> None:
+def test_a_failed_start_names_the_reason(directory: Path, settings: str, said: str) -> None:
     (directory / "broken.yaml").write_text("rules: [{id: x, limits: many}]\n")
     (directory / "tidegate.yaml").write_text(settings)
     (directory / "tidegate.yaml").write_text(f"{settings}\n")

@@ -44,7 +44,7 @@ def test_memory_that_a_burst_leaves_free_is_returned_once() -> None:
     assert memory.returned == 1
 
 
-def test_a_burst_that_takes_what_was_returned_is_returned_again() -> None:
+def test_memory_of_a_second_burst_is_returned_again() -> None:
     memory = Scripted()
     assert memory.after(free=80, resident=180)
     assert not memory.after(free=80, resident=100)
@@ -52,7 +52,7 @@ def test_a_burst_that_takes_what_was_returned_is_returned_again() -> None:
     assert memory.after(free=80, resident=170)
 
 
-def test_a_burst_that_nobody_saw_begin_is_returned() -> None:
+def test_memory_is_returned_if_the_burst_came_before_the_first_look() -> None:
     memory = Scripted()
     assert memory.after(free=80, resident=180)
     assert not memory.after(free=80, resident=100)

@@ -53,7 +53,7 @@ class Enforced:
         return sorted(each.caller for each in self.enforcement.in_force())
 
 
-def test_a_blocked_caller_is_told_why_and_until_when() -> None:
+def test_the_answer_to_a_blocked_caller_says_why_and_until_when() -> None:
     enforced = Enforced(seconds=300)
     enforced.apply("user:42")
     status, headers, body = enforced.service.check({"userId": "42", "endpoint": "/api/x"})
@@ -88,7 +88,7 @@ def test_a_throttled_caller_has_half_of_the_limit() -> None:
     assert sum(row[9] for row in enforced.recorder.drain()) == 2, "usage is what was asked for"
 
 
-def test_a_block_is_not_made_less_and_a_throttle_is_made_more() -> None:
+def test_a_block_never_becomes_a_throttle_but_a_throttle_may_become_a_block() -> None:
     enforced = Enforced(seconds=300)
     enforced.apply("user:42")
     enforced.wait(100)
@@ -102,7 +102,7 @@ def test_a_block_is_not_made_less_and_a_throttle_is_made_more() -> None:
     assert enforced.callers() == ["user:42", "user:43"]
 
 
-def test_an_address_is_blocked_where_requests_name_no_user() -> None:
+def test_an_address_is_blocked_if_requests_name_no_user() -> None:
     enforced = Enforced()
     enforced.apply("ip:192.0.2.1")
     assert enforced.answer(ip="192.0.2.1")["rule"] == "anomaly:block"
@@ -110,7 +110,7 @@ def test_an_address_is_blocked_where_requests_name_no_user() -> None:
     assert enforced.answer(ip="192.0.2.1", userId="42")["allowed"]
 
 
-def test_a_caller_with_a_key_alone_is_blocked_by_its_digest() -> None:
+def test_a_caller_with_only_a_key_is_blocked_by_a_digest_of_it() -> None:
     enforced = Enforced()
     enforced.answer(apiKey="secret")
     (row,) = enforced.recorder.drain()
@@ -133,7 +133,7 @@ def test_a_caller_with_a_key_alone_is_blocked_by_its_digest() -> None:
         "all others",
     ],
 )
-def test_names_that_may_be_of_several_callers_are_not_enforced(caller: str) -> None:
+def test_names_that_several_callers_may_share_are_not_enforced(caller: str) -> None:
     enforced = Enforced()
     enforced.apply(caller)
     assert not is_enforceable(caller)
@@ -147,7 +147,7 @@ def test_exempt_callers_are_spared() -> None:
     assert enforced.callers() == ["user:43"]
 
 
-def test_there_are_no_more_than_the_bound(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_more_callers_than_the_bound_have_a_penalty(caplog: pytest.LogCaptureFixture) -> None:
     enforced = Enforced(most=2, seconds=60)
     enforced.apply("user:1", "user:2", "user:3", "user:4")
     enforced.apply("user:2", action=Action.BLOCK)
@@ -159,7 +159,7 @@ def test_there_are_no_more_than_the_bound(caplog: pytest.LogCaptureFixture) -> N
     assert enforced.callers() == ["user:3"], "those that ended make room"
 
 
-def test_begin_and_end_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_begin_and_end_of_a_penalty_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     enforced = Enforced(seconds=60)
     enforced.apply("user:42", action=Action.THROTTLE)
@@ -178,7 +178,7 @@ def test_begin_and_end_are_logged_once(caplog: pytest.LogCaptureFixture) -> None
     ]
 
 
-def test_who_is_lifted_is_let_in_at_once() -> None:
+def test_a_released_caller_is_accepted_at_once() -> None:
     enforced = Enforced(seconds=60)
     enforced.apply("user:42", "user:43")
     lifted = enforced.enforcement.lift("user:42")
@@ -192,7 +192,7 @@ def test_who_is_lifted_is_let_in_at_once() -> None:
     assert enforced.enforcement.lift("user:43") is None, "it has ended"
 
 
-def test_one_is_lifted_after_another_has_ended() -> None:
+def test_a_caller_can_be_released_after_another_penalty_has_ended() -> None:
     enforced = Enforced(seconds=60)
     enforced.apply("user:42")
     enforced.wait(30)
@@ -203,7 +203,7 @@ def test_one_is_lifted_after_another_has_ended() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.1, 86_400])
-def test_the_shortest_and_the_longest_time_are_held(seconds: float) -> None:
+def test_the_shortest_and_the_longest_penalty_end_on_time(seconds: float) -> None:
     enforced = Enforced(seconds=seconds)
     enforced.wait(0.3)
     enforced.apply("user:42")
@@ -222,7 +222,7 @@ def minutes(watch: AnomalyWatch, first: int, counts: list[int]) -> None:
         watch(Recorded(minute * 60.0, [row]))
 
 
-def test_a_flood_is_enforced_as_long_as_it_lasts_and_not_after_it_was_lifted() -> None:
+def test_a_flood_is_blocked_while_it_lasts_and_not_after_its_release() -> None:
     enforced = Enforced(seconds=90)
     watch = watched(enforced)
     minutes(watch, 0, [30] * 20 + [900] * 3)
@@ -258,12 +258,12 @@ def test_without_enforcement_anomalies_change_no_decision() -> None:
         (("user:1", "block", 86401.0), "at most 86400"),
     ],
 )
-def test_rows_that_are_no_penalty_are_refused(row: Any, said: str) -> None:
+def test_malformed_rows_of_penalties_are_refused(row: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         _native.Penalties([row])
 
 
-def test_envoy_records_and_enforces_as_checks_do() -> None:
+def test_envoy_s_service_records_and_enforces_like_checks() -> None:
     enforced = Enforced(seconds=60)
     tree = _native.DescriptorTree()
     tree.add_descriptor(tree.add_domain("edge"), "user", limits=["2/day"], name="per-user")
@@ -297,7 +297,7 @@ def test_envoy_records_and_enforces_as_checks_do() -> None:
     assert ask("43")[0] == 200
 
 
-def test_addresses_without_a_user_have_rows_of_their_own() -> None:
+def test_addresses_without_a_user_have_their_own_rows() -> None:
     enforced = Enforced()
     for last in (1, 2, 1):
         enforced.answer(ip=f"192.0.2.{last}")

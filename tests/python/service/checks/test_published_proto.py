@@ -86,7 +86,7 @@ def test_a_check_has_all_fields(stub: Any, generated: tuple[Any, Any]) -> None:
     assert third.outcomes[0].retry_after.ToNanoseconds() == 30 * 10**9
 
 
-def test_a_delay_and_no_limit_are_told(stub: Any, generated: tuple[Any, Any]) -> None:
+def test_the_answer_has_a_delay_or_no_limit(stub: Any, generated: tuple[Any, Any]) -> None:
     messages = generated[0]
     ask = messages.CheckRequest(attributes={"ip": b"192.0.2.1"})
     delays = [stub.Check(ask, timeout=10).delay.ToNanoseconds() for _ in range(3)]
@@ -101,7 +101,7 @@ def test_a_delay_and_no_limit_are_told(stub: Any, generated: tuple[Any, Any]) ->
     assert (never.allowed, never.HasField("retry_after")) == (False, False)
 
 
-def test_the_other_methods(stub: Any, generated: tuple[Any, Any]) -> None:
+def test_peek_refund_reset_and_status_are_understood(stub: Any, generated: tuple[Any, Any]) -> None:
     messages = generated[0]
     attributes = {"user": b"42", "endpoint": b"/api/7"}
     checks = [messages.CheckRequest(attributes=attributes) for _ in range(3)]
