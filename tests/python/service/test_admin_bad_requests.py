@@ -1,4 +1,4 @@
-"""What no route should see: a clear 4xx, and never a 500."""
+"""Malformed requests get a clear 4xx, and never a 500."""
 
 from __future__ import annotations
 

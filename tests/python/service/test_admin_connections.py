@@ -1,4 +1,4 @@
-"""The admin port under clients that are slow, many, or leave off in the middle."""
+"""The admin port with clients that are slow, numerous, or stop in the middle of a request."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off() -> None:
 
     with served(PATIENT._replace(answer=0.3), app) as port, connect(port) as client:
         client.send(b"GET /big HTTP/1.1\r\nHost: admin\r\n\r\n")
-        with connect(port) as other:  # the one before it is read no more
+        with connect(port) as other:  # the server no longer reads the connection before it
             other.send(HEAD + b"\r\n")
             assert other.read_response()[0] == 200
             assert other.read_to_end() == b""

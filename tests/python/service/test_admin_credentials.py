@@ -1,4 +1,4 @@
-"""Who may do what: tokens, roles, attempts that fail, and no credentials at all."""
+"""Tokens, roles, failed attempts, and requests without credentials."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate._service.admin.context import AdminRoute
 
 
 def _routes(service: AdminService) -> list[tuple[str, str, str]]:
-    """Method, path and least role of all routes, as OpenAPI has them."""
+    """Returns method, path and least role of all routes, as OpenAPI has them."""
     paths = service.app.openapi()["paths"]
     return [
         (method.upper(), path[len("/v1/admin") :], operation["x-tidegate-role"])

@@ -1,4 +1,4 @@
-"""Tokens of an OpenID Connect issuer: accepted, refused, and while the issuer is away."""
+"""Tokens of an OpenID Connect issuer: accepted, refused, and while the issuer does not answer."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_keys_that_the_issuer_has_dropped_are_forgotten(
     assert service.ask("GET", "/whoami", token=token).status_code == 200
     issuer.keys = {"two": rsa.generate_private_key(public_exponent=65537, key_size=2048)}
     moments.at += 300
-    # The old keys stay good while they are looked at again.
+    # The old keys stay valid during the new fetch.
     eventually(lambda: service.ask("GET", "/whoami", token=token).status_code in (401, 429))
 
 
@@ -241,7 +241,7 @@ def test_known_keys_stay_valid_while_the_issuer_does_not_answer(
 
 
 def test_discovery_of_another_issuer_is_refused(service: AdminService, issuer: Issuer) -> None:
-    oidc = Oidc(f"{issuer.url}/", AUDIENCE, roles=ROLES)  # it says its URL without the slash
+    oidc = Oidc(f"{issuer.url}/", AUDIENCE, roles=ROLES)  # the issuer's own URL has no slash
     answer = _with(service, oidc).ask("GET", "/whoami", token=issuer.sign(iss=f"{issuer.url}/"))
     assert answer.status_code == 503
 

@@ -1,4 +1,4 @@
-"""Explain, reset, invalidate, and the audit log as it is read."""
+"""Explaining, resetting and invalidating, and reading the audit log."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_a_rule_is_returned_as_it_was_given(any_service: AdminService) -> None:
     del found["etag"]
     limits = {"free": ["10/minute", "100/hour"], "*": ["unlimited"]}
     assert found == {**full, "limits": limits}
-    # What was read may be sent back, and changes nothing.
+    # Sending back what was read changes nothing.
     etag = _rule(any_service, "all")["etag"]
     answer = any_service.ask("PUT", f"{RULES}/all", found, headers={"If-Match": f'"{etag}"'})
     assert (answer.status_code, answer.json()["changes"]) == (200, [])

@@ -50,7 +50,7 @@ def served(directory: Path, files: Files) -> Iterator[Served]:
 
 
 def certificate_of(served: Served, files: Files, client: trustme.CA) -> bytes | None:
-    """What the server shows a client with a certificate of an authority; None if it is refused."""
+    """Returns the certificate that a client of an authority sees, or None if it is refused."""
     context = ssl.create_default_context()
     files.authority.configure_trust(context)
     client.issue_cert("client").configure_cert(context)

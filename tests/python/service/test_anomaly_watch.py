@@ -11,7 +11,7 @@ from tidegate._service.recording import Recorded, Row
 
 
 class Detector:
-    """Keeps what it is to judge."""
+    """Keeps the counts that it should judge."""
 
     interval = 60
 

@@ -1,6 +1,6 @@
-"""The dashboard in a real Chromium: accessible, on a phone and on a desk, by keyboard alone.
+"""The dashboard in a real Chromium: accessible, on any screen, with the keyboard alone.
 
-With TIDEGATE_SCREENSHOTS=directory each page is photographed there, for somebody to look at.
+With TIDEGATE_SCREENSHOTS=directory, screenshots of all pages are written there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SCHEMES = ("light", "dark")
 
 
 class Site:
-    """A dashboard with something on every page, and where it is."""
+    """A dashboard with content on every page, and its address."""
 
     def __init__(self, service: DashboardService, url: str) -> None:
         self.service = service
@@ -122,12 +122,12 @@ def chromium(site: Site) -> Iterator[Any]:
         browser.close()
 
 
-# A token of the issuer, so that there is a page about its user too.
+# The token is the issuer's, so that there is a page about its user too.
 OPERATOR = "operator:42"
 
 
 def _page(chromium: Any, site: Site, token: str | None = OPERATOR, **options: Any) -> Any:
-    """A page that has signed in, and fails the test that has an error in its console."""
+    """Yields a page that has signed in. Fails the test if the console has an error."""
     context = chromium.new_context(**options)
     context.set_default_timeout(60_000)
     page = context.new_page()
@@ -151,13 +151,13 @@ def test_each_page_is_accessible_and_fits(
     for name, path in PAGES.items():
         page.goto(site.url + path)
         _check_sight(page, name, width, scheme)
-    # That there is no such page is what the console says.
+    # The console reports that there is no such page.
     assert [error for error in page.errors if "404" not in error] == []
     page.context.close()
 
 
 def _check_sight(page: Any, name: str, width: str, scheme: str) -> None:
-    """What is shown is accessible, and no wider than the window."""
+    """Checks that the page is accessible, and no wider than the window."""
     for summary in page.query_selector_all("summary"):
         summary.click()
     found = axe_api.Axe().run(page, options={"resultTypes": ["violations"]})

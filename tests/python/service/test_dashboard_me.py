@@ -1,4 +1,4 @@
-"""The page that a user without a role is shown: about that user, and about nobody else."""
+"""The page of a user without a role, which shows only that user's data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of the dashboard: who sees what, what is escaped, and what operators change."""
+"""The pages of the dashboard: roles, escaping, and the changes of operators."""
 
 from __future__ import annotations
 

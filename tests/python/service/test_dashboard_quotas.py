@@ -1,4 +1,4 @@
-"""Quotas on the dashboard and over the admin API: what a user has now, and units beside it."""
+"""Quotas on the dashboard and over the admin API: the state of a user's quotas, and top-ups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signing in and out of the dashboard, its cookies, and forms that others made."""
+"""Signing in and out of the dashboard, its cookies, and forged forms."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_session_ends_when_it_is_idle_and_after_eight_hours(
     clock.advance(minutes=31)
     assert browser.get("/").status_code == 303
     idle = dashboard.browser()
-    for _ in range(3):  # what a page fetches by itself keeps nobody signed in
+    for _ in range(3):  # a page's own fetches do not prolong a session
         clock.advance(minutes=21)
         idle.get("/live/overview")
     assert idle.get("/").status_code == 303

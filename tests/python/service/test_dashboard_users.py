@@ -1,4 +1,4 @@
-"""JSON for users: what they used, what is left, and a request for another tier."""
+"""JSON for users: their usage, what remains, and requests for another tier."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def dashboard(tmp_path: Path, migrated_sqlite: Path, clock: Clock) -> Iterator[D
 def ask(
     dashboard: DashboardService, method: str, path: str, token: str | None, **more: Any
 ) -> httpx.Response:
-    """One request; `path` is that below /v1/dashboard."""
+    """Sends one request; `path` begins after /v1/dashboard."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     async def one() -> httpx.Response:

@@ -1,4 +1,4 @@
-"""The whole service with anomalies that are enforced: checks, metrics, admin API and dashboard."""
+"""The whole service with enforced anomalies: checks, metrics, admin API and dashboard."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1000}}]
 
 
 class Running:
-    """A service within the process, on ports of its own."""
+    """A service within the process, on its own ports."""
 
     def __init__(self, directory: Path, **anomalies: Any) -> None:
         (directory / "rules.yaml").write_text(RULES)
@@ -60,10 +60,10 @@ class Running:
         return self.post("/json", {"domain": "edge", "descriptors": [{"entries": [entry]}]})
 
     def flood(self, user: str) -> None:
-        """Has the user be judged as one who suddenly sends thirty times as much."""
+        """Reports that the user suddenly sends thirty times as many requests."""
         watch = self.service.anomalies
         assert watch is not None
-        # Later than all that the service itself records meanwhile.
+        # The instant is later than everything that the service itself records meanwhile.
         for count in [30] * 20 + [900] * 4:
             self.minute += 1
             row = Row(user, "/a", None, None, None, count, 0, 0, 0, count)
@@ -158,7 +158,7 @@ def blocking(caller: str, clock: Clock) -> Enforcement:
 
 @pytest.fixture
 def enforcing(service: AdminService, clock: Clock) -> Iterator[AdminService]:
-    """An admin API where user:42 is blocked."""
+    """An admin API while user:42 is blocked."""
     with AdminService(service.url, clock, enforcement=blocking("user:42", clock)) as made:
         add_api_rule(made)
         yield made

@@ -1,4 +1,4 @@
-"""The files of Envoy's rate limit service: what is read, what is refused, and how it changes."""
+"""The files of Envoy's rate limit service: fields, mistakes, and changes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MIDNIGHT = 1_700_006_400 * 10**9
 
 
 class Service:
-    """An EnvoyService on a clock that stands still, asked over JSON."""
+    """An EnvoyService on a clock that stands still, called with JSON."""
 
     def __init__(self, **options: Any) -> None:
         self.clock = tg.ManualClock(start_ns=MIDNIGHT)
-        # The capsules keep what they hold.
+        # The capsules keep their objects alive.
         self.native = native.EnvoyService(
             open_store("memory://", {})._native(),
             _core.native_clock(self.clock),
@@ -48,7 +48,7 @@ class Service:
         return status, json.loads(answer)
 
     def remaining(self, *descriptors: dict[str, str], domain: str = "d") -> list[int | None]:
-        """What remains of each descriptor's limit; None where it has none."""
+        """Returns what remains of each descriptor's limit; None without a limit."""
         _, answer = self.ask(*descriptors, domain=domain)
         return [
             status.get("limitRemaining") if "currentLimit" in status else None
@@ -404,14 +404,14 @@ def test_a_version_that_the_store_refuses_changes_nothing(tmp_path: Path) -> Non
     service = Service()
     with DescriptorFiles(path) as source:
         follow(source, service.native)
-        # A tree belongs to the services that use it, and takes nothing more.
+        # A tree that services use accepts no more descriptors.
         with pytest.raises(ValueError, match="the tree is in use"):
             source.current.tree.add_domain("another")
         assert service.remaining({"k": ""}) == [4]
 
 
 def test_swapping_a_link_makes_a_new_version(tmp_path: Path) -> None:
-    """As Kubernetes mounts a ConfigMap: config/limits.yaml -> ..data/limits.yaml."""
+    """Kubernetes mounts a ConfigMap in this way: config/limits.yaml -> ..data/limits.yaml."""
     for version, count in (("v1", 5), ("v2", 7)):
         (tmp_path / version).mkdir()
         write(tmp_path / version / "limits.yaml", count)

@@ -1,4 +1,4 @@
-"""Envoy's rate limit service over a socket, asked by grpcio with the stubs of Envoy's protos."""
+"""Envoy's rate limit service over a socket, called by grpcio with the stubs of Envoy's protos."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the front embeds of gRPC's own services is what their packages say."""
+"""The descriptors of gRPC's own services that the front embeds."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def served(make_front: MakeFront) -> Served:
 
 @pytest.fixture
 def channel(served: Served) -> Iterator[grpc.Channel]:
-    # Channels to one address share a connection otherwise, and ports are used again.
+    # Otherwise channels to one address share a connection, and ports are used again.
     options = [("grpc.use_local_subchannel_pool", 1)]
     with grpc.insecure_channel(f"127.0.0.1:{served.port}", options=options) as channel:
         yield channel
@@ -178,7 +178,7 @@ def test_a_watch_ends_at_its_deadline(channel: grpc.Channel, served: Served) -> 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
 def test_reflection_describes_all_methods(channel: grpc.Channel, version: str) -> None:
-    # The messages of both are the same.
+    # Both versions have the same messages.
     request_type = reflection_pb2.ServerReflectionRequest
     method = f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
     call = channel.stream_stream(

@@ -1,4 +1,4 @@
-"""The front over HTTP/1.1: requests, keep-alive, pipelining, and what it refuses."""
+"""The front over HTTP/1.1: requests, keep-alive, pipelining, and refusals."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_rapid_reset_ends_the_connection(make_front: MakeFront) -> None:
 
 
 def test_resets_that_the_client_provokes_end_the_connection(make_front: MakeFront) -> None:
-    """A window of more than 2^31 bytes has the server reset the stream."""
+    """A window of more than 2^31 bytes makes the server reset the stream."""
     served = make_front(reset_burst=50, resets_per_second=1, holds=True)
     with http2_client(served) as client:
         for _ in range(52):
@@ -127,7 +127,7 @@ def test_a_flood_of_continuations_ends_the_connection(make_front: MakeFront) -> 
 def test_more_streams_than_the_bound_are_refused(make_front: MakeFront) -> None:
     served = make_front(streams=10, holds=True)
     with http2_client(served) as client:
-        client.h2.remote_settings[3] = 1000  # do not look at what the server allows
+        client.h2.remote_settings[3] = 1000  # ignore the bound that the server announces
         client.events()
         client.h2.remote_settings[3] = 1000
         client.h2.remote_settings.acknowledge()

@@ -1,4 +1,4 @@
-"""Where a front listens: ports, Unix sockets, several loops, and what fork() leaves."""
+"""The sockets of a front: ports, Unix sockets, several loops, and children of fork()."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _child(front: _native.Front, ready: Any, end: Any) -> None:
 
 
 def test_a_child_process_does_not_serve(make_front: MakeFront) -> None:
-    """It keeps neither connections nor the port, and the parent serves on."""
+    """The child keeps neither connections nor the port, and the parent continues to serve."""
     served = make_front()
     context = multiprocessing.get_context("fork")
     ready, end = context.Event(), context.Event()
@@ -215,5 +215,5 @@ def test_accepting_pauses_without_descriptors_and_continues(make_front: MakeFron
             os.close(fd)
         for sock in waiting:
             sock.close()
-    # Once in 100 ms, and not in a loop.
+    # The front tries once in 100 ms, and not in a loop.
     assert served.count("accept_failures") < 1000

@@ -1,4 +1,4 @@
-"""What the service keeps of recent decisions."""
+"""The recent decisions that the service keeps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidegate._service.recording import Recorded, Recording, Row
 
 
 class Recorder:
-    """Gives rows that were decided beforehand."""
+    """Returns rows that were given to it."""
 
     def __init__(self, *seconds: list[Row]) -> None:
         self._seconds = list(seconds)

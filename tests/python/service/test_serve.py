@@ -1,4 +1,4 @@
-"""`tidegate serve` as a process: it answers, follows its files, and ends at a signal."""
+"""`tidegate serve` as a process that answers, follows its files, and ends at a signal."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_decisions_are_written_before_the_service_ends(served: Served, number: i
         assert violations.fetchall() == [("user:1", "api", 1)]
     messages = [each["message"] for each in served.records()]
     assert "'user:1' was refused 1 times by api at '/a'" in messages
-    # A line a second: there may be several.
+    # There is one line a second, so there may be several.
     allowed = [re.search(r"'user:1' at '/a': (\d) allowed", each) for each in messages]
     assert sum(int(each[1]) for each in allowed if each) == 3
 
@@ -122,7 +122,7 @@ def test_the_tier_of_a_user_comes_from_the_database(served: Served) -> None:
     served.process.send_signal(signal.SIGHUP)
     eventually(lambda: served.check()["limit"] == 1000)
     with sqlite3.connect(served.directory / "tidegate.db", timeout=30) as database:
-        database.execute("UPDATE user_tiers SET tier = 'free'")  # without another time of change
+        database.execute("UPDATE user_tiers SET tier = 'free'")  # keeps updated_at
     served.process.send_signal(signal.SIGHUP)
     eventually(lambda: served.check()["limit"] == 3)
 

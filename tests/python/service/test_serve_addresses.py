@@ -1,4 +1,4 @@
-"""What `tidegate serve --check` says of the addresses."""
+"""The addresses that `tidegate serve --check` examines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tidegate serve` and its database: locked, not there, with tokens that were revoked."""
+"""`tidegate serve` and its database: locked, missing, with revoked tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of the service: a file, and environment variables that win over it."""
+"""The settings of the service: a file, and environment variables that override it."""
 
 from __future__ import annotations
 

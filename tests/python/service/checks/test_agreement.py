@@ -1,4 +1,4 @@
-"""The service answers as limiter.check() does."""
+"""The service answers like limiter.check()."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POST /v1/ratelimit/check-many: a list of checks in one request, answered in its order."""
+"""POST /v1/ratelimit/check-many: a list of checks in one request, answered in the same order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callers who are throttled or blocked because of anomalies: whom, for how long, and how many."""
+"""Callers who are throttled or blocked because of anomalies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def anomaly(caller: str, action: Action = Action.BLOCK) -> Anomaly:
 
 
 class Enforced:
-    """An enforcement and the service that it acts on, on one clock that stands still."""
+    """An enforcement and its service, on one clock that stands still."""
 
     def __init__(self, **options: Any) -> None:
         self.recorder = _native.Recorder()
@@ -80,7 +80,7 @@ def test_a_block_ends_by_itself_and_a_new_verdict_prolongs_it() -> None:
 def test_a_throttled_caller_has_half_of_the_limit() -> None:
     enforced = Enforced()
     enforced.apply("user:42", action=Action.THROTTLE)
-    # Of 5 a minute, each request takes 2.
+    # The limit is 5 a minute, and each request costs 2.
     answers = [enforced.answer(userId="42", tier="premium") for _ in range(3)]
     assert [each["allowed"] for each in answers] == [True, True, False]
     assert [each["remaining"] for each in answers] == [3, 1, 1]

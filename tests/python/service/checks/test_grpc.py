@@ -1,4 +1,4 @@
-"""tidegate.v1.RateLimiter."""
+"""The methods of tidegate.v1.RateLimiter."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_refund_by_a_decision_removes_its_own_instant_from_a_log() -> None:
     assert service.grpc("Refund", wire.request(ASK, decision=first.decision))[0] == OK
     service.clock.advance(1)
     assert service.ask(attributes=ASK).allowed
-    # Until the unit of the tenth second ends; that of the start would end 10 s before.
+    # The wait lasts until the unit of the tenth second ends; the first unit would end 10 s before.
     assert service.ask("Peek", attributes=ASK).retry_after_ns == 59 * 10**9
 
 

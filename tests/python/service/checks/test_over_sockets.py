@@ -1,4 +1,4 @@
-"""The service behind a front, asked over real sockets."""
+"""The service behind a front, called over real sockets."""
 
 from __future__ import annotations
 

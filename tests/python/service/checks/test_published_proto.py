@@ -1,4 +1,4 @@
-"""Clients that are made from the published proto understand the service."""
+"""Clients generated from the published proto understand the service."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ RULES = {
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
-    """The modules of messages and of stubs."""
+    """Returns the modules of messages and of stubs."""
     folder = tmp_path_factory.mktemp("generated")
     include = Path(protoc.__file__).parent / "_proto"
     arguments = ["protoc", f"-I{PROTO}", f"-I{include}", f"--python_out={folder}"]
     arguments += [f"--grpc_python_out={folder}", "tidegate/v1/ratelimit.proto"]
     assert protoc.main(arguments) == 0
-    # The package `tidegate` is taken, so the modules are found by their folder.
+    # The package `tidegate` exists already, so the modules are found by their folder.
     source = folder / "tidegate" / "v1"
     stubs = (source / "ratelimit_pb2_grpc.py").read_text(encoding="utf-8")
     (source / "ratelimit_pb2_grpc.py").write_text(

@@ -1,4 +1,4 @@
-"""The table of tiers, and what the service records of its decisions."""
+"""The table of tiers, and the recorder of decisions."""
 
 from __future__ import annotations
 

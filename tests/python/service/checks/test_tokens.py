@@ -1,4 +1,4 @@
-"""Who may ask the service."""
+"""The tokens that may call the service."""
 
 from __future__ import annotations
 
