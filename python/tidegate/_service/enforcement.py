@@ -83,7 +83,7 @@ class Enforcement:
         self._clock = clock
         self._native_clock = native_clock
         self._entries: dict[str, _Entry] = {}
-        self._lifted: list[str] = []
+        self._unlocked: list[str] = []
         self._lock = threading.Lock()
         self.left_out = 0
         """The number of verdicts without effect because `most` callers had a penalty already."""
@@ -120,7 +120,7 @@ class Enforcement:
             if is_changed:
                 self._tell(now)
 
-    def lift(self, caller: str) -> Penalty | None:
+    def unlock(self, caller: str) -> Penalty | None:
         """Ends the penalty of a caller, and returns it."""
         with self._lock:
             now = self._clock()
@@ -128,16 +128,16 @@ class Enforcement:
             entry = self._entries.pop(caller, None)
             if entry is None:
                 return None
-            self._lifted.append(caller)
+            self._unlocked.append(caller)
             self._tell(now)
-        log.info("anomaly: %r is no longer %s: somebody lifted it", caller, _SAID[entry.action])
+        log.info("anomaly: %r is no longer %s: somebody unlocked the caller", caller, _SAID[entry.action])
         return _penalty(caller, entry, now)
 
-    def take_lifted(self) -> list[str]:
-        """Returns the callers released since the last call, whose present counts become usual."""
+    def take_unlocked(self) -> list[str]:
+        """Returns the callers unlocked since the last call, whose present counts become usual."""
         with self._lock:
-            lifted, self._lifted = self._lifted, []
-            return lifted
+            unlocked, self._unlocked = self._unlocked, []
+            return unlocked
 
     def find(self, caller: str) -> Penalty | None:
         """Returns the present penalty of a caller, or None."""

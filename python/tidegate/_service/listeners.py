@@ -181,7 +181,7 @@ class AnomalyWatch:
     ) -> list[Anomaly]:
         """Returns the anomalies that call for an action, after passing them to `enforcement`."""
         if self._enforcement is not None:
-            for caller in self._enforcement.take_lifted():
+            for caller in self._enforcement.take_unlocked():
                 self._detector.accept(caller)
         found = self._detector.judge(counts, at, tiers)
         found = [each for each in found if each.action >= Action.THROTTLE]

@@ -1,4 +1,4 @@
-"""Routes that list and release callers who are throttled or blocked."""
+"""Routes that list and unlock callers who are throttled or blocked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def enforced(admin: TheAdmin) -> Any:
 
 @router.post("/unlock", openapi_extra=role("operator"), response_model=Enforced)
 def unlock(admin: TheAdmin, actor: AnActor, asked: Unlock) -> Any:
-    """Releases a caller at once. The caller's present behaviour counts as usual from then on."""
+    """Ends the penalty of a caller. The caller's present counts are usual from then on."""
     if admin.enforcement is None:
         raise ProblemError(409, "anomalies are not enforced; expected anomalies.enforce: true")
     penalty = admin.enforcement.find(asked.caller)
@@ -37,5 +37,5 @@ def unlock(admin: TheAdmin, actor: AnActor, asked: Unlock) -> Any:
     # The audit entry is written first, as for a reset.
     with admin.database.change(actor) as change:
         change.record("anomaly.unlock", asked.caller, before=said)
-    admin.enforcement.lift(asked.caller)
+    admin.enforcement.unlock(asked.caller)
     return said

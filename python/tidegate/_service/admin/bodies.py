@@ -283,7 +283,7 @@ class Enforced(BaseModel):
 
 
 class Unlock(BaseModel):
-    """The caller to release, named as in records of decisions."""
+    """The caller to unlock, named as in records of decisions."""
 
     model_config = _example(caller="user:42")
 

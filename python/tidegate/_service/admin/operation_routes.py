@@ -118,7 +118,7 @@ def reset(admin: TheAdmin, actor: AnActor, asked: ResetAsked) -> Any:
             change.record("anomaly.unlock", penalty.caller, before=penalty.said())
     limiter.reset(**attributes)
     if penalty is not None and admin.enforcement is not None:
-        admin.enforcement.lift(penalty.caller)
+        admin.enforcement.unlock(penalty.caller)
     return {"reset": applied}
 
 

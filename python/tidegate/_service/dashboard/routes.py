@@ -208,8 +208,8 @@ def acknowledge(visit: Visit) -> Response:
     return RedirectResponse(f"{PATH}/anomalies", 303)
 
 
-def release(visit: Visit) -> Response:
-    """Releases a caller who is throttled or blocked."""
+def unlock_caller(visit: Visit) -> Response:
+    """Ends the penalty of a caller."""
     caller = visit.form.get("caller", "")[:300]
     if not caller:
         raise ProblemError(422, "The caller is missing; expected one who is throttled or blocked.")
@@ -264,7 +264,7 @@ ROUTES = [
     signed_in("/shadow", shadow),
     signed_in("/anomalies", anomalies),
     signed_in("/anomalies/{id:int}/acknowledge", acknowledge, role="operator", post=True),
-    signed_in("/anomalies/unlock", release, role="operator", post=True),
+    signed_in("/anomalies/unlock", unlock_caller, role="operator", post=True),
     signed_in("/requests", requests),
     signed_in("/requests/{id:int}", decide, role="operator", post=True),
     signed_in("/rules", rules),

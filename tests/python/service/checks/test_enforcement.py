@@ -168,37 +168,37 @@ def test_the_begin_and_end_of_a_penalty_are_logged_once(caplog: pytest.LogCaptur
     enforced.wait(61)
     enforced.apply()
     enforced.apply("user:43")
-    enforced.enforcement.lift("user:43")
+    enforced.enforcement.unlock("user:43")
     assert [record.getMessage() for record in caplog.records] == [
         "anomaly: 'user:42' is throttled for 60 s: 900 requests, 12 are usual",
         "anomaly: 'user:42' is blocked for 60 s: 900 requests, 12 are usual",
         "anomaly: 'user:42' is no longer blocked",
         "anomaly: 'user:43' is blocked for 60 s: 900 requests, 12 are usual",
-        "anomaly: 'user:43' is no longer blocked: somebody lifted it",
+        "anomaly: 'user:43' is no longer blocked: somebody unlocked the caller",
     ]
 
 
-def test_a_released_caller_is_accepted_at_once() -> None:
+def test_an_unlocked_caller_is_accepted_at_once() -> None:
     enforced = Enforced(seconds=60)
     enforced.apply("user:42", "user:43")
-    lifted = enforced.enforcement.lift("user:42")
-    assert lifted is not None
-    assert (lifted.caller, lifted.action, round(lifted.left)) == ("user:42", Action.BLOCK, 60)
+    unlocked = enforced.enforcement.unlock("user:42")
+    assert unlocked is not None
+    assert (unlocked.caller, unlocked.action, round(unlocked.left)) == ("user:42", Action.BLOCK, 60)
     assert not enforced.is_blocked("42")
     assert enforced.is_blocked("43")
-    assert enforced.enforcement.lift("user:42") is None
-    assert enforced.enforcement.take_lifted() == ["user:42"]
+    assert enforced.enforcement.unlock("user:42") is None
+    assert enforced.enforcement.take_unlocked() == ["user:42"]
     enforced.wait(61)
-    assert enforced.enforcement.lift("user:43") is None, "it has ended"
+    assert enforced.enforcement.unlock("user:43") is None, "it has ended"
 
 
-def test_a_caller_can_be_released_after_another_penalty_has_ended() -> None:
+def test_a_caller_can_be_unlocked_after_another_penalty_has_ended() -> None:
     enforced = Enforced(seconds=60)
     enforced.apply("user:42")
     enforced.wait(30)
     enforced.apply("user:43", "user:44")
     enforced.wait(31)
-    assert enforced.enforcement.lift("user:43") is not None
+    assert enforced.enforcement.unlock("user:43") is not None
     assert [user for user in ("42", "43", "44") if enforced.is_blocked(user)] == ["44"]
 
 
@@ -222,7 +222,7 @@ def minutes(watch: AnomalyWatch, first: int, counts: list[int]) -> None:
         watch(Recorded(minute * 60.0, [row]))
 
 
-def test_a_flood_is_blocked_while_it_lasts_and_not_after_its_release() -> None:
+def test_a_flood_is_blocked_while_it_lasts_and_not_after_it_was_unlocked() -> None:
     enforced = Enforced(seconds=90)
     watch = watched(enforced)
     minutes(watch, 0, [30] * 20 + [900] * 3)
@@ -233,7 +233,7 @@ def test_a_flood_is_blocked_while_it_lasts_and_not_after_its_release() -> None:
     minutes(watch, 24, [900])
     enforced.wait(60)
     assert enforced.is_blocked("42"), "the verdict of the next interval prolongs it"
-    enforced.enforcement.lift("user:42")
+    enforced.enforcement.unlock("user:42")
     minutes(watch, 25, [900] * 20)
     assert not enforced.is_blocked("42"), "what a caller does who was let in is usual"
 
@@ -293,7 +293,7 @@ def test_envoy_s_service_records_and_enforces_like_checks() -> None:
     assert descriptor["durationUntilReset"].endswith("s")
     assert native.stats()["blocked"] == 1
     assert enforced.is_blocked("43")
-    enforcement.lift("user:43")
+    enforcement.unlock("user:43")
     assert ask("43")[0] == 200
 
 
