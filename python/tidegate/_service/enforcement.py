@@ -130,7 +130,7 @@ class Enforcement:
                 return None
             self._unlocked.append(caller)
             self._tell(now)
-        log.info("anomaly: %r is no longer %s: somebody unlocked the caller", caller, _SAID[entry.action])
+        log.info("anomaly: %r was unlocked and is no longer %s", caller, _SAID[entry.action])
         return _penalty(caller, entry, now)
 
     def take_unlocked(self) -> list[str]:

@@ -174,7 +174,7 @@ def test_the_begin_and_end_of_a_penalty_are_logged_once(caplog: pytest.LogCaptur
         "anomaly: 'user:42' is blocked for 60 s: 900 requests, 12 are usual",
         "anomaly: 'user:42' is no longer blocked",
         "anomaly: 'user:43' is blocked for 60 s: 900 requests, 12 are usual",
-        "anomaly: 'user:43' is no longer blocked: somebody unlocked the caller",
+        "anomaly: 'user:43' was unlocked and is no longer blocked",
     ]
 
 
