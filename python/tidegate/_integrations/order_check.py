@@ -69,7 +69,7 @@ def registration(function: Callable[..., Any], references: int) -> str | None:
 
 
 def _wrapped_by(function: Any) -> list[Any]:
-    """Yields the functions that `function` wraps, the nearest first."""
+    """Returns the functions that `function` wraps, the nearest first."""
     below: list[Any] = []
     while len(below) < _DEEPEST:
         function = getattr(function, "__wrapped__", None)

@@ -8,7 +8,7 @@ from tidegate._service.recording import Recorded, Recording, Row
 
 
 class Recorder:
-    """Returns rows that were given to it."""
+    """A recorder that returns the rows that it was given."""
 
     def __init__(self, *seconds: list[Row]) -> None:
         self._seconds = list(seconds)
