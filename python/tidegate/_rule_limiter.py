@@ -116,14 +116,14 @@ class RuleLimiter(_core.RuleLimiter):
         self._rules = rules
 
     async def check_async(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
-        """As check(), without blocking the event loop."""
+        """Like check(), without blocking the event loop."""
         if not self._storage.blocks:
             return self.check(cost=cost, **attributes)
         decision: Decision = await self._ask(_core.HIT, cost, attributes)
         return decision
 
     async def peek_async(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
-        """As peek(), without blocking the event loop."""
+        """Like peek(), without blocking the event loop."""
         if not self._storage.blocks:
             return self.peek(cost=cost, **attributes)
         decision: Decision = await self._ask(_core.PEEK, cost, attributes)
@@ -142,7 +142,7 @@ class RuleLimiter(_core.RuleLimiter):
     async def refund_async(
         self, *, cost: int = 1, decision: Decision | None = None, **attributes: Attribute
     ) -> None:
-        """As refund(), without blocking the event loop."""
+        """Like refund(), without blocking the event loop."""
         if not self._storage.blocks:
             return self.refund(cost=cost, decision=decision, **attributes)
         await self._ask(_core.REFUND, cost, attributes, decision)
@@ -153,7 +153,7 @@ class RuleLimiter(_core.RuleLimiter):
         self._reset(self._with_tier(attributes))
 
     async def reset_async(self, **attributes: Attribute) -> None:
-        """As reset(), without blocking the event loop."""
+        """Like reset(), without blocking the event loop."""
         if not self._storage.blocks:
             return self.reset(**attributes)
         await self._ask(_core.RESET, 1, attributes)

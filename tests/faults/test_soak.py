@@ -98,7 +98,7 @@ def test_right_answers_are_passed() -> None:
 @pytest.mark.parametrize(
     ("answers", "said"),
     [
-        ([answer(1)], "answered True with 18 remaining; expected True with 19"),
+        ([answer(1)], "returned True with 18 remaining; expected True with 19"),
         ([*RIGHT[:3], answer(CALLS)], "expected True with 16"),
         ([*RIGHT[:20], answer(0)], "the store admitted 21 of 20"),
         ([*DEGRADED[:20], answer(0, degraded=True)], "the fallback admitted 21 of 20"),
@@ -115,7 +115,7 @@ def test_a_wrong_answer_is_found(answers: list[Answer], said: str) -> None:
 
 def test_a_shared_user_that_was_refused_too_early_is_found() -> None:
     wrong = asked(*RIGHT[:10], *[answer(CALLS)] * 20, is_shared=True).wrong
-    assert wrong == ["u: of 20 only 10 were admitted"]
+    assert wrong == ["u: of 20, only 10 were admitted"]
 
 
 def test_a_leak_between_rounds_is_found() -> None:

@@ -103,7 +103,7 @@ def _until_signalled(service: Any) -> int:
         _notify("RELOADING=1")
         service.reload()
         _notify("READY=1")
-    # Who asks twice does not want to wait.
+    # A second signal means that the user does not want to wait.
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda number, frame: os._exit(128 + number))
     log.info("%s: calls in flight have %g s", signal.Signals(number).name, service.settings.drain)
@@ -125,7 +125,7 @@ def _has_threads() -> bool:
 
 
 def _notify(state: str) -> None:
-    """Tells systemd, where it has started the service with Type=notify."""
+    """Notifies systemd, if the unit has Type=notify."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return

@@ -52,7 +52,7 @@ def plain(name: object) -> str:
 
 
 def plain_lines(text: str) -> str:
-    """As plain(), of a text of several lines."""
+    """Like plain(), of a text of several lines."""
     return "\n".join(map(plain, text.splitlines()))
 
 

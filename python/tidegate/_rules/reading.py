@@ -69,7 +69,7 @@ def read_here(read: Read, *, keeps_text: bool) -> Version:
 
 
 def read_apart(read: Read, *, keeps_text: bool, stop: threading.Event) -> Version:
-    """As read_here(), in a process of its own, to which `read` is pickled.
+    """Like read_here(), in a process of its own, to which `read` is pickled.
 
     Raises CannotReadApart and, once `stop` is set, ClosedMeanwhile.
     """

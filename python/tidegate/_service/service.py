@@ -369,7 +369,7 @@ class Service:
         if self._admin is not None:
             self._admin.stop()
         self.recording.close()
-        # They are closed at once, since each may wait for a database that is locked.
+        # The writers are closed concurrently, since each may wait for a locked database.
         writing = [
             threading.Thread(target=writer.close, args=(_CLOSING,), daemon=True)
             for _, writer in self._writers

@@ -127,7 +127,7 @@ OPERATOR = "operator:42"
 
 
 def _page(chromium: Any, site: Site, token: str | None = OPERATOR, **options: Any) -> Any:
-    """Yields a page that has signed in. Fails the test if the console has an error."""
+    """Returns a page that has signed in. Fails the test if the console has an error."""
     context = chromium.new_context(**options)
     context.set_default_timeout(60_000)
     page = context.new_page()

@@ -87,7 +87,7 @@ def test_the_overview_sums_five_minutes(dashboard: DashboardService) -> None:
     assert "connection refused" in text
     assert "missing from usage and violations: 11." in text
     assert "nobody has acknowledged: 1." in text
-    assert "made without the shared storage: 3." in text
+    assert "without the shared storage in the last five minutes: 3." in text
 
 
 def test_live_parts_equal_those_of_the_page(dashboard: DashboardService) -> None:

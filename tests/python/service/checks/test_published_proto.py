@@ -28,7 +28,7 @@ RULES = {
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
-    """Returns the modules of messages and of stubs."""
+    """The modules of messages and of stubs."""
     folder = tmp_path_factory.mktemp("generated")
     include = Path(protoc.__file__).parent / "_proto"
     arguments = ["protoc", f"-I{PROTO}", f"-I{include}", f"--python_out={folder}"]
