@@ -232,7 +232,7 @@ class RateLimitMiddleware:
         await self.app(scope, receive, send)
 
     def _closing(self, send: Send) -> Send:
-        """Returns a `send` that releases the storage once the application has ended.
+        """Returns a `send` that drops the storage once the application has ended.
 
         Later requests open it again: a service may be started anew, as in tests.
         """

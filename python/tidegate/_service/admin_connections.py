@@ -136,7 +136,7 @@ class _Listener:
         self._connections.end_handshakes()
 
     async def wait_closed(self) -> None:
-        """Returns at once; the loop calls this method of every server."""
+        """Returns at once. Callers of asyncio's servers expect this method."""
 
     async def _accept(self) -> None:
         while True:

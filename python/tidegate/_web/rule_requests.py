@@ -215,7 +215,7 @@ class RuleRequests:
         """Returns the limits of `decision` with their fields. Made once for each set of rules."""
         owner: Any = decision._owner
         plans: dict[Any, _RulePlan] = owner.plans
-        # Without outcomes, the key is a text: no rule decided, or an entry of a list.
+        # Without outcomes no rule decides, or an entry of a list, whose name is part of the key.
         key = decision._plan_key(self._start) if decision.outcomes else (self._start, decision.rule)
         plan = plans.get(key)
         if plan is None:
@@ -369,7 +369,7 @@ def _method_of(request: Any) -> str | None:
     return method if isinstance(method, str) else None
 
 
-# Read the attributes of requests that add_attributes() does not handle.
+# The readers for requests that add_attributes() does not handle.
 _USUAL_READERS: dict[str, Reader] = {
     "endpoint": _path_of,
     "method": _method_of,
