@@ -76,9 +76,9 @@ class AnomalyDetector:
     becomes usual.
 
     At most `capacity` callers are kept. Callers that were seen in few intervals, with few requests,
-    are forgotten first, down to a quarter of `capacity`, then those that were not seen for the longest time;
-    anomalous ones last. A caller takes about 400 bytes, and 1.4 KB more from its second week on.
-    Not thread-safe.
+    are forgotten first, down to a quarter of `capacity`, then those that were not seen for the
+    longest time; anomalous ones last. A caller takes about 400 bytes, and 1.4 KB more from its
+    second week on. Not thread-safe.
     """
 
     def __init__(
