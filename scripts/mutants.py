@@ -5,10 +5,11 @@
 Cosmic Ray makes the mutants: it swaps operators, moves numbers by one, turns conditions round,
 empties loops and so on. In each room, places are drawn first and then one mutant of each place, so
 that an operator with ten replacements weighs no more than a number with two. A mutant is judged by
-the tests that run its statement, the quickest first and as many as fit into `--seconds`, in a copy
-of the installed package. A test kills a mutant if it fails twice with the mutant and passes
-without it, so that a slow or unsteady test is never taken for one that noticed. Fails if fewer
-than `--least` percent are killed in a room. Do not edit tests while it runs.
+the tests that run its statement, the quickest first and as many as fit into `--seconds`, one of
+each function before the others of its parameters, in a copy of the installed package. A test kills
+a mutant if it fails twice with the mutant and passes without it, so that a slow or unsteady test is
+never taken for one that noticed. Fails if fewer than `--least` percent are killed in a room. Do not
+edit tests while it runs.
 
 Not drawn, because a test could not or should not tell them apart:
 
@@ -256,7 +257,7 @@ class TestMap:
                         self._tests[module, 8 * byte + bit].add(context.partition("|")[0])
 
     def of(self, module: str, lines: range, at_import: bool, seconds: float) -> list[str]:
-        """The quickest tests that run any of these lines.
+        """The quickest tests that run any of these lines, first one of each test function.
 
         For code that runs in a forked process the tests are unknown, so any test that runs a line
         of the module is taken; for code that runs at import, any test at all, but first those
@@ -271,9 +272,16 @@ class TestMap:
         elif not found:
             found = of_module
 
-        def order_of(test: str) -> tuple[bool, bool, float, str]:
+        runs_before: dict[str, int] = defaultdict(int)  # of the same function
+        places = {}
+        for test in sorted(found, key=self._time_of):
+            function = test.partition("[")[0]
+            places[test] = runs_before[function]
+            runs_before[function] += 1
+
+        def order_of(test: str) -> tuple[bool, bool, int, float, str]:
             needs_redis = test.startswith("tests/redis/")
-            return needs_redis, test not in of_module, self._time_of(test), test
+            return needs_redis, test not in of_module, places[test], self._time_of(test), test
 
         chosen: list[str] = []
         for test in sorted(found - {""}, key=order_of):
