@@ -65,8 +65,9 @@ def _serve(arguments: argparse.Namespace) -> int:
     from tidegate._service.service import Service
 
     set_up_logging(settings.log)
-    for name in unknown_variables(os.environ):
-        log.warning("the environment variable %s is not a setting", name)
+    for name, similar in unknown_variables(os.environ).items():
+        hint = "" if similar is None else f"; expected {similar}?"
+        log.warning("the environment variable %s is not a setting%s", name, hint)
     if arguments.check:
         return _check(settings)
     return _until_signalled(Service(settings))
