@@ -32,8 +32,8 @@ __all__ = ["AdminServer", "probes"]
 
 # Seconds that requests in flight may take when the server ends.
 _PATIENCE = 2
-# Of probes and metrics, which requests that wait for a database must not keep waiting: who asks
-# whether the process lives would end it.
+# The threads of probes and metrics, which must answer even if all other requests wait for a
+# database: otherwise a supervisor would end the process.
 _THREADS = 8
 
 
@@ -71,7 +71,7 @@ def probes(is_ready: Callable[[], bool], ping: Callable[[], str | None], registr
 
 
 def _with_head(app: Any) -> Any:
-    """`app`, an ASGI application, that takes HEAD where it takes GET. uvicorn drops the body."""
+    """Wraps `app`, an ASGI application, to answer HEAD like GET. uvicorn drops the body."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["method"] == "HEAD":

@@ -124,8 +124,8 @@ class AnomalyWatch:
         self._counts: Counter[str] = Counter()
         self._tiers: dict[str, str] = {}
         self._begun: float | None = None
-        # How far the detector's time is ahead of the clock, after that was set back: whole weeks,
-        # so that the hour of the week stays what it is.
+        # How far the detector's time is ahead of the clock after the clock was set back, in whole
+        # weeks, so that the hour of the week is right.
         self._ahead = 0.0
         self._reported: dict[str, Anomaly] = {}
         self.found = 0

@@ -74,7 +74,7 @@ def _merged(rows: Iterable[Row]) -> list[Row]:
     """Joins rows of the same user, endpoint and rule, since each loop of the front has its own."""
     merged: dict[tuple[str | None, ...], Row] = {}
     for row in rows:
-        # A user may be called as an address is, and is another caller.
+        # A user whose name is an address is not the caller with that address.
         key = (row.user, None if row.user else row.ip, row.endpoint, row.rule)
         known = merged.get(key)
         if known is not None:

@@ -272,7 +272,7 @@ class _Environment(EnvSettingsSource):
     def decode_complex_value(self, field_name: str, field: Any, value: Any) -> Any:
         try:
             return super().decode_complex_value(field_name, field, value)
-        except ValueError:  # no JSON: the setting says what it expects
+        except ValueError:  # the value is not JSON: the setting names what it expects
             return value
 
 
@@ -391,7 +391,7 @@ def _no_line(where: tuple[str | int, ...]) -> None:
 def unknown_variables(environment: Mapping[str, str]) -> dict[str, Optional[str]]:
     """Returns variables with the prefix that are not settings, since they may be misspelt.
 
-    By name, with that of the setting that is much like it, if there is one. They are not errors,
+    Each name has the name of a similar setting, or None. Such variables are not errors,
     since other programs set such variables too, such as Kubernetes for a service named tidegate.
     """
     known = list(_variables(Settings, ENVIRONMENT))
@@ -413,7 +413,7 @@ def _variables(model: type[BaseModel], prefix: str) -> Iterator[str]:
                 yield from _variables(part, variable + "__")
 
 
-# By part of the type of pydantic's error.
+# What is expected, by a part of the type of pydantic's error.
 _WANTED = {
     "bool": "true or false",
     "int_": "an integer",

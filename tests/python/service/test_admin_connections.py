@@ -173,8 +173,8 @@ def test_a_handshake_that_does_not_end_is_cut_off(tls: Tls) -> None:
             assert eventually(answers, 60, despite=httpx.TransportError)
 
 
-def test_probes_answer_while_all_threads_of_others_wait() -> None:
-    """Such as for a database that hangs: whoever supervises the process must not end it."""
+def test_probes_answer_while_the_threads_of_all_other_requests_wait() -> None:
+    """A supervisor must not end the process because a database hangs."""
     over = threading.Event()
     registry = CollectorRegistry()
     app = probes(lambda: True, lambda: None, registry)
@@ -193,7 +193,7 @@ def test_probes_answer_while_all_threads_of_others_wait() -> None:
             over.set()
 
 
-def test_head_is_answered_where_get_is_without_the_body() -> None:
+def test_head_is_answered_like_get_without_the_body() -> None:
     with served(PATIENT) as port, connect(port) as client:
         client.send(b"HEAD /livez HTTP/1.1\r\nHost: a\r\n\r\n")
         client.send(b"HEAD /nothing HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
