@@ -139,7 +139,7 @@ class Limiter(_core.Limiter):
 
     @property
     def storage(self) -> _core.Store:
-        """Its store, for another limiter to share."""
+        """The store, for another limiter to share."""
         return self._storage
 
     async def hit_async(self, key: Key, cost: int = 1) -> Decision:
@@ -306,7 +306,7 @@ class Limiter(_core.Limiter):
         return Slot(self, key, cost, timeout)
 
     def quota_status(self, key: Key, *, quota: str | None = None) -> QuotaStatus:
-        """What `key` has of the quota: base, carried, used and available units, and grants.
+        """Returns what `key` has of the quota: base, carried, used and available units, and grants.
 
         `quota` is the name of the quota if the limiter has several. With Redis it is one round
         trip. Raises ConfigurationError if there is no such quota, StorageError if Redis does not

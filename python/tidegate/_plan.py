@@ -57,7 +57,7 @@ class Plan(_core.Plan):
 
     @property
     def limiters(self) -> tuple[Limiter, ...]:
-        """Its limiters, in the order of the keys."""
+        """The limiters, in the order of the keys."""
         return self._limiters
 
     def hit(

@@ -26,8 +26,8 @@ __all__ = ["UsageHistory", "UsageHour", "usage_of"]
 
 _HOUR = 3600
 _DAY = 86_400.0
-# Of the column; costs beyond it are not told apart. One row that does not fit would keep all others
-# from being written.
+# The column's largest number, which stands for all larger costs. A row that does not fit would keep
+# all others from being written.
 _MOST_COST = 2**63 - 1
 
 # The key of an entry: user, endpoint, and the hour's number since the epoch.

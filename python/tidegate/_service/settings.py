@@ -132,7 +132,7 @@ class Checks(_Part):
 
     @property
     def needs_token(self) -> bool:
-        """`require_token`, or its default."""
+        """Returns `require_token`, or its default."""
         if self.require_token is not None:
             return self.require_token
         if self.listen is None or self.listen.is_loopback:
@@ -239,7 +239,7 @@ class Anomalies(_Part):
 
 
 class Log(_Part):
-    """What the service logs to standard error."""
+    """The log of the service on standard error."""
 
     format: Literal["text", "json"] = "text"
     level: Literal["debug", "info", "warning", "error"] = "info"

@@ -44,7 +44,7 @@ class CombinedLimiter:
     @overload
     def check(self, request: Any, execution: Awaiting = ...) -> Checked: ...
     def check(self, request: Any, execution: Execution = AWAITING) -> Checked:
-        """As RequestLimiter.check()."""
+        """Does what RequestLimiter.check() does."""
         checked: Any = execution.run(self._check(request, execution))
         result: Checked = checked
         return result

@@ -95,13 +95,13 @@ class Admin:
             )
 
     def rules_changed(self) -> None:
-        """Has this process follow a change of rules that was committed."""
+        """Makes this process follow a change of rules that was committed."""
         if self.rules is not None:
             self.rules.refresh()
         self._tell("rules", None)
 
     def tier_changed(self, user: Optional[str]) -> None:
-        """Has this process follow a change of the tier of one user, or of many."""
+        """Makes this process follow a change of the tier of one user, or of many."""
         if self.tiers is not None:
             self.tiers.forget(user)
         self._tell("tiers", user)

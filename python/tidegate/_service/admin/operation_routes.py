@@ -124,7 +124,7 @@ def reset(admin: TheAdmin, actor: AnActor, asked: ResetAsked) -> Any:
 
 @router.post("/ratelimit/invalidate", openapi_extra=role("operator"), status_code=204)
 def invalidate(admin: TheAdmin, actor: AnActor, asked: Invalidation) -> None:
-    """Has this process look up rules, tiers or remembered refusals again."""
+    """Makes this process look up rules, tiers or remembered refusals again."""
     if asked.user is not None and asked.what != "tiers":
         raise ProblemError(422, f"user is given with {asked.what!r}; expected it with 'tiers' only")
     with admin.database.change(actor) as change:

@@ -74,7 +74,7 @@ def problems_of(error: RulesError) -> list[dict[str, Any]]:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Has each error of `app` answered as problem+json."""
+    """Adds handlers that answer each error of `app` as problem+json."""
     app.add_exception_handler(ProblemError, _of_problem)
     app.add_exception_handler(RequestValidationError, _of_validation)
     app.add_exception_handler(HTTPException, _of_http)
