@@ -148,9 +148,10 @@ def test_only_few_large_documents_are_read_at_a_time(
     monkeypatch.setattr(document_routes, "_LARGE_ONES", threading.BoundedSemaphore(1))
     rule = {"by": "user", "limits": "1/second"}
     small = {"rules": [{"id": "a", **rule}]}
-    large = {"rules": [{"id": f"rule-{i}", **rule} for i in range(10)]}
+    large = {"rules": [{"id": f"{i}", "endpoint": f"/{i}", **rule} for i in range(10)]}
     for _ in range(2):
-        assert service.ask("POST", f"/ratelimit{path}", json=large).status_code == 200
+        answer = service.ask("POST", f"/ratelimit{path}", json=large)
+        assert answer.status_code == 200, answer.text
     with document_routes._LARGE_ONES:
         answer = service.ask("POST", f"/ratelimit{path}", json=large)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
