@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 import re
 import shutil
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -196,10 +196,10 @@ def test_rules_that_name_neither_endpoint_nor_attribute_are_shown(
     assert answer.status_code == 200, answer.text
     page = dashboard.browser().get("/rules")
     assert page.status_code == 200
-    cells = [html.unescape(each) for each in re.findall(r"<td[^>]*>([^<]*)</td>", page.text)]
+    cells = [unescape(each) for each in re.findall(r"<td[^>]*>([^<]*)</td>", page.text)]
     assert [cells[i : i + 3] for i in range(0, len(cells), 5)] == [
         ["global", "all", "100/minute"],
-        ["user, ip", "all", "2/second, quota 100/month"],
+        ["user+ip", "all", "2/second, quota 100/month"],
         ["ip", "/free", "unlimited"],
         ["user", "/t", "a: 1/hour, 9/day"],
     ]
