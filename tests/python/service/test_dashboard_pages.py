@@ -183,6 +183,18 @@ def test_rules_and_what_shadow_rules_would_refuse(dashboard: DashboardService) -
     assert cells == ["yes", "12", "2", "16.7 %"]
 
 
+@pytest.mark.parametrize(
+    "query", ["ip=203.0.113.9", "endpoint=/api/posts", "api_key=k", "tier=free&method=GET"]
+)
+def test_a_key_without_a_user_is_explained(dashboard: DashboardService, query: str) -> None:
+    """Such as that of an address among the top keys."""
+    add_api_rule(dashboard)
+    page = dashboard.browser().get(f"/key?{query}")
+    assert page.status_code == 200
+    assert "Every rule that was considered" in page.text
+    assert "Usage of this user" not in page.text
+
+
 def test_rules_that_name_neither_endpoint_nor_attribute_are_shown(
     dashboard: DashboardService,
 ) -> None:
