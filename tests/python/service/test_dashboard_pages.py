@@ -239,7 +239,7 @@ def test_a_caller_leads_to_the_requests_that_were_refused_most(
         row("4&2", refused=5, rule="api", endpoint="/a b", tier=None),
         row("4&2", refused=9, rule="api"),
         row(None, allowed=1, endpoint=None, tier=None),
-        row(None, allowed=7, endpoint="(other)", tier=None, ip=None),
+        row(None, allowed=7, endpoint="(other)", ip=None),
     )
     text = dashboard.browser().get("/keys").text
     links = re.findall(r'href="/dashboard/key\?([^"]+)"', text)
