@@ -191,6 +191,15 @@ def test_explain_says_that_the_caller_is_blocked(enforcing: AdminService) -> Non
     assert (said["allowed"], said["enforced"]) == (True, None)
 
 
+def test_explain_lets_a_blocked_caller_on_an_allow_list_pass(enforcing: AdminService) -> None:
+    entry = {"id": "vip", "user": "42"}
+    added = enforcing.ask("POST", "/ratelimit/lists/allow", entry, role="operator")
+    assert added.status_code == 201, added.text
+    asked = {"attributes": ATTRIBUTES}
+    said = enforcing.ask("POST", "/ratelimit/explain", asked, role="viewer").json()
+    assert (said["allowed"], said["rule"], said["enforced"]) == (True, "vip", None)
+
+
 def test_a_reset_of_a_key_unlocks_its_caller_too(enforcing: AdminService) -> None:
     answer = enforcing.ask("POST", "/ratelimit/reset", {"attributes": ATTRIBUTES}, role="operator")
     assert answer.status_code == 200, answer.text
