@@ -47,9 +47,9 @@ class Address(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        if not isinstance(value, str):
+        if isinstance(value, (dict, Address)):
             return value
-        host, colon, port = value.rpartition(":")
+        host, colon, port = str(value).rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
             raise ValueError(
