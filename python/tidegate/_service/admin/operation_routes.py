@@ -48,8 +48,7 @@ def explain(admin: TheAdmin, asked: Asked) -> Any:
     attributes: dict[str, Any] = asked.attributes
     considered = admin.limiter.explain(cost=asked.cost, **attributes)
     decision = admin.limiter.peek(cost=asked.cost, **attributes)
-    is_on_allow_list = decision.allowed and considered.cost == 0
-    penalty = None if is_on_allow_list else admin.penalty_of(attributes)
+    penalty = admin.enforced_against(attributes)
     blocks = penalty is not None and penalty.action is Action.BLOCK
     return {
         "enforced": penalty and penalty.said(),
