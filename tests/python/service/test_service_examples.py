@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
+from envoy_tools import installed
 from tidegate._service.envoy import DescriptorFiles
 from tidegate._service.settings import Settings, read_settings
 from tidegate.rules import RuleSet
@@ -38,6 +42,20 @@ def of_kubernetes(kind: str) -> Any:
     documents = yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text())
     (found,) = [each for each in documents if each["kind"] == kind]
     return found
+
+
+def test_kubernetes_knows_all_that_the_manifests_say() -> None:
+    validate = (
+        "import sys, yaml; from kubernetes_validate import validate\n"
+        "for each in yaml.safe_load_all(open(sys.argv[1])): validate(each, '1.36', strict=True)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", validate, EXAMPLES / "kubernetes.yaml"],
+        env={**os.environ, "PYTHONPATH": str(installed("kubernetes-validate"))},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_the_ports_of_kubernetes_are_those_of_the_settings() -> None:
