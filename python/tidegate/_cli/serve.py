@@ -51,7 +51,7 @@ def register(commands: Any) -> None:
 
 def _serve(arguments: argparse.Namespace) -> int:
     try:
-        from tidegate._service.settings import read_settings, unknown_variables
+        import tidegate._service.settings  # noqa: F401
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"`tidegate serve` needs the package {error.name}; expected "
@@ -60,15 +60,25 @@ def _serve(arguments: argparse.Namespace) -> int:
     path = arguments.config
     if path is None and os.path.exists(_DEFAULT_FILE):
         path = Path(_DEFAULT_FILE)
-    settings = read_settings(path)
+    try:
+        return _serve_with(path, arguments.check)
+    except FileNotFoundError as error:
+        if error.filename and not os.path.isabs(error.filename):
+            error.strerror = f"{error.strerror} in {os.getcwd()}"
+        raise
+
+
+def _serve_with(path: Path | None, is_check: bool) -> int:
     from tidegate._service.logs import set_up_logging
     from tidegate._service.service import Service
+    from tidegate._service.settings import read_settings, unknown_variables
 
+    settings = read_settings(path)
     set_up_logging(settings.log)
     for name, similar in unknown_variables(os.environ).items():
         hint = "" if similar is None else f"; expected {similar}?"
         log.warning("the environment variable %s is not a setting%s", name, hint)
-    if arguments.check:
+    if is_check:
         return _check(settings)
     return _until_signalled(Service(settings))
 
@@ -97,13 +107,13 @@ def _until_signalled(service: Any) -> int:
         service.close()
         raise
     _notify("READY=1")
+    reloading = threading.Lock()
     while True:
         number = signals.get()
         if number != signal.SIGHUP:
             break
-        _notify("RELOADING=1")
-        service.reload()
-        _notify("READY=1")
+        # The thread keeps a database that does not answer from delaying SIGTERM.
+        threading.Thread(target=_reload, args=(service, reloading), daemon=True).start()
     # A second signal means that the user does not want to wait.
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda number, frame: os._exit(128 + number))
@@ -118,6 +128,16 @@ def _until_signalled(service: Any) -> int:
         # The interpreter would wait for a thread that hangs, such as one of the admin API.
         os._exit(status)
     return status
+
+
+def _reload(service: Any, reloading: threading.Lock) -> None:
+    with reloading:
+        _notify("RELOADING=1")
+        try:
+            service.reload()
+        except Exception:
+            log.exception("the service was not reloaded")
+        _notify("READY=1")
 
 
 def _has_threads() -> bool:

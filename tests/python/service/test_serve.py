@@ -127,6 +127,37 @@ def test_the_tier_of_a_user_comes_from_the_database(served: Served) -> None:
     eventually(lambda: served.check()["limit"] == 3)
 
 
+def test_a_reload_that_hangs_or_fails_does_not_keep_the_service_at_its_end() -> None:
+    """Such as one that waits for a database that does not answer."""
+    script = """
+import os, signal, threading, types
+from tidegate._cli.serve import _until_signalled
+
+class Service:
+    settings, has_closed, reloads = types.SimpleNamespace(drain=0), True, 0
+
+    def start(self):
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    def reload(self):
+        self.reloads += 1
+        if self.reloads == 1:
+            os.kill(os.getpid(), signal.SIGHUP)
+            raise OSError("the first fails")
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait()
+
+    def stop(self):
+        return self.reloads == 2
+
+raise SystemExit(_until_signalled(Service()))
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "the first fails" in done.stderr
+
+
 def test_a_second_signal_ends_the_service_at_once(served: Served) -> None:
     host, port = served.checks.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as client:
@@ -183,6 +214,32 @@ def test_the_option_check_says_what_a_start_would_do(directory: Path) -> None:
     done = run(directory, "--check")
     assert done.returncode == 0, done.stderr
     assert "rules: 1 of rules.yaml" in done.stdout
+    assert "warning" not in done.stdout
+
+
+def test_check_warns_of_no_rules_and_of_a_storage_that_does_not_answer(directory: Path) -> None:
+    settings = SETTINGS.replace("rules: rules.yaml", "database: sqlite:///t.db")
+    (directory / "tidegate.yaml").write_text(settings)
+    done = run(directory, "--check", TIDEGATE_STORAGE="redis://:secret@127.0.0.1:1")
+    assert done.returncode == 0, done.stderr
+    assert "warning: there are no rules, so every check is allowed; expected some in" in done.stdout
+    assert "warning: the storage redis://***@127.0.0.1:1 does not answer: " in done.stdout
+    assert "secret" not in done.stdout + done.stderr
+
+
+def test_the_log_says_that_there_are_no_rules(directory: Path) -> None:
+    (directory / "rules.yaml").write_text("rules: []\n")
+    service = Served(directory)
+    try:
+        eventually(lambda: "there are no rules" in service.log.read_text())
+    finally:
+        assert service.end() == 0
+
+
+def test_a_relative_path_that_is_not_there_is_named_with_its_directory(directory: Path) -> None:
+    (directory / "tidegate.yaml").write_text("rules: missing.yaml\n")
+    done = run(directory, "--check")
+    assert f"missing.yaml: No such file or directory in {directory.resolve()}" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,9 @@ struct Penalty {
   bool blocks = false;  // otherwise it throttles
   int64_t at_ns = 0;
   int64_t left_ns = 0;
+  std::string_view reason = {};  // in words; lives as long as the table
 
+  int64_t end_ns() const { return at_ns + left_ns; }
   // The factor by which the cost of every request of the caller is multiplied.
   int64_t factor() const { return blocks ? 1 : kThrottleFactor; }
   // Returns the decision for a caller who is blocked. It charges nothing.
@@ -40,6 +42,7 @@ class Penalties {
     std::string name;
     bool blocks = false;
     int64_t length_ns = 0;  // from now on
+    std::string reason = {};
   };
 
   // A null `clock` means the system's clock. The last entry of a caller counts.
@@ -54,6 +57,7 @@ class Penalties {
   struct Until {
     bool blocks = false;
     int64_t ns = 0;
+    std::string reason;
   };
   using Table = absl::flat_hash_map<std::string, Until>;
 
