@@ -311,7 +311,7 @@ class Explained(BaseModel):
     rules: list[dict[str, Any]]
     enforced: Optional[Enforced] = Field(
         default=None,
-        description="The caller's penalty because of an anomaly; null if a list allows the request.",
+        description="The caller's penalty for an anomaly; null if a list allows the request.",
     )
 
 
