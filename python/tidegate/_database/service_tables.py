@@ -138,7 +138,7 @@ quota_top_ups = sa.Table(
     sa.Index("ix_quota_top_ups_user", "user_id", "quota"),
 )
 
-# Requests that were done, by the SHA-256 of the key that their client gave; `request` is one too.
+# Requests by the SHA-256 of the key that their client gave; `request` is a SHA-256 too.
 # `answer` is null while a request has not ended.
 idempotency_keys = sa.Table(
     "idempotency_keys",

@@ -231,7 +231,7 @@ class Service:
             log.warning("%s", warning)
 
     def warnings(self) -> list[str]:
-        """What its operator may not have meant, though the service answers."""
+        """Returns settings that the operator may not have meant, though the service answers."""
         found = []
         if not self.limiter.rule_stats() and self.envoy is None:
             place = self.settings.rules or "the database"

@@ -34,7 +34,7 @@ ENVIRONMENT = "TIDEGATE_"
 # Environment variables with the prefix that are not settings of the service.
 _OF_OTHERS = {"TIDEGATE_ENABLED"}
 _SECRETS = "pass|pwd|secret|token|key"  # in the names of options of a URL
-# The settings that name a file which the service reads.
+# These settings name files that the service reads.
 _TLS_FILES = ("certificate", "key", "client_ca")
 _FILES = (
     ("rules",),
@@ -392,7 +392,7 @@ def read_settings(
 
 
 def _begin_at(folder: Path, data: dict[str, Any]) -> None:
-    """Has relative paths of files that are read begin at the folder of the settings."""
+    """Makes relative paths of files that are read begin at the folder of the settings."""
     for *parents, name in _FILES:
         part: Any = data
         for parent in parents:

@@ -146,7 +146,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off() -> None:
         assert len(client.read_to_end()) < size
 
 
-def test_clients_that_do_not_take_their_answers_stand_in_nobody_s_way() -> None:
+def test_clients_that_do_not_read_answers_do_not_keep_others_from_connecting() -> None:
     app = probes(lambda: True, lambda: None, None)
 
     @app.get("/big")
@@ -161,7 +161,7 @@ def test_clients_that_do_not_take_their_answers_stand_in_nobody_s_way() -> None:
         assert eventually(lambda: is_alive(port), despite=httpx.TransportError)
 
 
-def test_requests_that_are_sent_ahead_stand_in_nobody_s_way() -> None:
+def test_requests_sent_ahead_do_not_keep_others_from_connecting() -> None:
     app = probes(lambda: True, lambda: None, None)
     goes_on = threading.Event()
 

@@ -189,7 +189,7 @@ def test_the_pages_show_rules_and_what_shadow_rules_would_refuse(
     "query", ["ip=203.0.113.9", "endpoint=/api/posts", "api_key=k", "tier=free&method=GET"]
 )
 def test_a_key_without_a_user_is_explained(dashboard: DashboardService, query: str) -> None:
-    """Such as that of an address among the top keys."""
+    """An address among the top keys is such a key."""
     add_api_rule(dashboard)
     page = dashboard.browser().get(f"/key?{query}")
     assert page.status_code == 200

@@ -221,7 +221,7 @@ def test_a_top_up_that_is_sent_again_adds_its_units_once(dashboard: DashboardSer
     assert topped_up(dashboard) == 15
 
 
-def test_a_key_is_of_one_request_alone(dashboard: DashboardService) -> None:
+def test_a_key_cannot_be_used_for_another_request(dashboard: DashboardService) -> None:
     keyed(dashboard, {"user": "42", "units": 5})
     other = keyed(dashboard, {"user": "42", "units": 6})
     assert (other.status_code, "expected a new key" in other.text) == (422, True)
@@ -239,7 +239,7 @@ def test_a_key_is_forgotten_after_a_week(dashboard: DashboardService) -> None:
     assert len(dashboard.rows("select * from idempotency_keys")) == 1
 
 
-def test_only_so_many_keys_are_kept(
+def test_the_number_of_kept_keys_is_bounded(
     dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idempotency_keys, "MOST_KEYS", 2)
@@ -250,7 +250,7 @@ def test_only_so_many_keys_are_kept(
     assert topped_up(dashboard) == 15
 
 
-def test_a_top_up_whose_outcome_is_not_known_is_not_made_again(
+def test_a_top_up_with_an_unknown_outcome_is_not_made_again(
     dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gives = dashboard.limiter.top_up
@@ -268,7 +268,7 @@ def test_a_top_up_whose_outcome_is_not_known_is_not_made_again(
     assert topped_up(dashboard) == 5
 
 
-def test_a_top_up_that_was_refused_may_come_again(
+def test_a_refused_top_up_may_be_sent_again(
     dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(*args: Any, **more: Any) -> None:
@@ -284,7 +284,7 @@ def test_a_top_up_that_was_refused_may_come_again(
     assert topped_up(dashboard) == 10
 
 
-def test_a_key_whose_request_is_being_done_is_refused(
+def test_a_key_is_refused_while_its_request_is_being_done(
     dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gives = dashboard.limiter.top_up

@@ -127,7 +127,7 @@ def test_the_tier_of_a_user_comes_from_the_database(served: Served) -> None:
     eventually(lambda: served.check()["limit"] == 3)
 
 
-def test_a_reload_that_hangs_or_fails_does_not_keep_the_service_at_its_end() -> None:
+def test_the_service_ends_while_a_reload_hangs_or_fails() -> None:
     """Such as one that waits for a database that does not answer."""
     script = """
 import os, signal, threading, types

@@ -64,11 +64,11 @@ def _no_number(value: Any) -> Any:
 
 
 def _in_utc(value: dt.datetime) -> dt.datetime:
-    """The database keeps UTC, which a year of four digits may leave."""
+    """Refuses times whose year in UTC, which the database stores, does not have four digits."""
     try:
         return value.astimezone(dt.timezone.utc)
     except OverflowError:
-        raise ValueError("expected a time that is in the years 1 to 9999 in UTC too") from None
+        raise ValueError("expected a time in the years 1 to 9999, in UTC too") from None
 
 
 Instant = Annotated[AwareDatetime, BeforeValidator(_no_number), AfterValidator(_in_utc)]

@@ -82,7 +82,7 @@ class Admin:
         return self.enforcement.find(caller_named(attributes))
 
     def enforced_against(self, attributes: dict[str, str]) -> Optional[Penalty]:
-        """As penalty_of(), but nothing where a list of the rules allows such a request."""
+        """Like penalty_of(), but returns None if a list of the rules allows such a request."""
         penalty = self.penalty_of(attributes)
         if penalty is None:
             return None

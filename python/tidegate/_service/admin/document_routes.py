@@ -53,8 +53,8 @@ _BODY = {
     }
 }
 
-# A document of this many characters takes seconds and tens of megabytes to compile; few at a time
-# leave threads and memory to everybody else.
+# Compiling a document of this many characters takes seconds and tens of megabytes; compiling few at
+# a time leaves threads and memory to other requests.
 _LARGE = 256 * 1024
 _LARGE_ONES = threading.BoundedSemaphore(2)
 
@@ -79,7 +79,7 @@ GivenText = Annotated[tuple[str, str], Depends(_document_of)]
 
 @contextlib.contextmanager
 def _in_turn(text: str) -> Iterator[None]:
-    """Raises ProblemError where as many large documents are compiled as may be."""
+    """Raises ProblemError if too many large documents are being compiled."""
     if len(text) < _LARGE:
         yield
         return

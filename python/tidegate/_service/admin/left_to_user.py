@@ -54,7 +54,7 @@ def rate_limits_of(admin: Admin, user: str, tier: Optional[str]) -> list[dict[st
 
 
 def enforced_on(admin: Admin, user: str, tier: Optional[str]) -> Optional[dict[str, Any]]:
-    """What is enforced against a user because of an anomaly, as `Status` over REST says it."""
+    """Returns a user's penalty because of an anomaly, in the form of `Status` over REST."""
     asked = {"user": user} if tier is None else {"user": user, "tier": tier}
     penalty = admin.enforced_against(asked)
     if penalty is None:

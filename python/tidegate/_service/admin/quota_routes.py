@@ -59,7 +59,7 @@ _IdempotencyKey = Annotated[
     Header(
         min_length=1,
         max_length=255,
-        description="Made up by the client. A request that comes again with the same key adds "
+        description="Chosen by the client. A request that is sent again with the same key adds "
         "nothing, and gets the answer to the first.",
     ),
 ]
@@ -82,14 +82,14 @@ def add_top_up(
 
 
 def _answer_before(admin: Admin, once: OnceKey) -> Any:
-    """The answer to the same request, if it came before."""
+    """Returns the answer to the same request, if it was sent before."""
     with admin.database.connect() as connection:
         known = once.known(connection, admin.now())
     if known is None:
         return None
     if not known.is_same:
         raise ProblemError(
-            422, "the Idempotency-Key came with another request before; expected a new key"
+            422, "the Idempotency-Key was sent with another request; expected a new key"
         )
     if known.answer is None:
         raise ProblemError(
@@ -141,7 +141,7 @@ def _give(admin: Admin, actor: AnActor, new: NewTopUp, once: Optional[OnceKey]) 
         raise
     answer = {"id": id, **said, "created_at": now.isoformat()}
     if once is not None:
-        # The units are given: if the answer cannot be kept, the next request is refused.
+        # The units are given; if the answer cannot be stored, the next request is refused.
         with contextlib.suppress(StorageError), admin.database.change(actor) as change:
             once.end(change.connection, answer)
     return answer

@@ -26,7 +26,7 @@ PATH = "/dashboard"
 _LONGEST = dt.timedelta(hours=8)
 _IDLE = dt.timedelta(hours=1)
 _MOST = 1000
-# Of one person: who signs in again and again puts nobody else out.
+# The most sessions of one person, so that signing in repeatedly ends no other's session.
 _MOST_EACH = 100
 
 
@@ -49,7 +49,7 @@ class Session:
 class Sessions:
     """All sessions of this process, at most a thousand. Thread-safe.
 
-    Beyond that the oldest ends, first of users, who are many, then of those who have a role.
+    Beyond that the oldest session ends, first those of users, then those of visitors with a role.
     """
 
     def __init__(self, now: Callable[[], dt.datetime]) -> None:

@@ -148,7 +148,7 @@ def test_exempt_callers_are_spared() -> None:
     assert enforced.callers() == ["user:43"]
 
 
-def test_the_status_says_what_is_enforced_against_the_caller() -> None:
+def test_the_status_has_the_penalty_of_the_caller() -> None:
     enforced = Enforced(seconds=300)
     enforced.apply("user:42")
     enforced.apply("user:43", action=Action.THROTTLE)
@@ -176,7 +176,7 @@ def test_the_status_says_what_is_enforced_against_the_caller() -> None:
     assert "enforced" not in enforced.service.status("42")[1], "it has ended"
 
 
-def test_an_address_without_a_user_is_told_its_status_too() -> None:
+def test_the_status_has_the_penalty_of_an_address_without_a_user() -> None:
     enforced = Enforced()
     enforced.apply("ip:192.0.2.1")
     code, _, content = enforced.service.grpc("Status", wire.request({"ip": "192.0.2.1"}))
@@ -202,7 +202,7 @@ def test_requests_on_an_allow_list_of_the_rules_pass() -> None:
     assert enforced.is_blocked("42"), "off the list, the block goes on until its end"
 
 
-def test_a_block_list_does_not_lift_a_block() -> None:
+def test_a_block_list_does_not_end_a_block() -> None:
     enforced = Enforced()
     enforced.service.use({**API, "block": [{"id": "abuse", "user": "42"}]})
     enforced.apply("user:42")
