@@ -90,7 +90,7 @@ class Decision:
     __hash__: None  # type: ignore[assignment]
 
 class Limit:
-    """How many units may pass in what time, and the algorithm that counts them.
+    """How many units may pass in what time, by which algorithm.
 
     ``Limit("100/minute")``, ``Limit("10/second burst 40")``, ``Limit(100, 60.0)`` or
     ``Limit(100, "minute")``. The grammar is ``COUNT (/|per) [N] UNIT [burst COUNT]``, with units
