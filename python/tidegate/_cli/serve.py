@@ -49,7 +49,7 @@ def register(commands: Any) -> None:
 
 def _serve(arguments: argparse.Namespace) -> int:
     try:
-        from tidegate._service.settings import read_settings, unknown_variables
+        import tidegate._service.settings  # noqa: F401
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"`tidegate serve` needs the package {error.name}; expected "
@@ -58,15 +58,25 @@ def _serve(arguments: argparse.Namespace) -> int:
     path = arguments.config
     if path is None and os.path.exists(_DEFAULT_FILE):
         path = Path(_DEFAULT_FILE)
-    settings = read_settings(path)
+    try:
+        return _serve_with(path, arguments.check)
+    except FileNotFoundError as error:
+        if error.filename and not os.path.isabs(error.filename):
+            error.strerror = f"{error.strerror} in {os.getcwd()}"
+        raise
+
+
+def _serve_with(path: Path | None, is_check: bool) -> int:
     from tidegate._service.logs import set_up_logging
     from tidegate._service.service import Service
+    from tidegate._service.settings import read_settings, unknown_variables
 
+    settings = read_settings(path)
     set_up_logging(settings.log)
     for name, similar in unknown_variables(os.environ).items():
         hint = "" if similar is None else f"; expected {similar}?"
         log.warning("the environment variable %s is not a setting%s", name, hint)
-    if arguments.check:
+    if is_check:
         return _check(settings)
     return _until_signalled(Service(settings))
 

@@ -53,8 +53,11 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def _open(url: str) -> Database:
     try:
         from tidegate._database.connection import Database
-    except ImportError as error:
-        raise ConfigurationError(f"{error}; expected `pip install 'tidegate[server]'`") from None
+    except ImportError:
+        raise ConfigurationError(
+            "`tidegate tokens` needs the package SQLAlchemy; expected "
+            "`pip install 'tidegate[server]'`"
+        ) from None
     return Database(url, 30.0)
 
 

@@ -12,6 +12,7 @@ __all__ = [
     "anomalies",
     "api_tokens",
     "audit_log",
+    "idempotency_keys",
     "metadata",
     "quota_top_ups",
     "rule_versions",
@@ -135,6 +136,19 @@ quota_top_ups = sa.Table(
     sa.Column("reason", sa.Text),
     _at("created_at"),
     sa.Index("ix_quota_top_ups_user", "user_id", "quota"),
+)
+
+# Requests that were done, by the SHA-256 of the key that their client gave; `request` is one too.
+# `answer` is null while a request has not ended.
+idempotency_keys = sa.Table(
+    "idempotency_keys",
+    metadata,
+    id_column(),
+    sa.Column("key", sa.String(64), nullable=False, unique=True),
+    sa.Column("request", sa.String(64), nullable=False),
+    _at("created_at"),
+    sa.Column("answer", json_type),
+    sa.Index("ix_idempotency_keys_created_at", "created_at"),
 )
 
 anomalies = sa.Table(

@@ -103,11 +103,11 @@ class TiersBuilder:
 
 class Penalties:
     """Callers who are throttled or blocked: each ``user:42`` or ``ip:203.0.113.9``, ``throttle``
-    or ``block``, and for how many seconds from now on.
+    or ``block``, for how many seconds from now on, and why.
     """
 
     def __init__(
-        self, rows: Iterable[tuple[str, str, float]], clock: object | None = None
+        self, rows: Iterable[tuple[str, str, float, str]], clock: object | None = None
     ) -> None: ...
     def __len__(self) -> int: ...
 

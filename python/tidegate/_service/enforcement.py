@@ -175,7 +175,7 @@ class Enforcement:
         from tidegate._service._native import Penalties
 
         rows = [
-            (caller, entry.action.value, min(entry.end - now, self._seconds))
+            (caller, entry.action.value, min(entry.end - now, self._seconds), entry.reason)
             for caller, entry in self._entries.items()
         ]
         table = Penalties(rows, self._native_clock) if rows else None

@@ -48,6 +48,7 @@ def rehearse(settings: Settings) -> Rehearsal:
     try:
         _check_servers(settings)
         rules = len(service.limiter.rule_stats())
+        warnings = service.warnings()
     finally:
         service.close()
     shown = settings.database and name_of(engine_of(settings.database, creates=True))
@@ -61,6 +62,7 @@ def rehearse(settings: Settings) -> Rehearsal:
     ]
     if settings.envoy is not None:
         lines.append(f"envoy: {settings.envoy.config}")
+    lines += [f"warning: {each}" for each in warnings]
     return Rehearsal(lines, _problems(settings))
 
 

@@ -21,7 +21,7 @@ from tidegate._service.quota_events import QuotaLog
 from tidegate._service.recording import Recording
 from tidegate._service.snapshots import Snapshots
 from tidegate._service.spare_memory import SpareMemory
-from tidegate._storage.uri import open_store
+from tidegate._storage.uri import open_store, without_password
 
 try:
     from tidegate._service import _native
@@ -227,6 +227,20 @@ class Service:
         self.front.start()
         self._set_ready(True)
         log.info("checks are answered at %s", self._places())
+        for warning in self.warnings():
+            log.warning("%s", warning)
+
+    def warnings(self) -> list[str]:
+        """What its operator may not have meant, though the service answers."""
+        found = []
+        if not self.limiter.rule_stats() and self.envoy is None:
+            place = self.settings.rules or "the database"
+            found.append(f"there are no rules, so every check is allowed; expected some in {place}")
+        problem = self.store.ping()
+        if problem is not None:
+            name = without_password(self.settings.storage)
+            found.append(f"the storage {name} does not answer: {problem}; its fallback decides")
+        return found
 
     def _set_ready(self, is_ready: bool) -> None:
         self.is_ready = is_ready

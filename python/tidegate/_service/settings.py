@@ -34,6 +34,13 @@ ENVIRONMENT = "TIDEGATE_"
 # Environment variables with the prefix that are not settings of the service.
 _OF_OTHERS = {"TIDEGATE_ENABLED"}
 _SECRETS = "pass|pwd|secret|token|key"  # in the names of options of a URL
+# The settings that name a file which the service reads.
+_TLS_FILES = ("certificate", "key", "client_ca")
+_FILES = (
+    ("rules",),
+    ("envoy", "config"),
+    *((part, "tls", name) for part in ("checks", "admin") for name in _TLS_FILES),
+)
 _PORT = Annotated[int, Field(ge=0, le=65535)]
 _SECONDS = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -51,9 +58,7 @@ class Address(BaseModel):
     def _from_text(cls, value: Any) -> Any:
         if isinstance(value, (dict, Address)):
             return value
-        if not isinstance(value, str):
-            raise ValueError(f"is {value!r:.80}; expected HOST:PORT, such as 127.0.0.1:8080")
-        host, colon, port = value.rpartition(":")
+        host, colon, port = str(value).rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
             raise ValueError(
@@ -377,11 +382,23 @@ def read_settings(
             f"{document.source}: is a {type(document.data).__name__}; expected settings by name"
         )
     given = os.environ if environment is None else environment
+    if path is not None:
+        _begin_at(path.parent, document.data)
     try:
         return Settings(**document.data)
     except ValidationError as error:
         problems = [_problem(each, document, given) for each in error.errors()]
         raise ConfigurationError("\n".join(problems)) from None
+
+
+def _begin_at(folder: Path, data: dict[str, Any]) -> None:
+    """Has relative paths of files that are read begin at the folder of the settings."""
+    for *parents, name in _FILES:
+        part: Any = data
+        for parent in parents:
+            part = part.get(parent) if isinstance(part, dict) else None
+        if isinstance(part, dict) and isinstance(part.get(name), str):
+            part[name] = os.fspath(folder / part[name])
 
 
 def _no_line(where: tuple[str | int, ...]) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from admin_client import Clock, add_api_rule
 from dashboard_client import HOSTILE, DashboardService
-from tidegate import StorageError
+from tidegate import ConfigurationError, StorageError
+from tidegate._database import idempotency_keys
+from tidegate._database.idempotency_keys import OnceKey
 
 ASKED = {"user": "42", "tier": "free", "endpoint": "/api/*"}
 LIMITS = {"free": ["quota 100/month rollover 50", "1000/minute"], "premium": "quota 400/month"}
@@ -193,6 +195,114 @@ def test_a_top_up_too_many_is_undone_and_said(dashboard: DashboardService) -> No
     assert len(dashboard.rows("select * from quota_top_ups")) == 16
     last = dashboard.rows("select action from audit_log order by id desc limit 1")[0]
     assert last[0] == "quota.top_up_failed"
+
+
+def keyed(dashboard: DashboardService, new: Any, key: str = "k-1", role: str = "operator") -> Any:
+    headers = {"Idempotency-Key": key}
+    return dashboard.ask("POST", "/quotas/top-ups", new, role=role, headers=headers)
+
+
+def topped_up(dashboard: DashboardService) -> int:
+    return dashboard.limiter.quota_status(**ASKED)[QUOTA].topped_up
+
+
+def test_a_top_up_that_is_sent_again_adds_its_units_once(dashboard: DashboardService) -> None:
+    new = {"user": "42", "units": 5, "expires_at": "2030-01-01T00:00:00Z", "reason": "sorry"}
+    first = keyed(dashboard, new)
+    assert first.status_code == 201, first.text
+    dashboard.clock.advance(days=6)
+    again = keyed(dashboard, {**new, "expires_at": "2030-01-01T01:00:00+01:00"})
+    assert (again.status_code, again.json()) == (201, first.json())
+    assert topped_up(dashboard) == 5
+    assert len(dashboard.rows("select * from quota_top_ups")) == 1
+    assert len(dashboard.rows("select * from audit_log where action = 'quota.top_up'")) == 1
+    assert keyed(dashboard, new, key="k-2").status_code == 201
+    assert keyed(dashboard, new, role="admin").status_code == 201, "the key of another client"
+    assert topped_up(dashboard) == 15
+
+
+def test_a_key_is_of_one_request_alone(dashboard: DashboardService) -> None:
+    keyed(dashboard, {"user": "42", "units": 5})
+    other = keyed(dashboard, {"user": "42", "units": 6})
+    assert (other.status_code, "expected a new key" in other.text) == (422, True)
+    for wrong in ("", "x" * 256):
+        assert keyed(dashboard, {"user": "42", "units": 5}, key=wrong).status_code == 422
+    assert topped_up(dashboard) == 5
+
+
+def test_a_key_is_forgotten_after_a_week(dashboard: DashboardService) -> None:
+    new = {"user": "42", "units": 5}
+    keyed(dashboard, new)
+    dashboard.clock.advance(days=7)
+    assert keyed(dashboard, new).status_code == 201
+    assert topped_up(dashboard) == 10
+    assert len(dashboard.rows("select * from idempotency_keys")) == 1
+
+
+def test_only_so_many_keys_are_kept(
+    dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idempotency_keys, "MOST_KEYS", 2)
+    for key in ("a", "b", "c"):
+        keyed(dashboard, {"user": "42", "units": 5}, key=key)
+    assert len(dashboard.rows("select * from idempotency_keys")) == 2
+    keyed(dashboard, {"user": "42", "units": 5}, key="c")
+    assert topped_up(dashboard) == 15
+
+
+def test_a_top_up_whose_outcome_is_not_known_is_not_made_again(
+    dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gives = dashboard.limiter.top_up
+
+    def gives_and_times_out(*args: Any, **more: Any) -> None:
+        gives(*args, **more)
+        raise StorageError("no reply in time")
+
+    new = {"user": "42", "units": 5}
+    monkeypatch.setattr(dashboard.limiter, "top_up", gives_and_times_out)
+    assert keyed(dashboard, new).status_code == 503
+    monkeypatch.undo()
+    again = keyed(dashboard, new)
+    assert (again.status_code, "begun and not ended" in again.text) == (409, True)
+    assert topped_up(dashboard) == 5
+
+
+def test_a_top_up_that_was_refused_may_come_again(
+    dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*args: Any, **more: Any) -> None:
+        raise ConfigurationError("there are 16 top-ups; expected at most that many")
+
+    new = {"user": "42", "units": 5}
+    monkeypatch.setattr(dashboard.limiter, "top_up", refuses)
+    assert keyed(dashboard, new).status_code == 422
+    monkeypatch.undo()
+    assert keyed(dashboard, new).status_code == 201
+    assert keyed(dashboard, {**new, "quota": "none"}, key="k-2").status_code == 422
+    assert keyed(dashboard, new, key="k-2").status_code == 201, "a bad request keeps no key"
+    assert topped_up(dashboard) == 10
+
+
+def test_a_key_whose_request_is_being_done_is_refused(
+    dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gives = dashboard.limiter.top_up
+    new = {"user": "42", "units": 5}
+    meanwhile: list[int] = []
+
+    def asks_again_and_gives(*args: Any, **more: Any) -> None:
+        meanwhile.append(keyed(dashboard, new).status_code)
+        # Both may have looked before either began.
+        with monkeypatch.context() as both:
+            both.setattr(OnceKey, "known", lambda *_: None)
+            meanwhile.append(keyed(dashboard, new).status_code)
+        gives(*args, **more)
+
+    monkeypatch.setattr(dashboard.limiter, "top_up", asks_again_and_gives)
+    assert keyed(dashboard, new).status_code == 201
+    assert meanwhile == [409, 409]
+    assert topped_up(dashboard) == 5
 
 
 def test_a_storage_that_does_not_answer(

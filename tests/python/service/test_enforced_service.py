@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from admin_client import AdminService, Clock, add_api_rule
-from dashboard_client import HOSTILE, DashboardService
+from dashboard_client import HOSTILE, DashboardService, Issuer
 from tidegate import ConfigurationError
 from tidegate._anomaly.detector import Action, Anomaly
 from tidegate._database.api_tokens import create_token
@@ -191,6 +191,15 @@ def test_explain_says_that_the_caller_is_blocked(enforcing: AdminService) -> Non
     assert (said["allowed"], said["enforced"]) == (True, None)
 
 
+def test_explain_lets_a_blocked_caller_on_an_allow_list_pass(enforcing: AdminService) -> None:
+    entry = {"id": "vip", "user": "42"}
+    added = enforcing.ask("POST", "/ratelimit/lists/allow", entry, role="operator")
+    assert added.status_code == 201, added.text
+    asked = {"attributes": ATTRIBUTES}
+    said = enforcing.ask("POST", "/ratelimit/explain", asked, role="viewer").json()
+    assert (said["allowed"], said["rule"], said["enforced"]) == (True, "vip", None)
+
+
 def test_a_reset_of_a_key_unlocks_its_caller_too(enforcing: AdminService) -> None:
     answer = enforcing.ask("POST", "/ratelimit/reset", {"attributes": ATTRIBUTES}, role="operator")
     assert answer.status_code == 200, answer.text
@@ -225,6 +234,30 @@ def test_the_dashboard_shows_who_is_blocked_and_unlocks(
         assert operator.post("/anomalies/unlock", caller=caller).status_code == 404
         assert "Throttled or blocked now" not in operator.get("/anomalies").text
         assert dashboard.audit()[-1]["action"] == "anomaly.unlock"
+
+
+def test_a_user_is_told_of_a_block(service: AdminService, clock: Clock) -> None:
+    enforcement = blocking("user:42", clock)
+    with DashboardService(service.url, clock, enforcement=enforcement, oidc=Issuer()) as dashboard:
+        add_api_rule(dashboard)
+
+        def status(user: str) -> Any:
+            headers = {"Authorization": f"Bearer user:{user}"}
+            return dashboard.ask("GET", "/../dashboard/status", role=None, headers=headers).json()
+
+        until = int(clock().timestamp()) + 300
+        assert status("42")["enforced"] == {
+            "action": "block",
+            "until": until,
+            "reason": "900 requests",
+        }
+        assert status("43")["enforced"] is None
+        browser = dashboard.browser(None)
+        assert browser.sign_in("user:42").status_code == 303
+        said = "Your requests are refused for 5 min more: 900 requests."
+        assert said in browser.get("/me").text
+        enforcement.lift("user:42")
+        assert "Your requests are refused" not in browser.get("/me").text
 
 
 def test_enforcing_needs_detection(tmp_path: Path) -> None:

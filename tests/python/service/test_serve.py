@@ -251,6 +251,32 @@ def test_check_says_what_it_would_do(directory: Path) -> None:
     done = run(directory, "--check")
     assert done.returncode == 0, done.stderr
     assert "rules: 1 of rules.yaml" in done.stdout
+    assert "warning" not in done.stdout
+
+
+def test_check_warns_of_no_rules_and_of_a_storage_that_does_not_answer(directory: Path) -> None:
+    settings = SETTINGS.replace("rules: rules.yaml", "database: sqlite:///t.db")
+    (directory / "tidegate.yaml").write_text(settings)
+    done = run(directory, "--check", TIDEGATE_STORAGE="redis://:secret@127.0.0.1:1")
+    assert done.returncode == 0, done.stderr
+    assert "warning: there are no rules, so every check is allowed; expected some in" in done.stdout
+    assert "warning: the storage redis://***@127.0.0.1:1 does not answer: " in done.stdout
+    assert "secret" not in done.stdout + done.stderr
+
+
+def test_the_log_says_that_there_are_no_rules(directory: Path) -> None:
+    (directory / "rules.yaml").write_text("rules: []\n")
+    service = Served(directory)
+    try:
+        eventually(lambda: "there are no rules" in service.log.read_text())
+    finally:
+        assert service.end() == 0
+
+
+def test_a_relative_path_that_is_not_there_is_named_with_its_directory(directory: Path) -> None:
+    (directory / "tidegate.yaml").write_text("rules: missing.yaml\n")
+    done = run(directory, "--check")
+    assert f"missing.yaml: No such file or directory in {directory.resolve()}" in done.stderr
 
 
 @pytest.mark.parametrize(

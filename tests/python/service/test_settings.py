@@ -37,12 +37,41 @@ log: {format: json}
     )
     settings = read_settings(path, {})
     assert settings.storage == "redis://localhost"
-    assert settings.rules == Path("rules.yaml")
+    assert settings.rules == tmp_path / "rules.yaml"
     assert settings.checks.listen == Address(host="::", port=9000)
     assert settings.checks.tls is not None
-    assert settings.checks.tls.certificate == Path("a.pem")
+    assert settings.checks.tls.certificate == tmp_path / "a.pem"
     assert settings.log.format == "json"
     assert settings.log.level == "info", "what it does not name keeps its default"
+
+
+def test_files_are_read_from_the_folder_of_the_settings(tmp_path: Path) -> None:
+    path = file_of(
+        tmp_path,
+        """
+rules: rules.yaml
+envoy: {config: /etc/limits.yaml}
+database: sqlite:///tidegate.db
+checks: {unix: checks.sock, tls: {certificate: a/cert.pem, key: key.pem}}
+""",
+    )
+    settings = read_settings(path, {})
+    assert settings.rules == tmp_path / "rules.yaml"
+    assert settings.envoy is not None
+    assert settings.envoy.config == Path("/etc/limits.yaml")
+    assert settings.checks.tls is not None
+    assert settings.checks.tls.certificate == tmp_path / "a/cert.pem"
+    assert settings.checks.tls.client_ca is None
+    made_here = (settings.database, str(settings.checks.unix))
+    assert made_here == ("sqlite:///tidegate.db", "checks.sock")
+
+
+def test_a_file_that_a_variable_names_begins_at_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEGATE_RULES", "other.yaml")
+    settings = read_settings(file_of(tmp_path, "rules: rules.yaml\n"))
+    assert settings.rules == Path("other.yaml")
 
 
 def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
@@ -70,7 +99,10 @@ def test_the_environment_wins_over_the_file(
     ("text", "said"),
     [
         ("storge: memory://", ":1: storge: is not a setting"),
-        ("checks:\n  listen: 8080\n", ":2: checks.listen: is 8080; expected HOST:PORT"),
+        (
+            "checks:\n  listen: 8080\n",
+            ":2: checks.listen: the address is 8080; expected",
+        ),
         ("checks:\n  listen: localhost\n", "is 'localhost'; expected HOST:PORT"),
         ("checks:\n  listen: localhost:99999\n", "is 'localhost:99999'; expected HOST:PORT"),
         ("checks:\n  listen: localhost:-1\n", "is 'localhost:-1'; expected HOST:PORT"),

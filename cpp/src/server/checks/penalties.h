@@ -25,7 +25,9 @@ struct Penalty {
   bool blocks = false;  // else it throttles
   int64_t at_ns = 0;
   int64_t left_ns = 0;
+  std::string_view reason = {};  // in words; lives as long as the table
 
+  int64_t end_ns() const { return at_ns + left_ns; }
   // By which everything that the caller asks for is multiplied.
   int64_t factor() const { return blocks ? 1 : kThrottleFactor; }
   // What a caller who is blocked is answered. Nothing is charged.
@@ -40,6 +42,7 @@ class Penalties {
     std::string name;
     bool blocks = false;
     int64_t length_ns = 0;  // from now on
+    std::string reason = {};
   };
 
   // A null `clock` is the system's. The last entry of a caller counts.
@@ -53,6 +56,7 @@ class Penalties {
   struct Until {
     bool blocks = false;
     int64_t ns = 0;
+    std::string reason;
   };
   using Table = absl::flat_hash_map<std::string, Until>;
 

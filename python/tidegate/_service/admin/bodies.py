@@ -310,7 +310,8 @@ class Explained(BaseModel):
     priority: str
     rules: list[dict[str, Any]]
     enforced: Optional[Enforced] = Field(
-        default=None, description="Of an anomaly, against the caller."
+        default=None,
+        description="Of an anomaly, against the caller; null where a list allows the request.",
     )
 
 

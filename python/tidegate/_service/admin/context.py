@@ -71,6 +71,15 @@ class Admin:
             return None
         return self.enforcement.find(caller_named(attributes))
 
+    def enforced_against(self, attributes: dict[str, str]) -> Optional[Penalty]:
+        """As penalty_of(), but nothing where a list of the rules allows such a request."""
+        penalty = self.penalty_of(attributes)
+        if penalty is None:
+            return None
+        asked: dict[str, Any] = attributes
+        is_listed = self.limiter.explain(**asked).cost == 0
+        return None if is_listed and self.limiter.peek(**asked).allowed else penalty
+
     @property
     def foreign_rules(self) -> Optional[RuleSet]:
         """The rules in force, where they are not those of the database."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tidegate._rules.model import Rule
     from tidegate._service.admin.context import Admin
 
-__all__ = ["QuotaOfUser", "quota_as_json", "quotas_of", "rate_limits_of"]
+__all__ = ["QuotaOfUser", "enforced_on", "quota_as_json", "quotas_of", "rate_limits_of"]
 
 _MOST_RULES = 100
 
@@ -51,6 +51,16 @@ def rate_limits_of(admin: Admin, user: str, tier: Optional[str]) -> list[dict[st
                 if state is not None
             ]
     return found
+
+
+def enforced_on(admin: Admin, user: str, tier: Optional[str]) -> Optional[dict[str, Any]]:
+    """What is enforced against a user because of an anomaly, as `Status` over REST says it."""
+    asked = {"user": user} if tier is None else {"user": user, "tier": tier}
+    penalty = admin.enforced_against(asked)
+    if penalty is None:
+        return None
+    until = math.ceil(admin.now().timestamp() + penalty.left)
+    return {"action": penalty.action.value, "until": until, "reason": penalty.reason}
 
 
 def quotas_of(admin: Admin, user: str, tier: Optional[str]) -> list[QuotaOfUser]:

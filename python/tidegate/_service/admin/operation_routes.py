@@ -48,7 +48,7 @@ def explain(admin: TheAdmin, asked: Asked) -> Any:
     attributes: dict[str, Any] = asked.attributes
     considered = admin.limiter.explain(cost=asked.cost, **attributes)
     decision = admin.limiter.peek(cost=asked.cost, **attributes)
-    penalty = admin.penalty_of(attributes)
+    penalty = admin.enforced_against(attributes)
     blocks = penalty is not None and penalty.action is Action.BLOCK
     return {
         "enforced": penalty and penalty.said(),

@@ -18,7 +18,7 @@ from tidegate._errors import StorageError
 from tidegate._service.admin import quota_routes
 from tidegate._service.admin.audit_routes import neutral_cell
 from tidegate._service.admin.bodies import NewTopUp
-from tidegate._service.admin.left_to_user import quotas_of, rate_limits_of
+from tidegate._service.admin.left_to_user import enforced_on, quotas_of, rate_limits_of
 from tidegate._service.admin.problems import ProblemError
 from tidegate._service.admin.rule_routes import tiers_of
 from tidegate._service.dashboard import usage, user_routes
@@ -234,6 +234,7 @@ def _me_values(visit: Visit, user: str) -> dict[str, Any]:
     return {
         **_left_values(visit, user),
         **_quota_values(visit, user),
+        "enforced": enforced_on(visit.dashboard.admin, user, _tier_of(visit, user)),
         "allowed": allowed,
         "degraded": degraded,
         "refusals": refusals.most_common(20),

@@ -19,7 +19,12 @@ from tidegate._service.admin.authentication import FAILED_ATTEMPTS, Authenticati
 from tidegate._service.admin.bodies import UserId
 from tidegate._service.admin.context import Admin, AnActor, TheAdmin
 from tidegate._service.admin.guard import Guard
-from tidegate._service.admin.left_to_user import quota_as_json, quotas_of, rate_limits_of
+from tidegate._service.admin.left_to_user import (
+    enforced_on,
+    quota_as_json,
+    quotas_of,
+    rate_limits_of,
+)
 from tidegate._service.admin.problems import ProblemError, add_handlers
 from tidegate._service.admin.rule_routes import tiers_of
 from tidegate._service.dashboard import usage
@@ -93,6 +98,7 @@ def status(admin: TheAdmin, user: AUser) -> Any:
         "quotas": quotas,
         "usageStats": stats,
         "rateLimits": rate_limits_of(admin, user, row and row.tier),
+        "enforced": enforced_on(admin, user, row and row.tier),
     }
 
 

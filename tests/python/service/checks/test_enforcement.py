@@ -6,8 +6,9 @@ import json
 import logging
 from typing import Any
 
+import check_wire as wire
 import pytest
-from check_service import Service
+from check_service import API, OK, Service
 from tidegate import ConfigurationError, _core
 from tidegate._anomaly.detector import Action, Anomaly, AnomalyDetector
 from tidegate._service import _native
@@ -147,6 +148,67 @@ def test_exempt_callers_are_spared() -> None:
     assert enforced.callers() == ["user:43"]
 
 
+def test_the_status_says_what_is_enforced_against_the_caller() -> None:
+    enforced = Enforced(seconds=300)
+    enforced.apply("user:42")
+    enforced.apply("user:43", action=Action.THROTTLE)
+    enforced.wait(100)
+    now = enforced.service.clock.now_ns()
+    reason = "900 requests, 12 are usual"
+    _, said = enforced.service.status("42")
+    assert said["enforced"] == {
+        "action": "block",
+        "until": -(-now // SECOND) + 200,
+        "reason": reason,
+    }
+    assert said["rules"][0]["remaining"] == 2, "nothing was charged"
+    assert enforced.service.status("43")[1]["enforced"]["action"] == "throttle"
+    assert "enforced" not in enforced.service.status("44")[1]
+    code, _, content = enforced.service.grpc("Status", wire.request({"user": "42"}))
+    assert code == OK
+    (penalty,) = wire.fields(content)[6]
+    found = wire.fields(penalty)
+    assert (found[1], found[2]) == ([2], [reason.encode()])
+    assert (wire.ns(found[3][0]), wire.ns(found[4][0])) == (200 * SECOND, now + 200 * SECOND)
+    code, _, content = enforced.service.grpc("Status", wire.request({"user": "44"}))
+    assert (code, 6 in wire.fields(content)) == (OK, False)
+    enforced.wait(200)
+    assert "enforced" not in enforced.service.status("42")[1], "it has ended"
+
+
+def test_an_address_without_a_user_is_told_its_status_too() -> None:
+    enforced = Enforced()
+    enforced.apply("ip:192.0.2.1")
+    code, _, content = enforced.service.grpc("Status", wire.request({"ip": "192.0.2.1"}))
+    assert (code, 6 in wire.fields(content)) == (OK, True)
+
+
+def test_requests_on_an_allow_list_of_the_rules_pass() -> None:
+    enforced = Enforced()
+    allow = [{"id": "vip", "user": "42"}, {"id": "health", "endpoint": "/api/health"}]
+    enforced.service.use({**API, "allow": allow})
+    enforced.apply("user:42", "user:43")
+    enforced.apply("user:44", action=Action.THROTTLE)
+    assert enforced.answer(userId="42")["rule"] == "vip"
+    assert enforced.answer(userId="43", endpoint="/api/health")["rule"] == "health"
+    assert enforced.answer(userId="43")["rule"] == "anomaly:block"
+    assert enforced.answer(userId="44", endpoint="/api/health")["allowed"]
+    assert enforced.service.native.stats()["blocked"] == 1
+    assert enforced.service.native.stats()["throttled"] == 0
+    status = enforced.service.status("42")[1]
+    assert (status["list"]["name"], "enforced" in status) == ("vip", False)
+    assert enforced.service.status("43")[1]["enforced"]["action"] == "block"
+    enforced.service.use(API)
+    assert enforced.is_blocked("42"), "off the list, the block goes on until its end"
+
+
+def test_a_block_list_does_not_lift_a_block() -> None:
+    enforced = Enforced()
+    enforced.service.use({**API, "block": [{"id": "abuse", "user": "42"}]})
+    enforced.apply("user:42")
+    assert enforced.is_blocked("42")
+
+
 def test_there_are_no_more_than_the_bound(caplog: pytest.LogCaptureFixture) -> None:
     enforced = Enforced(most=2, seconds=60)
     enforced.apply("user:1", "user:2", "user:3", "user:4")
@@ -260,7 +322,7 @@ def test_without_enforcement_anomalies_change_no_decision() -> None:
 )
 def test_rows_that_are_no_penalty_are_refused(row: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        _native.Penalties([row])
+        _native.Penalties([(*row, "why")])
 
 
 def test_envoy_records_and_enforces_as_checks_do() -> None:
