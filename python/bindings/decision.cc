@@ -375,16 +375,17 @@ PyObject* PlanKey(PyObject* decision, PyObject* start) {
     return nullptr;
   }
   const absl::Span<const Decision> outcomes = OutcomesOf(decision);
+  constexpr size_t kEach = sizeof(void*);  // the address of a limit
   const Py_ssize_t before = PyBytes_GET_SIZE(start);
-  PyObject* const key = PyBytes_FromStringAndSize(
-      nullptr, before + static_cast<Py_ssize_t>(outcomes.size() * sizeof(const Limit*)));
+  PyObject* const key =
+      PyBytes_FromStringAndSize(nullptr, before + static_cast<Py_ssize_t>(outcomes.size() * kEach));
   if (key == nullptr) return nullptr;
   char* at = PyBytes_AS_STRING(key);
   std::memcpy(at, PyBytes_AS_STRING(start), static_cast<size_t>(before));
   at += before;
   for (const Decision& outcome : outcomes) {
-    std::memcpy(at, &outcome.limit, sizeof(outcome.limit));
-    at += sizeof(outcome.limit);
+    std::memcpy(at, &outcome.limit, kEach);
+    at += kEach;
   }
   return key;
 }
