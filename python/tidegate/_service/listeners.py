@@ -141,10 +141,10 @@ class AnomalyWatch:
             self._ahead += weeks
             at += weeks
         begun = at // interval * interval
-        if self._begun is not None and begun > self._begun:
-            self._judge(self._begun)
-        if self._begun is None or begun > self._begun:
-            self._begun = begun
+        before = self._begun
+        self._begun = begun if before is None else max(before, begun)
+        if before is not None and begun > before:
+            self._judge(before)
         for row in recorded.rows:
             if row.is_rest:
                 continue

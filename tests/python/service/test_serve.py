@@ -127,15 +127,34 @@ def test_the_tier_of_a_user_comes_from_the_database(served: Served) -> None:
     eventually(lambda: served.check()["limit"] == 3)
 
 
+<<<<<<< HEAD
 def test_the_service_ends_while_a_reload_hangs_or_fails() -> None:
     """Such as one that waits for a database that does not answer."""
     script = """
 import os, signal, threading, types
+=======
+# A service that does nothing, with what a test has it do.
+FAKE = """
+import os, signal, threading, time, types
+>>>>>>> attack
 from tidegate._cli.serve import _until_signalled
 
 class Service:
     settings, has_closed, reloads = types.SimpleNamespace(drain=0), True, 0
+    {0}
 
+raise SystemExit(_until_signalled(Service()))
+"""
+
+
+def fake(methods: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", FAKE.format(methods)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_reload_that_hangs_or_fails_does_not_keep_the_service_at_its_end() -> None:
+    """Such as one that waits for a database that does not answer."""
+    done = fake("""
     def start(self):
         os.kill(os.getpid(), signal.SIGHUP)
 
@@ -149,16 +168,45 @@ class Service:
 
     def stop(self):
         return self.reloads == 2
-
-raise SystemExit(_until_signalled(Service()))
-"""
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+""")
     assert done.returncode == 0, done.stderr
     assert "the first fails" in done.stderr
 
 
+<<<<<<< HEAD
 def test_a_second_signal_ends_the_service_at_once(served: Served) -> None:
+=======
+def test_a_signal_that_another_thread_gets_ends_it() -> None:
+    """The system chooses the thread, and Python runs handlers on the main one, which waits."""
+    done = fake("""
+    def start(self):
+        threading.Thread(target=self.signal, daemon=True).start()
+
+    def signal(self):
+        time.sleep(0.3)  # by then the main thread waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        threading.Event().wait()
+
+    def stop(self):
+        return True
+""")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_second_signal_ends_it_at_once_whatever_the_main_thread_does() -> None:
+    done = fake("""
+    def start(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def stop(self):
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        threading.Event().wait()
+""")
+    assert done.returncode == 128 + signal.SIGINT, done.stderr
+
+
+def test_a_second_signal_ends_it_at_once(served: Served) -> None:
+>>>>>>> attack
     host, port = served.checks.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as client:
         client.sendall(b"POST /v1/ratelimit/check HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n")
