@@ -106,14 +106,8 @@ def _until_signalled(service: Any) -> int:
             break
         # The thread keeps a database that does not answer from delaying SIGTERM.
         threading.Thread(target=_reload, args=(service, reloading), daemon=True).start()
-<<<<<<< HEAD
     # A second signal means that the user does not want to wait.
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda number, frame: os._exit(128 + number))
-=======
-    # Who asks twice does not want to wait.
     threading.Thread(target=_end_at_once, args=(signals,), daemon=True).start()
->>>>>>> attack
     log.info("%s: calls in flight have %g s", signal.Signals(number).name, service.settings.drain)
     _notify("STOPPING=1")
     is_drained = service.stop()

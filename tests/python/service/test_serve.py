@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -63,7 +64,7 @@ def test_decisions_are_written_before_the_service_ends(served: Served, number: i
     for _ in range(4):
         served.check(ip="192.0.2.1")
     assert served.end(number) == 0
-    with sqlite3.connect(served.directory / "tidegate.db") as database:
+    with closing(sqlite3.connect(served.directory / "tidegate.db")) as database:
         usage = database.execute("SELECT user_id, endpoint, allowed, refused FROM usage_hours")
         assert usage.fetchall() == [("1", "/a", 3, 1)]
         violations = database.execute(
@@ -117,26 +118,20 @@ def test_invalid_rules_are_refused_and_the_old_ones_stay(served: Served) -> None
 
 def test_the_tier_of_a_user_comes_from_the_database(served: Served) -> None:
     assert served.check()["limit"] == 3
-    with sqlite3.connect(served.directory / "tidegate.db", timeout=30) as database:
+    file = served.directory / "tidegate.db"
+    with closing(sqlite3.connect(file, timeout=30, isolation_level=None)) as database:
         database.execute("INSERT INTO user_tiers (user_id, tier) VALUES ('1', 'premium')")
     served.process.send_signal(signal.SIGHUP)
     eventually(lambda: served.check()["limit"] == 1000)
-    with sqlite3.connect(served.directory / "tidegate.db", timeout=30) as database:
+    with closing(sqlite3.connect(file, timeout=30, isolation_level=None)) as database:
         database.execute("UPDATE user_tiers SET tier = 'free'")  # keeps updated_at
     served.process.send_signal(signal.SIGHUP)
     eventually(lambda: served.check()["limit"] == 3)
 
 
-<<<<<<< HEAD
-def test_the_service_ends_while_a_reload_hangs_or_fails() -> None:
-    """Such as one that waits for a database that does not answer."""
-    script = """
-import os, signal, threading, types
-=======
-# A service that does nothing, with what a test has it do.
+# A service with the methods of a test.
 FAKE = """
 import os, signal, threading, time, types
->>>>>>> attack
 from tidegate._cli.serve import _until_signalled
 
 class Service:
@@ -152,7 +147,7 @@ def fake(methods: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_a_reload_that_hangs_or_fails_does_not_keep_the_service_at_its_end() -> None:
+def test_the_service_ends_while_a_reload_hangs_or_fails() -> None:
     """Such as one that waits for a database that does not answer."""
     done = fake("""
     def start(self):
@@ -173,10 +168,7 @@ def test_a_reload_that_hangs_or_fails_does_not_keep_the_service_at_its_end() -> 
     assert "the first fails" in done.stderr
 
 
-<<<<<<< HEAD
-def test_a_second_signal_ends_the_service_at_once(served: Served) -> None:
-=======
-def test_a_signal_that_another_thread_gets_ends_it() -> None:
+def test_a_signal_that_another_thread_gets_ends_the_service() -> None:
     """The system chooses the thread, and Python runs handlers on the main one, which waits."""
     done = fake("""
     def start(self):
@@ -193,7 +185,7 @@ def test_a_signal_that_another_thread_gets_ends_it() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_second_signal_ends_it_at_once_whatever_the_main_thread_does() -> None:
+def test_a_second_signal_ends_the_service_at_once_whatever_the_main_thread_does() -> None:
     done = fake("""
     def start(self):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -205,8 +197,7 @@ def test_a_second_signal_ends_it_at_once_whatever_the_main_thread_does() -> None
     assert done.returncode == 128 + signal.SIGINT, done.stderr
 
 
-def test_a_second_signal_ends_it_at_once(served: Served) -> None:
->>>>>>> attack
+def test_a_second_signal_ends_the_service_at_once(served: Served) -> None:
     host, port = served.checks.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as client:
         client.sendall(b"POST /v1/ratelimit/check HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n")

@@ -6,6 +6,7 @@ import os
 import re
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -20,7 +21,7 @@ def test_the_service_ends_while_its_database_is_locked(directory: Path) -> None:
     try:
         service.check("first")
         file = directory / "tidegate.db"
-        with sqlite3.connect(file, timeout=60, isolation_level=None) as other:
+        with closing(sqlite3.connect(file, timeout=60, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
             for _ in range(4):
                 service.check()
@@ -111,7 +112,8 @@ def test_an_unusable_database_is_named(directory: Path, content: bytes | None, s
 def test_a_database_of_a_newer_version_is_named(directory: Path, migrated_sqlite: Path) -> None:
     (directory / "tidegate.yaml").write_text(SETTINGS)
     (directory / "tidegate.db").write_bytes(migrated_sqlite.read_bytes())
-    with sqlite3.connect(directory / "tidegate.db") as database:
+    file = directory / "tidegate.db"
+    with closing(sqlite3.connect(file, isolation_level=None)) as database:
         database.execute("UPDATE tidegate_version SET version_num = '9999'")
     done = run(directory)
     assert done.returncode == 1
