@@ -75,8 +75,9 @@ def _serve_with(path: Path | None, is_check: bool) -> int:
 
     settings = read_settings(path)
     set_up_logging(settings.log)
-    for name in unknown_variables(os.environ):
-        log.warning("the environment variable %s is not a setting", name)
+    for name, similar in unknown_variables(os.environ).items():
+        hint = "" if similar is None else f"; expected {similar}?"
+        log.warning("the environment variable %s is not a setting%s", name, hint)
     if is_check:
         return _check(settings)
     return _until_signalled(Service(settings))

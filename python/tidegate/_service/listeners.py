@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ refusal_log = logging.getLogger("tidegate.refusals")
 access_log = logging.getLogger("tidegate.access")
 
 _AGAIN_AFTER = 3600.0
+_WEEK = 7 * 24 * 3600.0
 
 
 class DecisionLog:
@@ -122,6 +124,9 @@ class AnomalyWatch:
         self._counts: Counter[str] = Counter()
         self._tiers: dict[str, str] = {}
         self._begun: float | None = None
+        # How far the detector's time is ahead of the clock, after that was set back: whole weeks,
+        # so that the hour of the week stays what it is.
+        self._ahead = 0.0
         self._reported: dict[str, Anomaly] = {}
         self.found = 0
         """The number of anomalies that called for an action."""
@@ -130,7 +135,12 @@ class AnomalyWatch:
 
     def __call__(self, recorded: Recorded) -> None:
         interval = self._detector.interval
-        begun = recorded.at // interval * interval
+        at = recorded.at + self._ahead
+        if self._begun is not None and at < self._begun - interval:
+            weeks = math.ceil((self._begun + interval - at) / _WEEK) * _WEEK
+            self._ahead += weeks
+            at += weeks
+        begun = at // interval * interval
         if self._begun is not None and begun > self._begun:
             self._judge(self._begun)
         if self._begun is None or begun > self._begun:
@@ -163,6 +173,7 @@ class AnomalyWatch:
         self._reported.update((each.caller, each) for each in found)
         if not found:
             return
+        found = [each._replace(at=each.at - self._ahead) for each in found]
         self.found += len(found)
         for each in found:
             log.warning(

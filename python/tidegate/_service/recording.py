@@ -43,7 +43,7 @@ class Row(NamedTuple):
     @property
     def is_rest(self) -> bool:
         """Whether the row sums up all users and endpoints that found no free row."""
-        return self.user is None and self.endpoint == "(other)"
+        return self.user is None and self.ip is None and self.endpoint == "(other)"
 
 
 class Recorded(NamedTuple):
@@ -72,9 +72,10 @@ def caller_named(attributes: Mapping[str, str]) -> str:
 
 def _merged(rows: Iterable[Row]) -> list[Row]:
     """Joins rows of the same user, endpoint and rule, since each loop of the front has its own."""
-    merged: dict[tuple[str | None, str | None, str | None], Row] = {}
+    merged: dict[tuple[str | None, ...], Row] = {}
     for row in rows:
-        key = (row.user or row.ip, row.endpoint, row.rule)
+        # A user may be called as an address is, and is another caller.
+        key = (row.user, None if row.user else row.ip, row.endpoint, row.rule)
         known = merged.get(key)
         if known is not None:
             row = known._replace(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -16,13 +18,13 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from tidegate._errors import ConfigurationError
 from tidegate._rules.document import Document, read_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pydantic_settings import PydanticBaseSettingsSource
 
@@ -56,7 +58,9 @@ class Address(BaseModel):
     def _from_text(cls, value: Any) -> Any:
         if isinstance(value, (dict, Address)):
             return value
-        host, colon, port = str(value).rpartition(":")
+        if not isinstance(value, str):
+            raise ValueError(f"is {value!r:.80}; expected HOST:PORT, such as 127.0.0.1:8080")
+        host, colon, port = value.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
             raise ValueError(
@@ -202,6 +206,24 @@ class Usage(_Part):
     )
 
 
+def _expect_caller(value: str) -> str:
+    kind, colon, name = value.partition(":")
+    if kind not in ("user", "ip") or not colon or not name:
+        raise ValueError(f"is {value!r:.80}; expected user:NAME or ip:ADDRESS, such as user:42")
+    return value
+
+
+def _expect_url(value: str) -> str:
+    if not re.match("https?://[^/]", value):
+        raise ValueError(
+            f"is {value!r:.80}; expected a URL such as http://localhost:4318/v1/traces"
+        )
+    return value
+
+
+_URL = Annotated[str, AfterValidator(_expect_url)]
+
+
 class Anomalies(_Part):
     """Anomaly detection. It reports, and changes decisions only with `enforce`."""
 
@@ -218,7 +240,7 @@ class Anomalies(_Part):
     enforce_most: Annotated[int, Field(ge=1, le=100_000)] = Field(
         default=1000, description="Callers who are throttled or blocked at a time."
     )
-    exempt: list[Annotated[str, Field(pattern="^(user|ip):.")]] = Field(
+    exempt: list[Annotated[str, AfterValidator(_expect_caller)]] = Field(
         default=[], description="Callers who never are, such as user:42 or ip:203.0.113.9."
     )
 
@@ -240,17 +262,25 @@ class Telemetry(_Part):
     """OpenTelemetry metrics and spans, sent with OTLP."""
 
     enabled: StrictBool = False
-    endpoint: Optional[str] = Field(
+    endpoint: Optional[_URL] = Field(
         default=None,
         description="The URL of the collector for metrics; by default OTEL_EXPORTER_OTLP_ENDPOINT.",
     )
     traces: StrictBool = Field(
         default=False, description="Whether requests to the admin port have spans."
     )
-    traces_endpoint: Optional[str] = Field(
+    traces_endpoint: Optional[_URL] = Field(
         default=None,
         description="The URL of the collector for spans; by default OTEL_EXPORTER_OTLP_ENDPOINT.",
     )
+
+
+class _Environment(EnvSettingsSource):
+    def decode_complex_value(self, field_name: str, field: Any, value: Any) -> Any:
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:  # no JSON: the setting says what it expects
+            return value
 
 
 class Settings(BaseSettings):
@@ -262,6 +292,7 @@ class Settings(BaseSettings):
         env_prefix=ENVIRONMENT,
         env_nested_delimiter="__",
         env_ignore_empty=True,
+        env_parse_none_str="null",
     )
 
     storage: str = Field(
@@ -300,7 +331,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return env_settings, init_settings
+        return _Environment(settings_cls), init_settings
 
     def shown(self) -> dict[str, Any]:
         """All settings as JSON has them, without the passwords in URLs."""
@@ -376,19 +407,42 @@ def _no_line(where: tuple[str | int, ...]) -> None:
     return None
 
 
-def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+def unknown_variables(environment: Mapping[str, str]) -> dict[str, Optional[str]]:
     """Returns variables with the prefix that are not settings, since they may be misspelt.
 
-    They are not errors, since other programs set such variables too, such as Kubernetes for a
-    service named tidegate.
+    By name, with that of the setting that is much like it, if there is one. They are not errors,
+    since other programs set such variables too, such as Kubernetes for a service named tidegate.
     """
-    return [
-        name
+    known = list(_variables(Settings, ENVIRONMENT))
+    return {
+        name: next(iter(difflib.get_close_matches(name, known, 1, 0.85)), None)
         for name in sorted(environment)
         if name.startswith(ENVIRONMENT)
         and name not in _OF_OTHERS
         and name[len(ENVIRONMENT) :].lower().partition("__")[0] not in Settings.model_fields
-    ]
+    }
+
+
+def _variables(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        variable = prefix + name.upper()
+        yield variable
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isinstance(part, type) and issubclass(part, _Part):
+                yield from _variables(part, variable + "__")
+
+
+# By part of the type of pydantic's error.
+_WANTED = {
+    "bool": "true or false",
+    "int_": "an integer",
+    "float_": "a number",
+    "list_": 'a list, which a variable has as JSON, such as ["user:42"]',
+    "dict_": 'names and values, which a variable has as JSON, such as {"X-User": "user"}',
+    "model_": "the settings below it, each by its name",
+    "path_": "a path",
+    "string_type": "a text",
+}
 
 
 def _problem(error: Any, document: Document, environment: Mapping[str, str]) -> str:
@@ -407,10 +461,13 @@ def _parents(variable: str) -> list[str]:
 
 
 def _message(error: Any) -> str:
-    if error["type"] == "extra_forbidden":
+    kind = error["type"]
+    if kind == "extra_forbidden":
         return "is not a setting; expected one that docs/service/operations.md lists"
-    given = error.get("input")
+    if kind == "missing":
+        return "is missing; expected a value"
     text = str(error["msg"]).removeprefix("Value error, ")
     if "; expected" in text:
         return text
-    return f"is {given!r:.80}; expected: {text[0].lower()}{text[1:]}"
+    wanted = next((wanted for part, wanted in _WANTED.items() if part in kind), None)
+    return f"is {error.get('input')!r:.80}; expected: {wanted or text[0].lower() + text[1:]}"

@@ -17,6 +17,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from fronts import RawClient
 from polling import eventually
+from prometheus_client import CollectorRegistry
 from tidegate._service.admin_connections import Bounds
 from tidegate._service.admin_server import AdminServer, probes
 from tidegate._service.settings import Address, Tls
@@ -170,3 +171,33 @@ def test_a_handshake_that_does_not_end_is_cut_off(tls: Tls) -> None:
             for _ in range(3):
                 opened.enter_context(connect(port))
             assert eventually(answers, 60, despite=httpx.TransportError)
+
+
+def test_probes_answer_while_all_threads_of_others_wait() -> None:
+    """Such as for a database that hangs: whoever supervises the process must not end it."""
+    over = threading.Event()
+    registry = CollectorRegistry()
+    app = probes(lambda: True, lambda: None, registry)
+
+    @app.get("/waits")
+    def waits() -> None:
+        over.wait(60)
+
+    with served(PATIENT, app) as port, contextlib.ExitStack() as clients:
+        for _ in range(60):  # more than there are threads
+            clients.enter_context(connect(port)).send(b"GET /waits HTTP/1.1\r\nHost: a\r\n\r\n")
+        try:
+            for path in ("/livez", "/readyz", "/metrics"):
+                assert httpx.get(f"http://127.0.0.1:{port}{path}", timeout=20).status_code == 200
+        finally:
+            over.set()
+
+
+def test_head_is_answered_where_get_is_without_the_body() -> None:
+    with served(PATIENT) as port, connect(port) as client:
+        client.send(b"HEAD /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+        client.send(b"HEAD /nothing HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        first, second = client.read_to_end().split(b"\r\n\r\n")[:2]
+    assert first.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"content-length: 18" in first
+    assert second.startswith(b"HTTP/1.1 404 Not Found\r\n"), "no body lies between the answers"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate._service.recording import Recorded, Recording, Row
+from tidegate._service.recording import Recorded, Recording, Row, caller_of
 
 
 class Recorder:
@@ -46,3 +46,22 @@ def test_few_rows_are_kept_as_they_are() -> None:
     recording = Recording(Recorder(rows), [], clock=lambda: 1.0)
     recording.take()
     assert recording.recent() == [Recorded(1.0, rows)]
+
+
+def test_a_user_who_is_called_as_an_address_is_not_taken_for_that_address() -> None:
+    """Else anybody could have an address blocked by taking it for a name."""
+    named = Row("203.0.113.9", "/a", None, None, "198.51.100.1", 900, 0, 0, 0, 900)
+    address = Row(None, "/a", None, None, "203.0.113.9", 3, 0, 0, 0, 3)
+    heard: list[Recorded] = []
+    recording = Recording(Recorder([named, address, named]), [heard.append], clock=lambda: 1.0)
+    recording.take()
+    [recorded] = heard
+    assert {caller_of(each): each.allowed for each in recorded.rows} == {
+        "user:203.0.113.9": 1800,
+        "ip:203.0.113.9": 3,
+    }
+
+
+def test_an_endpoint_that_is_called_other_is_not_taken_for_the_rest() -> None:
+    assert not Row(None, "(other)", None, None, "203.0.113.9", 1, 0, 0, 0, 1).is_rest
+    assert Row(None, "(other)", None, None, None, 1, 0, 0, 0, 1).is_rest

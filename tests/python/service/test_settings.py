@@ -99,10 +99,7 @@ def test_the_environment_wins_over_the_file(
     ("text", "said"),
     [
         ("storge: memory://", ":1: storge: is not a setting"),
-        (
-            "checks:\n  listen: 8080\n",
-            ":2: checks.listen: the address is 8080; expected",
-        ),
+        ("checks:\n  listen: 8080\n", ":2: checks.listen: is 8080; expected HOST:PORT"),
         ("checks:\n  listen: localhost\n", "is 'localhost'; expected HOST:PORT"),
         ("checks:\n  listen: localhost:99999\n", "is 'localhost:99999'; expected HOST:PORT"),
         ("checks:\n  listen: localhost:-1\n", "is 'localhost:-1'; expected HOST:PORT"),
@@ -110,7 +107,13 @@ def test_the_environment_wins_over_the_file(
         ("log: {level: loud}\n", "log.level: is 'loud'; expected: "),
         ("usage: {keep_days: 0}\n", "usage.keep_days: is 0; expected: "),
         ("admin: {public_metrics: 'yes'}\n", "admin.public_metrics: is 'yes'; expected: "),
-        ("envoy: {}\n", "envoy.config: "),
+        ("envoy: {}\n", "envoy.config: is missing; expected a value"),
+        ("checks: true\n", ":1: checks: is True; expected: the settings below it"),
+        ("rules: [a]\n", ":1: rules: is ['a']; expected: a path"),
+        (
+            "telemetry: {traces_endpoint: 'localhost:4318'}\n",
+            "is 'localhost:4318'; expected a URL such as http://localhost:4318/v1/traces",
+        ),
         ("- storage\n", "is a list; expected settings by name"),
         ("checks: {listen: null}\n", "checks have no listen and no unix; expected one of them"),
         ("database: null\n", "there are no rules, no database and no envoy"),
@@ -143,7 +146,38 @@ def test_a_mistake_in_the_environment_names_the_variable(monkeypatch: pytest.Mon
 
 def test_misspelt_variables_are_found() -> None:
     given = {"TIDEGATE_STORGE": "", "TIDEGATE_ENABLED": "0", "TIDEGATE_LOG__LEVEL": "", "OTHER": ""}
-    assert unknown_variables(given) == ["TIDEGATE_STORGE"]
+    assert unknown_variables(given) == {"TIDEGATE_STORGE": "TIDEGATE_STORAGE"}
+    given = {"TIDEGATE_CHECKS_LISTEN": "", "TIDEGATE_PORT_80_TCP_ADDR": ""}
+    assert unknown_variables(given) == {
+        "TIDEGATE_CHECKS_LISTEN": "TIDEGATE_CHECKS__LISTEN",
+        "TIDEGATE_PORT_80_TCP_ADDR": None,
+    }
+
+
+def test_a_variable_may_say_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_DATABASE", "null")
+    monkeypatch.setenv("TIDEGATE_RULES", "rules.yaml")
+    assert read_settings().database is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("ANOMALIES__EXEMPT", "user:batch", "is 'user:batch'; expected: a list, which"),
+        ("ANOMALIES__EXEMPT", '["batch"]', "is 'batch'; expected user:NAME or ip:ADDRESS"),
+        ("ANOMALIES__ENFORCE", "yes", "is 'yes'; expected: true or false"),
+        ("CHECKS__AUTH_HEADERS", "X-User: user", "is 'X-User: user'; expected: names and values"),
+        ("CHECKS", "{", "is '{'; expected: the settings below it"),
+        ("DRAIN", "10s", "is '10s'; expected: a number"),
+    ],
+)
+def test_a_variable_that_is_not_as_it_should_be_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv(f"TIDEGATE_{name}", value)
+    with pytest.raises(ConfigurationError) as caught:
+        read_settings()
+    assert str(caught.value).startswith(f"the environment variable TIDEGATE_{name}: {said}")
 
 
 @pytest.mark.parametrize(
