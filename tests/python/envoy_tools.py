@@ -37,7 +37,8 @@ def installed(package: str) -> Path:
     """The folder that `package` was installed into. Skips the test where it cannot be had."""
     lines = [line for line in PINNED.read_text().splitlines() if line.startswith(f"{package}==")]
     assert len(lines) == 1, f"{PINNED} has {len(lines)} lines for {package}"
-    folder = BUILD / re.sub(r"[^\w.-]+", "-", lines[0])
+    # Some have extensions, which are of one version of Python.
+    folder = BUILD / re.sub(r"[^\w.-]+", "-", f"{lines[0]} {sys.implementation.cache_tag}")
     BUILD.mkdir(parents=True, exist_ok=True)
     with open(BUILD / f"{package}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -63,7 +64,7 @@ def test_what_was_decided_is_written_before_it_ends(served: Served, number: int)
     for _ in range(4):
         served.check(ip="192.0.2.1")
     assert served.end(number) == 0
-    with sqlite3.connect(served.directory / "tidegate.db") as database:
+    with closing(sqlite3.connect(served.directory / "tidegate.db")) as database:
         usage = database.execute("SELECT user_id, endpoint, allowed, refused FROM usage_hours")
         assert usage.fetchall() == [("1", "/a", 3, 1)]
         violations = database.execute(
@@ -117,11 +118,12 @@ def test_invalid_rules_are_refused_and_the_old_ones_stay(served: Served) -> None
 
 def test_the_tier_of_a_user_comes_from_the_database(served: Served) -> None:
     assert served.check()["limit"] == 3
-    with sqlite3.connect(served.directory / "tidegate.db", timeout=30) as database:
+    file = served.directory / "tidegate.db"
+    with closing(sqlite3.connect(file, timeout=30, isolation_level=None)) as database:
         database.execute("INSERT INTO user_tiers (user_id, tier) VALUES ('1', 'premium')")
     served.process.send_signal(signal.SIGHUP)
     eventually(lambda: served.check()["limit"] == 1000)
-    with sqlite3.connect(served.directory / "tidegate.db", timeout=30) as database:
+    with closing(sqlite3.connect(file, timeout=30, isolation_level=None)) as database:
         database.execute("UPDATE user_tiers SET tier = 'free'")  # without another time of change
     served.process.send_signal(signal.SIGHUP)
     eventually(lambda: served.check()["limit"] == 3)

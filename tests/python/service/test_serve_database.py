@@ -6,6 +6,7 @@ import os
 import re
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -20,7 +21,7 @@ def test_a_locked_database_does_not_keep_the_service_at_its_end(directory: Path)
     try:
         service.check("first")
         file = directory / "tidegate.db"
-        with sqlite3.connect(file, timeout=60, isolation_level=None) as other:
+        with closing(sqlite3.connect(file, timeout=60, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
             for _ in range(4):
                 service.check()
@@ -111,7 +112,8 @@ def test_a_database_that_fails_is_named(directory: Path, content: bytes | None, 
 def test_a_database_of_a_newer_version_is_named(directory: Path, migrated_sqlite: Path) -> None:
     (directory / "tidegate.yaml").write_text(SETTINGS)
     (directory / "tidegate.db").write_bytes(migrated_sqlite.read_bytes())
-    with sqlite3.connect(directory / "tidegate.db") as database:
+    file = directory / "tidegate.db"
+    with closing(sqlite3.connect(file, isolation_level=None)) as database:
         database.execute("UPDATE tidegate_version SET version_num = '9999'")
     done = run(directory)
     assert done.returncode == 1
