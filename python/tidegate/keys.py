@@ -252,7 +252,7 @@ def user() -> KeyFunction:
         if found is None and not isinstance(request, Mapping) and "user" not in source:
             try:
                 found = getattr(request, "user", None)
-            except Exception:  # Starlette asserts that a middleware is installed
+            except Exception:  # Litestar raises where no middleware sets it
                 found = None
         login = sys.modules.get("flask_login")
         if found is None and login is not None and sys.modules["flask"].has_request_context():

@@ -107,13 +107,13 @@ def _until_signalled(service: Any) -> int:
         service.close()
         raise
     _notify("READY=1")
+    reloading = threading.Lock()
     while True:
         number = signals.get()
         if number != signal.SIGHUP:
             break
-        _notify("RELOADING=1")
-        service.reload()
-        _notify("READY=1")
+        # On a thread: a database that does not answer must not keep SIGTERM waiting.
+        threading.Thread(target=_reload, args=(service, reloading), daemon=True).start()
     # Who asks twice does not want to wait.
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda number, frame: os._exit(128 + number))
@@ -128,6 +128,16 @@ def _until_signalled(service: Any) -> int:
         # The interpreter would wait for a thread that hangs, such as one of the admin API.
         os._exit(status)
     return status
+
+
+def _reload(service: Any, reloading: threading.Lock) -> None:
+    with reloading:
+        _notify("RELOADING=1")
+        try:
+            service.reload()
+        except Exception:
+            log.exception("the service was not reloaded")
+        _notify("READY=1")
 
 
 def _has_threads() -> bool:

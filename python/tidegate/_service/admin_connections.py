@@ -40,7 +40,8 @@ class Connections:
 
     When there are too many, the one that has kept the server waiting longest is closed: slow
     clients then stand in nobody's way but their own. A connection whose request is being
-    answered is never closed for another.
+    answered is never closed for another, unless its client does not take the answer, or has had
+    one and sent further requests with it.
     """
 
     def __init__(self, bounds: Bounds) -> None:
@@ -90,7 +91,7 @@ class Connections:
         self._waiting.pop(connection, None)
 
     def waits(self, connection: _Connection, is_waiting: bool) -> None:
-        """Whether the next step is the client's."""
+        """Whether the next step is the client's, or it has had its turn."""
         if is_waiting:
             self._waiting.setdefault(connection, None)
         else:
@@ -178,6 +179,7 @@ class _Connection(H11Protocol):
         super().__init__(*args, **options)
         self._connections = connections
         self._begun: float | None = None
+        self._has_answered = False
         self._request_timer: asyncio.TimerHandle | None = None
         self._answer_timer: asyncio.TimerHandle | None = None
         self._handshake = asyncio.current_task()
@@ -199,6 +201,7 @@ class _Connection(H11Protocol):
         self._follow()
 
     def on_response_complete(self) -> None:
+        self._has_answered = True
         super().on_response_complete()
         self._follow()
 
@@ -207,12 +210,14 @@ class _Connection(H11Protocol):
         if self._answer_timer is None:
             seconds = self._connections.bounds.answer
             self._answer_timer = self.loop.call_later(seconds, self.cut)
+        self._follow()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self._answer_timer is not None:
             self._answer_timer.cancel()
             self._answer_timer = None
+        self._follow()
 
     def cut(self) -> None:
         """Closes it at once, whatever is still to be sent."""
@@ -226,11 +231,13 @@ class _Connection(H11Protocol):
         client = self.conn.their_state
         is_closing = self.transport.is_closing()
         is_waiting = is_closing or client in (h11.IDLE, h11.SEND_BODY)
-        self._connections.waits(self, is_waiting)
+        ahead = self.conn.trailing_data[0]  # requests that follow the one that is answered
+        had_turn = self._answer_timer is not None or bool(ahead and self._has_answered)
+        self._connections.waits(self, is_waiting or had_turn)
         if is_closing:  # once the client has taken the answer
             self._set_timer(now + bounds.answer)
             return
-        is_idle = client is h11.IDLE and not self.conn.trailing_data[0]
+        is_idle = client is h11.IDLE and not ahead
         if not is_waiting or (is_idle and self.cycle is not None):
             # Between two requests, uvicorn's own timer runs.
             self._begun = None

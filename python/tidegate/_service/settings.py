@@ -58,9 +58,7 @@ class Address(BaseModel):
     def _from_text(cls, value: Any) -> Any:
         if isinstance(value, (dict, Address)):
             return value
-        if not isinstance(value, str):
-            raise ValueError(f"is {value!r:.80}; expected HOST:PORT, such as 127.0.0.1:8080")
-        host, colon, port = value.rpartition(":")
+        host, colon, port = str(value).rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
             raise ValueError(

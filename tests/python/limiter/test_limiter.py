@@ -381,6 +381,12 @@ def test_a_clock_that_cannot_be_read_is_refused_at_once() -> None:
         tg.Limiter("1/second", clock=Clock())  # type: ignore[arg-type]
 
 
+def test_a_manual_clock_shows_its_time() -> None:
+    clock = tg.ManualClock(5)
+    clock.advance_ns(2)
+    assert repr(clock) == "ManualClock(start_ns=7)"
+
+
 def test_a_clock_moves_exactly_as_far_as_requested() -> None:
     clock = tg.ManualClock(5 * SECOND)
     clock.advance(10**400)
@@ -437,6 +443,11 @@ def test_the_grammar(text: str, canonical: str) -> None:
     limit = tg.parse(text)
     assert str(limit) == canonical
     assert tg.parse(canonical) == limit
+
+
+def test_a_limit_that_is_no_text_is_named_with_its_type() -> None:
+    with pytest.raises(TypeError, match="the limit is 5 of type int; expected a text such as"):
+        tg.parse(5)  # type: ignore[arg-type]
 
 
 def test_many_limits() -> None:

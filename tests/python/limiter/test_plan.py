@@ -217,6 +217,11 @@ def test_bad_input_charges_nothing():
         plan.hit(["a", "b"])
 
 
+def test_a_plan_shows_its_limiters():
+    limiter = tg.Limiter("1/minute")
+    assert repr(tg.Plan([limiter])) == f"Plan([{limiter!r}])"
+
+
 def test_limiters_that_are_no_plan():
     first, second = limiters("10/minute", "100/minute")
     elsewhere = tg.Limiter("10/minute", clock=first._clock)

@@ -11,9 +11,11 @@ import threading
 
 import pytest
 import tidegate as tg
-from servers import asgi_server, ask, limited, statuses, wsgi_server
+from servers import asgi_server, ask, hello, limited, statuses, wsgi_server
 from tidegate._web.observers import observers
+from tidegate.asgi import RateLimitMiddleware
 from tidegate.refusals import Refusal, RefusalLog, TopKey, TopKeys, _text_of, watch
+from tidegate.rules import RuleSet
 
 
 @pytest.fixture
@@ -64,6 +66,30 @@ def test_what_an_observer_raises_reaches_no_request(told, caplog):
     assert len(told) == len(after) == 2
     (record,) = caplog.records
     assert "an observer of refusals raised" in record.getMessage()
+
+
+def test_what_a_timer_raises_reaches_no_request(caplog):
+    def broken(limiter, seconds):
+        raise LookupError
+
+    timed = []
+    timers = (broken, lambda limiter, seconds: timed.append(seconds))
+    observers.change((), timers, add=True)
+    try:
+        assert statuses(limited("1/minute"), 2) == [200, 429]
+    finally:
+        observers.change((), timers, add=False)
+    assert len(timed) == 2
+    assert "an observer of decision times raised" in caplog.text
+
+
+def test_a_refusal_by_rules_is_observed_with_its_cost(told):
+    rules = RuleSet({"rules": [{"id": "a", "by": "ip", "limit": "3/minute"}]})
+    app = RateLimitMiddleware(hello, rules=rules, clock=tg.ManualClock(), prefix="api", cost=2)
+    assert statuses(app, 2) == [200, 429]
+    (refusal,) = told
+    assert (refusal.limiter, refusal.key, refusal.cost) == ("api", None, 2)
+    assert (refusal.decision.rule, refusal.path) == ("a", "/")
 
 
 def test_a_refusal_without_a_key_is_observed(told, caplog):

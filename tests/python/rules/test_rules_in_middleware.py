@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import tidegate as tg
 from tidegate import asgi, keys, wsgi
-from tidegate._web.execution import AWAITING
+from tidegate._web.execution import AWAITING, BLOCKING
 from tidegate._web.request_access import fields_of
+from tidegate._web.rule_requests import RuleRequests
 from tidegate.load import LoadShedding
 from tidegate.rules import RuleSet, Tiers
 
@@ -169,6 +170,45 @@ def test_async_attributes_costs_and_exemptions() -> None:
     assert [get(plain)[0] for _ in range(6)] == [200] * 5 + [429]
 
 
+@pytest.mark.parametrize("answer", [LookupError, 42])
+def test_an_async_attribute_that_fails_lifts_no_limit(answer: Any) -> None:
+    async def user(scope: Any) -> Any:
+        if answer is LookupError:
+            raise LookupError
+        return answer
+
+    app = middleware(
+        {"rules": [{"id": "a", "by": "user", "limit": "1/minute"}]}, attributes={"user": user}
+    )
+    assert [get(app)[0] for _ in range(2)] == [200, 429]
+    assert get(app, client="203.0.113.10")[0] == 200
+
+
+def test_a_middleware_that_is_not_enabled_limits_nothing() -> None:
+    app = middleware(enabled=False)
+    for _ in range(6):
+        assert get(app, x_user="mallory") == (200, {}, b"hello")
+
+
+def test_plans_take_no_more_memory_however_many_limits_apply_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidegate._web.rule_requests._MOST_PLANS", 2)
+    app = middleware(
+        {
+            "rules": [
+                {"id": f"a{n}", "by": "ip", "endpoint": f"/{n}", "limit": "2/minute"}
+                for n in range(5)
+            ]
+        }
+    )
+    for n in [*range(5), *range(5)]:
+        status, headers, _ = get(app, f"/{n}")
+        assert (status, headers["ratelimit-policy"]) == (200, f'"a{n}";q=2;w=60')
+    plans = app.limiter.check(ip="203.0.113.11", endpoint="/0")._owner.plans
+    assert len(plans) <= 2
+
+
 def test_tiers_are_found_for_requests() -> None:
     document = {
         "tiers": ["free", "gold"],
@@ -300,6 +340,13 @@ def test_a_failing_function_of_a_condition_raises(rule: Any, attribute: str) -> 
         get(app)
 
 
+def test_a_condition_of_a_wrong_type_raises() -> None:
+    rule = {"id": "a", "by": "ip", "limits": "1/hour", "when": {"plan": "trial"}}
+    app = middleware({"rules": [rule]}, attributes={"plan": lambda scope: 42})
+    with pytest.raises(tg.ConfigurationError, match="plan is unknown: its function returned int"):
+        get(app)
+
+
 def test_clients_without_an_address_share_one_limit() -> None:
     app = middleware({"rules": [{"id": "a", "by": "ip", "limit": "1/hour"}]})
 
@@ -375,6 +422,50 @@ def test_the_shadow_header_names_rules_in_shadow_that_would_have_refused(
     assert "x-ratelimit-limit" not in answers[1][1]
     silent = of_kind(kind)
     assert ["x-ratelimit-shadow" in silent("42")[1] for _ in range(3)] == [False] * 3
+
+
+def test_a_websocket_is_told_of_rules_in_shadow() -> None:
+    async def accepting(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "websocket.accept"})
+
+    app = asgi.RateLimitMiddleware(
+        accepting, rules=RuleSet(API), attributes=ATTRIBUTES, clock=tg.ManualClock(0),
+        headers="shadow",
+    )  # fmt: skip
+    scope = {
+        "type": "websocket",
+        "path": "/api/x",
+        "client": ("203.0.113.9", 1),
+        "headers": [(b"x-user", b"42")],
+    }
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    for _ in range(2):
+        asyncio.run(app(dict(scope), None, send))
+    assert [dict(each.get("headers", ())) for each in sent] == [
+        {},
+        {b"x-ratelimit-shadow": b'"trial";q=1;w=60;t=60'},
+    ]
+
+
+def test_the_shadow_header_replaces_that_of_an_earlier_decision() -> None:
+    limiter: Any = tg.Limiter(rules=RuleSet(API), clock=tg.ManualClock(0))
+    requests = RuleRequests(limiter, attributes=ATTRIBUTES, headers=["shadow"])
+    scope = {
+        "type": "http", "method": "GET", "path": "/api/x",
+        "client": ("203.0.113.9", 1), "headers": [(b"x-user", b"42")],
+    }  # fmt: skip
+    requests.check(scope, BLOCKING)
+    told = requests.check(scope, BLOCKING)
+    field = (b"x-ratelimit-shadow", b'"trial";q=1;w=60;t=60')
+    assert told is not None
+    assert told.merged([(b"x-mine", b"1")]) == [(b"x-mine", b"1"), field]
+    headers = [(b"x-ratelimit-shadow", b'"other";q=1;w=60;t=1'), (b"x-mine", b"1")]
+    told.put(headers)
+    assert headers == [(b"x-mine", b"1"), field]
 
 
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
@@ -468,6 +559,19 @@ def test_what_a_request_was_charged_can_be_given_back_once() -> None:
             assert get(app)[0] == 200
         state = app.limiter.peek(ip="203.0.113.9", endpoint="/api/x", method="GET")
         assert state.remaining == 5
+
+
+def test_of_rules_that_are_no_longer_in_force_the_decision_stands() -> None:
+    rules = RuleSet({"rules": [{"id": "a", "by": "ip", "limit": "5/minute"}]})
+    limiter: Any = tg.Limiter(rules=rules, clock=tg.ManualClock(0))
+    scope = {"type": "http", "method": "GET", "path": "/", "client": ("203.0.113.9", 1)}
+    made = RuleRequests(limiter, headers=["ietf"]).check({**scope, "headers": []}, BLOCKING)
+    assert made is not None
+    (charge,) = made.charges
+    assert limiter.check(ip="203.0.113.9", endpoint="/").allowed
+    assert BLOCKING.run(charge.standing(BLOCKING)).remaining == 3
+    limiter.use(RuleSet({"rules": [{"id": "b", "by": "ip", "limit": "1/minute"}]}))
+    assert BLOCKING.run(charge.standing(BLOCKING)) is made.decision
 
 
 def test_no_decision_stays_in_a_scope_after_the_response() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from admin_client import BASE, AdminService, add_api_rule
+from tidegate._service.admin import document_routes
 from tidegate._service.admin.app import create_admin
 from tidegate.rules import RuleFile
 
@@ -129,6 +131,31 @@ def test_values_out_of_range_are_refused(service: AdminService, path: str) -> No
     answer = service.ask("GET", path)
     assert answer.status_code == 422, answer.text
     assert answer.json()["problems"]
+
+
+def test_a_time_that_no_year_of_utc_has_is_refused(service: AdminService) -> None:
+    token = {"name": "ci", "role": "viewer", "expires_at": "9999-12-31T23:59:59-14:00"}
+    answer = service.ask("POST", "/tokens", json=token)
+    assert answer.status_code == 422, answer.text
+    assert "expected a time that is in the years 1 to 9999 in UTC" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("path", ["/document/validate", "/document/diff"])
+def test_only_few_large_documents_are_read_at_a_time(
+    service: AdminService, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document_routes, "_LARGE", 200)
+    monkeypatch.setattr(document_routes, "_LARGE_ONES", threading.BoundedSemaphore(1))
+    rule = {"by": "user", "limits": "1/second"}
+    small = {"rules": [{"id": "a", **rule}]}
+    large = {"rules": [{"id": f"{i}", "endpoint": f"/{i}", **rule} for i in range(10)]}
+    for _ in range(2):
+        answer = service.ask("POST", f"/ratelimit{path}", json=large)
+        assert answer.status_code == 200, answer.text
+    with document_routes._LARGE_ONES:
+        answer = service.ask("POST", f"/ratelimit{path}", json=large)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+        assert service.ask("POST", f"/ratelimit{path}", json=small).status_code == 200
 
 
 @pytest.mark.parametrize(

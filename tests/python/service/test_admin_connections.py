@@ -14,7 +14,7 @@ import httpx
 import pytest
 import trustme
 from fastapi import FastAPI, Request
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from fronts import RawClient
 from polling import eventually
 from prometheus_client import CollectorRegistry
@@ -144,6 +144,39 @@ def test_a_client_that_does_not_take_its_answer_is_cut_off() -> None:
             assert other.read_response()[0] == 200
             assert other.read_to_end() == b""
         assert len(client.read_to_end()) < size
+
+
+def test_clients_that_do_not_take_their_answers_stand_in_nobody_s_way() -> None:
+    app = probes(lambda: True, lambda: None, None)
+
+    @app.get("/big")
+    def big() -> Response:
+        return StreamingResponse(b"x" * 1_000_000 for _ in range(100))
+
+    with served(PATIENT._replace(connections=3), app) as port, contextlib.ExitStack() as opened:
+        for _ in range(3):
+            client = opened.enter_context(connect(port))
+            client.send(b"GET /big HTTP/1.1\r\nHost: admin\r\n\r\n")
+            assert client.sock.recv(1) == b"H"
+        assert eventually(lambda: is_alive(port), despite=httpx.TransportError)
+
+
+def test_requests_that_are_sent_ahead_stand_in_nobody_s_way() -> None:
+    app = probes(lambda: True, lambda: None, None)
+    goes_on = threading.Event()
+
+    @app.get("/slow")
+    def slow() -> None:
+        goes_on.wait(60)
+
+    with served(PATIENT._replace(connections=1), app) as port, connect(port) as client:
+        ahead = b"GET /slow HTTP/1.1\r\nHost: admin\r\n\r\n" * 3
+        client.send(HEAD + b"\r\n" + ahead)
+        try:
+            assert client.read_response()[0] == 200
+            assert eventually(lambda: is_alive(port), despite=httpx.TransportError)
+        finally:
+            goes_on.set()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from admin_client import Clock, add_api_rule
 from dashboard_client import HOSTILE, DashboardService, row
 
 PAGES = ("/", "/keys", "/key", "/rules", "/shadow", "/anomalies", "/requests", "/usage", "/quotas")
+ANY = {"If-Match": "*"}
 ATTRIBUTES = {"user": "42", "tier": "free", "endpoint": "/api/posts"}
 
 
@@ -181,6 +183,40 @@ def test_rules_and_what_shadow_rules_would_refuse(dashboard: DashboardService) -
     assert cells == ["yes", "12", "2", "16.7 %"]
 
 
+@pytest.mark.parametrize(
+    "query", ["ip=203.0.113.9", "endpoint=/api/posts", "api_key=k", "tier=free&method=GET"]
+)
+def test_a_key_without_a_user_is_explained(dashboard: DashboardService, query: str) -> None:
+    """Such as that of an address among the top keys."""
+    add_api_rule(dashboard)
+    page = dashboard.browser().get(f"/key?{query}")
+    assert page.status_code == 200
+    assert "Every rule that was considered" in page.text
+    assert "Usage of this user" not in page.text
+
+
+def test_rules_that_name_neither_endpoint_nor_attribute_are_shown(
+    dashboard: DashboardService,
+) -> None:
+    rules = [
+        {"id": "whole", "by": "global", "limits": "100/minute"},
+        {"id": "many", "by": "user+ip", "limits": ["2/second", "quota 100/month"]},
+        {"id": "free", "by": "ip", "endpoint": "/free", "limits": "unlimited"},
+        {"id": "tiers", "by": "user", "endpoint": "/t", "limits": {"a": ["1/hour", "9/day"]}},
+    ]
+    answer = dashboard.ask("PUT", "/ratelimit/document", json={"rules": rules}, headers=ANY)
+    assert answer.status_code == 200, answer.text
+    page = dashboard.browser().get("/rules")
+    assert page.status_code == 200
+    cells = [unescape(each) for each in re.findall(r"<td[^>]*>([^<]*)</td>", page.text)]
+    assert [cells[i : i + 3] for i in range(0, len(cells), 5)] == [
+        ["global", "all", "100/minute"],
+        ["user+ip", "all", "2/second, quota 100/month"],
+        ["ip", "/free", "unlimited"],
+        ["user", "/t", "a: 1/hour, 9/day"],
+    ]
+
+
 def test_usage_as_a_chart_a_table_and_a_file(dashboard: DashboardService) -> None:
     add_api_rule(dashboard)
     dashboard.use("=1+1", hours_ago=1, allowed=1234, refused=6)
@@ -203,7 +239,7 @@ def test_a_caller_leads_to_the_requests_that_were_refused_most(
         row("4&2", refused=5, rule="api", endpoint="/a b", tier=None),
         row("4&2", refused=9, rule="api"),
         row(None, allowed=1, endpoint=None, tier=None),
-        row(None, allowed=7, endpoint="(other)"),
+        row(None, allowed=7, endpoint="(other)", ip=None),
     )
     text = dashboard.browser().get("/keys").text
     links = re.findall(r'href="/dashboard/key\?([^"]+)"', text)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from admin_client import Clock
 from dashboard_client import DashboardService
+from tidegate._database.audit import Actor
+from tidegate._service.dashboard.session import Sessions
 
 
 @pytest.fixture
@@ -126,3 +128,26 @@ def test_each_sign_in_has_a_session_of_its_own(dashboard: DashboardService) -> N
     browser.cookies["tidegate_session"] = "chosen-by-somebody-else"
     browser.sign_in(dashboard.tokens["viewer"])
     assert re.fullmatch(r"[\w-]{43}", browser.cookies["tidegate_session"])
+
+
+def opened(sessions: Sessions, name: str, role: str, count: int) -> list[str]:
+    return [sessions.open("token", Actor(name, role, None)) for _ in range(count)]
+
+
+def test_who_signs_in_very_often_puts_nobody_else_out(clock: Clock) -> None:
+    sessions = Sessions(clock)
+    (operator,) = opened(sessions, "ada", "operator", 1)
+    own = opened(sessions, "eve", "", 2_000)
+    assert sessions.find(operator)
+    assert [sessions.find(each) is not None for each in own[-105:]] == [False] * 5 + [True] * 100
+
+
+def test_users_beyond_the_bound_put_out_users_and_not_operators(clock: Clock) -> None:
+    sessions = Sessions(clock)
+    staff = [opened(sessions, f"operator {i}", "operator", 1)[0] for i in range(10)]
+    users = [opened(sessions, f"user {i}", "", 1)[0] for i in range(1_500)]
+    assert all(map(sessions.find, staff))
+    assert sum(sessions.find(each) is not None for each in users) == 990
+    assert sessions.find(users[-1])
+    late = [opened(sessions, f"late {i}", "viewer", 1)[0] for i in range(1_200)]
+    assert sum(sessions.find(each) is not None for each in late) == 1_000

@@ -129,6 +129,37 @@ def test_the_tier_of_a_user_comes_from_the_database(served: Served) -> None:
     eventually(lambda: served.check()["limit"] == 3)
 
 
+def test_a_reload_that_hangs_or_fails_does_not_keep_the_service_at_its_end() -> None:
+    """Such as one that waits for a database that does not answer."""
+    script = """
+import os, signal, threading, types
+from tidegate._cli.serve import _until_signalled
+
+class Service:
+    settings, has_closed, reloads = types.SimpleNamespace(drain=0), True, 0
+
+    def start(self):
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    def reload(self):
+        self.reloads += 1
+        if self.reloads == 1:
+            os.kill(os.getpid(), signal.SIGHUP)
+            raise OSError("the first fails")
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait()
+
+    def stop(self):
+        return self.reloads == 2
+
+raise SystemExit(_until_signalled(Service()))
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "the first fails" in done.stderr
+
+
 def test_a_second_signal_ends_it_at_once(served: Served) -> None:
     host, port = served.checks.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as client:

@@ -99,7 +99,10 @@ def test_the_environment_wins_over_the_file(
     ("text", "said"),
     [
         ("storge: memory://", ":1: storge: is not a setting"),
-        ("checks:\n  listen: 8080\n", ":2: checks.listen: is 8080; expected HOST:PORT"),
+        (
+            "checks:\n  listen: 8080\n",
+            ":2: checks.listen: the address is 8080; expected",
+        ),
         ("checks:\n  listen: localhost\n", "is 'localhost'; expected HOST:PORT"),
         ("checks:\n  listen: localhost:99999\n", "is 'localhost:99999'; expected HOST:PORT"),
         ("checks:\n  listen: localhost:-1\n", "is 'localhost:-1'; expected HOST:PORT"),

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import json
 import logging
 import weakref
 
 import pytest
 import tidegate as tg
-from servers import ask, limited, statuses
+from servers import ask, hello, limited, statuses
+from tidegate._web.active_limits import ActiveLimits
+from tidegate._web.combined import CombinedLimiter
+from tidegate._web.dynamic_limit import DynamicLimit
 from tidegate._web.execution import BLOCKING
 from tidegate._web.request_limiter import RequestLimiter
 
@@ -83,6 +87,60 @@ def test_without_a_key_closed(why, caplog):
     assert answer.json()["retry_after"] is None
     assert "is refused" in caplog.text
     assert app.limiter.stats().keys == 0
+
+
+def test_without_a_key_one_limit_of_several_refuses_before_any_is_charged():
+    charged, closed = (
+        RequestLimiter(tg.Limiter(limit), address=address, headers=(), **options)
+        for limit, address, options in (
+            ("2/minute", lambda request: "a", {}),
+            ("5/minute", lambda request: None, {"key": lambda r: None, "on_no_key": "closed"}),
+        )
+    )
+    both = CombinedLimiter([charged, closed])
+    for _ in range(3):
+        refused = both.check({}, BLOCKING)
+        assert not refused.decision
+        assert refused.decision.rule == "5/minute"
+    assert charged.limiter.peek("a").remaining == 2
+
+
+def test_ever_new_limits_of_several_take_no_more_memory():
+    rates = iter(range(1, 1_000))
+    options = {"address": lambda request: "a", "headers": ()}
+    fixed = tg.Limiter("1000/minute", prefix="fixed")
+
+    def activate(limit):
+        return ActiveLimits([tg.Limiter(limit, storage=fixed.storage)], ())
+
+    chosen = DynamicLimit(lambda: f"{next(rates)}/minute", activate)
+    both = CombinedLimiter([RequestLimiter(each, **options) for each in (chosen, fixed)])
+    for _ in range(600):
+        assert both.check({}, BLOCKING).decision
+    assert len(both._plans) <= 256
+
+
+def test_functions_without_a_signature_are_accepted():
+    def by_path(scope):
+        return scope["path"]
+
+    async def app(scope, receive, send):
+        await hello(scope, receive, send)
+
+    # As of some functions in C.
+    by_path.__signature__ = app.__signature__ = "unknown"
+    with pytest.raises(TypeError):
+        inspect.signature(by_path)
+    guarded = limited("1/minute", app, key=by_path)
+    assert [ask(guarded, path).status for path in ("/a", "/a", "/b")] == [200, 429, 200]
+
+
+def test_a_synchronous_call_never_waits_for_an_event_loop():
+    async def suspends():
+        await asyncio.sleep(0)
+
+    with pytest.raises(RuntimeError, match="must not suspend"):
+        BLOCKING.run(suspends())
 
 
 def test_clients_without_an_address_share_one_limit(caplog):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 
 import pytest
 import tidegate as tg
@@ -245,6 +246,37 @@ def test_an_object_without_an_id_is_no_user():
     assert keys.user()(scope(user=object())) is None
 
 
+def test_a_name_that_a_user_does_not_implement_is_passed_over():
+    from starlette.authentication import BaseUser
+
+    class Named(BaseUser):
+        is_authenticated = True
+        display_name = "ada"
+
+    with pytest.raises(NotImplementedError):
+        Named().identity  # noqa: B018
+    assert keys.user()(scope(user=Named())) == "user:ada"
+
+
+class RequestWithoutAuthentication:
+    """As of frameworks that raise where no middleware sets the user."""
+
+    scope = scope()
+
+    @property
+    def user(self):
+        raise AssertionError("install a middleware")
+
+
+def test_a_request_whose_user_raises_has_none():
+    assert keys.user()(RequestWithoutAuthentication()) is None
+
+
+def test_what_is_no_request_is_named():
+    with pytest.raises(tg.ConfigurationError, match="was given a list; expected an ASGI scope"):
+        keys.user()(["203.0.113.9"])
+
+
 class RequestOfDjango:
     def __init__(self):
         self.META = {"REMOTE_ADDR": PROXY}
@@ -260,6 +292,11 @@ def test_only_an_event_loop_awaits_the_user_of_django():
 
     assert keys.user()(RequestOfDjango()) == "user:read by a query that blocks"
     assert asyncio.run(in_a_loop()) == "user:awaited"
+
+
+def test_without_asyncio_no_user_is_awaited(monkeypatch):
+    monkeypatch.delitem(sys.modules, "asyncio")
+    assert keys.user()(RequestOfDjango()) == "user:read by a query that blocks"
 
 
 @pytest.mark.parametrize("slashes", range(6))
@@ -291,6 +328,40 @@ def test_jwt_claim(claims, secret, algorithm, found):
     key = keys.jwt_claim(key=SECRET, algorithms=["HS256"])
     assert key(scope(f"Bearer {token}", name="authorization")) == found
     assert key(scope("Bearer " + token[:-2], name="authorization")) is None
+
+
+@pytest.mark.parametrize(
+    ("tenant", "found"),
+    [("acme", "jwt:acme"), (7, "jwt:7"), ("", None), (True, None), (["acme"], None), (None, None)],
+)
+def test_a_claim_is_a_text_or_a_number(tenant, found):
+    import jwt
+
+    token = jwt.encode({"tenant": tenant}, SECRET, "HS256")
+    key = keys.jwt_claim("tenant", key=SECRET, algorithms=["HS256"])
+    assert key(scope(f"Bearer {token}", name="authorization")) == found
+
+
+def test_a_request_without_a_token_has_no_claim():
+    assert keys.jwt_claim(key=SECRET, algorithms=["HS256"])(scope()) is None
+
+
+def test_a_claim_without_pyjwt_names_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jwt", None)
+    with pytest.raises(tg.ConfigurationError, match=r"install tidegate\[jwt\]"):
+        keys.jwt_claim(key=SECRET, algorithms=["HS256"])
+
+
+def test_first_of_awaits_each_that_is_async_and_finds_none_where_none_does():
+    async def none(request):
+        return None
+
+    async def ada(request):
+        return "ada"
+
+    assert asyncio.run(keys.first_of(none, ada)(scope())) == "ada"
+    assert asyncio.run(keys.first_of(none, keys.user())(scope())) is None
+    assert keys.first_of(keys.user(), keys.user())(scope()) is None
 
 
 def test_first_of_in_order_async_too():
@@ -342,6 +413,8 @@ def test_requests_of_the_frameworks():
         lambda: keys.cookie("", {"a"}),
         lambda: keys.header("x-tenant", trusted_proxies=[]),
         lambda: keys.jwt_claim(key="", algorithms=["HS256"]),
+        lambda: keys.jwt_claim("", key="s", algorithms=["HS256"]),
+        lambda: keys.jwt_claim(7, key="s", algorithms=["HS256"]),
         lambda: keys.jwt_claim(key="s", algorithms=["none"]),
         lambda: keys.jwt_claim(key="s", algorithms=[]),
         lambda: keys.jwt_claim(key="s", algorithms="HS256"),

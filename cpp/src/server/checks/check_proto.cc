@@ -37,7 +37,8 @@ std::optional<Problem> ReadAttribute(pbf_reader entry, Asked* asked) {
     } else if (entry.wire_type() != pbf_wire_type::length_delimited) {
       return WrongType(entry.tag());
     } else {
-      (entry.tag() == 1 ? name : value) = View(entry.get_view());
+      std::string_view& place = entry.tag() == 1 ? name : value;
+      place = View(entry.get_view());
     }
   }
   for (Attribute& known : asked->attributes) {

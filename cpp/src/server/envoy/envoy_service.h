@@ -3,12 +3,12 @@
 #define TIDEGATE_SERVER_ENVOY_ENVOY_SERVICE_H_
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "server/call.h"
 #include "server/envoy/bound_tree.h"
 #include "server/envoy/metrics.h"
@@ -59,8 +59,9 @@ class EnvoyService final : public RoutedService {
 
   const std::shared_ptr<ServiceState> state_;
   const std::string scope_;
-  mutable absl::Mutex mutex_;
-  InForce in_force_ ABSL_GUARDED_BY(mutex_);
+  mutable std::mutex
+      mutex_;  // guards in_force_; not absl::Mutex, for the reason that LogTable gives
+  InForce in_force_;
 };
 
 }  // namespace tidegate::server::envoy

@@ -6,6 +6,7 @@ import datetime as dt
 from typing import Annotated, Any, Literal, Optional, Union
 
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     BaseModel,
     BeforeValidator,
@@ -62,7 +63,15 @@ def _no_number(value: Any) -> Any:
     raise ValueError("expected a time with its zone, such as 2030-01-31T12:00:00Z")
 
 
-Instant = Annotated[AwareDatetime, BeforeValidator(_no_number)]
+def _in_utc(value: dt.datetime) -> dt.datetime:
+    """The database keeps UTC, which a year of four digits may leave."""
+    try:
+        return value.astimezone(dt.timezone.utc)
+    except OverflowError:
+        raise ValueError("expected a time that is in the years 1 to 9999 in UTC too") from None
+
+
+Instant = Annotated[AwareDatetime, BeforeValidator(_no_number), AfterValidator(_in_utc)]
 AttributeName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 Tier = Annotated[str, StringConstraints(min_length=1, max_length=50)]
 UserId = Annotated[str, StringConstraints(min_length=1, max_length=255)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Optional
 
 import sqlalchemy as sa
@@ -44,6 +46,11 @@ _BODY = {
     }
 }
 
+# A document of this many characters takes seconds and tens of megabytes to compile; few at a time
+# leave threads and memory to everybody else.
+_LARGE = 256 * 1024
+_LARGE_ONES = threading.BoundedSemaphore(2)
+
 VersionId = Annotated[int, Path(ge=1, le=2**63 - 1)]
 
 
@@ -61,6 +68,24 @@ async def _document_of(request: Request) -> tuple[str, str]:
 
 
 GivenText = Annotated[tuple[str, str], Depends(_document_of)]
+
+
+@contextlib.contextmanager
+def _in_turn(text: str) -> Iterator[None]:
+    """Raises ProblemError where as many large documents are compiled as may be."""
+    if len(text) < _LARGE:
+        yield
+        return
+    if not _LARGE_ONES.acquire(blocking=False):
+        raise ProblemError(
+            503,
+            "other large documents are being read; expected a new try in a while",
+            headers={"Retry-After": "5"},
+        )
+    try:
+        yield
+    finally:
+        _LARGE_ONES.release()
 
 
 @router.get("/document", openapi_extra=role("viewer"))
@@ -88,8 +113,9 @@ def replace_document(
     `If-Match: *` replaces them.
     """
     admin.check_own_rules()
-    document = read_text(*text, "body")
-    rules = compiled_model(document)
+    with _in_turn(text[0]):
+        document = read_text(*text, "body")
+        rules = compiled_model(document)
     with admin.database.change(actor, of_rules=True) as change:
         stored = stored_or_none(change, admin.database.name)
         check_if_match(if_match, stored.etag if stored else "", is_required=True)
@@ -110,19 +136,21 @@ def replace_document(
 @router.post("/document/validate", openapi_extra=_takes_document("viewer"), response_model=Validity)
 def validate_document(text: GivenText) -> Any:
     """Says what is wrong with a document, and where. Saves nothing."""
-    try:
-        rules = compiled_model(read_text(*text, "body"))
-    except RulesError as error:
-        return {"valid": False, "problems": problems_of(error)}
+    with _in_turn(text[0]):
+        try:
+            rules = compiled_model(read_text(*text, "body"))
+        except RulesError as error:
+            return {"valid": False, "problems": problems_of(error)}
     return {"valid": True, "rules": len(rules.rules)}
 
 
 @router.post("/document/diff", openapi_extra=_takes_document("viewer"), response_model=Differences)
 def compare_document(admin: TheAdmin, text: GivenText) -> Any:
     """What a document would change of the rules in force. Saves nothing."""
-    document = read_text(*text, "body")
-    compiled_model(document)
-    return _compared(admin, document)
+    with _in_turn(text[0]):
+        document = read_text(*text, "body")
+        compiled_model(document)
+        return _compared(admin, document)
 
 
 def _compared(admin: TheAdmin, document: Document) -> dict[str, Any]:

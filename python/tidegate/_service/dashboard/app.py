@@ -107,13 +107,13 @@ class Dashboard:
                 429, f"Too many tokens from this address were wrong. Wait for {seconds} s."
             )
         try:
-            self.credentials.actor_of(token, remote)
+            actor = self.credentials.actor_of(token, remote)
         except ProblemError as error:
             if error.status == 401:
                 self.failures.hit(address)
                 self.credentials.warn_if_closed()
             raise
-        return self.sessions.open(token)
+        return self.sessions.open(token, actor)
 
 
 class Visit(NamedTuple):

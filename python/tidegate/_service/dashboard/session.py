@@ -9,11 +9,13 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Callable
 
-from tidegate._database.api_tokens import hash_of
+from tidegate._database.api_tokens import ROLES, hash_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
+
+    from tidegate._database.audit import Actor
 
 __all__ = ["FORM_COOKIE", "SESSION_COOKIE", "Session", "Sessions", "is_same", "set_cookie"]
 
@@ -24,13 +26,17 @@ PATH = "/dashboard"
 _LONGEST = dt.timedelta(hours=8)
 _IDLE = dt.timedelta(hours=1)
 _MOST = 1000
+# Of one person: who signs in again and again puts nobody else out.
+_MOST_EACH = 100
 
 
 class Session:
     """Somebody who has signed in. The token is looked up anew with each request."""
 
-    def __init__(self, token: str, now: dt.datetime) -> None:
+    def __init__(self, token: str, actor: Actor, now: dt.datetime) -> None:
         self.token = token
+        self.owner = actor.name
+        self.is_staff = actor.role in ROLES
         self.csrf = secrets.token_urlsafe(32)
         self.begun = now
         self.used = now
@@ -41,7 +47,10 @@ class Session:
 
 
 class Sessions:
-    """All sessions of this process, at most a thousand. Thread-safe."""
+    """All sessions of this process, at most a thousand. Thread-safe.
+
+    Beyond that the oldest ends, first of users, who are many, then of those who have a role.
+    """
 
     def __init__(self, now: Callable[[], dt.datetime]) -> None:
         self._now = now
@@ -49,13 +58,18 @@ class Sessions:
         # By a hash of the name: looking one up takes as long whatever is guessed.
         self._open: OrderedDict[str, Session] = OrderedDict()
 
-    def open(self, token: str) -> str:
+    def open(self, token: str, actor: Actor) -> str:
         """Begins a session. Returns its name, for the cookie."""
         name = secrets.token_urlsafe(32)
+        made = Session(token, actor, self._now())
         with self._lock:
-            self._open[hash_of(name)] = Session(token, self._now())
-            while len(self._open) > _MOST:
-                self._open.popitem(last=False)
+            own = [key for key, each in self._open.items() if each.owner == made.owner]
+            if len(own) >= _MOST_EACH:
+                del self._open[own[0]]
+            if len(self._open) >= _MOST:
+                users = (key for key, each in self._open.items() if not each.is_staff)
+                del self._open[next(users, next(iter(self._open)))]
+            self._open[hash_of(name)] = made
         return name
 
     def find(self, name: str | None, *, is_used: bool = True) -> Session | None:
