@@ -93,6 +93,7 @@ INDISTINCT = {
     "core/ReplaceComparisonOperator_NotEq_IsNot",
     "core/ReplaceComparisonOperator_IsNot_NotEq",
 }
+SEED = ("--hypothesis-seed=0",)
 # One test, and all tests of one mutant, in seconds: a mutant that loops for ever is killed.
 TEST_TIMEOUT = 60
 MUTANT_TIMEOUT = 600
@@ -205,7 +206,7 @@ def pytest(*arguments: str) -> list[str]:
     return [
         *(sys.executable, "-m", "pytest", "-q", "-o", f"timeout={TEST_TIMEOUT}"),
         # Its import takes a third of the start of pytest, and no test uses it.
-        *("-p", "no:faker", "--hypothesis-seed=0", *arguments),
+        *("-p", "no:faker", *arguments),
     ]
 
 
@@ -216,7 +217,7 @@ def run_all_tests(site: Path, tools: Path, work: Path) -> None:
         subprocess.Popen(
             pytest(
                 *("-p", "pytest_cov", f"--cov={site / 'tidegate'}", "--cov-context=test"),
-                *("--cov-report=", "-o", "junit_family=xunit1"),
+                *("--cov-report=", "-o", "junit_family=xunit1", *SEED),
                 *(f"--junit-xml={work}/{number}.xml", *tests),
             ),
             env={**env, "COVERAGE_FILE": f"{work}/{number}.coverage"},
@@ -227,7 +228,7 @@ def run_all_tests(site: Path, tools: Path, work: Path) -> None:
     failed = [test for n in range(len(runs)) for test in failures_in(work / f"{n}.xml")]
     # Once more and alone: a test may be too slow under coverage, on a busy machine.
     passed = not any(statuses) or (
-        {*statuses} <= {0, 1} and failed and passes(pytest(*failed), environment(site))
+        {*statuses} <= {0, 1} and failed and passes(pytest(*SEED, *failed), environment(site))
     )
     if not passed:
         sys.exit(f"there are no mutants to judge where tests fail without them: {failed}")
@@ -400,7 +401,13 @@ class Judge:
         listed.write_text("\n".join(tests), "utf-8")
         report = self.work / f"{copy.name}.xml"
         report.unlink(missing_ok=True)
-        arguments = ("-x", "-o", "junit_family=xunit1", f"--junit-xml={report}", f"@{listed}")
+        # Half of the start of pytest is Hypothesis, which most tests do without.
+        files = {test.partition("::")[0] for test in tests}
+        is_given = any("hypothesis" in Path(file).read_text("utf-8") for file in files)
+        arguments = (
+            *(SEED if is_given else ("-p", "no:hypothesispytest")),
+            *("-x", "-o", "junit_family=xunit1", f"--junit-xml={report}", f"@{listed}"),
+        )
         # The compiled mutant might be taken for the module, of the same size and second.
         env = {**environment(copy), "PYTHONDONTWRITEBYTECODE": "1"}
         if passes(pytest(*arguments), env):

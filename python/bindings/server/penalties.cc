@@ -20,7 +20,7 @@ namespace {
 
 using server::Penalties;
 
-// Of one, in seconds: a day.
+// The longest penalty, in seconds: one day.
 constexpr double kLongest = 86'400;
 
 Penalties::Entry EntryOf(const std::string& caller, const std::string& action, double seconds,

@@ -65,8 +65,8 @@ class AnomalyDetector:
     Call judge() once for each interval of `interval` seconds with the counts of all callers;
     callers without requests may be left out. Each caller has a baseline, which forgets half of its
     past in `half_life` seconds of activity and is used after `warm_up` intervals. The counts of
-    other callers of the same tier are a second criterion, and the only one for new callers. Who is
-    first seen in the first `warm_up` intervals of the detector may not be new, and is only
+    other callers of the same tier are a second criterion, and the only one for new callers. A
+    caller first seen in the first `warm_up` intervals of the detector may not be new, so it is only
     monitored until it has a past.
 
     A score above `monitor` is reported. A caller should be throttled if its score was above
@@ -120,7 +120,7 @@ class AnomalyDetector:
         self._callers: OrderedDict[str, _Caller] = OrderedDict()
         self._peers: dict[str | None, Peers] = {}
         self._last = -math.inf
-        # The interval from which on a caller who was never seen is a new one.
+        # From this interval on, a caller who was never seen is new.
         self._knows_all_from: int | None = None
         self.forgotten = 0
         """The number of callers that were forgotten because of `capacity`."""
@@ -264,16 +264,16 @@ class AnomalyDetector:
             return
         for name in self._least_missed()[:excess]:
             caller = self._callers.pop(name)
-            # Whoever has so many callers that some are lost who are still active may be back as a
-            # new one, and is not.
+            # With so many callers, some are forgotten while they are active. Such a caller is not
+            # new when it returns.
             if caller.baseline.samples >= self._warm_up and number - caller.last < self._warm_up:
                 self._knows_all_from = number + 1 + self._warm_up
         self.forgotten += excess
 
     def _least_missed(self) -> list[str]:
-        """All callers, those that are to be forgotten first in front.
+        """Returns all callers, beginning with those to be forgotten first.
 
-        Anybody can make up names: they must not displace callers whose past is known.
+        Made-up names must not displace callers whose past is known.
         """
         anomalous, known, newcomers = [], [], []
         for name, caller in self._callers.items():
@@ -302,7 +302,7 @@ class _Caller:
 
     def __init__(self, hour: int, *, is_new: bool) -> None:
         self._first_hour = hour
-        self.is_new = is_new  # else it may have a past that the detector did not see
+        self.is_new = is_new  # otherwise it may have a past that the detector has not seen
         self.baseline = Baseline(hour)
         self.high = 0  # a bit for each interval; the lowest bit is the last interval
         self.high_since = 0.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import queue
 import signal
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 from tidegate._errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from tidegate._service.settings import Settings
 
 __all__ = ["register"]
@@ -94,13 +92,7 @@ def _check(settings: Settings) -> int:
 
 
 def _until_signalled(service: Any) -> int:
-    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-
-    def note(number: int, frame: FrameType | None) -> None:
-        signals.put(number)
-
-    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(each, note)
+    signals = _signals()
     try:
         service.start()
     except BaseException:
@@ -109,14 +101,13 @@ def _until_signalled(service: Any) -> int:
     _notify("READY=1")
     reloading = threading.Lock()
     while True:
-        number = signals.get()
+        number = signals.recv(1)[0]
         if number != signal.SIGHUP:
             break
-        # On a thread: a database that does not answer must not keep SIGTERM waiting.
+        # The thread keeps a database that does not answer from delaying SIGTERM.
         threading.Thread(target=_reload, args=(service, reloading), daemon=True).start()
-    # Who asks twice does not want to wait.
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda number, frame: os._exit(128 + number))
+    # A second signal means that the user does not want to wait.
+    threading.Thread(target=_end_at_once, args=(signals,), daemon=True).start()
     log.info("%s: calls in flight have %g s", signal.Signals(number).name, service.settings.drain)
     _notify("STOPPING=1")
     is_drained = service.stop()
@@ -128,6 +119,27 @@ def _until_signalled(service: Any) -> int:
         # The interpreter would wait for a thread that hangs, such as one of the admin API.
         os._exit(status)
     return status
+
+
+def _signals() -> socket.socket:
+    """Gives the number of each signal as a byte.
+
+    A handler in Python would not do: it runs when the main thread does, which a signal does not
+    wake if it comes just before that waits, or to another thread.
+    """
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, lambda number, frame: None)
+    return reader
+
+
+def _end_at_once(signals: socket.socket) -> None:
+    while True:
+        number = signals.recv(1)[0]
+        if number != signal.SIGHUP:
+            os._exit(128 + number)
 
 
 def _reload(service: Any, reloading: threading.Lock) -> None:
@@ -146,11 +158,10 @@ def _has_threads() -> bool:
 
 
 def _notify(state: str) -> None:
-    """Tells systemd, where it has started the service with Type=notify."""
+    """Notifies systemd, if the unit has Type=notify."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
-    import socket
     import time
 
     if state.startswith("RELOADING"):

@@ -1,4 +1,4 @@
-"""``tidegate tokens``: who may ask the admin API."""
+"""``tidegate tokens``: makes, lists and revokes tokens of the admin API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that their clients may send again: each has a key, and is done once."""
+"""Keeps the keys of requests that clients may send again, so that each request is done once."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ MOST_KEYS = 100_000
 
 
 class KnownRequest(NamedTuple):
-    """What is known of a request that came before with the same key."""
+    """The stored state of an earlier request with the same key."""
 
     is_same: bool
-    """Whether it asked for the same."""
+    """Whether the earlier request was the same."""
     answer: Any
-    """None while it has not ended."""
+    """The answer, or None while the request has not ended."""
 
 
 class OnceKey:
-    """The key that a client gave to a request, which the database knows by a digest of it.
+    """The key that a client gave to a request, which the database stores as a digest.
 
-    Keys of different clients are different ones.
+    Equal keys of different clients are different.
     """
 
     def __init__(self, actor: Actor, key: str, request: str) -> None:
@@ -39,7 +39,7 @@ class OnceKey:
         self._request = _digest(request)
 
     def known(self, connection: sa.Connection, now: dt.datetime) -> KnownRequest | None:
-        """The request that came before with this key; None for the first."""
+        """Returns the earlier request with this key, or None."""
         table = idempotency_keys
         row = connection.execute(
             sa.select(table.c.request, table.c.answer).where(
@@ -49,7 +49,7 @@ class OnceKey:
         return None if row is None else KnownRequest(row.request == self._request, row.answer)
 
     def begin(self, connection: sa.Connection, now: dt.datetime) -> None:
-        """Notes that the request is done now, and forgets old ones.
+        """Records that the request has begun, and forgets old requests.
 
         Fails with an IntegrityError if another request with the same key has begun.
         """
@@ -61,12 +61,12 @@ class OnceKey:
         connection.execute(sa.delete(table).where(table.c.id <= int(made[0]) - MOST_KEYS))
 
     def end(self, connection: sa.Connection, answer: Any) -> None:
-        """Notes the answer, for when the request comes again."""
+        """Stores the answer, for the case that the request is sent again."""
         table = idempotency_keys
         connection.execute(sa.update(table).where(table.c.key == self._key).values(answer=answer))
 
     def forget(self, connection: sa.Connection) -> None:
-        """After a request that did nothing: it may come again."""
+        """Forgets a request that did nothing, so that it may be sent again."""
         connection.execute(sa.delete(idempotency_keys).where(idempotency_keys.c.key == self._key))
 
 

@@ -26,11 +26,11 @@ __all__ = ["UsageHistory", "UsageHour", "usage_of"]
 
 _HOUR = 3600
 _DAY = 86_400.0
-# Of the column; costs beyond it are not told apart. One row that does not fit would keep all others
-# from being written.
+# The column's largest number, which stands for all larger costs. A row that does not fit would keep
+# all others from being written.
 _MOST_COST = 2**63 - 1
 
-# User, endpoint, and the hour's number since the epoch.
+# The key of an entry: user, endpoint, and the hour's number since the epoch.
 _Key = tuple[str, str, int]
 
 
@@ -40,7 +40,7 @@ class UsageHour(NamedTuple):
     user: str
     endpoint: str
     hour: dt.datetime
-    """When it began, in UTC."""
+    """The beginning of the hour, in UTC."""
     allowed: int
     refused: int
     cost: int
@@ -95,7 +95,7 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
     ) -> None:
         """Adds decisions made at `at`, in seconds since the epoch; now if it is None.
 
-        Waits for nothing. Texts are cut to 255 characters.
+        Does not wait. Texts are cut to 255 characters.
         """
         hour = int((self._clock() if at is None else at) // _HOUR)
         key = (text_of(user), text_of(endpoint), hour)
@@ -112,7 +112,8 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
                 self._start_if_needed()
 
     def _write(self, waiting: dict[_Key, list[int]]) -> None:
-        # In one order, so that processes that write the same rows never wait for each other.
+        # The rows are in one order, so processes that write the same rows never wait for each
+        # other.
         rows = [
             {
                 "user_id": user,
@@ -175,9 +176,10 @@ def usage_of(
     most: int = 10_000,
     timeout: float = 30.0,
 ) -> list[UsageHour]:
-    """The hours that begin in [since, until), the earliest first; at most `most`.
+    """Returns the hours that begin in [since, until), the earliest first; at most `most`.
 
-    Of all users and endpoints unless they are given. Raises ConfigurationError for times without a
+    All users and endpoints are included unless they are given. Raises ConfigurationError for times
+    without a
     zone, StorageError where the database does not answer.
     """
     for name, value in (("since", since), ("until", until)):

@@ -1,4 +1,4 @@
-"""The second port of the service: admin API, dashboard, metrics and probes, under uvicorn."""
+"""Runs the second port under uvicorn: admin API, dashboard, metrics and probes."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 __all__ = ["AdminServer", "probes"]
 
-# Seconds that requests in flight have when the server ends.
+# Seconds that requests in flight may take when the server ends.
 _PATIENCE = 2
-# Of probes and metrics, which requests that wait for a database must not keep waiting: who asks
-# whether the process lives would end it.
+# The threads of probes and metrics, which must answer even if all other requests wait for a
+# database: otherwise a supervisor would end the process.
 _THREADS = 8
 
 
 def probes(is_ready: Callable[[], bool], ping: Callable[[], str | None], registry: Any) -> FastAPI:
     """Adds ``/livez``, ``/readyz`` and, with a registry, ``/metrics``, which need no token.
 
-    `ping` returns why the storage does not answer.
+    `ping` returns the reason why the storage does not answer, or None.
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     threads = anyio.CapacityLimiter(_THREADS)
@@ -71,7 +71,7 @@ def probes(is_ready: Callable[[], bool], ping: Callable[[], str | None], registr
 
 
 def _with_head(app: Any) -> Any:
-    """`app`, an ASGI application, that takes HEAD where it takes GET. uvicorn drops the body."""
+    """Wraps `app`, an ASGI application, to answer HEAD like GET. uvicorn drops the body."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["method"] == "HEAD":

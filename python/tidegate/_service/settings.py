@@ -34,7 +34,7 @@ ENVIRONMENT = "TIDEGATE_"
 # Environment variables with the prefix that are not settings of the service.
 _OF_OTHERS = {"TIDEGATE_ENABLED"}
 _SECRETS = "pass|pwd|secret|token|key"  # in the names of options of a URL
-# The settings that name a file which the service reads.
+# These settings name files that the service reads.
 _TLS_FILES = ("certificate", "key", "client_ca")
 _FILES = (
     ("rules",),
@@ -90,7 +90,7 @@ class Tls(_Part):
     key: Path = Field(description="PEM.")
     client_ca: Optional[Path] = Field(
         default=None,
-        description="PEM of the authorities whose clients are let in. Without it clients need no "
+        description="PEM of the authorities whose clients are accepted. Without it clients need no "
         "certificate.",
     )
 
@@ -103,9 +103,7 @@ class Checks(_Part):
         description="The address of HTTP and gRPC; null for none.",
     )
     unix: Optional[Path] = Field(default=None, description="The path of a Unix socket.")
-    tls: Optional[Tls] = Field(
-        default=None, description="TLS of `listen`; without it there is no TLS."
-    )
+    tls: Optional[Tls] = Field(default=None, description="TLS of `listen`; null for no TLS.")
     loops: Annotated[int, Field(ge=0, le=256)] = Field(
         default=0, description="Threads that answer checks; 0 for one for each core."
     )
@@ -126,10 +124,10 @@ class Checks(_Part):
         default=10.0, description="Seconds within which a whole request must arrive."
     )
     refused_status: Literal[200, 429] = Field(
-        default=200, description="Of the answer to a REST check that refuses."
+        default=200, description="The status of a REST check that refuses."
     )
     auth_refused_status: Literal[401, 403, 429] = Field(
-        default=429, description="Of the answer to a gateway that refuses: 403 for nginx."
+        default=429, description="The status of an answer to a gateway that refuses: 403 for nginx."
     )
     auth_headers: Optional[dict[str, str]] = Field(
         default=None,
@@ -139,7 +137,7 @@ class Checks(_Part):
 
     @property
     def needs_token(self) -> bool:
-        """`require_token`, or its default."""
+        """Returns `require_token`, or its default."""
         if self.require_token is not None:
             return self.require_token
         if self.listen is None or self.listen.is_loopback:
@@ -158,7 +156,7 @@ class Envoy(_Part):
     )
     user_key: Annotated[str, Field(max_length=255)] = Field(
         default="user",
-        description="Of the entry that names the user, for history and anomalies; empty for none.",
+        description="The entry that names the user, for history and anomalies; empty for none.",
     )
 
 
@@ -233,18 +231,20 @@ class Anomalies(_Part):
         default=False, description="Whether callers are throttled and blocked, or only reported."
     )
     enforce_seconds: _SECONDS = Field(
-        default=300.0, description="How long after the last interval that called for it."
+        default=300.0,
+        description="Seconds that a penalty lasts after the last interval that called for it.",
     )
     enforce_most: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        default=1000, description="Callers who are throttled or blocked at a time."
+        default=1000, description="The most callers who are throttled or blocked at a time."
     )
     exempt: list[Annotated[str, AfterValidator(_expect_caller)]] = Field(
-        default=[], description="Callers who never are, such as user:42 or ip:203.0.113.9."
+        default=[],
+        description="Callers who are never throttled or blocked: user:42, ip:203.0.113.9.",
     )
 
 
 class Log(_Part):
-    """What the service logs to standard error."""
+    """The log of the service on standard error."""
 
     format: Literal["text", "json"] = "text"
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -277,7 +277,7 @@ class _Environment(EnvSettingsSource):
     def decode_complex_value(self, field_name: str, field: Any, value: Any) -> Any:
         try:
             return super().decode_complex_value(field_name, field, value)
-        except ValueError:  # no JSON: the setting says what it expects
+        except ValueError:  # the value is not JSON: the setting names what it expects
             return value
 
 
@@ -361,7 +361,7 @@ def _without_secrets(value: Any) -> Any:
         return {name: _without_secrets(each) for name, each in value.items()}
     if not isinstance(value, str) or "://" not in value:
         return value
-    # Too much is hidden rather than too little: a password may have any character.
+    # The pattern hides too much rather than too little: a password may have any character.
     hidden = re.sub(r"(?s)(://[^:/?#]*):.*@", r"\1:***@", value)
     return re.sub(rf"([?&][^=&]*(?:{_SECRETS})[^=&]*=)[^&]*", r"\1***", hidden, flags=re.I)
 
@@ -392,7 +392,7 @@ def read_settings(
 
 
 def _begin_at(folder: Path, data: dict[str, Any]) -> None:
-    """Has relative paths of files that are read begin at the folder of the settings."""
+    """Makes relative paths of files that are read begin at the folder of the settings."""
     for *parents, name in _FILES:
         part: Any = data
         for parent in parents:
@@ -408,7 +408,7 @@ def _no_line(where: tuple[str | int, ...]) -> None:
 def unknown_variables(environment: Mapping[str, str]) -> dict[str, Optional[str]]:
     """Returns variables with the prefix that are not settings, since they may be misspelt.
 
-    By name, with that of the setting that is much like it, if there is one. They are not errors,
+    Each name has the name of a similar setting, or None. Such variables are not errors,
     since other programs set such variables too, such as Kubernetes for a service named tidegate.
     """
     known = list(_variables(Settings, ENVIRONMENT))
@@ -430,7 +430,7 @@ def _variables(model: type[BaseModel], prefix: str) -> Iterator[str]:
                 yield from _variables(part, variable + "__")
 
 
-# By part of the type of pydantic's error.
+# What is expected, by a part of the type of pydantic's error.
 _WANTED = {
     "bool": "true or false",
     "int_": "an integer",

@@ -12,7 +12,7 @@ from tidegate.anomaly import AnomalyDetector
 
 
 class Detector:
-    """Keeps what it is to judge."""
+    """Keeps the counts that it should judge."""
 
     interval = 60
 
@@ -78,3 +78,21 @@ def test_a_clock_that_is_set_back_by_less_than_an_interval_only_makes_one_longer
         watch(anyone(at))
     assert [counts["user:a"] for counts, _ in detector.judged] == [1, 3]
     assert detector.times == [60.0, 120.0]
+
+
+def test_an_interval_that_could_not_be_judged_is_not_judged_again() -> None:
+    class Failing(Detector):
+        def judge(self, counts: Any, at: float, tiers: Any) -> list[Any]:
+            super().judge(counts, at, tiers)
+            if at == 60.0:
+                raise MemoryError
+            return []
+
+    detector: Any = Failing()
+    watch = AnomalyWatch(detector, None)
+    watch(anyone(60.0))
+    with pytest.raises(MemoryError):
+        watch(anyone(120.0))
+    for at in (121.0, 180.0, 240.0):
+        watch(anyone(at))
+    assert detector.times == [60.0, 120.0, 180.0]

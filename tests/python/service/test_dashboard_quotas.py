@@ -1,4 +1,4 @@
-"""Quotas on the dashboard and over the admin API: what a user has now, and units beside it."""
+"""Quotas on the dashboard and over the admin API: the state of a user's quotas, and top-ups."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def figures_of(text: str) -> dict[str, str]:
     return {name: value.replace("\u202f", "") for name, value in found}
 
 
-def test_the_page_shows_what_is_counted_now(dashboard: DashboardService) -> None:
+def test_the_page_shows_the_present_counts(dashboard: DashboardService) -> None:
     dashboard.limiter.check(cost=85, **ASKED)
     dashboard.limiter.top_up(
         {**ASKED}, 7, expires_at=dt.datetime(2030, 1, 1, tzinfo=dt.timezone.utc)
@@ -60,12 +60,12 @@ def test_the_page_shows_what_is_counted_now(dashboard: DashboardService) -> None
     assert figures_of(parts["now"])["Used"] == "95"
 
 
-def test_the_tier_of_a_user_says_which_quota(dashboard: DashboardService) -> None:
+def test_the_tier_of_a_user_selects_the_quota(dashboard: DashboardService) -> None:
     dashboard.run("update user_tiers set tier = 'premium'")
     assert figures_of(dashboard.browser().get("/quotas?user=42").text)["Base"] == "400"
 
 
-def test_a_user_whom_no_quota_counts(dashboard: DashboardService) -> None:
+def test_a_user_without_a_quota_is_told_so(dashboard: DashboardService) -> None:
     add_api_rule(dashboard, id="search", endpoints=["/search"], limits="5/minute")
     text = dashboard.browser().get("/quotas?user=42").text
     assert text.count("<h3") == 1
@@ -75,7 +75,7 @@ def test_a_user_whom_no_quota_counts(dashboard: DashboardService) -> None:
     )
 
 
-def test_what_is_configured_is_shown_beside_it(dashboard: DashboardService) -> None:
+def test_quotas_configured_in_the_database_are_shown_too(dashboard: DashboardService) -> None:
     dashboard.run(
         "insert into user_quotas values "
         "('42', 'monthly', '{\"limit\": 10000}', '2026-01-30 10:00:00')"
@@ -87,7 +87,7 @@ def test_what_is_configured_is_shown_beside_it(dashboard: DashboardService) -> N
     assert "10000" not in dashboard.browser().get("/quotas?user=43").text
 
 
-def test_an_operator_tops_up_and_the_audit_log_says_so(dashboard: DashboardService) -> None:
+def test_the_audit_log_records_an_operator_s_top_up(dashboard: DashboardService) -> None:
     dashboard.limiter.check(cost=100, **ASKED)
     operator = dashboard.browser("operator")
     form = {"user": "42", "quota": QUOTA, "units": "50", "priority": "3", "reason": "a launch"}
@@ -129,7 +129,7 @@ def test_an_operator_tops_up_and_the_audit_log_says_so(dashboard: DashboardServi
         ({"csrf": "another"}, 403),
     ],
 )
-def test_a_top_up_that_cannot_be(
+def test_an_invalid_top_up_is_refused(
     dashboard: DashboardService, form: dict[str, str], status: int
 ) -> None:
     operator = dashboard.browser("operator")
@@ -141,7 +141,7 @@ def test_a_top_up_that_cannot_be(
     assert dashboard.limiter.quota_status(**ASKED)[QUOTA].available == 100
 
 
-def test_a_viewer_tops_nothing_up(dashboard: DashboardService) -> None:
+def test_a_viewer_cannot_top_up(dashboard: DashboardService) -> None:
     form = {"user": "42", "quota": QUOTA, "units": "5"}
     assert dashboard.browser("viewer").post("/quotas/top-up", **form).status_code == 403
     answer = dashboard.ask("POST", "/quotas/top-ups", {"user": "42", "units": 5}, role="check")
@@ -172,7 +172,7 @@ def test_the_admin_api_reads_and_tops_up(dashboard: DashboardService) -> None:
     assert dashboard.ask("GET", "/quotas", role="viewer").status_code == 422
 
 
-def test_which_of_several_quotas_has_to_be_said(dashboard: DashboardService) -> None:
+def test_one_of_several_quotas_must_be_named(dashboard: DashboardService) -> None:
     add_api_rule(dashboard, id="yearly", endpoints=["/other"], limits="quota 9000/year")
 
     answer = dashboard.ask("POST", "/quotas/top-ups", {"user": "42", "units": 5})
@@ -185,7 +185,7 @@ def test_which_of_several_quotas_has_to_be_said(dashboard: DashboardService) -> 
     assert text.count("<h3") == text.count("<option") == 2
 
 
-def test_a_top_up_too_many_is_undone_and_said(dashboard: DashboardService) -> None:
+def test_one_top_up_too_many_is_undone_and_reported(dashboard: DashboardService) -> None:
 
     new = {"user": "42", "units": 5}
     for _ in range(16):
@@ -221,7 +221,7 @@ def test_a_top_up_that_is_sent_again_adds_its_units_once(dashboard: DashboardSer
     assert topped_up(dashboard) == 15
 
 
-def test_a_key_is_of_one_request_alone(dashboard: DashboardService) -> None:
+def test_a_key_cannot_be_used_for_another_request(dashboard: DashboardService) -> None:
     keyed(dashboard, {"user": "42", "units": 5})
     other = keyed(dashboard, {"user": "42", "units": 6})
     assert (other.status_code, "expected a new key" in other.text) == (422, True)
@@ -239,7 +239,7 @@ def test_a_key_is_forgotten_after_a_week(dashboard: DashboardService) -> None:
     assert len(dashboard.rows("select * from idempotency_keys")) == 1
 
 
-def test_only_so_many_keys_are_kept(
+def test_the_number_of_kept_keys_is_bounded(
     dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idempotency_keys, "MOST_KEYS", 2)
@@ -250,7 +250,7 @@ def test_only_so_many_keys_are_kept(
     assert topped_up(dashboard) == 15
 
 
-def test_a_top_up_whose_outcome_is_not_known_is_not_made_again(
+def test_a_top_up_with_an_unknown_outcome_is_not_made_again(
     dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gives = dashboard.limiter.top_up
@@ -268,7 +268,7 @@ def test_a_top_up_whose_outcome_is_not_known_is_not_made_again(
     assert topped_up(dashboard) == 5
 
 
-def test_a_top_up_that_was_refused_may_come_again(
+def test_a_refused_top_up_may_be_sent_again(
     dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(*args: Any, **more: Any) -> None:
@@ -284,7 +284,7 @@ def test_a_top_up_that_was_refused_may_come_again(
     assert topped_up(dashboard) == 10
 
 
-def test_a_key_whose_request_is_being_done_is_refused(
+def test_a_key_is_refused_while_its_request_is_being_done(
     dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gives = dashboard.limiter.top_up
@@ -305,7 +305,7 @@ def test_a_key_whose_request_is_being_done_is_refused(
     assert topped_up(dashboard) == 5
 
 
-def test_a_storage_that_does_not_answer(
+def test_the_page_says_that_the_storage_does_not_answer(
     dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(**attributes: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The whole service with anomalies that are enforced: checks, metrics, admin API and dashboard."""
+"""The whole service with enforced anomalies: checks, metrics, admin API and dashboard."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1000}}]
 
 
 class Running:
-    """A service within the process, on ports of its own."""
+    """A service within the process, on its own ports."""
 
     def __init__(self, directory: Path, **anomalies: Any) -> None:
         (directory / "rules.yaml").write_text(RULES)
@@ -60,10 +60,10 @@ class Running:
         return self.post("/json", {"domain": "edge", "descriptors": [{"entries": [entry]}]})
 
     def flood(self, user: str) -> None:
-        """Has the user be judged as one who suddenly sends thirty times as much."""
+        """Reports that the user suddenly sends thirty times as many requests."""
         watch = self.service.anomalies
         assert watch is not None
-        # Later than all that the service itself records meanwhile.
+        # The instant is later than everything that the service itself records meanwhile.
         for count in [30] * 20 + [900] * 4:
             self.minute += 1
             row = Row(user, "/a", None, None, None, count, 0, 0, 0, count)
@@ -158,7 +158,7 @@ def blocking(caller: str, clock: Clock) -> Enforcement:
 
 @pytest.fixture
 def enforcing(service: AdminService, clock: Clock) -> Iterator[AdminService]:
-    """An admin API where user:42 is blocked."""
+    """An admin API while user:42 is blocked."""
     with AdminService(service.url, clock, enforcement=blocking("user:42", clock)) as made:
         add_api_rule(made)
         yield made
@@ -208,7 +208,9 @@ def test_a_reset_of_a_key_unlocks_its_caller_too(enforcing: AdminService) -> Non
     assert actions[-2:] == ["counts.reset", "anomaly.unlock"]
 
 
-def test_what_an_operator_cannot_log_is_not_unlocked(enforcing: AdminService) -> None:
+def test_a_caller_is_not_unlocked_if_the_audit_log_cannot_be_written(
+    enforcing: AdminService,
+) -> None:
     enforcing.run("DROP TABLE audit_log")
     answer = enforcing.ask("POST", "/anomalies/unlock", {"caller": "user:42"})
     assert answer.status_code >= 500
@@ -226,7 +228,7 @@ def test_the_dashboard_shows_who_is_blocked_and_unlocks(
         assert "They are throttled or blocked for a time." in text
         assert (HOSTILE in text, ">Unlock</button>" in text) == (False, False)
         key = f"/key?{urllib.parse.urlencode({**ATTRIBUTES, 'user': HOSTILE})}"
-        assert "by anomaly:block; it may ask again in 5 min." in viewer.get(key).text
+        assert "by anomaly:block; the request can pass in 5 min." in viewer.get(key).text
         assert ">Unlock</button>" in operator.get("/anomalies").text
         assert viewer.post("/anomalies/unlock", caller=caller).status_code == 403
         assert operator.post("/anomalies/unlock").status_code == 422
@@ -256,7 +258,7 @@ def test_a_user_is_told_of_a_block(service: AdminService, clock: Clock) -> None:
         assert browser.sign_in("user:42").status_code == 303
         said = "Your requests are refused for 5 min more: 900 requests."
         assert said in browser.get("/me").text
-        enforcement.lift("user:42")
+        enforcement.unlock("user:42")
         assert "Your requests are refused" not in browser.get("/me").text
 
 
@@ -271,7 +273,7 @@ def test_enforcing_needs_detection(tmp_path: Path) -> None:
     "wrong",
     ["enforce_seconds: 0", "enforce_most: 0", "exempt: ['42']", "exempt: ['user:']", "enforce: 1"],
 )
-def test_settings_that_cannot_be_are_refused(tmp_path: Path, wrong: str) -> None:
+def test_impossible_settings_are_refused(tmp_path: Path, wrong: str) -> None:
     path = tmp_path / "tidegate.yaml"
     path.write_text(f"anomalies: {{{wrong}}}\n")
     with pytest.raises(ConfigurationError, match="anomalies"):

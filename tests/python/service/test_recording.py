@@ -1,4 +1,4 @@
-"""What the service keeps of recent decisions."""
+"""The recent decisions that the service keeps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidegate._service.recording import Recorded, Recording, Row, caller_of
 
 
 class Recorder:
-    """Gives rows that were decided beforehand."""
+    """A recorder that returns the rows that it was given."""
 
     def __init__(self, *seconds: list[Row]) -> None:
         self._seconds = list(seconds)
@@ -25,7 +25,7 @@ def sums(rows: list[Row]) -> list[int]:
     return [sum(column) for column in zip(*(each[5:] for each in rows))]
 
 
-def test_listeners_get_all_rows_and_the_recent_past_keeps_the_foremost() -> None:
+def test_listeners_get_all_rows_and_recent_keeps_the_foremost() -> None:
     rows = [row(user) for user in range(5_000)]
     rows[17] = row(17, allowed=2, refused=40)
     rows[4_000] = row(4_000, allowed=300)
@@ -41,7 +41,7 @@ def test_listeners_get_all_rows_and_the_recent_past_keeps_the_foremost() -> None
     assert sums(recorded.rows) == sums(rows)
 
 
-def test_few_rows_are_kept_as_they_are() -> None:
+def test_few_rows_are_kept_unchanged() -> None:
     rows = [row(user) for user in range(3)]
     recording = Recording(Recorder(rows), [], clock=lambda: 1.0)
     recording.take()

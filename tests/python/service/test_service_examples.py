@@ -106,7 +106,7 @@ def test_the_variables_of_the_compose_file_are_settings() -> None:
             fields = getattr(fields[part].annotation, "model_fields", {})
 
 
-def test_the_document_lists_all_settings() -> None:
+def test_the_page_lists_all_settings() -> None:
     text = (ROOT / "docs" / "service" / "operations.md").read_text()
     for name, field in Settings.model_fields.items():
         parts = getattr(field.annotation, "model_fields", None) or {"": None}

@@ -1,4 +1,4 @@
-"""The settings of the service: a file, and environment variables that win over it."""
+"""The settings of the service: a file, and environment variables that override it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def file_of(tmp_path: Path, text: str, name: str = "tidegate.yaml") -> Path:
     return path
 
 
-def test_nothing_has_to_be_set() -> None:
+def test_every_setting_has_a_default() -> None:
     settings = read_settings(None, {})
     assert settings.storage == "memory://"
     assert str(settings.checks.listen) == "127.0.0.1:8080"
@@ -78,7 +78,7 @@ def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
     assert read_settings(file_of(tmp_path, "# nothing yet\n"), {}) == read_settings(None, {})
 
 
-def test_the_environment_wins_over_the_file(
+def test_the_environment_overrides_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = file_of(tmp_path, "storage: memory://\nchecks: {loops: 1, max_streams: 7}\n")
@@ -198,10 +198,12 @@ def test_a_variable_that_is_not_as_it_should_be_is_named(
         ("checks: {listen: '0.0.0.0:0', tls: {certificate: a, key: b, client_ca: c}}", False),
     ],
 )
-def test_strangers_need_a_token(tmp_path: Path, text: str, needs: bool) -> None:
+def test_checks_need_a_token_if_other_machines_can_reach_them(
+    tmp_path: Path, text: str, needs: bool
+) -> None:
     assert read_settings(file_of(tmp_path, text), {}).checks.needs_token is needs
 
 
-def test_settings_have_descriptions_where_their_names_say_too_little() -> None:
+def test_settings_with_unclear_names_have_descriptions() -> None:
     for name in ("storage", "prefix", "database", "rules", "drain"):
         assert Settings.model_fields[name].description

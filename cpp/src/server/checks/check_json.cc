@@ -169,7 +169,7 @@ struct Room {
   // If memory is short, parsing fails too.
   Room(size_t bytes, size_t depth) : most(bytes) { std::ignore = parser.allocate(bytes, depth); }
 
-  // The object that a body is. It lives until the next one is read.
+  // Returns the object that a body is. It lives until the thread reads the next body.
   std::optional<Problem> Read(std::string_view body, std::string_view example,
                               dom::object* object) {
     if (body.size() > most) {

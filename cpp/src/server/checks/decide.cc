@@ -100,7 +100,7 @@ void AddToAnswer(const CheckConfig& config, Op op, Form form, const Checked& che
   }
 }
 
-// After the last check.
+// Called after the last check.
 void EndAnswer(Form form, Answer* answer) {
   if (form == Form::kRestMany) answer->body += "]}\n";
 }

@@ -21,7 +21,7 @@ enum class Form : uint8_t { kGrpc, kGrpcMany, kRest, kRestMany, kGateway };
 // Adds the tier that the table has for the user, if the request comes without a tier.
 void AddTier(const CheckConfig& config, Asked* asked);
 
-// What is enforced against the caller of a request; nothing if a list of the rules allows the
+// Returns the penalty of the caller of a request; nothing if a list of the rules allows the
 // request.
 std::optional<Penalty> PenaltyOf(const CheckConfig& config, const Caller& caller,
                                  const tidegate::Request& request);

@@ -9,7 +9,7 @@ namespace tidegate::server {
 
 namespace {
 
-// It lets nothing through.
+// A limit that lets nothing through.
 const Limit& BlockLimit() {
   static const Limit* const limit = [] {
     LimitSpec spec;

@@ -67,7 +67,7 @@ class Recorder {
   int64_t rows() const { return rows_.load(std::memory_order_relaxed); }
 
  private:
-  // `ip` is empty where there is a user.
+  // `ip` is empty if there is a user.
   struct KeyView {
     std::string_view user, ip, endpoint, rule;
   };

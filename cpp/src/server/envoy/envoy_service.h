@@ -35,7 +35,7 @@ class EnvoyService final : public RoutedService {
   // Only one thread at a time may call this.
   absl::Status Use(std::shared_ptr<const DescriptorTree> tree);
 
-  // Of calls from now on; null for none.
+  // Applies to calls from now on; null for no penalties.
   void SetPenalties(std::shared_ptr<const Penalties> penalties);
 
   std::vector<Route> routes() const override;
@@ -50,7 +50,7 @@ class EnvoyService final : public RoutedService {
 
   static void Refuse(Encoding encoding, const absl::Status& status, Answer* answer);
   static void Write(Encoding encoding, const RateLimitResponse& response, Answer* answer);
-  // What may be exchanged while the service runs.
+  // The parts that may be replaced while the service runs.
   struct InForce {
     std::shared_ptr<const BoundTree> tree;
     std::shared_ptr<const Penalties> penalties;  // may be null

@@ -1,4 +1,4 @@
-"""Routes of the whole document: read, validate, compare, replace, and its history."""
+"""Routes that read, validate, compare and replace the whole document, with its history."""
 
 from __future__ import annotations
 
@@ -24,10 +24,17 @@ from tidegate._service.admin.bodies import (
     Version,
     VersionDocument,
 )
-from tidegate._service.admin.context import AdminRoute, AnActor, TheAdmin, check_if_match, role
+from tidegate._service.admin.context import (
+    AdminRoute,
+    AnActor,
+    Comment,
+    IfMatch,
+    TheAdmin,
+    check_if_match,
+    role,
+)
 from tidegate._service.admin.problems import ProblemError, problems_of
 from tidegate._service.admin.rule_edits import put_document, stored_or_none
-from tidegate._service.admin.rule_routes import Comment, IfMatch
 
 __all__ = ["router"]
 
@@ -46,8 +53,8 @@ _BODY = {
     }
 }
 
-# A document of this many characters takes seconds and tens of megabytes to compile; few at a time
-# leave threads and memory to everybody else.
+# Compiling a document of this many characters takes seconds and tens of megabytes; compiling few at
+# a time leaves threads and memory to other requests.
 _LARGE = 256 * 1024
 _LARGE_ONES = threading.BoundedSemaphore(2)
 
@@ -59,7 +66,7 @@ def _takes_document(least: str) -> dict[str, Any]:
 
 
 async def _document_of(request: Request) -> tuple[str, str]:
-    """The text of the body, and its format."""
+    """Returns the text of the body, and its format."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     for format in ("json", "yaml", "toml"):
         if kind.endswith(format):
@@ -72,7 +79,7 @@ GivenText = Annotated[tuple[str, str], Depends(_document_of)]
 
 @contextlib.contextmanager
 def _in_turn(text: str) -> Iterator[None]:
-    """Raises ProblemError where as many large documents are compiled as may be."""
+    """Raises ProblemError if too many large documents are being compiled."""
     if len(text) < _LARGE:
         yield
         return
@@ -90,7 +97,7 @@ def _in_turn(text: str) -> Iterator[None]:
 
 @router.get("/document", openapi_extra=role("viewer"))
 def read_document(admin: TheAdmin, response: Response) -> dict[str, Any]:
-    """The rules in force as one document, without overrides."""
+    """Returns the rules in force as one document, without overrides."""
     admin.check_own_rules()
     with admin.database.snapshot() as connection:
         stored = StoredRules(connection, admin.database.name)
@@ -107,9 +114,9 @@ def replace_document(
     if_match: IfMatch = None,
     comment: Comment = None,
 ) -> Any:
-    """Replaces all rules, tiers, costs and lists; overrides where the document has some.
+    """Replaces all rules, tiers, costs and lists, and the overrides if the document has some.
 
-    The tiers and limits of single users stay. Where the tables hold rules that are not accepted,
+    The tiers and limits of single users stay. If the tables hold rules that are not accepted,
     `If-Match: *` replaces them.
     """
     admin.check_own_rules()
@@ -135,7 +142,7 @@ def replace_document(
 
 @router.post("/document/validate", openapi_extra=_takes_document("viewer"), response_model=Validity)
 def validate_document(text: GivenText) -> Any:
-    """Says what is wrong with a document, and where. Saves nothing."""
+    """Lists what is wrong with a document, and where. Saves nothing."""
     with _in_turn(text[0]):
         try:
             rules = compiled_model(read_text(*text, "body"))
@@ -146,7 +153,7 @@ def validate_document(text: GivenText) -> Any:
 
 @router.post("/document/diff", openapi_extra=_takes_document("viewer"), response_model=Differences)
 def compare_document(admin: TheAdmin, text: GivenText) -> Any:
-    """What a document would change of the rules in force. Saves nothing."""
+    """Lists what a document would change of the rules in force. Saves nothing."""
     with _in_turn(text[0]):
         document = read_text(*text, "body")
         compiled_model(document)
@@ -159,7 +166,7 @@ def _compared(admin: TheAdmin, document: Document) -> dict[str, Any]:
         stored = StoredRules(connection, admin.database.name, EVERYBODY)
         asked = sa.select(sa.func.count()).select_from(schema.overrides)
         own = connection.execute(asked).scalar_one()
-    # Those of single users, which come last, stay in any case.
+    # Overrides of single users come last, and stay in any case.
     kept = stored.document.data.get("overrides", [])
     given: Mapping[str, Any] = document.data
     overrides = [*given["overrides"], *kept[own:]] if "overrides" in given else kept
@@ -174,7 +181,7 @@ def read_versions(
     before: Annotated[Optional[int], Query(ge=1, le=2**63 - 1)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
 ) -> Any:
-    """The documents that were in force, the newest first."""
+    """Lists the documents that were in force, the newest first."""
     with admin.database.connect() as connection:
         rows = list_versions(connection, before, limit)
     return [row._mapping for row in rows]
@@ -182,14 +189,14 @@ def read_versions(
 
 @router.get("/versions/{version}", openapi_extra=role("viewer"), response_model=VersionDocument)
 def read_version(admin: TheAdmin, version: VersionId) -> Any:
-    """A version with its document."""
+    """Returns a version with its document."""
     with admin.database.connect() as connection:
         return _known(version_of(connection, version), version)._mapping
 
 
 @router.get("/versions/{version}/diff", openapi_extra=role("viewer"), response_model=Differences)
 def compare_version(admin: TheAdmin, version: VersionId) -> Any:
-    """What a rollback to a version would change of the rules in force."""
+    """Lists what a rollback to a version would change of the rules in force."""
     with admin.database.connect() as connection:
         row = _known(version_of(connection, version), version)
     return _compared(admin, _document_in(row))

@@ -1,4 +1,4 @@
-"""Routes of quotas: what a user has of them, and units beside those of the period."""
+"""Routes that show the quotas of users, and give users units in addition to the period's."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = ["router", "top_ups_of"]
 router = APIRouter(route_class=AdminRoute, prefix="/v1/admin/quotas", tags=["quotas"])
 
 _MOST_TOP_UPS = 100
-# Of the column quota_top_ups.quota.
+# The length of the column quota_top_ups.quota.
 _MOST_OF_NAME = 100
 
 
 @router.get("", openapi_extra=role("viewer"), response_model=QuotasOfUser)
 def read_quotas(admin: TheAdmin, user: Annotated[UserId, Query()]) -> Any:
-    """What a user has of each quota in the rules in force, and the latest top-ups."""
+    """Returns the state of each quota of a user in the rules in force, and the latest top-ups."""
     with admin.database.connect() as connection:
         row = users.user_of(connection, user)
         top_ups = top_ups_of(connection, user)
@@ -46,7 +46,7 @@ def _said(quota: QuotaOfUser) -> dict[str, Any]:
 
 
 def top_ups_of(connection: sa.Connection, user: Optional[str]) -> list[Any]:
-    """The latest top-ups of a user, or of all."""
+    """Lists the latest top-ups of a user, or of all users."""
     table = quota_top_ups
     asked = sa.select(table).order_by(table.c.id.desc()).limit(_MOST_TOP_UPS)
     if user is not None:
@@ -59,7 +59,7 @@ _IdempotencyKey = Annotated[
     Header(
         min_length=1,
         max_length=255,
-        description="Made up by the client. A request that comes again with the same key adds "
+        description="Chosen by the client. A request that is sent again with the same key adds "
         "nothing, and gets the answer to the first.",
     ),
 ]
@@ -82,14 +82,14 @@ def add_top_up(
 
 
 def _answer_before(admin: Admin, once: OnceKey) -> Any:
-    """The answer to the same request, if it came before."""
+    """Returns the answer to the same request, if it was sent before."""
     with admin.database.connect() as connection:
         known = once.known(connection, admin.now())
     if known is None:
         return None
     if not known.is_same:
         raise ProblemError(
-            422, "the Idempotency-Key came with another request before; expected a new key"
+            422, "the Idempotency-Key was sent with another request; expected a new key"
         )
     if known.answer is None:
         raise ProblemError(
@@ -117,7 +117,7 @@ def _give(admin: Admin, actor: AnActor, new: NewTopUp, once: Optional[OnceKey]) 
         "reason": new.reason or None,
     }
     said = {**values, "expires_at": new.expires_at and new.expires_at.isoformat()}
-    # First the entry, as of a reset: nobody can take back units that were spent.
+    # The audit entry is written first, as for a reset: nobody can take back spent units.
     with admin.database.change(actor) as change:
         if once is not None:
             once.begin(change.connection, change.now)
@@ -141,7 +141,7 @@ def _give(admin: Admin, actor: AnActor, new: NewTopUp, once: Optional[OnceKey]) 
         raise
     answer = {"id": id, **said, "created_at": now.isoformat()}
     if once is not None:
-        # The units are given: if the answer cannot be kept, the next request is refused.
+        # The units are given; if the answer cannot be stored, the next request is refused.
         with contextlib.suppress(StorageError), admin.database.change(actor) as change:
             once.end(change.connection, answer)
     return answer
@@ -165,7 +165,7 @@ def _chosen(admin: Admin, new: NewTopUp) -> QuotaOfUser:
 def _undo(
     admin: Admin, actor: AnActor, id: int, user: str, error: Exception, once: Optional[OnceKey]
 ) -> None:
-    """Says that the units were not given. A storage that timed out may have given them anyway."""
+    """Reports that giving the units failed. A storage that timed out may have given them."""
     with contextlib.suppress(StorageError), admin.database.change(actor) as change:
         change.connection.execute(sa.delete(quota_top_ups).where(quota_top_ups.c.id == id))
         if once is not None and isinstance(error, ConfigurationError):  # certainly not given

@@ -1,4 +1,4 @@
-"""Sessions of the pages: kept by the server, known to the browser by a random name alone."""
+"""Sessions of the pages. The server keeps them; a browser knows only a random name."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 __all__ = ["FORM_COOKIE", "SESSION_COOKIE", "Session", "Sessions", "is_same", "set_cookie"]
 
 SESSION_COOKIE = "tidegate_session"
-# Proves that a form of sign-in was filled in where it was shown.
+# Proves that the browser that sent the form of sign-in is the one that loaded it.
 FORM_COOKIE = "tidegate_form"
 PATH = "/dashboard"
 _LONGEST = dt.timedelta(hours=8)
 _IDLE = dt.timedelta(hours=1)
 _MOST = 1000
-# Of one person: who signs in again and again puts nobody else out.
+# The most sessions of one person, so that signing in repeatedly ends no other's session.
 _MOST_EACH = 100
 
 
 class Session:
-    """Somebody who has signed in. The token is looked up anew with each request."""
+    """A visitor who has signed in. The token is looked up again for each request."""
 
     def __init__(self, token: str, actor: Actor, now: dt.datetime) -> None:
         self.token = token
@@ -42,24 +42,24 @@ class Session:
         self.used = now
 
     def is_over(self, now: dt.datetime) -> bool:
-        """Whether it has lasted, or was not used, for too long."""
+        """Returns whether the session is too old, or was not used for too long."""
         return now - self.begun >= _LONGEST or now - self.used >= _IDLE
 
 
 class Sessions:
     """All sessions of this process, at most a thousand. Thread-safe.
 
-    Beyond that the oldest ends, first of users, who are many, then of those who have a role.
+    Beyond that the oldest session ends, first those of users, then those of visitors with a role.
     """
 
     def __init__(self, now: Callable[[], dt.datetime]) -> None:
         self._now = now
         self._lock = threading.Lock()
-        # By a hash of the name: looking one up takes as long whatever is guessed.
+        # The keys are hashes of the names, so the time of a look-up tells nothing about a name.
         self._open: OrderedDict[str, Session] = OrderedDict()
 
     def open(self, token: str, actor: Actor) -> str:
-        """Begins a session. Returns its name, for the cookie."""
+        """Opens a session. Returns its name, for the cookie."""
         name = secrets.token_urlsafe(32)
         made = Session(token, actor, self._now())
         with self._lock:
@@ -73,7 +73,7 @@ class Sessions:
         return name
 
     def find(self, name: str | None, *, is_used: bool = True) -> Session | None:
-        """The session of that name; what a page fetches by itself is no use of it."""
+        """Returns the session of that name. A page's own fetches do not count as use."""
         if not name:
             return None
         now = self._now()
@@ -96,14 +96,14 @@ class Sessions:
 
 
 def is_same(given: str | None, expected: str | None) -> bool:
-    """Whether a form has the secret that it was shown with."""
+    """Returns whether a form has the secret that its page was given."""
     if not given or not expected:
         return False
     return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
 
 
 def set_cookie(request: Request, response: Response, name: str, value: str) -> None:
-    """Sets a cookie that no script reads and no other site has sent."""
+    """Sets a cookie that scripts cannot read and other sites cannot send."""
     response.set_cookie(
         name,
         value,
