@@ -146,10 +146,12 @@ TIDEGATE_INLINE void Limiter::CountOne(bool allowed) {
   AddAlone(allowed ? counts->allowed : counts->denied, 1);
 }
 
-void Limiter::Count(const Decision& decision, uint32_t rule) {
+TIDEGATE_INLINE void Limiter::CountOne(const Decision& decision, uint32_t rule) {
   CountOne(decision.allowed);
   if (!decision.allowed) CountRefusalBy(rule);
 }
+
+void Limiter::Count(const Decision& decision, uint32_t rule) { CountOne(decision, rule); }
 
 bool Limiter::HasShortWay() const {
   const Limit& limit = limits_[0].limit;
@@ -267,7 +269,7 @@ Decision Limiter::HitWith(std::string_view key, int64_t cost, Outcomes* outcomes
     decision = Decide(key, cost, {NowNs(), /*confirmed=*/true}, outcomes);
   }
   if (!blocks_) decision.at_ns = moment.now_ns;
-  Count(decision, decision.rule);
+  CountOne(decision, decision.rule);
   return decision;
 }
 

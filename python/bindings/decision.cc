@@ -159,7 +159,8 @@ PyGetSetDef getters[] = {
     {"charged", GetCharged, nullptr,
      "The units that Limiter.charge_up_to() charged; None in decisions of other calls.", nullptr},
     {"_index", GetIndex, nullptr, "The index of the limit of the plan that binds.", nullptr},
-    {"degraded", GetDegraded, nullptr, "Whether it was decided without the shared store.", nullptr},
+    {"degraded", GetDegraded, nullptr, "Whether the decision was made without the shared store.",
+     nullptr},
     {"_charged_in", GetChargedIn, nullptr,
      "Where the first limit of its plan was charged: store, fallback or nowhere.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
@@ -375,16 +376,17 @@ PyObject* PlanKey(PyObject* decision, PyObject* start) {
     return nullptr;
   }
   const absl::Span<const Decision> outcomes = OutcomesOf(decision);
+  constexpr size_t kEach = sizeof(void*);  // the address of a limit
   const Py_ssize_t before = PyBytes_GET_SIZE(start);
-  PyObject* const key = PyBytes_FromStringAndSize(
-      nullptr, before + static_cast<Py_ssize_t>(outcomes.size() * sizeof(const Limit*)));
+  PyObject* const key =
+      PyBytes_FromStringAndSize(nullptr, before + static_cast<Py_ssize_t>(outcomes.size() * kEach));
   if (key == nullptr) return nullptr;
   char* at = PyBytes_AS_STRING(key);
   std::memcpy(at, PyBytes_AS_STRING(start), static_cast<size_t>(before));
   at += before;
   for (const Decision& outcome : outcomes) {
-    std::memcpy(at, &outcome.limit, sizeof(outcome.limit));
-    at += sizeof(outcome.limit);
+    std::memcpy(at, &outcome.limit, kEach);
+    at += kEach;
   }
   return key;
 }

@@ -189,17 +189,18 @@ void RegisterLimit(py::module_& m) {
                              "The most that can pass at once: `burst` of a bucket, else `count`.")
       .def_property_readonly(
           "algorithm", [](const Limit& l) { return AlgorithmName(l.algorithm()); },
-          "The canonical name of its algorithm.")
+          "The canonical name of the algorithm.")
       .def_property_readonly(
-          "name", [](const Limit& l) { return l.name(); }, "The name given, else its text.")
+          "name", [](const Limit& l) { return l.name(); }, "The given name, else the limit's text.")
       .def_property_readonly(
           "id",
           [](const Limit& l) -> py::object {
             if (l.id().empty()) return py::none();
             return py::str(l.id());
           },
-          "The id that identifies its usage; None if its text does.")
-      .def_property_readonly("shadow", &Limit::shadow, "Whether it is counted but not enforced.")
+          "The id that identifies the limit's usage; None if its text does.")
+      .def_property_readonly("shadow", &Limit::shadow,
+                             "Whether the limit is counted but not enforced.")
       .def("__str__", &Limit::ToString)
       .def("__repr__",
            [](const Limit& l) {

@@ -150,7 +150,7 @@ def _blocking(
 async def ask(
     limiter: Limiter, op: int, key: str | bytes, cost: int, hit: Decision | None = None
 ) -> Any:
-    """As begin(), and awaits the result."""
+    """Like begin(), and awaits the result."""
     answer = begin(limiter, op, key, cost, hit)
     return answer if answer is None or type(answer) is _core.Decision else await answer
 
@@ -158,7 +158,7 @@ async def ask(
 async def ask_plan(
     plan: Plan, keys: Sequence[str | bytes], costs: Sequence[int] | None, outcomes: bool
 ) -> Decision:
-    """As ask(), for a hit of a plan."""
+    """Like ask(), for a hit of a plan."""
     loop = asyncio.get_running_loop()
     channel = _channel_of(loop)
     if channel is None:
@@ -173,7 +173,7 @@ async def ask_rules(
     attributes: dict[str, Any],
     decision: Decision | None,
 ) -> Any:
-    """As ask(), for a limiter with rules. `attributes` include the cost."""
+    """Like ask(), for a limiter with rules. `attributes` include the cost."""
     loop = asyncio.get_running_loop()
     channel = _channel_of(loop)
     if channel is None:

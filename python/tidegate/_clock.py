@@ -28,7 +28,7 @@ class ManualClock(_core.ManualClock):
 
     def __init__(self, start_ns: int = 0) -> None:
         super().__init__(start_ns)
-        # Not a WeakSet: nothing may be added to one during an iteration.
+        # A WeakSet would not do: nothing may be added to one during an iteration.
         self._rooms: set[weakref.ref[WaitingRoom]] = set()
 
     def advance(self, seconds: float) -> None:

@@ -62,7 +62,7 @@ class Decision:
         """Name of the limit that binds, or id of its rule; None if no rule applies."""
     @property
     def degraded(self) -> bool:
-        """Whether it was decided without the shared store."""
+        """Whether the decision was made without the shared store."""
     @property
     def outcomes(self) -> tuple[Decision, ...]:
         """The decision of each limit, if the caller asked for them (see Plan.hit()); else empty. In
@@ -146,16 +146,16 @@ class Limit:
         """The most that can pass at once: `burst` of a bucket, else `count`."""
     @property
     def id(self) -> str | None:
-        """The id that identifies its usage; None if its text does."""
+        """The id that identifies the limit's usage; None if its text does."""
     @property
     def shadow(self) -> bool:
-        """Whether it is counted but not enforced."""
+        """Whether the limit is counted but not enforced."""
     @property
     def algorithm(self) -> Algorithm:
-        """The canonical name of its algorithm."""
+        """The canonical name of the algorithm."""
     @property
     def name(self) -> str:
-        """The name given, else its text."""
+        """The given name, else the limit's text."""
     def __eq__(self, other: object) -> bool: ...
     def __hash__(self) -> int: ...
 
@@ -176,7 +176,7 @@ class HeaderFields:
     ) -> None: ...
 
 class HeaderSend:
-    """`send` of an ASGI server, which adds the fields of a decision to the message with headers.
+    """A `send` of an ASGI server that adds the fields of a decision to the message with headers.
 
     Other messages are passed through unchanged; the message with headers is copied first.
     """
@@ -203,7 +203,7 @@ class RequestDecision:
     _charges: Any
 
     def __new__(cls, *of: Any) -> Self:
-        """Of what _make() takes."""
+        """Creates a decision from the arguments of _make()."""
     @classmethod
     def _make(
         cls,
@@ -230,7 +230,7 @@ class RequestDecision:
     def fields(self) -> list[tuple[bytes, bytes]]:
         """The fields in the form of ASGI, with names in lower case."""
     def merged(self, headers: Iterable[tuple[bytes, bytes]], /) -> list[tuple[bytes, bytes]]:
-        """`headers` of the application, and the fields that it has not set, since a value set
+        """Returns the application's `headers` with the fields that it has not set: a value set
         nearer to the route is more specific. Fields that are lists are added in any case."""
     def put(self, headers: list[tuple[bytes, bytes]], /) -> None:
         """Puts the fields into `headers`, in place of existing ones.
@@ -241,7 +241,7 @@ class RequestDecision:
     def text_fields(self) -> list[tuple[str, str]]:
         """The fields in the form of WSGI, with names as they are usually written."""
     def merged_text(self, headers: Iterable[tuple[str, str]], /) -> list[tuple[str, str]]:
-        """As merged(), for WSGI."""
+        """Like merged(), for WSGI."""
 
 class ManualClock:
     """The clock behind tidegate.ManualClock; see there."""
@@ -261,18 +261,18 @@ class Store:
 
     @property
     def kind(self) -> str:
-        """The name of its kind: memory, shm or redis."""
+        """The kind of the store: memory, shm or redis."""
     @property
     def name(self) -> str:
-        """Its name in logs and metrics: its kind, or the URI of a Redis without secrets."""
+        """The name in logs and metrics: the kind, or the URI of a Redis without secrets."""
     @property
     def blocks(self) -> bool:
         """Whether calls wait for something outside the process."""
     @property
     def reads_clock(self) -> bool:
-        """Whether the limiter's clock decides; else the store has one of its own."""
+        """Whether the limiter's clock decides; otherwise the store has its own clock."""
     def ping(self) -> str | None:
-        """One round trip to the server, if there is one; None, or what is wrong."""
+        """Makes one round trip to the server, if there is one; None, or what is wrong."""
     def _clear(self) -> None: ...
     def _native(self) -> object: ...
 
@@ -340,8 +340,8 @@ class RedisStore(Store):
 
     def __init__(self, **options: Any) -> None: ...
     def command(self, words: Sequence[str | bytes], timeout: float = 1.0) -> Any:
-        """The reply to any command, as str, int, None and lists. Raises StorageError for an error
-        reply, and if no reply comes."""
+        """Returns the reply to any command, as str, int, None and lists. Raises StorageError for an
+        error reply, and if no reply comes."""
     def _forget_refusals(self) -> None: ...
 
 class Limiter:
@@ -353,9 +353,9 @@ class Limiter:
     def hit(self, key: _Key, cost: int = 1) -> Decision:
         """Charges `cost` to `key` if the call may pass. A refusal charges nothing."""
     def allow(self, key: _Key, cost: int = 1) -> bool:
-        """As hit(), but returns only whether the call may pass: the fastest call."""
+        """Like hit(), but returns only whether the call may pass: the fastest call."""
     def peek(self, key: _Key, cost: int = 1) -> Decision:
-        """The decision that a hit of `cost` would get now, with `remaining` and
+        """Returns the decision that a hit of `cost` would get now, with `remaining` and
         `reset_after` as they are without it. Charges nothing."""
     def charge_up_to(self, key: _Key, cost: int) -> Decision:
         """Charges as much of `cost` to `key` as there is room for, and refuses nothing.
@@ -383,8 +383,8 @@ class Limiter:
         the first is charged: if one is invalid, nothing is charged.
         """
     def _peek_fallback(self, key: _Key) -> tuple[Limit, int]:
-        """The first limit as the fallback grants it, and the nanoseconds until `key` is full again
-        there."""
+        """Returns the first limit as the fallback grants it, and the nanoseconds until `key` is
+        full again there."""
     def _check(self, key: _Key, cost: int) -> None: ...
     def _release(self, key: _Key, cost: int, decision: Decision) -> None: ...
     def _now_ns(self) -> int: ...
@@ -419,7 +419,7 @@ class Plan:
     ) -> Decision | Future[Decision]: ...
 
 def limit_of_rule(limit: Limit, rule: str) -> Limit:
-    """The same limit as a rule's: decisions then name the rule."""
+    """Returns the same limit as a rule's: decisions then name the rule."""
 
 def parse_many(text: str, *, algorithm: Algorithm = "token-bucket") -> list[Limit]:
     """Reads limits separated by ``;``, ``,`` or ``|``."""
@@ -450,8 +450,8 @@ class ReplayRun:
         answers: dict[str, Any],
         clients: dict[str, Any] | None,
     ) -> ReplayRun:
-        """By limits, of each of which there are a column of codes, how many keys these number,
-        and a column of costs or None."""
+        """Replays limits. Each has a column of codes, the number of keys that they stand for, and a
+        column of costs or None."""
     @staticmethod
     def of_rules(
         rules: RuleSet,
@@ -462,58 +462,58 @@ class ReplayRun:
         answers: dict[str, Any],
         clients: dict[str, Any] | None,
     ) -> ReplayRun:
-        """By rules; an attribute is a name, codes, and what the codes mean."""
+        """Replays rules; an attribute is a name, codes, and the values of the codes."""
     def run(self, to: int) -> None:
-        """Takes the requests up to number `to`. Without the GIL."""
+        """Decides the requests up to number `to`, without the GIL."""
     def finish(self, most: int) -> bool:
-        """Takes at most so many of the attempts that are left; whether none is left then."""
+        """Decides at most `most` of the remaining attempts; returns whether none remains."""
     @property
     def names(self) -> list[str]:
-        """What the codes of the answers' rules mean, as far as it has come."""
+        """The values of the codes of the answers' rules, as far as the replay has come."""
     @property
     def attempts(self) -> int:
-        """Calls that reached the limiter; -1 where clients do not react."""
+        """Calls that reached the limiter; -1 if clients do not react."""
     @property
     def refused_attempts(self) -> int:
-        """Those of them that were refused; -1 likewise."""
+        """The refused calls among these; -1 if clients do not react."""
 
 def least_limits(shape: Limit, codes: Any, keys: int, times_ns: Any, costs: Any) -> Any:
     """See tidegate.tuning.least_limits()."""
 
 def number_ints(keys: Any) -> tuple[Any, Any]:
-    """Codes of an array of ints, and the position at which each key first came."""
+    """Returns codes of an array of ints, and the position at which each key first came."""
 
 def number_fixed(keys: Any) -> tuple[Any, Any]:
-    """As number_ints(), of an array of str or bytes of one width."""
+    """Like number_ints(), of an array of str or bytes of one width."""
 
 def number_objects(keys: list[Any]) -> tuple[Any, Any, int]:
-    """As number_ints(), of a list of str and bytes; and the position of what is no key, or -1."""
+    """Like number_ints(), of a list of str and bytes; and the position of a non-key, or -1."""
 
 def arrow_column(column: Any) -> tuple[str, Any, Any, int]:
-    """A column with the PyCapsule interface of Arrow: its kind, codes or ints, the names of codes
-    (of ints whether they are unsigned, of times unit and zone), and the first null or -1."""
+    """Reads a column with the PyCapsule interface of Arrow: its kind, codes or ints, the names of
+    codes (of ints whether they are unsigned, of times unit and zone), and the first null or -1."""
 
 def scan_times(times_ns: Any, most: int) -> tuple[int, bool, int, int, bool]:
-    """The position of the first time below 0 or beyond `most`, or -1; whether they are in order;
-    the first and the last; whether one is no whole number of milliseconds."""
+    """Returns the position of the first time below 0 or beyond `most`, or -1; whether all are in
+    order; the first and the last; whether one is not a whole number of milliseconds."""
 
 def count_by_key(codes: Any, keys: int, marks: Any) -> tuple[Any, Any]:
-    """How often each code comes, and how often with a mark (uint8) that is not 0."""
+    """Counts how often each code comes, and how often with a mark (uint8) that is not 0."""
 
 def native_clock(clock: object) -> object:
-    """The clock of a limiter, in a capsule for another extension module."""
+    """Returns the clock of a limiter, in a capsule for another extension module."""
 
 def system_now_ns() -> int:
-    """The system clock of limiters, in nanoseconds: Unix time at the start of the process,
+    """Returns the system clock of limiters, in nanoseconds: Unix time at the start of the process,
     continued by the monotonic clock."""
 
 def peer_of(request: Any, /) -> str | None:
-    """The address of the connection of an ASGI request, if it is plain: in ASCII and without a
-    colon. None for all others, which tidegate.keys.peer handles."""
+    """Returns the address of the connection of an ASGI request, if it is plain: in ASCII and
+    without a colon. None for all others, which tidegate.keys.peer handles."""
 
 def add_attributes(request: Any, attributes: _Attributes, /) -> bool:
     """Sets endpoint, method and ip, as far as `attributes` does not have them, for an ASGI request
-    whose values are plain. False, and sets nothing, for others."""
+    with plain values. Returns False, and sets nothing, for other requests."""
 
 @final
 class BoundRules:
@@ -548,7 +548,7 @@ class RuleLimiter:
         attribute other than str, bytes and None, and ConfigurationError for a cost below 1.
         """
     def peek(self, *, cost: int = 1, **attributes: str | bytes | None) -> Decision:
-        """The decision that check() would get now. Charges nothing."""
+        """Returns the decision that check() would get now. Charges nothing."""
     def _use(self, rules: RuleSet, hidden: frozenset[str]) -> None: ...
     @property
     def _bound(self) -> Any: ...
@@ -589,7 +589,7 @@ def quota_status(limiter: Any, quota: int, key: _Key) -> _QuotaStatus:
 def quota_top_up(
     limiter: Any, quota: int, key: _Key, units: int, expires_s: int | None, priority: int
 ) -> None:
-    """Adds units to a quota of one key, which the lowest priority is spent from first."""
+    """Adds units to a quota of one key; units of the lowest priority are spent first."""
 
 def take_quota_events(limiter: Any) -> list[tuple[int, bytes, int, int, int, int]]:
-    """Of each event: the quota's index, the key, percent, used, available, when it resets."""
+    """Returns for each event the quota's index, key, percent, used, available, when it resets."""

@@ -139,11 +139,11 @@ class Limiter(_core.Limiter):
 
     @property
     def storage(self) -> _core.Store:
-        """Its store, for another limiter to share."""
+        """The store, for another limiter to share."""
         return self._storage
 
     async def hit_async(self, key: Key, cost: int = 1) -> Decision:
-        """As hit(), without blocking the event loop.
+        """Like hit(), without blocking the event loop.
 
         With a store in the process's or the host's own memory it never suspends.
         """
@@ -154,18 +154,18 @@ class Limiter(_core.Limiter):
         return answer if type(answer) is Decision else await answer
 
     async def allow_async(self, key: Key, cost: int = 1) -> bool:
-        """As allow(), without blocking the event loop."""
+        """Like allow(), without blocking the event loop."""
         return (await self.hit_async(key, cost)).allowed
 
     async def peek_async(self, key: Key, cost: int = 1) -> Decision:
-        """As peek(), without blocking the event loop."""
+        """Like peek(), without blocking the event loop."""
         loops = self._loops
         return (
             self.peek(key, cost) if loops is None else await loops.ask(self, loops.PEEK, key, cost)
         )
 
     async def charge_up_to_async(self, key: Key, cost: int) -> Decision:
-        """As charge_up_to(), without blocking the event loop."""
+        """Like charge_up_to(), without blocking the event loop."""
         loops = self._loops
         if loops is None:
             return self.charge_up_to(key, cost)
@@ -175,7 +175,7 @@ class Limiter(_core.Limiter):
     async def refund_async(
         self, key: Key, cost: int = 1, *, decision: Decision | None = None
     ) -> None:
-        """As refund(), without blocking the event loop."""
+        """Like refund(), without blocking the event loop."""
         loops = self._loops
         if loops is None:
             self.refund(key, cost, decision=decision)
@@ -184,7 +184,7 @@ class Limiter(_core.Limiter):
             self._room.wake_first(key)
 
     async def reset_async(self, key: Key) -> None:
-        """As reset(), without blocking the event loop."""
+        """Like reset(), without blocking the event loop."""
         loops = self._loops
         if loops is None:
             self.reset(key)
@@ -193,7 +193,7 @@ class Limiter(_core.Limiter):
             self._room.wake_first(key)
 
     async def hit_many_async(self, keys: Any, costs: Any = None) -> Any:
-        """As hit_many(), without blocking the event loop: in a thread if the store may wait."""
+        """Like hit_many(), without blocking the event loop: in a thread if the store may wait."""
         if self._loops is None:
             return self.hit_many(keys, costs)
         import asyncio
@@ -251,7 +251,7 @@ class Limiter(_core.Limiter):
     def acquired(
         self, key: Key | Callable[..., Key], cost: int = 1, timeout: float | None = 5.0
     ) -> Acquired:
-        """As acquire(), for ``with``, ``async with`` or as a decorator; raises RateLimitExceeded
+        """Like acquire(), for ``with``, ``async with`` or as a decorator; raises RateLimitExceeded
         instead of returning a refusal.
 
         `key` may be a function of the arguments of the decorated function.
@@ -259,7 +259,7 @@ class Limiter(_core.Limiter):
         return Acquired(self, key, cost, timeout)
 
     async def acquire_async(self, key: Key, cost: int = 1, timeout: float | None = 5.0) -> Decision:
-        """As acquire(), without blocking the event loop. A cancelled task leaves the queue."""
+        """Like acquire(), without blocking the event loop. A cancelled task leaves the queue."""
         import asyncio
         import contextlib
 
@@ -306,7 +306,7 @@ class Limiter(_core.Limiter):
         return Slot(self, key, cost, timeout)
 
     def quota_status(self, key: Key, *, quota: str | None = None) -> QuotaStatus:
-        """What `key` has of the quota: base, carried, used and available units, and grants.
+        """Returns what `key` has of the quota: base, carried, used and available units, and grants.
 
         `quota` is the name of the quota if the limiter has several. With Redis it is one round
         trip. Raises ConfigurationError if there is no such quota, StorageError if Redis does not
@@ -317,7 +317,7 @@ class Limiter(_core.Limiter):
         return status_of(self, key, quota)
 
     async def quota_status_async(self, key: Key, *, quota: str | None = None) -> QuotaStatus:
-        """As quota_status(), without blocking the event loop: in a thread if the store may wait."""
+        """Like quota_status(), without blocking the event loop: in a thread if it may wait."""
         if self._loops is None:
             return self.quota_status(key, quota=quota)
         import asyncio
@@ -356,7 +356,7 @@ class Limiter(_core.Limiter):
         priority: int = 0,
         quota: str | None = None,
     ) -> None:
-        """As top_up(), without blocking the event loop: in a thread if the store may wait."""
+        """Like top_up(), without blocking the event loop: in a thread if the store may wait."""
         import asyncio
         import functools
 
@@ -432,7 +432,7 @@ class Limiter(_core.Limiter):
         return self.hit(key, cost)
 
     async def _look_async(self, ticket: Ticket, deadline_ns: int | None) -> Decision | float:
-        """As _look(), without blocking the event loop."""
+        """Like _look(), without blocking the event loop."""
         if self._loops is None:
             return self._look(ticket, deadline_ns)
         key, cost = ticket.key, ticket.cost
@@ -454,7 +454,7 @@ class Limiter(_core.Limiter):
         return await hit(key, cost)
 
     async def _hit_or_leave(self, key: Key, cost: int) -> Decision:
-        """As hit_async(), but gives the place back if the task is cancelled meanwhile."""
+        """Like hit_async(), but gives the place back if the task is cancelled meanwhile."""
         import asyncio
 
         hit = asyncio.ensure_future(self.hit_async(key, cost))

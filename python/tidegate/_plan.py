@@ -57,7 +57,7 @@ class Plan(_core.Plan):
 
     @property
     def limiters(self) -> tuple[Limiter, ...]:
-        """Its limiters, in the order of the keys."""
+        """The limiters, in the order of the keys."""
         return self._limiters
 
     def hit(
@@ -83,7 +83,7 @@ class Plan(_core.Plan):
         costs: Sequence[int] | None = None,
         outcomes: bool = False,
     ) -> Decision:
-        """As hit(), without blocking the event loop."""
+        """Like hit(), without blocking the event loop."""
         loops = self._loops
         if loops is None:
             return self.hit(keys, costs, outcomes)
@@ -113,7 +113,7 @@ class Plan(_core.Plan):
         *,
         decision: Decision | None = None,
     ) -> None:
-        """As refund(), without blocking the event loop."""
+        """Like refund(), without blocking the event loop."""
         for limiter, key, cost, part in self._each(keys, costs, decision):
             await limiter.refund_async(key, cost, decision=part)
 

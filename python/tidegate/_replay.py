@@ -21,7 +21,7 @@ __all__ = ["LAST_NS", "instant_ns", "mistaken_unit", "replay"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 LAST_NS = 2**62  # as clocks are clamped
-# From 2000 to 2100, in seconds since the epoch.
+# The years 2000 to 2100, in seconds since the epoch.
 _PRESENT = (946_684_800, 4_102_444_800)
 _SMALLER_UNITS = (("seconds", 1), ("milliseconds", 10**3), ("microseconds", 10**6))
 
@@ -84,7 +84,7 @@ def instant_ns(instant: datetime) -> int:
             f"the time {instant!r} has no time zone; expected a datetime with one, such as "
             "datetime.now(timezone.utc), or nanoseconds since the epoch"
         )
-    # Those of pandas are finer than a microsecond.
+    # The times of pandas are finer than a microsecond.
     return (instant - _EPOCH) // timedelta(microseconds=1) * 1000 + getattr(
         instant, "nanosecond", 0
     )
@@ -102,7 +102,7 @@ def _order_of(times: list[Any]) -> list[int] | None:
 
 
 def mistaken_unit(first: int, last: int, in_part: bool) -> str | None:
-    """What is wrong with times that look like instants of the present in another unit than
+    """Returns what is wrong with times that look like present instants in another unit than
     nanoseconds; None if they do not.
 
     `in_part`: whether one of them is no whole number of milliseconds, if it is nanoseconds. Traffic

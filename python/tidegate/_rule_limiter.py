@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     Attribute = Union[str, bytes, None]
 
     class Violations(Protocol):
-        """What takes refusals, such as tidegate.rules.violations.ViolationLog."""
+        """An object that records refusals, such as tidegate.rules.violations.ViolationLog."""
 
         def record(self, decision: Decision, attributes: Mapping[str, Attribute]) -> None: ...
 
     class TierLookup(Protocol):
-        """What finds tiers, such as tidegate.rules.Tiers."""
+        """An object that finds tiers, such as tidegate.rules.Tiers."""
 
         def of(self, attributes: Mapping[str, Attribute]) -> str | None: ...
 
     class LoadSource(Protocol):
-        """What has limiters charge by load, such as tidegate.load.LoadShedding."""
+        """An object that makes limiters charge by load, such as tidegate.load.LoadShedding."""
 
         def attach(self, limiter: RuleLimiter) -> None: ...
 
@@ -100,7 +100,7 @@ class RuleLimiter(_core.RuleLimiter):
 
     @property
     def storage(self) -> _core.Store:
-        """Its store, for another limiter to share."""
+        """The store, for another limiter to share."""
         return self._storage
 
     def use(self, rules: RuleSet) -> None:
@@ -116,14 +116,14 @@ class RuleLimiter(_core.RuleLimiter):
         self._rules = rules
 
     async def check_async(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
-        """As check(), without blocking the event loop."""
+        """Like check(), without blocking the event loop."""
         if not self._storage.blocks:
             return self.check(cost=cost, **attributes)
         decision: Decision = await self._ask(_core.HIT, cost, attributes)
         return decision
 
     async def peek_async(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
-        """As peek(), without blocking the event loop."""
+        """Like peek(), without blocking the event loop."""
         if not self._storage.blocks:
             return self.peek(cost=cost, **attributes)
         decision: Decision = await self._ask(_core.PEEK, cost, attributes)
@@ -142,7 +142,7 @@ class RuleLimiter(_core.RuleLimiter):
     async def refund_async(
         self, *, cost: int = 1, decision: Decision | None = None, **attributes: Attribute
     ) -> None:
-        """As refund(), without blocking the event loop."""
+        """Like refund(), without blocking the event loop."""
         if not self._storage.blocks:
             return self.refund(cost=cost, decision=decision, **attributes)
         await self._ask(_core.REFUND, cost, attributes, decision)
@@ -153,7 +153,7 @@ class RuleLimiter(_core.RuleLimiter):
         self._reset(self._with_tier(attributes))
 
     async def reset_async(self, **attributes: Attribute) -> None:
-        """As reset(), without blocking the event loop."""
+        """Like reset(), without blocking the event loop."""
         if not self._storage.blocks:
             return self.reset(**attributes)
         await self._ask(_core.RESET, 1, attributes)
@@ -178,7 +178,7 @@ class RuleLimiter(_core.RuleLimiter):
         return Explanation(considered, 0 if listed is not None else cost * units, priority)
 
     def quota_status(self, **attributes: Attribute) -> dict[str, QuotaStatus]:
-        """What such a request's keys have of the quotas that apply to it, by the quotas' names.
+        """Returns what such a request's keys have of the quotas that apply, by the quotas' names.
 
         A quota's name is its rule's id, and where the rule has several limits its text too:
         ``monthly:quota 10000/month``. With Redis it is one round trip for each quota.
@@ -214,7 +214,7 @@ class RuleLimiter(_core.RuleLimiter):
         return Stats(**self._stats())
 
     def rule_stats(self) -> dict[str, RuleStats]:
-        """What each rule did, by its id. Counts of a rule go on when the rules change."""
+        """Returns the counters of each rule, by its id. They continue when the rules change."""
         return {rule: RuleStats(*counts) for rule, *counts in self._rule_stats()}
 
     def ping(self) -> None:
@@ -251,7 +251,7 @@ class RuleLimiter(_core.RuleLimiter):
         return f"Limiter(rules={self._rules!r})"
 
     def _with_tier(self, attributes: Mapping[str, Attribute]) -> dict[str, Any]:
-        """With the tier that `tiers` finds, where the request comes without one."""
+        """Returns the attributes, with the tier that `tiers` finds if the request has none."""
         if self._tiers is None or attributes.get("tier") is not None:
             return dict(attributes)
         return {**attributes, "tier": self._tiers.of(attributes)}
@@ -339,7 +339,7 @@ RuleLimiter._add_fast_methods(RuleLimiter)
 
 
 class RuleStats:
-    """What one rule did."""
+    """The counters of one rule."""
 
     __slots__ = ("allowed", "refused", "refused_in_shadow")
 
@@ -366,10 +366,10 @@ class Explanation(list["ConsideredRule"]):
     def __init__(self, rules: Iterable[ConsideredRule], cost: int, priority: str) -> None:
         super().__init__(rules)
         self.cost = cost
-        """What it costs without load; 0 where an entry of `allow` or `block` decides. Rules that
+        """The cost without load; 0 if an entry of `allow` or `block` decides. Rules that
         count requests are charged 1."""
         self.priority = priority
-        """``critical``, ``normal`` or ``background``; ``normal`` where such an entry decides."""
+        """``critical``, ``normal`` or ``background``; ``normal`` if such an entry decides."""
 
     def __repr__(self) -> str:
         return f"<cost {self.cost}, {self.priority}: {super().__repr__()}>"
@@ -390,14 +390,14 @@ class ConsideredRule:
         states: list[Decision | None],
     ) -> None:
         self.rule = rule
-        """Its id."""
+        """The id of the rule."""
         self.applies = applies
         self.why = why
         """Why it does not apply; for one that applies, a remark, such as an override of the key."""
         self.key = key
-        """What it counts the request under; None where it does not apply."""
+        """The text under which the rule counts the request; None if the rule does not apply."""
         self.limits = limits
-        """Its limits for the request; none where it does not apply or is unlimited."""
+        """The rule's limits for the request; none if it does not apply or is unlimited."""
         self.states = states
         """The decision that each of `limits` would make now."""
 
@@ -408,7 +408,7 @@ class ConsideredRule:
 
 
 def compiled(rules: RuleSet) -> _core.RuleSet:
-    """What the core made of `rules`. Raises ArgumentTypeError for anything else."""
+    """Returns the core's form of `rules`. Raises ArgumentTypeError for anything else."""
     core = getattr(rules, "_compiled", None)
     if not isinstance(core, _core.RuleSet):
         raise ArgumentTypeError(

@@ -8,7 +8,7 @@ and where the framework has a place for it, as FastAPI and Starlette do::
 
     app.add_middleware(RateLimitMiddleware, limit="100/minute")
 
-Nothing but the interface of ASGI is used: the application may be of any framework.
+It uses only the interface of ASGI, so the application may be of any framework.
 """
 
 from __future__ import annotations
@@ -53,63 +53,62 @@ _OPTIONS = OptionReader(ASGIOptions)
 
 
 class RateLimitMiddleware:
-    """Answers 429 to requests above `limit`, and tells all clients where they stand.
+    """Answers 429 to requests above `limit`, and adds the state of the limit to all responses.
 
     `limit`, `storage`, `algorithm`, `prefix`, `clock` and any further options are those of
-    tidegate.Limiter; or `limiter` is one, instead of them. `limit` may also be a function of the
-    scope, async or not, that returns what is accepted as a limit, or None for none. What happens
-    where it raises or returns anything else, `on_limit_error` says: ``"raise"`` (the default)
-    lets the error out, which the server answers with 500; ``"closed"`` refuses the request,
-    ``"open"`` lets it pass without a limit, and both are logged; or it is a limit that applies
-    instead. ``"0/minute"`` is a limit that lets nothing through.
+    tidegate.Limiter; a `limiter` may be given instead of them. `limit` may also be a function of
+    the scope, async or not, that returns a limit, or None for no limit. If it raises or returns
+    anything else, `on_limit_error` decides: ``"raise"`` (the default) raises the error, which the
+    server answers with 500; ``"closed"`` refuses the request, and ``"open"`` lets it pass without
+    a limit, and both log the error; a limit given there applies instead of the function's.
+    ``"0/minute"`` is a limit that lets nothing through.
 
-    `key` is a function of the scope, async or not, whose str or bytes tells clients apart.
-    By default it is the address of the connection (`scope["client"]`, IPv6 by its /64), and
-    never a header, which anybody can send: behind a proxy, use tidegate.keys.client_ip(), or
-    let the server set the client (uvicorn: ``--forwarded-allow-ips``). Where a key function
-    raises or gives no key, that is logged and `on_no_key` decides: ``"address"`` charges the
+    `key` is a function of the scope, async or not, that returns the str or bytes by which clients
+    are told apart. By default it is the address of the connection (`scope["client"]`, IPv6 by its
+    /64), and never a header, which anybody can send: behind a proxy, use tidegate.keys.client_ip(),
+    or let the server set the client (uvicorn: ``--forwarded-allow-ips``). If a key function raises
+    or returns no key, the failure is logged and `on_no_key` decides: ``"address"`` charges the
     client's address, and clients without one (on a Unix socket) share one limit; ``"open"``
     lets the request through uncharged; ``"closed"`` refuses it.
 
-    `rules`, a RuleSet or a RuleSource, stand in the place of `limit` and `key`. They count by
-    `attributes`, functions of the scope by the attribute that they return; endpoint (the path),
-    method and ip need none. `tiers`, `violations` and `load` are those of tidegate.Limiter.
+    `rules`, a RuleSet or a RuleSource, replace `limit` and `key`. They count by `attributes`, a
+    mapping from each attribute to the function of the scope that returns it; endpoint (the path),
+    method and ip need no function. `tiers`, `violations` and `load` are those of tidegate.Limiter.
 
-    `cost` is an int, or a function of the scope. `exempt_methods` are not charged, nor are
-    requests for which the function `exempt_when` of the scope is true. `headers` are the
-    families of fields to send, of ``"x-ratelimit"`` and ``"ietf"``, and with rules ``"shadow"``,
-    which names the rules in shadow that would have refused the request. `on_refused` is a
-    function of scope and decision, async or not, that returns the ASGI application to
-    answer with (such as a Starlette response) in place of the problem+json body; the fields
-    are added to it.
+    `cost` is an int, or a function of the scope. Requests with one of `exempt_methods` are not
+    charged, nor are those for which `exempt_when`, a function of the scope, returns true. `headers`
+    are the families of fields to send, of ``"x-ratelimit"`` and ``"ietf"``; with rules also
+    ``"shadow"``, which names the rules in shadow that would have refused the request. `on_refused`
+    is a function of scope and decision, async or not. It returns the ASGI application to answer
+    with (such as a Starlette response), instead of the problem+json body; the fields are added to
+    its response.
 
-    `retry_jitter` is against clients that were refused together and come back together: up
-    to as many seconds, drawn for each refusal, are added to its Retry-After, to the `t` of
-    its RateLimit and to the body's `retry_after`; or it is a function of the wait in seconds
-    that returns what to add. A client is never told to come back too early.
+    `retry_jitter` keeps clients that were refused together from returning together: for each
+    refusal, a random time of up to that many seconds is added to Retry-After, to the `t` of
+    RateLimit and to the body's `retry_after`. It may also be a function of the wait in seconds
+    that returns the time to add. No client is asked to return too early.
 
-    The decision is left in ``scope["tidegate.decision"]`` for the application. A
-    leaky bucket's `delay` is not waited for. A WebSocket is charged once, when it connects, and
-    refused by a 429 where the server can send one, else by closing it with code 1013 (403 to
-    the client); `on_refused` is not asked. With `websockets` false they pass untouched.
+    The application finds the decision in ``scope["tidegate.decision"]``. The middleware does not
+    wait for a leaky bucket's `delay`. A WebSocket is charged once, when it connects, and refused
+    with a 429 if the server can send one, else with close code 1013 (the client then gets 403);
+    `on_refused` is not called. With `websockets` false they pass untouched.
 
-    `messages` is a limit on the messages that a client sends over all its WebSockets, whose
-    key is that of the connection (it may be a Limiter, where it shall not count in the store
-    of `limit`). What it refuses the application does not see; `on_message_refused` says what
-    else happens: ``"close"`` closes the WebSocket, by code 1008 with the wait in the reason
-    or by 1009 where no wait would help; ``"drop"`` does nothing; a function of scope and
-    decision, async or not, returns a str or bytes to send to the client, or None.
-    `message_cost` is an int, or a function of a message's str or bytes, such as `len`; at
-    least 1 is charged. WebSockets that are exempt or have no key under ``"open"`` have no
-    such limit.
+    `messages` is a limit on the messages that a client sends over all its WebSockets, with the key
+    of the connection; give a Limiter to count them outside the store of `limit`. The application
+    does not see refused messages. `on_message_refused` decides what else happens: ``"close"``
+    closes the WebSocket, with code 1008 and the wait as the reason, or with 1009 if no wait would
+    help; ``"drop"`` does nothing; a function of scope and decision, async or not, returns a str or
+    bytes to send to the client, or None. `message_cost` is an int, or a function of a message's str
+    or bytes, such as `len`; at least 1 is charged. WebSockets that are exempt, or have no key under
+    ``"open"``, have no such limit.
 
-    With `enabled` false nothing is limited, nor is it where the environment variable
-    ``TIDEGATE_ENABLED`` is 0.
+    Nothing is limited if `enabled` is false or the environment variable ``TIDEGATE_ENABLED`` is
+    0.
 
-    With Redis, the application's lifespan begins with a connection to it (one line in the log
-    says whether it answers; it need not), and ends with the connection closed, unless a
-    `limiter` or an open store was given. Without a lifespan, as in a mounted application,
-    the first request connects.
+    With Redis, the middleware connects when the application's lifespan begins and logs whether
+    Redis answers; the application starts in either case. At the end of the lifespan it closes the
+    connection, unless a `limiter` or an open store was given. Without a lifespan, as in a mounted
+    application, the first request connects.
 
     Raises ConfigurationError at construction; safe to use from several event loops.
     """
@@ -136,9 +135,9 @@ class RateLimitMiddleware:
         self._request_limiter: RequestLimiter | RuleRequests | None = None
         self._has_rules = False
         self._messages: MessageLimit | None = None
-        # A store that was given open is its owner's.
+        # A store that was given open belongs to the caller.
         self._owns_store = given.limiter is None and isinstance(given.storage, str)
-        # What can be read only once must do for opening again.
+        # Iterators are read here, since the limiter may be opened again with the same options.
         plan = limit
         if limit is not None and not callable(limit):
             plan = as_limits(limit, given.algorithm)
@@ -167,9 +166,9 @@ class RateLimitMiddleware:
 
     @property
     def limiter(self) -> Limiter | RuleLimiter:
-        """Its limiter, opened again where the end of the application's lifespan closed it.
+        """The limiter, opened again if the end of the application's lifespan closed it.
 
-        Where a function chooses the limit, it is one of nothing in the same storage.
+        If a function chooses the limit, this limiter has a limit of nothing, in the same storage.
         """
         if self._request_limiter is None:
             self._opened()
@@ -204,7 +203,7 @@ class RateLimitMiddleware:
         await self.app(scope, receive, send)
 
     async def _connection(self, kind: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """What is no request of HTTP; a WebSocket is one request, that to connect."""
+        """Handles all but HTTP requests. A WebSocket counts as one request, when it connects."""
         if kind == "lifespan" and self.limiter.storage.blocks:
             await _ask_storage(self.limiter)
             send = self._closing(send)
@@ -233,14 +232,14 @@ class RateLimitMiddleware:
         await self.app(scope, receive, send)
 
     def _closing(self, send: Send) -> Send:
-        """`send`, which lets go of the storage once the application has ended.
+        """Returns a `send` that drops the storage once the application has ended.
 
-        It is opened again by whoever still asks: a service may be started anew, as in tests.
+        Later requests open it again: a service may be started anew, as in tests.
         """
 
         async def send_and_close(message: Message) -> None:
             if message["type"] in _ENDS and self._owns_store:
-                # With the last request that asks it goes the connection.
+                # The connection closes when the last request that uses it has ended.
                 self._limiter = self._request_limiter = self._messages = None
             await send(message)
 
@@ -280,7 +279,7 @@ _ENDS = frozenset(
 
 
 async def _ask_storage(limiter: Limiter | RuleLimiter) -> None:
-    """Has the storage connected before the first request, and says where it is not."""
+    """Connects the storage before the first request, and logs whether it answers."""
     try:
         await asyncio.get_running_loop().run_in_executor(None, limiter.ping)
     except StorageError as exc:
@@ -290,8 +289,8 @@ async def _ask_storage(limiter: Limiter | RuleLimiter) -> None:
 
 
 async def _deny(outcome: RequestDecision, scope: Scope, receive: Receive, send: Send) -> None:
-    """Refuses a WebSocket: by a 429 where the server can send one, else by closing it."""
-    await receive()  # what asks to connect, which must come before an answer
+    """Refuses a WebSocket with a 429 if the server can send one, else by closing it."""
+    await receive()  # the server sends the request to connect first, and expects it to be read
     if "websocket.http.response" not in (scope.get("extensions") or ()):
         await send({"type": "websocket.close", "code": 1013, "reason": "rate limit exceeded"})
         return

@@ -48,7 +48,7 @@ __all__ = ["RateLimitMiddleware", "SettingsError", "rate_limit"]
 
 T = TypeVar("T")
 
-# What is given nowhere is read from the settings, but for the cost of a view.
+# Options that are not given are read from the settings, except the cost of a view.
 _OPTIONS = OptionReader(
     DjangoViewOptions, {"cost": 1}, {"block": "on_refused=", "enabled": "TIDEGATE['ENABLED']"}
 )
@@ -70,24 +70,25 @@ class SettingsError(ConfigurationError, ImproperlyConfigured):  # type: ignore[m
 
 
 class RateLimitMiddleware:
-    """Answers 429 above the limit of the setting TIDEGATE, and tells clients where they stand.
+    """Answers 429 above the limit of the setting TIDEGATE, and adds its state to all responses.
 
     TIDEGATE is a dict of LIMIT, KEY (a function of the request, "package.module:function",
     "ip", "user" or "user_or_ip"), COST, EXEMPT_WHEN, EXEMPT_METHODS, STORAGE,
     STORAGE_OPTIONS, ALGORITHM, PREFIX, CLOCK, ON_LIMIT_ERROR, ON_NO_KEY, ON_REFUSED (a function
     of request and decision that returns a response, or an exception to raise), HEADERS,
     RETRY_JITTER and ENABLED, which is read for each request. They are the options of
-    tidegate.asgi.RateLimitMiddleware. In place of LIMIT it has RULES (the path of a file, which is
-    followed, a dict, a RuleSet or RuleSource, or "package.module:name"), with ATTRIBUTES
-    (functions of the request by attribute, or names of functions), TIERS, VIOLATIONS and LOAD.
-    Without either it adds the fields of limits on views to responses that Django makes of
-    exceptions, and no more.
+    tidegate.asgi.RateLimitMiddleware. RULES replace LIMIT (the path of a file, which is followed,
+    a dict, a RuleSet or RuleSource, or "package.module:name"), with ATTRIBUTES (a mapping from
+    each attribute to a function of the request, or its name), TIERS, VIOLATIONS and LOAD. Without
+    LIMIT and RULES, the middleware only adds the fields of limits on views to the responses that
+    Django makes of exceptions.
 
-    Limits of decorated views add to RULES: what a view's limit refuses, rules are not charged.
+    Limits of decorated views add to RULES: if a view's limit refuses a request, rules do not charge
+    it.
 
-    Each client has one count for the project, whatever the path. It stands as far up as it
-    can, below AuthenticationMiddleware where KEY asks for the user. It is for
-    WSGI and ASGI; functions may be async under ASGI. The decision is left in
+    Each client has one count for the project, whatever the path. The middleware should stand as
+    early as possible, but below AuthenticationMiddleware if KEY needs the user. It supports WSGI
+    and ASGI; functions may be async under ASGI. The decision is in
     ``request.META["tidegate.decision"]``. Raises SettingsError when the project is loaded.
     """
 
@@ -186,7 +187,7 @@ class RateLimitMiddleware:
 def rate_limit(
     limit: LimitLike | Callable[..., Any], **options: Unpack[DjangoViewOptions]
 ) -> Callable[[T], T]:
-    """As tidegate.rate_limit, for views of Django: functions, async or not, and classes.
+    """Limits views of Django as tidegate.rate_limit does: functions, async or not, and classes.
 
     ::
 
@@ -198,10 +199,10 @@ def rate_limit(
 
         path("login", rate_limit("5/minute")(login))
 
-    What is None is taken from the setting TIDEGATE, and `key` may be a name as there; COST
-    is the middleware's alone. It may stand on classes and, by `method_decorator`, on their
-    methods; each class counts for itself. Responses that Django
-    makes of an exception of the view carry the fields where the middleware is installed.
+    Options that are None are taken from the setting TIDEGATE, and `key` may be a name as there;
+    COST applies only to the middleware. The decorator may stand on classes and, by
+    `method_decorator`, on their methods; each class has its own counts. Responses that Django makes
+    of an exception of the view carry the fields if the middleware is installed.
     """
     given, storage_options = _OPTIONS.read(options)
     configured = _settings(reads_rules=False)
@@ -222,7 +223,7 @@ def rate_limit(
 
 
 def _unless_disabled(exempt_when: Any) -> Any:
-    """`exempt_when`, and the setting that disables all limits."""
+    """Applies `exempt_when`, and the setting that disables all limits."""
     if inspect.iscoroutinefunction(exempt_when):
 
         async def exempt_later(request: Any) -> bool:
@@ -237,7 +238,7 @@ def _unless_disabled(exempt_when: Any) -> Any:
 
 
 def _is_given_back(request: HttpRequest, outcome: RequestDecision) -> bool:
-    """Whether a view's limit refused what the rules had let pass."""
+    """Returns whether a view's limit refused a request that the rules had let pass."""
     return isinstance(outcome.limiter, RuleRequests) and not request.META.pop(GRANTED, ())
 
 
@@ -274,7 +275,7 @@ def _settings(*, reads_rules: bool = True) -> Settings:
 
 
 def _misplaced(name: str) -> str | None:
-    """What is wrong with the place of the middleware `name`; None where nothing is."""
+    """Returns what is wrong with the place of the middleware `name`, or None."""
     order = list(settings.MIDDLEWARE)
     asking = _asks_for_user()
     if asking is None or name not in order or _AUTHENTICATION not in order:
@@ -288,7 +289,7 @@ def _misplaced(name: str) -> str | None:
 
 
 def _asks_for_user() -> str | None:
-    """The setting that does, where one does so by name."""
+    """Returns the setting that needs the user by name, or None."""
     configured = getattr(settings, "TIDEGATE", {})
     if configured.get("KEY") in ("user", "user_or_ip"):
         return "TIDEGATE['KEY']"
@@ -300,7 +301,7 @@ def _asks_for_user() -> str | None:
 
 @checks.register("tidegate")  # type: ignore[untyped-decorator]
 def _check_settings(app_configs: Any = None, **options: Any) -> list[Any]:
-    """What `manage.py check` says of the settings, where this module is imported."""
+    """Returns what `manage.py check` reports about the settings, if this module is imported."""
     try:
         _settings()
     except SettingsError as exc:

@@ -7,7 +7,7 @@
 
     async def report(decision: Annotated[Decision, Depends(RateLimit("5/minute"))]): ...
 
-    app = FastAPI(dependencies=[Depends(DefaultRateLimit("60/minute"))])  # routes without one
+    app = FastAPI(dependencies=[Depends(DefaultRateLimit("60/minute"))])  # all other routes
 
     @app.get("/health")
     @exempt
@@ -65,24 +65,24 @@ watch_signatures()
 class RateLimit:
     """A dependency that refuses with 429 above `limit`; its value is the Decision.
 
-    The arguments are those of tidegate.rate_limit, except `cost_after`. It may stand on routes,
-    routers and the application. Each object has counts of its own, for all routes that it stands
-    on; objects with the same `scope` and equal limits share them. If several stand on one route and
-    a later one refuses, the earlier ones give back what they charged.
+    The arguments are those of tidegate.rate_limit, except `cost_after`. The dependency may stand on
+    routes, routers and the application. Each object has its own counts, which all of its routes
+    share; objects with the same `scope` and equal limits share counts. If several stand on one
+    route and a later one refuses, the earlier ones give back what they charged.
 
     All responses carry the fields of the limits, whether the route returns a value or a response,
     or a handler answers an exception of the route or of a later dependency. `on_refused` is a
-    function of request and decision that returns the exception to raise instead. Raises
+    function of request and decision that returns another exception to raise. Raises
     ConfigurationError at construction.
 
-    A WebSocket is one request, a GET, charged when it connects. It is refused by a 429 if the
-    server can send one, else by closing it with code 1013. Functions of the request get the
+    A WebSocket counts as one request, a GET, charged when it connects. It is refused with a 429 if
+    the server can send one, else by closing it with code 1013. Functions of the request get the
     WebSocket.
     """
 
-    # _integrations/fastapi_openapi.py recognises the dependency by this.
+    # _integrations/fastapi_openapi.py recognises the dependency by this attribute.
     __tidegate_rate_limit__: Any = None
-    # Whether a route's own limit replaces it.
+    # Whether a route's own limit replaces this one.
     is_default = False
 
     @_OPTIONS.shown
@@ -94,7 +94,8 @@ class RateLimit:
         given, storage_options = _OPTIONS.read(options)
         check_limit(limit, "RateLimit")
         check_scope(given.scope)
-        # The dependency that was called last for the request, whose function adds the fields.
+        # The key of the dependency that was called last for the request, whose function adds the
+        # fields.
         self._route: Callable[[], Any] = lambda: None
         store = shared_store(given.storage, storage_options)
 
@@ -111,21 +112,21 @@ class RateLimit:
 
         self._in_scope = in_scope
         self._scope = given.scope
-        # Made in the same order, they have the same number in every worker.
+        # Dependencies that are created in the same order have the same number in every worker.
         self._name = f"dependency#{next(_numbers)}"
         self._request_limiter = in_scope(given.scope or self._name)
         self.__tidegate_rate_limit__ = SimpleNamespace(limiters=[self._request_limiter])
-        # FastAPI looks here for whether it has to await a call, which is the class's __call__. A
-        # mark on that one is not seen before Python 3.12, where FastAPI is older.
+        # FastAPI looks here to see whether it must await a call, which is the class's __call__.
+        # Before Python 3.12, older versions of FastAPI do not see a mark on that method.
         self.__dict__["__call__"] = self._charge
 
     @property
     def limiter(self) -> Limiter | None:
-        """Its limiter; None where a function chooses the limit."""
+        """The limiter, or None if a function chooses the limit."""
         return self._request_limiter.limiter
 
-    # Not a generator, which costs FastAPI four times a call. Not async, so that a call by anything
-    # but FastAPI raises at once.
+    # A generator would make a call of FastAPI four times slower. The method is not async, so that a
+    # call by anything but FastAPI raises at once.
     def __call__(
         self,
         request: HTTPConnection,
@@ -141,14 +142,14 @@ class RateLimit:
 
     @property
     def dependency(self) -> Any:
-        """Raises: only Depends() has this attribute."""
+        """Raises, since only Depends() reads this attribute."""
         raise ConfigurationError(
             f"{type(self).__name__}(...) was given as a dependency itself; expected "
             f"Depends({type(self).__name__}(...))"
         )
 
     def _chosen(self, scope: Any) -> RequestLimiter | None:
-        """The dependency that limits requests of the route; None if none does."""
+        """Returns the dependency that limits requests of the route, or None."""
         return None if getattr(scope.get("endpoint"), EXEMPT, False) else self._request_limiter
 
     async def _charge(self, request: HTTPConnection, response: Response) -> Decision | None:
@@ -193,8 +194,7 @@ class RateLimit:
         return refusal_error(request, outcome)
 
 
-# Older FastAPI evaluates annotations that are text among the globals of the object, which
-# has none.
+# Older FastAPI evaluates annotations in text among the globals of the object, which has none.
 RateLimit.__call__.__annotations__.update(request=HTTPConnection, response=Response)
 
 
@@ -204,10 +204,10 @@ class DefaultRateLimit(RateLimit):
         app = FastAPI(dependencies=[Depends(DefaultRateLimit("60/minute"))])
 
     It takes the arguments of RateLimit, and stands on the application. It does not apply to routes
-    under @rate_limit, to those with a RateLimit of their own or of one of their routers, and to
-    those under @exempt. If their own limit is for some `methods`, it applies to the others. A
-    RateLimit on the application applies to all routes as well. With a `scope`, all routes count
-    together.
+    under @rate_limit, to routes with their own RateLimit or one of their routers, and to routes
+    under @exempt. If the route's own limit is for some `methods`, the default applies to the
+    others. A RateLimit on the application applies to all routes as well. With a `scope`, all
+    routes share counts.
     """
 
     is_default = True

@@ -64,8 +64,8 @@ __all__ = ["RateLimit", "RateLimitExceeded", "url_rule"]
 
 T = TypeVar("T")
 
-# What is given nowhere is read from the configuration, but for the cost of a view.
-# What Flask-Limiter calls what has another name here.
+# Options that are not given are read from the configuration, except the cost of a view.
+# The names here of options of Flask-Limiter.
 _HINTS = {
     "default_limits": "endpoint_limit=, or TIDEGATE_ENDPOINT_LIMIT",
     "application_limits": "limit=, or TIDEGATE_LIMIT",
@@ -85,23 +85,23 @@ _CONFIGURED = frozenset(
 
 
 def url_rule(request: flask.Request) -> str:
-    """The URL rule of a request, such as ``/users/<int:id>``, as an attribute for rules.
+    """Returns the URL rule of a request, such as ``/users/<int:id>``, as an attribute for rules.
 
     ::
 
         RateLimit(app, rules=rules, attributes={"endpoint": url_rule})
 
-    Its path where there is no route for it.
+    Returns the path if no route matches the request.
     """
     return request.path if request.url_rule is None else request.url_rule.rule
 
 
 class RateLimitExceeded(_errors.RateLimitExceeded, TooManyRequests):
-    """What a refused request raises: a 429 with `decision`, `description` and `retry_after`.
+    """The exception of a refused request: a 429 with `decision`, `description` and `retry_after`.
 
-    It is answered by the application's error handler for it, for 429 or for HTTPException,
-    and by a problem+json body where there is none. `retry_after` is in whole seconds, None
-    where no wait would help.
+    The application's error handler for this exception, for 429 or for HTTPException answers it; if
+    there is none, the answer is a problem+json body. `retry_after` is in whole seconds, None if
+    waiting does not help.
     """
 
     def __init__(self, outcome: RequestDecision) -> None:
@@ -122,34 +122,33 @@ class RateLimitExceeded(_errors.RateLimitExceeded, TooManyRequests):
 class RateLimit:
     """Limits an application of Flask, its blueprints and its views.
 
-    `limit` is what each client has for the whole application, `endpoint_limit` what it has
-    for each endpoint that has no limit of its own; either may be left out. Requests for
-    paths that do not exist count for the application, and as one endpoint; static files are not
-    limited. Counts are kept by endpoint, never by path. `meta_limit` is how many refusals each
-    client has: beyond it all of its requests are refused, until that limit lets it pass again.
+    `limit` is the limit of each client for the whole application, `endpoint_limit` that for each
+    endpoint without a limit of its own; either may be left out. Requests for paths that do not
+    exist count for the application, and as one endpoint; static files are not limited. Counts are
+    kept by endpoint, never by path. `meta_limit` limits the refusals of each client: a client that
+    exceeds it is refused everything until that limit allows requests again.
 
-    `rules` stand in the place of `limit` and `endpoint_limit`: a RuleSet or a RuleSource, a dict,
-    or the path of a file, which is followed. `attributes` are functions of the request by the
-    attribute that they return; endpoint (the path; url_rule() is that of the route), method and
-    ip need none. `tiers`, `violations` and `load` are those of tidegate.Limiter. Limits of views
-    and blueprints add to the rules: a request that one of them refuses is charged by none.
+    `rules` replace `limit` and `endpoint_limit`: a RuleSet or a RuleSource, a dict, or the path of
+    a file, which is followed. `attributes` maps each attribute to the function of the request that
+    returns it; endpoint (the path; url_rule() returns that of the route), method and ip need no
+    function. `tiers`, `violations` and `load` are those of tidegate.Limiter. Limits of views and
+    blueprints add to the rules: if one of them refuses a request, none charges it.
 
-    `key`, `cost` and `exempt_when` are functions of the request, `on_refused` one of request and
-    decision that returns what a view could return, which is a 429 unless it says otherwise; none
-    of them is async. `key` may also be
-    ``"ip"`` (the default), ``"user"`` or ``"user_or_ip"``. The other options are those of
-    tidegate.wsgi.RateLimitMiddleware. What is None is read from the configuration of the
+    `key`, `cost` and `exempt_when` are functions of the request. `on_refused` is a function of
+    request and decision that returns what a view could return, sent as a 429 unless it has another
+    status. None of these functions is async. `key` may also be ``"ip"`` (the default), ``"user"``
+    or ``"user_or_ip"``. The other options are those of tidegate.wsgi.RateLimitMiddleware. Options
+    that are None are read from the configuration of the
     application: TIDEGATE_LIMIT, _ENDPOINT_LIMIT, _META_LIMIT, _RULES, _ATTRIBUTES, _TIERS,
     _VIOLATIONS, _LOAD, _KEY, _EXEMPT_METHODS, _STORAGE, _STORAGE_OPTIONS, _ALGORITHM, _PREFIX,
-    _ON_LIMIT_ERROR, _ON_NO_KEY, _HEADERS and _RETRY_JITTER. With TIDEGATE_ENABLED false, which
+    _ON_LIMIT_ERROR, _ON_NO_KEY, _HEADERS and _RETRY_JITTER. While TIDEGATE_ENABLED is false, which
     may change at any time, nothing is limited.
+    All limits of a request form one plan: if one refuses the request, none charges it. The plan is
+    decided in a `before_request` function that init_app() registers, after the functions that were
+    registered earlier. A refusal raises RateLimitExceeded, for error handlers. All responses carry
+    the fields, including errors.
 
-    All limits that a request meets are one plan: one that is refused is charged by none. It
-    is decided in a `before_request` function that init_app() registers, so that those which
-    were registered earlier have run. A refusal raises RateLimitExceeded, for error handlers. All
-    responses carry the fields, errors too.
-
-    Each application has a store of its own, which `memory://` does not share. Raises
+    Each application has its own store, so applications do not share `memory://`. Raises
     ConfigurationError at construction and in init_app(). Thread-safe once they have run.
     """
 
@@ -173,7 +172,7 @@ class RateLimit:
             "storage_options": storage_options or None,
         }
         self.enabled = given.enabled is not False
-        # Read here too, so that mistakes are told where they are made.
+        # The options are read here too, so that mistakes raise where they are made.
         read = self._settings_with({}, lambda storage, options: open_store("memory://", {}))
         self._given["rules"] = read.rules
         self._exempt: list[Any] = []
@@ -184,7 +183,7 @@ class RateLimit:
             self.init_app(app)
 
     def init_app(self, app: flask.Flask) -> None:
-        """Limits `app`, one of several that this object may limit."""
+        """Limits `app`, one of several applications that this object may limit."""
         if not isinstance(app, flask.Flask):
             raise ArgumentTypeError(
                 f"the application is {app!r} of type {type(app).__name__}; expected a Flask"
@@ -217,7 +216,7 @@ class RateLimit:
     def limit(
         self, limit: LimitLike | Callable[..., Any], **options: Unpack[FlaskViewOptions]
     ) -> Callable[[T], T]:
-        """A decorator that limits a view, or a function that limits a blueprint.
+        """Returns a decorator that limits a view, or a function that limits a blueprint.
 
         ::
 
@@ -227,11 +226,11 @@ class RateLimit:
 
             limiter.limit("100/minute")(blueprint)
 
-        On views it stands below the decorator that registers the route; several may stand
-        above each other. Classes of views have it in `decorators`, or on their methods, or
-        are decorated. A blueprint's limit is for each client over all of its endpoints. The
-        options are those of tidegate.rate_limit, and what is None is the extension's; a limit
-        for one endpoint or blueprint takes the place of `endpoint_limit`.
+        On views the decorator stands below the one that registers the route; several may stand
+        above each other. Classes of views have it in `decorators` or on their methods, or are
+        decorated. A blueprint's limit is for each client over all of its endpoints. The options are
+        those of tidegate.rate_limit; options that are None are the extension's. A limit for one
+        endpoint or blueprint replaces `endpoint_limit`.
         """
         given, _ = _VIEW_OPTIONS.read(options)
         if not callable(limit):
@@ -247,7 +246,7 @@ class RateLimit:
             exempt_when=given.exempt_when,
             on_refused=given.on_refused,
         )
-        # What is None is the extension's.
+        # Options that are None are the extension's.
         own = {name: value for name, value in chosen.items() if value is not None}
         if given.algorithm is not None:
             own["algorithm"] = given.algorithm
@@ -259,14 +258,14 @@ class RateLimit:
     def shared_limit(
         self, limit: LimitLike | Callable[..., Any], scope: str, **options: Any
     ) -> Callable[[T], T]:
-        """As limit(), for all that name one `scope` and have equal limits to count together."""
+        """Does what limit() does, and counts all with one `scope` and equal limits together."""
         return self.limit(limit, scope=scope, **options)
 
     def exempt(self, target: T) -> T:
-        """Leaves a view, a class of views or a blueprint out of all limits but its own.
+        """Exempts a view, a class of views or a blueprint from all limits but its own.
 
-        It returns what it was given, and so can stand above or below the decorator that
-        registers a route. Blueprints that are nested in an exempt one are exempt too.
+        Returns its argument, so the decorator can stand above or below the one that registers a
+        route. Blueprints nested in an exempt one are exempt too.
         """
         if not callable(target) and not isinstance(target, flask.Blueprint):
             raise ArgumentTypeError(
@@ -277,7 +276,7 @@ class RateLimit:
 
     @property
     def decision(self) -> Decision | None:
-        """The decision on the current request; None where there is none."""
+        """The decision on the current request, or None."""
         found: Decision | None = flask.request.environ.get(DECISION)
         return found
 
@@ -314,7 +313,7 @@ class RateLimit:
 
 
 class _Decorator:
-    """What RateLimit.limit() returns; of the shape that reference_count() goes by."""
+    """The result of RateLimit.limit(), in the form that reference_count() expects."""
 
     def __init__(
         self, extension: RateLimit, limit: Any, scope: str | None, options: dict[str, Any]
@@ -354,7 +353,7 @@ class _Decorator:
 
 
 def _warn_of_other_settings(app: flask.Flask) -> None:
-    """Says which settings of Flask-Limiter are left over, where it is not used as well."""
+    """Logs leftover settings of Flask-Limiter, unless that is used as well."""
     names = sorted(name for name in app.config if name.startswith("RATELIMIT_"))
     if names and "limiter" not in app.extensions:
         log.warning(

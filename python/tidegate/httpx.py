@@ -67,7 +67,7 @@ class RateLimitTransport(httpx.BaseTransport):
 
 
 class AsyncRateLimitTransport(httpx.AsyncBaseTransport):
-    """As RateLimitTransport, for httpx.AsyncClient, by httpx.AsyncHTTPTransport().
+    """A RateLimitTransport for httpx.AsyncClient, by default over httpx.AsyncHTTPTransport().
 
     A `limiter` needs asyncio.
     """

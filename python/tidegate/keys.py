@@ -1,4 +1,4 @@
-"""Key functions for the middleware and the decorators: which client a request is charged to.
+"""Key functions for the middleware and the decorators, which say whom a request is charged to.
 
 ::
 
@@ -59,7 +59,7 @@ _LONGEST_NODE = 64
 # The address that waitress reports for clients of a Unix socket.
 _OF_WAITRESS = "localhost"
 
-# No credential is longer. Strangers must not make us hash or verify more.
+# No valid credential is longer. Strangers must not make us hash or verify more.
 _LONGEST_CREDENTIAL = 8192
 
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -73,7 +73,7 @@ def client_ip(
     header: str = "x-forwarded-for",
     ipv6_prefix: int = 64,
 ) -> KeyFunction:
-    """The client's address, read from a forwarding header as far as proxies are trusted.
+    """Returns a key function for the client's address, from a forwarding header of trusted proxies.
 
     `trusted_proxies` are addresses and networks (``"10.0.0.0/8"``), and ``"unix"`` for
     connections that have no address. The header is read from right to left, starting with the
@@ -85,9 +85,9 @@ def client_ip(
     and `hops` is refused: anybody could send the header.
 
     `header` is the header that the proxies write: a list of addresses as in X-Forwarded-For, or
-    ``"forwarded"`` of RFC 7239. Only one is read, since a proxy passes on the other as a stranger
-    sent it. If the next entry is missing, malformed, unknown or obfuscated, the result is the
-    address of the proxy that wrote it. IPv6 addresses count by their network of `ipv6_prefix` bits,
+    ``"forwarded"`` of RFC 7239. Only one header is read, since a proxy forwards the other as a
+    stranger sent it. If the next entry is missing, malformed, unknown or obfuscated, the result is
+    the address of the proxy that wrote it. IPv6 addresses count by networks of `ipv6_prefix` bits,
     since one customer has a whole network; IPv4-mapped ones count as IPv4.
 
     The key is None for clients without an address. Raises ConfigurationError at construction.
@@ -114,7 +114,7 @@ def client_ip(
 
     @functools.lru_cache(maxsize=4096)
     def known(node: str) -> tuple[str, bool] | None:
-        """The key of an address, and whether the address is a trusted proxy's."""
+        """Returns the key of an address, and whether the address is a trusted proxy's."""
         address = address_of(node)
         if address is None:
             return None
@@ -154,7 +154,7 @@ def client_ip(
 
 
 def peer(request: Any) -> str | None:
-    """The address of the connection as a key, IPv6 by networks of 64 bits; None without one."""
+    """Returns the address of the connection as a key, IPv6 by networks of 64 bits, or None."""
     address = peer_of(request)
     if address is not None:
         return address
@@ -166,7 +166,7 @@ def peer(request: Any) -> str | None:
 
 @explains_arguments("api_key")
 def api_key(known: Known, *, header: str = "x-api-key") -> KeyFunction:
-    """The API key of the request, from `header` (for Authorization, the text after ``Bearer``).
+    """Reads the API key from `header` (for Authorization, the text after ``Bearer``).
 
     `known` says which keys exist, since anybody can invent one: a container of them, or a function
     of the key, async or not, that returns whether it exists, or the name (a str) of its account.
@@ -184,7 +184,7 @@ def api_key(known: Known, *, header: str = "x-api-key") -> KeyFunction:
 
 @explains_arguments("cookie")
 def cookie(name: str, known: Known) -> KeyFunction:
-    """The cookie `name`, if `known` accepts its value; see api_key()."""
+    """Reads the cookie `name`, if `known` accepts its value; see api_key()."""
     check = _known(known)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigurationError(f"the cookie is {name!r}; expected the name of a cookie")
@@ -204,9 +204,9 @@ def cookie(name: str, known: Known) -> KeyFunction:
 
 @explains_arguments("header")
 def header(name: str, *, trusted_proxies: Iterable[str]) -> KeyFunction:
-    """The value of a header that a gateway sets, such as X-Tenant.
+    """Reads a header that a gateway sets, such as X-Tenant.
 
-    It is believed only if the connection comes from `trusted_proxies`, see client_ip();
+    The header is believed only if the connection comes from `trusted_proxies`, see client_ip();
     ``["0.0.0.0/0", "::/0", "unix"]`` believes everybody. The key is None if the header is missing,
     repeated, empty or longer than 8 KiB.
     """
@@ -235,16 +235,16 @@ def header(name: str, *, trusted_proxies: Iterable[str]) -> KeyFunction:
 
 
 def user() -> KeyFunction:
-    """The user that the framework has authenticated; None for anonymous ones.
+    """Reads the user that the framework has authenticated; None for anonymous users.
 
-    It is `user` of the request or the scope (Django, Starlette's AuthenticationMiddleware,
+    The user is `user` of the request or the scope (Django, Starlette's AuthenticationMiddleware,
     Litestar), Flask-Login's `current_user`, or REMOTE_USER of a WSGI server. The middleware that
     authenticates must run before.
     """
 
     def key(request: Any) -> Any:
         source = source_of(request)
-        # Django's `user` queries the database, which async views may do only by this method.
+        # Django's `user` queries the database, which async views may do only with this method.
         later = getattr(request, "auser", None)
         if later is not None and _in_event_loop():
             return _user_later(later)
@@ -275,11 +275,11 @@ def jwt_claim(
     leeway: float = 0.0,
     header: str = "authorization",
 ) -> KeyFunction:
-    """A claim of the bearer token, if its signature, expiry, audience and issuer are valid.
+    """Reads a claim of the bearer token, if its signature, expiry, audience and issuer are valid.
 
     `key` is the secret or public key, or a function of the token that returns it (such as
     ``lambda token: jwks.get_signing_key_from_jwt(token).key`` with PyJWT's PyJWKClient).
-    `algorithms` are those accepted; ``"none"`` is not. `leeway` is in seconds. The key is None for
+    `algorithms` are accepted, never ``"none"``. `leeway` is in seconds. The key is None for
     invalid tokens, and for claims other than str and int. Needs ``tidegate[jwt]``.
     """
     try:
@@ -324,7 +324,7 @@ def jwt_claim(
                 issuer=issuer,
                 leeway=leeway,
             )
-        # Whatever exception the library raises for a stranger's token, there is no key in it.
+        # The library may raise any exception for a stranger's token, which then has no key.
         except Exception:
             return None
         value = claims.get(claim)
@@ -336,7 +336,7 @@ def jwt_claim(
 
 
 def first_of(*functions: KeyFunction) -> KeyFunction:
-    """The first key that one of `functions` returns, in their order; None if none does."""
+    """Returns the first key that one of `functions` returns, in their order; None if none does."""
     if not functions:
         raise ConfigurationError("first_of() was given no function; expected key functions")
     for function in functions:

@@ -47,7 +47,7 @@ _LONGEST = 200
 
 
 def watch(*observers: Callable[[Refusal], object]) -> Watch:
-    """Has `observers` called for each refusal, until the returned Watch is closed.
+    """Calls `observers` for each refusal, until the returned Watch is closed.
 
     They are called in the thread that answers the request, in their order, and should be quick.
     Their exceptions are logged and reach no request. Raises ConfigurationError for an observer that

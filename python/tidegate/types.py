@@ -16,5 +16,5 @@ Algorithm = Literal[
     "concurrency",
     "quota",
 ]
-"""What the option `algorithm` accepts; ``gcra`` is an alias of ``token-bucket``, and ``quota`` is
-that of quotas only."""
+"""The values that the option `algorithm` accepts; ``gcra`` is an alias of ``token-bucket``, and
+``quota`` is for quotas only."""

@@ -43,13 +43,13 @@ WSGIApp = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 
 class RateLimitMiddleware:
-    """Answers 429 to requests above `limit`, and tells all clients where they stand.
+    """Answers 429 to requests above `limit`, and adds the state of the limit to all responses.
 
-    The options are those of tidegate.asgi.RateLimitMiddleware, with the environ in place of
-    the scope: `key`, `cost` and `exempt_when` are functions of it that are not async, and
-    `on_refused` is one of environ and decision that returns the WSGI application to answer
-    with. The address of the connection is ``REMOTE_ADDR``. The decision is left in
-    ``environ["tidegate.decision"]`` for the application.
+    The options are those of tidegate.asgi.RateLimitMiddleware, with the environ instead of the
+    scope: `key`, `cost` and `exempt_when` are functions of the environ that are not async, and
+    `on_refused` is a function of environ and decision that returns the WSGI application to answer
+    with. The address of the connection is ``REMOTE_ADDR``. The application finds the decision in
+    ``environ["tidegate.decision"]``.
 
     Raises ConfigurationError at construction; safe to use from many threads and greenlets,
     and in workers that were forked after it was made.
@@ -116,7 +116,7 @@ class RateLimitMiddleware:
 def with_fields(
     start_response: StartResponse, outcomes: Sequence[RequestDecision]
 ) -> StartResponse:
-    """`start_response`, with the fields of the outcomes added to the headers, the last first."""
+    """Returns a `start_response` that adds the fields of the outcomes, those of the last first."""
 
     def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
         for outcome in reversed(outcomes):

@@ -11,6 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "rule_testing.h"
 #include "testing.h"
 #include "tidegate/rule_limiter.h"
 
@@ -18,7 +19,9 @@ namespace tidegate::server {
 namespace {
 
 using ::testing::HasSubstr;
+using tidegate::testing::Compiled;
 using tidegate::testing::kStart;
+using tidegate::testing::MakeRule;
 using tidegate::testing::MakeStore;
 
 // A store like Redis, whose calls wait until the test answers them.
@@ -79,16 +82,6 @@ class SlowStore final : public Store {
   int flushes_ = 0;
 };
 
-Rule MakeRule(std::string id, std::vector<std::string> by, std::string_view limit,
-              std::vector<std::string> endpoints = {}) {
-  Rule rule;
-  rule.id = std::move(id);
-  rule.by = std::move(by);
-  rule.condition.endpoints = std::move(endpoints);
-  rule.limits.push_back({"", {*Limit::Parse(limit)}});
-  return rule;
-}
-
 // Collects the answers of a service, whether they come at once or later.
 class Asking {
  public:
@@ -130,11 +123,8 @@ class Asking {
 class CheckServiceTest : public ::testing::Test {
  protected:
   std::shared_ptr<RuleLimiter> LimiterOf(RuleSetSpec spec, std::shared_ptr<Store> store) {
-    std::vector<RuleProblem> problems;
-    auto rules = RuleSet::Compile(std::move(spec), &problems);
-    for (const RuleProblem& problem : problems) ADD_FAILURE() << problem.where << problem.message;
     auto timed = std::make_shared<TimedStore>(std::move(store), clock_);
-    return *RuleLimiter::Create(std::move(rules), std::move(timed));
+    return *RuleLimiter::Create(Compiled(std::move(spec)), std::move(timed));
   }
   std::shared_ptr<RuleLimiter> TwoAMinute(std::shared_ptr<Store> store) {
     RuleSetSpec spec;

@@ -33,6 +33,12 @@ TEST_F(PenaltiesTest, EndAtTheirOwnInstants) {
   EXPECT_FALSE(penalties.Of("42", "").has_value());
 }
 
+TEST_F(PenaltiesTest, SayWhy) {
+  const Penalties penalties({{false, "42", true, kSecond, "900 requests"}}, clock_);
+  EXPECT_EQ(penalties.Of("42", "")->reason, "900 requests");
+  EXPECT_EQ(penalties.Of("42", "")->end_ns(), kStart + kSecond);
+}
+
 TEST_F(PenaltiesTest, GoByTheAddressOnlyWithoutAUser) {
   const Penalties penalties({{true, "192.0.2.1", true, kSecond}, {false, "a", true, kSecond}},
                             clock_);

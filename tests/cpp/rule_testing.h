@@ -1,4 +1,4 @@
-// Rules and requests for the tests of rule sets.
+// Rules and requests for the tests of rules.
 #ifndef TIDEGATE_TESTS_CPP_RULE_TESTING_H_
 #define TIDEGATE_TESTS_CPP_RULE_TESTING_H_
 

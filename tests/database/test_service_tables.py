@@ -30,6 +30,7 @@ def test_each_table_takes_a_row_and_gives_it_back(database: RuleDatabase) -> Non
         "upgrade_requests": {"user_id": "1", "requested_tier": "premium", "created_at": now},
         "user_quotas": {"user_id": "1", "name": "m", "document": {}, "updated_at": now},
         "quota_top_ups": {"user_id": "1", "quota": "m", "units": 2**40, "created_at": now},
+        "idempotency_keys": {"key": "0" * 64, "request": "1" * 64, "created_at": now},
         "anomalies": {
             "time": now,
             "caller": "user:1",

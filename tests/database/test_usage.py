@@ -54,6 +54,29 @@ def test_decisions_of_an_hour_are_added_up(database: RuleDatabase) -> None:
     ]
 
 
+def test_costs_beyond_the_column_keep_nothing_from_being_written(database: RuleDatabase) -> None:
+    most = 2**63 - 1
+    with history_of(database) as history:
+        for _ in range(3):
+            history.add("1", "/a", allowed=1, cost=most)
+            history.add("1", "/a", allowed=1, cost=most)
+            history.add("2", "/a", allowed=1, cost=1)
+            assert history.flush()
+    assert usage_of(database.url, **FOREVER) == [
+        UsageHour("1", "/a", HOUR, 6, 0, most),
+        UsageHour("2", "/a", HOUR, 3, 0, 3),
+    ]
+
+
+def test_more_rows_than_a_statement_has_room_for_are_written(database: RuleDatabase) -> None:
+    with history_of(database) as history:
+        for i in range(20_000):
+            history.add(str(i), "/a", allowed=1, cost=1)
+        assert history.flush()
+        assert history.written == 20_000
+    assert len(usage_of(database.url, **FOREVER, most=30_000)) == 20_000
+
+
 def test_hours_are_found_by_time_user_and_endpoint(database: RuleDatabase) -> None:
     with history_of(database) as history:
         for hour in range(4):

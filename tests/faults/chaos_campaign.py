@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from chaos.fault import Fault, all_faults
 from chaos.judge import Verdict
-from chaos.page import rewrite
+from chaos.page import TABLE, table
 from chaos.processes import Control
 from chaos.servers import version
 from chaos.stage import Pace, Pool, run_fault
@@ -157,7 +157,7 @@ def main() -> int:
             print(f"{fault.group:9} {fault.name:36} {fault.says}")
         return 0
     if arguments.from_json:
-        rewrite(arguments.page, json.loads(arguments.from_json.read_text()))
+        TABLE.rewrite(arguments.page, table(json.loads(arguments.from_json.read_text())))
         return 0
     wanted = arguments.only or list(faults)
     unknown = [n for n in wanted if n not in faults and n not in {f.group for f in faults.values()}]
@@ -180,7 +180,7 @@ def main() -> int:
     if arguments.json:
         arguments.json.write_text(json.dumps(whole, indent=1) + "\n")
     if arguments.page:
-        rewrite(arguments.page, whole)
+        TABLE.rewrite(arguments.page, table(whole))
     return 1 if broken else 0
 
 

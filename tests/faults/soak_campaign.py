@@ -1,11 +1,11 @@
-"""Soaks a real `tidegate serve` in faults, round after round, and prints what held.
+"""Soaks a real `tidegate serve` in faults, round after round, and prints which faults held.
 
     python tests/faults/soak_campaign.py --seconds 1800
     python tests/faults/soak_campaign.py --only rapid-reset slow-readers
     python tests/faults/soak_campaign.py --list
     python tests/faults/soak_campaign.py --json run.json --page docs/reliability.md
 
-One process of the service lives through all of it. Ends with status 1 if a law broke.
+One process of the service runs through all faults. Exits with status 1 if a law broke.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import processes
 from chaos.servers import version
 from soak.faults import all_faults
-from soak.page import rewrite
+from soak.page import TABLE, table
 from soak.stage import Fault, Pace, Stage, Verdict, make_stage
 
-# What the service has after the last round, beyond what it had after the first one.
+# The resources that the service may use more after the last round than after the first.
 GROWTH = 24 << 20
 SPARE_DESCRIPTORS = 8
 SPARE_THREADS = 4
@@ -50,7 +50,7 @@ def line(verdict: Verdict) -> str:
 
 
 def run(faults: list[Fault], seconds: float, pace: Pace) -> dict[str, Any]:
-    """All faults, again and again until the time is over, and at least once."""
+    """Runs all faults, again and again until the time is over, and at least once."""
     began = time.monotonic()
     verdicts: list[Verdict] = []
     rounds: list[dict[str, int]] = []
@@ -83,7 +83,7 @@ def run(faults: list[Fault], seconds: float, pace: Pace) -> dict[str, Any]:
 
 
 def warm_up(on: Stage) -> None:
-    """Until everything that the service makes once has been made."""
+    """Runs until everything that the service creates once has been created."""
     deadline = time.monotonic() + 3
     while time.monotonic() < deadline:
         on.service.probe()
@@ -127,7 +127,7 @@ def report(
 
 
 def summary(verdicts: list[Verdict]) -> dict[str, Any]:
-    """One row for a fault that came several times: sums, and the worst of them."""
+    """Returns one row for a fault that ran several times: sums, and its worst values."""
     recoveries = [v.recovery_s for v in verdicts if v.recovery_s is not None]
     last = verdicts[-1]
     return {
@@ -147,8 +147,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", metavar="NAME", help="names of faults")
     parser.add_argument("--list", action="store_true", help="print the faults")
-    parser.add_argument("--seconds", type=float, default=1800.0, help="for all rounds")
-    parser.add_argument("--connections", type=int, default=10_000, help="that do nothing")
+    parser.add_argument("--seconds", type=float, default=1800.0, help="time for all rounds")
+    parser.add_argument("--connections", type=int, default=10_000, help="idle connections")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report here")
     parser.add_argument("--page", type=Path, metavar="FILE", help="rewrite the table of this page")
     arguments = parser.parse_args()
@@ -167,7 +167,7 @@ def main() -> int:
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
     if arguments.page:
-        rewrite(arguments.page, found)
+        TABLE.rewrite(arguments.page, table(found))
     broken = [row["name"] for row in found["faults"] if row["broken"]]
     print(f"{found['minutes']:g} minutes, {len(found['rounds'])} rounds: {len(broken)} kinds broke")
     return 1 if broken or found["broken"] else 0

@@ -98,7 +98,7 @@ def test_right_answers_are_passed() -> None:
 @pytest.mark.parametrize(
     ("answers", "said"),
     [
-        ([answer(1)], "answered True with 18 remaining; expected True with 19"),
+        ([answer(1)], "returned True with 18 remaining; expected True with 19"),
         ([*RIGHT[:3], answer(CALLS)], "expected True with 16"),
         ([*RIGHT[:20], answer(0)], "the store admitted 21 of 20"),
         ([*DEGRADED[:20], answer(0, degraded=True)], "the fallback admitted 21 of 20"),
@@ -115,7 +115,7 @@ def test_a_wrong_answer_is_found(answers: list[Answer], said: str) -> None:
 
 def test_a_shared_user_that_was_refused_too_early_is_found() -> None:
     wrong = asked(*RIGHT[:10], *[answer(CALLS)] * 20, is_shared=True).wrong
-    assert wrong == ["u: of 20 only 10 were admitted"]
+    assert wrong == ["u: of 20, only 10 were admitted"]
 
 
 def test_a_leak_between_rounds_is_found() -> None:
@@ -129,23 +129,23 @@ def test_a_leak_between_rounds_is_found() -> None:
 
 
 def test_the_page_lists_exactly_the_faults_of_the_code() -> None:
-    assert page.names_in(PAGE.read_text(encoding="utf-8")) == list(FAULTS)
+    assert page.TABLE.faults(PAGE.read_text(encoding="utf-8")) == list(FAULTS)
 
 
 def test_the_page_is_made_from_a_report(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
-    path.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
+    path.write_text(f"before\n{page.TABLE.begin}\nold\n{page.TABLE.end}\nafter\n")
     fault = FAULTS["redis-killed"]
     verdict = Verdict(fault.name, fault.says, calls=5, resident=[1 << 20, 2 << 20])
     verdict.descriptors, verdict.threads = [10, 11], [5, 5]
     used = {"resident": 1 << 20, "descriptors": 10, "threads": 5}
     report = soak_campaign.report([fault], [verdict, verdict], [used], [], 60.0)
-    page.rewrite(path, report)
+    page.TABLE.rewrite(path, page.table(report))
     text = path.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "old" not in text
-    assert page.names_in(text) == ["redis-killed"]
+    assert page.TABLE.faults(text) == ["redis-killed"]
     assert "| 2 | 10 |" in text
-    page.rewrite(path, report)
+    page.TABLE.rewrite(path, page.table(report))
     assert path.read_text() == text

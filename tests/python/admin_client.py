@@ -1,4 +1,4 @@
-"""An admin API within the process, its limiter, and a client with a token of each role."""
+"""An admin API within the process, its limiter, and a client with a token for each role."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BASE = "/v1/admin"
 
 
 class Clock:
-    """The time of the admin API. Called, it tells it."""
+    """The clock of the admin API; a call returns the time."""
 
     def __init__(self, at: dt.datetime) -> None:
         self.at = at
@@ -32,7 +32,7 @@ class Clock:
 
 
 class AdminService:
-    """`ask` makes a request of the API as somebody with a role."""
+    """An admin API; `ask` sends it a request with a token of a role."""
 
     def __init__(self, url: str, clock: Clock, **options: Any) -> None:
         self.url = url
@@ -40,7 +40,7 @@ class AdminService:
         self.engine = engine_of(url)
         self.rules = SqlRules(url)
         self.tiers = SqlTiers(url)
-        # Its own clock, so that no count comes back while a test runs.
+        # The limiter has its own clock, so that limits do not refill while a test runs.
         self.limiter = tg.Limiter(rules=self.rules, tiers=self.tiers, clock=tg.ManualClock(10**18))
         self.changes: list[tuple[str, str | None]] = []
         self.tokens = {role: self.make_token(role) for role in ROLES}
@@ -80,7 +80,7 @@ class AdminService:
         address: str = "127.0.0.1",
         **more: Any,
     ) -> httpx.Response:
-        """One request; `path` is that below /v1/admin."""
+        """Sends one request; `path` begins after /v1/admin."""
         given = dict(headers or {})
         if token is None and role is not None:
             token = self.tokens[role]
@@ -107,7 +107,7 @@ class AdminService:
             connection.execute(sa.text(statement))
 
     def audit(self) -> list[Any]:
-        """All entries of the audit log, the oldest first."""
+        """Returns all entries of the audit log, the oldest first."""
         answer = self.ask("GET", "/audit")
         assert answer.status_code == 200, answer.text
         found: list[Any] = answer.json()["entries"]

@@ -1,4 +1,4 @@
-"""A check service without a network, and what asks it."""
+"""A check service without a network, and functions that call it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Service:
         return status, dict(answered), content
 
     def check(self, body: Any, headers: Any = JSON) -> tuple[int, dict[str, str], Any]:
-        """POST /v1/ratelimit/check of a body, or of what is written as one."""
+        """Sends POST /v1/ratelimit/check with a body, or with a value that is encoded as one."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         status, answered, content = self.http("POST", "/v1/ratelimit/check", headers, raw)
         return status, answered, json.loads(content)
@@ -81,7 +81,7 @@ class Service:
         return code, said, content
 
     def ask(self, method: str = "Check", **asked: Any) -> wire.CheckResponse:
-        """The answer to a call of gRPC that is expected to have one."""
+        """Returns the answer to a call of gRPC that must succeed."""
         code, said, content = self.grpc(method, wire.request(**asked))
         assert code == OK, said
         return wire.CheckResponse(content)

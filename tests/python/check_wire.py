@@ -1,4 +1,4 @@
-"""Messages of tidegate.v1 as bytes, written and read here so that no code is shared."""
+"""Writes and reads messages of tidegate.v1, without sharing code with the service."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def request(
     with_outcomes: bool = False,
     decision: bytes = b"",
 ) -> bytes:
-    """A CheckRequest; with a decision a RefundRequest; with attributes alone any of them."""
+    """Writes a CheckRequest; with a decision a RefundRequest; with only attributes any request."""
     body = b"".join(
         text(1, text(1, name) + text(2, value)) for name, value in (attributes or {}).items()
     )
@@ -49,7 +49,7 @@ def request(
 
 
 def fields(message: bytes) -> dict[int, list[Any]]:
-    """The values of each field, in their order: ints and bytes."""
+    """Returns the values of each field, in their order: ints and bytes."""
     found: dict[int, list[Any]] = {}
     at = 0
 
@@ -85,13 +85,13 @@ def fields(message: bytes) -> dict[int, list[Any]]:
 
 
 def ns(duration: bytes) -> int:
-    """A google.protobuf.Duration or Timestamp."""
+    """Reads a google.protobuf.Duration or Timestamp."""
     parts = fields(duration)
     return int(parts.get(1, [0])[0]) * 10**9 + int(parts.get(2, [0])[0])
 
 
 class CheckResponse:
-    """A CheckResponse or an Outcome's parent, read."""
+    """Reads a CheckResponse, or the message that has an Outcome."""
 
     def __init__(self, message: bytes) -> None:
         found = fields(message)

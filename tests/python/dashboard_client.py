@@ -1,4 +1,4 @@
-"""The dashboard within the process, with decisions of its last five minutes, and a browser."""
+"""A dashboard within the process, the decisions of the last five minutes, and a browser."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def row(
 
 
 class Issuer:
-    """Takes `user:42` as a token of user 42, and `viewer:42` as one with a role."""
+    """Accepts `user:42` as a token of user 42, and `viewer:42` as a token with a role."""
 
     def actor_of(self, token: str, remote: str | None, *, needs_role: bool = True) -> Actor:
         role, _, user = token.partition(":")
@@ -39,7 +39,7 @@ class Issuer:
 
 
 class DashboardService(AdminService):
-    """`browse` asks as a browser does, `recent` is what was recorded, `problem` the storage's."""
+    """A dashboard. `recent` has the recorded decisions, `problem` is the storage's."""
 
     def __init__(self, url: str, clock: Clock, **options: Any) -> None:
         self.oidc = options.pop("oidc", None)
@@ -61,7 +61,7 @@ class DashboardService(AdminService):
         self.app.mount("/", self.admin_app)
 
     def record(self, *rows: Row, ago: float = 1.0) -> None:
-        """Has decisions be recorded `ago` seconds before now."""
+        """Records decisions `ago` seconds before now."""
         self.recent.append(Recorded(self.clock().timestamp() - ago, list(rows)))
 
     def use(self, user: str, *, hours_ago: int = 0, endpoint: str = "/api", **counts: int) -> None:
@@ -72,7 +72,7 @@ class DashboardService(AdminService):
         self._insert(usage_hours, values)
 
     def add_anomaly(self, caller: str = "user:42", **more: Any) -> None:
-        """Writes an anomaly that nobody has seen."""
+        """Writes an anomaly that is not acknowledged."""
         values = {"time": self.clock(), "window_start": self.clock(), "caller": caller}
         values |= {"score": 7.5, "action": "block", "reason": "900 requests; 12 were expected"}
         self._insert(anomalies, {**values, **more})
@@ -88,7 +88,7 @@ class DashboardService(AdminService):
             connection.execute(sa.insert(table), values)
 
     def browser(self, role: str | None = "viewer", *, base: str = "http://admin") -> Browser:
-        """One that has signed in with a role; with None, one that has not."""
+        """Returns a browser that has signed in with `role`, or has not if it is None."""
         found = Browser(self, base)
         if role is not None:
             answer = found.sign_in(self.tokens[role])
@@ -97,7 +97,7 @@ class DashboardService(AdminService):
 
 
 class Browser:
-    """Keeps cookies, and follows no redirect."""
+    """A browser that keeps cookies, and follows no redirect."""
 
     def __init__(self, service: DashboardService, base: str = "http://admin") -> None:
         self._app = service.app
@@ -107,7 +107,7 @@ class Browser:
     def ask(
         self, method: str, path: str, form: dict[str, str] | None = None, **more: Any
     ) -> httpx.Response:
-        """One request; `path` is that below /dashboard."""
+        """Sends one request; `path` begins after /dashboard."""
         headers = dict(more.pop("headers", {}))
         if self.cookies:
             headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
@@ -136,7 +136,7 @@ class Browser:
         return self.ask("GET", path)
 
     def csrf(self, path: str = "/") -> str:
-        """The secret of the forms of a page."""
+        """Returns the secret of the forms of a page."""
         found = re.search(r'name="csrf" value="([^"]+)"', self.get(path).text)
         assert found is not None
         return found[1]

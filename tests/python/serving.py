@@ -1,4 +1,4 @@
-"""`tidegate serve` as a process."""
+"""Runs `tidegate serve` as a process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Served:
         return [json.loads(line) for line in self.log.read_text().splitlines(keepends=True)]
 
     def logged(self, pattern: str) -> str:
-        """The first logged message that matches."""
+        """Returns the first logged message that matches."""
 
         def find() -> str | None:
             assert self.process.poll() is None, self.log.read_text()
@@ -83,7 +83,7 @@ class Served:
         return f"sqlite:///{self.directory / 'tidegate.db'}"
 
     def make_token(self, role: str) -> str:
-        """As `tidegate tokens create` does."""
+        """Makes a token as `tidegate tokens create` does."""
         engine = engine_of(self.database, 60)
         with engine.begin() as connection:
             now = dt.datetime.now(dt.timezone.utc)

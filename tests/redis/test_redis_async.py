@@ -411,18 +411,22 @@ def test_exit_with_calls_in_flight(server: RedisServer, proxy: Proxy, how: str) 
         assert (done.returncode, out, err) == (0, b"", b"")
 
 
-def test_hit_many_shares_commands(server: RedisServer) -> None:
+@pytest.mark.parametrize(
+    ("text", "algorithm"), [("3/hour", "token-bucket"), ("3/2000 weeks", "fixed-window")]
+)
+def test_hit_many_shares_commands(server: RedisServer, text: str, algorithm: str) -> None:
     keys = [f"k{i % 250}" for i in range(1000)]
+    limit = tidegate.Limit(text, algorithm=algorithm)
     with (
-        tidegate.Limiter("3/hour", storage=server.uri()) as limiter,
-        tidegate.Limiter("3/hour") as memory,
+        tidegate.Limiter(limit, storage=server.uri()) as limiter,
+        tidegate.Limiter(limit) as memory,
     ):
         limiter.hit_many(["warm", "warmer"])
         server.command("CONFIG", "RESETSTAT")
         assert limiter.hit_many(keys) == memory.hit_many(keys)
         assert 1 <= scripts_run(server) <= len(keys) // 8
         assert limiter.hit_many(keys) == [False] * len(keys)
-        costs = [1 + i % 3 for i in range(250)]
+        costs = [1 + i % 4 for i in range(250)]
         for each in (limiter, memory):
             for key in keys[:250]:
                 each.reset(key)

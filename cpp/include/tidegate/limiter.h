@@ -165,9 +165,11 @@ class Limiter {
                      const Moment& moment);
   bool Releases(const BoundLimit& limit) const;
   void Count(int64_t allowed, int64_t denied);
-  void CountOne(bool allowed);
   // A decision in which limit `rule` of this limiter binds.
   void Count(const Decision& decision, uint32_t rule);
+  // Inlined, for the calls of a hit.
+  void CountOne(const Decision& decision, uint32_t rule);
+  void CountOne(bool allowed);
   // Counts calls that limits in shadow would have refused; `outcomes` begins with those of
   // limits().
   void CountShadow(absl::Span<const Decision> outcomes);

@@ -102,6 +102,9 @@ class RuleLimiter {
   virtual absl::Status TopUp(const Request& request, std::string_view quota,
                              const QuotaTopUp& top_up) const;
 
+  // Whether a list of the rules lets the request pass, whatever they say.
+  virtual bool IsOnAllowList(const Request& request) const;
+
   // The soft events of the quotas since the last call, each with its limit. Those of a quota that
   // the next rule set has too are that limiter's to take.
   std::vector<std::pair<const Limit*, QuotaEvents::Event>> TakeEvents() const;

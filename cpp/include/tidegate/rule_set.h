@@ -167,6 +167,8 @@ class RuleSet {
 
   // An override applies until `now_ns` reaches its end.
   void Match(const Request& request, int64_t now_ns, Matched* matched) const;
+  // The entry of a list that the request is on; null without one.
+  const ListEntry* ListedBy(const Request& request) const;
 
   // A rule that counts by what is known of a caller, and the key that it counts the caller by.
   struct Known {

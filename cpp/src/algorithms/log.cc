@@ -31,10 +31,6 @@ Decision Judge(const Limit& limit, const InstantRing& ring, int64_t now_ns, int6
 
 }  // namespace
 
-bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns) {
-  return !ring.empty() && ring.newest() - now_ns - limit.period_ns() > kClockToleranceNs;
-}
-
 size_t InstantRing::FirstAfter(int64_t instant) const {
   if (empty() || (*this)[0] > instant) return 0;  // most often
   // Usually few have expired: searches ranges from the front that double in size.

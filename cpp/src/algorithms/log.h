@@ -13,6 +13,7 @@
 
 #include "tidegate/decision.h"
 #include "tidegate/limit.h"
+#include "tidegate/step.h"
 
 namespace tidegate {
 
@@ -54,7 +55,9 @@ class InstantRing {
 };
 
 // Whether the ring lies further ahead than the clock allows.
-bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns);
+inline bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns) {
+  return !ring.empty() && ring.newest() - now_ns - limit.period_ns() > kClockToleranceNs;
+}
 // Decides and, when allowed, records. A refusal leaves the ring as it was, except for instants that
 // lie further ahead than the clock allows (see step.h).
 Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost);

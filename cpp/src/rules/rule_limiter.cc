@@ -121,6 +121,11 @@ int64_t RuleLimiter::MostOf(uint32_t rule, const RuleSet::Matched& matched) cons
   return most;
 }
 
+bool RuleLimiter::IsOnAllowList(const Request& request) const {
+  const ListEntry* const listed = rules_->ListedBy(request);
+  return listed != nullptr && listed->allows;
+}
+
 Decision RuleLimiter::WithoutCharges(const Charged& charged) const {
   const RuleSet::Matched& matched = charged.matched;
   Decision decision;

@@ -187,6 +187,13 @@ void RuleSet::Match(const Request& request, int64_t now_ns, Matched* matched) co
   }
 }
 
+const ListEntry* RuleSet::ListedBy(const Request& request) const {
+  if (lists_.empty()) return nullptr;
+  Matched matched;
+  Match(request, /*now_ns=*/0, &matched);
+  return matched.listed;
+}
+
 Request RuleSet::SampleOf(const Rule& rule, const Request& known, std::string_view endpoint,
                           std::string_view method) const {
   Request sample = known;

@@ -56,7 +56,7 @@ enum class GrpcStatus : uint8_t {
 };
 
 // For a gRPC call the front sends `body` as the message, and the status as trailers; it ignores
-// `http_status` and `content_type`.
+// A call that is answered after Handle() has returned. If it is destroyed without an answer, the
 struct Answer {
   int http_status = 200;
   std::string_view content_type = "application/json";        // in static storage
@@ -75,7 +75,7 @@ class Pending {
   virtual void Send(Answer answer) = 0;
 };
 
-// Makes the Pending of the call that Handle() is answering. Handle() may call it once.
+// Makes the Pending of the call that Handle() is answering. Handle() may call this once.
 using Later = absl::FunctionRef<std::unique_ptr<Pending>()>;
 
 // Thread-safe: every loop calls it.
@@ -87,7 +87,8 @@ class Service {
   // sends the answer through it. Never blocks.
   virtual bool Handle(const Request& request, Answer* answer, const Later& later) = 0;
 
-  // Each loop calls this after a batch of requests: sends the calls that they submitted to stores.
+  // Each loop calls this after a batch of requests, to send the calls that they submitted to
+  // stores.
   virtual void Flush() {}
 };
 

@@ -8,7 +8,7 @@ namespace tidegate::server {
 
 namespace {
 
-// The bytes of the UTF-8 character that `text` begins with; 0 if it begins with none.
+// Returns the length of the UTF-8 character that `text` begins with, or 0 if there is none.
 size_t CharacterAt(std::string_view text) {
   for (size_t size = 1; size <= 4 && size <= text.size(); ++size) {
     if (simdjson::validate_utf8(text.data(), size)) return size;

@@ -1,4 +1,4 @@
-// Texts of any bytes as JSON.
+// Writes texts of any bytes as JSON.
 #ifndef TIDEGATE_SERVER_JSON_TEXT_H_
 #define TIDEGATE_SERVER_JSON_TEXT_H_
 

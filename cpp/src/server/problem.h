@@ -1,4 +1,4 @@
-// Why a call was not answered as its caller wished: as problem+json, or as a status of gRPC.
+// The reason why a call was not answered as expected: as problem+json, or as a status of gRPC.
 #ifndef TIDEGATE_SERVER_PROBLEM_H_
 #define TIDEGATE_SERVER_PROBLEM_H_
 

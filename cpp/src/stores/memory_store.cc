@@ -82,6 +82,17 @@ BoundLimit MemoryCells::Bind(const Limit& limit, std::string_view scope) const {
   return BindWith(hasher_, limit, scope);
 }
 
+TIDEGATE_INLINE Decision MemoryCells::HitLog(const Charge& charge, const Fingerprint& key,
+                                             const Moment& moment) {
+  const Limit& limit = charge.limit->limit;
+  const Gate::Pass pass(gate_);
+  return logs_->With(key, moment.now_ns, [&](InstantRing& ring) {
+    return moment.confirmed || !IsBehind(limit, ring, moment.now_ns)
+               ? StepLog(limit, &ring, moment.now_ns, charge.cost)
+               : PeekLog(limit, ring, moment.now_ns, charge.cost);
+  });
+}
+
 TIDEGATE_INLINE Decision MemoryCells::HitOther(const Charge& charge, const Fingerprint& key,
                                                const Moment& moment) {
   const Limit& limit = charge.limit->limit;
@@ -96,19 +107,6 @@ TIDEGATE_INLINE Decision MemoryCells::HitOther(const Charge& charge, const Finge
 
 Decision MemoryCells::Hit(const Charge& charge, const Moment& moment) {
   return CellCalls::Hit(*this, charge, moment);
-}
-
-Decision MemoryCells::HitLog(const Charge& charge, const Fingerprint& key, const Moment& moment) {
-  const Limit& limit = charge.limit->limit;
-  Decision decision;
-  const Gate::Pass pass(gate_);
-  logs_->With(key, moment.now_ns, [&](InstantRing& ring) {
-    // Constructed in place: copying a struct that was just written stalls.
-    new (&decision) Decision(moment.confirmed || !IsBehind(limit, ring, moment.now_ns)
-                                 ? StepLog(limit, &ring, moment.now_ns, charge.cost)
-                                 : PeekLog(limit, ring, moment.now_ns, charge.cost));
-  });
-  return decision;
 }
 
 Decision MemoryCells::Peek(const Charge& charge, const Moment& moment) {
@@ -132,17 +130,15 @@ Decision MemoryCells::ChargeUpTo(const Charge& charge, const Moment& moment) {
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
   if (HasCell(limit.algorithm())) return CellCalls::ChargeStateUpTo(*this, charge, key, moment);
   if (!IsLog(limit.algorithm())) return ChargeQuotaUpTo(charge, key, moment);
-  Decision decision;
   const Gate::Pass pass(gate_);
-  logs_->With(key, moment.now_ns, [&](InstantRing& ring) {
+  return logs_->With(key, moment.now_ns, [&](InstantRing& ring) {
     if (moment.confirmed || !IsBehind(limit, ring, moment.now_ns)) {
-      decision = StepLogUpTo(limit, &ring, moment.now_ns, charge.cost);
-    } else {
-      decision = PeekLog(limit, ring, moment.now_ns, 1);
-      decision.SetCharged(0);
+      return StepLogUpTo(limit, &ring, moment.now_ns, charge.cost);
     }
+    Decision decision = PeekLog(limit, ring, moment.now_ns, 1);
+    decision.SetCharged(0);
+    return decision;
   });
-  return decision;
 }
 
 int64_t MemoryCells::Refund(const Charge& charge, const Moment& moment) {

@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "algorithms/log.h"
+#include "tidegate/decision.h"
 #include "tidegate/fingerprint.h"
 #include "tidegate/store.h"
 
@@ -22,10 +23,10 @@ class LogTable {
  public:
   explicit LogTable(size_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // Calls `work` with the ring of `key`, made if there is none, while no other thread has it.
-  // A template, so that the step of a hit is inlined.
+  // The decision of `work` on the ring of `key`, made if there is none, while no other thread has
+  // it. A template, so that the step of a hit is inlined and constructs the decision in its place.
   template <typename Work>
-  void With(const Fingerprint& key, int64_t now_ns, const Work& work);
+  Decision With(const Fingerprint& key, int64_t now_ns, const Work& work);
   // The same, with nullptr if there is none.
   void WithExisting(const Fingerprint& key, absl::FunctionRef<void(InstantRing*)> work);
   void Erase(const Fingerprint& key);
@@ -66,19 +67,20 @@ class LogTable {
 };
 
 template <typename Work>
-void LogTable::With(const Fingerprint& key, int64_t now_ns, const Work& work) {
+Decision LogTable::With(const Fingerprint& key, int64_t now_ns, const Work& work) {
   Shard& shard = ShardOf(key);
   const std::lock_guard lock(shard.mutex);
   auto [it, made] = shard.rings.try_emplace(key);
   const size_t before = made ? 0 : kRingBytes + it->second.bytes();
-  work(it->second);
+  Decision decision = work(it->second);
   const size_t grown = kRingBytes + it->second.bytes() - before;  // rings never shrink
   if (grown == 0) [[likely]]
-    return;
+    return decision;
   shard.bytes += grown;
   const size_t bytes = bytes_.fetch_add(grown, std::memory_order_relaxed) + grown;
   if (bytes > most_bytes_ || (made && shard.rings.size() > shard.sweep_at))
     Sweep(shard, key, now_ns);
+  return decision;
 }
 
 }  // namespace tidegate

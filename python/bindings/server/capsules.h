@@ -1,6 +1,6 @@
-// Objects of _core in another extension. Each extension has a copy of the core's code and of
-// Abseil, whose hashes differ between copies: of these objects only virtual functions may be
-// called, and plain members read.
+// Passes objects of _core to another extension. Each extension has its own copy of the core's code
+// and of Abseil, whose hashes differ between copies, so the other extension may only call virtual
+// functions of these objects and read their plain members.
 #ifndef TIDEGATE_BINDINGS_SERVER_CAPSULES_H_
 #define TIDEGATE_BINDINGS_SERVER_CAPSULES_H_
 

@@ -1,4 +1,4 @@
-// tidegate._service._native: the service that answers checks by rules, with what it records.
+// tidegate._service._native: the service that answers checks by rules, and the recorder.
 #include "server/checks/check_service.h"
 
 #include <pybind11/stl.h>
@@ -25,10 +25,10 @@ using server::Tiers;
 using server::TiersBuilder;
 using server::Tokens;
 
-// The endpoint in the row of all decisions for which there was no row.
+// The endpoint of the row that sums all decisions without a free row.
 constexpr const char* kRest = "(other)";
 
-// Bytes of callers, which a database must be able to hold as text; None without any.
+// Returns bytes of a caller as text that a database can hold, or None for no bytes.
 py::object TextOrNone(const std::string& bytes) {
   if (bytes.empty()) return py::none();
   PyObject* const text =
@@ -92,7 +92,7 @@ void SetTiers(CheckService& service, const py::object& tiers) {
 void SetTokens(CheckService& service, const py::iterable& tokens) {
   std::vector<Tokens::Entry> entries;
   for (const py::handle token : tokens) {
-    // What is wrong with a digest is said without it.
+    // The message does not show the digest.
     if (!PyTuple_Check(token.ptr()) || PyTuple_GET_SIZE(token.ptr()) != 2 ||
         !PyBytes_Check(PyTuple_GET_ITEM(token.ptr(), 0)) ||
         PyBytes_GET_SIZE(PyTuple_GET_ITEM(token.ptr(), 0)) != Tokens::kDigestBytes) {

@@ -1,4 +1,4 @@
-// What each file of tidegate._service._native adds to the module.
+// Functions that add the classes of each file to the module tidegate._service._native.
 #ifndef TIDEGATE_BINDINGS_SERVER_CLASSES_H_
 #define TIDEGATE_BINDINGS_SERVER_CLASSES_H_
 

@@ -15,7 +15,7 @@ namespace py = pybind11;
 
 namespace {
 
-// Where the answer of a call comes to, which may have given up by then.
+// Receives the answer of a call. The caller may have stopped waiting by then.
 class Mailbox {
  public:
   void Put(server::Answer answer) {

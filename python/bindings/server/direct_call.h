@@ -12,8 +12,8 @@
 
 namespace tidegate::python {
 
-// (status, headers, body) of HTTP; (code, message, body) of gRPC. Raises TimeoutError where the
-// service does not answer within 10 s.
+// Returns (status, headers, body) for HTTP, and (code, message, body) for gRPC. Raises TimeoutError
+// if the service does not answer within 10 s.
 pybind11::tuple CallDirectly(server::Service& service, const std::string& method,
                              const std::string& target,
                              const std::vector<std::pair<std::string, std::string>>& headers,

@@ -53,7 +53,7 @@ class EchoService final : public RoutedService {
   }
 };
 
-// Answers from a thread of its own, or, while it holds calls, from the thread that releases them.
+// Answers from its own thread, or, while it holds calls, from the thread that releases them.
 class LaterService final : public RoutedService {
  public:
   explicit LaterService(bool holds) : holds_(holds), thread_([this] { Run(); }) {}

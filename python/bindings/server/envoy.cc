@@ -41,7 +41,7 @@ class TreeMaker {
     return *id;
   }
 
-  // From now on it stays as it is.
+  // The tree does not change from now on.
   std::shared_ptr<const DescriptorTree> Complete() {
     is_complete_ = true;
     return tree_;
@@ -59,7 +59,7 @@ class TreeMaker {
   bool is_complete_ = false;
 };
 
-// Names of metrics have the bytes of requests.
+// Names of metrics contain bytes of requests.
 py::object Text(const std::string& bytes) {
   return py::reinterpret_steal<py::object>(
       PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
@@ -109,7 +109,7 @@ class Sent final : public server::Pending {
   const std::shared_ptr<Slot> slot_;
 };
 
-// The answer to a request without a front, for tests.
+// Returns the answer to a request without a front, for tests.
 py::tuple Handle(EnvoyService& service, const std::string& path, const py::bytes& body,
                  const std::string& method) {
   const std::string text = body;

@@ -38,7 +38,7 @@ double NumberOf(const std::string& name, py::handle given, double least, double 
   const bool is_number = PyFloat_Check(given.ptr()) != 0 || PyLong_Check(given.ptr()) != 0;
   if (!is_number || PyBool_Check(given.ptr()) != 0) Refuse(name, expected, given);
   const double number = PyFloat_AsDouble(given.ptr());
-  PyErr_Clear();  // of an int that is too big, for which it returns -1
+  PyErr_Clear();  // for an int that is too large, the function returns -1
   if (!(number >= least && number <= most)) Refuse(name, expected, given);
   return number;
 }
@@ -125,7 +125,7 @@ T Value(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
-// The front's threads must not be in OpenSSL, nor in a service, while the process ends.
+// The front's threads must not be inside OpenSSL, or inside a service, while the process ends.
 std::shared_ptr<Front> MakeFront(const py::dict& options) {
   auto front = std::make_shared<Front>(OptionsFrom(options));
   const std::weak_ptr<Front> weak = front;

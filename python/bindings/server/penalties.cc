@@ -20,10 +20,11 @@ namespace {
 
 using server::Penalties;
 
-// Of one, in seconds: a day.
+// The longest penalty, in seconds: one day.
 constexpr double kLongest = 86'400;
 
-Penalties::Entry EntryOf(const std::string& caller, const std::string& action, double seconds) {
+Penalties::Entry EntryOf(const std::string& caller, const std::string& action, double seconds,
+                         const std::string& reason) {
   Penalties::Entry entry;
   const size_t colon = caller.find(':');
   const std::string kind = caller.substr(0, colon);
@@ -43,6 +44,7 @@ Penalties::Entry EntryOf(const std::string& caller, const std::string& action, d
   entry.name = caller.substr(colon + 1);
   entry.blocks = action == "block";
   entry.length_ns = std::llround(seconds * 1e9);
+  entry.reason = reason;
   return entry;
 }
 
@@ -50,17 +52,19 @@ Penalties::Entry EntryOf(const std::string& caller, const std::string& action, d
 
 void RegisterPenalties(py::module_& m) {
   py::class_<Penalties, std::shared_ptr<Penalties>>(m, "Penalties")
-      .def(py::init([](const std::vector<std::tuple<std::string, std::string, double>>& rows,
-                       const py::object& clock) {
-             std::vector<Penalties::Entry> entries;
-             entries.reserve(rows.size());
-             for (const auto& [caller, action, seconds] : rows) {
-               entries.push_back(EntryOf(caller, action, seconds));
-             }
-             return std::make_shared<Penalties>(
-                 entries, clock.is_none() ? nullptr : FromCapsule<Clock>(clock, kClockCapsule));
-           }),
-           py::arg("rows"), py::arg("clock") = py::none())
+      .def(
+          py::init(
+              [](const std::vector<std::tuple<std::string, std::string, double, std::string>>& rows,
+                 const py::object& clock) {
+                std::vector<Penalties::Entry> entries;
+                entries.reserve(rows.size());
+                for (const auto& [caller, action, seconds, reason] : rows) {
+                  entries.push_back(EntryOf(caller, action, seconds, reason));
+                }
+                return std::make_shared<Penalties>(
+                    entries, clock.is_none() ? nullptr : FromCapsule<Clock>(clock, kClockCapsule));
+              }),
+          py::arg("rows"), py::arg("clock") = py::none())
       .def("__len__", &Penalties::size);
 }
 

@@ -1,4 +1,4 @@
-"""The baseline of one caller: which counts are usual."""
+"""The baseline of one caller, which says how large a count is usual."""
 
 from __future__ import annotations
 

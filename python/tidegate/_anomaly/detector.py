@@ -65,7 +65,9 @@ class AnomalyDetector:
     Call judge() once for each interval of `interval` seconds with the counts of all callers;
     callers without requests may be left out. Each caller has a baseline, which forgets half of its
     past in `half_life` seconds of activity and is used after `warm_up` intervals. The counts of
-    other callers of the same tier are a second criterion, and the only one for new callers.
+    other callers of the same tier are a second criterion, and the only one for new callers. A
+    caller first seen in the first `warm_up` intervals of the detector may not be new, so it is only
+    monitored until it has a past.
 
     A score above `monitor` is reported. A caller should be throttled if its score was above
     `throttle` in `k` of the last `m` intervals, and blocked if it was above `block`. Counts below
@@ -73,8 +75,9 @@ class AnomalyDetector:
     attack does not become usual; after `relearn` seconds it learns them, so that permanent growth
     becomes usual.
 
-    At most `capacity` callers are kept. Callers that were not seen for the longest time are
-    forgotten first, except anomalous ones. A caller takes about 400 bytes, and 1.4 KB more from its
+    At most `capacity` callers are kept. Callers that were seen in few intervals, with few requests,
+    are forgotten first, down to a quarter of `capacity`, then those that were not seen for the
+    longest time; anomalous ones last. A caller takes about 400 bytes, and 1.4 KB more from its
     second week on. Not thread-safe.
     """
 
@@ -117,6 +120,8 @@ class AnomalyDetector:
         self._callers: OrderedDict[str, _Caller] = OrderedDict()
         self._peers: dict[str | None, Peers] = {}
         self._last = -math.inf
+        # From this interval on, a caller who was never seen is new.
+        self._knows_all_from: int | None = None
         self.forgotten = 0
         """The number of callers that were forgotten because of `capacity`."""
 
@@ -144,13 +149,16 @@ class AnomalyDetector:
         self._last = at
         number = round(at / self.interval)
         hour = int(at // _HOUR) + _MONDAY
+        if self._knows_all_from is None:
+            self._knows_all_from = number + self._warm_up
+        knows_all = number >= self._knows_all_from
         found = []
         by_tier: dict[str | None, dict[str, float]] = {}
         for name, count in counts.items():
             if count <= 0:
                 continue
             tier = None if tiers is None else tiers.get(name)
-            caller = self._known(name, hour)
+            caller = self._known(name, hour, knows_all)
             value = scaled(count)
             anomaly = self._judged(name, caller, count, value, tier, at, hour, number)
             if anomaly is not None:
@@ -159,7 +167,7 @@ class AnomalyDetector:
                 by_tier.setdefault(tier, {})[name] = value
         for tier, values in by_tier.items():
             self._peers_of(tier).learn(values)
-        self._forget_some()
+        self._forget_some(number)
         found.sort(key=lambda each: -each.score)
         return found
 
@@ -175,10 +183,10 @@ class AnomalyDetector:
         known.accept()
         return True
 
-    def _known(self, name: str, hour: int) -> _Caller:
+    def _known(self, name: str, hour: int, knows_all: bool) -> _Caller:
         caller = self._callers.get(name)
         if caller is None:
-            caller = self._callers[name] = _Caller(hour)
+            caller = self._callers[name] = _Caller(hour, is_new=knows_all)
         else:
             self._callers.move_to_end(name)
         return caller
@@ -209,7 +217,7 @@ class AnomalyDetector:
             score, usual = among_peers, count_at(peers.usual)
         else:
             score, usual = 0.0, float(count)
-        is_high = count >= self._least and score > self._throttle
+        is_high = count >= self._least and score > self._throttle and (is_known or caller.is_new)
         caller.note(is_high, number, at, self._m)
         self._learn(caller, value, score, is_high, at, hour)
         if count < self._least or score <= self._monitor:
@@ -250,26 +258,51 @@ class AnomalyDetector:
             value = min(value, own.usual(hour) + self._monitor * math.sqrt(max(own.variance, 1)))
         own.learn(value, self._kept)
 
-    def _forget_some(self) -> None:
-        spared: list[tuple[str, _Caller]] = []
-        while len(self._callers) + len(spared) > self._capacity:
-            name, caller = self._callers.popitem(last=False)
-            if caller.high and len(spared) < self._capacity // 2:
-                spared.append((name, caller))
+    def _forget_some(self, number: int) -> None:
+        excess = len(self._callers) - self._capacity
+        if excess <= 0:
+            return
+        for name in self._least_missed()[:excess]:
+            caller = self._callers.pop(name)
+            # With so many callers, some are forgotten while they are active. Such a caller is not
+            # new when it returns.
+            if caller.baseline.samples >= self._warm_up and number - caller.last < self._warm_up:
+                self._knows_all_from = number + 1 + self._warm_up
+        self.forgotten += excess
+
+    def _least_missed(self) -> list[str]:
+        """Returns all callers, beginning with those to be forgotten first.
+
+        Made-up names must not displace callers whose past is known.
+        """
+        anomalous, known, newcomers = [], [], []
+        for name, caller in self._callers.items():
+            if caller.high:
+                anomalous.append(name)
+            elif caller.baseline.samples >= self._warm_up:
+                known.append(name)
             else:
-                self.forgotten += 1
-        for name, caller in reversed(spared):
-            self._callers[name] = caller
-            self._callers.move_to_end(name, last=False)
+                newcomers.append(name)
+        newcomers.sort(key=lambda name: self._callers[name].seniority())
+        kept = -(self._capacity // 4) or len(newcomers)
+        spared = -(self._capacity // 2) or len(anomalous)
+        return [
+            *newcomers[:kept],
+            *anomalous[:spared],
+            *known,
+            *newcomers[kept:],
+            *anomalous[spared:],
+        ]
 
 
 class _Caller:
     """A caller's baseline, and which of the caller's last intervals were too high."""
 
-    __slots__ = ("_first_hour", "baseline", "high", "high_since", "is_accepted", "last")
+    __slots__ = ("_first_hour", "baseline", "high", "high_since", "is_accepted", "is_new", "last")
 
-    def __init__(self, hour: int) -> None:
+    def __init__(self, hour: int, *, is_new: bool) -> None:
         self._first_hour = hour
+        self.is_new = is_new  # otherwise it may have a past that the detector has not seen
         self.baseline = Baseline(hour)
         self.high = 0  # a bit for each interval; the lowest bit is the last interval
         self.high_since = 0.0
@@ -284,6 +317,9 @@ class _Caller:
             if self.high == 0:
                 self.high_since = at
             self.high |= 1
+
+    def seniority(self) -> tuple[int, float]:
+        return self.baseline.samples, self.baseline.mean
 
     def high_intervals(self, m: int) -> int:
         return bin(self.high & ((1 << m) - 1)).count("1")

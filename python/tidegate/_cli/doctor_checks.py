@@ -88,7 +88,7 @@ class _Examination:
         )
         patient = urlencode([(n, v) for n, v in options if n not in _ABOUT_FAILURES])
         self.failures: list[str] = []
-        # Not geturl(), which takes the slashes from an empty host.
+        # geturl() is not used, since it removes the slashes of an empty host.
         fragment = f"#{uri.fragment}" if uri.fragment else ""
         self.store = open_store(
             f"{storage.partition('#')[0].partition('?')[0]}?{patient}{fragment}",

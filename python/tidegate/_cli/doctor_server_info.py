@@ -68,7 +68,7 @@ def memory(report: Report, info: dict[str, str]) -> None:
 
 
 def persistence(report: Report, info: dict[str, str], setting: Callable[[str], str | None]) -> None:
-    """What a restart forgets; `setting` reads a setting of the server."""
+    """Yields what a restart would forget; `setting` reads a setting of the server."""
     if "aof_enabled" not in info:
         return
     aof = info["aof_enabled"] == "1"

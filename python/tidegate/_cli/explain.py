@@ -102,7 +102,7 @@ def _played(limits: Sequence[Limit], pace: Limit, at_once: int) -> Iterator[_Row
     limiter = Limiter(limits, clock=clock)
 
     def ask(times: int) -> int:
-        # As many calls of cost 1 at one instant would be decided alike.
+        # This gives the same decisions as `times` calls of cost 1 at one instant.
         passed = min(times, limiter.peek("client").remaining)
         if passed:
             limiter.hit("client", passed)

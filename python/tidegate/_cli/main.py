@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     try:
         arguments = _parser().parse_args(argv)
-    except SystemExit:  # after the help, or the version
+    except SystemExit:  # argparse has printed the help, or the version
         print(end="", flush=True)
         raise
     code: int = arguments.run(arguments)
@@ -52,7 +52,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _drop_output() -> None:
-    """What is left must not be written again when the interpreter ends."""
+    """Keeps the interpreter from writing the rest again when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -50,7 +50,7 @@ def save_replay(result: Replay, path: str) -> None:
 
 
 def save_comparison(comparison: Any, path: str) -> None:
-    """Who is refused, and what reaches the backend."""
+    """Draws who is refused, and what reaches the backend."""
     from tidegate.tuning import plots
 
     axes = _axes(3)
@@ -60,7 +60,7 @@ def save_comparison(comparison: Any, path: str) -> None:
 
 
 def save_recommendation(found: Any, keys: Any, times: Any, path: str) -> None:
-    """What limits would refuse, and the peaks of clients, with the limit drawn in."""
+    """Draws what limits would refuse, and the peaks of clients, with the limit."""
     from tidegate import tuning
     from tidegate.tuning import plots
 
@@ -74,7 +74,7 @@ def save_recommendation(found: Any, keys: Any, times: Any, path: str) -> None:
 
 
 def _period_of(limit: Any) -> str:
-    """As the limit's text has it: a month has no number of seconds."""
+    """Returns the period in the words of the limit's text: a month has no number of seconds."""
     text: str = str(limit).partition("/")[2].partition(" burst")[0]
     return text
 
@@ -82,7 +82,7 @@ def _period_of(limit: Any) -> str:
 def _axes(rows: int) -> Any:
     from matplotlib.figure import Figure
 
-    # Not by pyplot, which would look for a screen.
+    # pyplot is not used, since it would look for a screen.
     return Figure(figsize=(9, 4 * rows), layout="constrained").subplots(rows)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import queue
 import signal
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 from tidegate._errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from tidegate._service.settings import Settings
 
 __all__ = ["register"]
@@ -51,7 +49,7 @@ def register(commands: Any) -> None:
 
 def _serve(arguments: argparse.Namespace) -> int:
     try:
-        from tidegate._service.settings import read_settings, unknown_variables
+        import tidegate._service.settings  # noqa: F401
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"`tidegate serve` needs the package {error.name}; expected "
@@ -60,14 +58,25 @@ def _serve(arguments: argparse.Namespace) -> int:
     path = arguments.config
     if path is None and os.path.exists(_DEFAULT_FILE):
         path = Path(_DEFAULT_FILE)
-    settings = read_settings(path)
+    try:
+        return _serve_with(path, arguments.check)
+    except FileNotFoundError as error:
+        if error.filename and not os.path.isabs(error.filename):
+            error.strerror = f"{error.strerror} in {os.getcwd()}"
+        raise
+
+
+def _serve_with(path: Path | None, is_check: bool) -> int:
     from tidegate._service.logs import set_up_logging
     from tidegate._service.service import Service
+    from tidegate._service.settings import read_settings, unknown_variables
 
+    settings = read_settings(path)
     set_up_logging(settings.log)
-    for name in unknown_variables(os.environ):
-        log.warning("the environment variable %s is not a setting", name)
-    if arguments.check:
+    for name, similar in unknown_variables(os.environ).items():
+        hint = "" if similar is None else f"; expected {similar}?"
+        log.warning("the environment variable %s is not a setting%s", name, hint)
+    if is_check:
         return _check(settings)
     return _until_signalled(Service(settings))
 
@@ -83,29 +92,22 @@ def _check(settings: Settings) -> int:
 
 
 def _until_signalled(service: Any) -> int:
-    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-
-    def note(number: int, frame: FrameType | None) -> None:
-        signals.put(number)
-
-    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(each, note)
+    signals = _signals()
     try:
         service.start()
     except BaseException:
         service.close()
         raise
     _notify("READY=1")
+    reloading = threading.Lock()
     while True:
-        number = signals.get()
+        number = signals.recv(1)[0]
         if number != signal.SIGHUP:
             break
-        _notify("RELOADING=1")
-        service.reload()
-        _notify("READY=1")
-    # Who asks twice does not want to wait.
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda number, frame: os._exit(128 + number))
+        # The thread keeps a database that does not answer from delaying SIGTERM.
+        threading.Thread(target=_reload, args=(service, reloading), daemon=True).start()
+    # A second signal means that the user does not want to wait.
+    threading.Thread(target=_end_at_once, args=(signals,), daemon=True).start()
     log.info("%s: calls in flight have %g s", signal.Signals(number).name, service.settings.drain)
     _notify("STOPPING=1")
     is_drained = service.stop()
@@ -119,17 +121,47 @@ def _until_signalled(service: Any) -> int:
     return status
 
 
+def _signals() -> socket.socket:
+    """Gives the number of each signal as a byte.
+
+    A handler in Python would not do: it runs when the main thread does, which a signal does not
+    wake if it comes just before that waits, or to another thread.
+    """
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, lambda number, frame: None)
+    return reader
+
+
+def _end_at_once(signals: socket.socket) -> None:
+    while True:
+        number = signals.recv(1)[0]
+        if number != signal.SIGHUP:
+            os._exit(128 + number)
+
+
+def _reload(service: Any, reloading: threading.Lock) -> None:
+    with reloading:
+        _notify("RELOADING=1")
+        try:
+            service.reload()
+        except Exception:
+            log.exception("the service was not reloaded")
+        _notify("READY=1")
+
+
 def _has_threads() -> bool:
     main = threading.main_thread()
     return any(each is not main and not each.daemon for each in threading.enumerate())
 
 
 def _notify(state: str) -> None:
-    """Tells systemd, where it has started the service with Type=notify."""
+    """Notifies systemd, if the unit has Type=notify."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
-    import socket
     import time
 
     if state.startswith("RELOADING"):

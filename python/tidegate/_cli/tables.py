@@ -41,18 +41,18 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def print_anything() -> None:
-    """Has letters that standard output cannot show escaped: what a log holds is no error."""
+    """Makes standard output escape letters that it cannot show, since a log may hold any letter."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def plain(name: object) -> str:
-    """What callers chose is data: no terminal acts on it."""
+    """Returns a name from a caller without control characters, so that no terminal acts on it."""
     return "".join(letter if letter.isprintable() else "?" for letter in _text(name))
 
 
 def plain_lines(text: str) -> str:
-    """As plain(), of a text of several lines."""
+    """Like plain(), of a text of several lines."""
     return "\n".join(map(plain, text.splitlines()))
 
 

@@ -1,4 +1,4 @@
-"""``tidegate tokens``: who may ask the admin API."""
+"""``tidegate tokens``: makes, lists and revokes tokens of the admin API."""
 
 from __future__ import annotations
 
@@ -53,8 +53,11 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def _open(url: str) -> Database:
     try:
         from tidegate._database.connection import Database
-    except ImportError as error:
-        raise ConfigurationError(f"{error}; expected `pip install 'tidegate[server]'`") from None
+    except ImportError:
+        raise ConfigurationError(
+            "`tidegate tokens` needs the package SQLAlchemy; expected "
+            "`pip install 'tidegate[server]'`"
+        ) from None
     return Database(url, 30.0)
 
 

@@ -1,4 +1,4 @@
-"""The table of anomalies, as it is read and acknowledged."""
+"""Reads and acknowledges rows of the table of anomalies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["acknowledge", "list_anomalies", "open_anomalies"]
 
 
 def list_anomalies(connection: sa.Connection, *, only_open: bool, most: int) -> list[Any]:
-    """The newest first; with `only_open` those that nobody has acknowledged."""
+    """Returns the newest anomalies first; with `only_open` those that nobody has acknowledged."""
     asked = sa.select(anomalies).order_by(anomalies.c.id.desc()).limit(most)
     if only_open:
         asked = asked.where(anomalies.c.acknowledged_at.is_(None))
@@ -23,13 +23,13 @@ def list_anomalies(connection: sa.Connection, *, only_open: bool, most: int) -> 
 
 
 def open_anomalies(connection: sa.Connection) -> int:
-    """How many nobody has acknowledged."""
+    """Returns the number of anomalies that nobody has acknowledged."""
     asked = sa.select(sa.func.count()).where(anomalies.c.acknowledged_at.is_(None))
     return int(connection.execute(asked).scalar_one())
 
 
 def acknowledge(connection: sa.Connection, id: int, now: dt.datetime) -> Any:
-    """The row as it was; None where there is none that waits for it."""
+    """Acknowledges an anomaly. Returns its row as it was, or None if there is no open one."""
     row = connection.execute(
         sa.select(anomalies).where(anomalies.c.id == id, anomalies.c.acknowledged_at.is_(None))
     ).first()

@@ -1,4 +1,4 @@
-"""Tokens of the admin API: made, found, listed and revoked."""
+"""Makes, finds, lists and revokes tokens of the admin API."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ __all__ = [
 ]
 
 PREFIX = "tg_"
-# From the least to the most. `check` is for services that ask for checks.
+# The roles from the least to the highest. `check` is for services that call checks.
 ROLES = ("viewer", "check", "operator", "admin")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@ -]{0,99}")
-# How often the table learns that a token is used.
+# How often the use of a token is stored.
 _NOTED_EVERY = dt.timedelta(minutes=1)
 
 
 class NewToken(NamedTuple):
-    """A token that was just made. Only here is its text."""
+    """A new token. Only this object has its text."""
 
     id: int
     text: str
 
 
 def hash_of(token: str) -> str:
-    """What the table keeps of a token."""
+    """The stored fields of a token."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -89,7 +89,7 @@ def _is_valid(now: dt.datetime) -> sa.ColumnElement[bool]:
 
 
 def find_token(connection: sa.Connection, token: str, now: dt.datetime) -> Any:
-    """The row of a token that is valid now; None where there is none."""
+    """Returns the row of a token that is valid now, or None."""
     wanted = hash_of(token)
     asked = sa.select(api_tokens).where(api_tokens.c.hash == wanted, _is_valid(now))
     row = connection.execute(asked).first()
@@ -97,13 +97,13 @@ def find_token(connection: sa.Connection, token: str, now: dt.datetime) -> Any:
 
 
 def has_tokens(connection: sa.Connection, now: dt.datetime) -> bool:
-    """Whether there is a token that is valid now."""
+    """Returns whether a token is valid now."""
     asked = sa.select(sa.exists(sa.select(api_tokens.c.id).where(_is_valid(now))))
     return bool(connection.execute(asked).scalar())
 
 
 def note_use(connection: sa.Connection, row: Any, now: dt.datetime) -> bool:
-    """Writes when the token was used last, once a minute at most. Whether it wrote."""
+    """Stores the time of the last use, once a minute at most. Returns whether it was stored."""
     if row.last_used_at is not None and now - row.last_used_at < _NOTED_EVERY:
         return False
     table = api_tokens
@@ -112,13 +112,13 @@ def note_use(connection: sa.Connection, row: Any, now: dt.datetime) -> bool:
 
 
 def list_tokens(connection: sa.Connection) -> list[Any]:
-    """All tokens, those that have ended too, without their hashes."""
+    """Returns all tokens without their hashes, including those that have ended."""
     columns = [column for column in api_tokens.c if column.name != "hash"]
     return list(connection.execute(sa.select(*columns).order_by(api_tokens.c.id)).all())
 
 
 def revoke_token(connection: sa.Connection, id: int, now: dt.datetime) -> Any:
-    """Ends a token. Its row as it was; None where there is none that was not revoked."""
+    """Revokes a token. Returns its row as it was, or None if there is no token to revoke."""
     table = api_tokens
     asked = sa.select(table).where(table.c.id == id, table.c.revoked_at.is_(None))
     row = connection.execute(asked).first()

@@ -17,13 +17,13 @@ _MOST_OF_TARGET = 600
 
 
 class Actor(NamedTuple):
-    """Who changes something."""
+    """The author of a change."""
 
     name: str
     role: str
     remote: str | None
     user: str | None = None
-    """The user that a token of an issuer is of."""
+    """The user who owns the issuer's token."""
 
 
 def record(
@@ -36,7 +36,7 @@ def record(
     after: Any = None,
     now: dt.datetime,
 ) -> None:
-    """Adds an entry, in the transaction of the change that it is about."""
+    """Adds an entry, in the transaction of the change that it records."""
     row = {
         "time": now,
         "actor": actor.name[:255],
@@ -51,7 +51,7 @@ def record(
 
 
 class AuditFilter(NamedTuple):
-    """Which entries are wanted: those that agree with each of these that is given."""
+    """The wanted entries: those that agree with each given value."""
 
     actor: str | None = None
     action: str | None = None
@@ -63,7 +63,7 @@ class AuditFilter(NamedTuple):
 def audit_entries(
     connection: sa.Connection, wanted: AuditFilter, *, before: int | None = None, most: int
 ) -> list[Any]:
-    """The newest first, from below the id `before` on."""
+    """Returns the newest entries first, with ids below `before`."""
     table = audit_log
     asked = sa.select(table).order_by(table.c.id.desc()).limit(most)
     conditions = {

@@ -1,4 +1,4 @@
-"""Writes to a database on a thread of its own, so that no request waits for it."""
+"""Writes to a database on a separate thread, so that no request waits for it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ log = logging.getLogger("tidegate")
 Key = TypeVar("Key", bound="Hashable")
 Entry = TypeVar("Entry")
 
-# How often a write is tried before its entries are dropped, so that a database that comes back
-# within a few seconds has all of them.
+# How often a write is tried before its entries are dropped, so that nothing is lost if the database
+# answers again within a few seconds.
 _MOST_TRIES = 5
 _PATIENCE = 1.0
 
@@ -53,15 +53,15 @@ class BackgroundWriter(Generic[Key, Entry]):
         self._being_written: dict[Key, Entry] = {}
         self._gave_up = False
         self.written = 0
-        """How many entries were written."""
+        """The number of entries that were written."""
         self.dropped = 0
-        """How many requests are in no entry that was written."""
+        """The number of requests whose entries were dropped."""
         self.failures = 0
-        """How often a write failed."""
+        """The number of failed writes."""
         _all.add(self)
 
     def _write(self, waiting: dict[Key, Entry]) -> None:
-        """Writes the entries. Raises where they were not taken."""
+        """Writes the entries. Raises if they were not stored."""
         raise NotImplementedError
 
     def _merge(self, known: Entry, entry: Entry) -> None:
@@ -69,17 +69,17 @@ class BackgroundWriter(Generic[Key, Entry]):
         raise NotImplementedError
 
     def _requests_of(self, entry: Entry) -> int:
-        """How many requests an entry stands for."""
+        """Returns the number of requests that an entry stands for."""
         raise NotImplementedError
 
     def _close(self) -> None:
-        """Closes what entries are written to."""
+        """Closes the destination of the entries."""
 
     def _forget_parent(self) -> None:
-        """In a child of fork(): leaves the parent's connections alone."""
+        """Leaves the parent's connections alone, in a child of fork()."""
 
     def flush(self) -> bool:
-        """Writes what waits, now. False where that failed; then it waits on."""
+        """Writes the waiting entries now. Returns False if that failed; then they still wait."""
         with self._writing:
             with self._lock:
                 waiting, self._waiting = self._waiting, {}
@@ -100,7 +100,7 @@ class BackgroundWriter(Generic[Key, Entry]):
             return True
 
     def close(self, patience: float = _PATIENCE) -> None:
-        """Writes what waits, and ends the thread, which has `patience` seconds for a write."""
+        """Writes the waiting entries, and ends the thread. A write has `patience` seconds."""
         self._stop.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -115,7 +115,7 @@ class BackgroundWriter(Generic[Key, Entry]):
         self._close()
 
     def give_up(self) -> None:
-        """Drops what is not written, also what is being written. Waits for nothing."""
+        """Drops all entries that are not written, including those being written. Does not wait."""
         self._stop.set()
         with self._lock:
             self._gave_up = True
@@ -130,7 +130,7 @@ class BackgroundWriter(Generic[Key, Entry]):
     def _put_back(self, waiting: dict[Key, Entry]) -> None:
         with self._lock:
             self._being_written = {}
-            if self._gave_up:  # these were dropped
+            if self._gave_up:  # the entries were dropped
                 return
             for key, entry in waiting.items():
                 known = self._waiting.get(key)
@@ -142,7 +142,7 @@ class BackgroundWriter(Generic[Key, Entry]):
                     self.dropped += self._requests_of(entry)
 
     def _drop(self) -> None:
-        """Forgets what waits, which is counted and logged."""
+        """Drops the waiting entries, which are counted and logged."""
         with self._lock:
             dropped = list(self._waiting.values())
             if self._gave_up:
@@ -170,7 +170,7 @@ class BackgroundWriter(Generic[Key, Entry]):
                 tries = 0
 
     def _after_fork(self) -> None:
-        # What waits is the parent's to write.
+        # The parent writes the entries that wait.
         self._waiting, self._being_written = {}, {}
         self._lock = threading.Lock()
         self._writing = threading.Lock()

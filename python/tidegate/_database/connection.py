@@ -71,12 +71,12 @@ def engine_of(database: DatabaseLike, timeout: float = 5.0, *, creates: bool = F
 
 
 def _shown(database: str | sa.URL) -> str:
-    """A URL, which may be malformed, without a password."""
+    """Returns a URL, which may be malformed, without its password."""
     return re.sub(r"//.*@", "//***@", str(database), flags=re.DOTALL)
 
 
 def has_file(engine: sa.Engine) -> bool:
-    """Whether the file of an SQLite is there, as everything of another database is."""
+    """Returns whether the file of an SQLite exists; other databases always count as existing."""
     file = engine.url.database
     return (
         engine.dialect.name != "sqlite"
@@ -88,7 +88,7 @@ def has_file(engine: sa.Engine) -> bool:
 
 
 def name_of(engine: sa.Engine) -> str:
-    """The URL of a database without the password."""
+    """Returns the URL of a database without the password."""
     return engine.url.render_as_string(hide_password=True)
 
 
@@ -111,7 +111,7 @@ class Database:
 
     @contextlib.contextmanager
     def use(self, *, isolation: str | None = None) -> Iterator[sa.Connection]:
-        """The connection. If the block raises, the connection is closed.
+        """Yields the connection. If the block raises, the connection is closed.
 
         Raises StorageError if the database fails, or does not answer in time.
         """
@@ -126,7 +126,7 @@ class Database:
                     yield self._connection
                 finally:
                     self._connection.rollback()
-        except ConfigurationError:  # what was read is wrong; the connection is fine
+        except ConfigurationError:  # the data is wrong; the connection is fine
             raise
         except BaseException as error:
             self.close()
@@ -149,7 +149,7 @@ class Database:
                 connection.close()
 
     def forget_parent(self) -> None:
-        """In a child of fork(): leaves the connection to the parent."""
+        """Leaves the connection to the parent, in a child of fork()."""
         if self._connection is not None:
             _of_parents.append(self._connection)
             self._connection = None

@@ -67,7 +67,7 @@ class _RowDocument(Document):
 
 
 def _columns(where: Where, length: int) -> Where:
-    """The parts of `where` after the first `length`, as columns of a row."""
+    """Returns the parts of `where` after the first `length`, as columns of a row."""
     rest = where[length:]
     if "limits" in where[:length]:  # the row has the limits of one tier
         return ("limits",)
@@ -75,7 +75,7 @@ def _columns(where: Where, length: int) -> Where:
 
 
 class _Builder:
-    """Builds a document, and notes which row each of its parts comes from."""
+    """Builds a document, and records the row from which each part comes."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -190,7 +190,7 @@ class _Builder:
             self.add("overrides", f"rate_limit_overrides row {row.id}", fields)
 
     def custom_limits(self, rows: Iterable[Row[Any]]) -> None:
-        """``{"api": "500/minute"}`` or ``{"api": {"limits": ..., "until": ...}}``"""
+        """Reads ``{"api": "500/minute"}`` or ``{"api": {"limits": ..., "until": ...}}``"""
         for row in rows:
             place = f"user_tiers row {row.user_id!r}"
             if not isinstance(row.custom_limits, dict):
@@ -236,7 +236,7 @@ class _Builder:
 
 
 def rule_id_of(row: Any) -> str:
-    """The id of a row's rule. Rows without an id that have the same endpoint are one rule."""
+    """Returns the id of a row's rule. Rows without an id but with one endpoint are one rule."""
     if row.rule_id is not None:
         return str(row.rule_id)
     return f"endpoint:{row.endpoint_pattern}" if row.endpoint_pattern else f"row-{row.id}"
@@ -257,7 +257,7 @@ def _conditions(row: Row[Any]) -> dict[str, Any]:
     }
 
 
-# Of whom read_document() reads the limits of single keys: of everybody, or of nobody.
+# The keys whose own limits read_document() reads: all keys, or none.
 EVERYBODY: Any = object()
 NOBODY: Any = object()
 
@@ -296,7 +296,7 @@ def read_document(connection: Connection, source: str, of: Any = EVERYBODY) -> D
 
 
 def _is_key(key: Any) -> Any:
-    """The overrides of a key. A key of digits may have been written as a number."""
+    """Returns the overrides of a key. A key of digits may have been written as a number."""
     column = schema.overrides.c.key
     found = column == sa.type_coerce(key, schema.json_type)
     if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 18:
@@ -305,7 +305,7 @@ def _is_key(key: Any) -> Any:
 
 
 def change_mark(connection: Connection) -> object:
-    """A value that differs after each change of the tables; None if the database has none."""
+    """Returns a value that differs after each change of the tables; None if there is none."""
     if connection.dialect.name == "sqlite":
         return connection.exec_driver_sql("PRAGMA data_version").scalar()
     if connection.dialect.name != "postgresql":
@@ -317,7 +317,7 @@ def change_mark(connection: Connection) -> object:
 
 
 def row_count(connection: Connection) -> int:
-    """How many rows read_document() would read."""
+    """Returns the number of rows that read_document() would read."""
     return sum(_of_each_table(connection, "count(*)"))
 
 

@@ -22,7 +22,7 @@ __all__ = ["place_of", "rows_of"]
 
 # Columns that rules do not use.
 _UNREAD = ("created_at", "updated_at")
-# Stand for times outside of Python's range: later ones never come, and earlier ones have passed.
+# These stand for times outside of Python's range: later ones never come, earlier ones have passed.
 _NEVER = dt.datetime(9999, 1, 1, tzinfo=dt.timezone.utc)
 _LONG_AGO = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
@@ -30,7 +30,7 @@ _LONG_AGO = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 def rows_of(
     connection: sa.Connection, table: sa.Table, condition: Any, most: int, refuse: Refuse
 ) -> list[Any]:
-    """Up to `most` rows, in the order of their keys. Calls `refuse` for rows it cannot read."""
+    """Yields up to `most` rows in the order of their keys. Calls `refuse` for unreadable rows."""
     is_sqlite = connection.dialect.name == "sqlite"
     read = _as_it_stands if is_sqlite else _within_times
     columns = [read(column) for column in table.columns if column.name not in _UNREAD]
@@ -42,7 +42,7 @@ def rows_of(
 
 
 def place_of(table: sa.Table, row: Any) -> str:
-    """The name of a row in messages."""
+    """Returns the name of a row in messages."""
     (key,) = table.primary_key.columns
     return f"{table.name} row {getattr(row, key.name)!r}"
 

@@ -1,4 +1,4 @@
-"""The documents of rules that were in force, each with who put it there."""
+"""Keeps the documents of rules that were in force, each with its author."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ OUTSIDE = "outside of the service"
 def keep_what_others_wrote(
     connection: sa.Connection, document: dict[str, Any], now: dt.datetime
 ) -> None:
-    """Adds a version if the tables say something else than the version in force.
+    """Adds a version if the tables differ from the version in force.
 
-    Rules may be changed by SQL, or were there before the service was.
+    Rules may be changed by SQL, or may be older than the service.
     """
     table = rule_versions
     asked = sa.select(table.c.digest).where(table.c.in_force)
@@ -37,7 +37,7 @@ def put_into_force(
     comment: str | None,
     now: dt.datetime,
 ) -> int:
-    """Adds a version, the one in force from now on. Its number."""
+    """Adds a version, which is in force from now on. Returns its number."""
     table = rule_versions
     connection.execute(sa.update(table).where(table.c.in_force).values(in_force=False))
     row = {
@@ -54,7 +54,7 @@ def put_into_force(
 
 
 def list_versions(connection: sa.Connection, before: int | None, most: int) -> list[Any]:
-    """The newest first, without their documents."""
+    """Returns the newest versions first, without their documents."""
     table = rule_versions
     columns = [column for column in table.c if column.name != "document"]
     asked = sa.select(*columns).order_by(table.c.id.desc()).limit(most)
@@ -64,5 +64,5 @@ def list_versions(connection: sa.Connection, before: int | None, most: int) -> l
 
 
 def version_of(connection: sa.Connection, id: int) -> Any:
-    """The row of a version; None where there is none."""
+    """Returns the row of a version, or None."""
     return connection.execute(sa.select(rule_versions).where(rule_versions.c.id == id)).first()

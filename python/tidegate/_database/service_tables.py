@@ -12,6 +12,7 @@ __all__ = [
     "anomalies",
     "api_tokens",
     "audit_log",
+    "idempotency_keys",
     "metadata",
     "quota_top_ups",
     "rule_versions",
@@ -58,7 +59,7 @@ sa.Index(
     postgresql_where=rule_versions.c.in_force == sa.true(),
 )
 
-# What was changed, by whom. Triggers refuse to change or delete its rows.
+# Each row is a change and its author. Triggers refuse to change or delete rows.
 audit_log = sa.Table(
     "audit_log",
     metadata,
@@ -89,7 +90,7 @@ api_tokens = sa.Table(
     _at("revoked_at", nullable=True),
 )
 
-# `status` is PENDING, APPROVED, REJECTED or WITHDRAWN; a user has one that is pending at most.
+# `status` is PENDING, APPROVED, REJECTED or WITHDRAWN; a user has at most one pending request.
 upgrade_requests = sa.Table(
     "upgrade_requests",
     metadata,
@@ -122,7 +123,7 @@ user_quotas = sa.Table(
     _at("updated_at"),
 )
 
-# Units that a user has beside those of the period. The lowest priority is spent first.
+# Units that a user has in addition to those of the period. The lowest priority is spent first.
 quota_top_ups = sa.Table(
     "quota_top_ups",
     metadata,
@@ -135,6 +136,19 @@ quota_top_ups = sa.Table(
     sa.Column("reason", sa.Text),
     _at("created_at"),
     sa.Index("ix_quota_top_ups_user", "user_id", "quota"),
+)
+
+# Requests by the SHA-256 of the key that their client gave; `request` is a SHA-256 too.
+# `answer` is null while a request has not ended.
+idempotency_keys = sa.Table(
+    "idempotency_keys",
+    metadata,
+    id_column(),
+    sa.Column("key", sa.String(64), nullable=False, unique=True),
+    sa.Column("request", sa.String(64), nullable=False),
+    _at("created_at"),
+    sa.Column("answer", json_type),
+    sa.Index("ix_idempotency_keys_created_at", "created_at"),
 )
 
 anomalies = sa.Table(

@@ -26,7 +26,7 @@ log = logging.getLogger("tidegate")
 
 # The most seconds until a thread that waits for notifications notices that it must end.
 _SLICE = 0.25
-# To read so many takes a few milliseconds, a process of its own a second.
+# Reading this many rows takes a few milliseconds, and a separate process takes a second.
 _MOST_ROWS_HERE = 40
 
 
@@ -79,23 +79,23 @@ class SqlRules(RuleSource):
         self._timeout = timeout
         self._url = _url_for_others(database, self._database)
         self._mark: object = None
-        self._seconds = 0.0  # that the last read took
+        self._seconds = 0.0  # how long the last read took
         super().__init__(interval=interval, cache=cache)
 
     def _reading_of_now(self) -> Reading | None:
         begun = time.monotonic()
         with self._database.use(isolation="REPEATABLE READ") as connection:
-            # Of SQLite it says nothing about what another connection has read.
+            # SQLite does not report here what another connection has read.
             mark = change_mark(connection)
             if connection.dialect.name == "sqlite":
                 mark = self._database.opened, mark
             if mark is not None and mark == self._mark:
                 self._seconds = time.monotonic() - begun
                 return None
-            # Without a mark it is read at each look, and for that no process is made.
+            # Without a mark the rules are read at each look, and no process is started for that.
             rows = 0 if mark is None else row_count(connection)
-        # What changes from here on has another mark, so that it is read again. A refused version
-        # is not, until it changes.
+        # Changes from here on have another mark, so the rules are read again. A refused version is
+        # not read again until it changes.
         self._mark = mark
         if rows > _MOST_ROWS_HERE and self._url is not None:
             return Reading(partial(_document_of, self._url, self._timeout), takes_long=True)
@@ -105,10 +105,10 @@ class SqlRules(RuleSource):
         self._mark = None
 
     def _wait(self, stop: threading.Event) -> None:
-        # Looks at very many rows take at most a twentieth of the time.
+        # Reading very many rows takes at most a twentieth of the time.
         until = time.monotonic() + max(self._interval, 20 * self._seconds)
         if self._listener.begin():
-            return  # for what changed before
+            return  # this wakes up for changes made before
         while not stop.is_set() and (left := until - time.monotonic()) > 0:
             if self._listener.hears(min(left, _SLICE), stop):
                 return
@@ -129,7 +129,7 @@ class SqlRules(RuleSource):
 
 
 def _url_for_others(given: DatabaseLike, database: Database) -> str | None:
-    """The URL by which another process finds the database; None where it may not."""
+    """Returns the URL by which another process finds the database, or None if it must not."""
     url = database.engine.url
     is_sqlite = url.get_backend_name() == "sqlite"
     if given is database.engine or (is_sqlite and not os.path.isfile(url.database or "")):
@@ -138,7 +138,7 @@ def _url_for_others(given: DatabaseLike, database: Database) -> str | None:
 
 
 def _begin(connection: Any) -> None:
-    """Begins a transaction that reads all tables as they were at one instant."""
+    """Begins a transaction in which all reads see the same instant."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("BEGIN")
 
@@ -156,7 +156,7 @@ class _Listener:
         self._is_possible = self._engine.dialect.driver == "psycopg"
 
     def begin(self) -> bool:
-        """Begins to listen. True if this call began it."""
+        """Begins to listen. Returns True if this call began."""
         if not self._is_possible or self._raw is not None or time.monotonic() < self._retry_at:
             return False
         try:
@@ -169,7 +169,7 @@ class _Listener:
         return True
 
     def hears(self, seconds: float, stop: threading.Event) -> bool:
-        """Waits for a notification. False if none came within `seconds`."""
+        """Waits for a notification. Returns False if none came within `seconds`."""
         if self._raw is None:
             stop.wait(seconds)
             return False

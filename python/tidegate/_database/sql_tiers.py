@@ -31,7 +31,7 @@ __all__ = ["SqlTiers"]
 log = logging.getLogger("tidegate")
 
 _MOST_AT_ONCE = 500
-# The pause after a failure, so that a database that is down is not asked for each user.
+# The pause after a failure, so that not every user causes a query while the database is down.
 _PAUSE = 1.0
 # The thread ends if there is nothing to look up for this long.
 _IDLE = 10.0

@@ -1,4 +1,4 @@
-"""The rules of the tables as one transaction sees them, to look at and to change."""
+"""Reads and changes the rules of the tables as one transaction sees them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StoredRules", "begin_change", "compiled_model", "etag_of", "rows_of_rules"]
 
-# What a column says where nobody said anything.
+# The values of columns that nobody has set.
 _UNSAID = {
     "counts": "cost",
     "shadow": False,
@@ -29,7 +29,7 @@ _UNSAID = {
 
 
 def begin_change(connection: sa.Connection, *, of_rules: bool) -> None:
-    """Begins a transaction that writes. One that changes rules has others wait that do, too."""
+    """Begins a transaction that writes. Transactions that change rules wait for each other."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     elif of_rules:
@@ -38,33 +38,33 @@ def begin_change(connection: sa.Connection, *, of_rules: bool) -> None:
 
 
 def etag_of(value: Any) -> str:
-    """Equal for equal values."""
+    """Returns a text that is equal for equal values."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def compiled_model(document: Document) -> model.Rules:
-    """The fields of a document that is accepted as a whole. Raises RulesError."""
+    """Returns the fields of a document that is accepted as a whole. Raises RulesError."""
     rules = validate(document)
     compile_rules(document, rules)
     return rules
 
 
 class StoredRules:
-    """Raises RulesError where the tables hold rules that are not accepted.
+    """Reads the rules. Raises RulesError if they are not accepted.
 
-    `of` says whose overrides and own limits are read too: of very many, that takes long.
+    `of` says whose overrides and own limits are read too, which takes long if there are very many.
     """
 
     def __init__(self, connection: sa.Connection, source: str, of: Any = NOBODY) -> None:
         self.document = read_document(connection, source, of)
         self.model: model.Rules = compiled_model(self.document)
         self.plain = _plain(self.document.data)
-        """The document without overrides: what versions keep."""
+        """Returns the document without overrides, which versions keep."""
         self.etag = etag_of(self.plain)
 
     def rule(self, id: str) -> dict[str, Any] | None:
-        """The fields of a rule as a document has them."""
+        """Returns the fields of a rule as a document has them."""
         return next((rule for rule in self.plain["rules"] if rule["id"] == id), None)
 
 
@@ -83,7 +83,7 @@ def _tidy(rule: dict[str, Any]) -> dict[str, Any]:
 
 
 def rows_of_rules(connection: sa.Connection) -> dict[str, list[int]]:
-    """The ids of the rows of each rule, by the rule's id."""
+    """Returns the ids of the rows of each rule, by the rule's id."""
     table = schema.rules
     asked = sa.select(table.c.id, table.c.rule_id, table.c.endpoint_pattern).order_by(table.c.id)
     found: dict[str, list[int]] = {}

@@ -20,7 +20,7 @@ __all__ = ["VERSION_TABLE", "missing_tables", "upgrade"]
 # The number of a lock that one process holds while it migrates, because several workers may start
 # at once. The number is arbitrary.
 _LOCK = 0x7469646567617465
-# A service may have migrations of its own in the same database.
+# A service may have its own migrations in the same database.
 VERSION_TABLE = "tidegate_version"
 
 
@@ -55,7 +55,7 @@ def upgrade(database: DatabaseLike, revision: str = "head") -> None:
 
 
 def missing_tables(database: DatabaseLike) -> str | None:
-    """What upgrade() would do, in words; None if it would do nothing. Changes nothing.
+    """Returns what upgrade() would do, in words; None if it would do nothing. Changes nothing.
 
     Raises StorageError if the database cannot be reached.
     """

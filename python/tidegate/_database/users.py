@@ -1,4 +1,4 @@
-"""The tiers of single users, and their requests for another."""
+"""Stores the tiers of single users, and their requests for other tiers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = [
 
 
 def user_of(connection: sa.Connection, id: str) -> Any:
-    """The row of a user; None where there is none."""
+    """Returns the row of a user, or None."""
     return connection.execute(sa.select(user_tiers).where(user_tiers.c.user_id == id)).first()
 
 
 def list_users(
     connection: sa.Connection, *, tier: str | None, after: str | None, most: int
 ) -> list[Any]:
-    """Users in the order of their ids, from behind `after` on."""
+    """Returns users in the order of their ids, beginning after `after`."""
     asked = sa.select(user_tiers).order_by(user_tiers.c.user_id).limit(most)
     if tier is not None:
         asked = asked.where(user_tiers.c.tier == tier)
@@ -41,7 +41,7 @@ def list_users(
 
 
 def set_tier(connection: sa.Connection, id: str, tier: str, now: dt.datetime, **more: Any) -> None:
-    """Gives a user a tier, and `custom_limits` where they are given."""
+    """Sets the tier of a user, and `custom_limits` if they are given."""
     changed = sa.update(user_tiers).where(user_tiers.c.user_id == id)
     values = {"tier": tier, "updated_at": now, **more}
     if connection.execute(changed, values).rowcount == 0:
@@ -49,7 +49,7 @@ def set_tier(connection: sa.Connection, id: str, tier: str, now: dt.datetime, **
 
 
 def delete_user(connection: sa.Connection, id: str) -> None:
-    """Has a user be of the default tier, with no limits of the user's own."""
+    """Gives a user the default tier, and removes the user's own limits."""
     connection.execute(sa.delete(user_tiers).where(user_tiers.c.user_id == id))
 
 
@@ -61,7 +61,7 @@ def list_requests(
     before: int | None,
     most: int,
 ) -> list[Any]:
-    """Requests for other tiers, the newest first."""
+    """Returns requests for other tiers, the newest first."""
     table = upgrade_requests
     asked = sa.select(table).order_by(table.c.id.desc()).limit(most)
     if status is not None:
@@ -74,7 +74,7 @@ def list_requests(
 
 
 def request_of(connection: sa.Connection, id: int) -> Any:
-    """The row of a request; None where there is none."""
+    """Returns the row of a request, or None."""
     table = upgrade_requests
     return connection.execute(sa.select(table).where(table.c.id == id)).first()
 
@@ -88,7 +88,7 @@ def decide_request(
     note: str | None,
     now: dt.datetime,
 ) -> bool:
-    """Decides a request that is pending. False where it is not."""
+    """Decides a pending request. Returns False if it is not pending."""
     table = upgrade_requests
     changed = sa.update(table).where(table.c.id == id, table.c.status == "PENDING")
     values = {"status": status, "decided_at": now, "decided_by": decided_by[:255], "note": note}

@@ -1,4 +1,4 @@
-"""Writes down who was refused, without delaying requests."""
+"""Records who was refused, without delaying requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST = 255
 # Attributes that must not be stored: a digest is stored instead.
 SECRETS = frozenset({"api_key", "key", "token", "authorization", "password", "session"})
 
-# Rule, caller and endpoint.
+# The key of an entry: rule, caller and endpoint.
 _Key = tuple[Union[str, None], str, str]
 
 
@@ -66,7 +66,7 @@ class ViolationLog(BackgroundWriter[_Key, list[Any]]):
         self._clock = clock
 
     def record(self, decision: Decision, attributes: Mapping[str, Value]) -> None:
-        """Notes a refusal. Waits for nothing, and raises nothing."""
+        """Records a refusal. Does not wait, and raises nothing."""
         self.note(decision.rule, attributes)
 
     def note(
@@ -76,7 +76,7 @@ class ViolationLog(BackgroundWriter[_Key, list[Any]]):
         refused: int = 1,
         at: float | None = None,
     ) -> None:
-        """Notes `refused` refusals by `rule` at a time, now if it is None. Waits for nothing."""
+        """Records `refused` refusals by `rule` at a time, or now if that is None. Does not wait."""
         name, value = self._caller_of(attributes)
         caller = f"{name}:{value}"[:_LONGEST]
         endpoint = text_of(attributes.get("endpoint"))
@@ -104,7 +104,7 @@ class ViolationLog(BackgroundWriter[_Key, list[Any]]):
                 return name, _shown(name, value)
         return "anyone", ""
 
-    # An entry is the time of the first refusal, how many there were, and attributes.
+    # An entry has the time of the first refusal, the number of refusals, and attributes.
 
     def _write(self, waiting: dict[_Key, list[Any]]) -> None:
         self._sink([_violation(key, *entry) for key, entry in waiting.items()])
@@ -136,7 +136,7 @@ def _violation(
 
 
 def text_of(value: Value) -> str:
-    """The text as a database accepts it: no NUL, no half of a surrogate pair, not too long."""
+    """Returns text as a database accepts it: no NUL, no half of a surrogate pair, not too long."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else value[: 4 * _LONGEST].decode("utf-8", "replace")

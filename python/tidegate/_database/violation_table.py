@@ -1,4 +1,4 @@
-"""The table rate_limit_violations, and the callers whose refusals rose."""
+"""Reads and writes the table rate_limit_violations, and finds callers whose refusals rose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a document of rules to the rows of the tables."""
+"""Writes a document of rules to the rows of the tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_OF_INTEGER = 2**31 - 1
 
 
 def write_rule(connection: sa.Connection, rule: model.Rule, replaced: list[int]) -> None:
-    """Writes one rule in place of the rows with the ids `replaced`. Raises RulesError.
+    """Replaces the rows with the ids `replaced` by one rule. Raises RulesError.
 
     The rule keeps its place among the others, which is that of its first row.
     """
@@ -170,7 +170,7 @@ def _list_rows(rules: model.Rules) -> Iterator[Row]:
 
 
 def override_row(override: model.Override) -> Row:
-    """The columns of an override."""
+    """Returns the columns of an override."""
     until = override.until
     if until is not None and not isinstance(until, dt.datetime):
         until = dt.datetime(until.year, until.month, until.day, tzinfo=dt.timezone.utc)
@@ -186,7 +186,7 @@ def override_row(override: model.Override) -> Row:
 
 
 def _check_sizes(table: sa.Table, of: str, rows: Iterable[Row]) -> None:
-    """Raises RulesError for what a column of PostgreSQL has no room for; SQLite's have."""
+    """Raises RulesError for values that a column of PostgreSQL cannot hold; those of SQLite can."""
     problems = []
     for row in rows:
         place = f"{table.name} {row.get('rule_id') or of}".strip()

@@ -1,4 +1,4 @@
-"""How @rate_limit reads and answers the requests of each framework.
+"""Reads and answers requests under @rate_limit, for each framework.
 
 No framework is imported before a function is decorated.
 """
@@ -44,33 +44,33 @@ class Call(Protocol):
     request: Any
 
     def prior_grants(self) -> Sequence[RequestDecision]:
-        """The earlier outcomes that let the request pass, each once: a refusal gives them back."""
+        """Returns the earlier outcomes that let the request pass; a refusal undoes them."""
 
     def ensure_can_answer(self, function: Any, outcome: RequestDecision) -> None:
         """Raises the refusal if the return value of `function` is not the answer to the request."""
 
     def refusal(self, outcome: RequestDecision) -> Any:
-        """A response with the usual body."""
+        """Returns a response with the usual body."""
 
     def custom_refusal(self, answer: Any) -> Any:
-        """The service's own answer to a refusal, a 429 unless it has another status."""
+        """Returns the service's own answer to a refusal, a 429 unless it has another status."""
 
     def with_headers(self, result: Any, outcome: RequestDecision) -> Any:
-        """`result` for the function to return; the fields are added to its response."""
+        """Returns `result` for the function to return; the fields are added to its response."""
 
     def settle_at_end(self, result: Any, settle: Settle, cost_after: Any) -> bool:
-        """Has `settle` called at the end of the stream `result`; False if it is not a stream."""
+        """Calls `settle` at the end of the stream `result`; returns False if it is not a stream."""
 
     def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:
-        """`exc` for the function to raise, with the fields if the framework can carry them."""
+        """Returns `exc` for the function to raise, with the fields if the framework allows it."""
 
 
 def adapt_call(injection: Injection | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """The framework's call of a decorated function, whose own arguments are left in `kwargs`."""
+    """Returns the framework's call of a function, and leaves the function's `kwargs`."""
     django = sys.modules.get("django.http") if args else None
     if django is not None:
-        # Methods get the request after `self`. Django REST framework's wraps Django's, whose
-        # attributes it has.
+        # Methods get the request after `self`. The request of Django REST framework wraps
+        # Django's and has its attributes.
         for arg in args[:2]:
             if isinstance(getattr(arg, "_request", arg), django.HttpRequest):
                 return _DjangoCall(django, arg)
@@ -97,13 +97,13 @@ def adapt_call(injection: Injection | None, args: tuple[Any, ...], kwargs: dict[
 
 
 def limited_class(view: type[Any], decorator: Callable[[], Callable[..., Any]]) -> type[Any]:
-    """A class of views whose functions that answer requests are all under one decorator.
+    """Returns a class of views whose functions that answer requests are all under one decorator.
 
     These are the views of Flask's classes and the methods of Starlette's endpoints.
     """
     flask_view = getattr(sys.modules.get("flask.views"), "View", None)
     if flask_view is not None and issubclass(view, flask_view):
-        # Not added to its `decorators`, which a subclass may replace.
+        # The decorator is not added to `decorators`, which a subclass may replace.
         setattr(view, "dispatch_request", decorator()(view.dispatch_request))  # noqa: B010
         return view
     endpoint = getattr(sys.modules.get("starlette.endpoints"), "HTTPEndpoint", None)
@@ -120,7 +120,7 @@ def limited_class(view: type[Any], decorator: Callable[[], Callable[..., Any]]) 
 
 
 def flask_refusal(answer: Any) -> Any:
-    """A refusal as a return value of a Flask view, a 429 unless it has another status."""
+    """Returns a refusal as a return value of a Flask view, a 429 unless it has another status."""
     if isinstance(answer, (str, bytes, bytearray, dict, list)):
         return answer, 429
     if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], (dict, list)):
@@ -129,9 +129,9 @@ def flask_refusal(answer: Any) -> Any:
 
 
 def with_headers_of(exc: Any, outcome: RequestDecision) -> Exception:
-    """Starlette's HTTPException `exc`, with the fields.
+    """Returns Starlette's HTTPException `exc`, with the fields.
 
-    A copy: some services raise one object for every request.
+    The result is a copy, since some services raise one object for every request.
     """
     told: Any = BaseException.__new__(type(exc), *exc.args)
     told.__dict__.update(exc.__dict__)
@@ -181,7 +181,7 @@ class StarletteCall:
         if not isinstance(raw, list) and self._response is not None:
             raw = self._response.raw_headers
         if isinstance(raw, list):
-            # The decisions of dependencies.
+            # These are the decisions of dependencies.
             before = self.request.scope.get(DECISIONS)
             if before is not None:
                 self.request.scope[DECISIONS] = (*before, outcome)
@@ -267,7 +267,7 @@ class _DjangoCall:
 
     def with_headers(self, result: Any, outcome: RequestDecision) -> Any:
         if isinstance(result, Exception):
-            # Raised inside the view, so that the project's process_exception() sees it.
+            # Raising inside the view lets the project's process_exception() see the exception.
             raise self.annotate(result, outcome)
         if isinstance(result, self._django.response.HttpResponseBase):
             extend(result.headers, outcome)
@@ -277,13 +277,13 @@ class _DjangoCall:
         return settle_after_django(result, settle, cost_after)
 
     def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:
-        # For tidegate.django's middleware, which sees Django's response to it.
+        # tidegate.django's middleware reads this attribute of Django's response to the exception.
         self.request.META.setdefault(DECISIONS, []).append(outcome)
         return exc
 
 
 def _leads_to(endpoint: Any, function: Any) -> bool:
-    """Whether a call of `endpoint` ends in `function`, as far as can be seen."""
+    """Returns whether a call of `endpoint` ends in `function`, as far as can be seen."""
     while endpoint is not None:
         endpoint = getattr(endpoint, "__func__", getattr(endpoint, "func", endpoint))
         if inspect.isclass(endpoint) or function in (endpoint, type(endpoint).__call__):

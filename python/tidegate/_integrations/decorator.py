@@ -1,4 +1,4 @@
-"""@rate_limit, for one route."""
+"""Defines @rate_limit, which limits one route."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ def rate_limit(
         @rate_limit("5/minute")
         async def posts(): ...
 
-    The decorator stands below the one that registers the route. Above it, it would guard a function
-    that nobody calls, and raises ConfigurationError. The route needs no `request` parameter and
-    keeps its signature; its OpenAPI schema only gains the 429. Refusals are answered with 429
-    before the route runs. All responses carry the fields of the limit, also those of handlers that
-    answer exceptions of the route. The decorator may stand on Flask's `View` and Starlette's
-    `HTTPEndpoint` classes, and on their methods.
+    The decorator must stand below the one that registers the route. Above it, it would guard a
+    function that nobody calls, so the decorator raises ConfigurationError. The route needs no
+    `request` parameter and keeps its signature; its OpenAPI schema only gains the 429. Refusals are
+    answered with 429 before the route runs. All responses carry the fields of the limit, including
+    those of handlers that answer exceptions of the route. The decorator also works on Flask's
+    `View` and Starlette's `HTTPEndpoint` classes, and on their methods.
 
-    Several may stand directly above each other on one route, each with a limit, key and cost of its
-    own. They are one plan: a request that one of them refuses is charged by none.
+    Several decorators may stand directly above each other on one route, each with its own limit,
+    key and cost. They form one plan: if one of them refuses a request, none charges it.
 
-    `key`, `cost` and `exempt_when` may be functions of the request (the framework's own),
+    `key`, `cost` and `exempt_when` may be functions of the request (the framework's own).
     `on_refused` is a function of the request and the decision; it returns what the route could
     return, sent as a 429 unless it has another status. Async functions are for async routes.
     `limit` may be a function of the request too, which returns a limit, or None for no limit. If it
@@ -77,10 +77,11 @@ def rate_limit(
     those of tidegate.asgi.RateLimitMiddleware, the other options those of tidegate.Limiter.
 
     `cost_after` is a function of the request and of the route's return value, and returns the
-    actual cost. The difference to `cost`, which was charged before, is charged as far as there is
-    room, or given back as far as it still counts. If the function fails or the route raises, the
-    charge stays. The header fields show the corrected state. For a streaming response it is called
-    when the stream has ended, also if the client has disconnected.
+    actual cost. If that is more than `cost`, which was charged before, the difference is charged as
+    far as there is room; if it is less, the difference is given back as far as it still counts. If
+    the function fails or the route raises, the charge stays. The header fields show the corrected
+    state. For a streaming response the function is called when the stream has ended, even if the
+    client has disconnected.
 
     Each route has counts of its own; decorators with the same `scope` and equal limits share
     counts. Decorators with one storage URI share one store.
@@ -118,7 +119,7 @@ class _Decorator:
 
     @property
     def __signature__(self) -> Any:
-        # Only Depends() reads it.
+        # Only Depends() reads this attribute.
         raise ConfigurationError(
             "@rate_limit(...) was given to Depends(); expected as a dependency "
             "Depends(tidegate.fastapi.RateLimit(...)), and @rate_limit(...) above a route"
@@ -138,7 +139,7 @@ class _Decorator:
         return self.make_decorator(view)(view, references)
 
     def make_decorator(self, owner: Any) -> Callable[..., Any]:
-        """A decorator that limits all decorated functions by one request limiter."""
+        """Returns a decorator that limits all decorated functions by one request limiter."""
         limiter: RequestLimiter | None = None
 
         def limited(view: Any, references: int = 0) -> Callable[..., Any]:
@@ -215,7 +216,7 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
     injection = injection_for(view)
     check = combined(limiters).check
     costs_after = [one.hooks.cost_after for one in limiters if one.hooks.cost_after is not None]
-    # If any of them is async, all are awaited.
+    # If one of them is async, all are awaited.
     cost_after = next(filter(is_async, costs_after), costs_after[0] if costs_after else None)
 
     @functools.wraps(view)
@@ -289,7 +290,7 @@ def _settling(outcome: RequestDecision, request: Any, result: Any) -> Settle:
 
 
 def _awaiting(view: Callable[..., Any]) -> Callable[..., Any]:
-    """`view`, which may return an awaitable or not, as a coroutine function."""
+    """Returns `view`, which may return an awaitable or not, as a coroutine function."""
 
     async def called(*args: Any, **kwargs: Any) -> Any:
         return await AWAITING.resolve(view(*args, **kwargs))
@@ -304,7 +305,7 @@ async def _undo_prior(call: Call, execution: Execution) -> None:
 
 
 async def _refuse(call: Call, outcome: RequestDecision, function: Any, execution: Execution) -> Any:
-    """The return value of the decorated `function` for a refused request."""
+    """Returns what the decorated `function` returns for a refused request."""
     await _undo_prior(call, execution)
     call.ensure_can_answer(function, outcome)
     answer = await outcome.service_answer(

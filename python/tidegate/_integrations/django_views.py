@@ -1,4 +1,4 @@
-"""@rate_limit on Django's class-based views, and under method_decorator()."""
+"""Applies @rate_limit to Django's class-based views, and under method_decorator()."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tidegate._errors import ArgumentTypeError
 
 __all__ = ["ViewDecorator", "is_of_django"]
 
-# The function to which method_decorator() applies its decorators, to see what they add.
+# method_decorator() applies its decorators to this function, to see what they add.
 _DUMMY = "_update_method_wrapper.<locals>.dummy"
 
 
 def is_of_django(view: Any) -> bool:
-    """Whether it needs a ViewDecorator instead of the decorator of functions."""
+    """Returns whether `view` needs a ViewDecorator instead of the decorator of functions."""
     if inspect.isclass(view):
         return issubclass(view, View)
     is_dummy = getattr(view, "__qualname__", None) == _DUMMY
@@ -31,7 +31,7 @@ class ViewDecorator:
 
     def __init__(self, decorator: Any) -> None:
         self._decorator = decorator
-        # Methods are decorated for each request again, and must find their counts.
+        # Methods are decorated again for each request, and must find their counts.
         self._of_methods: dict[tuple[Any, str, str], Callable[..., Any]] = {}
 
     def __call__(self, view: Any) -> Any:
@@ -43,7 +43,7 @@ class ViewDecorator:
         if not _is_bound(bound):
             if _knows_methods:
                 return self._decorator.make_decorator(view)(view)
-            # It may be a method, which is decorated for each request again.
+            # `view` may be a method, which is decorated again for each request.
             return self._limiting(view.__module__, view.__qualname__)(view)
         owner = type(bound.func.__self__)
         name = bound.func.__name__
@@ -63,11 +63,11 @@ class ViewDecorator:
         return view
 
     def _limiting_method(self, owner: Any, name: str) -> Callable[..., Any]:
-        # Named by the class, not by whichever worker meets it first.
+        # The name comes from the class, so that it is the same in every worker.
         return self._limiting(owner.__module__, f"{owner.__qualname__}.{name}", owner)
 
     def _limiting(self, module: str, name: str, owner: Any = None) -> Callable[..., Any]:
-        """The decorator with one request limiter for all calls with equal arguments."""
+        """Returns the decorator, with one request limiter for all calls with equal arguments."""
         known = self._of_methods.get((owner, module, name))
         if known is None:
             named = SimpleNamespace(__module__=module, __qualname__=name)
@@ -77,7 +77,7 @@ class ViewDecorator:
 
 
 def _is_bound(view: Any) -> bool:
-    """Whether method_decorator() has made `view` from a method."""
+    """Returns whether method_decorator() has made `view` from a method."""
     return isinstance(view, functools.partial) and inspect.ismethod(view.func)
 
 
@@ -86,7 +86,7 @@ def _is_async(view: Any) -> bool:
 
 
 def _awaiting(dispatch: Any) -> Any:
-    """The `dispatch` of a class of async views as an async function."""
+    """Returns the `dispatch` of a class of async views as an async function."""
 
     @functools.wraps(dispatch)
     async def awaiting(*args: Any, **kwargs: Any) -> Any:
@@ -97,7 +97,7 @@ def _awaiting(dispatch: Any) -> Any:
 
 
 def _probe() -> bool:
-    """Whether method_decorator() passes its decorators what this module expects."""
+    """Returns whether method_decorator() passes to its decorators what this module expects."""
     given: list[Any] = []
 
     def decorator(view: Any) -> Any:

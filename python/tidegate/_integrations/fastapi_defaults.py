@@ -1,5 +1,5 @@
-"""Routes of FastAPI to which default limits do not apply: exempt ones, and those with a limit of
-their own."""
+"""Finds the routes of FastAPI to which default limits do not apply: exempt routes, and those with a
+limit of their own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["PerRoute", "exempt", "has_own_limit", "name_of"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 T = TypeVar("T")
 
-# A service has fewer routes; one that makes new routes for each request must not fill the memory.
+# Services have fewer routes; a service that creates routes for each request must not fill memory.
 _MOST_ROUTES = 10_000
 
 
@@ -27,8 +27,8 @@ def exempt(function: Function) -> Function:
         @exempt
         async def health(): ...
 
-    It may stand above or below the decorator that registers the route. @rate_limit still limits the
-    route. So does middleware, which has `exempt_when`.
+    The decorator may stand above or below the one that registers the route. @rate_limit still
+    limits the route, and so does middleware, which has `exempt_when`.
     """
     if not callable(function):
         raise ArgumentTypeError(
@@ -40,8 +40,8 @@ def exempt(function: Function) -> Function:
 
 
 def has_own_limit(route: Any, scope: Mapping[str, Any]) -> bool:
-    """Whether a limit on the route or its routers, not only on the application, charges requests of
-    this method."""
+    """Returns whether a limit on the route or its routers, not only on the application, charges
+    requests of this method."""
     router = getattr(scope.get("app"), "router", None)
     of_all = [each.dependency for each in getattr(router, "dependencies", ())]
     own = [
@@ -58,15 +58,15 @@ def has_own_limit(route: Any, scope: Mapping[str, Any]) -> bool:
 
 
 def name_of(route: Any, scope: Mapping[str, Any]) -> str:
-    """A name for the route that is the same in every worker, whichever request comes first."""
+    """Returns a name for the route that is the same in every worker."""
     endpoint = scope.get("endpoint", route)
     function = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
-    # Never the path of the request: strangers can make up any number of paths.
+    # The name never contains the path of the request: strangers can make up any number of paths.
     return f"{getattr(endpoint, '__module__', '')}.{function} {getattr(route, 'path', '')}"
 
 
 class PerRoute(Generic[T]):
-    """One value for each route and method, made on first use."""
+    """Keeps one value for each route and method, created on first use."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, str], tuple[Callable[[], Any], T]] = {}
@@ -78,6 +78,6 @@ class PerRoute(Generic[T]):
         value = make()
         if len(self._known) >= _MOST_ROUTES:
             self._known.clear()
-        with contextlib.suppress(TypeError):  # made again on its next use
+        with contextlib.suppress(TypeError):  # such a value is created again on its next use
             self._known[id(route), method] = weakref.ref(route), value
         return value

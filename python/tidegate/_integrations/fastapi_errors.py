@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RateLimited", "refusal_error"]
 
-# The extension of servers that can refuse a WebSocket with a response. Starlette uses it from 0.37
-# on.
+# Servers with this extension can refuse a WebSocket with a response. Starlette uses it since
+# version 0.37.
 _DENIAL = "websocket.http.response"
 _SENDS_DENIALS = hasattr(WebSocket, "send_denial_response")
 
@@ -28,8 +28,8 @@ _SENDS_DENIALS = hasattr(WebSocket, "send_denial_response")
 class RateLimited(HTTPException):
     """The exception of a dependency that refuses: a 429 with `decision`.
 
-    It is answered with a problem+json body, unless the application has a handler for it,
-    for 429 or for HTTPException.
+    The answer is a problem+json body, unless the application has a handler for this exception, for
+    429 or for HTTPException.
     """
 
     def __init__(self, outcome: RequestDecision) -> None:
@@ -45,7 +45,7 @@ RateLimited.__module__ = "tidegate.fastapi"  # where it is public
 def refusal_error(
     request: HTTPConnection, outcome: RequestDecision
 ) -> HTTPException | WebSocketException:
-    """The exception to raise for a refusal, which the usual handlers answer."""
+    """Returns the exception to raise for a refusal, which the usual handlers answer."""
     scope = request.scope
     if scope["type"] == "websocket":
         offers_denial = _DENIAL in (scope.get("extensions") or ())

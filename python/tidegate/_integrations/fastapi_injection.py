@@ -1,4 +1,4 @@
-"""Has FastAPI pass the request and a response to functions that ask for neither.
+"""Makes FastAPI pass the request and a response to functions that ask for neither.
 
 FastAPI passes a function what its signature asks for. A limited function keeps its signature, so
 FastAPI's reading of signatures adds the two parameters.
@@ -21,9 +21,9 @@ __all__ = ["Injection", "inject", "injection_for", "watch_signatures"]
 class Injection:
     """The parameters by which FastAPI passes the request and a response.
 
-    A parameter of type Request or Response asks for no input, so it does not show in the
-    OpenAPI schema. If the function has such parameters, they are used, since FastAPI fills only one
-    of each.
+    A parameter of type Request or Response requires no input, so it does not show in the OpenAPI
+    schema. If the function has such parameters, they are used, since FastAPI fills only one of
+    each.
     """
 
     def __init__(self, view: Callable[..., Any]) -> None:
@@ -52,8 +52,8 @@ class Injection:
         self.added = tuple(self._added)
 
     def signature(self, call: Callable[..., Any]) -> inspect.Signature:
-        """The signature of `call`, which ends in a call of the function, with the parameters
-        added."""
+        """Returns the signature of `call`, which ends in a call of the function, with the added
+        parameters."""
         signature, _ = _signature(call)
         parameters = list(signature.parameters.values())
         end = len(parameters)
@@ -68,7 +68,7 @@ class Injection:
 
 
 def injection_for(view: Callable[..., Any]) -> Injection | None:
-    """How FastAPI must call `view`; None if FastAPI cannot be in use."""
+    """Returns how FastAPI must call `view`, or None if FastAPI cannot be in use."""
     if "starlette.requests" not in sys.modules:
         # A service of Flask or Django must not pay for importing another framework.
         if "flask" in sys.modules or "django.http" in sys.modules:
@@ -81,9 +81,9 @@ def injection_for(view: Callable[..., Any]) -> Injection | None:
 
 
 def inject(function: Any, injection: Injection) -> None:
-    """Has FastAPI pass to `function` what it needs, if FastAPI is installed."""
+    """Makes FastAPI pass to `function` what it needs, if FastAPI is installed."""
     try:
-        # The service may import it only later.
+        # The service may import FastAPI later.
         import fastapi.dependencies.utils as utils
     except ImportError:
         return
@@ -98,7 +98,7 @@ def inject(function: Any, injection: Injection) -> None:
 
 
 def watch_signatures() -> None:
-    """Has FastAPI read the signatures of limited functions with the added parameters."""
+    """Makes FastAPI read the signatures of limited functions with the added parameters."""
     import fastapi.dependencies.utils as utils
 
     read = getattr(utils, "get_typed_signature", None)
@@ -107,7 +107,7 @@ def watch_signatures() -> None:
 
 
 def _unwraps(utils: Any) -> bool:
-    """Whether FastAPI evaluates annotations among the globals of the wrapped function.
+    """Returns whether FastAPI evaluates annotations among the globals of the wrapped function.
 
     Older versions use those of the wrapper, which are this package's.
     """
@@ -116,7 +116,7 @@ def _unwraps(utils: Any) -> bool:
 
 
 def _reading(read: Callable[..., Any]) -> Callable[..., Any]:
-    """FastAPI's reading of signatures, with the parameters that limited functions need."""
+    """Reads a signature as FastAPI does, with the parameters that limited functions need."""
 
     @functools.wraps(read)
     def reading(call: Any) -> Any:
@@ -137,7 +137,7 @@ class _Asking:
 
     def __init__(self, call: Callable[..., Any], injection: Injection) -> None:
         self.__signature__ = injection.signature(call)
-        # For its globals.
+        # FastAPI reads the globals of the wrapped function.
         self.__wrapped__ = inspect.unwrap(call)
 
     def __call__(self) -> None:
@@ -145,8 +145,8 @@ class _Asking:
 
 
 def _signature(call: Callable[..., Any]) -> tuple[inspect.Signature, bool]:
-    """The signature of `call`, its annotations evaluated if possible, and whether any of them was
-    text."""
+    """Returns the signature of `call`, its annotations evaluated if possible, and whether any of
+    them was text."""
     if sys.version_info >= (3, 14):
         import annotationlib
 
@@ -160,7 +160,7 @@ def _signature(call: Callable[..., Any]) -> tuple[inspect.Signature, bool]:
     namespace = _globals_of(call)
 
     def evaluated(kind: Any) -> Any:
-        # One by one: a name that only type checkers have must not hide the others.
+        # Each is evaluated alone: a name that only type checkers have must not hide the others.
         if not isinstance(kind, str):
             return kind
         try:

@@ -1,4 +1,4 @@
-"""The 429 of limited routes in the OpenAPI schema of FastAPI.
+"""Adds the 429 of limited routes to the OpenAPI schema of FastAPI.
 
 FastAPI takes the responses of a route from its registration, which a decorator below cannot change.
 So FastAPI's function that describes one route is wrapped to add the 429.
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EXEMPT", "MARK", "UNMARKED", "calls_of", "describe_refusals", "mark_of"]
 
-# The attribute of everything that limits: functions under @rate_limit, dependencies.
+# Everything that limits has this attribute: functions under @rate_limit, dependencies.
 MARK = "__tidegate_rate_limit__"
 UNMARKED = object()
-# The attribute of functions that are exempt from the limits of dependencies.
+# Functions that are exempt from the limits of dependencies have this attribute.
 EXEMPT = "__tidegate_exempt__"
 
 _INTEGER = {"schema": {"type": "integer"}}
@@ -28,15 +28,15 @@ _HEADERS = {
         f"X-RateLimit-{name}": {"description": description, **_INTEGER}
         for name, description in (
             ("Limit", "Units that the limit that refused lets through at once"),
-            ("Remaining", "Units that are left of it"),
-            ("Reset", "Seconds since the epoch, when all of them are available again"),
+            ("Remaining", "Units that remain of that limit"),
+            ("Reset", "Seconds since the epoch, when all units are available again"),
         )
     },
     "ietf": {
         name: {"description": description, "schema": {"type": "string"}}
         for name, description in (
             ("RateLimit-Policy", "The limits of the route"),
-            ("RateLimit", "What is left of the limit that refused"),
+            ("RateLimit", "The remaining units of the limit that refused"),
         )
     },
 }
@@ -60,9 +60,9 @@ _PROBLEM = {
 
 
 def _refusal(limiters: Sequence[RequestLimiter]) -> dict[str, Any]:
-    """The 429 of a route with these limiters. If a function of the service answers, its body is
-    unknown and not described."""
-    headers: dict[str, Any] = {"Retry-After": {"description": "Seconds to wait for", **_INTEGER}}
+    """Returns the 429 of a route with these limiters. If a function of the service answers, the
+    body is unknown and not described."""
+    headers: dict[str, Any] = {"Retry-After": {"description": "Seconds to wait", **_INTEGER}}
     for family, fields in _HEADERS.items():
         if any(family in limiter.headers for limiter in limiters):
             headers.update(fields)
@@ -73,7 +73,7 @@ def _refusal(limiters: Sequence[RequestLimiter]) -> dict[str, Any]:
 
 
 def describe_refusals() -> None:
-    """Has FastAPI describe the 429 of limited routes, unless they describe one themselves.
+    """Makes FastAPI describe the 429 of limited routes, unless they describe one themselves.
 
     Does nothing if FastAPI is not imported, or on a second call.
     """
@@ -98,7 +98,7 @@ def _describing(describe: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _limiters_of(route: Any) -> list[RequestLimiter]:
-    """All limiters of the route."""
+    """Returns all limiters of the route."""
     endpoint = getattr(route, "endpoint", None)
     calls = [endpoint]
     if not getattr(endpoint, EXEMPT, False):
@@ -111,7 +111,7 @@ def _limiters_of(route: Any) -> list[RequestLimiter]:
 
 
 def mark_of(call: Any) -> Any:
-    """The mark on a limited function, which `call` is, or is a partial of or an object with.
+    """Returns the mark on the limited function that `call` is, wraps as a partial, or calls.
 
     UNMARKED if there is none.
     """
@@ -121,7 +121,7 @@ def mark_of(call: Any) -> Any:
 
 
 def calls_of(dependant: Any) -> Iterator[Any]:
-    """The calls of the dependencies of a route or a dependency."""
+    """Yields the calls of the dependencies of a route or a dependency."""
     for each in getattr(dependant, "dependencies", ()):
         yield each.call
         yield from calls_of(each)

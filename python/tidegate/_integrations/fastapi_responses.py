@@ -1,4 +1,4 @@
-"""The headers on responses that a route of FastAPI returns itself."""
+"""Adds the headers to responses that a route of FastAPI returns itself."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tidegate._integrations.starlette_exceptions import ADDS_FIELDS, add_fields
 
 __all__ = ["add_headers_to_responses", "route_of"]
 
-# The parameter that passes the request to a function that does not ask for it.
+# This parameter passes the request to a function that does not ask for it.
 _REQUEST = "tidegate_request"
-# Newer versions of FastAPI keep the route of an included router here, with a dependant of its own.
+# Newer versions of FastAPI keep the route of an included router here, with its own dependant.
 _EFFECTIVE = getattr(routing, "_FASTAPI_EFFECTIVE_ROUTE_CONTEXT_KEY", None)
 
 
 def route_of(scope: Mapping[str, Any]) -> Any:
-    """The route that answers the request, None if it is unknown."""
+    """Returns the route that answers the request, or None if it is unknown."""
     route = scope.get("route")
     if _EFFECTIVE is not None and "fastapi" in scope:
         return scope["fastapi"].get(_EFFECTIVE) or route
@@ -59,6 +59,6 @@ def add_headers_to_responses(route: Any) -> None:
     chosen: Any = call_async if inspect.iscoroutinefunction(call) else call_in_thread
     setattr(chosen, ADDS_FIELDS, call)
     dependant.call = chosen
-    # FastAPI reads it once the dependencies have run, so already for this request. A context
-    # variable would not do: a task may inherit that of another request.
+    # FastAPI reads it after the dependencies have run, so already for this request. A context
+    # variable would not work: a task may inherit that of another request.
     dependant.request_param_name = own or _REQUEST

@@ -1,4 +1,4 @@
-"""The limits of one application of Flask."""
+"""Applies limits to one application of Flask."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["DECISION", "LimitedApp"]
 
-# Where a request keeps its decision, and those of its views.
+# The keys under which a request keeps its decision, and those of its views.
 DECISION = "tidegate.decision"
 _VIEWS = "tidegate.views"
 
 
 class Extension(Protocol):
-    """What tidegate.flask.RateLimit says for all of its applications."""
+    """The settings of tidegate.flask.RateLimit for all of its applications."""
 
     enabled: bool
     of_blueprints: list[tuple[flask.Blueprint, PlacedLimit]]
@@ -72,11 +72,11 @@ class LimitedApp:
         self._limiters: weakref.WeakKeyDictionary[PlacedLimit, RequestLimiter] = (
             weakref.WeakKeyDictionary()
         )
-        # By endpoint and method, of which there are no more than the application has routes.
+        # The keys are endpoints and methods; the application's routes bound their number.
         self._plans: dict[tuple[str | None, str], tuple[Checks | None, list[LimitedView]]] = {}
 
     def limiter_of(self, placed: PlacedLimit) -> RequestLimiter:
-        """The limiter of `placed` in this application."""
+        """Returns the limiter of `placed` in this application."""
         limiter = self._limiters.get(placed)
         if limiter is None:
             limiter = self._settings.limiter(placed.limit, placed.scope, **placed.options)
@@ -84,7 +84,7 @@ class LimitedApp:
         return limiter
 
     def rules_for(self, endpoint: str | None) -> RuleLimiter | None:
-        """The limiter with rules that requests for an endpoint meet, where there is one."""
+        """Returns the limiter with rules that requests for an endpoint meet, if there is one."""
         if self._by_rules is None or self._is_left_out(endpoint):
             return None
         return self._by_rules.limiter
@@ -95,7 +95,7 @@ class LimitedApp:
         if not self._applies_to(request):
             return None
         endpoint = request.endpoint
-        # Methods of requests that no route is for are whatever strangers say.
+        # Requests that no route matches may name any method, so it is left out.
         which = (endpoint, "" if endpoint is None else request.method)
         plan = self._plans.get(which)
         if plan is None:
@@ -110,9 +110,9 @@ class LimitedApp:
     def enter(
         self, view: LimitedView, request: flask.Request
     ) -> tuple[Any, RequestDecision | None]:
-        """What to answer instead of calling `view`, or the outcome that lets it be called.
+        """Returns the answer that replaces a call of `view`, or the outcome that allows the call.
 
-        What another decorator hides, or what another view calls, was not checked before.
+        A view was not checked before if another decorator hides it, or if another view calls it.
         """
         checked = request.environ.get(_VIEWS, {})
         if view not in checked:
@@ -140,8 +140,8 @@ class LimitedApp:
         meta: MetaLimit | None = None,
         rules: RuleRequests | None = None,
     ) -> Any:
-        """What to answer instead of going on, None to go on: all that is asked passes, or
-        nothing is charged."""
+        """Returns the answer to a refused request, or None if the request passes or nothing is
+        charged."""
         environ = request.environ
         refusal = None if meta is None else BLOCKING.run(meta.refusal(request, BLOCKING))
         if refusal is not None:
@@ -176,7 +176,7 @@ class LimitedApp:
     def _refused(
         self, request: flask.Request, refusal: RequestDecision, passed: Sequence[RequestDecision]
     ) -> Any:
-        """The answer to a refused request, which `passed` other limits that charged it."""
+        """Returns the answer to a refused request, and undoes `passed`, which charged it before."""
         request.environ[DECISION] = refusal.decision
         outcomes = request.environ.setdefault(DECISIONS, [])
         by_rules = []
@@ -195,7 +195,7 @@ class LimitedApp:
         return flask_refusal(answer)
 
     def _is_left_out(self, endpoint: str | None) -> bool:
-        """Whether an endpoint has no limits but its own: static files, and what is exempt."""
+        """Returns whether only its own limits apply to an endpoint: if it is static or exempt."""
         app = self._app()
         if app is None or endpoint is None:
             return False
@@ -205,13 +205,13 @@ class LimitedApp:
         return self._extension.is_exempt(app.view_functions.get(endpoint), blueprints)
 
     def _plan(self, request: flask.Request) -> tuple[Checks | None, list[LimitedView]]:
-        """What checks the requests for an endpoint, and the limited views that it is about."""
+        """Returns what checks an endpoint's requests, and the views that it checks."""
         views = self._limited_views(request.endpoint, request.method)
         limiters = [limiter for _, limiter in self.limits_of(request.endpoint, request.method)]
         return (combined(limiters) if limiters else None), views
 
     def limits_of(self, endpoint: str | None, method: str) -> list[tuple[str, RequestLimiter]]:
-        """The limiters that requests for an endpoint meet, each with what it counts for."""
+        """Returns the limiters of an endpoint's requests, each with the name of its scope."""
         app = self._app()
         assert app is not None
         placed = [each for one in self._limited_views(endpoint, method) for each in one.limits]

@@ -1,4 +1,4 @@
-"""`flask tidegate`: lists the limits of an application's routes."""
+"""The command `flask tidegate`, which lists the limits of an application's routes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _NAME = "tidegate"
 
 
 class Limits(Protocol):
-    """What one extension limits in an application."""
+    """The limits of one extension in an application."""
 
     def limits_of(self, endpoint: str | None, method: str) -> list[tuple[str, RequestLimiter]]:
-        """The limiters of an endpoint for a method, each with what it counts for."""
+        """Returns the limiters of an endpoint for a method, each with the name of its scope."""
 
     def rules_for(self, endpoint: str | None) -> RuleLimiter | None:
-        """The limiter with rules that requests for an endpoint meet."""
+        """Returns the limiter with rules that requests for an endpoint meet."""
 
 
 def add_command(app: flask.Flask, limited: Limits) -> None:
-    """Gives `app` the command, which lists what each of its extensions limits."""
+    """Adds the command to `app`; it lists what each of the application's extensions limits."""
     sources: list[Limits] = app.extensions.setdefault("tidegate.limits", [])
     sources.append(limited)
     if len(sources) > 1:
@@ -47,7 +47,7 @@ def add_command(app: flask.Flask, limited: Limits) -> None:
 
 
 def blueprints_of(endpoint: str | None) -> list[str]:
-    """The blueprints of an endpoint by name, the innermost first."""
+    """Returns the names of an endpoint's blueprints, the innermost first."""
     name = "" if endpoint is None else endpoint
     found = []
     while "." in name:
@@ -90,7 +90,7 @@ def _rules_of(limiter: RuleLimiter) -> list[Any]:
 
 
 def _row_of(rule: Any) -> tuple[str, ...]:
-    """The id of a rule, what it counts by, where it applies, and its limits."""
+    """Returns the id of a rule, what it counts by, where it applies, and its limits."""
     where = [*getattr(rule, "methods", ()), *getattr(rule, "endpoints", ())]
     limits = rule.limits
     if isinstance(limits, dict):
@@ -106,7 +106,7 @@ def _joined(limits: Any) -> str:
 
 
 def _told(what: str, limiter: RequestLimiter) -> str:
-    """`5/minute (login)`, or the name of the function that chooses."""
+    """Returns `5/minute (login)`, or the name of the function that chooses the limit."""
     if limiter.limiter is not None:
         limits = ", ".join(map(str, limiter.limiter.limits))
     else:

@@ -1,4 +1,4 @@
-"""The fields of the limits on all responses of an application of Flask."""
+"""Adds the fields of the limits to all responses of an application of Flask."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["AddHeaders"]
 
 
 class AddHeaders:
-    """The WSGI application of Flask, with the fields of all decisions on its responses.
+    """A WSGI application that adds the fields of all decisions to the responses of Flask.
 
-    Here they cost least, and no response is missed.
+    As the outermost application it misses no response, and costs least.
     """
 
     def __init__(self, app: WSGIApp) -> None:
@@ -26,7 +26,7 @@ class AddHeaders:
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if DECISIONS in environ:  # another extension adds the fields
             return self._app(environ, start_response)
-        # Before the call, since middleware in between may copy the environ.
+        # The list is added before the call, since middleware in between may copy the environ.
         outcomes: list[RequestDecision] = []
         environ[DECISIONS] = outcomes
         return self._app(environ, with_fields(start_response, outcomes))

@@ -1,4 +1,4 @@
-"""Views of Flask with limits of their own."""
+"""Limits views of Flask with limits of their own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MARK = "__tidegate_flask_limit__"
 
 
 class PlacedLimit:
-    """A limit that stands on a view or a blueprint, in whatever application."""
+    """A limit on a view or a blueprint, in every application."""
 
     def __init__(self, limit: Any, scope: str, options: dict[str, Any]) -> None:
         self.limit = limit
@@ -36,7 +36,7 @@ class PlacedLimit:
 
 
 class LimitedView:
-    """A view with limits of its own, which count in whatever application it is called in."""
+    """A view with limits of its own, which count in every application that calls it."""
 
     def __init__(self, extension: Any, view: Any, limits: tuple[PlacedLimit, ...]) -> None:
         self.extension = extension
@@ -69,7 +69,7 @@ class LimitedView:
 
         chosen: Any = limited_async if inspect.iscoroutinefunction(view) else limited
         setattr(chosen, MARK, self)
-        # Decorators above copy what a function has, and are not what was limited here.
+        # Decorators above copy the attributes of the function, but they are not limited views.
         self.is_of = weakref.ref(chosen)
         return chosen
 

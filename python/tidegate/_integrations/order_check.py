@@ -1,7 +1,7 @@
 """Checks whether a function was registered with a web framework before it was decorated.
 
-A decorator above `@app.get` wraps a function that nobody calls: the framework holds the bare one,
-and nothing is limited. That must not happen silently.
+A decorator above `@app.get` wraps a function that nobody calls: the framework keeps the bare
+function, and nothing is limited. That must not happen silently.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tidegate._errors import ArgumentTypeError, ConfigurationError
 
 __all__ = ["check_limit", "check_view", "reference_count", "refuse_registered", "registration"]
 
-# The most decorators that one function has; more are a cycle.
+# No function has more decorators; a longer chain is a cycle.
 _DEEPEST = 64
 
 
 def reference_count(function: Callable[..., Any]) -> int:
-    """The number of references to `function`, including those of this call."""
+    """Returns the number of references to `function`, including those of this call."""
     return sys.getrefcount(function)
 
 
@@ -39,7 +39,7 @@ def _FRESH() -> None:
 
 
 def registration(function: Callable[..., Any], references: int) -> str | None:
-    """What `function` is registered with, in words; None if it is not registered.
+    """Returns what `function` is registered with, in words, or None if it is not registered.
 
     `references` is the result of reference_count() in the `__call__` of the decorator. A registered
     function has more references than a fresh one, so that only suspects cost a search of the heap
@@ -62,14 +62,14 @@ def registration(function: Callable[..., Any], references: int) -> str | None:
     if not kinds:
         return None
     for candidate in gc.get_objects():
-        # Not isinstance(): a proxy answers for its target, or raises.
+        # isinstance() is not used here: a proxy answers for its target, or raises.
         if issubclass(type(candidate), kinds) and _holds(candidate, function):
             return type(candidate).__name__
     return None
 
 
 def _wrapped_by(function: Any) -> list[Any]:
-    """The functions that `function` wraps, the nearest first."""
+    """Returns the functions that `function` wraps, the nearest first."""
     below: list[Any] = []
     while len(below) < _DEEPEST:
         function = getattr(function, "__wrapped__", None)
@@ -109,7 +109,7 @@ def refuse_registered(view: Any, references: int) -> None:
     registered = registration(view, references)
     below = _wrapped_by(view) if references else []
     for function, count in zip(below, _references_of(below)):
-        # The list that holds them adds a reference to each.
+        # The list that holds the functions adds a reference to each.
         if registered is None and count > _FRESH_BELOW:
             registered = registration(function, sys.maxsize)
     if registered is not None:
@@ -126,7 +126,7 @@ def check_limit(limit: Any, name: str) -> None:
     if not inspect.isclass(limit):
         if not inspect.isroutine(limit) or getattr(limit, "__name__", None) == "<lambda>":
             return
-        with contextlib.suppress(ValueError):  # it has no signature
+        with contextlib.suppress(ValueError):  # the function has no signature
             parameters = inspect.signature(limit).parameters.values()
             required = [each for each in parameters if each.default is each.empty]
             # A function that is registered already is a view.
@@ -151,7 +151,7 @@ def check_view(view: Any) -> None:
 
 
 def _holds(candidate: Any, function: Callable[..., Any]) -> bool:
-    """Whether a route, an application or a blueprint would call `function` itself."""
+    """Returns whether a route, an application or a blueprint would call `function` itself."""
     attributes = vars(candidate)
     if attributes.get("endpoint") is function:
         return True
@@ -168,5 +168,5 @@ def _holds(candidate: Any, function: Callable[..., Any]) -> bool:
 def _content(cell: Any) -> object:
     try:
         return cell.cell_contents
-    except ValueError:  # empty
+    except ValueError:  # the cell is empty
         return None

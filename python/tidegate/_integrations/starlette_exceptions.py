@@ -1,4 +1,4 @@
-"""The fields on the responses of exception handlers of Starlette and FastAPI."""
+"""Adds the fields to the responses of exception handlers of Starlette and FastAPI."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ADDS_FIELDS", "add_fields", "remember"]
 
-# The attribute of wrappers that add the fields; its value is the wrapped function.
+# Wrappers that add the fields have this attribute; its value is the wrapped function.
 ADDS_FIELDS = "__tidegate_adds_fields__"
 
 
@@ -25,7 +25,7 @@ class _Wrapped(Exception):
 def remember(
     scope: MutableMapping[str, Any], outcome: RequestDecision
 ) -> tuple[RequestDecision, ...]:
-    """Notes that `outcome` let a request pass, and returns all that did.
+    """Records that `outcome` let a request pass, and returns all such outcomes of the request.
 
     Handlers of the application add the fields from now on.
     """

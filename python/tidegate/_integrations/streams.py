@@ -1,5 +1,5 @@
-"""Settles the cost of a streaming response when its stream ends: when all of it was sent, and also
-when the client has disconnected."""
+"""Settles the cost of a streaming response when its stream ends, whether all of it was sent or the
+client has disconnected."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tidegate._web.execution import AWAITING, BLOCKING, Execution
 
 __all__ = ["Settle", "settle_after_django", "settle_after_flask", "settle_after_starlette"]
 
-# Settles a charge by an execution.
+# A function that settles a charge by an execution.
 Settle = Callable[[Execution], Coroutine[Any, Any, Any]]
 
-# The attribute of a response that is to be settled, and the class that it gets.
+# A response that is to be settled has this attribute, and its class has the other.
 _SETTLE = "__tidegate_settle__"
 _KNOWN = "__tidegate_settles__"
 # Keeps tasks that nobody awaits from being collected.
@@ -25,7 +25,7 @@ _under_way: set[asyncio.Task[Any]] = set()
 
 
 def settle_after_starlette(response: Any, settle: Settle) -> bool:
-    """Has `settle` called when `response` has ended; False if it is not a stream.
+    """Calls `settle` when `response` has ended; returns False if it is not a stream.
 
     Starlette calls a method of the response's class, so that class is replaced by a subclass.
     """
@@ -35,7 +35,7 @@ def settle_after_starlette(response: Any, settle: Settle) -> bool:
     if not hasattr(kind, _KNOWN):
         try:
             response.__class__ = _settling(kind)
-        except TypeError:  # a layout of its own
+        except TypeError:  # the class has a layout of its own
             return False
     response.__dict__.setdefault(_SETTLE, []).append(settle)
     return True
@@ -48,7 +48,7 @@ def _settling(kind: Any) -> Any:
             await kind.__call__(self, scope, receive, send)
         finally:
             try:
-                # Starlette leaves the closing of the stream to the garbage collector.
+                # Starlette leaves closing the stream to the garbage collector.
                 close = getattr(self.body_iterator, "aclose", None)
                 if close is not None:
                     await close()
@@ -62,10 +62,10 @@ def _settling(kind: Any) -> Any:
 
 
 async def _to_the_end(settling: Coroutine[Any, Any, Any]) -> None:
-    """Awaits it; if the caller is cancelled, it goes on nevertheless."""
+    """Awaits the coroutine, which continues even if the caller is cancelled."""
     try:
         task = asyncio.get_running_loop().create_task(settling)
-    except RuntimeError:  # trio
+    except RuntimeError:  # the event loop is trio's
         await settling
         return
     _under_way.add(task)
@@ -74,7 +74,7 @@ async def _to_the_end(settling: Coroutine[Any, Any, Any]) -> None:
 
 
 def settle_after_flask(flask: Any, result: Any, settle: Settle, cost_after: Any) -> bool:
-    """Has `settle` called when Flask's response for `result` is closed; False if it is not a
+    """Calls `settle` when Flask's response for `result` is closed; returns False if it is not a
     stream."""
     body = result[0] if isinstance(result, tuple) and result else result
     if not (hasattr(body, "__next__") or getattr(body, "is_streamed", False)):
@@ -99,7 +99,7 @@ def settle_after_flask(flask: Any, result: Any, settle: Settle, cost_after: Any)
 
 
 def settle_after_django(response: Any, settle: Settle, cost_after: Any) -> bool:
-    """Has `settle` called when Django closes `response`; False if it is not a stream."""
+    """Calls `settle` when Django closes `response`; returns False if it is not a stream."""
     if not getattr(response, "streaming", False):
         return False
     close = response.close
@@ -128,7 +128,7 @@ def settle_after_django(response: Any, settle: Settle, cost_after: Any) -> bool:
 
 
 def _once(function: Callable[[], None]) -> Callable[[], None]:
-    """`function`, whose calls after the first do nothing."""
+    """Returns `function`, whose calls after the first do nothing."""
     lock = threading.Lock()
 
     def called() -> None:

@@ -1,4 +1,4 @@
-"""What has limiters charge more while the service is under load."""
+"""Makes limiters charge more while the service is under load."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class LoadShedding:
         return 1.0 if self._stop.is_set() else self._steps.factor
 
     def attach(self, limiter: Any) -> None:
-        """Has `limiter`, one with rules, charge by the load from now on, while it lives.
+        """Makes `limiter`, a limiter with rules, charge by the load from now on, while it lives.
 
         Raises ConfigurationError for one that another LoadShedding is attached to.
         """

@@ -1,4 +1,4 @@
-"""From measured load to a factor, without swinging to and fro."""
+"""Turns measured load into a factor that does not swing to and fro."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FactorSteps"]
 
-# As the core's LoadFactor::kLeast.
+# Equals the core's LoadFactor::kLeast.
 _LEAST = 1 / 1024
 
 

@@ -82,7 +82,7 @@ class Pacing:
                 pass
 
     async def wait_turn_async(self, request: Any) -> None:
-        """As wait_turn(), without blocking the event loop."""
+        """Like wait_turn(), without blocking the event loop."""
         if self._turns is not None:
             async with self._turns.acquired(self._key_of(request), timeout=self._timeout):
                 pass

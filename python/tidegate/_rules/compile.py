@@ -31,7 +31,7 @@ _OTHER_TIERS = "*"
 _LISTS = ("allow", "block")
 # A field of these names in a list is a mistake and not an attribute of requests.
 _ONLY_OF_RULES = frozenset(("algorithm", "by", "limits", "replaces", "shadow", "when"))
-# What is expected of each field, for values of a wrong type.
+# The expected values of each field, for messages about values of a wrong type.
 _EXPECTED = {
     "limits": "a limit such as 100/minute, a list of limits, 'unlimited', or a mapping of tiers to "
     "these",
@@ -186,7 +186,7 @@ def _problems_of(document: Document, error: ValidationError) -> list[Any]:
             section = _fields_at(where)
             near = difflib.get_close_matches(name, section, 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            message = f"is no field; {hint}expected {', '.join(section)}"
+            message = f"is not a field; {hint}expected {', '.join(section)}"
         elif kind == "missing":
             message = "is missing"
         elif kind == "value_error":
@@ -245,7 +245,7 @@ class _Compiler:
         self.document = document
         self.rules = rules
         self.problems: list[Any] = []
-        # By text, algorithm and shadow: the limit, or why the text is not a limit.
+        # By text, algorithm and shadow: the limit, or the reason why the text is not a limit.
         self._known: dict[tuple[str, str, bool], _core.Limit | str] = {}
 
     def limit(

@@ -1,4 +1,4 @@
-"""What changes from one document of rules to another."""
+"""Finds what changes from one document of rules to another."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _rules(before: model.Rules, after: model.Rules) -> Iterator[str]:
 
 
 def _counts(rules: model.Rules, rule: AnyRule) -> dict[tuple[Any, ...], str]:
-    """What the rule's counts are known by, and the limits that they are of."""
+    """Returns the names under which the rule's counts are kept, and the limits that count."""
     algorithm = rule.algorithm or rules.algorithm
     of_tiers = list(rule.limits.values()) if isinstance(rule.limits, dict) else [rule.limits]
     counts = {}

@@ -257,7 +257,7 @@ class Override(_Fields):
 
 
 class Cost(_Condition):
-    """What a request costs, and its priority: 1 and normal if not given."""
+    """The cost and the priority of a request: 1 and normal if not given."""
 
     cost: Annotated[int, Field(ge=1, le=2**53 - 1, strict=True)] = 1
     priority: Literal["critical", "normal", "background"] = "normal"

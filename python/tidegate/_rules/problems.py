@@ -21,7 +21,7 @@ class Problem(NamedTuple):
     where: str
     """The field, such as ``rules[3].limits.free``."""
     message: str
-    """What was given and what is expected."""
+    """A text that says what was given and what is expected."""
 
     def __str__(self) -> str:
         line = "" if self.line is None else f":{self.line}"

@@ -42,7 +42,7 @@ _LONGEST_S = 120.0
 
 
 class Version(NamedTuple):
-    """What was made of a document that could be read."""
+    """The result of reading a document."""
 
     rules: Any
     """The RuleSet; None where it was refused."""
@@ -69,7 +69,7 @@ def read_here(read: Read, *, keeps_text: bool) -> Version:
 
 
 def read_apart(read: Read, *, keeps_text: bool, stop: threading.Event) -> Version:
-    """As read_here(), in a process of its own, to which `read` is pickled.
+    """Like read_here(), in a process of its own, to which `read` is pickled.
 
     Raises CannotReadApart and, once `stop` is set, ClosedMeanwhile.
     """
@@ -105,13 +105,13 @@ def _version(read: Read, make: Callable[[Document], Any], keeps_text: bool) -> V
 
 
 def _answer(asked: bytes, stop: threading.Event) -> bytes:
-    """What the process answers. Raises what says why there is no answer."""
+    """Returns the answer of the process. Raises an error with the reason if there is none."""
     with subprocess.Popen(
         [_interpreter(), *_COMMAND, _PROGRAM, *sys.path],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # What is typed at the terminal of the service is not for it.
+        # The process must not read what is typed at the terminal of the service.
         start_new_session=True,
     ) as process:
         given: bytes | None = asked
@@ -144,11 +144,11 @@ def _interpreter() -> str:
 
 
 def main() -> None:
-    """What the process does: it answers one question of read_apart()."""
-    # What an import or a database's driver prints is no part of the answer.
+    """Runs in the process: answers one question of read_apart()."""
+    # The output of an import or a database's driver must not be part of the answer.
     with os.fdopen(os.dup(1), "wb") as output:
         os.dup2(2, 1)
-        # It ends before its garbage matters, and has no requests to let through.
+        # The process ends before its garbage matters, and has no requests to let through.
         gc.disable()
         pauses.end()
         version = pickle.load(sys.stdin.buffer)

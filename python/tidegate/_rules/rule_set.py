@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tidegate._rules.model import Default, Rule, Rules
 
     Unpickled = tuple[tuple[Rule, ...], Union[Default, None]]
-    # Its rules and its default, or these pickled.
+    # The rules and the default, or both pickled.
     Models = Union[Unpickled, bytes]
 
 __all__ = ["RuleSet"]
@@ -68,7 +68,7 @@ class RuleSet:
 
     @classmethod
     def _packed(cls, document: Document) -> dict[str, Any]:
-        """What _unpacked() takes, in another process of the same version."""
+        """Returns the argument of _unpacked(), in another process of the same version."""
         rule_set = cls.__new__(cls)
         spec = rule_set._read(document)
         rule_set._pickle()
@@ -86,12 +86,12 @@ class RuleSet:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Its rules, those that are not enabled too."""
+        """The rules, including those that are not enabled."""
         return self._unpickled()[0]
 
     @property
     def default(self) -> Default | None:
-        """What applies where no rule does."""
+        """The limits that apply if no rule does."""
         return self._unpickled()[1]
 
     def _pickle(self) -> None:

@@ -33,7 +33,7 @@ log = logging.getLogger("tidegate")
 
 
 class HasDigest(Protocol):
-    """What a source makes of a document."""
+    """The result that a source makes of a document."""
 
     digest: str
     """Equal for versions with the same content."""
@@ -283,7 +283,7 @@ class RuleSource(Source[RuleSet]):
     ) -> None:
         self._cache = None if cache is None else Path(cache)
         self._reads_apart = True
-        # What the cache is to have once it is in force.
+        # The text that the cache gets when the rules are in force.
         self._text: str | None = None
         super().__init__(interval=interval)
 

@@ -65,7 +65,7 @@ class _Reader:
         self.lines: Lines = {}
         self.values = 0
         self.aliased = 0
-        # Of each anchor: its value, and the number of values in it.
+        # For each anchor: its value, and the number of values in it.
         self.anchors: dict[str, tuple[Any, int]] = {}
 
     def read(self) -> tuple[Any, Lines]:

@@ -102,12 +102,12 @@ class TiersBuilder:
     def finish(self) -> Tiers: ...
 
 class Penalties:
-    """Callers who are throttled or blocked: each ``user:42`` or ``ip:203.0.113.9``, ``throttle``
-    or ``block``, and for how many seconds from now on.
+    """Callers who are throttled or blocked. A row has a name such as ``user:42`` or
+    ``ip:203.0.113.9``, ``throttle`` or ``block``, for how many seconds from now on, and why.
     """
 
     def __init__(
-        self, rows: Iterable[tuple[str, str, float]], clock: object | None = None
+        self, rows: Iterable[tuple[str, str, float, str]], clock: object | None = None
     ) -> None: ...
     def __len__(self) -> int: ...
 
@@ -189,7 +189,7 @@ class EnvoyService(Service):
         recorder: Recorder | None = None,
         user_key: str = "user",
     ) -> None:
-        """`store` and `clock` are capsules of `tidegate._core`; `scope` separates its usage."""
+        """`store` and `clock` are capsules of `tidegate._core`; `scope` keeps its usage apart."""
     def use(self, tree: DescriptorTree) -> None:
         """Decides by `tree` from now on. Raises ValueError if the store refuses a limit."""
     def set_penalties(self, penalties: Penalties | None) -> None:

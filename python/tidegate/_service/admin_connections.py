@@ -1,4 +1,4 @@
-"""Connections of the admin port: how many there may be, and how long they may keep it waiting."""
+"""Bounds how many connections the admin port has, and how long each may keep it waiting."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ __all__ = ["Bounds", "Connections", "Loop"]
 
 
 class Bounds(NamedTuple):
-    """What clients of the admin port may take. All but the first are seconds."""
+    """The bounds of clients of the admin port. All but the first are seconds."""
 
     connections: int = 512
     head: float = 10.0
-    """For the handshake of TLS, and for the head of a request."""
+    """The time for the handshake of TLS, and for the head of a request."""
     request: float = 30.0
-    """For a request with its body, from its first byte on."""
+    """The time for a request with its body, from its first byte on."""
     answer: float = 20.0
-    """For taking what was sent, while no more of it is taken."""
+    """The time that a client may go without reading what was sent."""
 
 
-# Seconds that a client has to take the answer that it was too slow.
+# Seconds that a client has to read the answer that it was too slow.
 _LINGER = 1.0
 _TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class Connections:
-    """The connections of one server; `protocol` is the class that uvicorn makes them of.
+    """The connections of one server; uvicorn creates them from the class `protocol`.
 
-    When there are too many, the one that has kept the server waiting longest is closed: slow
-    clients then stand in nobody's way but their own. A connection whose request is being
-    answered is never closed for another.
+    When there are too many, the connection that has kept the server waiting longest is closed, so
+    slow clients harm only each other. A connection whose request is being answered is never
+    closed for another, unless its client does not read the answer, or has got an answer and sent
+    further requests with it.
     """
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        # Both with the one that waits longest first.
+        # Both dictionaries begin with the connection that has waited longest.
         self._handshakes: OrderedDict[Any, None] = OrderedDict()
         self._waiting: OrderedDict[_Connection, None] = OrderedDict()
         self._open: set[_Connection] = set()
@@ -58,7 +59,7 @@ class Connections:
         self.protocol = Protocol
 
     def has_room(self) -> bool:
-        """Whether one more may come, if need be in the place of one that waits."""
+        """Returns whether one more connection may open. May close a waiting one for it."""
         if len(self._open) + len(self._handshakes) < self.bounds.connections:
             return True
         if self._handshakes:
@@ -70,27 +71,27 @@ class Connections:
         return True
 
     def arrived(self, handshake: asyncio.Task[None]) -> None:
-        """A connection whose handshake is that task's, which ends with it."""
+        """Adds a connection whose handshake is done by that task, and ends with it."""
         self._handshakes[handshake] = None
         handshake.add_done_callback(lambda task: self._handshakes.pop(task, None))
 
     def end_handshakes(self) -> None:
-        """Closes the connections that are not open yet."""
+        """Closes the connections whose handshake is not done yet."""
         for handshake in list(self._handshakes):
             handshake.cancel()
 
     def opened(self, connection: _Connection, handshake: Any) -> None:
-        """Its handshake is over."""
+        """Records that the handshake of a connection is done."""
         self._handshakes.pop(handshake, None)
         self._open.add(connection)
 
     def closed(self, connection: _Connection) -> None:
-        """It is no more."""
+        """Forgets a connection that was closed."""
         self._open.discard(connection)
         self._waiting.pop(connection, None)
 
     def waits(self, connection: _Connection, is_waiting: bool) -> None:
-        """Whether the next step is the client's."""
+        """Records whether the next step is the client's, or the client has had its turn."""
         if is_waiting:
             self._waiting.setdefault(connection, None)
         else:
@@ -98,21 +99,21 @@ class Connections:
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """An event loop whose servers accept what `connections` have room for."""
+    """An event loop whose servers accept only the connections that have room."""
 
     def __init__(self, connections: Connections) -> None:
         super().__init__()
         self._connections = connections
 
     async def create_server(self, protocol_factory: Any, *args: Any, **options: Any) -> Any:
-        """As that of asyncio, of the options `sock` and `ssl`."""
+        """Creates a server as asyncio does, from the options `sock` and `ssl`."""
         return _Listener(
             self, self._connections, protocol_factory, options["sock"], options.get("ssl")
         )
 
 
 class _Listener:
-    """What asyncio's own server does not do: it refuses connections, also before a handshake."""
+    """A server that refuses connections before the handshake, which asyncio's own cannot do."""
 
     def __init__(
         self,
@@ -131,18 +132,18 @@ class _Listener:
         self._accepting = loop.create_task(self._accept())
 
     def close(self) -> None:
-        """Accepts no more."""
+        """Stops accepting connections."""
         self._accepting.cancel()
         self._connections.end_handshakes()
 
     async def wait_closed(self) -> None:
-        """As that of asyncio."""
+        """Returns at once. Callers of asyncio's servers expect this method."""
 
     async def _accept(self) -> None:
         while True:
             try:
                 connection, _ = await self._loop.sock_accept(self._listener)
-            except OSError:  # such as too many open files
+            except OSError:  # for example, too many files are open
                 await asyncio.sleep(0.1)
                 continue
             if not self._connections.has_room():
@@ -151,13 +152,13 @@ class _Listener:
                 await self._shake(connection, None)
             else:
                 handshake = self._loop.create_task(self._shake(connection, self._context))
-                # Also if it is cancelled before it has begun.
+                # The callback also runs if the task is cancelled before it has begun.
                 handshake.add_done_callback(partial(_close_if_cancelled, connection))
                 self._connections.arrived(handshake)
 
     async def _shake(self, connection: socket.socket, context: ssl.SSLContext | None) -> None:
         seconds = None if context is None else self._connections.bounds.head
-        with contextlib.suppress(OSError):  # the client's mistake, or its time is over
+        with contextlib.suppress(OSError):  # the client made a mistake, or its time is over
             await self._loop.connect_accepted_socket(
                 self._protocol_factory,
                 connection,
@@ -172,12 +173,13 @@ def _close_if_cancelled(connection: socket.socket, handshake: asyncio.Task[None]
 
 
 class _Connection(H11Protocol):
-    """One that is closed when its client leaves a request unfinished or an answer untaken."""
+    """A connection that is closed if its client leaves a request unfinished or an answer unread."""
 
     def __init__(self, connections: Connections, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._connections = connections
         self._begun: float | None = None
+        self._has_answered = False
         self._request_timer: asyncio.TimerHandle | None = None
         self._answer_timer: asyncio.TimerHandle | None = None
         self._handshake = asyncio.current_task()
@@ -199,6 +201,7 @@ class _Connection(H11Protocol):
         self._follow()
 
     def on_response_complete(self) -> None:
+        self._has_answered = True
         super().on_response_complete()
         self._follow()
 
@@ -207,30 +210,34 @@ class _Connection(H11Protocol):
         if self._answer_timer is None:
             seconds = self._connections.bounds.answer
             self._answer_timer = self.loop.call_later(seconds, self.cut)
+        self._follow()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self._answer_timer is not None:
             self._answer_timer.cancel()
             self._answer_timer = None
+        self._follow()
 
     def cut(self) -> None:
-        """Closes it at once, whatever is still to be sent."""
+        """Closes the connection at once, and drops what is still to be sent."""
         self._stop_timers()
         self._connections.closed(self)
         self.transport.abort()
 
     def _follow(self) -> None:
-        """After each event: whose turn it is, and until when."""
+        """Decides, after each event, whose turn it is, and until when."""
         bounds, now = self._connections.bounds, self.loop.time()
         client = self.conn.their_state
         is_closing = self.transport.is_closing()
         is_waiting = is_closing or client in (h11.IDLE, h11.SEND_BODY)
-        self._connections.waits(self, is_waiting)
-        if is_closing:  # once the client has taken the answer
+        ahead = self.conn.trailing_data[0]  # requests after the one that is being answered
+        had_turn = self._answer_timer is not None or bool(ahead and self._has_answered)
+        self._connections.waits(self, is_waiting or had_turn)
+        if is_closing:  # once the client has read the answer
             self._set_timer(now + bounds.answer)
             return
-        is_idle = client is h11.IDLE and not self.conn.trailing_data[0]
+        is_idle = client is h11.IDLE and not ahead
         if not is_waiting or (is_idle and self.cycle is not None):
             # Between two requests, uvicorn's own timer runs.
             self._begun = None

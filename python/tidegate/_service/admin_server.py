@@ -1,4 +1,4 @@
-"""The second port of the service: admin API, dashboard, metrics and probes, under uvicorn."""
+"""Runs the second port under uvicorn: admin API, dashboard, metrics and probes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Callable
 from tidegate._errors import ConfigurationError
 
 try:
+    import anyio
     import uvicorn
+    from anyio.to_thread import run_sync
     from fastapi import FastAPI
     from fastapi.responses import JSONResponse, Response
 
@@ -28,39 +30,55 @@ if TYPE_CHECKING:
 
 __all__ = ["AdminServer", "probes"]
 
-# Seconds that requests in flight have when the server ends.
+# Seconds that requests in flight may take when the server ends.
 _PATIENCE = 2
+# The threads of probes and metrics, which must answer even if all other requests wait for a
+# database: otherwise a supervisor would end the process.
+_THREADS = 8
 
 
 def probes(is_ready: Callable[[], bool], ping: Callable[[], str | None], registry: Any) -> FastAPI:
     """Adds ``/livez``, ``/readyz`` and, with a registry, ``/metrics``, which need no token.
 
-    `ping` returns why the storage does not answer.
+    `ping` returns the reason why the storage does not answer, or None.
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    threads = anyio.CapacityLimiter(_THREADS)
 
     @app.get("/livez")
-    def live() -> dict[str, str]:
+    async def live() -> dict[str, str]:
         return {"status": "alive"}
 
     @app.get("/readyz")
-    def ready() -> JSONResponse:
+    async def ready() -> JSONResponse:
         if not is_ready():
             reason = "the service is about to end, or has not started"
             return JSONResponse({"status": "not ready", "reason": reason}, 503)
         # A storage that does not answer does not make the service unready, since the fallback
         # decides.
-        return JSONResponse({"status": "ready", "storage": ping() or "answers"})
+        silence = await run_sync(ping, limiter=threads)
+        return JSONResponse({"status": "ready", "storage": silence or "answers"})
 
     if registry is not None:
         from tidegate._service.metrics import render
 
         @app.get("/metrics")
-        def metrics() -> Response:
-            text, content_type = render(registry)
+        async def metrics() -> Response:
+            text, content_type = await run_sync(render, registry, limiter=threads)
             return Response(text, media_type=content_type)
 
     return app
+
+
+def _with_head(app: Any) -> Any:
+    """Wraps `app`, an ASGI application, to answer HEAD like GET. uvicorn drops the body."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await app(scope, receive, send)
+
+    return answer
 
 
 class AdminServer:
@@ -70,7 +88,7 @@ class AdminServer:
         self._connections = Connections(bounds or Bounds())
         self._certificate = None if tls is None else Certificate(tls)
         config = uvicorn.Config(
-            app,
+            _with_head(app),
             http=self._connections.protocol,
             ws="none",
             log_config=None,

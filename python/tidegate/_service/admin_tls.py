@@ -1,4 +1,4 @@
-"""The certificate of the admin port, which may be replaced while it answers."""
+"""The certificate of the admin port, which may be replaced while the port answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Certificate"]
 
 
 class Certificate:
-    """What `tls` names. `context` is that of a listener, for as long as it listens.
+    """The certificate that `tls` names. A listener keeps `context` for as long as it listens.
 
     Raises ConfigurationError for files that cannot be used.
     """
@@ -23,13 +23,13 @@ class Certificate:
         self._tls = tls
         self._newest = _context(tls)
         self.context = _context(tls)
-        # Called in each handshake, whether or not the client names a server.
+        # TLS calls this in each handshake, whether or not the client names a server.
         self.context.sni_callback = self._choose
 
     def reload(self) -> None:
         """Reads the files again, for new connections.
 
-        What was read before stays if they cannot be used: then it raises ConfigurationError.
+        If they cannot be used, the certificate stays, and ConfigurationError is raised.
         """
         self._newest = _context(self._tls)
 

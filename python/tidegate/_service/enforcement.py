@@ -1,4 +1,4 @@
-"""Anomalies that are enforced: callers who are throttled or blocked, each until its end."""
+"""Enforces anomalies: throttles or blocks callers, each for a time."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ log = logging.getLogger("tidegate")
 BLOCK_RULE = "anomaly:block"
 """The rule that the answer to a blocked caller names."""
 
-# Names are recorded up to this length: a longer one may be that of several callers.
+# Longer names are cut in records, so several callers may share one.
 _MOST_NAME_BYTES = 255
-# So are bytes that are not UTF-8 written in a record, where anybody could have written them.
+# Records write bytes that are not UTF-8 in this way, and any caller may send the same text.
 _ESCAPED = re.compile(r"\\x[0-9a-f]{2}")
 _SAID = {Action.THROTTLE: "throttled", Action.BLOCK: "blocked"}
 
 
 class Penalty(NamedTuple):
-    """What is enforced against one caller."""
+    """The penalty of one caller."""
 
     caller: str
     action: Action
     reason: str
     left: float
-    """Seconds until it ends."""
+    """The seconds until the penalty ends."""
 
     def said(self) -> dict[str, Any]:
-        """It as JSON."""
+        """Returns the penalty as JSON."""
         return {**self._asdict(), "action": self.action.value}
 
 
@@ -50,7 +50,7 @@ class _Entry(NamedTuple):
 
 
 def is_enforceable(caller: str) -> bool:
-    """Whether the name of a record is that of one caller, whom requests name in the same way."""
+    """Returns whether only one caller has this name, and requests name the caller the same way."""
     kind, _, name = caller.partition(":")
     if kind not in ("user", "ip") or not name or name.startswith("descriptor:"):
         return False
@@ -58,12 +58,12 @@ def is_enforceable(caller: str) -> bool:
 
 
 class Enforcement:
-    """Has `services` throttle or block callers, each for `seconds` after the last verdict.
+    """Makes `services` throttle or block callers, each for `seconds` after the last verdict.
 
-    At most `most` callers at a time: those beyond are left out and counted (`left_out`). Callers
-    in `exempt`, such as ``user:42`` or ``ip:203.0.113.9``, are spared. A caller who is blocked
-    stays so until the end, even if a later verdict asks for less. The services hold each penalty
-    to its end by themselves. Thread-safe.
+    At most `most` callers have a penalty at a time; further verdicts are counted (`left_out`) and
+    have no effect. Callers in `exempt`, such as ``user:42`` or ``ip:203.0.113.9``, are spared. A
+    blocked caller stays blocked until the end, even if a later verdict asks for less. The services
+    themselves end each penalty in time. Thread-safe.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class Enforcement:
         self._clock = clock
         self._native_clock = native_clock
         self._entries: dict[str, _Entry] = {}
-        self._lifted: list[str] = []
+        self._unlocked: list[str] = []
         self._lock = threading.Lock()
         self.left_out = 0
-        """How many verdicts were not enforced because there were `most` already."""
+        """The number of verdicts without effect because `most` callers had a penalty already."""
 
     def apply(self, verdicts: Iterable[Anomaly]) -> None:
-        """Enforces verdicts from now on. Those that ask for less than throttling are ignored."""
+        """Enforces verdicts from now on, except those that ask for less than throttling."""
         with self._lock:
             now = self._clock()
             is_changed = self._end_some(now)
@@ -112,42 +112,42 @@ class Enforcement:
             if left_out:
                 self.left_out += left_out
                 log.warning(
-                    "%d anomalies are not enforced; %d callers are throttled or blocked already, "
-                    "expected at most that many",
+                    "%d anomalies are not enforced, since %d callers are throttled or blocked "
+                    "already; expected a larger anomalies.enforce_most",
                     left_out,
                     len(self._entries),
                 )
             if is_changed:
                 self._tell(now)
 
-    def lift(self, caller: str) -> Penalty | None:
-        """Ends what is enforced against a caller, and returns it."""
+    def unlock(self, caller: str) -> Penalty | None:
+        """Ends the penalty of a caller, and returns it."""
         with self._lock:
             now = self._clock()
             self._end_some(now)
             entry = self._entries.pop(caller, None)
             if entry is None:
                 return None
-            self._lifted.append(caller)
+            self._unlocked.append(caller)
             self._tell(now)
-        log.info("anomaly: %r is no longer %s: somebody lifted it", caller, _SAID[entry.action])
+        log.info("anomaly: %r was unlocked and is no longer %s", caller, _SAID[entry.action])
         return _penalty(caller, entry, now)
 
-    def take_lifted(self) -> list[str]:
-        """The callers that were lifted since the last call, whose ways are usual from then on."""
+    def take_unlocked(self) -> list[str]:
+        """Returns the callers unlocked since the last call, whose present counts become usual."""
         with self._lock:
-            lifted, self._lifted = self._lifted, []
-            return lifted
+            unlocked, self._unlocked = self._unlocked, []
+            return unlocked
 
     def find(self, caller: str) -> Penalty | None:
-        """What is enforced against a caller now."""
+        """Returns the present penalty of a caller, or None."""
         with self._lock:
             now = self._clock()
             entry = self._entries.get(caller)
             return None if entry is None or entry.end <= now else _penalty(caller, entry, now)
 
     def in_force(self) -> list[Penalty]:
-        """All of them, that with the longest rest first."""
+        """Returns all penalties, those that last longest first."""
         with self._lock:
             now = self._clock()
             found = [_penalty(*each, now) for each in self._entries.items() if each[1].end > now]
@@ -171,11 +171,11 @@ class Enforcement:
         )
 
     def _tell(self, now: float) -> None:
-        # Not on all systems, as the admin API is, which only looks.
+        # The native module exists on fewer systems than the admin API, which only reads penalties.
         from tidegate._service._native import Penalties
 
         rows = [
-            (caller, entry.action.value, min(entry.end - now, self._seconds))
+            (caller, entry.action.value, min(entry.end - now, self._seconds), entry.reason)
             for caller, entry in self._entries.items()
         ]
         table = Penalties(rows, self._native_clock) if rows else None

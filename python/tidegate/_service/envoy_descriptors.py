@@ -218,7 +218,7 @@ class _Compiler:
         if "algorithm" in limit:
             options["algorithm"] = limit["algorithm"]
         if not isinstance(options.get("algorithm", ""), str):
-            self._refuse(document, (*where, "algorithm"), "is no text; expected an algorithm")
+            self._refuse(document, (*where, "algorithm"), "is not a text; expected an algorithm")
         options["limits"] = (
             self._own_limits(document, where, limit)
             if "limits" in limit
@@ -314,7 +314,7 @@ class _Compiler:
     ) -> None:
         unknown = [name for name in fields if name not in known]
         for name in unknown:
-            self._problem(document, (*where, name), f"is no field; expected {', '.join(known)}")
+            self._problem(document, (*where, name), f"is not a field; expected {', '.join(known)}")
         if unknown:
             raise _Refused
 

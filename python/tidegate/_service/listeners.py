@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ refusal_log = logging.getLogger("tidegate.refusals")
 access_log = logging.getLogger("tidegate.access")
 
 _AGAIN_AFTER = 3600.0
+_WEEK = 7 * 24 * 3600.0
 
 
 class DecisionLog:
@@ -96,7 +98,7 @@ def to_violations(violations: ViolationLog) -> Any:
     return note
 
 
-# Of the callers of one interval, those with the most requests. A busy service has millions.
+# Only the callers with the most requests of an interval are judged: there may be millions.
 _MOST_CALLERS = 100_000
 
 
@@ -104,8 +106,8 @@ class AnomalyWatch:
     """Judges callers once an interval, logs anomalies and writes them to the database.
 
     Anomalies that call for no action are neither logged nor written. An ongoing anomaly is written
-    again only when it calls for a stricter action, or after an hour. `enforcement` gets those that
-    call for action each time. Not thread-safe.
+    again only when it calls for a stricter action, or after an hour. `enforcement` gets each
+    anomaly that calls for an action, each time. Not thread-safe.
     """
 
     def __init__(
@@ -122,6 +124,9 @@ class AnomalyWatch:
         self._counts: Counter[str] = Counter()
         self._tiers: dict[str, str] = {}
         self._begun: float | None = None
+        # How far the detector's time is ahead of the clock after the clock was set back, in whole
+        # weeks, so that the hour of the week is right.
+        self._ahead = 0.0
         self._reported: dict[str, Anomaly] = {}
         self.found = 0
         """The number of anomalies that called for an action."""
@@ -130,11 +135,16 @@ class AnomalyWatch:
 
     def __call__(self, recorded: Recorded) -> None:
         interval = self._detector.interval
-        begun = recorded.at // interval * interval
-        if self._begun is not None and begun > self._begun:
-            self._judge(self._begun)
-        if self._begun is None or begun > self._begun:
-            self._begun = begun
+        at = recorded.at + self._ahead
+        if self._begun is not None and at < self._begun - interval:
+            weeks = math.ceil((self._begun + interval - at) / _WEEK) * _WEEK
+            self._ahead += weeks
+            at += weeks
+        begun = at // interval * interval
+        before = self._begun
+        self._begun = begun if before is None else max(before, begun)
+        if before is not None and begun > before:
+            self._judge(before)
         for row in recorded.rows:
             if row.is_rest:
                 continue
@@ -163,6 +173,7 @@ class AnomalyWatch:
         self._reported.update((each.caller, each) for each in found)
         if not found:
             return
+        found = [each._replace(at=each.at - self._ahead) for each in found]
         self.found += len(found)
         for each in found:
             log.warning(
@@ -179,9 +190,9 @@ class AnomalyWatch:
     def _judged(
         self, counts: Mapping[str, int], at: float, tiers: Mapping[str, str]
     ) -> list[Anomaly]:
-        """The anomalies that ask for action, which are enforced if anything is."""
+        """Returns the anomalies that call for an action, after passing them to `enforcement`."""
         if self._enforcement is not None:
-            for caller in self._enforcement.take_lifted():
+            for caller in self._enforcement.take_unlocked():
                 self._detector.accept(caller)
         found = self._detector.judge(counts, at, tiers)
         found = [each for each in found if each.action >= Action.THROTTLE]

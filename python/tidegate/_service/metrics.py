@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["registry_of", "render"]
 
-# Numbers that may also fall.
+# These numbers may also fall.
 _GAUGES = ("_open", "_enforced")
 
 

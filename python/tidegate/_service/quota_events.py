@@ -1,4 +1,4 @@
-"""What becomes of the soft events of quotas: a line of the log, and numbers of the metrics."""
+"""Reports the soft events of quotas: in the log, and in the metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("tidegate.quotas")
 
 
 class QuotaLog:
-    """Logs each event, and counts them by percentage."""
+    """Logs each event, and counts the events by percentage."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -44,5 +44,5 @@ class QuotaLog:
         )
 
     def counters(self) -> dict[str, int]:
-        """The numbers of metrics, by name."""
+        """Returns the numbers of the metrics, by name."""
         return {f"quota_events_{percent}": self._counts[percent] for percent in (80, 100)}

@@ -1,4 +1,4 @@
-"""Passes the decisions that the front recorded on to listeners."""
+"""Passes the decisions that the front recorded to listeners."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Recorded", "Recording", "Row", "caller_named", "caller_of"]
 log = logging.getLogger("tidegate")
 
 _INTERVAL = 1.0
-# How much of the past the dashboard shows, and how many rows of each second: a busy service has
+# The dashboard shows this much of the past, and this many rows of each second: a busy service has
 # tens of thousands of callers in one second.
 _KEPT_SECONDS = 300
 _KEPT_ROWS = 200
@@ -43,7 +43,7 @@ class Row(NamedTuple):
     @property
     def is_rest(self) -> bool:
         """Whether the row sums up all users and endpoints that found no free row."""
-        return self.user is None and self.endpoint == "(other)"
+        return self.user is None and self.ip is None and self.endpoint == "(other)"
 
 
 class Recorded(NamedTuple):
@@ -55,7 +55,7 @@ class Recorded(NamedTuple):
 
 
 def caller_of(row: Row) -> str:
-    """The caller of a row: ``user:42``, ``ip:203.0.113.9``, or ``anyone``."""
+    """Returns the caller of a row: ``user:42``, ``ip:203.0.113.9``, or ``anyone``."""
     for kind, value in (("user", row.user), ("ip", row.ip)):
         if value:
             return f"{kind}:{value}"
@@ -63,7 +63,7 @@ def caller_of(row: Row) -> str:
 
 
 def caller_named(attributes: Mapping[str, str]) -> str:
-    """The same of a request: a caller with a key alone goes by a digest of it."""
+    """Returns the caller of a request. A caller with only a key is named by a digest of it."""
     user = attributes.get("user")
     if user is None and "api_key" in attributes:
         user = "key:sha256-" + hashlib.sha256(attributes["api_key"].encode()).hexdigest()[:16]
@@ -72,9 +72,10 @@ def caller_named(attributes: Mapping[str, str]) -> str:
 
 def _merged(rows: Iterable[Row]) -> list[Row]:
     """Joins rows of the same user, endpoint and rule, since each loop of the front has its own."""
-    merged: dict[tuple[str | None, str | None, str | None], Row] = {}
+    merged: dict[tuple[str | None, ...], Row] = {}
     for row in rows:
-        key = (row.user or row.ip, row.endpoint, row.rule)
+        # A user whose name is an address is not the caller with that address.
+        key = (row.user, None if row.user else row.ip, row.endpoint, row.rule)
         known = merged.get(key)
         if known is not None:
             row = known._replace(
@@ -89,7 +90,7 @@ def _merged(rows: Iterable[Row]) -> list[Row]:
 
 
 def _foremost(rows: list[Row], most: int) -> list[Row]:
-    """The rows with the most refusals, then the most requests, and one row for all others."""
+    """Returns the rows with the most refusals, then the most requests, and one row for the rest."""
     if len(rows) <= most:
         return rows
 
@@ -133,14 +134,14 @@ class Recording:
         self._thread.start()
 
     def close(self) -> None:
-        """Passes on the remaining rows and ends the thread."""
+        """Passes the remaining rows to the listeners and ends the thread."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(5.0)
         self.take()
 
     def take(self) -> None:
-        """Passes on everything recorded since the last time, now."""
+        """Passes everything that was recorded since the last time to the listeners, now."""
         with self._taking:
             rows = _merged(Row(*row) for row in self._recorder.drain())
             if not rows:

@@ -1,4 +1,4 @@
-"""Whether the service would start, found out without making anything: `tidegate serve --check`."""
+"""Finds out whether the service would start, without creating anything (`serve --check`)."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["Rehearsal", "rehearse"]
 
 
 class Rehearsal(NamedTuple):
-    """What a start would do."""
+    """The effects that a start would have."""
 
     lines: list[str]
     problems: list[str]
-    """The addresses that cannot be had."""
+    """The problems of the addresses that are not available."""
 
 
 def rehearse(settings: Settings) -> Rehearsal:
     """Reads all that a start reads, and tries its addresses.
 
-    Makes no file, no table and no shared memory, and listens nowhere. Raises ConfigurationError
-    and StorageError for what would keep the service from starting.
+    Creates no file, no table and no shared memory, and does not listen. Raises ConfigurationError
+    and StorageError for anything that would keep the service from starting.
     """
     storage, storage_note = _storage_of(settings.storage)
     database, database_note = settings.database, None
@@ -48,6 +48,7 @@ def rehearse(settings: Settings) -> Rehearsal:
     try:
         _check_servers(settings)
         rules = len(service.limiter.rule_stats())
+        warnings = service.warnings()
     finally:
         service.close()
     shown = settings.database and name_of(engine_of(settings.database, creates=True))
@@ -61,6 +62,7 @@ def rehearse(settings: Settings) -> Rehearsal:
     ]
     if settings.envoy is not None:
         lines.append(f"envoy: {settings.envoy.config}")
+    lines += [f"warning: {each}" for each in warnings]
     return Rehearsal(lines, _problems(settings))
 
 
@@ -69,7 +71,7 @@ def _first(note: str | None) -> str:
 
 
 def _storage_of(storage: str) -> tuple[str, str | None]:
-    """The storage, or where that would be made, one in memory with the same options."""
+    """Returns the storage; if it does not exist yet, one in memory with the same options."""
     if not storage.lower().startswith("shm://"):
         return storage, None
     uri = urlsplit(storage)
@@ -110,7 +112,7 @@ def _problem_of(name: str, address: Address) -> list[str]:
                     probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 probe.bind(place)
     except OSError as error:
-        if error.errno == errno.EAFNOSUPPORT:  # the front passes over these too
+        if error.errno == errno.EAFNOSUPPORT:  # the front skips such addresses too
             return []
         why = "is in use" if error.errno == errno.EADDRINUSE else f"fails: {error.strerror}"
         return [f"{name}: {address} {why}; expected a free address"]
@@ -134,6 +136,6 @@ def _problem_of_path(path: Path) -> list[str]:
         client.settimeout(1.0)
         try:
             client.connect(os.fspath(path))
-        except OSError:  # nobody listens any more: it would be taken over
+        except OSError:  # no process listens there any more, so a start would replace it
             return []
     return problem("is in use")

@@ -21,7 +21,7 @@ from tidegate._service.quota_events import QuotaLog
 from tidegate._service.recording import Recording
 from tidegate._service.snapshots import Snapshots
 from tidegate._service.spare_memory import SpareMemory
-from tidegate._storage.uri import open_store
+from tidegate._storage.uri import open_store, without_password
 
 try:
     from tidegate._service import _native
@@ -39,7 +39,7 @@ __all__ = ["Service", "tls_of"]
 
 log = logging.getLogger("tidegate")
 
-# Seconds to write and close, after calls in flight have ended.
+# Seconds for writing and closing, after calls in flight have ended.
 _CLOSING = 5.0
 
 
@@ -227,6 +227,20 @@ class Service:
         self.front.start()
         self._set_ready(True)
         log.info("checks are answered at %s", self._places())
+        for warning in self.warnings():
+            log.warning("%s", warning)
+
+    def warnings(self) -> list[str]:
+        """Returns settings that the operator may not have meant, though the service answers."""
+        found = []
+        if not self.limiter.rule_stats() and self.envoy is None:
+            place = self.settings.rules or "the database"
+            found.append(f"there are no rules, so every check is allowed; expected some in {place}")
+        problem = self.store.ping()
+        if problem is not None:
+            name = without_password(self.settings.storage)
+            found.append(f"the storage {name} does not answer: {problem}; its fallback decides")
+        return found
 
     def _set_ready(self, is_ready: bool) -> None:
         self.is_ready = is_ready
@@ -301,7 +315,7 @@ class Service:
                 self.snapshots.refresh()
 
     def counters(self) -> dict[str, int]:
-        """The metrics that only the service has, by name."""
+        """Returns the metrics that only the service has, by name."""
         found = {f"front_{name}": value for name, value in self.front.stats().items()}
         found |= {f"checks_{name}": value for name, value in self.checks.stats().items()}
         if self.envoy is not None:
@@ -348,13 +362,13 @@ class Service:
     def stop(self) -> bool:
         """Accepts no more calls, waits for calls in flight, writes recorded data, and closes.
 
-        Returns whether all calls were answered within `settings.drain` seconds. Writing and
-        closing has a few seconds more; what is not written then is counted, logged and dropped.
+        Returns whether all calls were answered within `settings.drain` seconds. Writing and closing
+        may take a few seconds more; data not written by then is counted, logged and dropped.
         """
         self._set_ready(False)
         is_drained = bool(self.front.drain(self.settings.drain))
         self.front.stop()
-        # A database or a storage that does not answer must not keep the process.
+        # A database or a storage that does not answer must not keep the process alive.
         closing = threading.Thread(target=self._close_all, name="tidegate closing", daemon=True)
         closing.start()
         closing.join(_CLOSING)
@@ -362,14 +376,14 @@ class Service:
         if not self.has_closed:
             for _, writer in self._writers:
                 writer.give_up()
-            log.error("the service ends without closing all of it, which took %g s", _CLOSING)
+            log.error("the service ends before everything was closed, after %g s", _CLOSING)
         return is_drained
 
     def _close_all(self) -> None:
         if self._admin is not None:
             self._admin.stop()
         self.recording.close()
-        # All at once, since each waits for a database that is locked.
+        # The writers are closed concurrently, since each may wait for a locked database.
         writing = [
             threading.Thread(target=writer.close, args=(_CLOSING,), daemon=True)
             for _, writer in self._writers
@@ -401,7 +415,7 @@ def _front_options(checks: Checks) -> dict[str, Any]:
 
 
 def tls_of(tls: Tls | None) -> Any:
-    """The certificate of the front. Raises ConfigurationError for one that cannot be used."""
+    """Returns the certificate of the front. Raises ConfigurationError if it cannot be used."""
     if tls is None:
         return None
     client_ca = None if tls.client_ca is None else os.fspath(tls.client_ca)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -16,13 +18,13 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from tidegate._errors import ConfigurationError
 from tidegate._rules.document import Document, read_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pydantic_settings import PydanticBaseSettingsSource
 
@@ -32,6 +34,13 @@ ENVIRONMENT = "TIDEGATE_"
 # Environment variables with the prefix that are not settings of the service.
 _OF_OTHERS = {"TIDEGATE_ENABLED"}
 _SECRETS = "pass|pwd|secret|token|key"  # in the names of options of a URL
+# These settings name files that the service reads.
+_TLS_FILES = ("certificate", "key", "client_ca")
+_FILES = (
+    ("rules",),
+    ("envoy", "config"),
+    *((part, "tls", name) for part in ("checks", "admin") for name in _TLS_FILES),
+)
 _PORT = Annotated[int, Field(ge=0, le=65535)]
 _SECONDS = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -47,9 +56,9 @@ class Address(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        if not isinstance(value, str):
+        if isinstance(value, (dict, Address)):
             return value
-        host, colon, port = value.rpartition(":")
+        host, colon, port = str(value).rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
             raise ValueError(
@@ -81,7 +90,7 @@ class Tls(_Part):
     key: Path = Field(description="PEM.")
     client_ca: Optional[Path] = Field(
         default=None,
-        description="PEM of the authorities whose clients are let in. Without it clients need no "
+        description="PEM of the authorities whose clients are accepted. Without it clients need no "
         "certificate.",
     )
 
@@ -94,9 +103,7 @@ class Checks(_Part):
         description="The address of HTTP and gRPC; null for none.",
     )
     unix: Optional[Path] = Field(default=None, description="The path of a Unix socket.")
-    tls: Optional[Tls] = Field(
-        default=None, description="TLS of `listen`; without it there is no TLS."
-    )
+    tls: Optional[Tls] = Field(default=None, description="TLS of `listen`; null for no TLS.")
     loops: Annotated[int, Field(ge=0, le=256)] = Field(
         default=0, description="Threads that answer checks; 0 for one for each core."
     )
@@ -117,10 +124,10 @@ class Checks(_Part):
         default=10.0, description="Seconds within which a whole request must arrive."
     )
     refused_status: Literal[200, 429] = Field(
-        default=200, description="Of the answer to a REST check that refuses."
+        default=200, description="The status of a REST check that refuses."
     )
     auth_refused_status: Literal[401, 403, 429] = Field(
-        default=429, description="Of the answer to a gateway that refuses: 403 for nginx."
+        default=429, description="The status of an answer to a gateway that refuses: 403 for nginx."
     )
     auth_headers: Optional[dict[str, str]] = Field(
         default=None,
@@ -130,7 +137,7 @@ class Checks(_Part):
 
     @property
     def needs_token(self) -> bool:
-        """`require_token`, or its default."""
+        """Returns `require_token`, or its default."""
         if self.require_token is not None:
             return self.require_token
         if self.listen is None or self.listen.is_loopback:
@@ -149,7 +156,7 @@ class Envoy(_Part):
     )
     user_key: Annotated[str, Field(max_length=255)] = Field(
         default="user",
-        description="Of the entry that names the user, for history and anomalies; empty for none.",
+        description="The entry that names the user, for history and anomalies; empty for none.",
     )
 
 
@@ -195,6 +202,24 @@ class Usage(_Part):
     )
 
 
+def _expect_caller(value: str) -> str:
+    kind, colon, name = value.partition(":")
+    if kind not in ("user", "ip") or not colon or not name:
+        raise ValueError(f"is {value!r:.80}; expected user:NAME or ip:ADDRESS, such as user:42")
+    return value
+
+
+def _expect_url(value: str) -> str:
+    if not re.match("https?://[^/]", value):
+        raise ValueError(
+            f"is {value!r:.80}; expected a URL such as http://localhost:4318/v1/traces"
+        )
+    return value
+
+
+_URL = Annotated[str, AfterValidator(_expect_url)]
+
+
 class Anomalies(_Part):
     """Anomaly detection. It reports, and changes decisions only with `enforce`."""
 
@@ -206,18 +231,20 @@ class Anomalies(_Part):
         default=False, description="Whether callers are throttled and blocked, or only reported."
     )
     enforce_seconds: _SECONDS = Field(
-        default=300.0, description="How long after the last interval that called for it."
+        default=300.0,
+        description="Seconds that a penalty lasts after the last interval that called for it.",
     )
     enforce_most: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        default=1000, description="Callers who are throttled or blocked at a time."
+        default=1000, description="The most callers who are throttled or blocked at a time."
     )
-    exempt: list[Annotated[str, Field(pattern="^(user|ip):.")]] = Field(
-        default=[], description="Callers who never are, such as user:42 or ip:203.0.113.9."
+    exempt: list[Annotated[str, AfterValidator(_expect_caller)]] = Field(
+        default=[],
+        description="Callers who are never throttled or blocked: user:42, ip:203.0.113.9.",
     )
 
 
 class Log(_Part):
-    """What the service logs to standard error."""
+    """The log of the service on standard error."""
 
     format: Literal["text", "json"] = "text"
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -233,17 +260,25 @@ class Telemetry(_Part):
     """OpenTelemetry metrics and spans, sent with OTLP."""
 
     enabled: StrictBool = False
-    endpoint: Optional[str] = Field(
+    endpoint: Optional[_URL] = Field(
         default=None,
         description="The URL of the collector for metrics; by default OTEL_EXPORTER_OTLP_ENDPOINT.",
     )
     traces: StrictBool = Field(
         default=False, description="Whether requests to the admin port have spans."
     )
-    traces_endpoint: Optional[str] = Field(
+    traces_endpoint: Optional[_URL] = Field(
         default=None,
         description="The URL of the collector for spans; by default OTEL_EXPORTER_OTLP_ENDPOINT.",
     )
+
+
+class _Environment(EnvSettingsSource):
+    def decode_complex_value(self, field_name: str, field: Any, value: Any) -> Any:
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:  # the value is not JSON: the setting names what it expects
+            return value
 
 
 class Settings(BaseSettings):
@@ -255,6 +290,7 @@ class Settings(BaseSettings):
         env_prefix=ENVIRONMENT,
         env_nested_delimiter="__",
         env_ignore_empty=True,
+        env_parse_none_str="null",
     )
 
     storage: str = Field(
@@ -293,7 +329,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return env_settings, init_settings
+        return _Environment(settings_cls), init_settings
 
     def shown(self) -> dict[str, Any]:
         """All settings as JSON has them, without the passwords in URLs."""
@@ -325,7 +361,7 @@ def _without_secrets(value: Any) -> Any:
         return {name: _without_secrets(each) for name, each in value.items()}
     if not isinstance(value, str) or "://" not in value:
         return value
-    # Too much is hidden rather than too little: a password may have any character.
+    # The pattern hides too much rather than too little: a password may have any character.
     hidden = re.sub(r"(?s)(://[^:/?#]*):.*@", r"\1:***@", value)
     return re.sub(rf"([?&][^=&]*(?:{_SECRETS})[^=&]*=)[^&]*", r"\1***", hidden, flags=re.I)
 
@@ -346,6 +382,8 @@ def read_settings(
             f"{document.source}: is a {type(document.data).__name__}; expected settings by name"
         )
     given = os.environ if environment is None else environment
+    if path is not None:
+        _begin_at(path.parent, document.data)
     try:
         return Settings(**document.data)
     except ValidationError as error:
@@ -353,23 +391,56 @@ def read_settings(
         raise ConfigurationError("\n".join(problems)) from None
 
 
+def _begin_at(folder: Path, data: dict[str, Any]) -> None:
+    """Makes relative paths of files that are read begin at the folder of the settings."""
+    for *parents, name in _FILES:
+        part: Any = data
+        for parent in parents:
+            part = part.get(parent) if isinstance(part, dict) else None
+        if isinstance(part, dict) and isinstance(part.get(name), str):
+            part[name] = os.fspath(folder / part[name])
+
+
 def _no_line(where: tuple[str | int, ...]) -> None:
     return None
 
 
-def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+def unknown_variables(environment: Mapping[str, str]) -> dict[str, Optional[str]]:
     """Returns variables with the prefix that are not settings, since they may be misspelt.
 
-    They are not errors, since other programs set such variables too, such as Kubernetes for a
-    service named tidegate.
+    Each name has the name of a similar setting, or None. Such variables are not errors,
+    since other programs set such variables too, such as Kubernetes for a service named tidegate.
     """
-    return [
-        name
+    known = list(_variables(Settings, ENVIRONMENT))
+    return {
+        name: next(iter(difflib.get_close_matches(name, known, 1, 0.85)), None)
         for name in sorted(environment)
         if name.startswith(ENVIRONMENT)
         and name not in _OF_OTHERS
         and name[len(ENVIRONMENT) :].lower().partition("__")[0] not in Settings.model_fields
-    ]
+    }
+
+
+def _variables(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        variable = prefix + name.upper()
+        yield variable
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isinstance(part, type) and issubclass(part, _Part):
+                yield from _variables(part, variable + "__")
+
+
+# What is expected, by a part of the type of pydantic's error.
+_WANTED = {
+    "bool": "true or false",
+    "int_": "an integer",
+    "float_": "a number",
+    "list_": 'a list, which a variable has as JSON, such as ["user:42"]',
+    "dict_": 'names and values, which a variable has as JSON, such as {"X-User": "user"}',
+    "model_": "the settings below it, each by its name",
+    "path_": "a path",
+    "string_type": "a text",
+}
 
 
 def _problem(error: Any, document: Document, environment: Mapping[str, str]) -> str:
@@ -388,10 +459,13 @@ def _parents(variable: str) -> list[str]:
 
 
 def _message(error: Any) -> str:
-    if error["type"] == "extra_forbidden":
+    kind = error["type"]
+    if kind == "extra_forbidden":
         return "is not a setting; expected one that docs/service/operations.md lists"
-    given = error.get("input")
+    if kind == "missing":
+        return "is missing; expected a value"
     text = str(error["msg"]).removeprefix("Value error, ")
     if "; expected" in text:
         return text
-    return f"is {given!r:.80}; expected: {text[0].lower()}{text[1:]}"
+    wanted = next((wanted for part, wanted in _WANTED.items() if part in kind), None)
+    return f"is {error.get('input')!r:.80}; expected: {wanted or text[0].lower() + text[1:]}"

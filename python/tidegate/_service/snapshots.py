@@ -23,13 +23,13 @@ __all__ = ["Snapshots"]
 log = logging.getLogger("tidegate")
 
 _TOKENS_EVERY = 1.0
-# To see whether one of very many users has changed takes a while.
+# Finding out whether one of very many users has changed takes long.
 _TIERS_EVERY = 5.0
 _ROWS = 10_000
 
 
 class Snapshots:
-    """Reads tokens each second and tiers every few seconds, on its own thread, or when asked to.
+    """Reads tokens each second and tiers every few seconds, on a thread; and both when asked to.
 
     `checks` gets the tokens that may call it, and the tier of each user. While the database does
     not answer, the last data stays in force.
@@ -61,7 +61,7 @@ class Snapshots:
         self._thread.start()
 
     def read_tokens(self) -> None:
-        """Reads the tokens now, so that one that was revoked is not taken any more.
+        """Reads the tokens now, so that a revoked token is refused from now on.
 
         Raises StorageError if the database does not answer.
         """

@@ -1,4 +1,4 @@
-"""Gives memory that the allocator keeps after a burst of clients back to the system."""
+"""Returns memory to the system that the allocator keeps after a burst of clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 __all__ = ["SpareMemory"]
 
 _INTERVAL = 2.0
-# Below it, it is not worth the milliseconds for which other threads may wait for the allocator.
+# Less memory is not worth the milliseconds for which other threads may wait for the allocator.
 _LEAST = 24 << 20
 
 
@@ -26,12 +26,12 @@ class _Mallinfo2(ctypes.Structure):
 class SpareMemory:
     """A thread that has the allocator return free memory, once there is much more than before.
 
-    glibc keeps what is freed below memory in use. Other C libraries do without it.
+    glibc keeps freed memory that lies below memory in use. Other C libraries do not need this.
     """
 
     def __init__(self, *, interval: float = _INTERVAL, least: int = _LEAST) -> None:
         self.returned = 0
-        """How often memory was returned."""
+        """The number of times that memory was returned."""
         self._least = least
         # Since memory was returned last:
         self._least_free = 0
@@ -58,10 +58,10 @@ class SpareMemory:
             self._thread.join(5.0)
 
     def give_back(self) -> bool:
-        """Returns memory now if there is enough of it, and whether it did."""
+        """Returns memory to the system if there is enough of it, and whether it did so."""
         resident, free = self._resident(), self._free()
-        # What was returned still counts as free. It is in use again as far as less is free than
-        # then, or the process has grown.
+        # The allocator still counts returned memory as free. Some of it is in use again if less
+        # memory is free than after the return, or if the process has grown.
         self._least_free = min(self._least_free, free)
         self._least_resident = min(self._least_resident, resident)
         spare = max(free - self._least_free, min(free, resident - self._least_resident))

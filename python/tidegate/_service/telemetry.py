@@ -1,4 +1,4 @@
-"""OpenTelemetry: sends the metrics of limiters, and spans, to a collector."""
+"""Sends the metrics of limiters, and spans, to a collector of OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def start_telemetry(limiters: Mapping[str, Any], endpoint: str | None) -> Any:
 
 
 def start_traces(endpoint: str | None) -> Any:
-    """A provider that sends spans in batches; shutdown() sends the rest and stops.
+    """Creates a provider that sends spans in batches; shutdown() sends the rest and stops.
 
     The SDK's variables, such as OTEL_TRACES_SAMPLER, apply.
     """

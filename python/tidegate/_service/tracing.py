@@ -1,4 +1,4 @@
-"""OpenTelemetry spans of requests to the admin port."""
+"""Creates OpenTelemetry spans of requests to the admin port."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 __all__ = ["traced"]
 
-# What monitoring asks for all the time.
+# Monitoring requests these paths all the time.
 _QUIET = frozenset(("/livez", "/readyz", "/metrics"))
 
 
 def traced(app: Any, provider: TracerProvider) -> Any:
-    """`app`, an ASGI application, with a span for each request, except probes and metrics.
+    """Wraps `app`, an ASGI application, in a span for each request, except probes and metrics.
 
     A span continues the trace that the header traceparent names (W3C Trace Context). Its name is
     the method and the route; its attributes are those of the semantic conventions for HTTP servers.

@@ -1,1 +1,1 @@
-"""From a storage URI and its options to a store."""
+"""Creates a store from a storage URI and its options."""

@@ -28,7 +28,7 @@ class StorageOptions(TypedDict, total=False):
     """The options that may be given beside a storage's URI, or in its query."""
 
     capacity: int | str
-    # Of Redis:
+    # The options of Redis:
     breaker_failures: int | str
     breaker_open: float | str
     client_name: str

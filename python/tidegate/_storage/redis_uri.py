@@ -1,4 +1,4 @@
-"""From the URI of a Redis to a store."""
+"""Creates a store from the URI of a Redis."""
 
 from __future__ import annotations
 

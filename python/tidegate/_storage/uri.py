@@ -1,4 +1,4 @@
-"""From a storage URI to a store."""
+"""Creates a store from a storage URI."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _opened(storage: StorageLike, options: Mapping[str, Any]) -> _core.Store:
         raise ArgumentTypeError(
             f"the storage is {storage!r} of type {type(storage).__name__}; {_ACCEPTED}"
         )
-    # Its import takes longer than that of tidegate, and most storages do not need it.
+    # Importing it takes longer than importing tidegate, and most storages do not need it.
     if storage == "memory://":
         return _memory_store(options)
     from urllib.parse import parse_qsl, unquote, urlsplit

@@ -1,1 +1,1 @@
-"""From a request to a decision, for every web framework; nothing here knows one."""
+"""Decides on requests, for every web framework. This package does not depend on any of them."""

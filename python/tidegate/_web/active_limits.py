@@ -38,7 +38,7 @@ class ActiveLimits:
 
     @property
     def per_limit(self) -> tuple[Limiter, ...]:
-        """A limiter for each limit of the first limiter, with the same counts."""
+        """Returns a limiter for each limit of the first limiter, with the same counts."""
         if self._per_limit is None:
             whole = self.limiter
             self._per_limit = (
@@ -53,7 +53,7 @@ class ActiveLimits:
 
     @property
     def offline_limiter(self) -> Limiter:
-        """A limiter of the same limits in local memory, for refusals that need no count."""
+        """Returns a limiter of the same limits in local memory, for refusals that need no count."""
         if self._offline_limiter is None:
             limiter = self.limiter
             storage = "memory://?capacity=4096"

@@ -1,4 +1,4 @@
-"""Addresses of clients: read from forwarding headers, and grouped for charging."""
+"""Reads addresses of clients from forwarding headers, and groups them for charging."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def networks_of(proxies: Iterable[str]) -> tuple[list[Network], bool]:
 
 
 def address_of(node: str) -> Address | None:
-    """The address of a node such as ``192.0.2.1:80`` or ``[2001:db8::1]:80``."""
+    """Returns the address of a node such as ``192.0.2.1:80`` or ``[2001:db8::1]:80``."""
     if node.startswith("["):
         node, closing, port = node[1:].partition("]")
         if not closing or (port and not _is_port(port[1:] if port[0] == ":" else "")):
@@ -88,17 +88,17 @@ def peer_network(text: str) -> str:
 
 
 def listed_nodes(text: str) -> list[str]:
-    """The entries of X-Forwarded-For; of an overlong one, those at the end."""
+    """Returns the entries of X-Forwarded-For; of an overlong one, those at the end."""
     if len(text) > _TAIL:
         text = text[-_TAIL:].partition(",")[2]
     return [node.strip(' \t"') for node in text.split(",")]
 
 
 def forwarded_nodes(text: str) -> list[str]:
-    """The `for` of each element of Forwarded, "" if it has no valid one.
+    """Returns the `for` of each element of Forwarded, or "" if it has no valid one.
 
-    Read from the right, so that a quotation mark from a stranger, on the left, cannot swallow the
-    elements that the proxies added.
+    The header is read from the right, so that a quotation mark on the left, from a stranger, cannot
+    swallow the elements that the proxies added.
     """
     if len(text) > _TAIL:
         text = text[-_TAIL:].partition(",")[2]

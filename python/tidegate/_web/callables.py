@@ -39,8 +39,8 @@ def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
 
 
 def _maker_of_keys(function: Any) -> str | None:
-    """The name of `function` if it is a maker of key functions in tidegate.keys, given in place of
-    its result."""
+    """Returns the name of `function` if it is a maker of key functions in tidegate.keys, given in
+    place of its result."""
     name = getattr(function, "__qualname__", "")
     made = getattr(function, "__module__", None) != "tidegate.keys" or "." in name
     return None if made or name == "peer" else name
@@ -72,7 +72,7 @@ def check_application(app: Any, interface: str, takes: tuple[str, ...], other: s
 
 
 def imported(name: str, expected: str = "'package.module:function'") -> Any:
-    """What `name` stands for, such as ``package.module:function``."""
+    """Imports what `name` names, such as ``package.module:function``."""
     try:
         return pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as exc:
@@ -82,7 +82,7 @@ def imported(name: str, expected: str = "'package.module:function'") -> Any:
 
 
 def is_async(function: Any) -> bool:
-    """Whether calling the function or callable object makes a coroutine, as far as can be seen."""
+    """Returns whether a call of the object makes a coroutine, as far as can be seen."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(type(function), "__call__", None)  # noqa: B004
     )

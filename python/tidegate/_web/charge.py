@@ -116,7 +116,7 @@ class Charge:
         return None
 
     async def standing(self, execution: Execution) -> Decision:
-        """The state of its limits now, as a decision that lets the request pass."""
+        """Returns the present state of the limits, as a decision that lets the request pass."""
         assert self.key is not None
         found = await execution.peek(self.limits.limiter, self.key)
         return found._as_allowed()
@@ -140,7 +140,7 @@ class _Charged:
     async def reset_after_ns(
         self, key: Key, execution: Execution, known: Decision | None = None
     ) -> int | None:
-        """Nanoseconds until `key` is full again there; None if that is unknown.
+        """Returns the nanoseconds until `key` is full again there, or None if that is unknown.
 
         `known` is a decision of the store that has this value.
         """
@@ -154,7 +154,7 @@ class _Charged:
 
 
 def outstanding(limit: Limit, left_ns: int, units: int) -> int:
-    """How many of the `units` charged can be given back without granting extra ones.
+    """Returns how many of the `units` charged can be given back without granting extra ones.
 
     `left_ns` is the time from now until the key, as the charge left it, is full again. Units that
     have run out are no longer part of its state; giving them back would give back units that other

@@ -1,4 +1,4 @@
-"""Several request limiters before one route, of which all are charged or none."""
+"""Charges several request limiters before one route together: all of them or none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CombinedLimiter", "combined"]
 
-# The most combinations of limits that are remembered. A service has few, unless it makes limits for
+# The most combinations of limits that are kept. A service has few, unless it creates limits for
 # each request.
 _MAX_KNOWN = 256
 
@@ -34,7 +34,7 @@ class CombinedLimiter:
 
     def __init__(self, limiters: Sequence[RequestLimiter]) -> None:
         self.limiters = tuple(limiters)
-        # A family that one of them sends is sent for all.
+        # If one limiter sends a family of fields, it is sent for all.
         self._headers = list(dict.fromkeys(each for one in limiters for each in one.headers))
         check_names(each for one in limiters if one.limiter for each in one.limiter.limits)
         self._plans: dict[tuple[ActiveLimits, ...], tuple[ActiveLimits, list[_StoreGroup]]] = {}
@@ -44,7 +44,7 @@ class CombinedLimiter:
     @overload
     def check(self, request: Any, execution: Awaiting = ...) -> Checked: ...
     def check(self, request: Any, execution: Execution = AWAITING) -> Checked:
-        """As RequestLimiter.check()."""
+        """Does what RequestLimiter.check() does."""
         checked: Any = execution.run(self._check(request, execution))
         result: Checked = checked
         return result
@@ -121,5 +121,5 @@ class _StoreGroup:
 
 
 def combined(limiters: Sequence[RequestLimiter]) -> Checks:
-    """Checks requests by all of `limiters`, of which there is at least one."""
+    """Returns an object that checks requests by all of `limiters`, one or more."""
     return limiters[0] if len(limiters) == 1 else CombinedLimiter(limiters)

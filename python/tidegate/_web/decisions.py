@@ -1,4 +1,4 @@
-"""The decisions on one request whose header fields its response carries."""
+"""Keeps the decisions on one request whose header fields its response carries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["DECISIONS", "GRANTED", "binding", "grant"]
 # whose headers are still to be sent, oldest first.
 DECISIONS = "tidegate.verdicts"
 # The key under which a scope, a WSGI environ and META of Django hold the decisions by rules that
-# let a request pass, for a route's limit that refuses it to give back.
+# let a request pass. A route's limit that refuses the request gives their charges back.
 GRANTED = "tidegate.granted"
 
 
@@ -25,7 +25,7 @@ def grant(state: MutableMapping[str, Any], decision: RequestDecision) -> None:
 
 
 def binding(decisions: Sequence[RequestDecision]) -> RequestDecision:
-    """Of several decisions that all let the request pass, the one with the least remaining."""
+    """Returns, of several decisions that let the request pass, the one with the least remaining."""
     if len(decisions) == 1:
         return decisions[0]
     return min(decisions, key=lambda one: one.decision.remaining)

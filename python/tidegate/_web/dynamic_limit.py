@@ -29,7 +29,7 @@ class DynamicLimit:
     ``"open"`` lets it pass, and a limit takes the place of the function's. Thread-safe.
     """
 
-    # More than a service has tiers of users.
+    # No service has more tiers of users.
     _MAX_KNOWN = 256
 
     def __init__(
@@ -57,7 +57,7 @@ class DynamicLimit:
     async def limits_of(
         self, request: Any, execution: Execution, hooks: Hooks
     ) -> ActiveLimits | None:
-        """The limits of a request; None if it has none.
+        """Returns the limits of a request, or None if it has none.
 
         If the policy is to raise, raises the function's exception, or ConfigurationError for an
         invalid limit.
@@ -74,7 +74,7 @@ class DynamicLimit:
             return self._fallback
 
     def _active(self, limit: Any) -> ActiveLimits:
-        """The limits of a value that the function returned.
+        """Returns the limits of a value that the function returned.
 
         Raises ConfigurationError for an invalid limit.
         """

@@ -28,7 +28,7 @@ class Blocking:
     """For synchronous code: calls wait for stores, and awaitables are not accepted."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine over this execution."""
+        """Returns the result of a coroutine over this execution."""
         try:
             coroutine.send(None)
         except StopIteration as stop:
@@ -38,7 +38,7 @@ class Blocking:
         raise RuntimeError("a coroutine that must not suspend did")
 
     async def resolve(self, value: Any) -> Any:
-        """`value`, which a function of the service returned; raises if it is awaitable."""
+        """Returns `value`, which a function of the service returned; raises if it is awaitable."""
         if inspect.isawaitable(value):
             if inspect.iscoroutine(value):
                 value.close()
@@ -46,7 +46,7 @@ class Blocking:
         return value
 
     def start_hit(self, limiter: Limiter, key: Key, cost: int) -> Decision | Awaitable[Decision]:
-        """A hit: its decision, or an awaitable of it."""
+        """Hits, and returns the decision or an awaitable of it."""
         return limiter.hit(key, cost)
 
     async def hit(self, limiter: Limiter, key: Key, cost: int) -> Decision:
@@ -83,15 +83,15 @@ class Awaiting:
     """For async code: neither stores nor functions of the service block the event loop."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """The coroutine itself, for the caller to await."""
+        """Returns the coroutine itself, for the caller to await."""
         return coroutine
 
     async def resolve(self, value: Any) -> Any:
-        """`value`, or its result where it is awaitable."""
+        """Returns `value`, or its result if it is awaitable."""
         return await value if inspect.isawaitable(value) else value
 
     def start_hit(self, limiter: Limiter, key: Key, cost: int) -> Decision | Awaitable[Decision]:
-        """A hit: its decision if nothing need be awaited, else an awaitable of it."""
+        """Hits, and returns the decision if nothing must be awaited, else an awaitable of it."""
         loops = limiter._loops
         if loops is None:
             return limiter.hit(key, cost)

@@ -1,4 +1,4 @@
-"""What a response says of its limits: the header fields, and the body of a refusal.
+"""Encodes the state of limits in responses: the header fields, and the body of a refusal.
 
 Nothing here does I/O or reads a clock, so that every web framework can share it.
 """
@@ -34,7 +34,7 @@ __all__ = [
 FieldList = list[tuple[bytes, bytes]]
 
 FAMILIES = ("x-ratelimit", "ietf")
-# Of rules alone: which of them would have refused, were they not in shadow.
+# Only for rules: names the rules in shadow that would have refused the request.
 SHADOW = "shadow"
 
 PROBLEM_TYPE = b"application/problem+json"
@@ -48,11 +48,11 @@ _MOST_INTEGER = 10**15 - 1
 def fields_for(
     limiter: Limiter | RuleLimiter, limits: Sequence[Limit], families: Iterable[str] = FAMILIES
 ) -> HeaderFields:
-    """What makes the rate-limit fields of the responses that one plan governs.
+    """Returns an encoder of the rate-limit fields of the responses that one plan governs.
 
     `families` are ``"x-ratelimit"`` (X-RateLimit-Limit, -Remaining, -Reset) and ``"ietf"``
     (RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers, as RFC 9651
-    lists). Retry-After is on every refusal that waiting can cure. `limiter` has the clock.
+    lists). Retry-After is on every refusal after which waiting helps. `limiter` has the clock.
     Raises ConfigurationError for other families.
     """
     chosen = check_families(families)
@@ -81,12 +81,12 @@ class Problems:
             )
             for limit in limits
         }
-        # What was told last: of a flood, all refusals of one second say the same. Replaced as a
-        # whole, so that threads may share it.
+        # The last body: in a flood, all refusals of one second are equal. Threads may share the
+        # tuple, since it is replaced as a whole.
         self._last: tuple[tuple[str, int | None], bytes] = (("", None), b"")
 
     def encode(self, decision: Decision, wait: int | None) -> bytes:
-        """The body that goes with `decision`, a refusal that `wait` seconds cure; None: nothing."""
+        """Returns the body of a refusal. Waiting `wait` seconds helps; None: no wait does."""
         policy = decision._policy
         told = policy, wait
         last = self._last
@@ -100,20 +100,20 @@ class Problems:
 
 
 def retry_seconds(refusal: Decision) -> int | None:
-    """The whole seconds after which it would pass; None where no wait would help."""
+    """Returns the whole seconds after which the request would pass, or None if it never would."""
     wait = refusal.retry_after
     return None if wait == math.inf else math.ceil(wait)
 
 
 def extend(headers: Any, outcome: RequestDecision) -> None:
-    """Adds to `headers`, a mapping that knows no case and no repetition, what they leave open."""
+    """Adds to `headers`, a mapping without regard to case or repetition, the fields it lacks."""
     for name, value in outcome.merged_text(list(headers.items())):
         if headers.get(name) != value:
             headers[name] = value
 
 
 def check_families(families: Iterable[str], *, of_rules: bool = False) -> tuple[str, ...]:
-    """Raises ConfigurationError for families of fields that there are none of."""
+    """Raises ConfigurationError for unknown families of fields."""
     known = (*FAMILIES, SHADOW) if of_rules else FAMILIES
     accepted = f"expected {', '.join(map(repr, known))}, or several of them, or ()"
     if isinstance(families, str):
@@ -132,10 +132,10 @@ def check_families(families: Iterable[str], *, of_rules: bool = False) -> tuple[
 
 
 def policy_member(limit: Limit) -> bytes:
-    """One member of RateLimit-Policy.
+    """Returns one member of RateLimit-Policy.
 
-    Quota and window are those that the limit states. A window that is no whole number of
-    seconds is rounded up, since a client that paces itself by it must not be too fast.
+    Quota and window are those that the limit states. A window that is not a whole number of
+    seconds is rounded up, since a client that paces itself by the window must not be too fast.
     """
     unit = b';qu="concurrent-requests"' if limit.algorithm == "concurrency" else b""
     window = -(-limit.period_ns // _SECOND_NS)
@@ -144,12 +144,12 @@ def policy_member(limit: Limit) -> bytes:
 
 
 def _sf_string(text: str) -> bytes:
-    """`text`, which is printable ASCII, as a String of RFC 9651 section 4.1.6."""
+    """Returns `text`, which is printable ASCII, as a String of RFC 9651, section 4.1.6."""
     return b'"' + text.encode("ascii").replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
 
 
 def _problem(limit: Limit, advice: str, retry_after: str) -> bytes:
-    """A template of the body, for the seconds to be put into."""
+    """Returns a template of the body, with a place for the seconds."""
     name = limit.name.replace("%", "%%")
     members = {
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",

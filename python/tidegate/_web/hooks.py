@@ -55,7 +55,7 @@ class Hooks:
     async def is_exempt(
         self, function: Callable[[Any], Any], request: Any, execution: Execution
     ) -> bool:
-        """The result of the service's `function` for the request; False if it fails."""
+        """Returns the result of the service's `function`; False if the function fails."""
         try:
             return bool(await execution.resolve(function(request)))
         except Exception as exc:
@@ -65,7 +65,7 @@ class Hooks:
     async def cost_of(
         self, function: Callable[[Any], Any], request: Any, execution: Execution
     ) -> int:
-        """The cost that the service's `function` computes from the request; 1 if it fails."""
+        """Returns the cost that the service's `function` computes; 1 if the function fails."""
         try:
             cost = await execution.resolve(function(request))
         except Exception as exc:
@@ -79,7 +79,7 @@ class Hooks:
         return 1
 
     def extra_wait(self, refusal: Decision) -> float:
-        """Seconds that a refused client is asked to wait beyond its limit's wait."""
+        """Returns the seconds that a refused client is asked to wait beyond its limit's wait."""
         jitter = self._retry_jitter
         if not callable(jitter):
             return jitter * random.random() if jitter else 0.0

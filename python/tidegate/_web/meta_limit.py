@@ -21,7 +21,7 @@ class MetaLimit:
         self._limiter = limiter
 
     async def refusal(self, request: Any, execution: Execution) -> RequestDecision | None:
-        """The decision that refuses the request if its client was refused too often; else None."""
+        """Returns a refusal if the request's client was refused too often, else None."""
         charge = await self._limiter.charge(request, execution)
         if charge is None or charge.key is None:
             return None

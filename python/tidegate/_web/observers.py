@@ -79,7 +79,7 @@ def _text(value: Any) -> str | None:
 
 
 class _Observers:
-    """The current observers. Most services have none, which must cost a request next to nothing."""
+    """The current observers. Most services have none, and their requests must not get slower."""
 
     __slots__ = ("_lock", "refusals", "times")
 
@@ -94,7 +94,7 @@ class _Observers:
             self.times = _changed(self.times, times, add)
 
     def notify(self, refusal: Refusal, hooks: Hooks) -> None:
-        """Passes on a refusal. No exception of an observer reaches a request."""
+        """Passes a refusal to the observers. Their exceptions never reach a request."""
         for observer in self.refusals:
             try:
                 observer(refusal)
@@ -102,7 +102,7 @@ class _Observers:
                 hooks.log_throttled("an observer of refusals raised", exc=exc)
 
     def notify_time(self, limiter: Limiter, seconds: float, hooks: Hooks) -> None:
-        """Passes on how long a decision took."""
+        """Passes the duration of a decision to the observers."""
         for timer in self.times:
             try:
                 timer(limiter, seconds)

@@ -60,7 +60,7 @@ class CommonOptions(TypedDict, total=False):
 
 
 class RequestOptions(CommonOptions, StorageOptions, total=False):
-    """The options of what is not configured elsewhere."""
+    """The options of limits that no framework's configuration describes."""
 
     key: Callable[[Any], Any] | None
     cost: int | Callable[[Any], Any]
@@ -75,7 +75,7 @@ class RequestOptions(CommonOptions, StorageOptions, total=False):
 
 
 class RuleOptions(TypedDict, total=False):
-    """The options of what limits whole applications, by rules."""
+    """The options of limits on whole applications, by rules."""
 
     rules: RuleSet | RuleSource | None
     attributes: Mapping[str, Callable[[Any], Any]] | None
@@ -101,7 +101,7 @@ class ASGIOptions(MiddlewareOptions, total=False):
 
 
 class SharedOptions(TypedDict, total=False):
-    """The options of what stands on routes."""
+    """The options of limits on routes."""
 
     methods: Iterable[str] | None
     scope: str | None
@@ -136,7 +136,7 @@ class ConfiguredStorage(StorageOptions, total=False):
 
 
 class ConfiguredRules(TypedDict, total=False):
-    """The options of RuleOptions, also as a configuration has them: as data, or as names."""
+    """RuleOptions as a configuration has them: as data, or as names."""
 
     rules: RuleSet | RuleSource | Mapping[str, Any] | str | PathLike[str] | None
     attributes: Mapping[str, Callable[[Any], Any] | str] | None
@@ -167,7 +167,7 @@ class DjangoViewOptions(FlaskViewOptions, ConfiguredStorage, total=False):
     """The options of tidegate.django.rate_limit."""
 
 
-# The values of options that are given nowhere; None for those that are not listed.
+# The values of options that are not given; None for those that are not listed.
 DEFAULTS: dict[str, Any] = {
     "enabled": True,
     "algorithm": "token-bucket",
@@ -193,15 +193,15 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-# Parameters that nobody gives as keywords.
+# These parameters are never given as keywords.
 _NO_OPTIONS = ("self", "app", "options")
 
 
 class OptionReader:
     """Reads the keywords of a signature whose options are those of a TypedDict.
 
-    `defaults` are used in place of DEFAULTS. Where the TypedDict has the options of storages, all
-    other keywords are left to these, which know what users of other limiters may mean.
+    `defaults` replace DEFAULTS. If the TypedDict has the options of storages, the class checks only
+    its own keywords: storages know their options, and the options of other limiters.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class OptionReader:
         defaults: Mapping[str, Any] = DEFAULTS,
         hints: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        # What options of other limiters are called in this signature in particular.
+        # The names that options of other limiters have in this signature.
         self._hints = hints
         self._name = "the call"
         self._parameters: list[str] = []
@@ -224,7 +224,7 @@ class OptionReader:
         self._takes_storage_options = of_storages.keys() <= kind.__annotations__.keys()
 
     def read(self, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The options, as attributes, with defaults; and the keywords for the storage."""
+        """Returns the options as attributes, with defaults, and the keywords for the storage."""
         rest = {name: value for name, value in options.items() if name not in self._types}
         of_storages = StorageOptions.__annotations__ if self._takes_storage_options else {}
         unknown = rest.keys() - of_storages
@@ -240,7 +240,7 @@ class OptionReader:
         return SimpleNamespace(**given), rest
 
     def shown(self, function: Function) -> Function:
-        """`function`, whose signature names the options in place of its ``**options``."""
+        """Returns `function` with a signature that names the options in place of ``**options``."""
         signature = inspect.signature(function)
         self._name = f"{function.__qualname__.partition('.__init__')[0]}()"
         self._parameters = [name for name in signature.parameters if name not in _NO_OPTIONS]
@@ -265,7 +265,7 @@ class OptionReader:
 def limiter_of(
     limit: LimitLike | None, options: Any, storage_options: Mapping[str, Any]
 ) -> Limiter:
-    """The limiter among the options of a middleware, or one of `limit`."""
+    """Returns the limiter among the options of a middleware, or a new one of `limit`."""
     chosen = {name: getattr(options, name) for name in _OF_LIMITERS}
     limiter = options.limiter
     if limiter is None:
@@ -287,7 +287,7 @@ def limiter_of(
 
 
 def of_requests(options: Any) -> dict[str, Any]:
-    """Those of `options` that a RequestLimiter takes."""
+    """Returns the options that a RequestLimiter takes."""
     found = {name: getattr(options, name) for name in _OF_REQUESTS if hasattr(options, name)}
     if hasattr(options, "methods"):
         found["methods"] = charged_methods(options.methods)
@@ -309,7 +309,7 @@ _OF_REQUESTS = (
 )
 
 
-# The registry of IANA, without the rarest, and what caches know.
+# The methods in IANA's registry, without the rarest, and those that caches know.
 _METHODS = (
     *("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY"),
     *("COPY", "LOCK", "MKCOL", "MOVE", "PROPFIND", "PROPPATCH", "SEARCH", "UNLOCK", "REPORT"),
@@ -318,7 +318,7 @@ _METHODS = (
 
 
 def methods_of(methods: Iterable[str], name: str = "exempt_methods") -> frozenset[str]:
-    """`methods` in upper case; `name` is what they were given as."""
+    """Returns `methods` in upper case; `name` is the option that they were given as."""
     if isinstance(methods, (str, bytes)) or not isinstance(methods, Iterable):
         raise ArgumentTypeError(
             f"{name} is {methods!r}; expected a list of methods such as ['OPTIONS']"
@@ -330,16 +330,16 @@ def methods_of(methods: Iterable[str], name: str = "exempt_methods") -> frozense
         known = method.upper()
         near = () if known in _METHODS else get_close_matches(known, _METHODS, n=1)
         if near:
-            # A service may have methods of its own, but one that nobody meant limits nothing.
+            # A service may have methods of its own, but a misspelt method would limit nothing.
             raise ConfigurationError(
-                f"{name} has {method!r}, which is no method of HTTP; expected perhaps {near[0]!r}"
+                f"{name} has {method!r}, which is not an HTTP method; expected perhaps {near[0]!r}"
             )
         result.append(known)
     return frozenset(result)
 
 
 def charged_methods(methods: Iterable[str] | None) -> frozenset[str] | None:
-    """Those that `methods` says are charged, where GET stands for HEAD too; None: all."""
+    """Returns the methods that are charged, with HEAD if GET is one of them; None for all."""
     if methods is None:
         return None
     charged = methods_of(methods, "methods")

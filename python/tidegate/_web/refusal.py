@@ -27,10 +27,11 @@ async def service_answer(
     name: str = "on_refused",
     usual: str = "the usual body is sent",
 ) -> Any:
-    """The answer of `function`, the service's option `name`, to a refusal, or USUAL.
+    """Returns the answer of `function`, the service's option `name`, to a refusal, or USUAL.
 
-    It is USUAL if there is no function, or if the function raises or returns a value that `accepts`
-    rejects. That is logged: `expected` describes accepted values, `usual` the usual answer.
+    The result is USUAL if there is no function, or if the function raises or returns a value that
+    `accepts` rejects. Such failures are logged: `expected` describes accepted values, `usual` the
+    usual answer.
     """
     if function is None:
         return USUAL

@@ -1,4 +1,4 @@
-"""The limiters that decide on requests in this process, for metrics to read."""
+"""Registers the limiters that decide on requests in this process, for metrics to read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def register(limiters: Iterable[Limiter]) -> None:
 
 
 def register_rules(limiter: RuleLimiter) -> None:
-    """As register(), for a limiter with rules."""
+    """Does what register() does, for a limiter with rules."""
     _rule_limiters.add(limiter)
     _say_where(limiter)
 
@@ -51,12 +51,12 @@ def _say_where(limiter: Limiter | RuleLimiter) -> None:
 
 
 def registered_limiters() -> list[Limiter]:
-    """The limiters of all middleware, decorators and dependencies of this process."""
+    """Returns the limiters of all middleware, decorators and dependencies of this process."""
     return _members(_limiters)
 
 
 def registered_rule_limiters() -> list[RuleLimiter]:
-    """As registered_limiters(), those with rules."""
+    """Returns those of these limiters that have rules."""
     return _members(_rule_limiters)
 
 

@@ -11,7 +11,7 @@ __all__ = ["connection_of", "fields_of", "source_of"]
 
 
 def source_of(request: Any) -> Mapping[str, Any]:
-    """The scope or the environ of a framework's request."""
+    """Returns the scope or the environ of a framework's request."""
     if isinstance(request, Mapping):
         return request
     # Services may set any other attribute on a request of WSGI.
@@ -26,7 +26,7 @@ def source_of(request: Any) -> Mapping[str, Any]:
 
 
 def connection_of(request: Any) -> str | None:
-    """The address that a connection came from, without its port; None if it has none."""
+    """Returns the address that a connection came from, without its port; None if it has none."""
     # Most requests are a server's dict, or Starlette's object with its scope: the fast path.
     if isinstance(request, dict):
         source: Any = request
@@ -40,7 +40,7 @@ def connection_of(request: Any) -> str | None:
 
 
 def fields_of(request: Any, name: str) -> list[str]:
-    """The lines of a header field, in order. A WSGI server has joined them already."""
+    """Returns the lines of a header field, in order. A WSGI server has joined them already."""
     source = source_of(request)
     headers = source.get("headers")
     if headers is None:

@@ -1,7 +1,7 @@
-"""From a request to a decision, for all middleware, decorators and dependencies.
+"""Decides on requests by limits, for all middleware, decorators and dependencies.
 
-A RequestLimiter knows no framework. A request is an object of the framework; the functions that
-read it are arguments.
+A RequestLimiter does not depend on a framework. A request is an object of the framework; the
+functions that read it are arguments.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Checked = Union["RequestDecision", "CoroutineType[Any, Any, RequestDecision | No
 
 NO_KEY_POLICIES = ("address", "open", "closed")
 
-# The prefix of keys that stand in for a missing one. A key function may return text of a stranger,
+# The prefix of keys that replace a missing one. A key function may return text from a stranger,
 # but no header, path or address contains a NUL.
 _STAND_IN = "\0"
 
-# No limit lets so much through at once.
+# No limit lets through as much as this at once.
 _NEVER = 2**62
 
 _NOT_ASKED = object()
@@ -70,7 +70,7 @@ class RequestDecision(_core.RequestDecision):
         return result
 
     def problem(self) -> bytes:
-        """The body of a refusal."""
+        """Returns the body of a refusal."""
         return self.limits.problems.encode(self.decision, self.wait)
 
     async def service_answer(
@@ -82,7 +82,7 @@ class RequestDecision(_core.RequestDecision):
         expected: str,
         usual: str = "the usual body is sent",
     ) -> Any:
-        """The service's own answer to a refusal, or USUAL; see service_answer() of refusal.py."""
+        """Returns the service's own answer to a refusal, or USUAL; see refusal.service_answer()."""
         hooks = self.limiter.hooks
         return await service_answer(
             hooks,
@@ -101,8 +101,8 @@ class RequestDecision(_core.RequestDecision):
             await charge.undo(execution)
 
     async def standing(self, execution: Execution) -> RequestDecision:
-        """The same limits as they are now, of what was charged and given back."""
-        if not self.charges:  # a refusal, or what was given back before
+        """Returns a decision with the present state of the limits, after charges and refunds."""
+        if not self.charges:  # the decision is a refusal, or its charges were given back before
             return self
         standings = [await charge.standing(execution) for charge in self.charges]
         binding = min(standings, key=lambda standing: standing.remaining)
@@ -133,7 +133,7 @@ _decision = RequestDecision._make
 
 
 class Checks(Protocol):
-    """The interface that decides on requests: of one limiter, or several combined."""
+    """The interface for deciding on requests, by one limiter or several combined."""
 
     @overload
     def check(self, request: Any, execution: Blocking) -> RequestDecision | None: ...
@@ -280,7 +280,7 @@ class RequestLimiter:
         return self.decide(charge.limits, decision, decided_ns, (charge,))
 
     def _charge_of(self, key: Key, admitted: Decision | None = None) -> Charge:
-        """The charge of a request that needs only its key."""
+        """Returns the charge of a request that needs only its key."""
         assert isinstance(self.cost, int)
         return Charge(self.hooks, self._limits, key, self.cost, admitted)
 
@@ -297,19 +297,19 @@ class RequestLimiter:
         decided_ns: int | None,
         charges: tuple[Charge, ...],
     ) -> RequestDecision:
-        """A decision of this limiter. `decided_ns` is by the limiter's clock; None: the
-        decision's own time."""
+        """Returns a decision of this limiter. `decided_ns` is by the limiter's clock; None stands
+        for the decision's own time."""
         extra = 0.0 if decision.allowed else self.hooks.extra_wait(decision)
         return _decision(limits.fields, decision, decided_ns, extra, self, limits, charges)
 
     def charges(self, method: str) -> bool:
-        """Whether requests of this method are charged at all."""
+        """Returns whether requests of this method are charged at all."""
         return self._enabled and (self._methods is None or method in self._methods)
 
     async def charge(
         self, request: Any, execution: Execution, key: Any = _NOT_ASKED
     ) -> Charge | None:
-        """The charge of the request; None if nothing is charged.
+        """Returns the charge of the request, or None if nothing is charged.
 
         `key` is the result of _asked_key(), if that was called already.
         """
@@ -339,13 +339,13 @@ class RequestLimiter:
         return Charge(self.hooks, limits, key, cost)
 
     def refuse_without_key(self, request: Any, charge: Charge) -> RequestDecision:
-        """The decision on a request that is refused for having no key."""
+        """Returns the decision on a request that is refused because it has no key."""
         decision = charge.limits.offline_limiter.peek(_STAND_IN, _NEVER)
         return self._refused(request, charge, decision, None)
 
     def _asked_key(self, request: Any) -> Key | Awaitable[Any] | None:
-        """The key of the request, None if the policy is to charge nobody; or an awaitable that the
-        key function returned."""
+        """Returns the key of the request, None if the policy is to charge nobody, or the awaitable
+        that the key function returned."""
         if self._key is None:
             return self._address(request) or self._without_key(request, "the client has no address")
         try:
@@ -381,7 +381,7 @@ class RequestLimiter:
         *details: object,
         exc: BaseException | None = None,
     ) -> str | None:
-        """The key to charge instead; None if the policy is to charge nobody."""
+        """Returns the key to charge instead, or None if the policy is to charge nobody."""
         address = None
         if self._on_no_key == "open":
             outcome = "the request is let through"

@@ -1,4 +1,4 @@
-"""From a request to a decision by rules."""
+"""Decides on requests by rules."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ __all__ = ["RuleRequests", "attributes_by_option", "checked_readers"]
 Attributes = dict[str, Any]
 Reader = Callable[[Any], Any]
 
-# In place of an attribute whose function failed. No header, path or address holds a NUL.
+# Replaces an attribute whose function failed. No header, path or address holds a NUL.
 _STAND_IN = "\0"
 
 
 class RuleRequests:
     """Decides on requests by the rules of one limiter.
 
-    `attributes` are functions of the request, by the name of the attribute that they return: a
-    str or bytes, None where the request has none, or an awaitable of these. Every request has
-    the attributes endpoint (its path), method and ip, where `attributes` does not read them.
-    What a client sends never makes a rule not apply: where the function of an attribute that
-    rules count by fails, that is logged, and the request counts with all others of its client
-    for which it fails. A function of the tier, or of an attribute that a rule has as a
-    condition, raises into the request, as limit functions do: it is the service's own error.
+    `attributes` maps the name of each attribute to a function of the request that returns it: a
+    str or bytes, None if the request has none, or an awaitable of these. Every request has the
+    attributes endpoint (its path), method and ip, even if `attributes` does not name them. Nothing
+    that a client sends makes a rule not apply: if the function of an attribute that rules count by
+    fails, the failure is logged, and the request counts together with all others of its client for
+    which the function fails. An exception of the function of the tier, or of an attribute in a
+    rule's conditions, reaches the request, as with limit functions: it is the service's own error.
     """
 
     def __init__(
@@ -78,13 +78,13 @@ class RuleRequests:
         self._exempt_when = exempt_when
         self._enabled = enabled
         self._families = tuple(family for family in families if family != SHADOW)
-        # What the keys of its plans begin with, beside those of other families.
+        # The beginning of the keys of its plans, besides the keys of other families.
         self._start = bytes(family in self._families for family in FAMILIES)
         self._shows_shadow = SHADOW in families
         self._never_waits = (
             not limiter.storage.blocks and exempt_when is None and isinstance(cost, int)
         )
-        # Whether no Python is needed between a request and its decision.
+        # Whether a request is decided without calling any function in Python.
         self._reads_in_core = not self._readers and type(limiter) is RuleLimiter
         register_rules(limiter)
 
@@ -93,7 +93,7 @@ class RuleRequests:
     @overload
     def check(self, request: Any, execution: Awaiting = ...) -> Checked: ...
     def check(self, request: Any, execution: Execution = AWAITING) -> Checked:
-        """Charges the request; None where no limit applies to it."""
+        """Charges the request; returns None if no limit applies to it."""
         if not (switch.on and self._enabled):
             return None
         if self._never_waits:
@@ -134,7 +134,7 @@ class RuleRequests:
         return self._finish(request, attributes, decision)
 
     def _read(self, request: Any) -> Attributes | None:
-        """The attributes; None where something must be awaited."""
+        """Returns the attributes, or None if something must be awaited."""
         attributes: Attributes = {"cost": self._cost}
         for name, reader in self._readers.items():
             value = self._value(request, name, reader)
@@ -202,7 +202,7 @@ class RuleRequests:
     def decide(
         self, limits: Any, decision: Decision, decided_ns: int | None, charges: Any
     ) -> RequestDecision:
-        """What responses say of a `decision` on the same limits that lets a request pass."""
+        """Returns the content of a response for a `decision` that lets a request pass."""
         fields = limits.fields if decision._policy in limits.shown else limits.bare
         kind = self._kind_of(decision)
         return kind._make(fields, decision, decided_ns, 0.0, self, limits, charges)
@@ -212,10 +212,10 @@ class RuleRequests:
         return ShadowDecision if is_told else RequestDecision
 
     def _plan_of(self, decision: Decision) -> _RulePlan:
-        """What responses say of the limits of `decision`. Made once for each set of rules."""
+        """Returns the limits of `decision` with their fields. Made once for each set of rules."""
         owner: Any = decision._owner
         plans: dict[Any, _RulePlan] = owner.plans
-        # By a text where no limit applies, but one of no rule or of an entry of a list decides.
+        # Without outcomes no rule decides, or an entry of a list, whose name is part of the key.
         key = decision._plan_key(self._start) if decision.outcomes else (self._start, decision.rule)
         plan = plans.get(key)
         if plan is None:
@@ -230,12 +230,12 @@ class RuleRequests:
 
 _of_rules = RequestDecision._of_rules
 
-# Which limits apply together; a service has few such combinations.
+# The most sets of limits that apply together; a service has few such sets.
 _MOST_PLANS = 4096
 
 
 class _RulePlan:
-    """The limits that apply to a request, and what responses say of them."""
+    """The limits that apply to a request, and the fields and bodies of its responses."""
 
     __slots__ = (
         "_limiter",
@@ -254,7 +254,7 @@ class _RulePlan:
         families: tuple[str, ...],
         hidden: frozenset[str],
     ) -> None:
-        # The limiter's rules keep their plans, which must not keep the limiter.
+        # The limiter's rules keep their plans, so a plan must not keep the limiter alive.
         self._limiter = weakref.ref(limiter)
         outcomes = decision.outcomes or (decision,)
         limits = list({o._limit.name: o._limit for o in outcomes}.values())
@@ -269,7 +269,7 @@ class _RulePlan:
         self.fields = (
             fields_for(limiter, list(counted.values()), families) if counted else self.bare
         )
-        # Of each limit that may bind, for RequestDecision._of_plan(); None where it cannot tell.
+        # The fields by binding limit, for RequestDecision._of_plan(); None if it cannot choose.
         self.fields_by_limit = (
             None
             if self.has_shadow
@@ -288,7 +288,7 @@ class _RulePlan:
 
 
 class _RuleCharge:
-    """What a request was charged by rules."""
+    """The charge of a request by rules."""
 
     __slots__ = ("_attributes", "_decision", "_limiter", "key")
 
@@ -299,13 +299,13 @@ class _RuleCharge:
         self.key = None
 
     async def undo(self, execution: Execution) -> None:
-        """Gives it back, before anything else could come of the request."""
+        """Gives the charge back, before the request has had any effect."""
         await execution.refund_rules(self._limiter, self._attributes, self._decision)
 
     async def standing(self, execution: Execution) -> Decision:
-        """How the limits stand now, as a decision that lets the request pass."""
+        """Returns the present state of the limits, as a decision that lets the request pass."""
         found = await execution.peek_rules(self._limiter, self._attributes)
-        # Other rules may have come into force, whose limits the response does not know.
+        # Other rules may have come into force, with limits that the response does not have.
         is_known = found._owner is self._decision._owner and found._plan_key(
             b""
         ) == self._decision._plan_key(b"")
@@ -314,18 +314,18 @@ class _RuleCharge:
         return found if found.allowed else found._as_allowed()
 
     async def settle(self, request: Any, response: Any, execution: Execution) -> None:
-        """Nothing: what a response has cost is corrected by decorators."""
+        """Does nothing: only decorators correct the cost of a response."""
 
 
 def attributes_by_option(attributes: Any, name: str = "attributes") -> dict[str, Any]:
-    """The functions of attributes, each by what messages call it."""
+    """Returns the functions of attributes, each by its name in messages."""
     if not isinstance(attributes, Mapping):
         return {}
     return {f"{name}[{attribute!r}]": reader for attribute, reader in attributes.items()}
 
 
 def checked_readers(attributes: Mapping[str, Reader] | None) -> dict[str, Reader]:
-    """The functions of attributes. Raises ConfigurationError for what is none."""
+    """Returns the functions of attributes. Raises ConfigurationError for invalid ones."""
     if attributes is None:
         return {}
     if not isinstance(attributes, Mapping):
@@ -348,7 +348,7 @@ def checked_readers(attributes: Mapping[str, Reader] | None) -> dict[str, Reader
 
 
 def _address_of(request: Any) -> str:
-    """Clients without an address, on a Unix socket, count together."""
+    """Returns the client's address. Clients without one, on a Unix socket, count together."""
     return connection_of(request) or _STAND_IN
 
 
@@ -369,7 +369,7 @@ def _method_of(request: Any) -> str | None:
     return method if isinstance(method, str) else None
 
 
-# Of requests that add_attributes() does not read.
+# The readers for requests that add_attributes() does not handle.
 _USUAL_READERS: dict[str, Reader] = {
     "endpoint": _path_of,
     "method": _method_of,

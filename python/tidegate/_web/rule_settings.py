@@ -1,4 +1,4 @@
-"""What a service's configuration says of rules, as text or as objects."""
+"""Reads what a service's configuration says of rules, as text or as objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
 
 def rules_of(value: Any) -> Any:
-    """The RuleSet or RuleSource that `value` is, names or describes. A file is followed."""
+    """Returns the RuleSet or RuleSource that `value` is, names or describes. Follows a file."""
     expected = (
         "expected a RuleSet, a RuleSource, a dict, the path of a .yaml, .toml or .json file, or "
         "'package.module:name'"
@@ -45,14 +45,14 @@ def rules_of(value: Any) -> Any:
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """Functions of the request by attribute. ``"user"`` is the one whom the framework knows."""
+    """Returns functions of the request by attribute. ``"user"`` is the framework's user."""
     if not isinstance(value, Mapping):
         return checked_readers(value)
     return checked_readers({name: _reader(name, reader) for name, reader in value.items()})
 
 
 def tiers_of(value: Any) -> Any:
-    """What finds tiers: `value`, or Tiers of a table or a function."""
+    """Returns a source of tiers: `value`, or Tiers of a table or a function."""
     value = _object(value)
     if hasattr(value, "of"):
         return value
@@ -67,14 +67,14 @@ def tiers_of(value: Any) -> Any:
 
 
 def violations_of(value: Any) -> Any:
-    """What takes refusals."""
+    """Returns an object that records refusals."""
     return _with_method(
         value, "record", "the violations are", "tidegate.rules.violations.ViolationLog(...)"
     )
 
 
 def load_of(value: Any) -> Any:
-    """What has limiters charge by load."""
+    """Returns an object that makes limiters charge by load."""
     return _with_method(value, "attach", "the load is", "tidegate.load.LoadShedding(...)")
 
 

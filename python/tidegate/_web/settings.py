@@ -32,7 +32,7 @@ from tidegate.types import Algorithm
 
 __all__ = ["Settings", "key_function"]
 
-# In the order in which they are read: later ones depend on earlier ones.
+# The order in which options are read: later ones depend on earlier ones.
 _ORDER = (
     "enabled",
     "algorithm",
@@ -69,7 +69,7 @@ _FUNCTIONS = (
     "retry_jitter",
 )
 _NAMED_KEYS = ("ip", "user", "user_or_ip")
-# How the options that are about rules are read.
+# The functions that read the options about rules.
 _RULE_READERS = {
     "rules": rules_of,
     "attributes": attributes_of,
@@ -77,7 +77,7 @@ _RULE_READERS = {
     "violations": violations_of,
     "load": load_of,
 }
-# What rules stand in place of, and what is expected instead.
+# The options that rules replace, and what is expected instead.
 _REPLACED_BY_RULES = {
     "limit": "expected one of them",
     "endpoint_limit": "expected a rule that counts by endpoint",
@@ -169,7 +169,7 @@ class Settings:
                 )
 
     def check_complete(self) -> None:
-        """Raises ConfigurationError for what is only for rules, where there are none."""
+        """Raises ConfigurationError for options that need rules, if there are none."""
         if self.rules is not None:
             return
         for option in OF_RULES:
@@ -184,13 +184,13 @@ class Settings:
             raise ConfigurationError(f"{self._names['headers']}: {exc}") from exc
 
     def rule_requests(self) -> RuleRequests | None:
-        """What decides on requests by the rules; None where there are none."""
+        """Returns what decides on requests by the rules, or None if there are none."""
         if self.rules is None:
             return None
         return rule_requests_of(rule_limiter_of(self, {}), self, self._families)
 
     def limiter(self, limit: Any, scope: str, **options: Any) -> RequestLimiter:
-        """A request limiter whose limit counts in `scope`, with these settings as defaults."""
+        """Returns a request limiter that counts in `scope`, with these settings as defaults."""
         chosen = {
             option: getattr(self, option)
             for option in (
@@ -250,7 +250,7 @@ class Settings:
 
 
 def key_function(key: Any) -> Any:
-    """The key function that `key` is or names."""
+    """Returns the key function that `key` is or names."""
     if isinstance(key, str) and ":" in key:
         key = _imported(key)
     if key is None or callable(key):

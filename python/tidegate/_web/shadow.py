@@ -1,4 +1,4 @@
-"""The field that names the rules in shadow which would have refused a request."""
+"""Sends the field that names the rules in shadow which would have refused a request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RAW_FIELD = FIELD.lower().encode()
 
 
 def refused_in_shadow(decision: Decision) -> list[Decision]:
-    """The outcomes of `decision` that would have refused, in rules that responses may tell."""
+    """Returns the outcomes that would have refused, of rules that responses may name."""
     hidden: frozenset[str] = getattr(decision._owner, "hidden", frozenset())
     return [
         outcome
@@ -30,17 +30,17 @@ def refused_in_shadow(decision: Decision) -> list[Decision]:
 
 
 class ShadowDecision(RequestDecision):
-    """A decision on a request that rules in shadow would have refused, which its response says.
+    """A decision on a request that rules in shadow would have refused; its response names them.
 
-    The value is a list of RFC 9651 with the members of RateLimit-Policy, and `t`, the seconds
-    after which the rule would let the same request pass.
+    The value of the field is a list of RFC 9651 with the members of RateLimit-Policy, and `t`, the
+    seconds after which the rule would let the same request pass.
     """
 
     __slots__ = ()
 
     @property
     def shadow_field(self) -> tuple[bytes, bytes]:
-        """The field as ASGI wants it."""
+        """Returns the field as ASGI requires it."""
         return _RAW_FIELD, b", ".join(map(_member, refused_in_shadow(self.decision)))
 
     def fields(self) -> FieldList:
@@ -60,7 +60,7 @@ class ShadowDecision(RequestDecision):
         return [*super().merged_text(headers), self._text_field()]
 
     def sending(self, send: Any) -> Any:
-        """`send` of an ASGI server, which adds the field to the message with headers."""
+        """Returns a `send` of ASGI that adds the field to the message with headers."""
 
         async def send_with_field(message: Any) -> None:
             if message["type"] in _STARTS:

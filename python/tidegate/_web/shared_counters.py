@@ -1,4 +1,4 @@
-"""Stores and counter names that routes share: equal storage URIs and equal scopes."""
+"""Shares stores and counter names between routes with equal storage URIs and equal scopes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
     "unique_scope",
 ]
 
-# The options that are for rules alone.
+# These options need rules.
 OF_RULES = ("attributes", "tiers", "violations", "load")
 
 _lock = threading.Lock()
@@ -46,7 +46,7 @@ _names: Counter[str] = Counter()
 
 
 def check_scope(scope: object) -> None:
-    """Raises ConfigurationError for what is no scope."""
+    """Raises ConfigurationError for an invalid scope."""
     if scope is not None and (not isinstance(scope, str) or not scope):
         raise ConfigurationError(f"the scope is {scope!r}; expected a non-empty str, or None")
 
@@ -63,7 +63,7 @@ def limiter_in_scope(
     on_limit_error: Any = "raise",
     **options: Any,
 ) -> RequestLimiter:
-    """A request limiter whose limit, or the one that its function chooses, counts in `scope`."""
+    """Returns a request limiter whose limit, or limit function, counts in `scope`."""
 
     def limiter(one: LimitLike) -> Limiter:
         name = f"{prefix}:{scope}"
@@ -86,9 +86,9 @@ def limiter_in_scope(
 def middleware_limiters(
     limit: LimitLike | Callable[..., Any] | None, options: Any, storage_options: Mapping[str, Any]
 ) -> tuple[Limiter | RuleLimiter, RequestLimiter | RuleRequests]:
-    """The limiter of a middleware with `options`, and what decides on its requests.
+    """Returns the limiter of a middleware with `options`, and the object that decides with it.
 
-    Where a function chooses the limit, the limiter is one of nothing in the same storage.
+    If a function chooses the limit, the limiter has a limit of nothing, in the same storage.
     """
     if options.rules is not None or isinstance(options.limiter, RuleLimiter):
         return _of_rules(limit, options, storage_options)
@@ -117,7 +117,7 @@ def middleware_limiters(
 def _of_rules(
     limit: Any, options: Any, storage_options: Mapping[str, Any]
 ) -> tuple[RuleLimiter, RuleRequests]:
-    """Of a middleware with rules."""
+    """Does what middleware_limiters() does, for a middleware with rules."""
     if limit is not None:
         raise ConfigurationError(f"the limit {limit!r} was given with rules; expected one of them")
     defaults = {"key": None, "on_limit_error": "raise", "on_no_key": "address"}
@@ -139,7 +139,7 @@ def _of_rules(
 
 
 def rule_limiter_of(options: Any, storage_options: Mapping[str, Any]) -> RuleLimiter:
-    """The limiter of the rules in `options`."""
+    """Returns the limiter of the rules in `options`."""
     return limiter_for(
         options.rules,
         storage=options.storage,
@@ -155,7 +155,7 @@ def rule_limiter_of(options: Any, storage_options: Mapping[str, Any]) -> RuleLim
 def rule_requests_of(
     limiter: RuleLimiter, options: Any, headers: Any, enabled: bool = True
 ) -> RuleRequests:
-    """Decides on requests by `limiter`, with `options` for the rest."""
+    """Returns an object that decides on requests by `limiter`, with `options` for the rest."""
     return RuleRequests(
         limiter,
         attributes=options.attributes,
@@ -169,7 +169,7 @@ def rule_requests_of(
 
 
 def shared_store(storage: StorageLike, options: Mapping[str, Any]) -> Store:
-    """One store for all decorators with one URI, so that a `scope` spans them."""
+    """Returns one store for all decorators with one URI, so that a `scope` spans them."""
     if not isinstance(storage, str):
         return open_store(storage, options)
     known = (storage, repr(sorted(options.items())))
@@ -180,7 +180,7 @@ def shared_store(storage: StorageLike, options: Mapping[str, Any]) -> Store:
 
 
 def unique_scope(view: Any) -> str:
-    """A name that no other function has in this process, and the same in every worker."""
+    """Returns a name that no other function has in this process, and the same in every worker."""
     name = f"{view.__module__}.{getattr(view, '__qualname__', type(view).__qualname__)}"
     with _lock:
         _names[name] += 1

@@ -1,4 +1,4 @@
-"""Whether requests are limited at all: the environment variable TIDEGATE_ENABLED, and tests."""
+"""Switches all limits on or off: with the environment variable TIDEGATE_ENABLED, or in tests."""
 
 from __future__ import annotations
 

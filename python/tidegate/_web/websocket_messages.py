@@ -26,7 +26,7 @@ __all__ = ["MessageLimit"]
 
 _POLICIES = ("close", "drop")
 
-# Of RFC 6455, section 7.4.1: policy violation; message too big, here for any wait.
+# Codes of RFC 6455, section 7.4.1: policy violation; message too big, here for any wait.
 _POLICY_VIOLATION = 1008
 _TOO_BIG = 1009
 
@@ -73,7 +73,7 @@ class MessageLimit:
     def between(
         self, scope: Scope, key: str | bytes, hooks: Hooks, receive: Receive, send: Send
     ) -> tuple[Receive, Send]:
-        """`receive` and `send` of a WebSocket, with refused messages left out of the first."""
+        """Returns a `receive` that leaves out refused messages, and the `send` of the WebSocket."""
         ended: Message | None = None
 
         async def receive_charged() -> Message:
@@ -128,7 +128,7 @@ class MessageLimit:
         return 1
 
     async def _reply(self, scope: Scope, decision: Decision, hooks: Hooks) -> Any:
-        """The reply to a refused message: a payload, None, or _CLOSE."""
+        """Returns the reply to a refused message: a payload, None, or _CLOSE."""
         if not callable(self._on_refused):
             return _CLOSE if self._on_refused == "close" else None
         reply = await service_answer(
@@ -145,7 +145,7 @@ class MessageLimit:
         return _CLOSE if reply is USUAL else reply
 
 
-# No payload, and not None.
+# A mark that is neither a payload nor None.
 _CLOSE = object()
 
 

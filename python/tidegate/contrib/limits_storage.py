@@ -210,7 +210,7 @@ class TidegateStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport)
         self._limiters = _Limiters(uri, options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What a memory store has counted stays where it is.
+        # The counts of a memory store stay where they are.
         return _restored, (type(self), *self._made_with)
 
     @property
@@ -306,7 +306,7 @@ class TidegateStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport)
 class AsyncTidegateStorage(
     AsyncStorage, AsyncMovingWindowSupport, AsyncSlidingWindowCounterSupport
 ):
-    """As TidegateStorage, for the strategies of `limits.aio`. Never blocks the event loop."""
+    """A TidegateStorage for the strategies of `limits.aio`. Never blocks the event loop."""
 
     STORAGE_SCHEME = ["async+" + scheme for scheme in _SCHEMES]  # noqa: RUF012
 
@@ -318,7 +318,7 @@ class AsyncTidegateStorage(
         self._limiters = _Limiters(uri, options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What a memory store has counted stays where it is.
+        # The counts of a memory store stay where they are.
         return _restored, (type(self), *self._made_with)
 
     @property
@@ -358,7 +358,7 @@ class AsyncTidegateStorage(
         return not (await _peek(self._limiters.probe, "check")).degraded
 
     async def reset(self) -> int | None:
-        """As TidegateStorage.reset()."""
+        """Like TidegateStorage.reset()."""
         return await asyncio.get_running_loop().run_in_executor(None, self._limiters.forget)
 
     async def clear(self, key: str) -> None:

@@ -1,4 +1,4 @@
-"""Who was refused, kept for later: in a log, in SQLite or in PostgreSQL.
+"""Records who was refused: in a log, in SQLite or in PostgreSQL.
 
 from tidegate.rules.violations import ViolationLog
 

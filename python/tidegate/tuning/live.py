@@ -72,7 +72,7 @@ def connect(
 
 
 class Service:
-    """What a service counts in a storage, to be looked at; made by connect()."""
+    """The counts of a service in a storage, for looking at; connect() creates it."""
 
     def __init__(self, limiter: Limiter, prefix: str) -> None:
         self._limiter = limiter
@@ -107,7 +107,7 @@ class Service:
         return _of_decisions(used[:most])
 
     def _warn_of_another_limit(self, keys: int) -> None:
-        """Of keys that nobody uses there are none in Redis for long."""
+        """Warns, since Redis soon forgets keys that nobody uses."""
         limits = ", ".join(f"{limit} ({limit.algorithm})" for limit in self._limiter.limits)
         warnings.warn(
             f"the prefix {self._prefix!r} has {keys} keys, and {limits} counts none of them; "
@@ -140,7 +140,7 @@ class Service:
 
 
 def counters(source: str | Mapping[str, Any] | None) -> Frame:
-    """What limiters have decided since they began, by limiter and rule.
+    """Returns what limiters have decided since they began, by limiter and rule.
 
     The columns are limiter, rule, decisions (of the limiter), refused and refused_in_shadow.
     `source` is the URL of metrics as ``tidegate.prometheus`` exports them, their text, or a dict of
@@ -175,7 +175,7 @@ def rates(
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Frame:
-    """What limiters decide in the next `seconds`, by limiter and rule.
+    """Returns what limiters decide in the next `seconds`, by limiter and rule.
 
     The columns are those of counters(), as differences, then decisions_per_second, refused_share
     and refused_in_shadow_share. A service that begins anew meanwhile is counted from its beginning.

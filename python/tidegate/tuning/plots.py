@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 _HATCH = "////"
-# What algorithms() draws: columns of a comparison, with their words.
+# The columns of a comparison that algorithms() draws, with their words.
 _ANSWERS = {
     "refused": (
         "Shares refused",
@@ -381,7 +381,7 @@ def algorithms(comparison: Frame, *, what: str = "refused", ax: Any = None) -> A
 
 
 def _arrays(frame: Frame) -> dict[str, Any]:
-    """Its columns without those of names."""
+    """Returns the columns of `frame` without those of names."""
     return {name: each for name, each in frame.columns.items() if isinstance(each, np.ndarray)}
 
 

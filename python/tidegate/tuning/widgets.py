@@ -73,7 +73,7 @@ class Explorer:
         if what.algorithm in _BUCKETS:
             controls += [self.burst, self.same]
         self.widget = widgets.VBox([widgets.HBox(controls), self._sentence, self._image])
-        """What is shown: to be put into a layout of one's own."""
+        """The widget, which may be put into any layout."""
         for control in controls:
             control.observe(self._moved, "value")
         self._moved()
@@ -87,7 +87,7 @@ class Explorer:
         (self._marks,) = ax.plot(
             [1, 1], [0, 0], linestyle="", marker="*", markersize=14, color=style.LIMIT
         )
-        # Where everything stands is known after one drawing, and does not change.
+        # The layout is known after one drawing, and does not change.
         self._figure.draw_without_rendering()
         self._figure.set_layout_engine("none")
 

@@ -1,14 +1,14 @@
-"""The table of docs/reliability.md, from the report of a run."""
+"""Writes the table of the faults of Redis in docs/reliability.md from the report of a run."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
+
+from page_table import PageTable
 
 from chaos.fault import GROUPS
 
-BEGIN, END = "<!-- the table begins -->", "<!-- the table ends -->"
+TABLE = PageTable("the table")
 
 
 def table(report: dict[str, Any]) -> str:
@@ -51,18 +51,3 @@ def _row(fault: dict[str, Any]) -> str:
         "**broken**" if fault["broken"] else "held",
     ]
     return f"| {' | '.join(cells)} |"
-
-
-def names_in(page: str) -> list[str]:
-    """The faults that the page lists."""
-    text = page.partition(BEGIN)[2].partition(END)[0]
-    return re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE)
-
-
-def rewrite(path: Path, report: dict[str, Any]) -> None:
-    text = path.read_text(encoding="utf-8")
-    before, found, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    if not found:
-        raise ValueError(f"expected {BEGIN} in {path}, found none")
-    path.write_text(f"{before}{BEGIN}\n\n{table(report)}\n{END}{after}", encoding="utf-8")

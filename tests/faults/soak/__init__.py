@@ -1,4 +1,4 @@
-"""Faults of a running `tidegate serve`, and ordinary clients whose answers are checked meanwhile.
+"""Faults of a running `tidegate serve`, with ordinary clients whose answers are checked meanwhile.
 
-`soak_campaign.py` runs them, and `docs/reliability.md` has what came out.
+`soak_campaign.py` runs the faults, and `docs/reliability.md` has the results.
 """

@@ -1,4 +1,4 @@
-"""The faults. Each returns when it is over."""
+"""The faults. Each function returns when its fault is over."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _faults: dict[str, Fault] = {}
 
 
 def fault(says: str, **attributes: Any) -> Callable[[Callable[[Stage], None]], Any]:
-    """Adds the decorated function, with dashes for its name, to the list of faults."""
+    """Adds the decorated function to the list of faults. Its fault has dashes in its name."""
 
     def add(act: Callable[[Stage], None]) -> Callable[[Stage], None]:
         name = act.__name__.replace("_", "-")
@@ -57,8 +57,8 @@ def redis_killed(stage: Stage) -> None:
     time.sleep(stage.pace.hold)
     status, body = stage.service.get("/readyz")
     ready = json.loads(body)
-    stage.expect(status == 200, "it was not ready, though its fallback decides")
-    stage.expect(ready["storage"] != "answers", "/readyz did not tell that Redis is down")
+    stage.expect(status == 200, "the service was not ready, though its fallback decides")
+    stage.expect(ready["storage"] != "answers", "/readyz did not show that Redis is down")
     stage.redis.start()
 
 
@@ -76,7 +76,7 @@ def redis_emptied(stage: Stage) -> None:
 def redis_stopped(stage: Stage) -> None:
     stage.redis.signal(signal.SIGSTOP)
     try:
-        # Longer than the time-out of a call.
+        # The pause is longer than the time-out of a call.
         time.sleep(max(3.0, stage.pace.hold))
     finally:
         stage.redis.signal(signal.SIGCONT)
@@ -99,7 +99,7 @@ def postgres_killed(stage: Stage) -> None:
     written = stage.service.count("usage_written")
     stage.eventually(
         lambda: stage.service.count("usage_written") > written,
-        "the history was not written again",
+        "the history was not written after the restart",
         30,
     )
 
@@ -116,7 +116,7 @@ def sighup_valid(stage: Stage) -> None:
         stage.service.reload()
         stage.eventually(
             lambda: stage.service.probe()["limit"] == stage.service.probe_limit,
-            "new rules were not in force",
+            "the new rules did not come into force",
         )
 
 
@@ -148,7 +148,8 @@ def sighup_broken(stage: Stage) -> None:
     stage.service.write_rules()
     stage.service.reload()
     stage.eventually(
-        lambda: stage.service.probe()["limit"] == FIRST_PROBE, "valid rules were not taken again"
+        lambda: stage.service.probe()["limit"] == FIRST_PROBE,
+        "valid rules were not read afterwards",
     )
 
 
@@ -156,14 +157,14 @@ def sighup_broken(stage: Stage) -> None:
 
 
 def _http2_session(generator: random.Random) -> bytes:
-    """A connection with three calls."""
+    """Returns the bytes of a connection with three calls."""
     fields = frames.block(CHECK, "POST", [("content-type", "application/json")])
     calls = b"".join(frames.request(stream, fields, BODY) for stream in (1, 3, 5))
     return frames.opening((frames.INITIAL_WINDOW_SIZE, generator.randrange(1 << 20))) + calls
 
 
 def _send_pieces(stage: Stage, whole: Callable[[random.Random], bytes]) -> None:
-    """Connections that send a beginning of `whole` and end, by RST or by FIN."""
+    """Opens connections that send a beginning of `whole` and end, by RST or by FIN."""
     numbers = itertools.count()
 
     def act(over: threading.Event) -> None:
@@ -221,7 +222,7 @@ def trickled(stage: Stage) -> None:
             time.sleep(0.1)
         stage.expect(
             stage.service.count("front_timeouts_request") >= timeouts + len(socks) // 2,
-            "requests that never end were not given up",
+            "the service kept requests that never end",
         )
     finally:
         for sock, _ in socks:
@@ -236,7 +237,7 @@ def slow_readers(stage: Stage) -> None:
     slow = stage.service.count("front_slow_readers")
     fields = frames.block(STATUS)
     streams = b"".join(frames.request(stream, fields) for stream in range(1, 200, 2))
-    # The first ones take no answer from the network, the others open no window for it.
+    # The first connections read nothing from the network, the others open no window.
     openings = [GET * 20_000, frames.opening((frames.INITIAL_WINDOW_SIZE, 0)) + streams]
     socks = []
     try:
@@ -247,10 +248,10 @@ def slow_readers(stage: Stage) -> None:
             with contextlib.suppress(OSError):
                 sock.send(openings[number % 2])
         time.sleep(stage.pace.patience)
-        if stage.pace.patience > 20:  # the time that the front gives them
+        if stage.pace.patience > 20:  # the time that the front gives such clients
             stage.eventually(
                 lambda: stage.service.count("front_slow_readers") >= slow + 10,
-                "clients that do not read were not given up",
+                "the service kept clients that do not read",
             )
     finally:
         for sock in socks:
@@ -268,13 +269,13 @@ def idle_connections(stage: Stage) -> None:
             sock.sendall(frames.opening() if number % 2 else GET)
         stage.eventually(
             lambda: stage.service.count("front_connections_open") >= count,
-            f"{count} connections were not taken",
+            f"the service did not accept {count} connections",
             60,
         )
         time.sleep(stage.pace.hold)
         began = time.monotonic()
         stage.service.probe()
-        stage.expect(time.monotonic() - began < 5, "a new client waited beside idle ones")
+        stage.expect(time.monotonic() - began < 5, "a new client waited because of idle clients")
     finally:
         for sock in socks:
             sock.close()
@@ -291,7 +292,7 @@ def _flood(
     is_ended: Callable[[Flood], bool],
     enders: int = 3,
 ) -> None:
-    """Connections that send `parts` until the server ends them, which it has to."""
+    """Opens connections that send `parts`, and expects the server to end each of them."""
     ended = threading.Semaphore(0)
 
     def act(over: threading.Event) -> None:
@@ -303,7 +304,7 @@ def _flood(
                         break
                     flood.send(part)
                 if not flood.wait_for_end(10):
-                    raise AssertionError(f"a connection was not ended: {name}")
+                    raise AssertionError(f"the service did not end a connection: {name}")
                 if not is_ended(flood):
                     raise AssertionError(f"a connection ended with {flood.received[-100:]!r}")
                 ended.release()
@@ -312,11 +313,11 @@ def _flood(
 
     with crowd(enders, act):
         time.sleep(stage.pace.hold)
-    stage.expect(ended.acquire(blocking=False), f"no connection was ended: {name}")
+    stage.expect(ended.acquire(blocking=False), f"the service ended no connection: {name}")
 
 
 def _calmed(flood: Flood) -> bool:
-    """Whether it was ended for what it did, as far as a client that floods gets to read it."""
+    """Returns whether the connection was ended for the flood, if the client could read why."""
     return frames.goaway_code(flood.received) in (ENHANCE_YOUR_CALM, None)
 
 
@@ -391,7 +392,7 @@ def header_flood_http1(stage: Stage) -> None:
             yield kind
 
     def is_refused(flood: Flood) -> bool:
-        # The RST may come before the client reads.
+        # The RST may arrive before the client reads.
         return flood.received.startswith(b"HTTP/1.1 431 ") or not flood.received
 
     _flood(stage, "headers", b"", parts, is_refused)
@@ -399,7 +400,7 @@ def header_flood_http1(stage: Stage) -> None:
 
 @fault("blocks of headers that grow when they are unpacked (HPACK bombs)")
 def header_flood_http2(stage: Stage) -> None:
-    # One field enters the dynamic table, and stands again and again in a byte each.
+    # One field enters the dynamic table, and is repeated with one byte each.
     field = b"\x40\x01x" + b"\x7f\xa1\x1e" + b"y" * 4000
     bomb = frames.block(STATUS) + field + b"\xbe" * 8000
 
@@ -429,7 +430,7 @@ def malformed(stage: Stage) -> None:
                     )
                 flood.send(frames.frame(frames.PING, 0, 0, bytes(8)))
                 if flood.is_closed:
-                    raise AssertionError("a malformed message ended its connection")
+                    raise AssertionError("a malformed message ended the connection")
             finally:
                 flood.close()
             too_long = HTTP1.replace(b"Length: ", b"Length: 9") + bytes(2_000_000)

@@ -19,7 +19,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def opening(*settings: tuple[int, int]) -> bytes:
-    """How a connection begins."""
+    """Returns the bytes with which a connection begins."""
     payload = b"".join(struct.pack(">HI", name, value) for name, value in settings)
     return PREFACE + frame(SETTINGS, 0, 0, payload)
 
@@ -27,7 +27,7 @@ def opening(*settings: tuple[int, int]) -> bytes:
 def block(
     path: str, method: str = "GET", more: Iterable[tuple[str, str]] = (), huffman: bool = True
 ) -> bytes:
-    """A block of headers that uses no dynamic table, so that it may be sent again and again."""
+    """Returns a block of headers without the dynamic table, so that it may be sent repeatedly."""
     fields = [(":method", method), (":path", path), (":scheme", "http"), (":authority", "soak")]
     encoder = hpack.Encoder()
     never_indexed = [hpack.NeverIndexedHeaderTuple(*each) for each in [*fields, *more]]
@@ -45,7 +45,7 @@ def reset(stream: int) -> bytes:
 
 
 def goaway_code(received: bytes) -> int | None:
-    """The error of the last GOAWAY in what a server sent."""
+    """Returns the error of the last GOAWAY among the bytes that a server sent."""
     code = None
     while len(received) >= 9:
         size = int.from_bytes(received[:3], "big")

@@ -1,9 +1,9 @@
-"""Ordinary clients in a process of their own, and what they found.
+"""Runs ordinary clients in a separate process, and reports what they found.
 
     python load.py HOST PORT
 
-Each of them asks about users of its own, one after the other, and about users that all share. It
-reads commands from its input, one a line, and answers each with a line of JSON.
+Each client checks its own users, one after the other, and users that all clients share. The process
+reads commands from its input, one on each line, and answers each with a line of JSON.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from soak.model import CALLS, Answer, User, seconds_until
 
 ENDPOINT = "/api/posts"
 PATIENCE = 20.0
-# Between two calls of a client.
+# The pause between two calls of a client.
 PAUSE = 0.005
 
 
@@ -130,7 +130,7 @@ KINDS: tuple[type[Client], ...] = (Http1, Http2, Grpc, Http1)
 
 
 class Users:
-    """Gives clients the users to ask about."""
+    """Gives clients the users to check."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -141,7 +141,7 @@ class Users:
         self.wrong: list[str] = []
 
     def forget(self, is_forgetting: bool) -> None:
-        """While this is on, the store may lose its counts, once for each user."""
+        """Says whether the store may now lose its counts, once for each user."""
         with self.lock:
             self._forgets = int(is_forgetting)
             for user in self._known.values():
@@ -149,7 +149,7 @@ class Users:
 
     @contextlib.contextmanager
     def one(self, series: str) -> Iterator[User]:
-        """The user that a series of calls has reached."""
+        """Yields the user that a series of calls has reached."""
         with self.lock:
             user = self._known.get(series)
             if user is None or user.calls >= CALLS:
@@ -180,7 +180,7 @@ class Users:
 
 
 class Load:
-    """All clients, and what they counted since the last report."""
+    """All clients, and their counts since the last report."""
 
     def __init__(self, host: str, port: int, prefix: str) -> None:
         self._address = (host, port)
@@ -202,7 +202,7 @@ class Load:
         self._seen_wrong: list[str] = []
 
     def command(self, words: list[str]) -> dict[str, Any]:
-        """Does what a line of the input says."""
+        """Runs the command of one line of the input."""
         if words[0] == "forget":
             self._users.forget(words[1] == "on")
             return {}

@@ -1,4 +1,4 @@
-"""What the service may answer about one user, whose limit does not refill while the soak runs."""
+"""Models the answers about one user, whose limit does not refill while the soak runs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 LIMIT = 20
 PERIOD_DAYS = 30
-# Each user is asked about until it has been refused a few times.
+# Clients check each user until it has been refused a few times.
 CALLS = LIMIT + 5
 
 
 @dataclass
 class Answer:
-    """The answer to a check, however it came."""
+    """The answer to a check, by any protocol."""
 
     allowed: bool
     limit: int | None
@@ -26,25 +26,25 @@ class Answer:
 
 @dataclass
 class User:
-    """A user of the rule `api`, with what was answered about it so far."""
+    """A user of the rule `api`, with the answers about it so far."""
 
     name: str
     is_shared: bool = False
-    """Several clients ask about it at once, so that the order of the answers is not known."""
+    """Several clients check this user at once, so the order of the answers is not known."""
     forgets: int = 0
-    """How often the store may lose its counts: each time the limit starts from zero."""
+    """How often the store may lose its counts; the limit then starts from zero."""
     calls: int = 0
     admitted: int = 0
     admitted_degraded: int = 0
     is_exact: bool = True
-    """The store decided all calls, and each of them was answered."""
+    """The store decided all calls, and each call was answered."""
     wrong: list[str] = field(default_factory=list)
 
     def note(self, answer: Answer) -> None:
-        """Checks an answer, and adds what is wrong with it to `wrong`."""
+        """Checks an answer, and adds each mistake to `wrong`."""
         self.calls += 1
         if answer.degraded:
-            # A call that the store did not answer in time may have been charged by it all the same.
+            # If the store did not answer a call in time, it may have charged the call all the same.
             self.is_exact = False
         elif self.is_exact and not self.is_shared and not self.forgets:
             self._expect_exactly(answer)
@@ -55,21 +55,21 @@ class User:
         self._expect_possible(answer)
 
     def note_lost(self) -> None:
-        """A call had no answer. It may have been charged."""
+        """Records a call without an answer. The call may have been charged."""
         self.is_exact = False
 
     def finish(self) -> None:
-        """Checks what holds once nobody asks any more."""
+        """Checks the counts after the last call."""
         is_used_up = self.is_exact and not self.forgets and self.calls >= CALLS
         if is_used_up and self.admitted != LIMIT:
-            self.wrong.append(f"{self.name}: of {LIMIT} only {self.admitted} were admitted")
+            self.wrong.append(f"{self.name}: of {LIMIT}, only {self.admitted} were admitted")
 
     def _expect_exactly(self, answer: Answer) -> None:
         allowed = self.admitted < LIMIT
         remaining = LIMIT - self.admitted - 1 if allowed else 0
         if (answer.allowed, answer.remaining) != (allowed, remaining):
             self.wrong.append(
-                f"{self.name}: call {self.calls} was answered {answer.allowed} with "
+                f"{self.name}: call {self.calls} returned {answer.allowed} with "
                 f"{answer.remaining} remaining; expected {allowed} with {remaining}"
             )
 
@@ -88,5 +88,5 @@ class User:
 
 
 def seconds_until(instant: float) -> float:
-    """From now on, by the wall clock."""
+    """Returns the seconds from now until an instant, by the wall clock."""
     return instant - time.time()

@@ -1,12 +1,12 @@
-"""The table of the soak in docs/reliability.md, from the report of a run."""
+"""Writes the table of the soak in docs/reliability.md from the report of a run."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
-BEGIN, END = "<!-- the table of the soak begins -->", "<!-- the table of the soak ends -->"
+from page_table import PageTable
+
+TABLE = PageTable("the table of the soak")
 
 
 def table(report: dict[str, Any]) -> str:
@@ -56,18 +56,3 @@ def _row(row: dict[str, Any]) -> str:
 
 def _mb(size: int) -> str:
     return str(round(size / 2**20))
-
-
-def names_in(page: str) -> list[str]:
-    """The faults that the page lists."""
-    text = page.partition(BEGIN)[2].partition(END)[0]
-    return re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE)
-
-
-def rewrite(path: Path, report: dict[str, Any]) -> None:
-    text = path.read_text(encoding="utf-8")
-    before, found, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    if not found:
-        raise ValueError(f"expected {BEGIN} in {path}, found none")
-    path.write_text(f"{before}{BEGIN}\n\n{table(report)}\n{END}{after}", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The `tidegate serve` under test, its rules, and what it uses of the machine."""
+"""Starts the `tidegate serve` under test with its rules, and measures its use of resources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from polling import eventually
 
 from soak.model import LIMIT, PERIOD_DAYS
 
-# The time-outs are long beyond those of a service: a loaded machine must not look like a fault.
+# The time-outs are far beyond those of a service: a slow machine must not look like a fault.
 STORAGE_OPTIONS = "timeout=2&connect_timeout=2&breaker_open=0.5"
 SETTINGS = """
 rules: rules.yaml
@@ -37,7 +37,7 @@ FIRST_PROBE = 1000
 
 
 class Usage(NamedTuple):
-    """What the process has of the machine."""
+    """The resources that the process uses."""
 
     resident: int
     descriptors: int
@@ -77,7 +77,7 @@ class Service:
         return found[1], int(found[2])
 
     def write_rules(self, text: str | bytes | None = None) -> None:
-        """Replaces the file of rules: by those in force, or by `text`."""
+        """Writes the file of rules: the first ones, or `text`."""
         if text is None:
             text = RULES.format(limit=LIMIT, days=PERIOD_DAYS, probe=self.probe_limit)
         new = self.directory / "rules.new"
@@ -88,7 +88,7 @@ class Service:
         self.process.send_signal(signal.SIGHUP)
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """Of the admin's port."""
+        """Sends a GET to the admin port."""
         connection = http.client.HTTPConnection(*self.admin, timeout=20)
         try:
             connection.request("GET", path)
@@ -98,7 +98,7 @@ class Service:
             connection.close()
 
     def probe(self) -> dict[str, Any]:
-        """The answer to a check over a new connection."""
+        """Returns the answer to a check over a new connection."""
         connection = http.client.HTTPConnection(*self.checks, timeout=20)
         try:
             connection.request(
@@ -116,7 +116,7 @@ class Service:
             connection.close()
 
     def count(self, name: str) -> int:
-        """A counter of the metrics, such as ``front_floods``."""
+        """Returns a counter of the metrics, such as ``front_floods``."""
         status, body = self.get("/metrics")
         assert status == 200, body
         found = re.search(rf"^tidegate_{name}(?:_total)? (\S+)$", body.decode(), re.MULTILINE)
@@ -134,7 +134,7 @@ class Service:
         return Usage(numbers["VmRSS"] << 10, descriptors, numbers["Threads"])
 
     def exceptions(self) -> list[str]:
-        """The last line of each exception that was logged."""
+        """Returns the last line of each exception that was logged."""
         found = []
         for line in self.log.read_text().splitlines():
             record = json.loads(line) if line.startswith("{") else {"exception": line}
@@ -143,7 +143,7 @@ class Service:
         return found
 
     def end(self) -> int:
-        """Ends it by SIGTERM, and returns its status."""
+        """Ends the service with SIGTERM, and returns its exit status."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(60)

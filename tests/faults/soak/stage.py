@@ -1,4 +1,4 @@
-"""Runs a fault against the service, and judges what the clients and the process show of it."""
+"""Runs a fault against the service, and checks its effect on the clients and the process."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from redis_server import RedisServer
 
 from soak.service import Service, Usage
 
-# How many answers the store may not have decided.
+# How many decisions may have been made without the store.
 NONE, SOME, ANY = "none", "some", "any"
 
-# Seconds from the end of a fault until the store decides again and nothing of the fault is left:
-# the pause between two attempts to connect grows to 5 s.
+# The most seconds from the end of a fault until the store decides again and nothing of the fault is
+# left: the pause between two attempts to connect grows to 5 s.
 RECOVERY = 15.0
 # Connections to the database, and threads of the admin API, come and go by themselves.
 SPARE_DESCRIPTORS = 8
 SPARE_THREADS = 4
-# What the allocator may keep after a burst.
+# The memory that the allocator may keep after a burst.
 SPARE_MEMORY = 32 << 20
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How much of each fault there is."""
+    """How long and how large each fault is."""
 
     hold: float
-    """Seconds that a fault lasts, if it has no end of its own."""
+    """How many seconds a fault lasts, if it has no end of its own."""
     calm: float
-    """Seconds after the recovery in which nothing happens."""
+    """The seconds of rest after each recovery."""
     connections: int
-    """How many connections do nothing."""
+    """How many connections are idle."""
     patience: float
-    """How long slow clients stay."""
+    """How many seconds slow clients stay."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Verdict:
 
 
 class Load:
-    """The process of the ordinary clients."""
+    """The process that runs the ordinary clients."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._process = processes.start(
@@ -130,14 +130,14 @@ class Stage:
         self._closing.close()
 
     def expect(self, holds: object, otherwise: str) -> None:
-        """Notes a law that is broken."""
+        """Records `otherwise` as a broken law, unless `holds` is true."""
         if not holds:
             self.broken.append(otherwise)
 
     def eventually(
         self, condition: Callable[[], object], otherwise: str, seconds: float = RECOVERY
     ) -> None:
-        """Notes a law that is broken if this does not become true."""
+        """Records a broken law if the condition does not become true."""
         try:
             eventually(condition, seconds, interval=0.05, despite=OSError)
         except AssertionError:
@@ -165,7 +165,7 @@ class Stage:
         return verdict
 
     def _recover(self, before: Usage) -> tuple[Usage, float | None]:
-        """Waits until the service is as before. Returns what it uses then, and the instant."""
+        """Waits until the service is as before. Returns its usage then, and the instant."""
         deadline = time.monotonic() + RECOVERY
         while True:
             if self.service.process.poll() is not None:
@@ -199,7 +199,7 @@ class Stage:
                 not verdict.degraded, f"{verdict.degraded} calls were decided without the store"
             )
         elif fault.degraded == SOME:
-            self.expect(verdict.degraded, "no call was degraded: the fault did not bite")
+            self.expect(verdict.degraded, "no call was degraded: the fault had no effect")
         last = report["last_degraded"] or 0.0
         if recovered is None:
             self.broken.append(f"the service was not as before within {RECOVERY:g} s")
@@ -218,7 +218,7 @@ class Stage:
 @contextlib.contextmanager
 def make_stage(pace: Pace) -> Iterator[Stage]:
     with tempfile.TemporaryDirectory(prefix="tg-soak") as directory:
-        # The user that PostgreSQL runs as has to get through it.
+        # PostgreSQL runs as another user, who must have access to the directory.
         Path(directory).chmod(0o711)
         made = Stage(Path(directory), pace)
         try:

@@ -1,4 +1,4 @@
-"""Connections of clients that mean no good, or fail."""
+"""Connections of clients that attack or fail."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def connect(address: Address, *, receive_buffer: int | None = None) -> socket.so
 
 
 def cut(sock: socket.socket) -> None:
-    """Ends a connection by RST."""
+    """Ends a connection with RST."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
 
 
 class Flood:
-    """One connection that is written to for as long as the server takes it."""
+    """A connection that is written to for as long as the server accepts it."""
 
     def __init__(self, address: Address, opening: bytes) -> None:
         self.sock = connect(address)
@@ -39,7 +39,7 @@ class Flood:
         self.send(opening)
 
     def send(self, data: bytes) -> None:
-        """Sends it, and reads what comes meanwhile."""
+        """Sends `data`, and reads what the server sends meanwhile."""
         view = memoryview(data)
         deadline = time.monotonic() + 20
         try:
@@ -64,7 +64,7 @@ class Flood:
         self.is_closed = not data
 
     def wait_for_end(self, seconds: float) -> bool:
-        """Reads until the server closes. Returns whether it did within the time."""
+        """Reads until the server closes. Returns whether it closed in time."""
         deadline = time.monotonic() + seconds
         try:
             while not self.is_closed and (left := deadline - time.monotonic()) > 0:
@@ -80,7 +80,7 @@ class Flood:
 
 @contextlib.contextmanager
 def crowd(count: int, act: Callable[[threading.Event], None]) -> Iterator[None]:
-    """So many threads that call `act` with an event that ends it, while the block runs."""
+    """Runs `act` in `count` threads while the block runs, with an event that ends them."""
     over = threading.Event()
     errors: list[BaseException] = []
 

@@ -169,10 +169,53 @@ def test_a_new_caller_is_judged_by_its_peers() -> None:
 
 def test_a_new_caller_that_floods_is_throttled_and_never_blocked() -> None:
     traffic = Traffic()
-    traffic.minute(crowd(10))
+    for _ in range(10):
+        traffic.minute(crowd(10))
     actions = [traffic.action_of(5000) for _ in range(6)]
     assert actions[:2] == [Action.MONITOR] * 2
     assert set(actions[2:]) == {Action.THROTTLE}
+
+
+def test_a_steady_caller_far_above_its_peers_is_not_throttled_after_a_start() -> None:
+    """The detector has seen nobody yet: all callers are new to it, and few of them are."""
+    traffic = Traffic()
+    for _ in range(60):
+        counts = {**crowd(10), "large": traffic.poisson(600)}
+        found = traffic.minute(counts)
+        assert {each.action for each in found} <= {Action.MONITOR}
+    assert traffic.action_of(3000, "large") is Action.MONITOR
+    assert traffic.action_of(3000, "large") is Action.MONITOR
+    assert traffic.action_of(3000, "large") is Action.BLOCK, "its own past counts"
+
+
+def test_made_up_callers_do_not_get_a_steady_one_throttled() -> None:
+    """Beyond the capacity callers are forgotten. One who is back then must not seem new."""
+    traffic = Traffic(capacity=1000)
+    large = {f"large {i}": 300 for i in range(20)}
+    for _ in range(30):
+        traffic.minute(large)
+    for minute in range(60):
+        found = traffic.minute({**large, **{f"{minute} {i}": 1 for i in range(2000)}})
+        assert {each.action for each in found} <= {Action.MONITOR}
+        assert len(traffic.detector) == 1000
+    assert traffic.detector._callers["large 0"].baseline.samples == 90, "it was never forgotten"
+
+
+def test_active_callers_beyond_the_capacity_are_not_throttled_as_new_ones() -> None:
+    traffic = Traffic(capacity=100)
+    small = {f"small {i}": 2 for i in range(150)}
+    for _ in range(60):
+        found = traffic.minute({"large": 300, **small})
+        assert {each.action for each in found} <= {Action.MONITOR}
+
+
+def test_callers_become_known_while_as_many_as_there_is_room_for_are_known() -> None:
+    traffic = Traffic(capacity=100)
+    for _ in range(20):
+        traffic.minute({f"former {i}": 30 for i in range(100)})
+    for minute in range(20):
+        traffic.minute({"later": 15, **{f"{minute} {i}": 1 for i in range(200)}})
+    assert traffic.detector._callers["later"].baseline.samples >= 15
 
 
 def test_a_rise_to_what_peers_have_is_only_monitored() -> None:

@@ -315,8 +315,8 @@ def test_cases_that_do_not_hold_print_what_was_expected_and_what_came(
         ("", "the document is None; expected a list of cases"),
         ("cases: []\n", ":1: there is no request; expected cases with requests"),
         ("cases:\n- 3\n", ":2: cases[0]: is 3; expected a mapping with requests"),
-        ("case: []\ncases: []\n", ":1: case: is no field; expected cases"),
-        ("cases:\n- requests: []\n  nam: x\n", ":3: cases[0].nam: is no field; expected name"),
+        ("case: []\ncases: []\n", ":1: case: is not a field; expected cases"),
+        ("cases:\n- requests: []\n  nam: x\n", ":3: cases[0].nam: is not a field; expected name"),
         (
             "cases:\n- requests: []\n  start: 5\n",
             ":3: cases[0].start: is 5; expected a time with its zone",

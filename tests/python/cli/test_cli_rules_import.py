@@ -199,10 +199,10 @@ def test_rules_that_are_not_accepted_are_written_and_refused(tmp_path: Path, cap
     ("text", "message"),
     [
         ("rules: []\n", "has no domain; expected a domain and descriptors"),
-        ("domain: d\ndescriptor: []\n", ":2: descriptor: is no field; expected descriptors"),
+        ("domain: d\ndescriptor: []\n", ":2: descriptor: is not a field; expected descriptors"),
         ("domain: d\ndescriptors: 3\n", ":2: descriptors: is '3'; expected a list"),
         ("domain: d\ndescriptors:\n- 3\n", ":3: descriptors[0]: is '3'; expected a mapping with a"),
-        ("domain: d\ndescriptors:\n- {key: a, ky: b}\n", "descriptors[0].ky: is no field"),
+        ("domain: d\ndescriptors:\n- {key: a, ky: b}\n", "descriptors[0].ky: is not a field"),
         ("domain: d\ndescriptors:\n- key: ''\n", "descriptors[0]: is {'key': ''}; expected a"),
         ("domain: d\ndescriptors:\n- {key: a, value: [1]}\n", "].value: is no text; expected one"),
         ("domain: d\ndescriptors:\n- key: a\n- key: a\n", ":4: descriptors[1]: has the key and"),

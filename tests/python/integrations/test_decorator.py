@@ -16,7 +16,7 @@ flask = pytest.importorskip("flask")
 
 
 def registering(kind):
-    """An application or router, and its decorator that registers a route."""
+    """Returns an application or router, and its decorator that registers a route."""
     if kind == "FastAPI":
         owner = fastapi.FastAPI()
     elif kind == "APIRouter":
@@ -32,7 +32,7 @@ KINDS = ("FastAPI", "APIRouter", "Flask", "Blueprint")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_above_the_route_is_an_error(kind):
+def test_a_decorator_above_the_route_is_refused(kind):
     _owner, register = registering(kind)
     with pytest.raises(tg.ConfigurationError, match="expected @rate_limit below the decorator"):
 
@@ -43,7 +43,7 @@ def test_above_the_route_is_an_error(kind):
 
 
 def noticed(view):
-    """A decorator as others write them."""
+    """A decorator as other packages write them."""
 
     @functools.wraps(view)
     def inner(*args, **kwargs):
@@ -53,7 +53,7 @@ def noticed(view):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_above_the_route_with_others_in_between_is_an_error_too(kind):
+def test_a_decorator_above_the_route_and_others_is_refused(kind):
     _owner, register = registering(kind)
     with pytest.raises(tg.ConfigurationError, match="expected @rate_limit below the decorator"):
 
@@ -66,7 +66,7 @@ def test_above_the_route_with_others_in_between_is_an_error_too(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_wrapping_a_registered_function_later_is_an_error(kind):
+def test_wrapping_a_registered_function_is_refused(kind):
     _owner, register = registering(kind)
 
     def route():
@@ -77,7 +77,7 @@ def test_wrapping_a_registered_function_later_is_an_error(kind):
         rate_limit("5/minute")(route)
 
 
-def test_below_the_route_nothing_is_searched(monkeypatch):
+def test_a_decorator_below_the_route_does_not_search_the_heap(monkeypatch):
     def searched():
         raise AssertionError("the heap was searched")
 
@@ -107,7 +107,7 @@ def test_below_the_route_nothing_is_searched(monkeypatch):
         return {}
 
 
-def test_a_function_that_is_known_elsewhere_is_fine():
+def test_a_function_with_other_references_is_accepted():
     registry = []
 
     @rate_limit("5/minute")
@@ -118,7 +118,7 @@ def test_a_function_that_is_known_elsewhere_is_fine():
     assert registry[0] is route.__wrapped__
 
 
-def test_another_decorator_in_between_is_an_error():
+def test_another_decorator_between_two_limits_is_refused():
     def logged(function):
         @functools.wraps(function)
         def logging():
@@ -157,12 +157,12 @@ async def asynchronous(request):
         (async_generator, "is a generator"),
     ],
 )
-def test_what_is_no_route(view, message):
+def test_other_objects_than_routes_are_refused(view, message):
     with pytest.raises(tg.ConfigurationError, match=message):
         rate_limit("5/minute")(view)
 
 
-def test_a_websocket_route_that_does_not_say_so_fails_when_it_is_called():
+def test_a_websocket_route_without_annotations_fails_when_it_is_called():
     from starlette.applications import Starlette
     from starlette.routing import WebSocketRoute
     from starlette.testclient import TestClient
@@ -214,7 +214,7 @@ def test_bad_input_raises_at_decoration(options, message):
             return {}
 
 
-def test_without_parentheses():
+def test_a_decorator_without_parentheses_is_refused():
     with pytest.raises(TypeError, match=r'expected a limit: @rate_limit\("5/minute"\)'):
 
         @rate_limit
@@ -223,7 +223,7 @@ def test_without_parentheses():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_parentheses_on_a_route_that_could_choose_a_limit(kind):
+def test_a_decorator_without_parentheses_is_refused_on_a_possible_limit_function(kind):
     _owner, register = registering(kind)
     with pytest.raises(TypeError, match=r'expected a limit: @rate_limit\("5/minute"\)'):
 
@@ -240,7 +240,7 @@ def test_without_parentheses_on_a_route_that_could_choose_a_limit(kind):
             return {}
 
 
-def test_without_a_request():
+def test_a_call_without_a_request_raises():
     @rate_limit("5/minute")
     def route():
         return {}
@@ -249,7 +249,7 @@ def test_without_a_request():
         route()
 
 
-def test_what_the_function_is_called_stays():
+def test_the_function_keeps_its_name_and_documentation():
     @rate_limit("5/minute")
     async def route(number: int, *rest: str, flag: bool = False, **more: str) -> dict[str, int]:
         """What it does."""
@@ -259,7 +259,7 @@ def test_what_the_function_is_called_stays():
     assert list(route.__wrapped__.__annotations__) == list(route.__annotations__)
 
 
-def test_importing_tidegate_imports_nothing_of_others():
+def test_importing_tidegate_imports_no_framework():
     code = (
         "import sys, tidegate, tidegate.asgi\n"
         "tidegate.rate_limit\n"

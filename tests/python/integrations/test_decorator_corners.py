@@ -41,7 +41,7 @@ def statuses(client, count, path="/", **headers):
     return [client.get(path, headers=headers).status_code for _ in range(count)]
 
 
-def test_methods_of_endpoints_are_limited_by_the_request_and_not_by_themselves(clock):
+def test_methods_of_endpoints_are_keyed_by_the_request(clock):
     @rate_limit("1/minute", key=user, methods=["GET"], clock=clock)
     class Items(HTTPEndpoint):
         async def get(self, request):
@@ -57,7 +57,7 @@ def test_methods_of_endpoints_are_limited_by_the_request_and_not_by_themselves(c
     assert client.post("/", headers={"x-user": "a"}).headers["ratelimit"] == '"9/minute";r=8;t=7'
 
 
-def test_a_flask_view_with_a_scope_of_its_own(clock):
+def test_a_flask_view_may_have_an_attribute_scope(clock):
     class Items(MethodView):
         scope = "items"
 
@@ -70,7 +70,7 @@ def test_a_flask_view_with_a_scope_of_its_own(clock):
     assert statuses(app.test_client(), 2) == [200, 429]
 
 
-def test_a_class_stays_limited_under_its_heirs(clock):
+def test_subclasses_of_a_limited_class_are_limited(clock):
     class Plain(MethodView):
         def get(self):
             return "got"
@@ -122,7 +122,7 @@ class AsyncFunction:
 
 
 @pytest.mark.parametrize("name", ["limit", "key", "cost", "exempt_when"])
-def test_objects_that_are_async_need_an_async_route(name):
+def test_async_objects_need_an_async_route(name):
     options = {"limit": "5/minute", name: AsyncFunction()}
     with pytest.raises(tg.ConfigurationError, match="expected a function that is not async"):
 
@@ -135,7 +135,7 @@ def test_objects_that_are_async_need_an_async_route(name):
         return {}
 
 
-def test_views_that_are_async_underneath(clock):
+def test_wrapped_async_views_are_awaited(clock):
     class View:
         async def __call__(self):
             return {"found": True}
@@ -155,7 +155,7 @@ def test_views_that_are_async_underneath(clock):
         assert statuses(client, 3, path) == [200, 429, 429]
 
 
-def test_annotations_that_only_type_checkers_understand(clock):
+def test_annotations_may_name_what_only_type_checkers_have(clock):
     app = fastapi.FastAPI()
 
     async def route(request: fastapi.Request, number: int = 3) -> Unknown:
@@ -167,7 +167,7 @@ def test_annotations_that_only_type_checkers_understand(clock):
     assert client.get("/").status_code == 429
 
 
-def test_exceptions_that_are_made_in_their_own_way(clock):
+def test_exceptions_may_have_their_own_constructor(clock):
     class Conflict(fastapi.HTTPException):
         def __new__(cls, *, code):
             return super().__new__(cls)
@@ -186,7 +186,7 @@ def test_exceptions_that_are_made_in_their_own_way(clock):
     assert (answer.status_code, answer.headers["ratelimit"]) == (409, '"9/minute";r=8;t=7')
 
 
-def test_limits_of_one_name_that_differ_are_an_error():
+def test_different_limits_of_one_name_are_refused():
     with pytest.raises(tg.ConfigurationError, match=r"have the name 'api'.*expected names"):
 
         @rate_limit(tg.Limit("3/minute", name="api"))
@@ -195,7 +195,7 @@ def test_limits_of_one_name_that_differ_are_an_error():
             return {}
 
 
-def test_what_one_of_a_stack_sends_all_do(clock):
+def test_stacked_limits_send_the_families_of_each(clock):
     app = flask.Flask(__name__)
 
     @app.get("/")
@@ -209,7 +209,7 @@ def test_what_one_of_a_stack_sends_all_do(clock):
     assert answer.headers["X-RateLimit-Limit"] == "5"
 
 
-def test_bare_on_a_route_with_an_endpoint_of_its_own():
+def test_a_bare_decorator_is_refused_on_a_route_with_an_attribute_endpoint():
     app = flask.Flask(__name__)
     with pytest.raises(tg.ConfigurationError, match="and no view; expected a limit"):
 
@@ -258,8 +258,8 @@ ALGORITHMS = ("token-bucket", "leaky-bucket", "fixed-window", "sliding-window", 
 @pytest.mark.parametrize("limit", ["10/minute", ["10/minute", "1000/hour"]])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("stacked", [False, True])
-def test_what_has_run_out_is_not_given_back(clock, algorithm, limit, stacked):
-    """A route that takes a minute gives nothing back into the minute after."""
+def test_expired_units_are_not_given_back(clock, algorithm, limit, stacked):
+    """A route that takes a minute gives nothing back into the next minute."""
     clock.set_ns(NOW // (60 * 10**9) * (60 * 10**9))
     store = tg.Limiter("1/s").storage
     options = {"clock": clock, "storage": store, "scope": "s", "key": lambda r: "k"}
@@ -284,11 +284,11 @@ def test_what_has_run_out_is_not_given_back(clock, algorithm, limit, stacked):
     seconds.append(60)
     assert client.get("/").status_code == 200
     after = tg.Limiter(limit, storage=store, prefix="tg:s", clock=clock, algorithm=algorithm)
-    # Others have taken all that the new minute had, and stay refused.
+    # Others have used the whole new minute, and stay refused.
     assert not after.hit("k")
 
 
-def test_what_still_counts_is_given_back():
+def test_units_that_still_count_are_given_back():
     bucket = tg.Limit("60/minute")
     assert outstanding(bucket, 60 * 10**9, 50) == 50
     assert outstanding(bucket, 30 * 10**9, 50) == 30
@@ -325,12 +325,12 @@ def test_a_unit_is_given_back_though_time_has_passed(clock, others):
         return "x"
 
     app.test_client().get("/")
-    # Of what another came after, the part that time had given back meanwhile stays taken.
+    # If another charge came later, the part that time had given back meanwhile stays charged.
     assert limiter.peek("k").remaining == 10 - 2 * others
 
 
 @pytest.mark.parametrize("limit", ["10/minute", ["10/minute", "20/hour"]])
-def test_a_log_gives_back_what_was_written_then(clock, limit):
+def test_a_log_gives_back_its_own_entries(clock, limit):
     store = tg.Limiter("1/s").storage
     options = {"algorithm": "sliding-log", "clock": clock, "storage": store}
     limiter = tg.Limiter(limit, prefix="tg:s", **options)
@@ -345,7 +345,7 @@ def test_a_log_gives_back_what_was_written_then(clock, limit):
 
     app.test_client().get("/")
     assert limiter.peek("k").remaining == 5
-    # Those 2 end after a minute, the others 50 seconds later.
+    # The first 2 entries end after a minute, the others 50 seconds later.
     clock.advance(10)
     assert tg.Limiter("10/minute", prefix="tg:s", **options).peek("k").remaining == 7
     clock.advance(49)

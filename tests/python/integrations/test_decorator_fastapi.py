@@ -55,7 +55,7 @@ def dependency() -> str:
 
 
 def routes(app, decorate):
-    """One route of each sort that FastAPI knows, under `decorate`."""
+    """Adds one route of each kind that FastAPI knows, under `decorate`."""
 
     @app.get("/dict/{number}")
     @decorate
@@ -129,7 +129,7 @@ def test_every_sort_of_route_sends_the_fields_of_its_limit(clock):
             assert refusal.json()["violated-policies"] == ["1/minute"]
 
 
-def test_the_openapi_schema_gains_the_429_alone():
+def test_the_openapi_schema_gains_only_the_429():
     bare = routes(FastAPI(), lambda view: view).openapi()
     limited = routes(FastAPI(), lambda view: rate_limit("1/minute")(view)).openapi()
     for operations in limited["paths"].values():
@@ -212,7 +212,7 @@ def test_a_scope_is_shared(app, clock):
     assert [ask(app, path).status for path in ("/a", "/b", "/a", "/b")] == [200, 200, 429, 429]
 
 
-def test_a_store_of_ones_own(app, clock):
+def test_a_route_may_have_its_own_store(app, clock):
     limiter = tg.Limiter("1/minute", clock=clock)
 
     @app.get("/")
@@ -224,7 +224,7 @@ def test_a_store_of_ones_own(app, clock):
     assert limiter.stats().keys == 1
 
 
-def test_key_cost_and_exemption(app, clock):
+def test_functions_choose_key_cost_and_exemption(app, clock):
     @app.get("/{user}")
     @rate_limit(
         "5/minute",
@@ -241,7 +241,7 @@ def test_key_cost_and_exemption(app, clock):
     assert "ratelimit" not in ask(app, "/root")
 
 
-def test_async_functions_for_async_routes(app, clock):
+def test_async_routes_may_have_async_functions(app, clock):
     async def user(request):
         return request.path_params["user"]
 
@@ -325,7 +325,7 @@ def test_on_refused_may_return_what_the_route_could(app, clock, caplog):
     assert "on_refused raised" in caplog.text
 
 
-def test_an_error_that_is_raised_time_and_again_is_left_alone(app, clock):
+def test_an_exception_that_is_raised_repeatedly_is_not_changed(app, clock):
     error = HTTPException(409, "taken", headers={"x-own": "1"})
 
     @app.get("/")
@@ -349,7 +349,7 @@ def test_a_response_that_is_returned_repeatedly_has_each_field_once(app, clock):
     assert [ask(app)["x-ratelimit-remaining"] for _ in range(3)] == ["4", "3", "2"]
 
 
-def test_what_a_route_raises_passes(app, clock):
+def test_exceptions_of_a_route_pass_through(app, clock):
     @app.get("/")
     @rate_limit("5/minute", clock=clock)
     def route():
@@ -359,7 +359,7 @@ def test_what_a_route_raises_passes(app, clock):
         ask(app)
 
 
-def test_on_a_router_under_a_prefix_with_a_middleware_outside(clock):
+def test_a_limit_on_a_router_works_with_a_middleware_outside(clock):
     router = APIRouter(prefix="/api")
 
     @router.get("/a")
@@ -378,7 +378,7 @@ def test_on_a_router_under_a_prefix_with_a_middleware_outside(clock):
         assert answer["ratelimit-policy"] == '"1/minute";q=1;w=60, "100/minute";q=100;w=60'
 
 
-def test_starlettes_own_routes(clock):
+def test_routes_of_starlette_are_limited(clock):
     @rate_limit("1/minute", clock=clock)
     async def by_position(request):
         return PlainTextResponse(request.url.path)
@@ -402,7 +402,7 @@ def test_starlettes_own_routes(clock):
         assert ask(app, path).status == 429
 
 
-def test_threads_admit_exactly_the_limit(app, clock):
+def test_threads_are_admitted_up_to_the_limit(app, clock):
     @app.get("/")
     @rate_limit("20/minute", clock=clock)
     def route():

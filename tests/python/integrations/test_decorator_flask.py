@@ -115,7 +115,7 @@ def test_a_scope_is_shared_across_blueprints(app, clock):
     assert statuses(app, "/one/", "/two/") == [200, 429]
 
 
-def test_key_cost_and_exemption(app, clock):
+def test_functions_choose_key_cost_and_exemption(app, clock):
     @app.get("/<user>")
     @rate_limit(
         "5/minute",
@@ -182,7 +182,7 @@ def view():
     return {}
 
 
-def test_async_routes(app, clock):
+def test_async_routes_are_limited(app, clock):
     pytest.importorskip("asgiref")
 
     async def user(request):
@@ -207,7 +207,7 @@ def test_options_are_answered_by_flask_and_not_charged(app, clock):
     assert statuses(app, "/", "/") == [200, 429]
 
 
-def test_a_service_may_give_requests_attributes_of_its_own(clock):
+def test_requests_may_have_other_attributes(clock):
     app = flask.Flask(__name__)
 
     @app.before_request

@@ -1,4 +1,4 @@
-"""Several @rate_limit on one route, limits that are chosen, and costs that come after."""
+"""Several @rate_limit on one route, limit functions, and costs known afterwards."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_head_request_is_charged_as_a_get(clock):
     assert [client.head("/").status_code for _ in range(3)] == [200, 200, 429]
 
 
-def test_a_limit_that_is_chosen(kind, clock, caplog):
+def test_a_function_chooses_the_limit(kind, clock, caplog):
     plans = {"free": "1/minute", "pro": ["3/minute", "1000/day"], "staff": None, "odd": "many"}
 
     def chosen(request):
@@ -155,7 +155,7 @@ def test_a_limit_that_is_chosen(kind, clock, caplog):
         assert service.ask(user="odd").status_code == 200
         assert service.ask(user="nobody").status_code == 200
     assert ["the limit function failed" in line for line in caplog.messages] == [True]
-    # Counts stay when the choice is made again.
+    # Counts stay when the function chooses the same limit again.
     plans["free"] = "3/minute"
     assert service.ask(user="free").status_code == 200
     plans["free"] = "1/minute"
@@ -171,7 +171,7 @@ def test_a_new_limit_for_each_request_takes_no_more_memory(clock):
     assert len(guard.dynamic_limit._known) <= 256
 
 
-def test_an_async_choice_and_cost(clock):
+def test_the_limit_and_the_cost_may_be_async(clock):
     async def chosen(request):
         return "10/minute"
 
@@ -190,7 +190,7 @@ def after(request, response):
 @pytest.mark.parametrize(
     ("before", "tokens", "left"), [(5, 2, 98), (5, 5, 95), (5, 60, 40), (5, 0, 100), (1, 5000, 0)]
 )
-def test_the_cost_that_comes_after(kind, clock, before, tokens, left):
+def test_the_actual_cost_corrects_the_charge(kind, clock, before, tokens, left):
     store = tg.Limiter("1/s").storage
     decorate = rate_limit(
         "100/minute", key=user, cost=before, cost_after=after, clock=clock, storage=store, scope="s"
@@ -205,26 +205,26 @@ def test_the_cost_that_comes_after(kind, clock, before, tokens, left):
     assert limiter.stats().denied == 0
 
 
-def test_the_fields_tell_what_the_cost_that_comes_after_has_left(kind, clock):
+def test_the_fields_show_the_corrected_state(kind, clock):
     service = Service(kind, rate_limit("100/minute", key=user, cost=50, cost_after=after))
     told = [service.ask(user="a", tokens=10).headers["x-ratelimit-remaining"] for _ in range(3)]
     assert told == ["90", "80", "70"]
 
 
-def test_the_fields_tell_of_the_limit_that_binds_after_the_cost_is_known(kind, clock):
+def test_the_fields_show_the_limit_that_binds_after_the_correction(kind, clock):
     def decorate(view):
         requests = rate_limit("20/minute", key=user, clock=clock)
         tokens = rate_limit("100/minute", key=user, cost=90, cost_after=after, clock=clock)
         return requests(tokens(view))
 
     service = Service(kind, decorate)
-    # Before, 10 tokens and 19 requests were left, and now 99 tokens are.
+    # 10 tokens and 19 requests remained before the correction; now 99 tokens remain.
     assert service.ask(user="a", tokens=1).headers["ratelimit"] == '"20/minute";r=19;t=3'
-    # Now 18 requests and 9 tokens are left.
+    # Now 18 requests and 9 tokens remain.
     assert service.ask(user="a", tokens=90).headers["ratelimit"] == '"100/minute";r=9;t=1'
 
 
-def test_requests_and_tokens_in_one_plan(kind, clock):
+def test_requests_and_tokens_are_one_plan(kind, clock):
     def decorate(view):
         requests = rate_limit("10/minute", key=user, clock=clock)
         tokens = rate_limit("1000/minute", key=user, cost=100, cost_after=after, clock=clock)
@@ -235,20 +235,20 @@ def test_requests_and_tokens_in_one_plan(kind, clock):
     refused = service.ask(user="a", tokens=1)
     assert refused.status_code == 429
     assert refused.headers["x-ratelimit-limit"] == "1000"
-    # The refused one has cost no request.
+    # The refused request was not charged.
     clock.advance(3)
     assert service.ask(user="a", tokens=100).headers["ratelimit"] == '"1000/minute";r=0;t=1'
 
 
 @pytest.mark.parametrize("wrong", [lambda r, x: -1, lambda r, x: "5", lambda r, x: x["none"]])
-def test_a_cost_that_does_not_come_leaves_what_was_charged(kind, clock, caplog, wrong):
+def test_the_charge_stays_if_the_actual_cost_is_unknown(kind, clock, caplog, wrong):
     decorate = rate_limit("10/minute", key=user, cost=5, cost_after=wrong, clock=clock)
     service = Service(kind, decorate)
     assert [service.ask(user="a").status_code for _ in range(3)] == [200, 200, 429]
     assert "the charge stays" in caplog.messages[0]
 
 
-def test_flask_classes(clock):
+def test_flask_classes_are_limited(clock):
     app = flask.Flask(__name__)
 
     @rate_limit("2/minute", clock=clock)
@@ -278,7 +278,7 @@ def test_flask_classes(clock):
     assert told[0].headers["RateLimit-Policy"] == '"9/minute";q=9;w=60, "1/minute";q=1;w=60'
 
 
-def test_starlette_endpoints(clock):
+def test_starlette_endpoints_are_limited(clock):
     @rate_limit("2/minute", clock=clock)
     class Items(HTTPEndpoint):
         async def get(self, request):
@@ -293,7 +293,7 @@ def test_starlette_endpoints(clock):
     assert told[1].headers["ratelimit"] == '"2/minute";r=0;t=30'
 
 
-def test_async_views_of_flask(clock):
+def test_async_views_of_flask_are_limited(clock):
     app = flask.Flask(__name__)
 
     @app.get("/")

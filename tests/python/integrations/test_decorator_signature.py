@@ -17,12 +17,12 @@ from fastapi import Depends, FastAPI
 from fastapi.dependencies import utils
 from tidegate._integrations.fastapi_injection import _unwraps
 
-# Older FastAPI evaluates annotations that are text among our globals, not the view's; so they
-# are evaluated before.
+# Older FastAPI evaluates annotations in text among our globals, not the view's, so they are
+# evaluated before.
 EVALUATED = not _unwraps(utils)
 
 
-def test_the_signature_stays():
+def test_the_signature_is_kept():
     async def items(number: int, *, text: str = "") -> dict[str, int]:
         return {"number": number}
 
@@ -36,7 +36,7 @@ def test_the_signature_stays():
     assert ask(app, "/5").json() == {"number": 5}
 
 
-def test_what_leads_to_a_limited_function_documents_the_429():
+def test_calls_that_end_in_a_limited_function_document_the_429():
     class Report:
         @rate_limit("1/minute")
         def __call__(self, year: int):
@@ -84,7 +84,7 @@ assert "429" in described["responses"]
 """
 
 
-def test_what_was_limited_before_fastapi_was_imported():
+def test_a_function_limited_before_fastapi_was_imported_works():
     # Older FastAPI does not await objects whose __call__ is async, limited or not.
     source = BEFORE_FASTAPI.replace("{evaluated}", str(EVALUATED))
     if EVALUATED:
@@ -121,5 +121,5 @@ assert [each.headers["x-ratelimit-remaining"] for each in answers] == ["1", "0",
 """
 
 
-def test_starlette_where_there_is_no_fastapi():
+def test_starlette_routes_are_limited_without_fastapi():
     subprocess.run([sys.executable, "-c", WITHOUT_FASTAPI], check=True)

@@ -46,7 +46,7 @@ def clock():
 
 @contextlib.contextmanager
 def project(clock, urls=(), middleware=(MIDDLEWARE,), **tidegate):
-    """A project of these views, whose counts are its own."""
+    """Sets up a project of these views, with its own counts."""
     tidegate.setdefault("STORAGE", tg.Limiter("1/second").storage)
     tidegate.setdefault("CLOCK", clock)
     with override_settings(
@@ -68,13 +68,13 @@ async def page_later(request):
 
 
 class Both:
-    """Django's two test clients under one interface."""
+    """Wraps Django's two test clients in one interface."""
 
     def __init__(self, kind):
         self.is_async = kind == "async"
 
     def __call__(self, path, method="get", **options):
-        # A client keeps the middleware that it has loaded.
+        # A client keeps its loaded middleware.
         client = AsyncClient if self.is_async else DjangoClient
         send = getattr(client(raise_request_exception=False), method)
         return async_to_sync(send)(path, **options) if self.is_async else send(path, **options)
@@ -137,7 +137,7 @@ def quiet():
         logger.disabled = was
 
 
-def test_a_limit_of_a_view(clock, ask):
+def test_a_view_has_its_own_limit(clock, ask):
     with project(clock, LIMIT="9/minute"):
         urls = [
             path("plain", rate_limit("1/minute")(page)),
@@ -169,8 +169,8 @@ def test_exceptions_of_a_limited_view_carry_its_fields_through_the_middleware(cl
 
 
 @pytest.mark.parametrize("is_general", [False, True])
-def test_classes_of_views(clock, ask, is_general):
-    # A service of several frameworks has the one that is for all.
+def test_classes_of_views_are_limited(clock, ask, is_general):
+    # A service of several frameworks uses the general decorator.
     rate_limit = functools.partial(tg.rate_limit, clock=clock) if is_general else of_django
     with project(clock):
         shared = rate_limit("1/minute")
@@ -214,7 +214,7 @@ def test_classes_of_views(clock, ask, is_general):
                 return HttpResponse("got")
 
     views = [Dispatched, Another, LaterDispatched, Decorated, LaterDecorated, Method]
-    # Before 5.2 method_decorator() does not mark what it makes of async methods.
+    # Before 5.2, method_decorator() does not mark the functions that it makes of async methods.
     marked = [Later] if django.VERSION >= (5, 2) else []
     urls = [path(view.__name__, view.as_view()) for view in [*views, *marked]]
     with project(clock, urls):
@@ -228,7 +228,7 @@ def test_classes_of_views(clock, ask, is_general):
             assert ask.statuses("/Later", "/Later", method="post") == [200, 200]
 
 
-def test_methods_are_limited_where_djangos_method_decorator_is_another(clock, ask, monkeypatch):
+def test_methods_are_limited_with_an_unknown_method_decorator(clock, ask, monkeypatch):
     monkeypatch.setattr(django_views, "_knows_methods", False)
     monkeypatch.setattr(django_views, "_DUMMY", "of another name")
     monkeypatch.setattr(django_views, "_is_bound", lambda view: False)
@@ -242,7 +242,7 @@ def test_methods_are_limited_where_djangos_method_decorator_is_another(clock, as
         assert ask.statuses("/methods", "/methods") == [200, 429]
 
 
-def test_djangos_method_decorator_is_the_one_that_is_known():
+def test_the_method_decorator_of_django_is_known():
     assert django_views._knows_methods
 
 
@@ -251,7 +251,7 @@ async def key_later(request):
 
 
 def noticed(view):
-    """A decorator as others write them."""
+    """A decorator as other packages write them."""
     from functools import wraps
 
     if iscoroutinefunction(view):
@@ -268,7 +268,7 @@ def noticed(view):
     return inner
 
 
-def test_stacked_methods_scopes_and_costs(clock, ask):
+def test_methods_may_have_stacked_limits_scopes_and_costs(clock, ask):
     with project(clock):
         view = rate_limit("9/minute", scope="both")(
             rate_limit("2/minute", methods=["POST"], cost_after=lambda request, answer: 2)(page)
@@ -280,7 +280,7 @@ def test_stacked_methods_scopes_and_costs(clock, ask):
         assert ask("/other").headers["X-RateLimit-Remaining"] == "4"
 
 
-def test_by_user(clock, ask):
+def test_the_user_is_the_key(clock, ask):
     def authenticates(get_response):
         def answer(request):
             name = request.headers.get("x-user")
@@ -350,7 +350,7 @@ def test_an_on_refused_that_raises_is_logged_and_the_usual_429_is_sent(clock, as
     assert "on_refused raised; the usual body is sent" in caplog.text
 
 
-def test_on_refused_and_exemptions(clock, ask, caplog):
+def test_on_refused_answers_and_exempt_requests_pass(clock, ask, caplog):
     options = {
         "LIMIT": "1/minute",
         "EXEMPT_WHEN": lambda request: "free" in request.path,
@@ -364,7 +364,7 @@ def test_on_refused_and_exemptions(clock, ask, caplog):
         assert "on_refused returned a str, expected an HttpResponse" in caplog.text
 
 
-def test_disabled(clock, ask):
+def test_limits_can_be_disabled(clock, ask):
     with project(clock):
         view = rate_limit("1/minute", exempt_when=lambda request: "free" in request.GET)(page)
     urls = [path("view", view)]
@@ -374,7 +374,7 @@ def test_disabled(clock, ask):
         assert ask.statuses("/view", "/view", "/view?free") == [200, 429, 200]
 
 
-def test_async_functions(clock):
+def test_async_functions_are_awaited(clock):
     later = Both("async")
     with project(clock, LIMIT="1/minute", KEY=key_later):
         assert later.statuses("/page/1", "/page/2") == [200, 429]
@@ -383,7 +383,7 @@ def test_async_functions(clock):
             Both("sync")("/page/1")
 
 
-def test_the_decision_is_left_for_the_view(clock, ask):
+def test_the_view_finds_the_decision(clock, ask):
     def left(request):
         return HttpResponse(str(request.META["tidegate.decision"].remaining))
 
@@ -419,7 +419,7 @@ def test_wrong_settings_raise_when_the_project_is_loaded(clock, name, value):
 
 
 @pytest.mark.parametrize("value", ["5/minute", {"limit": "5/minute"}, {5: "5/minute"}])
-def test_settings_are_a_dict_of_upper_case(value):
+def test_settings_other_than_a_dict_in_upper_case_are_refused(value):
     with override_settings(TIDEGATE=value, MIDDLEWARE=[MIDDLEWARE]):
         with pytest.raises(SettingsError, match="expected"):
             RateLimitMiddleware(page)
@@ -427,7 +427,7 @@ def test_settings_are_a_dict_of_upper_case(value):
             rate_limit("5/minute")
 
 
-def test_settings_of_django_ratelimit_that_are_left_over_are_warned_of(clock):
+def test_leftover_settings_of_django_ratelimit_cause_a_warning(clock):
     def found(*names, middleware=(MIDDLEWARE,), **tidegate):
         leftover = dict.fromkeys(names, "x")
         with project(clock, middleware=middleware, **tidegate), override_settings(**leftover):
@@ -446,7 +446,7 @@ def test_settings_of_django_ratelimit_that_are_left_over_are_warned_of(clock):
     assert found("RATELIMIT_VIEW", middleware=(MIDDLEWARE, theirs)) == []
 
 
-def test_the_middleware_that_authenticates_comes_before(clock):
+def test_a_key_of_the_user_needs_authentication_before_the_middleware(clock):
     def found(middleware, **tidegate):
         with project(clock, middleware=middleware, **tidegate):
             return [problem.id for problem in checks.run_checks(tags=["tidegate"])]
@@ -464,7 +464,7 @@ def test_the_middleware_that_authenticates_comes_before(clock):
         RateLimitMiddleware(page)
 
 
-def test_wrong_decorators(clock):
+def test_invalid_decorators_are_refused(clock):
     with project(clock):
         for options in ({"key": "address"}, {"key": key_later}, {"capacity": 5}, {"cost": 0}):
             with pytest.raises(tg.ConfigurationError, match="expected"):
@@ -492,7 +492,7 @@ def test_a_project_is_checked_before_it_runs(tmp_path):
     assert "expected" in checked.stderr
 
 
-def test_jitter(clock, ask):
+def test_jitter_is_added_to_the_wait(clock, ask):
     with project(clock, LIMIT="2/minute", RETRY_JITTER=lambda exact: 5):
         views = [rate_limit("1/minute"), rate_limit("1/minute", retry_jitter=lambda exact: 7)]
     urls = [path(f"v{at}", view(page)) for at, view in enumerate(views)]
@@ -505,7 +505,7 @@ def test_jitter(clock, ask):
 
 
 class RestRequest:
-    """A request as Django REST framework makes of Django's."""
+    """A request that wraps Django's, as in Django REST framework."""
 
     def __init__(self, request):
         self._request = request
@@ -515,7 +515,7 @@ class RestRequest:
 
 
 @pytest.mark.parametrize("is_general", [False, True])
-def test_requests_of_rest_framework(clock, ask, is_general):
+def test_requests_of_rest_framework_are_limited(clock, ask, is_general):
     rate_limit = functools.partial(tg.rate_limit, clock=clock) if is_general else of_django
     with project(clock):
 

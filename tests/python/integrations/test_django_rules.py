@@ -52,7 +52,7 @@ def page(request, rest=""):
 
 
 class Ask:
-    """Django's two test clients under one interface."""
+    """Wraps Django's two test clients in one interface."""
 
     def __init__(self, kind):
         self.is_async = kind == "async"
@@ -74,7 +74,7 @@ def ask(request):
 
 @contextlib.contextmanager
 def project(clock, urls=(), **tidegate):
-    """A project with these views and settings, whose counts are its own."""
+    """Sets up a project with these views and settings, and its own counts."""
     tidegate.setdefault("STORAGE", tg.Limiter("1/second").storage)
     tidegate.setdefault("CLOCK", clock)
     with override_settings(
@@ -113,7 +113,7 @@ def test_the_path_and_the_address_need_no_function(clock, ask):
         assert ask.statuses("/page/1", "/page/2", "/page/1", "/else") == [200, 200, 429, 404]
 
 
-def test_what_a_view_refuses_the_rules_are_not_charged(clock, ask):
+def test_a_request_that_a_view_refuses_is_not_charged_to_rules(clock, ask):
     with project(clock, **by_user()):
 
         @rate_limit("1/minute", key=user_of)
@@ -140,7 +140,7 @@ def test_what_a_view_refuses_the_rules_are_not_charged(clock, ask):
                     assert remaining(refusal) == {"users": 5 - number, "1/minute": 0}
                     assert refusal.headers["Retry-After"] == "60"
             assert ask.statuses(*["/page/1"] * 3) == [200, 200, 429]
-            # What the rules refuse, a view is not charged.
+            # A request that the rules refuse is not charged to the view.
             assert ask.statuses("/login", "/login", user="43") == [200, 429]
 
 
@@ -155,7 +155,7 @@ def test_rules_refuse_before_a_view_is_asked(clock, ask):
             assert ask("/own").json()["violated-policies"] == ["2/hour"]
 
 
-def test_names_of_functions_and_objects(clock, ask, tmp_path):
+def test_settings_may_name_functions_and_objects(clock, ask, tmp_path):
     file = tmp_path / "rules.json"
     file.write_text(json.dumps(USERS))
     for rules in (str(file), file, f"{__name__}:RULES", f"{__name__}.RULES", RuleSet(USERS)):
@@ -168,7 +168,7 @@ RULES = RuleSet(USERS)
 TIERS = Tiers({})
 
 
-def test_violations_load_shadow_and_enabled(clock, ask):
+def test_settings_set_violations_load_shadow_and_enabled(clock, ask):
     refused = []
 
     class Refusals:
@@ -192,14 +192,14 @@ def test_violations_load_shadow_and_enabled(clock, ask):
         with project(clock, **by_user(VIOLATIONS=Refusals(), LOAD=shedding)):
             assert ask.statuses("/page/1") == [200]
             shedding.refresh()
-            # A client keeps the middleware that it has loaded; here each has its own.
+            # A client keeps its loaded middleware; here each client has its own.
             assert ask.statuses(*["/page/1"] * 3) == [200, 200, 429]
         with project(clock, **by_user(ENABLED=False)):
             assert ask.statuses(*["/page/1"] * 9) == [200] * 9
     assert refused == [("users", "42")]
 
 
-def test_async_attributes_are_for_asgi(clock):
+def test_async_attributes_need_asgi(clock):
     with project(clock, RULES=USERS, ATTRIBUTES={"user": later_user_of}):
         assert Ask("async").statuses(*["/page/1"] * 6) == [200] * 5 + [429]
         with pytest.raises(SettingsError, match=r"ATTRIBUTES\['user'\] is the async function"):
@@ -230,7 +230,7 @@ def test_check_names_mistakes(tidegate, message):
             DjangoClient().get("/")
 
 
-def test_check_knows_who_asks_for_the_user():
+def test_check_knows_that_rules_need_the_user():
     of_user = {"RULES": USERS, "ATTRIBUTES": {"user": "user"}}
     for order, id in (
         ([MIDDLEWARE, AUTHENTICATION], "tidegate.E002"),

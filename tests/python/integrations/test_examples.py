@@ -1,4 +1,4 @@
-"""Each example, run by a real server, with real requests."""
+"""Runs each example with a real server and real requests."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def example(name):
     return module
 
 
-def test_all_examples_are_run_here():
+def test_every_example_has_a_test():
     names = {str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.py")}
-    names -= {"gunicorn_workers/app.py"}  # what compare.py serves
+    names -= {"gunicorn_workers/app.py"}  # compare.py serves this application
     assert names == {
         "django_app.py",
         "fastapi_app.py",
@@ -51,7 +51,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_rules(name):
+def test_the_examples_of_rules_run(name):
     pytest.importorskip("pydantic")
     pytest.importorskip("yaml")
     command = [sys.executable, EXAMPLES / "rules" / f"{name}.py"]
@@ -69,18 +69,18 @@ def test_rules_are_checked_and_decide_as_their_cases_expect(name, capsys):
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
-def test_gunicorn_workers():
+def test_the_example_of_gunicorn_workers_runs():
     pytest.importorskip("gunicorn")
     command = [sys.executable, EXAMPLES / "gunicorn_workers" / "compare.py"]
     found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=280)
     memory, shm = (line.split() for line in found.stdout.splitlines()[-2:])
     assert memory[0] == "memory://"
-    assert int(memory[1]) > 100  # each worker that was asked counts alone
+    assert int(memory[1]) > 100  # each worker counts alone
     assert shm[0] == "shm://…"
     assert shm[1] == "100"
 
 
-def test_fastapi():
+def test_the_example_of_fastapi_runs():
     pytest.importorskip("fastapi")
     pytest.importorskip("uvicorn")
     with asgi_server(example("fastapi_app").app) as client:
@@ -105,7 +105,7 @@ def test_fastapi():
         assert 0 < int(logins[5]["retry-after"]) <= 60
 
 
-def test_flask():
+def test_the_example_of_flask_runs():
     pytest.importorskip("flask")
     with wsgi_server(example("flask_app").app) as client:
         assert client("/tides")["x-ratelimit-limit"] == "20"
@@ -121,7 +121,7 @@ def test_flask():
         assert int(logins[5]["retry-after"]) >= logins[5].json()["wait"]
 
 
-def test_llm_gateway():
+def test_the_example_of_an_llm_gateway_runs():
     pytest.importorskip("fastapi")
     pytest.importorskip("uvicorn")
 
@@ -136,12 +136,12 @@ def test_llm_gateway():
         first = prompt(client, 4, **anna)
         assert (first.status, first.json()["usage"]) == (200, 8)
         assert first["ratelimit-policy"] == '"60/minute";q=60;w=60, "1000/minute";q=1000;w=60'
-        # 14 at most, 8 in fact: the rest was given back.
+        # At most 14 tokens were expected and 8 were used: the rest was given back.
         assert prompt(client, 4, most=988, **anna).status == 200
         refused = prompt(client, 500, most=500, **anna)
         assert refused.status == 429
         assert refused.json()["violated-policies"] == ["1000/minute"]
-        # That has cost no request, and others have their own tokens.
+        # The refused call cost no request, and other users have their own tokens.
         assert prompt(client, 500, most=500, authorization="Bearer sk-bert").status == 200
         assert prompt(client, 500, most=500, authorization="Bearer sk-nobody").status == 429
         assert prompt(client, 4, authorization="Bearer sk-nobody").status == 200
@@ -150,11 +150,11 @@ def test_llm_gateway():
         stream = prompt(client, 10, most=3900, stream=True, **bert)
         assert stream["content-type"].startswith("text/event-stream")
         assert stream.body.count(b"data: ") == 11
-        # All of its 3,910 tokens are charged at first, and 20 of them in the end.
+        # First all 3,910 tokens are charged, and finally 20 of them.
         eventually(lambda: prompt(client, 10, most=3500, **bert).status == 200)
 
 
-def test_flask_extension(tmp_path, monkeypatch):
+def test_the_example_of_the_flask_extension_runs(tmp_path, monkeypatch):
     pytest.importorskip("flask")
     monkeypatch.setenv("FLASK_TIDEGATE_STORAGE", f"shm://{tmp_path}/counts")
     with (
@@ -182,7 +182,7 @@ def test_flask_extension(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("interface", ["wsgi", "asgi"])
-def test_django(interface, tmp_path, monkeypatch):
+def test_the_example_of_django_runs(interface, tmp_path, monkeypatch):
     pytest.importorskip("django")
     monkeypatch.setenv("TIDEGATE_STORAGE", f"shm://{tmp_path}/counts")
     server = gunicorn_server if interface == "wsgi" else uvicorn_server
@@ -212,7 +212,7 @@ def test_django(interface, tmp_path, monkeypatch):
         assert forecasts[3].json()["violated-policies"] == ["3/minute"]
 
 
-def test_websocket_chat():
+def test_the_example_of_a_websocket_chat_runs():
     pytest.importorskip("starlette")
     pytest.importorskip("uvicorn")
     client = pytest.importorskip("websockets.sync.client")
@@ -226,7 +226,7 @@ def test_websocket_chat():
                 assert bert.recv(timeout=10) == anna.recv(timeout=10) == f"tide {number}"
             while not (answer := say(anna, "flood")).startswith("slow down"):
                 assert bert.recv(timeout=10) == answer == "flood"
-            # Both have one address here, and so one limit; nobody is thrown out.
+            # Both clients have one address here, and so one limit; neither is disconnected.
             anna.ping().wait(10)
             assert bert.ping().wait(10)
 

@@ -17,7 +17,7 @@ from tidegate.asgi import RateLimitMiddleware
 from tidegate.fastapi import DefaultRateLimit, RateLimit, exempt
 from tidegate.wsgi import RateLimitMiddleware as OfWSGI
 
-# Older ones know no answer to a WebSocket but to close it.
+# Older versions can only close a refused WebSocket.
 REFUSALS = (WebSocketDisconnect, getattr(testclient, "WebSocketDenialResponse", Warning))
 
 
@@ -49,7 +49,7 @@ def another() -> Any:
     return route
 
 
-def test_each_route_counts_for_itself() -> None:
+def test_each_route_has_its_own_count() -> None:
     app = with_defaults()
     app.get("/a")(hello)
     app.get("/b")(hello)
@@ -59,14 +59,14 @@ def test_each_route_counts_for_itself() -> None:
     assert get(app, "/a")["ratelimit-policy"] == '"2/minute";q=2;w=60'
 
 
-def test_with_a_scope_all_routes_count_together() -> None:
+def test_routes_with_one_scope_count_together() -> None:
     app = with_defaults(scope="all of them")
     app.get("/a")(hello)
     app.get("/b")(another())
     assert statuses(app, "/a", "/b", "/a") == [200, 200, 429]
 
 
-def test_a_limit_of_the_route_takes_its_place() -> None:
+def test_a_limit_of_the_route_replaces_the_default() -> None:
     app = with_defaults()
     app.get("/decorated")(rate_limit("3/minute", **clocked())(another()))
     app.get("/depends", dependencies=[Depends(RateLimit("3/minute", **clocked()))])(another())
@@ -84,7 +84,7 @@ def depends_on(limit: RateLimit) -> Any:
     return dependency
 
 
-def test_a_limit_of_a_router_takes_its_place_and_one_of_the_application_does_not() -> None:
+def test_a_limit_of_a_router_replaces_the_default_but_one_of_the_application_does_not() -> None:
     app = with_defaults(RateLimit("100/minute", **clocked()))
     router = APIRouter(dependencies=[Depends(RateLimit("3/minute", **clocked()))])
     router.get("/routed")(hello)
@@ -109,7 +109,7 @@ def test_methods_that_the_own_limit_does_not_charge_have_the_default() -> None:
     assert posts == [200, 200, 200, 429]
 
 
-def test_no_path_that_a_stranger_makes_up_has_a_count_of_its_own() -> None:
+def test_all_paths_of_a_route_share_its_count() -> None:
     app = with_defaults()
     app.get("/files/{rest:path}")(another())
     assert statuses(app, *[f"/files/{n}" for n in range(4)]) == [200, 200, 429, 429]
@@ -144,7 +144,7 @@ def test_the_counts_of_routes_are_the_same_in_every_worker(
         return app
 
     first, second = worker(), worker()
-    # Whichever is asked first.
+    # The order of the first requests does not matter.
     assert statuses(first, "/a", "/b") == [200, 200]
     assert statuses(second, "/b", "/a") == [200, 200]
     assert statuses(first, "/a", "/b") == [429, 429]
@@ -222,7 +222,7 @@ def test_middleware_of_the_other_interface_raises_at_once() -> None:
 
 
 def schema_of(app: FastAPI) -> dict[str, Any]:
-    """The 429 in the schema, None where there is none."""
+    """Returns the 429 in the schema, or None without one."""
     (path,) = app.openapi()["paths"].values()
     found: dict[str, Any] = path["get"]["responses"].get("429")
     return found
@@ -232,7 +232,7 @@ def custom(request: Any, decision: Any) -> Any:
     return {"slow": "down"}
 
 
-def test_the_schema_says_what_is_sent() -> None:
+def test_the_schema_describes_the_refusal() -> None:
     for decorated, dependencies in (
         (rate_limit("5/minute")(another()), []),
         (another(), [Depends(RateLimit("5/minute"))]),
@@ -250,7 +250,7 @@ def test_the_schema_says_what_is_sent() -> None:
         assert set(refused.json()) == set(schema["properties"])
 
 
-def test_the_schema_says_nothing_of_a_body_that_the_service_makes() -> None:
+def test_the_schema_does_not_describe_a_body_of_the_service() -> None:
     for decorated, dependencies in (
         (rate_limit("5/minute", on_refused=custom)(another()), []),
         (rate_limit("5/minute")(rate_limit("9/minute", on_refused=custom)(another())), []),

@@ -29,7 +29,7 @@ def get(app: FastAPI, path: str = "/", **options: Any) -> Answer:
     return ask(app, path, **options)
 
 
-def test_200s_turn_into_429s() -> None:
+def test_requests_above_the_limit_get_429() -> None:
     app = FastAPI()
 
     @app.get("/", dependencies=[limit()])
@@ -45,8 +45,8 @@ def test_200s_turn_into_429s() -> None:
     assert answers[2].json()["violated-policies"] == ["2/minute"]
 
 
-def test_every_fastapi_sees_that_a_limit_has_to_be_awaited() -> None:
-    # Each release looks through one of these, and what is not awaited limits nothing.
+def test_every_fastapi_awaits_a_limit() -> None:
+    # Each release uses one of these functions; a dependency that is not awaited limits nothing.
     call = getattr(RateLimit("2/minute"), "__call__")  # noqa: B004, B009
     assert inspect.iscoroutinefunction(call)
     assert call.__func__.__code__.co_flags & inspect.CO_COROUTINE
@@ -67,7 +67,7 @@ RETURNS = ["dict", "response", "streaming", "sync", "background", "raise", "afte
 
 
 @pytest.mark.parametrize("path", RETURNS)
-def test_the_fields_survive(path: str) -> None:
+def test_responses_of_all_kinds_carry_the_fields(path: str) -> None:
     app = FastAPI(dependencies=[limit("9/minute")])
     done = []
 
@@ -119,7 +119,7 @@ def test_the_fields_survive(path: str) -> None:
         assert answer["x-own"] == "1"
 
 
-def test_a_later_refusal_gives_the_earlier_back() -> None:
+def test_a_later_refusal_gives_back_earlier_charges() -> None:
     app_limit = RateLimit("10/minute", clock=tg.ManualClock(), key=lambda request: "k")
     app = FastAPI(dependencies=[Depends(app_limit)])
     router = APIRouter(dependencies=[limit("5/minute")])
@@ -136,7 +136,7 @@ def test_a_later_refusal_gives_the_earlier_back() -> None:
     assert app_limit.limiter.peek("k").remaining == 9
 
 
-def test_one_scope_is_one_limit() -> None:
+def test_dependencies_with_one_scope_share_a_limit() -> None:
     app = FastAPI()
     clock = tg.ManualClock()
 
@@ -151,19 +151,19 @@ def test_one_scope_is_one_limit() -> None:
     assert [get(app, path).status for path in ("/a", "/b")] == [200, 429]
 
 
-def test_clients_and_templates() -> None:
+def test_requests_are_counted_by_client_and_template() -> None:
     app = FastAPI()
 
     @app.get("/items/{item}", dependencies=[limit("2/minute")])
     async def item(item: int) -> int:
         return item
 
-    # By the route's template: no path makes a limit of its own.
+    # The route's template is counted, so a new path is not a new limit.
     assert [get(app, f"/items/{n}").status for n in range(3)] == [200, 200, 429]
     assert get(app, "/items/9", client=("203.0.113.10", 1)).status == 200
 
 
-def test_the_services_own_handlers_win() -> None:
+def test_handlers_of_the_service_answer_refusals() -> None:
     app = FastAPI()
 
     @app.exception_handler(RateLimited)
@@ -184,7 +184,7 @@ class Storm(Exception):
 
 
 @pytest.mark.parametrize("path", ["/storm", "/status", "/item/notanumber", "/teapot"])
-def test_what_handlers_answer_has_the_fields(path: str) -> None:
+def test_answers_of_exception_handlers_carry_the_fields(path: str) -> None:
     app = FastAPI(dependencies=[limit("9/minute"), limit("2/minute")])
 
     @app.exception_handler(Storm)
@@ -226,7 +226,7 @@ def test_what_handlers_answer_has_the_fields(path: str) -> None:
     assert "x-ratelimit-limit" not in get(app, "/nowhere")
 
 
-def test_an_exception_instead_has_no_fields_of_a_limit_that_was_given_back() -> None:
+def test_an_exception_of_on_refused_has_no_fields_of_a_limit_that_was_given_back() -> None:
     instead = limit("1/minute", on_refused=lambda request, decision: HTTPException(418))
     app = FastAPI(dependencies=[limit("9/minute")])
 
@@ -240,7 +240,7 @@ def test_an_exception_instead_has_no_fields_of_a_limit_that_was_given_back() -> 
     assert "x-ratelimit-limit" not in answer
 
 
-def test_another_exception() -> None:
+def test_on_refused_may_return_an_exception() -> None:
     app = FastAPI()
     instead = limit("1/minute", on_refused=lambda request, decision: HTTPException(418))
 
@@ -263,14 +263,14 @@ def test_exempt_requests_get_no_fields() -> None:
     assert "x-ratelimit-limit" not in answers[0]
 
 
-def test_wrong_input() -> None:
+def test_invalid_options_are_refused() -> None:
     with pytest.raises(tg.ConfigurationError, match="scope"):
         RateLimit("5/minute", scope="")
     with pytest.raises(tg.ConfigurationError):
         RateLimit("5/fortnight")
 
 
-def test_under_a_real_server() -> None:
+def test_requests_are_limited_under_a_real_server() -> None:
     app = FastAPI()
 
     @app.get("/", dependencies=[limit("3/hour", clock=None)])
@@ -324,7 +324,7 @@ class Model(BaseModel):
 
 
 @pytest.mark.parametrize("raw", [None, {}, "text"])
-def test_what_a_service_calls_raw_headers_is_a_value(raw: Any) -> None:
+def test_a_value_named_raw_headers_is_left_alone(raw: Any) -> None:
     app = FastAPI()
 
     @app.get("/depends", dependencies=[limit()])
@@ -365,7 +365,7 @@ class Mistake(Exception):
 
 
 @pytest.mark.parametrize("raised", [Mistake, ValueError])
-def test_what_handlers_answer_to_other_exceptions_has_the_fields(raised: type[Exception]) -> None:
+def test_answers_to_other_exceptions_carry_the_fields(raised: type[Exception]) -> None:
     app = FastAPI()
 
     @app.exception_handler(Mistake)
@@ -393,7 +393,9 @@ def test_what_handlers_answer_to_other_exceptions_has_the_fields(raised: type[Ex
 
 
 @pytest.mark.parametrize("is_response", [False, True])
-def test_what_a_decorator_refuses_a_dependency_has_not_charged(is_response: bool) -> None:
+def test_a_request_that_a_decorator_refuses_is_not_charged_to_a_dependency(
+    is_response: bool,
+) -> None:
     whole = RateLimit("5/minute", key=lambda request: "all", clock=tg.ManualClock())
     app = FastAPI(dependencies=[Depends(whole)])
     answer = JSONResponse({}) if is_response else {}

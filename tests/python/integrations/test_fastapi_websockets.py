@@ -1,4 +1,4 @@
-"""Depends(RateLimit(...)) before WebSockets of FastAPI, which ask once, when they connect."""
+"""Depends(RateLimit(...)) on WebSockets of FastAPI, which are charged once, when they connect."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def connect(client: Any, path: str = "/chat") -> str:
 
 
 @sees_denials
-def test_to_connect_is_one_request() -> None:
+def test_connecting_counts_as_one_request() -> None:
     client = TestClient(chat(clocked("2/minute")))
     assert [connect(client), connect(client)] == ["welcome", "welcome"]
     with pytest.raises(WebSocketDenialResponse) as refused:
@@ -54,7 +54,7 @@ def test_to_connect_is_one_request() -> None:
     assert refused.value.headers["content-type"] == "application/problem+json"
 
 
-def test_a_server_that_can_send_no_response_closes_it() -> None:
+def test_the_websocket_is_closed_if_the_server_cannot_send_a_response() -> None:
     app = chat(clocked("1/minute"))
 
     async def without_extensions(scope: Any, receive: Any, send: Any) -> None:
@@ -67,7 +67,7 @@ def test_a_server_that_can_send_no_response_closes_it() -> None:
     assert refused.value.code == 1013
 
 
-def test_the_value_is_the_decision_and_functions_are_given_the_websocket() -> None:
+def test_the_value_is_the_decision_and_functions_get_the_websocket() -> None:
     app = FastAPI()
 
     @app.websocket("/")
@@ -83,14 +83,14 @@ def test_the_value_is_the_decision_and_functions_are_given_the_websocket() -> No
 
 
 @pytest.mark.parametrize(("methods", "charged"), [(["GET"], 1), (["POST"], 0)])
-def test_it_is_a_get(methods: list[str], charged: int) -> None:
+def test_connecting_counts_as_a_get(methods: list[str], charged: int) -> None:
     limit = clocked("5/minute", methods=methods)
     assert connect(TestClient(chat(limit))) == "welcome"
     assert limit.limiter is not None
     assert limit.limiter.peek("testclient").remaining == 5 - charged
 
 
-def test_what_a_later_one_refuses_the_earlier_has_not_charged() -> None:
+def test_a_later_refusal_gives_back_the_earlier_charge() -> None:
     first, second = clocked("5/minute"), clocked("1/minute")
     client = TestClient(chat(first, second))
     assert connect(client) == "welcome"
@@ -100,7 +100,7 @@ def test_what_a_later_one_refuses_the_earlier_has_not_charged() -> None:
     assert first.limiter.peek("testclient").remaining == 4
 
 
-def test_an_exception_instead() -> None:
+def test_on_refused_may_return_an_exception() -> None:
     def closed(websocket: Any, decision: tg.Decision) -> Exception:
         return WebSocketException(4029, "later")
 
@@ -112,7 +112,7 @@ def test_an_exception_instead() -> None:
 
 
 @pytest.mark.parametrize("ws", ["websockets-sansio", "wsproto"])
-def test_under_uvicorn(ws: str) -> None:
+def test_websockets_are_limited_under_uvicorn(ws: str) -> None:
     from websockets.exceptions import InvalidStatus
     from websockets.sync.client import connect as dial
 
@@ -121,7 +121,7 @@ def test_under_uvicorn(ws: str) -> None:
             assert websocket.recv() == "welcome"
         with pytest.raises(InvalidStatus) as refused:
             dial(f"ws://{host}:{port}/chat")
-    if WebSocketDenialResponse is None:  # nor does this Starlette send one
+    if WebSocketDenialResponse is None:  # this Starlette cannot send a response either
         assert refused.value.response.status_code == 403
         return
     assert refused.value.response.status_code == 429

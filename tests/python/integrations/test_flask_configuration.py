@@ -1,4 +1,4 @@
-"""What the extension for Flask is told by code and by configuration."""
+"""The options of the extension for Flask, in code and in the configuration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def app():
     return service()
 
 
-def test_configuration(clock):
+def test_the_configuration_sets_all_options(clock):
     app = service(
         TIDEGATE_LIMIT=["1/second", "3/minute"],
         TIDEGATE_ALGORITHM="fixed-window",
@@ -51,7 +51,7 @@ def by_tenant(request):
 
 
 @pytest.mark.parametrize("key", ["ip", "user_or_ip", "tidegate.keys:peer"])
-def test_keys_by_name(clock, key):
+def test_the_configuration_names_a_key(clock, key):
     app = service(TIDEGATE_KEY=key, TIDEGATE_LIMIT="1/minute")
     RateLimit(app, clock=clock)
     assert statuses(app, "/a/1", "/a/1") == [200, 429]
@@ -83,7 +83,7 @@ def test_code_comes_before_configuration(clock):
         ("TIDEGATE_LIMITS", "5/minute", "expected TIDEGATE_ENABLED"),
     ],
 )
-def test_wrong_configuration_is_told_by_its_key(key, value, expected):
+def test_a_mistake_names_its_key_of_the_configuration(key, value, expected):
     with pytest.raises(tg.ConfigurationError, match=key) as caught:
         RateLimit(service(**{key: value}))
     assert expected in str(caught.value)
@@ -116,7 +116,7 @@ def test_wrong_options_raise_before_there_is_an_application(options):
         RateLimit(**options)
 
 
-def test_wrong_limits_of_views():
+def test_invalid_limits_of_views_are_refused():
     limiter = RateLimit()
     with pytest.raises(tg.ConfigurationError, match="expected"):
         limiter.limit("five a minute")
@@ -132,7 +132,7 @@ def test_wrong_limits_of_views():
     assert callable(kept)
 
 
-def test_above_the_route_it_would_guard_nothing(app):
+def test_a_limit_above_the_route_is_refused(app):
     limiter = RateLimit(app)
 
     def page():
@@ -151,7 +151,7 @@ def test_an_application_is_limited_once(app):
         limiter.init_app(app.wsgi_app)
 
 
-def test_several_applications_count_apart_and_are_not_kept_alive(clock):
+def test_applications_have_separate_counts_and_are_not_kept_alive(clock):
     limiter = RateLimit(limit="3/minute", clock=clock)
     view = limiter.limit("1/minute")(nothing)
 
@@ -180,7 +180,7 @@ def test_an_application_without_the_extension_says_so(app, clock):
         app.test_client().get("/own")
 
 
-def test_several_extensions_on_one_application(app, clock):
+def test_one_application_may_have_several_extensions(app, clock):
     RateLimit(app, "3/minute", clock=clock)
     RateLimit(app, "2/hour", clock=clock)
     client = app.test_client()

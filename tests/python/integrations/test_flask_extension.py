@@ -33,13 +33,13 @@ def test_a_client_has_one_count_for_the_whole_application(app, clock):
     assert statuses(app, "/nowhere", "/nowhere") == [404, 429]
 
 
-def test_endpoints_count_apart_and_by_template(app, clock):
+def test_endpoints_have_separate_counts_by_template(app, clock):
     RateLimit(app, endpoint_limit="2/minute", clock=clock)
     assert statuses(app, "/a/1", "/a/2", "/a/3", "/b/1") == [200, 200, 429, 200]
     assert statuses(app, "/x", "/y", "/z") == [404, 404, 429]
 
 
-def test_a_million_paths_are_no_growth(app, clock):
+def test_a_million_paths_take_no_more_memory(app, clock):
     limiter = RateLimit(app, "1000000000/minute", endpoint_limit="1000000000/minute", clock=clock)
     limited = app.extensions["tidegate"][limiter]
     client = app.test_client()
@@ -59,7 +59,7 @@ def test_a_million_paths_are_no_growth(app, clock):
     assert limited._everywhere.limiter.stats().keys == 3
 
 
-def test_what_one_limit_refuses_no_other_charges(app, clock):
+def test_a_request_that_one_limit_refuses_is_charged_by_none(app, clock):
     limiter = RateLimit(app, "10/minute", clock=clock)
     blueprint = flask.Blueprint("ships", __name__, url_prefix="/ships")
     limiter.limit("4/minute")(blueprint)
@@ -82,7 +82,7 @@ def test_what_one_limit_refuses_no_other_charges(app, clock):
     assert client.get("/a/1").headers["X-RateLimit-Remaining"] == "7"
 
 
-def test_a_limit_of_its_own_replaces_that_of_endpoints_alone(app, clock):
+def test_a_view_s_own_limit_replaces_only_that_of_endpoints(app, clock):
     limiter = RateLimit(app, "6/minute", endpoint_limit="1/minute", clock=clock)
 
     @app.route("/own", methods=["GET", "POST"])
@@ -107,7 +107,7 @@ def test_decorators_above_each_other_are_one_plan(app, clock):
     assert statuses(app, "/x", "/x", "/x", "/y", "/z", "/w") == [200, 429, 429, 200, 200, 429]
 
 
-def test_views_of_every_sort(app, clock):
+def test_views_of_every_kind_are_limited(app, clock):
     limiter = RateLimit(app, clock=clock)
 
     class Listed(View):
@@ -169,11 +169,11 @@ def test_a_limit_that_another_decorator_hides_still_holds(app, clock):
     ]
     refusal = client.get("/calls")
     assert (refusal.status_code, refusal.headers["Retry-After"]) == (429, "60")
-    # The application's limit has back what it charged for the refused call.
+    # The application's limit got back its charge for the refused call.
     assert client.get("/a/1").headers["X-RateLimit-Remaining"] == "1"
 
 
-def test_exempt_views_and_blueprints(clock, tmp_path):
+def test_exempt_views_and_blueprints_are_not_limited(clock, tmp_path):
     (tmp_path / "static").mkdir()
     (tmp_path / "static" / "style.css").write_text("")
     app = flask.Flask(__name__, root_path=str(tmp_path))
@@ -208,7 +208,7 @@ def test_exempt_views_and_blueprints(clock, tmp_path):
         limiter.exempt("limited")
 
 
-def test_blueprints_count_for_all_their_endpoints(app, clock):
+def test_the_limit_of_a_blueprint_counts_all_its_endpoints(app, clock):
     limiter = RateLimit(clock=clock)
     blueprint = flask.Blueprint("one", __name__, url_prefix="/one")
     limiter.limit("2/minute")(blueprint)
@@ -219,7 +219,7 @@ def test_blueprints_count_for_all_their_endpoints(app, clock):
     assert statuses(app, "/one/x", "/one/y", "/one/x", "/a/1") == [200, 200, 429, 200]
 
 
-def test_a_shared_limit(app, clock):
+def test_views_may_share_a_limit(app, clock):
     limiter = RateLimit(app, clock=clock)
     shared = limiter.shared_limit("2/minute", scope="both")
     app.add_url_rule("/x", "x", shared(nothing))
@@ -227,7 +227,7 @@ def test_a_shared_limit(app, clock):
     assert statuses(app, "/x", "/y", "/x") == [200, 200, 429]
 
 
-def test_cost_after(app, clock):
+def test_cost_after_corrects_the_charge(app, clock):
     limiter = RateLimit(app, clock=clock)
 
     @app.get("/tokens/<int:count>")
@@ -290,7 +290,7 @@ def test_error_handlers_answer_refusals(app, clock, handled, path):
     assert answer.headers["RateLimit"].startswith('"1/minute";r=0')
 
 
-def test_on_refused(app, clock, caplog):
+def test_on_refused_replaces_the_answer(app, clock, caplog):
     answers = iter([({"slow": "down"}, 503), None, ZeroDivisionError])
 
     def refuse(request, decision):
@@ -317,7 +317,7 @@ def test_errors_carry_the_fields(app, clock):
     assert client.delete("/a/1").status_code == 405
 
 
-def test_what_a_view_says_itself_stays(app, clock):
+def test_fields_that_a_view_sets_stay(app, clock):
     RateLimit(app, "5/minute", clock=clock)
     app.add_url_rule(
         "/own", "own", lambda: ("", 200, {"X-RateLimit-Limit": "1", "RateLimit": '"own";r=1'})
@@ -334,7 +334,7 @@ def test_middleware_that_copies_the_environ_loses_no_fields(app, clock):
     assert app.test_client().get("/a/1").headers["X-RateLimit-Remaining"] == "4"
 
 
-def test_the_decision_is_known_to_the_view(app, clock):
+def test_the_view_finds_the_decision(app, clock):
     limiter = RateLimit(app, "5/minute", clock=clock)
     app.add_url_rule("/left", "left", lambda: {"left": limiter.decision.remaining})
     assert app.test_client().get("/left").json == {"left": 4}
@@ -342,7 +342,7 @@ def test_the_decision_is_known_to_the_view(app, clock):
         assert limiter.decision is None
 
 
-def test_functions_that_run_before_are_those_registered_earlier(app, clock):
+def test_before_request_functions_registered_earlier_run_before_the_limit(app, clock):
     @app.before_request
     def authenticate():
         flask.g.user = flask.request.headers["x-user"]
@@ -383,13 +383,13 @@ def test_gunicorn_workers_count_together(worker, tmp_path):
     found = {"/": [], "/own": []}
     with gunicorn_server("service:create()", tmp_path, worker=worker) as address:
         for path, answers in found.items():
-            for _ in range(25):  # each on a connection of its own, to whichever worker takes it
+            for _ in range(25):  # each uses its own connection, to any worker
                 with contextlib.closing(Client(address)) as client:
                     answers.append(client(path).status)
     assert found == {"/": [200] * 20 + [429] * 5, "/own": [200] * 5 + [429] * 20}
 
 
-def test_waitress(app, clock):
+def test_requests_are_limited_under_waitress(app, clock):
     RateLimit(app, "2/minute", clock=clock)
     with waitress_server(app) as client:
         answers = [client("/a/1") for _ in range(3)]

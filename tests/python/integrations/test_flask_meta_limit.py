@@ -28,17 +28,17 @@ def statuses(app: Any, *paths: str, **options: Any) -> list[int]:
     return [client.get(path, **options).status_code for path in paths]
 
 
-def test_who_is_refused_too_often_is_refused_everything() -> None:
+def test_a_client_that_is_refused_too_often_is_refused_everything() -> None:
     clock = tg.ManualClock(START)
     app = service(clock, endpoint_limit="2/second", meta_limit="3/hour")
     assert statuses(app, *["/a"] * 5) == [200, 200, 429, 429, 429]
-    clock.advance(10)  # the limits let pass again, that on refusals does not
+    clock.advance(10)  # the limits allow requests again, the limit on refusals does not
     refused = app.test_client().get("/b")
     assert refused.status_code == 429
     assert refused.get_json()["violated-policies"] == ["3/hour"]
     assert int(refused.headers["Retry-After"]) == 1190
     assert statuses(app, "/a", "/own", "/nowhere") == [429, 429, 429]
-    # Others are not concerned, and being refused by it does not prolong it.
+    # Other clients are not affected, and its own refusals do not prolong it.
     assert statuses(app, "/a", environ_overrides={"REMOTE_ADDR": "192.0.2.9"}) == [200]
     clock.advance(1190)
     assert statuses(app, "/b") == [200]
@@ -65,7 +65,7 @@ def test_a_refusal_charges_no_other_limit() -> None:
     assert statuses(app, "/b") == [200]
 
 
-def test_it_is_read_from_the_configuration() -> None:
+def test_a_meta_limit_is_read_from_the_configuration() -> None:
     app = flask.Flask("service")
     app.config.update(TIDEGATE_META_LIMIT="1/hour", TIDEGATE_LIMIT="1/second")
     clock = tg.ManualClock(START)
@@ -79,12 +79,12 @@ def test_it_is_read_from_the_configuration() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["often", 5, "3/fortnight"])
-def test_a_wrong_one_is_refused_at_once(wrong: Any) -> None:
+def test_an_invalid_meta_limit_is_refused_at_once(wrong: Any) -> None:
     with pytest.raises(tg.ConfigurationError, match="expected"):
         RateLimit(flask.Flask("service"), meta_limit=wrong)
 
 
-def test_flask_limiters_name_is_told() -> None:
+def test_the_name_of_flask_limiter_leads_to_the_name_here() -> None:
     with pytest.raises(tg.ConfigurationError, match=r"meta_limits \(here it is meta_limit="):
         RateLimit(flask.Flask("service"), meta_limits=["3/hour"])
 
@@ -93,7 +93,7 @@ def test_flask_limiters_name_is_told() -> None:
 
 
 def listed(app: Any) -> dict[str, str]:
-    """What `flask tidegate limits` says of each route."""
+    """Returns what `flask tidegate limits` prints for each route."""
     result = app.test_cli_runner().invoke(args=["tidegate", "limits"])
     assert result.exit_code == 0, result.output
     lines = [line.split(None, 3) for line in result.output.splitlines()]
@@ -129,7 +129,7 @@ def test_the_command_lists_the_limits_of_routes() -> None:
     assert found["GET /health health"] == "no limit"
 
 
-def test_what_is_listed_is_what_is_met() -> None:
+def test_the_listed_limits_are_those_that_apply() -> None:
     app = service(tg.ManualClock(START), limit="100/hour", endpoint_limit="9/minute")
     for route, limits in listed(app).items():
         method, path, endpoint = route.split()

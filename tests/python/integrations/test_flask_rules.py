@@ -43,7 +43,7 @@ def extension(app, document=USERS, **options):
 
 
 def remaining(answer):
-    """What is left of each limit that the response tells of."""
+    """Returns what remains of each limit in the response."""
     told = answer.headers.get("RateLimit", "")
     members = [member.split(";") for member in told.split(", ") if member]
     return {name.strip('"'): int(value[2:]) for name, value, *_ in members}
@@ -79,7 +79,7 @@ def test_the_endpoint_is_the_path_or_the_url_rule(app, clock):
     assert statuses(by_route, "/a/3") == [429]
 
 
-def test_what_a_view_refuses_the_rules_are_not_charged(app, clock):
+def test_a_request_that_a_view_refuses_is_not_charged_to_rules(app, clock):
     limiter = extension(app, clock=clock)
     app.add_url_rule("/login", "login", limiter.limit("1/minute", key=user_of)(lambda: "in"))
     client = app.test_client()
@@ -95,7 +95,7 @@ def test_what_a_view_refuses_the_rules_are_not_charged(app, clock):
     assert statuses(app, *["/a/1"] * 5, **of_user("42")) == [200] * 4 + [429]
 
 
-def test_what_the_rules_refuse_a_view_is_not_charged(app, clock):
+def test_a_request_that_rules_refuse_is_not_charged_to_a_view(app, clock):
     limiter = extension(
         app, {"rules": [{"id": "all", "by": "global", "limit": "1/minute"}]}, clock=clock
     )
@@ -127,7 +127,7 @@ def test_a_limit_hidden_by_another_decorator_gives_back_what_rules_charged(app, 
     assert remaining(answers[3]) == {"users": 4, "1/minute": 0}
 
 
-def test_an_async_view_a_class_and_a_cost_after(app, clock):
+def test_async_views_classes_and_cost_after_work_with_rules(app, clock):
     limiter = extension(app, clock=clock)
 
     async def later():
@@ -176,7 +176,7 @@ def test_on_refused_and_error_handlers_answer_refusals_by_rules(clock):
     assert answer.text == "The limit all refused this request. Try again in 60 s."
 
 
-def test_an_error_handler_may_meet_a_limit_that_refuses_too(app, clock):
+def test_an_error_handler_may_be_refused_too(app, clock):
     limiter = extension(
         app, {"rules": [{"id": "all", "by": "global", "limit": "1/minute"}]}, clock=clock
     )
@@ -204,7 +204,7 @@ def test_a_meta_limit_counts_refusals_by_rules(app, clock):
     assert statuses(app, "/a/1", **of_user("43")) == [429], "the address is refused everything"
 
 
-def test_families_of_fields_and_rules_in_shadow(clock):
+def test_the_chosen_families_and_rules_in_shadow_are_sent(clock):
     document = {
         "rules": [
             {"id": "users", "by": "user", "limit": "5/minute"},
@@ -225,7 +225,7 @@ def test_families_of_fields_and_rules_in_shadow(clock):
         assert "X-RateLimit-Shadow" not in answer.headers
 
 
-def test_a_refusal_of_a_view_gives_a_rule_in_shadow_nothing_that_it_was_not_charged(app, clock):
+def test_a_refusal_of_a_view_gives_a_rule_in_shadow_back_only_its_charge(app, clock):
     trial = {"id": "trial", "by": "user", "limit": "2/minute", "shadow": True}
     limiter = extension(app, {"rules": [trial]}, headers="shadow", clock=clock)
     app.add_url_rule("/own", "own", limiter.limit("1/minute", key=user_of)(lambda: "own"))
@@ -241,7 +241,7 @@ def test_a_refusal_of_a_view_gives_a_rule_in_shadow_nothing_that_it_was_not_char
     assert [is_told("/a/1") for _ in range(2)] == [False, True]
 
 
-def test_tiers_violations_and_load(app, clock):
+def test_options_set_tiers_violations_and_load(app, clock):
     refused = []
 
     class Refusals:
@@ -271,7 +271,7 @@ RULES = RuleSet(USERS)
 NO_RULES = 5
 
 
-def test_configuration_by_names_and_dicts(clock):
+def test_the_configuration_may_have_names_and_dicts(clock):
     by_name = f"{__name__}:named_user"
     for rules in (USERS, RULES, f"{__name__}:RULES", f"{__name__}.RULES"):
         app = service(
@@ -297,7 +297,7 @@ def test_a_file_is_followed(clock, tmp_path):
     assert statuses(by_code, *["/a/1"] * 3, **of_user("42")) == [200, 200, 429]
 
 
-def test_the_user_whom_the_framework_knows(clock):
+def test_rules_count_by_the_user_of_the_framework(clock):
     app = service(TIDEGATE_RULES=USERS, TIDEGATE_ATTRIBUTES={"user": "user"})
     RateLimit(app, clock=clock)
     ada = {"environ_base": {"REMOTE_USER": "ada"}}
@@ -328,7 +328,7 @@ async def later_user(request):
         ({"rules": RULES, "headers": ["shadows"]}, "expected 'x-ratelimit', 'ietf', 'shadow'"),
     ],
 )
-def test_mistakes_are_told_at_construction(options, message):
+def test_mistakes_raise_at_construction(options, message):
     with pytest.raises(tg.ConfigurationError, match=message):
         RateLimit(**options)
 
@@ -354,7 +354,7 @@ def test_mistakes_of_the_configuration_are_named(settings, message):
         RateLimit(app)
 
 
-def test_options_without_rules_may_wait_for_the_configuration(clock):
+def test_options_of_rules_may_come_before_the_configuration(clock):
     limiter = RateLimit(attributes={"user": user_of}, headers=["ietf", "shadow"], clock=clock)
     limiter.init_app(service(TIDEGATE_RULES=USERS))
     with pytest.raises(tg.ConfigurationError, match="attributes= was given without rules"):

@@ -1,5 +1,5 @@
-"""A limit function that fails follows `on_limit_error`, the same in every adapter: by no value
-of a header does a client lift a limit that the service did not say it may lift."""
+"""If a limit function fails, `on_limit_error` decides, equally in every adapter: no value of a
+header lets a client lift a limit, unless the service has allowed that."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BROKEN = ["typo", "tuple", "number", "unknown"]
 
 
 def plan_of(request):
-    """Of a scope, an environ and a request of each framework."""
+    """Returns the limit that the header x-plan of a scope, environ or request selects."""
     if isinstance(request, dict):
         found = request.get("HTTP_X_PLAN") or dict(request.get("headers", ())).get(b"x-plan")
         return PLANS[found.decode() if isinstance(found, bytes) else found]
@@ -51,7 +51,7 @@ def plan_of(request):
 
 
 class Asked:
-    """A client of one service, whose errors are 500."""
+    """A client of one service, for which exceptions become 500."""
 
     def __init__(self, get):
         self._get = get
@@ -209,12 +209,12 @@ def service(request):
 def test_a_limit_function_that_fails_is_an_error_of_the_service(service, plan):
     ask = service()
     assert [ask.status(plan) for _ in range(3)] == [500, 500, 500]
-    # It has cost others nothing.
+    # The failed request has cost other clients nothing.
     assert [ask.status("free") for _ in range(2)] == [200, 429]
 
 
 @pytest.mark.parametrize("plan", BROKEN)
-def test_closed_refuses_where_the_limit_function_fails(service, plan, caplog):
+def test_closed_refuses_if_the_limit_function_fails(service, plan, caplog):
     ask = service(on_limit_error="closed")
     with caplog.at_level(logging.ERROR, logger="tidegate"):
         refused = ask(plan)
@@ -225,7 +225,7 @@ def test_closed_refuses_where_the_limit_function_fails(service, plan, caplog):
 
 
 @pytest.mark.parametrize("plan", BROKEN)
-def test_open_lets_pass_where_the_limit_function_fails(service, plan, caplog):
+def test_open_lets_requests_pass_if_the_limit_function_fails(service, plan, caplog):
     ask = service(on_limit_error="open")
     with caplog.at_level(logging.ERROR, logger="tidegate"):
         assert [ask.status(plan) for _ in range(3)] == [200, 200, 200]
@@ -233,13 +233,13 @@ def test_open_lets_pass_where_the_limit_function_fails(service, plan, caplog):
 
 
 @pytest.mark.parametrize("plan", BROKEN)
-def test_a_limit_applies_where_the_limit_function_fails(service, plan):
+def test_a_given_limit_applies_if_the_limit_function_fails(service, plan):
     ask = service(on_limit_error="2/minute")
     assert [ask.status(plan) for _ in range(4)] == [200, 200, 429, 429]
     assert ask(plan).headers["RateLimit-Policy"] == '"2/minute";q=2;w=60'
 
 
-def test_a_function_may_choose_a_limit_of_nothing_and_none(service):
+def test_a_function_may_choose_a_limit_of_nothing_or_no_limit(service):
     ask = service()
     refused = ask("nothing")
     assert refused.status_code == 429
@@ -249,7 +249,7 @@ def test_a_function_may_choose_a_limit_of_nothing_and_none(service):
 
 
 @pytest.mark.parametrize("policy", ["close", "Raise", "5/mnute", "", 5, True, ("raise",)])
-def test_what_is_no_policy_is_refused_at_once(service, policy):
+def test_an_invalid_policy_is_refused_at_once(service, policy):
     with pytest.raises(ValueError, match="on_limit_error") as caught:
         service(on_limit_error=policy)("free")
     for word in (repr(policy), "expected", "raise", "closed", "open", "10/minute"):
@@ -267,7 +267,7 @@ def test_the_error_names_the_function_and_what_it_returned():
         app.test_client().get("/")
 
 
-def test_a_limit_of_nothing_stands_in_code_and_configuration():
+def test_code_and_configuration_may_have_a_limit_of_nothing():
     app = flask.Flask(__name__)
     app.config["TIDEGATE_LIMIT"] = "0/minute"
     app.config["TIDEGATE_ON_LIMIT_ERROR"] = "closed"

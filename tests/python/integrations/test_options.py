@@ -1,4 +1,4 @@
-"""Every public signature shows its options, and reads them from the one table of options."""
+"""Every public signature shows its options, and takes them from one table of options."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_signatures_show_defaults() -> None:
     assert keywords(tidegate.asgi.RateLimitMiddleware)["storage"] == "memory://"
     assert keywords(tidegate.rate_limit)["cost"] == 1
     assert keywords(tidegate.fastapi.RateLimit)["headers"] == DEFAULTS["headers"]
-    # None is what the configuration says.
+    # None stands for the configuration's value.
     assert keywords(tidegate.flask.RateLimit)["storage"] is None
     assert keywords(tidegate.django.rate_limit)["algorithm"] is None
     assert keywords(tidegate.django.rate_limit)["cost"] == 1
@@ -56,7 +56,7 @@ def test_signatures_show_defaults() -> None:
     assert "cost_after" not in keywords(tidegate.fastapi.RateLimit)
 
 
-def test_options_are_read_with_defaults_and_the_rest_is_the_storages() -> None:
+def test_options_are_read_with_defaults_and_others_are_for_the_storage() -> None:
     given, rest = OptionReader(MiddlewareOptions).read({"cost": 2, "capacity": 10})
     assert (given.cost, given.key, given.exempt_methods) == (2, None, ("OPTIONS",))
     assert rest == {"capacity": 10}

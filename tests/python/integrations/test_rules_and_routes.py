@@ -1,4 +1,4 @@
-"""Limits of routes under middleware with rules: a request that one refuses charges neither."""
+"""Limits of routes under middleware with rules: if either refuses a request, neither charges it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def left(limiter: Any, address: str) -> int:
 
 
 @pytest.mark.parametrize("how", ["decorator", "dependency", "async decorator"])
-def test_what_a_fastapi_route_refuses_is_given_back_to_the_rules(how: str) -> None:
+def test_a_request_that_a_fastapi_route_refuses_is_not_charged_to_rules(how: str) -> None:
     app = FastAPI()
     clock = tg.ManualClock(0)
     if how == "dependency":
@@ -75,7 +75,7 @@ def test_a_websocket_that_a_dependency_refuses_charges_no_rule() -> None:
     assert left(rules, "testclient") == 99
 
 
-def test_what_a_flask_view_refuses_is_given_back_to_the_rules_of_the_middleware() -> None:
+def test_a_request_that_a_flask_view_refuses_is_not_charged_to_rules_of_the_middleware() -> None:
     app = Flask(__name__)
 
     @app.get("/")
@@ -90,7 +90,7 @@ def test_what_a_flask_view_refuses_is_given_back_to_the_rules_of_the_middleware(
     assert left(rules, "127.0.0.1") == 98
 
 
-def test_what_a_decorated_view_refuses_is_given_back_to_the_rules_of_the_extension() -> None:
+def test_a_request_that_a_decorated_view_refuses_is_not_charged_to_rules_of_the_extension() -> None:
     app = Flask(__name__)
     FlaskRateLimit(app, rules=RULES)
 

@@ -1,4 +1,4 @@
-"""The middleware in every framework, under every server: real processes, real requests."""
+"""The middleware in every framework, under every server, with real processes and requests."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ clients = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def addresses():
-    """All the servers, which start while the first of them is asked."""
+    """All servers, which start while the first of them answers."""
     with contextlib.ExitStack() as stack:
         found = {}
         for name, arguments in SERVERS.items():
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             address = listener.getsockname()
             if name == "granian":
-                listener.close()  # it takes none that is open
+                listener.close()  # granian opens the port itself
             named = [each.format(fd=listener.fileno(), port=address[1]) for each in arguments]
             process = processes.start(
                 [sys.executable, *named],
@@ -74,7 +74,7 @@ def addresses():
 
 @pytest.fixture
 def ask(request, addresses):
-    """Asks a service, as a client that nobody has been before."""
+    """Sends requests to a service as a new client."""
     server, framework = request.param
     address, process = addresses[server]
     me = f"client {next(clients)}"
@@ -104,7 +104,7 @@ POLICY = '"5/hour";q=5;w=3600, "100/day";q=100;w=86400'
 
 
 @each(EACH)
-def test_a_burst_runs_dry(ask):
+def test_a_burst_is_admitted_and_then_refused(ask):
     answers = [ask() for _ in range(7)]
     assert [answer.status for answer in answers] == [200] * 5 + [429] * 2
     assert answers[0].body.strip(b'"') == b"hello"
@@ -138,12 +138,12 @@ def test_head_is_charged_and_its_refusal_has_no_body(ask):
     assert {answer.body for answer in answers} == {b""}
     assert answers[0]["x-ratelimit-remaining"] == "4"
     assert int(answers[5]["retry-after"]) > 0
-    # The connection is fit for more: nothing was sent that HEAD must not get.
+    # The connection can be used again: the answer to HEAD had no body.
     assert ask().status == 429
 
 
 @each(EACH)
-def test_a_client_that_leaves_in_the_middle_of_a_stream_has_paid_once(ask):
+def test_a_client_that_leaves_during_a_stream_is_charged_once(ask):
     with socket.create_connection(ask.address, timeout=20) as left:
         request = f"GET /{ask.framework}/stream?forever=1 HTTP/1.1\r\nHost: x\r\n"
         left.sendall(f"{request}X-Client: {ask.me}\r\n\r\n".encode())
@@ -153,21 +153,21 @@ def test_a_client_that_leaves_in_the_middle_of_a_stream_has_paid_once(ask):
             assert data, received
             received += data
         assert received.lower().count(b"ratelimit-policy") == 1
-    # Django hears of it from 5.0 on.
+    # Django notices this since version 5.0.
     if ask.framework != "django" or django.VERSION >= (5, 0):
         eventually(lambda: ask.client(f"/open/{ask.framework}").body == b"0")
     assert ask()["x-ratelimit-remaining"] == "3"
 
 
 @each([pair for pair in EACH if pair[1] in MOUNTED])
-def test_a_mounted_application_has_limits_of_its_own(ask):
+def test_a_mounted_application_has_its_own_limits(ask):
     answers = [ask("inner/") for _ in range(3)]
     assert [answer.status for answer in answers] == [200, 200, 429]
-    # What is nearer to the route is told by the fields that have one value, both in the lists.
+    # Fields with one value show the limit nearer to the route; the lists show both limits.
     assert answers[2]["x-ratelimit-limit"] == "2"
     policies = [value for name, value in answers[2].fields if name == "ratelimit-policy"]
     assert sorted(", ".join(policies).split(", ")) == sorted(
         ['"2/hour";q=2;w=3600', *POLICY.split(", ")]
     )
-    # What the inner one refused has cost the outer one.
+    # A request that the inner limit refused was charged by the outer one.
     assert ask()["x-ratelimit-remaining"] == "1"

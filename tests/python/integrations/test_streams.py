@@ -1,4 +1,4 @@
-"""A streaming response is settled when its stream ends, also when the client goes away."""
+"""A streaming response is settled when its stream ends, even if the client disconnects."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_overrun_is_charged_as_far_as_there_is_room() -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "plain", "noted when it is closed"])
-def test_a_client_that_goes_away_is_settled(kind: str) -> None:
+def test_a_stream_is_settled_if_the_client_leaves(kind: str) -> None:
     decorator, left = limited(cost_after=lambda request, response: response.used)
     app = fastapi.FastAPI()
     began, gone = threading.Event(), threading.Event()
@@ -120,7 +120,7 @@ def test_a_client_that_goes_away_is_settled(kind: str) -> None:
         eventually(lambda: left() == 70, 20)
 
 
-def test_a_client_that_goes_away_is_settled_behind_starlettes_middleware() -> None:
+def test_a_stream_is_settled_behind_starlettes_middleware_if_the_client_leaves() -> None:
     from starlette.middleware.base import BaseHTTPMiddleware
 
     decorator, left = limited(cost_after=cost_later)
@@ -149,7 +149,7 @@ def test_a_client_that_goes_away_is_settled_behind_starlettes_middleware() -> No
         eventually(lambda: left() == 90, 20)
 
 
-def test_a_task_that_is_cancelled_still_settles() -> None:
+def test_a_cancelled_task_settles_its_stream() -> None:
     decorator, left = limited(cost_after=cost_later)
     entered: list[asyncio.Event] = []
 
@@ -194,7 +194,7 @@ async def cost_later(request: Any, response: Any) -> int:
     return 10
 
 
-def test_a_response_that_is_no_stream_is_settled_before_it_is_sent() -> None:
+def test_other_responses_are_settled_before_they_are_sent() -> None:
     decorator, left = limited(cost_after=lambda request, response: 10)
     app = fastapi.FastAPI()
 
@@ -208,7 +208,7 @@ def test_a_response_that_is_no_stream_is_settled_before_it_is_sent() -> None:
         assert left() == 90
 
 
-def test_flask_settles_when_the_response_is_closed() -> None:
+def test_a_response_of_flask_is_settled_when_it_is_closed() -> None:
     decorator, left = limited(cost_after=lambda request, result: request.used)
     app = flask.Flask(__name__)
     shapes = {
@@ -236,7 +236,7 @@ def test_flask_settles_when_the_response_is_closed() -> None:
             eventually(lambda expected=expected: left() == expected)
 
 
-def test_flask_settles_if_the_client_disconnects() -> None:
+def test_a_response_of_flask_is_settled_if_the_client_disconnects() -> None:
     decorator, left = limited(cost_after=lambda request, result: 30)
     app = flask.Flask(__name__)
     began = threading.Event()
@@ -259,7 +259,7 @@ def test_flask_settles_if_the_client_disconnects() -> None:
         eventually(lambda: left() == 70, 20)
 
 
-def test_flasks_extension_settles_when_the_response_is_closed() -> None:
+def test_the_extension_settles_when_the_response_is_closed() -> None:
     from tidegate.flask import RateLimit
 
     app = flask.Flask(__name__)
@@ -287,7 +287,7 @@ def test_flasks_extension_settles_when_the_response_is_closed() -> None:
     assert told == [50, 30, 80, 60]  # before it is settled, and after
 
 
-def test_a_cost_after_that_fails_leaves_the_charge() -> None:
+def test_the_charge_stays_if_cost_after_fails() -> None:
     decorator, left = limited(cost_after=lambda request, response: 1 // 0)
     app = fastapi.FastAPI()
     sent = []
@@ -307,7 +307,7 @@ def test_a_cost_after_that_fails_leaves_the_charge() -> None:
         assert left() == 50
 
 
-def test_a_response_that_is_returned_twice_is_settled_for_each_request_once() -> None:
+def test_a_response_returned_twice_is_settled_once_for_each_request() -> None:
     class Endless:
         def __aiter__(self) -> Any:
             return self

@@ -1,4 +1,4 @@
-"""Django: a streaming response is settled when it is closed, also when the client goes away."""
+"""Django settles a streaming response when it is closed, even if the client disconnects."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def project(view: Any) -> Any:
     return override_settings(ALLOWED_HOSTS=["*"], ROOT_URLCONF=(path("", view),), MIDDLEWARE=[])
 
 
-def test_a_stream_that_ends_and_a_client_that_goes_away_under_wsgi() -> None:
+def test_streams_are_settled_under_wsgi() -> None:
     decorator, left = limited(cost_after=lambda request, response: 30)
 
     @decorator
@@ -73,7 +73,7 @@ def test_a_stream_that_ends_and_a_client_that_goes_away_under_wsgi() -> None:
 
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.skipif(django.VERSION < (5, 0), reason="older ones do not see a client go away")
-def test_a_client_that_goes_away_under_asgi(is_async: bool) -> None:
+def test_streams_are_settled_under_asgi_if_the_client_leaves(is_async: bool) -> None:
     async def cost_later(request: Any, response: Any) -> int:
         return 30
 
@@ -92,7 +92,7 @@ def test_a_client_that_goes_away_under_asgi(is_async: bool) -> None:
         eventually(lambda: left() == 70, 20)
 
 
-def test_the_decorator_of_tidegate_django() -> None:
+def test_streams_are_settled_under_the_decorator_of_django() -> None:
     storage = tg.Limiter("1/second").storage
     clock = tg.ManualClock(START)
     ended = []

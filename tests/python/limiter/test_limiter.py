@@ -445,7 +445,7 @@ def test_the_grammar(text: str, canonical: str) -> None:
     assert tg.parse(canonical) == limit
 
 
-def test_a_limit_that_is_no_text_is_named_with_its_type() -> None:
+def test_a_limit_that_is_not_a_text_is_named_with_its_type() -> None:
     with pytest.raises(TypeError, match="the limit is 5 of type int; expected a text such as"):
         tg.parse(5)  # type: ignore[arg-type]
 

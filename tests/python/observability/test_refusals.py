@@ -68,7 +68,7 @@ def test_what_an_observer_raises_reaches_no_request(told, caplog):
     assert "an observer of refusals raised" in record.getMessage()
 
 
-def test_what_a_timer_raises_reaches_no_request(caplog):
+def test_exceptions_of_a_timer_reach_no_request(caplog):
     def broken(limiter, seconds):
         raise LookupError
 

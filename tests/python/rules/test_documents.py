@@ -214,7 +214,7 @@ def test_all_mistakes_are_named_at_once() -> None:
         "r.yaml:2: rules[0].id: the id is 'a b'",
         "r.yaml:3: rules[1].limits: is missing",
         "r.yaml:3: rules[1].id: is 5",
-        "r.yaml:3: rules[1].shdow: is no field",
+        "r.yaml:3: rules[1].shdow: is not a field",
     ]
     assert "did you mean 'shadow'? expected algorithm, by," in found[-1]
 
@@ -235,7 +235,7 @@ TOML = '[[rules]]\nid = "a"\nby = "user"\nlimits.free = "1/s"\n\n[[rules]]\nid =
         ("toml", TOML + "[rules.limits]\nfree = 'x'\n", "r.toml:10: rules[1].limits.free: cannot"),
         ("toml", TOML.replace('"1/s"', "5"), "r.toml:4: rules[0].limits.free: is 5; expected"),
         ("toml", TOML + "id = 'c'\n", "r.toml:9: the text is not TOML"),
-        ("toml", TOML + "[[rules]]\nid = 'c'\n[rule]\n", "r.toml:11: rule: is no field"),
+        ("toml", TOML + "[[rules]]\nid = 'c'\n[rule]\n", "r.toml:11: rule: is not a field"),
     ],
 )
 def test_problems_in_json_and_toml_have_lines_too(format: str, text: str, message: str) -> None:

@@ -171,7 +171,7 @@ def test_async_attributes_costs_and_exemptions() -> None:
 
 
 @pytest.mark.parametrize("answer", [LookupError, 42])
-def test_an_async_attribute_that_fails_lifts_no_limit(answer: Any) -> None:
+def test_a_failing_async_attribute_does_not_lift_a_limit(answer: Any) -> None:
     async def user(scope: Any) -> Any:
         if answer is LookupError:
             raise LookupError
@@ -184,7 +184,7 @@ def test_an_async_attribute_that_fails_lifts_no_limit(answer: Any) -> None:
     assert get(app, client="203.0.113.10")[0] == 200
 
 
-def test_a_middleware_that_is_not_enabled_limits_nothing() -> None:
+def test_a_disabled_middleware_limits_nothing() -> None:
     app = middleware(enabled=False)
     for _ in range(6):
         assert get(app, x_user="mallory") == (200, {}, b"hello")
@@ -424,7 +424,7 @@ def test_the_shadow_header_names_rules_in_shadow_that_would_have_refused(
     assert ["x-ratelimit-shadow" in silent("42")[1] for _ in range(3)] == [False] * 3
 
 
-def test_a_websocket_is_told_of_rules_in_shadow() -> None:
+def test_a_websocket_gets_the_field_of_rules_in_shadow() -> None:
     async def accepting(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "websocket.accept"})
 
@@ -561,7 +561,7 @@ def test_what_a_request_was_charged_can_be_given_back_once() -> None:
         assert state.remaining == 5
 
 
-def test_of_rules_that_are_no_longer_in_force_the_decision_stands() -> None:
+def test_a_decision_of_replaced_rules_stands() -> None:
     rules = RuleSet({"rules": [{"id": "a", "by": "ip", "limit": "5/minute"}]})
     limiter: Any = tg.Limiter(rules=rules, clock=tg.ManualClock(0))
     scope = {"type": "http", "method": "GET", "path": "/", "client": ("203.0.113.9", 1)}

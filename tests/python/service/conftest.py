@@ -1,4 +1,4 @@
-"""Parts of the service: the admin API on a database of its own, and fronts."""
+"""Fixtures of the service: an admin API with its own database, and fronts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidegate.rules.sql import upgrade
 @pytest.fixture(scope="session")
 def shared_postgres() -> Iterator[PostgresServer]:
     with tempfile.TemporaryDirectory(prefix="tg") as directory:
-        # The user that PostgreSQL runs as has to get through it.
+        # PostgreSQL runs as another user, who must have access to the directory.
         Path(directory).chmod(0o711)
         server = PostgresServer(Path(directory))
         server.start()
@@ -40,7 +40,7 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def service(tmp_path: Path, migrated_sqlite: Path, clock: Clock) -> Iterator[AdminService]:
-    """On SQLite."""
+    """An admin API on SQLite."""
     shutil.copyfile(migrated_sqlite, tmp_path / "service.db")
     with AdminService(f"sqlite:///{tmp_path / 'service.db'}", clock) as made:
         yield made
@@ -56,13 +56,13 @@ def postgres_service(shared_postgres: PostgresServer, clock: Clock) -> Iterator[
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def any_service(request: pytest.FixtureRequest) -> AdminService:
-    """Each kind of database in turn."""
+    """An admin API on each kind of database in turn."""
     name = {"sqlite": "service", "postgres": "postgres_service"}[request.param]
     found: AdminService = request.getfixturevalue(name)
     return found
 
 
-if sys.platform != "linux":  # the service waits by epoll
+if sys.platform != "linux":  # the service needs epoll
     collect_ignore_glob = ["*"]
 else:
     from fronts import MakeFront, Served, start_front

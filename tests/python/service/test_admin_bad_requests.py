@@ -1,14 +1,16 @@
-"""What no route should see: a clear 4xx, and never a 500."""
+"""Malformed requests get a clear 4xx, and never a 500."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from admin_client import BASE, AdminService, add_api_rule
+from tidegate._service.admin import document_routes
 from tidegate._service.admin.app import create_admin
 from tidegate.rules import RuleFile
 
@@ -66,7 +68,7 @@ def test_large_bodies_are_refused_with_and_without_a_length(service: AdminServic
     assert service.ask("POST", "/tokens", content=b"{}", headers=wrong).status_code == 413
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(service: AdminService) -> None:
+def test_a_body_that_does_not_arrive_is_answered_408(service: AdminService) -> None:
     app = create_admin(service.url, body_timeout=0.05, now=service.clock)
     sent: list[dict[str, Any]] = []
 
@@ -131,6 +133,31 @@ def test_values_out_of_range_are_refused(service: AdminService, path: str) -> No
     assert answer.json()["problems"]
 
 
+def test_a_time_outside_the_years_of_utc_is_refused(service: AdminService) -> None:
+    token = {"name": "ci", "role": "viewer", "expires_at": "9999-12-31T23:59:59-14:00"}
+    answer = service.ask("POST", "/tokens", json=token)
+    assert answer.status_code == 422, answer.text
+    assert "expected a time in the years 1 to 9999, in UTC too" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("path", ["/document/validate", "/document/diff"])
+def test_only_few_large_documents_are_read_at_a_time(
+    service: AdminService, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document_routes, "_LARGE", 200)
+    monkeypatch.setattr(document_routes, "_LARGE_ONES", threading.BoundedSemaphore(1))
+    rule = {"by": "user", "limits": "1/second"}
+    small = {"rules": [{"id": "a", **rule}]}
+    large = {"rules": [{"id": f"{i}", "endpoint": f"/{i}", **rule} for i in range(10)]}
+    for _ in range(2):
+        answer = service.ask("POST", f"/ratelimit{path}", json=large)
+        assert answer.status_code == 200, answer.text
+    with document_routes._LARGE_ONES:
+        answer = service.ask("POST", f"/ratelimit{path}", json=large)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+        assert service.ask("POST", f"/ratelimit{path}", json=small).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
@@ -163,7 +190,7 @@ def test_a_document_without_a_type_is_refused(service: AdminService) -> None:
     assert answer.status_code == 415
 
 
-def test_an_unexpected_failure_tells_nothing_of_the_inside(
+def test_the_answer_to_an_unexpected_failure_shows_no_internals(
     service: AdminService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: object, **kwargs: object) -> None:
@@ -175,7 +202,7 @@ def test_an_unexpected_failure_tells_nothing_of_the_inside(
     assert "secret" not in answer.text
 
 
-def test_a_failing_listener_undoes_no_change(service: AdminService) -> None:
+def test_a_change_stays_if_on_change_raises(service: AdminService) -> None:
     def fail(what: str, key: str | None) -> None:
         raise RuntimeError(what)
 

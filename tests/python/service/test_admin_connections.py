@@ -1,4 +1,4 @@
-"""The admin port under clients that are slow, many, or leave off in the middle."""
+"""The admin port with clients that are slow, numerous, or stop in the middle of a request."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import httpx
 import pytest
 import trustme
 from fastapi import FastAPI, Request
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from fronts import RawClient
 from polling import eventually
+from prometheus_client import CollectorRegistry
 from tidegate._service.admin_connections import Bounds
 from tidegate._service.admin_server import AdminServer, probes
 from tidegate._service.settings import Address, Tls
@@ -89,7 +90,7 @@ def test_a_body_that_does_not_end_is_cut_off(path: str) -> None:
         assert is_alive(port)
 
 
-def test_a_connection_whose_requests_are_whole_goes_on() -> None:
+def test_a_connection_with_whole_requests_stays_open() -> None:
     bounds = PATIENT._replace(head=2, request=2)
     with served(bounds) as port, httpx.Client(timeout=60) as client:
         until = time.monotonic() + 2.5
@@ -97,7 +98,7 @@ def test_a_connection_whose_requests_are_whole_goes_on() -> None:
             assert client.get(f"http://127.0.0.1:{port}/livez").status_code == 200
 
 
-def test_clients_that_say_nothing_stand_in_nobody_s_way() -> None:
+def test_silent_clients_do_not_keep_others_from_connecting() -> None:
     with served(PATIENT._replace(connections=5)) as port, contextlib.ExitStack() as opened:
         silent = [opened.enter_context(connect(port)) for _ in range(20)]
         assert is_alive(port)
@@ -105,7 +106,7 @@ def test_clients_that_say_nothing_stand_in_nobody_s_way() -> None:
             assert client.read_to_end() == b""
 
 
-def test_what_is_being_answered_is_not_closed_for_another() -> None:
+def test_a_connection_that_is_being_answered_is_not_closed_for_another() -> None:
     app = probes(lambda: True, lambda: None, None)
     goes_on = threading.Event()
     entered = threading.Semaphore(0)
@@ -128,7 +129,7 @@ def test_what_is_being_answered_is_not_closed_for_another() -> None:
         assert eventually(lambda: is_alive(port), despite=httpx.TransportError)
 
 
-def test_a_client_that_does_not_take_its_answer_is_cut_off() -> None:
+def test_a_client_that_does_not_read_its_answer_is_cut_off() -> None:
     app = probes(lambda: True, lambda: None, None)
     size = 50_000_000
 
@@ -138,11 +139,44 @@ def test_a_client_that_does_not_take_its_answer_is_cut_off() -> None:
 
     with served(PATIENT._replace(answer=0.3), app) as port, connect(port) as client:
         client.send(b"GET /big HTTP/1.1\r\nHost: admin\r\n\r\n")
-        with connect(port) as other:  # the one before it is read no more
+        with connect(port) as other:  # the server no longer reads the connection before it
             other.send(HEAD + b"\r\n")
             assert other.read_response()[0] == 200
             assert other.read_to_end() == b""
         assert len(client.read_to_end()) < size
+
+
+def test_clients_that_do_not_read_answers_do_not_keep_others_from_connecting() -> None:
+    app = probes(lambda: True, lambda: None, None)
+
+    @app.get("/big")
+    def big() -> Response:
+        return StreamingResponse(b"x" * 1_000_000 for _ in range(100))
+
+    with served(PATIENT._replace(connections=3), app) as port, contextlib.ExitStack() as opened:
+        for _ in range(3):
+            client = opened.enter_context(connect(port))
+            client.send(b"GET /big HTTP/1.1\r\nHost: admin\r\n\r\n")
+            assert client.sock.recv(1) == b"H"
+        assert eventually(lambda: is_alive(port), despite=httpx.TransportError)
+
+
+def test_requests_sent_ahead_do_not_keep_others_from_connecting() -> None:
+    app = probes(lambda: True, lambda: None, None)
+    goes_on = threading.Event()
+
+    @app.get("/slow")
+    def slow() -> None:
+        goes_on.wait(60)
+
+    with served(PATIENT._replace(connections=1), app) as port, connect(port) as client:
+        ahead = b"GET /slow HTTP/1.1\r\nHost: admin\r\n\r\n" * 3
+        client.send(HEAD + b"\r\n" + ahead)
+        try:
+            assert client.read_response()[0] == 200
+            assert eventually(lambda: is_alive(port), despite=httpx.TransportError)
+        finally:
+            goes_on.set()
 
 
 @pytest.fixture
@@ -170,3 +204,33 @@ def test_a_handshake_that_does_not_end_is_cut_off(tls: Tls) -> None:
             for _ in range(3):
                 opened.enter_context(connect(port))
             assert eventually(answers, 60, despite=httpx.TransportError)
+
+
+def test_probes_answer_while_the_threads_of_all_other_requests_wait() -> None:
+    """A supervisor must not end the process because a database hangs."""
+    over = threading.Event()
+    registry = CollectorRegistry()
+    app = probes(lambda: True, lambda: None, registry)
+
+    @app.get("/waits")
+    def waits() -> None:
+        over.wait(60)
+
+    with served(PATIENT, app) as port, contextlib.ExitStack() as clients:
+        for _ in range(60):  # more than there are threads
+            clients.enter_context(connect(port)).send(b"GET /waits HTTP/1.1\r\nHost: a\r\n\r\n")
+        try:
+            for path in ("/livez", "/readyz", "/metrics"):
+                assert httpx.get(f"http://127.0.0.1:{port}{path}", timeout=20).status_code == 200
+        finally:
+            over.set()
+
+
+def test_head_is_answered_like_get_without_the_body() -> None:
+    with served(PATIENT) as port, connect(port) as client:
+        client.send(b"HEAD /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+        client.send(b"HEAD /nothing HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        first, second = client.read_to_end().split(b"\r\n\r\n")[:2]
+    assert first.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"content-length: 18" in first
+    assert second.startswith(b"HTTP/1.1 404 Not Found\r\n"), "no body lies between the answers"

@@ -1,4 +1,4 @@
-"""Who may do what: tokens, roles, attempts that fail, and no credentials at all."""
+"""Tokens, roles, failed attempts, and requests without credentials."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate._service.admin.context import AdminRoute
 
 
 def _routes(service: AdminService) -> list[tuple[str, str, str]]:
-    """Method, path and least role of all routes, as OpenAPI has them."""
+    """Returns method, path and least role of all routes, as OpenAPI has them."""
     paths = service.app.openapi()["paths"]
     return [
         (method.upper(), path[len("/v1/admin") :], operation["x-tidegate-role"])
@@ -45,7 +45,7 @@ def test_every_route_refuses_lower_roles_before_it_reads_the_body(service: Admin
             assert least in answer.json()["detail"]
 
 
-def test_what_needs_which_role(service: AdminService) -> None:
+def test_low_roles_change_no_rules_and_no_tokens(service: AdminService) -> None:
     by_role: dict[str, set[str]] = {role: set() for role in ROLES}
     for method, path, least in _routes(service):
         by_role[least].add(f"{method} {path}")
@@ -59,7 +59,7 @@ def test_what_needs_which_role(service: AdminService) -> None:
     assert not any("/rules" in each for each in by_role["operator"])
 
 
-def test_a_route_without_a_role_cannot_be_made() -> None:
+def test_a_route_without_a_role_cannot_be_defined() -> None:
     with pytest.raises(KeyError):
         AdminRoute("/open", lambda: None)
 
@@ -139,7 +139,9 @@ def test_bad_tokens_are_not_made(service: AdminService, body: dict[str, str]) ->
     assert len(service.rows("SELECT * FROM api_tokens")) == len(ROLES)
 
 
-def test_the_table_learns_of_a_use_once_a_minute(any_service: AdminService, clock: Clock) -> None:
+def test_the_use_of_a_token_is_stored_once_a_minute(
+    any_service: AdminService, clock: Clock
+) -> None:
     def last_use() -> object:
         return any_service.ask("GET", "/tokens", role="admin").json()[0]["last_used_at"]
 
@@ -155,7 +157,7 @@ def test_the_table_learns_of_a_use_once_a_minute(any_service: AdminService, cloc
     assert last_use() > first  # type: ignore[operator]
 
 
-def test_a_token_is_known_by_its_hash_alone(service: AdminService) -> None:
+def test_only_the_hash_of_a_token_is_stored(service: AdminService) -> None:
     with service.engine.connect() as connection:
         row = find_token(connection, service.tokens["viewer"], service.clock())
         assert row.role == "viewer"
@@ -188,7 +190,7 @@ def test_addresses_of_one_ipv6_network_fail_together(service: AdminService) -> N
     assert statuses == [401] * 10 + [429] * 2
 
 
-def test_without_any_token_the_log_says_how_to_make_one(
+def test_the_log_says_how_to_make_the_first_token(
     service: AdminService, caplog: pytest.LogCaptureFixture
 ) -> None:
     service.run("DELETE FROM api_tokens")
@@ -201,7 +203,7 @@ def test_without_any_token_the_log_says_how_to_make_one(
     assert "tidegate tokens create" in said[0]
 
 
-def test_with_a_token_the_log_says_nothing(
+def test_the_log_says_nothing_if_a_token_exists(
     service: AdminService, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="tidegate"):
@@ -209,7 +211,7 @@ def test_with_a_token_the_log_says_nothing(
     assert caplog.records == []
 
 
-def test_a_database_that_is_gone_is_said_and_opens_nothing(service: AdminService) -> None:
+def test_without_its_database_the_api_answers_503_and_stays_closed(service: AdminService) -> None:
     service.run("ALTER TABLE api_tokens RENAME TO lost")
     answer = service.ask("GET", "/whoami")
     assert answer.status_code == 503

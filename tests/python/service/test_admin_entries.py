@@ -48,7 +48,7 @@ def test_a_list_is_replaced_as_a_whole(service: AdminService) -> None:
     assert service.ask("GET", ALLOW).json()["entries"] == [office]
 
 
-def test_costs_are_those_of_checks_at_once(any_service: AdminService) -> None:
+def test_changed_costs_apply_to_checks_at_once(any_service: AdminService) -> None:
     add_api_rule(any_service)
     costs = [{"endpoints": ["/api/search"], "cost": 4, "priority": "background"}]
     answer = any_service.ask("PUT", COSTS, costs, headers={"If-Match": "*"})
@@ -73,7 +73,7 @@ def test_costs_are_those_of_checks_at_once(any_service: AdminService) -> None:
         ("PUT", "/ratelimit/lists/other", [], None),
     ],
 )
-def test_what_is_not_accepted_is_named_and_not_written(
+def test_an_invalid_entry_is_named_and_not_written(
     service: AdminService, method: str, path: str, body: object, where: str | None
 ) -> None:
     answer = service.ask(method, path, body, headers={"If-Match": "*"})
@@ -89,7 +89,9 @@ def test_what_is_not_accepted_is_named_and_not_written(
     ("method", "path", "role"),
     [("POST", BLOCK, "viewer"), ("DELETE", f"{BLOCK}/x", "viewer"), ("PUT", COSTS, "operator")],
 )
-def test_who_may_not_change_them(service: AdminService, method: str, path: str, role: str) -> None:
+def test_a_lower_role_may_not_change_lists_and_costs(
+    service: AdminService, method: str, path: str, role: str
+) -> None:
     assert service.ask(method, path, {}, role=role).status_code == 403
 
 

@@ -1,4 +1,4 @@
-"""Tokens of an OpenID Connect issuer: accepted, refused, and while the issuer is away."""
+"""Tokens of an OpenID Connect issuer: accepted, refused, and while the issuer does not answer."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_claim_may_lie_inside_another(service: AdminService, issuer: Issuer) -
         {"roles": [["ops"], 1, None]},
     ],
 )
-def test_claims_that_are_not_those_expected_are_refused(
+def test_unexpected_claims_are_refused(
     service: AdminService, issuer: Issuer, claims: dict[str, Any]
 ) -> None:
     _with(service, Oidc(issuer.url, AUDIENCE, roles=ROLES))
@@ -168,7 +168,7 @@ def test_claims_that_are_not_those_expected_are_refused(
     assert answer.status_code == 401, answer.text
 
 
-def test_signatures_that_are_not_the_issuers_are_refused(
+def test_signatures_of_others_than_the_issuer_are_refused(
     service: AdminService, issuer: Issuer
 ) -> None:
     _with(service, Oidc(issuer.url, AUDIENCE, roles=ROLES))
@@ -185,7 +185,7 @@ def test_signatures_that_are_not_the_issuers_are_refused(
         assert service.ask("GET", "/whoami", token=signature).status_code in (401, 429)
 
 
-def test_a_new_key_is_fetched_but_unknown_ids_do_not_ask_each_time(
+def test_a_new_key_is_fetched_but_not_each_unknown_id_causes_a_fetch(
     service: AdminService, issuer: Issuer
 ) -> None:
     moments = Moments()
@@ -211,11 +211,11 @@ def test_keys_that_the_issuer_has_dropped_are_forgotten(
     assert service.ask("GET", "/whoami", token=token).status_code == 200
     issuer.keys = {"two": rsa.generate_private_key(public_exponent=65537, key_size=2048)}
     moments.at += 300
-    # The old keys stay good while they are looked at again.
+    # The old keys stay valid during the new fetch.
     eventually(lambda: service.ask("GET", "/whoami", token=token).status_code in (401, 429))
 
 
-def test_a_dead_issuer_delays_nobody_for_long(service: AdminService) -> None:
+def test_a_dead_issuer_delays_requests_only_briefly(service: AdminService) -> None:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         _with(service, Oidc(url, AUDIENCE, roles=ROLES))
@@ -227,7 +227,7 @@ def test_a_dead_issuer_delays_nobody_for_long(service: AdminService) -> None:
         assert service.ask("GET", "/whoami").status_code == 200, "other tokens work"
 
 
-def test_known_keys_stay_good_while_the_issuer_is_away(
+def test_known_keys_stay_valid_while_the_issuer_does_not_answer(
     service: AdminService, issuer: Issuer
 ) -> None:
     moments = Moments()
@@ -241,7 +241,7 @@ def test_known_keys_stay_good_while_the_issuer_is_away(
 
 
 def test_discovery_of_another_issuer_is_refused(service: AdminService, issuer: Issuer) -> None:
-    oidc = Oidc(f"{issuer.url}/", AUDIENCE, roles=ROLES)  # it says its URL without the slash
+    oidc = Oidc(f"{issuer.url}/", AUDIENCE, roles=ROLES)  # the issuer's own URL has no slash
     answer = _with(service, oidc).ask("GET", "/whoami", token=issuer.sign(iss=f"{issuer.url}/"))
     assert answer.status_code == 503
 
@@ -257,7 +257,7 @@ def test_discovery_of_another_issuer_is_refused(service: AdminService, issuer: I
         ({"roles": {"x": "root"}}, "'root'"),
     ],
 )
-def test_settings_of_an_issuer_that_cannot_be_are_named(
+def test_impossible_settings_of_an_issuer_are_named(
     arguments: dict[str, Any], message: str
 ) -> None:
     given = {"issuer": "https://issuer.example", "audience": AUDIENCE, **arguments}

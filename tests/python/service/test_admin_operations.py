@@ -1,4 +1,4 @@
-"""Explain, reset, invalidate, and the audit log as it is read."""
+"""Explaining, resetting and invalidating, and reading the audit log."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_bad_attributes_are_refused(service: AdminService, path: str, body: obje
     assert "expected" in answer.text or "missing" in answer.text
 
 
-def test_tiers_are_looked_up_anew(service: AdminService) -> None:
+def test_tiers_are_looked_up_again(service: AdminService) -> None:
     add_api_rule(service)
     service.ask("PUT", "/users/42", {"tier": "free"})
     asked = {"user": "42", "endpoint": "/api/x"}
@@ -80,7 +80,7 @@ def test_tiers_are_looked_up_anew(service: AdminService) -> None:
     assert service.audit()[-1]["action"] == "tiers.invalidate"
 
 
-def test_everything_can_be_looked_up_anew(service: AdminService) -> None:
+def test_rules_tiers_and_refusals_can_be_looked_up_again(service: AdminService) -> None:
     for what in ("rules", "tiers", "refusals"):
         assert service.ask("POST", "/ratelimit/invalidate", {"what": what}).status_code == 204
     assert service.changes == [("rules", None), ("tiers", None)]
@@ -137,7 +137,7 @@ def test_the_audit_log_as_csv_holds_no_formulas(any_service: AdminService) -> No
 
 
 @pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r"])
-def test_a_cell_that_begins_like_a_formula_is_neutral(begin: str) -> None:
+def test_a_cell_that_begins_like_a_formula_gets_an_apostrophe(begin: str) -> None:
     assert neutral_cell(f"{begin}1") == f"'{begin}1"
     assert neutral_cell(f"1{begin}") == f"1{begin}"
 

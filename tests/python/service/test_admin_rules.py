@@ -19,7 +19,7 @@ def _rule(service: AdminService, id: str) -> dict[str, Any]:
     return rule
 
 
-def test_the_limits_of_a_tier_are_set_as_the_first_design_has_it(any_service: AdminService) -> None:
+def test_the_short_form_sets_the_limit_of_a_tier_at_an_endpoint(any_service: AdminService) -> None:
     body = {"tier": "premium", "rules": [{"endpoint": "/api/*", "limit": 1000, "window": 60}]}
     answer = any_service.ask("POST", RULES, body)
     assert answer.status_code == 201, answer.text
@@ -39,7 +39,7 @@ def test_the_limits_of_a_tier_are_set_as_the_first_design_has_it(any_service: Ad
     assert any_service.limiter.check(user="1", endpoint="/api/posts").rule is None
 
 
-def test_a_rule_comes_back_as_it_was_given(any_service: AdminService) -> None:
+def test_a_rule_is_returned_as_it_was_given(any_service: AdminService) -> None:
     full = {
         "id": "all",
         "by": "user+endpoint",
@@ -65,18 +65,18 @@ def test_a_rule_comes_back_as_it_was_given(any_service: AdminService) -> None:
     del found["etag"]
     limits = {"free": ["10/minute", "100/hour"], "*": ["unlimited"]}
     assert found == {**full, "limits": limits}
-    # What was read may be sent back, and changes nothing.
+    # Sending back what was read changes nothing.
     etag = _rule(any_service, "all")["etag"]
     answer = any_service.ask("PUT", f"{RULES}/all", found, headers={"If-Match": f'"{etag}"'})
     assert (answer.status_code, answer.json()["changes"]) == (200, [])
 
 
-def test_a_reserve_comes_back_as_it_was_given(service: AdminService) -> None:
+def test_a_reserve_is_returned_as_it_was_given(service: AdminService) -> None:
     add_api_rule(service, reserve={"normal": "10%", "background": "30%"})
     assert _rule(service, "api")["reserve"] == {"normal": "10%", "background": "30%"}
 
 
-def test_what_one_administrator_changed_the_other_does_not_overwrite(
+def test_an_administrator_does_not_overwrite_the_change_of_another(
     any_service: AdminService,
 ) -> None:
     add_api_rule(any_service)
@@ -95,7 +95,7 @@ def test_what_one_administrator_changed_the_other_does_not_overwrite(
     assert any_service.ask("PUT", f"{RULES}/api", API_RULE, headers=again).status_code == 200
 
 
-def test_of_two_changes_at_once_one_is_refused(any_service: AdminService) -> None:
+def test_one_of_two_concurrent_changes_is_refused(any_service: AdminService) -> None:
     add_api_rule(any_service)
     seen = {"If-Match": f'"{_rule(any_service, "api")["etag"]}"'}
     statuses = []
@@ -130,7 +130,7 @@ def test_a_rule_keeps_its_place_when_it_changes(service: AdminService) -> None:
     [
         ({"limits": "ten"}, "rules[0].limits", "expected"),
         ({"limits": {"free": "10/fortnight"}}, "rules[0].limits.free", "expected"),
-        ({"colour": "red"}, "rules[0].colour", "is no field"),
+        ({"colour": "red"}, "rules[0].colour", "is not a field"),
         ({"by": 5}, "rules[0].by", "expected"),
         ({"networks": ["10.0.0.0/99"]}, "rules[0].networks", ""),
         ({"replaces": ["nobody"]}, "rules[0].replaces", ""),
@@ -186,7 +186,7 @@ def test_bad_new_rules_are_refused_with_a_reason(
     assert service.rows("SELECT count(*) FROM rate_limit_rules") == [(0,)]
 
 
-def test_a_rule_is_not_added_twice_nor_changed_before_it_is_there(service: AdminService) -> None:
+def test_a_rule_is_not_added_twice_nor_changed_before_it_exists(service: AdminService) -> None:
     add_api_rule(service)
     assert service.ask("POST", RULES, {"rules": [API_RULE]}).status_code == 409
     missing = service.ask("PUT", f"{RULES}/other", API_RULE, headers={"If-Match": "*"})
@@ -286,7 +286,7 @@ def test_a_document_with_overrides_replaces_them(service: AdminService) -> None:
     assert service.limiter.peek(user="7", tier="free", endpoint="/api/x").limit == 5
 
 
-def test_what_sql_changed_is_a_version_of_its_own(any_service: AdminService) -> None:
+def test_changes_made_by_sql_become_their_own_version(any_service: AdminService) -> None:
     add_api_rule(any_service)
     any_service.run("UPDATE rate_limit_rules SET limits = '11/minute' WHERE tier = 'free'")
     add_api_rule(any_service, id="b", endpoints=["/b"])
@@ -310,7 +310,7 @@ def test_broken_tables_are_named_and_can_be_replaced(service: AdminService) -> N
     assert service.ask("GET", RULES).status_code == 200
 
 
-def test_each_change_is_in_the_audit_log_with_what_was_before(any_service: AdminService) -> None:
+def test_the_audit_log_has_each_change_with_the_state_before(any_service: AdminService) -> None:
     add_api_rule(any_service)
     changed = {**API_RULE, "limits": "5/minute"}
     headers = {"If-Match": "*"}
@@ -348,7 +348,7 @@ def test_a_change_that_cannot_be_written_to_the_audit_log_is_not_made(
     assert _rule(service, "api")
 
 
-def test_this_process_hears_of_changes_at_once(service: AdminService) -> None:
+def test_the_process_of_the_api_sees_changes_at_once(service: AdminService) -> None:
     add_api_rule(service)
     assert service.changes == [("rules", None)]
     assert service.limiter.peek(user="1", tier="free", endpoint="/api/x").limit == 10

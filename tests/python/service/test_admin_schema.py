@@ -1,4 +1,4 @@
-"""Every route of the admin API, asked as its OpenAPI document describes it, and otherwise."""
+"""Calls every route of the admin API as its OpenAPI document describes, and in other ways."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ TEXTS = st.sampled_from(
     ]
 )
 JUNK = st.sampled_from([None, True, 0, -1, 2**63, 1.5, "", [], {}, [None], {"x": {"x": []}}])
-# Of routes with many parameters, so that the tests end soon.
+# The most requests to a route with many parameters, so that the tests end soon.
 EXAMPLES = 8
 
 
 def values_of(schema: dict[str, Any], parts: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Values that a schema describes, or nearly: a number may lie outside its bounds."""
+    """Returns values that nearly fit a schema: a number may lie outside its bounds."""
     if "$ref" in schema:
         return values_of(parts[schema["$ref"].rpartition("/")[2]], parts)
     for name in ("anyOf", "oneOf"):
@@ -86,7 +86,7 @@ def _body_of(operation: dict[str, Any], parts: dict[str, Any]) -> st.SearchStrat
 def requests_of(
     path: str, operation: dict[str, Any], parts: dict[str, Any]
 ) -> st.SearchStrategy[tuple[str, dict[str, str], dict[str, str], Any]]:
-    """The path, the query, the headers and the body of requests of an operation."""
+    """Returns the path, the query, the headers and the body of requests of an operation."""
     by_place: dict[str, dict[str, st.SearchStrategy[Any]]] = {"path": {}, "query": {}, "header": {}}
     for each in operation.get("parameters", ()):
         by_place[each["in"]][each["name"]] = values_of(each["schema"], parts)
@@ -147,11 +147,11 @@ def _name_of(path: str) -> str:
     return name.partition(".")[0]
 
 
-def test_every_route_is_asked_below(service: AdminService) -> None:
+def test_every_route_has_a_test(service: AdminService) -> None:
     assert sorted({_name_of(path) for _, path, _ in _operations(service)}) == NAMES
 
 
-def test_every_route_says_its_role_and_its_errors(service: AdminService) -> None:
+def test_every_route_documents_its_role_and_its_errors(service: AdminService) -> None:
     for method, path, operation in _operations(service):
         assert operation["x-tidegate-role"] in ("viewer", "operator", "admin"), (method, path)
         assert {"401", "403", "422", "503"} <= set(operation["responses"]), (method, path)

@@ -1,4 +1,4 @@
-"""The admin API under uvicorn, as clients reach it."""
+"""The admin API under uvicorn, called over HTTP."""
 
 from __future__ import annotations
 

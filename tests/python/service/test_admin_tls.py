@@ -50,7 +50,7 @@ def served(directory: Path, files: Files) -> Iterator[Served]:
 
 
 def certificate_of(served: Served, files: Files, client: trustme.CA) -> bytes | None:
-    """What the server shows a client with a certificate of an authority; None if it is refused."""
+    """Returns the certificate that a client of an authority sees, or None if it is refused."""
     context = ssl.create_default_context()
     files.authority.configure_trust(context)
     client.issue_cert("client").configure_cert(context)
@@ -72,7 +72,7 @@ def reload(served: Served) -> None:
     eventually(lambda: served.log.read_text().count("the service was reloaded") > before)
 
 
-def test_a_reload_takes_the_new_certificate_and_keeps_the_old_one_if_it_is_bad(
+def test_a_reload_uses_the_new_certificate_and_keeps_the_old_one_if_that_is_invalid(
     served: Served, files: Files
 ) -> None:
     first = certificate_of(served, files, files.authority)
@@ -88,9 +88,7 @@ def test_a_reload_takes_the_new_certificate_and_keeps_the_old_one_if_it_is_bad(
     assert certificate_of(served, files, files.authority) == second
 
 
-def test_a_reload_takes_the_new_authorities_of_clients_in_place_of_the_old(
-    served: Served, files: Files
-) -> None:
+def test_a_reload_replaces_the_authorities_of_clients(served: Served, files: Files) -> None:
     other = trustme.CA()
     assert certificate_of(served, files, other) is None
     files.trust(other)

@@ -204,7 +204,7 @@ def test_a_rejected_request_changes_no_tier(service: AdminService) -> None:
     assert service.ask("POST", "/upgrade-requests/999/reject").status_code == 404
 
 
-def test_a_request_for_a_tier_that_there_is_not_stays_pending(service: AdminService) -> None:
+def test_a_request_for_an_unknown_tier_stays_pending(service: AdminService) -> None:
     add_api_rule(service)
     id = _request(service, tier="gold")
     answer = service.ask("POST", f"/upgrade-requests/{id}/approve")

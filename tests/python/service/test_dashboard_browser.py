@@ -1,6 +1,6 @@
-"""The dashboard in a real Chromium: accessible, on a phone and on a desk, by keyboard alone.
+"""The dashboard in a real Chromium: accessible, on any screen, with the keyboard alone.
 
-With TIDEGATE_SCREENSHOTS=directory each page is photographed there, for somebody to look at.
+With TIDEGATE_SCREENSHOTS=directory, screenshots of all pages are written there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SCHEMES = ("light", "dark")
 
 
 class Site:
-    """A dashboard with something on every page, and where it is."""
+    """A dashboard with content on every page, and its address."""
 
     def __init__(self, service: DashboardService, url: str) -> None:
         self.service = service
@@ -122,12 +122,12 @@ def chromium(site: Site) -> Iterator[Any]:
         browser.close()
 
 
-# A token of the issuer, so that there is a page about its user too.
+# The token is the issuer's, so that there is a page about its user too.
 OPERATOR = "operator:42"
 
 
 def _page(chromium: Any, site: Site, token: str | None = OPERATOR, **options: Any) -> Any:
-    """A page that has signed in, and fails the test that has an error in its console."""
+    """Returns a page that has signed in. Fails the test if the console has an error."""
     context = chromium.new_context(**options)
     context.set_default_timeout(60_000)
     page = context.new_page()
@@ -151,13 +151,13 @@ def test_each_page_is_accessible_and_fits(
     for name, path in PAGES.items():
         page.goto(site.url + path)
         _check_sight(page, name, width, scheme)
-    # That there is no such page is what the console says.
+    # The console reports that there is no such page.
     assert [error for error in page.errors if "404" not in error] == []
     page.context.close()
 
 
 def _check_sight(page: Any, name: str, width: str, scheme: str) -> None:
-    """What is shown is accessible, and no wider than the window."""
+    """Checks that the page is accessible, and no wider than the window."""
     for summary in page.query_selector_all("summary"):
         summary.click()
     found = axe_api.Axe().run(page, options={"resultTypes": ["violations"]})
@@ -191,7 +191,7 @@ def test_a_user_without_a_role_sees_one_page(chromium: Any, site: Site, width: s
     page.context.close()
 
 
-def test_refusals_of_a_user_appear_by_themselves(chromium: Any, site: Site) -> None:
+def test_refusals_of_a_user_appear_without_a_reload(chromium: Any, site: Site) -> None:
     page = _page(chromium, site, "user:43")
     before = page.inner_text("#refusals")
     site.service.record(row("43", refused=77, rule="api", endpoint="/api/live"), ago=1)
@@ -220,7 +220,7 @@ def test_units_are_added_from_the_page(chromium: Any, site: Site) -> None:
     page.context.close()
 
 
-def test_what_is_not_accessible_is_found(chromium: Any) -> None:
+def test_the_check_finds_inaccessible_pages(chromium: Any) -> None:
     page = chromium.new_page()
     page.set_content("<title>t</title><main><h1>t</h1><input></main>")
     found = axe_api.Axe().run(page)
@@ -228,7 +228,7 @@ def test_what_is_not_accessible_is_found(chromium: Any) -> None:
     page.close()
 
 
-def test_the_keyboard_is_enough(chromium: Any, site: Site) -> None:
+def test_the_pages_work_with_the_keyboard_alone(chromium: Any, site: Site) -> None:
     page = _page(chromium, site, token=None, reduced_motion="reduce")
     page.goto(f"{site.url}/sign-in")
     page.keyboard.press("Tab")
@@ -251,7 +251,7 @@ def test_the_keyboard_is_enough(chromium: Any, site: Site) -> None:
     page.context.close()
 
 
-def test_the_overview_follows_and_can_be_paused(chromium: Any, site: Site) -> None:
+def test_the_overview_updates_itself_and_can_be_paused(chromium: Any, site: Site) -> None:
     page = _page(chromium, site)
     before = page.inner_text("#figures")
     site.service.record(row("42", allowed=100_000), ago=1)
@@ -267,14 +267,16 @@ def test_the_overview_follows_and_can_be_paused(chromium: Any, site: Site) -> No
     page.context.close()
 
 
-def test_it_waits_for_those_who_want_no_motion(chromium: Any, site: Site) -> None:
+def test_updates_are_paused_for_visitors_who_prefer_reduced_motion(
+    chromium: Any, site: Site
+) -> None:
     page = _page(chromium, site, reduced_motion="reduce")
-    assert page.get_by_role("button", name="Go on").is_visible()
+    assert page.get_by_role("button", name="Continue").is_visible()
     assert page.get_by_role("status").inner_text() == "Paused."
     page.context.close()
 
 
-def test_without_scripts_all_can_be_read(chromium: Any, site: Site) -> None:
+def test_the_pages_can_be_read_without_scripts(chromium: Any, site: Site) -> None:
     page = _page(chromium, site, java_script_enabled=False)
     for name, path in PAGES.items():
         page.goto(site.url + path)

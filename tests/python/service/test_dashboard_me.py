@@ -1,4 +1,4 @@
-"""The page that a user without a role is shown: about that user, and about nobody else."""
+"""The page of a user without a role, which shows only that user's data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def user_browser(dashboard: DashboardService, user: str = "42") -> Browser:
     return found
 
 
-def test_a_user_is_led_to_the_own_page(dashboard: DashboardService) -> None:
+def test_a_user_is_redirected_to_the_own_page(dashboard: DashboardService) -> None:
     browser = user_browser(dashboard)
     assert browser.get("/").headers["location"] == "/dashboard/me"
     text = browser.get("/me").text
@@ -49,7 +49,7 @@ def test_a_user_without_a_role_gets_no_page_of_operators(dashboard: DashboardSer
     assert dashboard.ask("GET", "/whoami", token="user:42").status_code == 401
 
 
-def test_a_user_sees_nobody_else(dashboard: DashboardService) -> None:
+def test_a_user_sees_no_data_of_others(dashboard: DashboardService) -> None:
     dashboard.use("43", endpoint="/secret", allowed=999)
     dashboard.record(row("43", refused=7, rule="api", endpoint="/secret"))
     browser = user_browser(dashboard)
@@ -58,7 +58,7 @@ def test_a_user_sees_nobody_else(dashboard: DashboardService) -> None:
         assert "999" not in browser.get(path).text
 
 
-def test_a_token_of_no_user_has_no_such_page(dashboard: DashboardService) -> None:
+def test_a_token_without_a_user_has_no_such_page(dashboard: DashboardService) -> None:
     assert dashboard.browser("viewer").get("/me").status_code == 404
     assert dashboard.browser(None).get("/me").status_code == 303
     operator = dashboard.browser(None)
@@ -67,7 +67,7 @@ def test_a_token_of_no_user_has_no_such_page(dashboard: DashboardService) -> Non
     assert "My usage" in operator.get("/").text
 
 
-def test_what_is_left_and_what_was_refused(dashboard: DashboardService) -> None:
+def test_the_page_shows_remaining_limits_and_refusals(dashboard: DashboardService) -> None:
     dashboard.limiter.check(user="42", tier="free", endpoint="/api/*", cost=4)
     dashboard.use("42", endpoint="/api", allowed=1234)
     dashboard.record(row("42", allowed=4), row("42", refused=5, rule="api", endpoint="/api/x"))
@@ -93,7 +93,7 @@ def test_the_quota_of_the_user_is_shown(dashboard: DashboardService) -> None:
     assert "Top up" not in text
 
 
-def test_a_request_for_a_tier_is_asked_withdrawn_and_decided(
+def test_a_tier_is_requested_withdrawn_and_decided(
     dashboard: DashboardService, caplog: pytest.LogCaptureFixture
 ) -> None:
     browser = user_browser(dashboard)
@@ -124,8 +124,8 @@ def test_a_request_for_a_tier_is_asked_withdrawn_and_decided(
     text = browser.get("/me").text
     assert "was rejected on 2026-01-31 12:00:00 UTC. Note: Use less." in text
     assert [record.getMessage() for record in caplog.records if "request" in record.msg] == [
-        "'42' asks for the tier premium: request 1",
-        "'42' asks for the tier premium: request 2",
+        "'42' requests the tier premium: request 1",
+        "'42' requests the tier premium: request 2",
         "request 2 of '42' for the tier premium is REJECTED",
     ]
     dashboard.clock.advance(days=31)

@@ -1,10 +1,11 @@
-"""The pages of the dashboard: who sees what, what is escaped, and what operators change."""
+"""The pages of the dashboard: roles, escaping, and the changes of operators."""
 
 from __future__ import annotations
 
 import re
 import shutil
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from admin_client import Clock, add_api_rule
 from dashboard_client import HOSTILE, DashboardService, row
 
 PAGES = ("/", "/keys", "/key", "/rules", "/shadow", "/anomalies", "/requests", "/usage", "/quotas")
+ANY = {"If-Match": "*"}
 ATTRIBUTES = {"user": "42", "tier": "free", "endpoint": "/api/posts"}
 
 
@@ -47,7 +49,7 @@ def test_head_answers_as_get_does(dashboard: DashboardService, path: str) -> Non
     assert dashboard.browser().ask("HEAD", path).status_code == 200
 
 
-def test_a_path_without_a_page_and_a_wrong_method(dashboard: DashboardService) -> None:
+def test_unknown_pages_and_wrong_methods_are_refused(dashboard: DashboardService) -> None:
     browser = dashboard.browser()
     assert browser.get("/nothing").status_code == 404
     assert browser.ask("DELETE", "/keys").status_code == 405
@@ -85,12 +87,12 @@ def test_the_overview_sums_five_minutes(dashboard: DashboardService) -> None:
     text = dashboard.browser().get("/").text
     assert "7 allowed, 5 refused, at most 7 and 5 in one second" in text
     assert "connection refused" in text
-    assert "are short of them: 11." in text
+    assert "missing from usage and violations: 11." in text
     assert "nobody has acknowledged: 1." in text
-    assert "made without the shared storage: 3." in text
+    assert "without the shared storage in the last five minutes: 3." in text
 
 
-def test_live_parts_are_those_of_the_page(dashboard: DashboardService) -> None:
+def test_live_parts_equal_those_of_the_page(dashboard: DashboardService) -> None:
     dashboard.record(row(HOSTILE, refused=5, rule="api"))
     browser = dashboard.browser()
     for page, live in (("/", "/live/overview"), ("/keys", "/live/keys")):
@@ -103,7 +105,7 @@ def test_live_parts_are_those_of_the_page(dashboard: DashboardService) -> None:
     assert dashboard.browser(None).get("/live/overview").status_code == 401
 
 
-def test_what_others_have_named_is_escaped_on_every_page(dashboard: DashboardService) -> None:
+def test_names_from_others_are_escaped_on_every_page(dashboard: DashboardService) -> None:
     add_api_rule(dashboard, endpoints=["/api/<script>"])
     dashboard.record(row(HOSTILE, refused=5, rule=HOSTILE), row(None, refused=1, ip=HOSTILE))
     dashboard.add_anomaly(HOSTILE, reason=HOSTILE, action=HOSTILE[:20])
@@ -171,7 +173,9 @@ def test_a_request_is_approved_with_a_note(dashboard: DashboardService) -> None:
     ]
 
 
-def test_rules_and_what_shadow_rules_would_refuse(dashboard: DashboardService) -> None:
+def test_the_pages_show_rules_and_what_shadow_rules_would_refuse(
+    dashboard: DashboardService,
+) -> None:
     add_api_rule(dashboard, shadow=True)
     for _ in range(12):
         dashboard.limiter.check(**ATTRIBUTES)
@@ -181,7 +185,41 @@ def test_rules_and_what_shadow_rules_would_refuse(dashboard: DashboardService) -
     assert cells == ["yes", "12", "2", "16.7 %"]
 
 
-def test_usage_as_a_chart_a_table_and_a_file(dashboard: DashboardService) -> None:
+@pytest.mark.parametrize(
+    "query", ["ip=203.0.113.9", "endpoint=/api/posts", "api_key=k", "tier=free&method=GET"]
+)
+def test_a_key_without_a_user_is_explained(dashboard: DashboardService, query: str) -> None:
+    """An address among the top keys is such a key."""
+    add_api_rule(dashboard)
+    page = dashboard.browser().get(f"/key?{query}")
+    assert page.status_code == 200
+    assert "Every rule that was considered" in page.text
+    assert "Usage of this user" not in page.text
+
+
+def test_rules_that_name_neither_endpoint_nor_attribute_are_shown(
+    dashboard: DashboardService,
+) -> None:
+    rules = [
+        {"id": "whole", "by": "global", "limits": "100/minute"},
+        {"id": "many", "by": "user+ip", "limits": ["2/second", "quota 100/month"]},
+        {"id": "free", "by": "ip", "endpoint": "/free", "limits": "unlimited"},
+        {"id": "tiers", "by": "user", "endpoint": "/t", "limits": {"a": ["1/hour", "9/day"]}},
+    ]
+    answer = dashboard.ask("PUT", "/ratelimit/document", json={"rules": rules}, headers=ANY)
+    assert answer.status_code == 200, answer.text
+    page = dashboard.browser().get("/rules")
+    assert page.status_code == 200
+    cells = [unescape(each) for each in re.findall(r"<td[^>]*>([^<]*)</td>", page.text)]
+    assert [cells[i : i + 3] for i in range(0, len(cells), 5)] == [
+        ["global", "all", "100/minute"],
+        ["user+ip", "all", "2/second, quota 100/month"],
+        ["ip", "/free", "unlimited"],
+        ["user", "/t", "a: 1/hour, 9/day"],
+    ]
+
+
+def test_usage_is_shown_as_a_chart_a_table_and_a_file(dashboard: DashboardService) -> None:
     add_api_rule(dashboard)
     dashboard.use("=1+1", hours_ago=1, allowed=1234, refused=6)
     browser = dashboard.browser()
@@ -195,7 +233,7 @@ def test_usage_as_a_chart_a_table_and_a_file(dashboard: DashboardService) -> Non
     assert (len(lines), lines[-1]) == (31, "'=1+1,2026-01-31T00:00:00+00:00,1234,6")
 
 
-def test_a_caller_leads_to_the_requests_that_were_refused_most(
+def test_a_caller_links_to_the_requests_that_were_refused_most(
     dashboard: DashboardService,
 ) -> None:
     dashboard.record(
@@ -203,7 +241,7 @@ def test_a_caller_leads_to_the_requests_that_were_refused_most(
         row("4&2", refused=5, rule="api", endpoint="/a b", tier=None),
         row("4&2", refused=9, rule="api"),
         row(None, allowed=1, endpoint=None, tier=None),
-        row(None, allowed=7, endpoint="(other)"),
+        row(None, allowed=7, endpoint="(other)", ip=None),
     )
     text = dashboard.browser().get("/keys").text
     links = re.findall(r'href="/dashboard/key\?([^"]+)"', text)

@@ -1,4 +1,4 @@
-"""Quotas on the dashboard and over the admin API: what a user has now, and units beside it."""
+"""Quotas on the dashboard and over the admin API: the state of a user's quotas, and top-ups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from admin_client import Clock, add_api_rule
 from dashboard_client import HOSTILE, DashboardService
-from tidegate import StorageError
+from tidegate import ConfigurationError, StorageError
+from tidegate._database import idempotency_keys
+from tidegate._database.idempotency_keys import OnceKey
 
 ASKED = {"user": "42", "tier": "free", "endpoint": "/api/*"}
 LIMITS = {"free": ["quota 100/month rollover 50", "1000/minute"], "premium": "quota 400/month"}
@@ -34,7 +36,7 @@ def figures_of(text: str) -> dict[str, str]:
     return {name: value.replace("\u202f", "") for name, value in found}
 
 
-def test_the_page_shows_what_is_counted_now(dashboard: DashboardService) -> None:
+def test_the_page_shows_the_present_counts(dashboard: DashboardService) -> None:
     dashboard.limiter.check(cost=85, **ASKED)
     dashboard.limiter.top_up(
         {**ASKED}, 7, expires_at=dt.datetime(2030, 1, 1, tzinfo=dt.timezone.utc)
@@ -58,12 +60,12 @@ def test_the_page_shows_what_is_counted_now(dashboard: DashboardService) -> None
     assert figures_of(parts["now"])["Used"] == "95"
 
 
-def test_the_tier_of_a_user_says_which_quota(dashboard: DashboardService) -> None:
+def test_the_tier_of_a_user_selects_the_quota(dashboard: DashboardService) -> None:
     dashboard.run("update user_tiers set tier = 'premium'")
     assert figures_of(dashboard.browser().get("/quotas?user=42").text)["Base"] == "400"
 
 
-def test_a_user_whom_no_quota_counts(dashboard: DashboardService) -> None:
+def test_a_user_without_a_quota_is_told_so(dashboard: DashboardService) -> None:
     add_api_rule(dashboard, id="search", endpoints=["/search"], limits="5/minute")
     text = dashboard.browser().get("/quotas?user=42").text
     assert text.count("<h3") == 1
@@ -73,7 +75,7 @@ def test_a_user_whom_no_quota_counts(dashboard: DashboardService) -> None:
     )
 
 
-def test_what_is_configured_is_shown_beside_it(dashboard: DashboardService) -> None:
+def test_quotas_configured_in_the_database_are_shown_too(dashboard: DashboardService) -> None:
     dashboard.run(
         "insert into user_quotas values "
         "('42', 'monthly', '{\"limit\": 10000}', '2026-01-30 10:00:00')"
@@ -85,7 +87,7 @@ def test_what_is_configured_is_shown_beside_it(dashboard: DashboardService) -> N
     assert "10000" not in dashboard.browser().get("/quotas?user=43").text
 
 
-def test_an_operator_tops_up_and_the_audit_log_says_so(dashboard: DashboardService) -> None:
+def test_the_audit_log_records_an_operator_s_top_up(dashboard: DashboardService) -> None:
     dashboard.limiter.check(cost=100, **ASKED)
     operator = dashboard.browser("operator")
     form = {"user": "42", "quota": QUOTA, "units": "50", "priority": "3", "reason": "a launch"}
@@ -127,7 +129,7 @@ def test_an_operator_tops_up_and_the_audit_log_says_so(dashboard: DashboardServi
         ({"csrf": "another"}, 403),
     ],
 )
-def test_a_top_up_that_cannot_be(
+def test_an_invalid_top_up_is_refused(
     dashboard: DashboardService, form: dict[str, str], status: int
 ) -> None:
     operator = dashboard.browser("operator")
@@ -139,7 +141,7 @@ def test_a_top_up_that_cannot_be(
     assert dashboard.limiter.quota_status(**ASKED)[QUOTA].available == 100
 
 
-def test_a_viewer_tops_nothing_up(dashboard: DashboardService) -> None:
+def test_a_viewer_cannot_top_up(dashboard: DashboardService) -> None:
     form = {"user": "42", "quota": QUOTA, "units": "5"}
     assert dashboard.browser("viewer").post("/quotas/top-up", **form).status_code == 403
     answer = dashboard.ask("POST", "/quotas/top-ups", {"user": "42", "units": 5}, role="check")
@@ -170,7 +172,7 @@ def test_the_admin_api_reads_and_tops_up(dashboard: DashboardService) -> None:
     assert dashboard.ask("GET", "/quotas", role="viewer").status_code == 422
 
 
-def test_which_of_several_quotas_has_to_be_said(dashboard: DashboardService) -> None:
+def test_one_of_several_quotas_must_be_named(dashboard: DashboardService) -> None:
     add_api_rule(dashboard, id="yearly", endpoints=["/other"], limits="quota 9000/year")
 
     answer = dashboard.ask("POST", "/quotas/top-ups", {"user": "42", "units": 5})
@@ -183,7 +185,7 @@ def test_which_of_several_quotas_has_to_be_said(dashboard: DashboardService) -> 
     assert text.count("<h3") == text.count("<option") == 2
 
 
-def test_a_top_up_too_many_is_undone_and_said(dashboard: DashboardService) -> None:
+def test_one_top_up_too_many_is_undone_and_reported(dashboard: DashboardService) -> None:
 
     new = {"user": "42", "units": 5}
     for _ in range(16):
@@ -195,7 +197,115 @@ def test_a_top_up_too_many_is_undone_and_said(dashboard: DashboardService) -> No
     assert last[0] == "quota.top_up_failed"
 
 
-def test_a_storage_that_does_not_answer(
+def keyed(dashboard: DashboardService, new: Any, key: str = "k-1", role: str = "operator") -> Any:
+    headers = {"Idempotency-Key": key}
+    return dashboard.ask("POST", "/quotas/top-ups", new, role=role, headers=headers)
+
+
+def topped_up(dashboard: DashboardService) -> int:
+    return dashboard.limiter.quota_status(**ASKED)[QUOTA].topped_up
+
+
+def test_a_top_up_that_is_sent_again_adds_its_units_once(dashboard: DashboardService) -> None:
+    new = {"user": "42", "units": 5, "expires_at": "2030-01-01T00:00:00Z", "reason": "sorry"}
+    first = keyed(dashboard, new)
+    assert first.status_code == 201, first.text
+    dashboard.clock.advance(days=6)
+    again = keyed(dashboard, {**new, "expires_at": "2030-01-01T01:00:00+01:00"})
+    assert (again.status_code, again.json()) == (201, first.json())
+    assert topped_up(dashboard) == 5
+    assert len(dashboard.rows("select * from quota_top_ups")) == 1
+    assert len(dashboard.rows("select * from audit_log where action = 'quota.top_up'")) == 1
+    assert keyed(dashboard, new, key="k-2").status_code == 201
+    assert keyed(dashboard, new, role="admin").status_code == 201, "the key of another client"
+    assert topped_up(dashboard) == 15
+
+
+def test_a_key_cannot_be_used_for_another_request(dashboard: DashboardService) -> None:
+    keyed(dashboard, {"user": "42", "units": 5})
+    other = keyed(dashboard, {"user": "42", "units": 6})
+    assert (other.status_code, "expected a new key" in other.text) == (422, True)
+    for wrong in ("", "x" * 256):
+        assert keyed(dashboard, {"user": "42", "units": 5}, key=wrong).status_code == 422
+    assert topped_up(dashboard) == 5
+
+
+def test_a_key_is_forgotten_after_a_week(dashboard: DashboardService) -> None:
+    new = {"user": "42", "units": 5}
+    keyed(dashboard, new)
+    dashboard.clock.advance(days=7)
+    assert keyed(dashboard, new).status_code == 201
+    assert topped_up(dashboard) == 10
+    assert len(dashboard.rows("select * from idempotency_keys")) == 1
+
+
+def test_the_number_of_kept_keys_is_bounded(
+    dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idempotency_keys, "MOST_KEYS", 2)
+    for key in ("a", "b", "c"):
+        keyed(dashboard, {"user": "42", "units": 5}, key=key)
+    assert len(dashboard.rows("select * from idempotency_keys")) == 2
+    keyed(dashboard, {"user": "42", "units": 5}, key="c")
+    assert topped_up(dashboard) == 15
+
+
+def test_a_top_up_with_an_unknown_outcome_is_not_made_again(
+    dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gives = dashboard.limiter.top_up
+
+    def gives_and_times_out(*args: Any, **more: Any) -> None:
+        gives(*args, **more)
+        raise StorageError("no reply in time")
+
+    new = {"user": "42", "units": 5}
+    monkeypatch.setattr(dashboard.limiter, "top_up", gives_and_times_out)
+    assert keyed(dashboard, new).status_code == 503
+    monkeypatch.undo()
+    again = keyed(dashboard, new)
+    assert (again.status_code, "begun and not ended" in again.text) == (409, True)
+    assert topped_up(dashboard) == 5
+
+
+def test_a_refused_top_up_may_be_sent_again(
+    dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*args: Any, **more: Any) -> None:
+        raise ConfigurationError("there are 16 top-ups; expected at most that many")
+
+    new = {"user": "42", "units": 5}
+    monkeypatch.setattr(dashboard.limiter, "top_up", refuses)
+    assert keyed(dashboard, new).status_code == 422
+    monkeypatch.undo()
+    assert keyed(dashboard, new).status_code == 201
+    assert keyed(dashboard, {**new, "quota": "none"}, key="k-2").status_code == 422
+    assert keyed(dashboard, new, key="k-2").status_code == 201, "a bad request keeps no key"
+    assert topped_up(dashboard) == 10
+
+
+def test_a_key_is_refused_while_its_request_is_being_done(
+    dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gives = dashboard.limiter.top_up
+    new = {"user": "42", "units": 5}
+    meanwhile: list[int] = []
+
+    def asks_again_and_gives(*args: Any, **more: Any) -> None:
+        meanwhile.append(keyed(dashboard, new).status_code)
+        # Both may have looked before either began.
+        with monkeypatch.context() as both:
+            both.setattr(OnceKey, "known", lambda *_: None)
+            meanwhile.append(keyed(dashboard, new).status_code)
+        gives(*args, **more)
+
+    monkeypatch.setattr(dashboard.limiter, "top_up", asks_again_and_gives)
+    assert keyed(dashboard, new).status_code == 201
+    assert meanwhile == [409, 409]
+    assert topped_up(dashboard) == 5
+
+
+def test_the_page_says_that_the_storage_does_not_answer(
     dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(**attributes: Any) -> Any:

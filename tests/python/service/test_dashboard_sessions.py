@@ -1,4 +1,4 @@
-"""Signing in and out of the dashboard, its cookies, and forms that others made."""
+"""Signing in and out of the dashboard, its cookies, and forged forms."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from admin_client import Clock
 from dashboard_client import DashboardService
+from tidegate._database.audit import Actor
+from tidegate._service.dashboard.session import Sessions
 
 
 @pytest.fixture
@@ -20,7 +22,7 @@ def dashboard(tmp_path: Path, migrated_sqlite: Path, clock: Clock) -> Iterator[D
 
 
 @pytest.mark.parametrize(("base", "is_secure"), [("http://admin", False), ("https://admin", True)])
-def test_cookies_are_for_this_site_and_no_script(
+def test_cookies_are_hidden_from_other_sites_and_scripts(
     dashboard: DashboardService, base: str, is_secure: bool
 ) -> None:
     browser = dashboard.browser(None, base=base)
@@ -38,7 +40,7 @@ def test_cookies_are_for_this_site_and_no_script(
         assert dashboard.tokens["viewer"] not in cookie
 
 
-def test_a_wrong_token_is_told_and_counted(dashboard: DashboardService) -> None:
+def test_a_wrong_token_is_reported_and_counted(dashboard: DashboardService) -> None:
     browser = dashboard.browser(None)
     for _ in range(10):
         answer = browser.sign_in("tg_wrong")
@@ -64,7 +66,7 @@ def test_a_form_of_another_site_is_refused(dashboard: DashboardService, secret: 
     assert stranger.ask("POST", "/sign-in", token).status_code == 403
 
 
-def test_the_secret_of_another_session_is_of_no_use(dashboard: DashboardService) -> None:
+def test_the_secret_of_another_session_is_refused(dashboard: DashboardService) -> None:
     dashboard.add_anomaly()
     other = dashboard.browser("operator").csrf()
     answer = dashboard.browser("operator").ask("POST", "/anomalies/1/acknowledge", {"csrf": other})
@@ -82,7 +84,7 @@ def test_the_secret_of_another_session_is_of_no_use(dashboard: DashboardService)
         (b"a" * 70_000, "application/x-www-form-urlencoded", 413),
     ],
 )
-def test_a_form_that_cannot_be_read(
+def test_a_form_that_cannot_be_read_is_refused(
     dashboard: DashboardService, content: bytes, kind: str, status: int
 ) -> None:
     answer = dashboard.browser("operator").ask(
@@ -115,14 +117,37 @@ def test_a_session_ends_when_it_is_idle_and_after_eight_hours(
     clock.advance(minutes=31)
     assert browser.get("/").status_code == 303
     idle = dashboard.browser()
-    for _ in range(3):  # what a page fetches by itself keeps nobody signed in
+    for _ in range(3):  # a page's own fetches do not prolong a session
         clock.advance(minutes=21)
         idle.get("/live/overview")
     assert idle.get("/").status_code == 303
 
 
-def test_each_sign_in_has_a_session_of_its_own(dashboard: DashboardService) -> None:
+def test_each_sign_in_opens_its_own_session(dashboard: DashboardService) -> None:
     browser = dashboard.browser()
     browser.cookies["tidegate_session"] = "chosen-by-somebody-else"
     browser.sign_in(dashboard.tokens["viewer"])
     assert re.fullmatch(r"[\w-]{43}", browser.cookies["tidegate_session"])
+
+
+def opened(sessions: Sessions, name: str, role: str, count: int) -> list[str]:
+    return [sessions.open("token", Actor(name, role, None)) for _ in range(count)]
+
+
+def test_who_signs_in_very_often_puts_nobody_else_out(clock: Clock) -> None:
+    sessions = Sessions(clock)
+    (operator,) = opened(sessions, "ada", "operator", 1)
+    own = opened(sessions, "eve", "", 2_000)
+    assert sessions.find(operator)
+    assert [sessions.find(each) is not None for each in own[-105:]] == [False] * 5 + [True] * 100
+
+
+def test_users_beyond_the_bound_put_out_users_and_not_operators(clock: Clock) -> None:
+    sessions = Sessions(clock)
+    staff = [opened(sessions, f"operator {i}", "operator", 1)[0] for i in range(10)]
+    users = [opened(sessions, f"user {i}", "", 1)[0] for i in range(1_500)]
+    assert all(map(sessions.find, staff))
+    assert sum(sessions.find(each) is not None for each in users) == 990
+    assert sessions.find(users[-1])
+    late = [opened(sessions, f"late {i}", "viewer", 1)[0] for i in range(1_200)]
+    assert sum(sessions.find(each) is not None for each in late) == 1_000

@@ -1,4 +1,4 @@
-"""JSON for users: what they used, what is left, and a request for another tier."""
+"""JSON for users: their usage, what remains, and requests for another tier."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def dashboard(tmp_path: Path, migrated_sqlite: Path, clock: Clock) -> Iterator[D
 def ask(
     dashboard: DashboardService, method: str, path: str, token: str | None, **more: Any
 ) -> httpx.Response:
-    """One request; `path` is that below /v1/dashboard."""
+    """Sends one request; `path` begins after /v1/dashboard."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     async def one() -> httpx.Response:
@@ -38,7 +38,7 @@ def ask(
     return asyncio.run(one())
 
 
-def test_a_user_sees_what_was_used_and_what_is_left(dashboard: DashboardService) -> None:
+def test_a_user_sees_usage_and_what_remains(dashboard: DashboardService) -> None:
     dashboard.run("insert into user_tiers (user_id, tier) values ('42', 'free')")
     dashboard.limiter.check(user="42", tier="free", endpoint="/api/*", cost=4)
     dashboard.use("42", allowed=3, refused=1)
@@ -88,7 +88,7 @@ def test_a_quota_is_part_of_the_status(dashboard: DashboardService) -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["/status", "/usage/history"])
-def test_a_user_sees_nobody_else(
+def test_a_user_sees_no_data_of_others(
     dashboard: DashboardService, path: str, token: str | None, user: str | None, status: int
 ) -> None:
     query = {"startDate": "2026-01-01", "endDate": "2026-01-31"}
@@ -105,7 +105,7 @@ def test_a_token_of_the_database_names_the_user(dashboard: DashboardService) -> 
     assert ask(dashboard, "GET", "/status?user=42", token).json()["userId"] == "42"
 
 
-def test_who_signs_in_with_a_token_of_the_issuer(dashboard: DashboardService) -> None:
+def test_a_token_of_the_issuer_with_a_role_signs_in(dashboard: DashboardService) -> None:
     assert dashboard.browser(None).sign_in("nobody:42").status_code == 401
     assert dashboard.ask("GET", "/whoami", token="user:42").status_code == 401
     assert dashboard.browser(None).sign_in("viewer:42").status_code == 303
@@ -135,7 +135,7 @@ def test_history_has_every_day(dashboard: DashboardService) -> None:
         "startDate=yesterday&endDate=today",
     ],
 )
-def test_days_that_are_none(dashboard: DashboardService, query: str) -> None:
+def test_impossible_days_are_refused(dashboard: DashboardService, query: str) -> None:
     answer = ask(dashboard, "GET", f"/usage/history?{query}", "user:42")
     assert answer.status_code == 422
     assert answer.json()["detail"]
@@ -173,27 +173,29 @@ def test_an_upgrade_waits_for_a_decision(dashboard: DashboardService) -> None:
         ([], 422),
     ],
 )
-def test_an_upgrade_that_cannot_be(dashboard: DashboardService, body: Any, status: int) -> None:
+def test_an_impossible_upgrade_is_refused(
+    dashboard: DashboardService, body: Any, status: int
+) -> None:
     answer = ask(dashboard, "POST", "/tier/upgrade", "user:42", json=body)
     assert answer.status_code == status, answer.text
     assert dashboard.rows("select * from upgrade_requests") == []
 
 
-def test_who_may_ask_for_somebody_else(dashboard: DashboardService) -> None:
+def test_only_an_operator_may_request_a_tier_for_a_user(dashboard: DashboardService) -> None:
     path = "/tier/upgrade?user=42"
     assert ask(dashboard, "POST", path, "viewer:1", json=WISH).status_code == 403
     assert ask(dashboard, "POST", path, "user:1", json=WISH).status_code == 403
     assert ask(dashboard, "POST", path, "operator:1", json=WISH).status_code == 200
 
 
-def test_a_wrong_method_and_a_wrong_path(dashboard: DashboardService) -> None:
+def test_wrong_methods_and_paths_are_refused(dashboard: DashboardService) -> None:
     answer = ask(dashboard, "DELETE", "/status", "user:42")
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
     assert ask(dashboard, "GET", "/nothing", "user:42").status_code == 404
     assert ask(dashboard, "GET", "/%2e%2e/admin/whoami", "user:42").status_code == 400
 
 
-def test_a_user_reads_the_own_requests_and_withdraws_one(dashboard: DashboardService) -> None:
+def test_users_read_their_requests_and_withdraw_one(dashboard: DashboardService) -> None:
     assert ask(dashboard, "GET", "/tier/upgrade", "user:42").json()["requests"] == []
     assert ask(dashboard, "POST", "/tier/upgrade", "user:42", json=WISH).json()["id"] == 1
     path = "/tier/upgrade/1/withdraw"

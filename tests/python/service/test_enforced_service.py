@@ -1,4 +1,4 @@
-"""The whole service with anomalies that are enforced: checks, metrics, admin API and dashboard."""
+"""The whole service with enforced anomalies: checks, metrics, admin API and dashboard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from admin_client import AdminService, Clock, add_api_rule
-from dashboard_client import HOSTILE, DashboardService
+from dashboard_client import HOSTILE, DashboardService, Issuer
 from tidegate import ConfigurationError
 from tidegate._anomaly.detector import Action, Anomaly
 from tidegate._database.api_tokens import create_token
@@ -29,7 +29,7 @@ descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1000}}]
 
 
 class Running:
-    """A service within the process, on ports of its own."""
+    """A service within the process, on its own ports."""
 
     def __init__(self, directory: Path, **anomalies: Any) -> None:
         (directory / "rules.yaml").write_text(RULES)
@@ -60,10 +60,10 @@ class Running:
         return self.post("/json", {"domain": "edge", "descriptors": [{"entries": [entry]}]})
 
     def flood(self, user: str) -> None:
-        """Has the user be judged as one who suddenly sends thirty times as much."""
+        """Reports that the user suddenly sends thirty times as many requests."""
         watch = self.service.anomalies
         assert watch is not None
-        # Later than all that the service itself records meanwhile.
+        # The instant is later than everything that the service itself records meanwhile.
         for count in [30] * 20 + [900] * 4:
             self.minute += 1
             row = Row(user, "/a", None, None, None, count, 0, 0, 0, count)
@@ -158,7 +158,7 @@ def blocking(caller: str, clock: Clock) -> Enforcement:
 
 @pytest.fixture
 def enforcing(service: AdminService, clock: Clock) -> Iterator[AdminService]:
-    """An admin API where user:42 is blocked."""
+    """An admin API while user:42 is blocked."""
     with AdminService(service.url, clock, enforcement=blocking("user:42", clock)) as made:
         add_api_rule(made)
         yield made
@@ -191,6 +191,15 @@ def test_explain_says_that_the_caller_is_blocked(enforcing: AdminService) -> Non
     assert (said["allowed"], said["enforced"]) == (True, None)
 
 
+def test_explain_lets_a_blocked_caller_on_an_allow_list_pass(enforcing: AdminService) -> None:
+    entry = {"id": "vip", "user": "42"}
+    added = enforcing.ask("POST", "/ratelimit/lists/allow", entry, role="operator")
+    assert added.status_code == 201, added.text
+    asked = {"attributes": ATTRIBUTES}
+    said = enforcing.ask("POST", "/ratelimit/explain", asked, role="viewer").json()
+    assert (said["allowed"], said["rule"], said["enforced"]) == (True, "vip", None)
+
+
 def test_a_reset_of_a_key_unlocks_its_caller_too(enforcing: AdminService) -> None:
     answer = enforcing.ask("POST", "/ratelimit/reset", {"attributes": ATTRIBUTES}, role="operator")
     assert answer.status_code == 200, answer.text
@@ -199,7 +208,9 @@ def test_a_reset_of_a_key_unlocks_its_caller_too(enforcing: AdminService) -> Non
     assert actions[-2:] == ["counts.reset", "anomaly.unlock"]
 
 
-def test_what_an_operator_cannot_log_is_not_unlocked(enforcing: AdminService) -> None:
+def test_a_caller_is_not_unlocked_if_the_audit_log_cannot_be_written(
+    enforcing: AdminService,
+) -> None:
     enforcing.run("DROP TABLE audit_log")
     answer = enforcing.ask("POST", "/anomalies/unlock", {"caller": "user:42"})
     assert answer.status_code >= 500
@@ -217,7 +228,7 @@ def test_the_dashboard_shows_who_is_blocked_and_unlocks(
         assert "They are throttled or blocked for a time." in text
         assert (HOSTILE in text, ">Unlock</button>" in text) == (False, False)
         key = f"/key?{urllib.parse.urlencode({**ATTRIBUTES, 'user': HOSTILE})}"
-        assert "by anomaly:block; it may ask again in 5 min." in viewer.get(key).text
+        assert "by anomaly:block; the request can pass in 5 min." in viewer.get(key).text
         assert ">Unlock</button>" in operator.get("/anomalies").text
         assert viewer.post("/anomalies/unlock", caller=caller).status_code == 403
         assert operator.post("/anomalies/unlock").status_code == 422
@@ -225,6 +236,30 @@ def test_the_dashboard_shows_who_is_blocked_and_unlocks(
         assert operator.post("/anomalies/unlock", caller=caller).status_code == 404
         assert "Throttled or blocked now" not in operator.get("/anomalies").text
         assert dashboard.audit()[-1]["action"] == "anomaly.unlock"
+
+
+def test_a_user_is_told_of_a_block(service: AdminService, clock: Clock) -> None:
+    enforcement = blocking("user:42", clock)
+    with DashboardService(service.url, clock, enforcement=enforcement, oidc=Issuer()) as dashboard:
+        add_api_rule(dashboard)
+
+        def status(user: str) -> Any:
+            headers = {"Authorization": f"Bearer user:{user}"}
+            return dashboard.ask("GET", "/../dashboard/status", role=None, headers=headers).json()
+
+        until = int(clock().timestamp()) + 300
+        assert status("42")["enforced"] == {
+            "action": "block",
+            "until": until,
+            "reason": "900 requests",
+        }
+        assert status("43")["enforced"] is None
+        browser = dashboard.browser(None)
+        assert browser.sign_in("user:42").status_code == 303
+        said = "Your requests are refused for 5 min more: 900 requests."
+        assert said in browser.get("/me").text
+        enforcement.unlock("user:42")
+        assert "Your requests are refused" not in browser.get("/me").text
 
 
 def test_enforcing_needs_detection(tmp_path: Path) -> None:
@@ -238,7 +273,7 @@ def test_enforcing_needs_detection(tmp_path: Path) -> None:
     "wrong",
     ["enforce_seconds: 0", "enforce_most: 0", "exempt: ['42']", "exempt: ['user:']", "enforce: 1"],
 )
-def test_settings_that_cannot_be_are_refused(tmp_path: Path, wrong: str) -> None:
+def test_impossible_settings_are_refused(tmp_path: Path, wrong: str) -> None:
     path = tmp_path / "tidegate.yaml"
     path.write_text(f"anomalies: {{{wrong}}}\n")
     with pytest.raises(ConfigurationError, match="anomalies"):

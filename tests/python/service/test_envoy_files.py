@@ -1,4 +1,4 @@
-"""The files of Envoy's rate limit service: what is read, what is refused, and how it changes."""
+"""The files of Envoy's rate limit service: fields, mistakes, and changes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MIDNIGHT = 1_700_006_400 * 10**9
 
 
 class Service:
-    """An EnvoyService on a clock that stands still, asked over JSON."""
+    """An EnvoyService on a clock that stands still, called with JSON."""
 
     def __init__(self, **options: Any) -> None:
         self.clock = tg.ManualClock(start_ns=MIDNIGHT)
-        # The capsules keep what they hold.
+        # The capsules keep their objects alive.
         self.native = native.EnvoyService(
             open_store("memory://", {})._native(),
             _core.native_clock(self.clock),
@@ -48,7 +48,7 @@ class Service:
         return status, json.loads(answer)
 
     def remaining(self, *descriptors: dict[str, str], domain: str = "d") -> list[int | None]:
-        """What remains of each descriptor's limit; None where it has none."""
+        """Returns what remains of each descriptor's limit; None without a limit."""
         _, answer = self.ask(*descriptors, domain=domain)
         return [
             status.get("limitRemaining") if "currentLimit" in status else None
@@ -139,7 +139,7 @@ def test_units_have_the_lengths_that_envoy_gives_them(
     assert until == seconds - MIDNIGHT // 10**9 % seconds
 
 
-def test_values_are_the_texts_that_are_written(tmp_path: Path) -> None:
+def test_values_are_read_as_texts(tmp_path: Path) -> None:
     text = """
         domain: d
         descriptors:
@@ -153,7 +153,7 @@ def test_values_are_the_texts_that_are_written(tmp_path: Path) -> None:
     assert [service.remaining({"n": value}) for value in values] == [[0], [1], [2], [3]]
 
 
-def test_limits_beyond_those_of_envoy(tmp_path: Path) -> None:
+def test_fields_beyond_those_of_envoy_set_limits(tmp_path: Path) -> None:
     text = """
         domain: d
         descriptors:
@@ -193,7 +193,7 @@ def test_a_domain_may_charge_each_descriptor_on_its_own(tmp_path: Path) -> None:
     assert service.remaining({"a": ""}, {"b": ""}, domain="apart") == [8, 0]
 
 
-def test_switches_reach_the_service(tmp_path: Path) -> None:
+def test_settings_of_descriptors_reach_the_service(tmp_path: Path) -> None:
     text = """
         domain: d
         descriptors:
@@ -234,7 +234,7 @@ MISTAKES = [
     (
         "domain: d\ndescriptors:\n- key: a\n  limit: 5\n- key: b\n  shadow_mode: perhaps",
         [
-            "0.yaml:4: descriptors[0].limit: is no field; expected key, value, rate_limit, "
+            "0.yaml:4: descriptors[0].limit: is not a field; expected key, value, rate_limit, "
             "descriptors, shadow_mode, quota_mode, share_threshold, detailed_metric, "
             "value_to_metric",
             "0.yaml:6: descriptors[1].shadow_mode: is 'perhaps'; expected true or false",
@@ -283,7 +283,7 @@ LIMIT_MISTAKES = [
         "is not accepted: the limit replaces itself",
     ),
     ("{requests_per_unit: 5, unit: day, name: [a]}", "rate_limit.name: is ['a']; expected a text"),
-    ("{requests_per_unit: 5, unit: day, per: second}", "rate_limit.per: is no field"),
+    ("{requests_per_unit: 5, unit: day, per: second}", "rate_limit.per: is not a field"),
 ]
 
 
@@ -322,7 +322,7 @@ def test_limits_that_replace_each_other_in_a_circle_are_refused(tmp_path: Path) 
     )
 
 
-def test_a_name_that_no_limit_has_is_noted(tmp_path: Path) -> None:
+def test_replacing_an_unknown_name_causes_a_warning(tmp_path: Path) -> None:
     text = """
         domain: d
         descriptors:
@@ -379,7 +379,7 @@ def _is_500(service: Service) -> bool:
     return bool(answer["statuses"][0]["currentLimit"]["requestsPerUnit"] == 500)
 
 
-def test_a_version_that_is_not_valid_is_counted_and_logged_and_changes_nothing(
+def test_an_invalid_version_is_counted_and_logged_and_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "limits.yaml"
@@ -391,7 +391,7 @@ def test_a_version_that_is_not_valid_is_counted_and_logged_and_changes_nothing(
     with caplog.at_level(logging.ERROR, "tidegate"):
         assert not source.refresh()
     assert source.refused == 1
-    assert "descriptors[0].rate: is no field" in caplog.text
+    assert "descriptors[0].rate: is not a field" in caplog.text
     assert service.remaining({"k": ""}) == [4]
     write(path, 6)
     assert source.refresh()
@@ -404,14 +404,14 @@ def test_a_version_that_the_store_refuses_changes_nothing(tmp_path: Path) -> Non
     service = Service()
     with DescriptorFiles(path) as source:
         follow(source, service.native)
-        # A tree belongs to the services that use it, and takes nothing more.
+        # A tree that services use accepts no more descriptors.
         with pytest.raises(ValueError, match="the tree is in use"):
             source.current.tree.add_domain("another")
         assert service.remaining({"k": ""}) == [4]
 
 
-def test_the_swap_of_a_link_is_a_new_version(tmp_path: Path) -> None:
-    """As Kubernetes mounts a ConfigMap: config/limits.yaml -> ..data/limits.yaml."""
+def test_swapping_a_link_makes_a_new_version(tmp_path: Path) -> None:
+    """Kubernetes mounts a ConfigMap in this way: config/limits.yaml -> ..data/limits.yaml."""
     for version, count in (("v1", 5), ("v2", 7)):
         (tmp_path / version).mkdir()
         write(tmp_path / version / "limits.yaml", count)
@@ -432,7 +432,7 @@ def test_the_swap_of_a_link_is_a_new_version(tmp_path: Path) -> None:
     assert service.remaining({"k": ""}) == [5]
 
 
-def test_a_file_that_comes_and_goes_in_a_folder_is_a_new_version(tmp_path: Path) -> None:
+def test_adding_or_removing_a_file_makes_a_new_version(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("domain: a")
     source = DescriptorFiles(tmp_path)
     (tmp_path / "b.yaml").write_text("domain: b")

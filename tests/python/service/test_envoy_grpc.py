@@ -1,4 +1,4 @@
-"""Envoy's rate limit service over a socket, asked by grpcio with the stubs of Envoy's protos."""
+"""Envoy's rate limit service over a socket, called by grpcio with the stubs of Envoy's protos."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_stubs_of_envoy_read_every_field_of_the_answer(ask: GrpcClient) -> N
     assert [each["limitRemaining"] for each in answer["statuses"]] == [1, 100]
 
 
-def test_a_request_may_bring_its_limit_along(ask: GrpcClient) -> None:
+def test_a_request_may_send_its_own_limit(ask: GrpcClient) -> None:
     limit = {"requestsPerUnit": 1, "unit": "HOUR"}
     first = ask(domain="d", descriptors=[descriptor("k", "v", limit=limit)])
     assert first["statuses"][0]["currentLimit"] == limit
@@ -94,7 +94,7 @@ def test_a_request_may_bring_its_limit_along(ask: GrpcClient) -> None:
     )
 
 
-def test_a_request_that_is_none_is_refused_with_a_reason_and_the_connection_stays(
+def test_an_invalid_request_is_refused_with_a_reason_and_the_connection_stays(
     ask: GrpcClient,
 ) -> None:
     assert ask(domain="d") == {
@@ -112,7 +112,7 @@ def test_an_unknown_domain_has_no_limits(ask: GrpcClient) -> None:
     assert answer == {"overallCode": "OK", "statuses": [{"code": "OK"}]}
 
 
-def test_json_over_http(port: int) -> None:
+def test_json_over_http_returns_the_same_answer(port: int) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
 
     def post(body: Any, method: str = "POST") -> tuple[int, Any]:

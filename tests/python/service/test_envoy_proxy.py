@@ -1,7 +1,7 @@
-"""A real Envoy before a service, with tidegate as its rate limit service.
+"""A real Envoy in front of a service, with tidegate as its rate limit service.
 
-Envoy lets everything pass that it gets no answer for within 20 ms, so a service that is broken
-looks like one that allows. Here it refuses such requests, and waits a second; one test has its
+Envoy lets requests pass if it gets no answer within 20 ms, so a broken service looks like one that
+allows them. In these tests it refuses such requests, and waits a second; one test has its
 defaults.
 """
 
@@ -50,7 +50,7 @@ class Tidegate:
         self.start()
 
     def start(self) -> None:
-        """Listens, on the port that it had before if it was stopped."""
+        """Listens, on the same port as before if the service was stopped."""
         self.front = native.Front()
         self.front.route(self.service)
         self.port = self.front.listen("127.0.0.1", self.port)
@@ -66,7 +66,7 @@ class Tidegate:
 
 @dataclasses.dataclass
 class Edge:
-    """Envoy, the service before which it stands, and tidegate."""
+    """Envoy, the service behind it, and tidegate."""
 
     envoy: Envoy
     upstream: Upstream
@@ -147,7 +147,7 @@ def test_descriptors_of_one_request_are_charged_together_or_not_at_all(edge: Edg
         assert edge.get("/search", x_user="7").status == 200
     for _ in range(5):
         assert edge.get("/search", x_user="7").status == 429
-    # The refused requests cost nothing of the user's 100: 79 more, and none after.
+    # The refused requests did not count towards the user's 100: 79 more pass, and none after.
     statuses = [edge.get("/", x_user="7").status for _ in range(81)]
     assert statuses == [200] * 80 + [429]
     assert edge.get("/", x_user="acme").status == 200
@@ -176,7 +176,9 @@ def test_a_limit_in_shadow_refuses_nothing_and_is_counted(edge: Edge) -> None:
     assert (shadow["within_limit"], shadow["shadow_mode"]) == (50, 10)
 
 
-def test_a_new_version_of_the_limits_comes_into_force_and_a_bad_one_does_not(edge: Edge) -> None:
+def test_a_new_version_of_the_limits_comes_into_force_but_an_invalid_one_does_not(
+    edge: Edge,
+) -> None:
     limits = edge.tidegate.limits
     text = limits.read_text()
     assert edge.get(x_user="7").status == 200
@@ -201,10 +203,10 @@ def test_the_service_restarts_and_its_counts_stay(edge: Edge) -> None:
     assert edge.get("/search", x_user="7").status == 429
 
 
-def test_a_slow_redis_stalls_no_request(
+def test_a_slow_redis_does_not_delay_requests(
     tmp_path: Path, upstream: Upstream, server: RedisServer
 ) -> None:
-    """What Redis does not answer in time, a limit in this process decides."""
+    """A limit in this process decides if Redis does not answer in time."""
     proxy = Proxy(server.port)
     try:
         store = open_store(f"redis://127.0.0.1:{proxy.port}?timeout=0.05", {})
@@ -219,7 +221,7 @@ def test_a_slow_redis_stalls_no_request(
         proxy.close()
 
 
-def test_redis_counts_what_memory_does(
+def test_redis_and_memory_count_the_same(
     tmp_path: Path, upstream: Upstream, server: RedisServer
 ) -> None:
     store = open_store(f"redis://127.0.0.1:{server.port}?timeout=20&connect_timeout=20", {})
@@ -239,10 +241,10 @@ def _until_reset(tidegate: Tidegate) -> float:
     return float(answer.split('"durationUntilReset":"')[1].split("s")[0])
 
 
-def test_with_the_defaults_of_envoy_no_request_goes_unasked(
+def test_with_envoy_s_defaults_every_request_is_decided(
     tmp_path: Path, upstream: Upstream, clock: tg.ManualClock
 ) -> None:
-    """Envoy waits 20 ms, and lets pass what it got no answer for: so errors must stay 0."""
+    """Envoy waits 20 ms, and lets requests without an answer pass, so errors must stay 0."""
     defaults = {"timeout": None, "failure_mode_deny": None}
     with edge_of(tmp_path, upstream, Tidegate(tmp_path, clock=clock), defaults) as edge:
         eventually(lambda: edge.get().status == 200 and edge.envoy.stats()["ok"] > 0)
@@ -272,7 +274,7 @@ def test_envoy_accepts_what_the_example_for_istio_adds(tmp_path: Path) -> None:
     assert validate(path) == ""
 
 
-def test_the_example_for_contour_asks_for_descriptors_that_have_limits() -> None:
+def test_the_descriptors_of_the_example_for_contour_have_limits() -> None:
     documents = list(yaml.safe_load_all((EXAMPLES / "contour.yaml").read_text()))
     settings = yaml.safe_load(documents[1]["data"]["contour.yaml"])["rateLimitService"]
     limits = yaml.safe_load((EXAMPLES / "limits.yaml").read_text())

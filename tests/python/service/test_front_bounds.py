@@ -1,4 +1,4 @@
-"""What the front bounds: connections, output, and time."""
+"""The bounds of the front: connections, output, and time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_connections_above_the_bound_are_closed(make_front: MakeFront) -> None:
         client.sock.close()
 
 
-def test_thousands_of_idle_connections(make_front: MakeFront) -> None:
+def test_thousands_of_idle_connections_take_little_memory(make_front: MakeFront) -> None:
     served = make_front()
     count = 2500
     with served.connect() as first:
@@ -52,7 +52,7 @@ def test_thousands_of_idle_connections(make_front: MakeFront) -> None:
             for sock in sockets:
                 assert sock.recv(1000).endswith(b"hi")
             assert served.count("connections_open") == count + 1
-            # Some of it are the sockets of this test.
+            # Some of this memory belongs to the sockets of this test.
             assert (resident_bytes() - before) / count < 4096
             first.send(HEAD + b"\r\n")
             assert first.read_response()[0] == 200
@@ -62,7 +62,7 @@ def test_thousands_of_idle_connections(make_front: MakeFront) -> None:
     eventually(lambda: served.count("connections_open") == 0)
 
 
-def test_a_request_that_takes_too_long(make_front: MakeFront) -> None:
+def test_a_request_that_takes_too_long_is_answered_408(make_front: MakeFront) -> None:
     served = make_front(request_seconds=0.2)
     beginnings = [
         b"GET",
@@ -74,7 +74,7 @@ def test_a_request_that_takes_too_long(make_front: MakeFront) -> None:
         with served.connect() as client:
             client.send(beginning)
             answer = client.read_to_end()
-            if beginning != b"GET":  # which might become the preface of HTTP/2
+            if beginning != b"GET":  # this might become the preface of HTTP/2
                 assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
     with served.connect() as client:
         client.send(b"PRI * HT")
@@ -82,7 +82,7 @@ def test_a_request_that_takes_too_long(make_front: MakeFront) -> None:
     assert served.count("timeouts_request") == len(beginnings) + 1
 
 
-def test_a_stream_that_takes_too_long_leaves_the_connection(make_front: MakeFront) -> None:
+def test_the_connection_stays_if_a_stream_takes_too_long(make_front: MakeFront) -> None:
     served = make_front(request_seconds=0.2)
     with http2_client(served) as client:
         slow = client.request("/echo", b"x", end=False)
@@ -93,7 +93,7 @@ def test_a_stream_that_takes_too_long_leaves_the_connection(make_front: MakeFron
     assert served.count("timeouts_request") == 2
 
 
-def test_a_service_that_takes_too_long(make_front: MakeFront) -> None:
+def test_a_service_that_takes_too_long_is_answered_504(make_front: MakeFront) -> None:
     served = make_front(answer_seconds=0.2, holds=True)
     with served.connect() as client:
         client.send(b"POST /later HTTP/1.1\r\nHost: test\r\n\r\n")
@@ -129,7 +129,7 @@ def test_a_client_that_does_not_read_is_closed(make_front: MakeFront, size: int)
         try:
             for _ in range(400):
                 client.send(request)
-        except OSError:  # it takes no more, or has closed
+        except OSError:  # the server reads no more, or has closed
             pass
         eventually(lambda: served.count("slow_readers") == 1)
         eventually(lambda: served.count("connections_open") == 0)
@@ -137,7 +137,7 @@ def test_a_client_that_does_not_read_is_closed(make_front: MakeFront, size: int)
 
 
 def test_a_stream_that_is_not_read_is_reset(make_front: MakeFront) -> None:
-    """The client opens no window for it."""
+    """The client opens no window for the stream."""
     served = make_front(take_seconds=0.3)
     with http2_client(served) as client:
         stream = client.request("/echo", headers=(("x-answer-size", "200000"),))
@@ -151,7 +151,7 @@ def test_a_stream_that_is_not_read_is_reset(make_front: MakeFront) -> None:
     assert served.count("slow_readers") == 1
 
 
-def test_the_answers_that_a_connection_may_leave_waiting_are_bounded(make_front: MakeFront) -> None:
+def test_the_unread_answers_of_a_connection_are_bounded(make_front: MakeFront) -> None:
     served = make_front(output_bytes=1_000_000)
     with http2_client(served) as client:
         for _ in range(10):

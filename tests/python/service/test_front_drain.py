@@ -1,4 +1,4 @@
-"""How a front ends: by a drain, at once, or with the process."""
+"""The end of a front: by a drain, at once, or with the process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_drain_waits_for_calls_in_progress(make_front: MakeFront) -> None:
         drain = threading.Thread(target=lambda: results.append(served.front.drain(60)))
         drain.start()
         assert idle.read_to_end() == b""
-        # First the notice that there will be an end, then the last stream.
+        # The first GOAWAY announces the end, the second names the last stream.
         last: list[int] = []
         while len(last) < 2:
             last += [
@@ -57,8 +57,8 @@ def test_a_drain_ends_after_its_time(make_front: MakeFront) -> None:
     served.later.release()
 
 
-def test_no_answer_is_lost_by_a_drain_under_load(make_front: MakeFront) -> None:
-    """Clients see whole answers, or connections that take no more requests."""
+def test_a_drain_under_load_loses_no_answer(make_front: MakeFront) -> None:
+    """Clients see whole answers, or connections that accept no more requests."""
     served = make_front(loops=2)
     wrong: list[object] = []
     answered = [0]
@@ -86,7 +86,7 @@ def test_no_answer_is_lost_by_a_drain_under_load(make_front: MakeFront) -> None:
                 except httpx.ConnectError:
                     return  # the port is closed
                 except httpx.RemoteProtocolError:
-                    continue  # the connection was closed before it took the request
+                    continue  # the connection was closed before it read the request
                 except httpx.TransportError as error:
                     wrong.append(error)
                     return
@@ -114,7 +114,7 @@ def test_a_stop_ends_at_once(make_front: MakeFront) -> None:
         assert idle.read_to_end() == b""
         eventually(lambda: client.events() == [])
     eventually(lambda: served.count("connections_open") == 0)
-    served.later.release()  # finds nobody
+    served.later.release()  # nobody waits for the answer any more
 
 
 @pytest.mark.parametrize("end", ["pass", "sys.exit(0)", "del front, later", "front.stop()"])

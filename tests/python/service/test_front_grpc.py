@@ -23,7 +23,7 @@ def served(make_front: MakeFront) -> Served:
 
 @pytest.fixture
 def channel(served: Served) -> Iterator[grpc.Channel]:
-    # Channels to one address share a connection otherwise, and ports are used again.
+    # Otherwise channels to one address share a connection, and ports are used again.
     options = [("grpc.use_local_subchannel_pool", 1)]
     with grpc.insecure_channel(f"127.0.0.1:{served.port}", options=options) as channel:
         yield channel
@@ -35,27 +35,27 @@ def error_of(call: grpc.UnaryUnaryMultiCallable, *args: object, **kwargs: object
     return raised.value
 
 
-def test_a_call_and_its_answer(channel: grpc.Channel, served: Served) -> None:
+def test_a_call_is_answered(channel: grpc.Channel, served: Served) -> None:
     echo = channel.unary_unary(ECHO)
     for message in (b"hello", b"", b"x" * 500_000):
         assert echo(message) == message
     assert served.count("requests_grpc") == 3
 
 
-def test_an_answer_from_another_thread(channel: grpc.Channel, served: Served) -> None:
+def test_a_service_may_answer_from_another_thread(channel: grpc.Channel, served: Served) -> None:
     calls = [channel.unary_unary(LATER).future(b"%d" % i) for i in range(50)]
     eventually(lambda: served.later.waiting == 50)
     served.later.release()
     assert [call.result(timeout=30) for call in calls] == [b"%d" % i for i in range(50)]
 
 
-def test_a_status_with_a_message_in_any_language(channel: grpc.Channel) -> None:
+def test_the_message_of_a_status_may_be_in_any_language(channel: grpc.Channel) -> None:
     refused = error_of(channel.unary_unary(ECHO), b"x", metadata=[("x-fail", "100% bad")])
     assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert refused.details() == "100% bad"
 
 
-def test_errors_of_the_front(channel: grpc.Channel, served: Served) -> None:
+def test_errors_of_the_front_have_a_status_of_grpc(channel: grpc.Channel, served: Served) -> None:
     unknown = error_of(channel.unary_unary("/no.Service/Method"), b"")
     assert unknown.code() is grpc.StatusCode.UNIMPLEMENTED
     assert unknown.details() == "Expected a gRPC method of this server"
@@ -68,7 +68,7 @@ def test_errors_of_the_front(channel: grpc.Channel, served: Served) -> None:
     assert served.count("connections_accepted") == 1
 
 
-def test_a_call_without_a_message_or_with_several(channel: grpc.Channel) -> None:
+def test_a_call_needs_exactly_one_message(channel: grpc.Channel) -> None:
     stream = channel.stream_unary(ECHO)
     for messages in ([], [b"a", b"b"]):
         with pytest.raises(grpc.RpcError) as raised:
@@ -76,7 +76,7 @@ def test_a_call_without_a_message_or_with_several(channel: grpc.Channel) -> None
         assert raised.value.details().startswith("Expected one message, got ")
 
 
-def test_the_time_of_a_call(channel: grpc.Channel, served: Served) -> None:
+def test_a_call_ends_with_its_deadline(channel: grpc.Channel, served: Served) -> None:
     with http2_client(served) as client:
         timeout = (("grpc-timeout", "50m"),)
         late = client.request(LATER, b"\0\0\0\0\0", headers=GRPC + timeout)
@@ -89,7 +89,7 @@ def test_the_time_of_a_call(channel: grpc.Channel, served: Served) -> None:
     assert served.count("timeouts_answer") == 1
 
 
-def test_a_call_that_is_cancelled(channel: grpc.Channel, served: Served) -> None:
+def test_a_cancelled_call_leaves_the_connection(channel: grpc.Channel, served: Served) -> None:
     call = channel.unary_unary(LATER).future(b"x")
     eventually(lambda: served.later.waiting == 1)
     call.cancel()
@@ -98,7 +98,7 @@ def test_a_call_that_is_cancelled(channel: grpc.Channel, served: Served) -> None
     assert channel.unary_unary(ECHO)(b"x") == b"x"
 
 
-def test_a_service_that_drops_a_call(channel: grpc.Channel, served: Served) -> None:
+def test_a_dropped_call_is_an_internal_error(channel: grpc.Channel, served: Served) -> None:
     call = channel.unary_unary(LATER).future(b"x")
     eventually(lambda: served.later.waiting == 1)
     served.later.drop()
@@ -106,7 +106,7 @@ def test_a_service_that_drops_a_call(channel: grpc.Channel, served: Served) -> N
     assert served.count("errors_service") == 1
 
 
-def test_malformed_frames(served: Served) -> None:
+def test_malformed_frames_are_refused(served: Served) -> None:
     with http2_client(served) as client:
         for body, status in (
             (b"", "13"),
@@ -126,7 +126,7 @@ def test_malformed_frames(served: Served) -> None:
         assert compressed["grpc-accept-encoding"] == "identity"
 
 
-def test_health(channel: grpc.Channel, served: Served) -> None:
+def test_health_is_reported_for_each_name(channel: grpc.Channel, served: Served) -> None:
     stub = health_pb2_grpc.HealthStub(channel)
     statuses = health_pb2.HealthCheckResponse
 
@@ -145,7 +145,7 @@ def test_health(channel: grpc.Channel, served: Served) -> None:
     assert error_of(malformed, b"\x0a\xff").code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_watched_health(channel: grpc.Channel, served: Served) -> None:
+def test_watchers_receive_each_change_of_health(channel: grpc.Channel, served: Served) -> None:
     stub = health_pb2_grpc.HealthStub(channel)
     statuses = health_pb2.HealthCheckResponse
     watch = stub.Watch(health_pb2.HealthCheckRequest(service="ratelimit"), timeout=60)
@@ -164,7 +164,7 @@ def test_watched_health(channel: grpc.Channel, served: Served) -> None:
     assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_watch_has_an_end_of_its_own(channel: grpc.Channel, served: Served) -> None:
+def test_a_watch_ends_at_its_deadline(channel: grpc.Channel, served: Served) -> None:
     with http2_client(served) as client:
         watch = client.request(
             "/grpc.health.v1.Health/Watch",
@@ -177,8 +177,8 @@ def test_a_watch_has_an_end_of_its_own(channel: grpc.Channel, served: Served) ->
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
-def test_reflection(channel: grpc.Channel, version: str) -> None:
-    # The messages of both are the same.
+def test_reflection_describes_all_methods(channel: grpc.Channel, version: str) -> None:
+    # Both versions have the same messages.
     request_type = reflection_pb2.ServerReflectionRequest
     method = f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
     call = channel.stream_stream(
@@ -209,13 +209,13 @@ def test_reflection(channel: grpc.Channel, version: str) -> None:
     assert listed.original_request == asked[0]
 
 
-def test_reflection_by_the_client_of_grpcio(channel: grpc.Channel) -> None:
+def test_grpcio_s_client_reads_the_reflection(channel: grpc.Channel) -> None:
     stub = reflection_pb2_grpc.ServerReflectionStub(channel)
     request = reflection_pb2.ServerReflectionRequest(list_services="")
     assert len(list(stub.ServerReflectionInfo(iter([request])))) == 1
 
 
-def test_reflection_can_be_left_out(make_front: MakeFront) -> None:
+def test_reflection_can_be_switched_off(make_front: MakeFront) -> None:
     served = make_front(reflection=False)
     with http2_client(served) as client:
         assert client.answer(client.request(V1, b"", headers=GRPC))[0]["grpc-status"] == "12"

@@ -1,4 +1,4 @@
-"""The front over HTTP/1.1: requests, keep-alive, pipelining, and what it refuses."""
+"""The front over HTTP/1.1: requests, keep-alive, pipelining, and refusals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from polling import eventually
 HEAD = b"POST /echo HTTP/1.1\r\nHost: test\r\n"
 
 
-def test_a_request_and_its_answer(make_front: MakeFront) -> None:
+def test_a_request_is_answered(make_front: MakeFront) -> None:
     served = make_front()
     with httpx.Client() as client:
         answer = client.post(served.url + "/echo", content=b"hello")
@@ -54,7 +54,7 @@ def test_a_big_answer_of_many_pipelined_requests_arrives_whole(make_front: MakeF
             assert len(client.read_response()[2]) == 300_000
 
 
-def test_a_request_byte_by_byte(make_front: MakeFront) -> None:
+def test_a_request_may_arrive_byte_by_byte(make_front: MakeFront) -> None:
     served = make_front()
     whole = HEAD + b"Content-Length: 5\r\n\r\nhello"
     chunked = (
@@ -67,7 +67,7 @@ def test_a_request_byte_by_byte(make_front: MakeFront) -> None:
             assert client.read_response()[2] == b"hello"
 
 
-def test_expect_continue(make_front: MakeFront) -> None:
+def test_expect_continue_is_answered_with_100(make_front: MakeFront) -> None:
     served = make_front()
     with served.connect() as client:
         client.send(HEAD + b"Content-Length: 5\r\nExpect: 100-continue\r\n\r\n")
@@ -95,7 +95,9 @@ def test_a_client_that_ends_its_side_gets_its_answer(make_front: MakeFront) -> N
         (b"1.0", b"Connection: keep-alive\r\n", True),
     ],
 )
-def test_keep_alive(make_front: MakeFront, version: bytes, header: bytes, keeps: bool) -> None:
+def test_keep_alive_follows_version_and_header(
+    make_front: MakeFront, version: bytes, header: bytes, keeps: bool
+) -> None:
     served = make_front()
     with served.connect() as client:
         client.send(b"GET /echo HTTP/" + version + b"\r\nHost: test\r\n" + header + b"\r\n")
@@ -174,7 +176,7 @@ def test_a_malformed_request_is_answered_400_and_the_connection_closed(
         (b"GET /echo HTTP/2.0\r\nHost: test\r\n\r\n", 505),
     ],
 )
-def test_what_passes_a_bound_or_is_not_supported(
+def test_oversized_and_unsupported_requests_are_refused(
     make_front: MakeFront, request_bytes: bytes, status: int
 ) -> None:
     served = make_front(body_bytes=1000)
@@ -191,7 +193,7 @@ def test_an_absolute_target_means_its_path(make_front: MakeFront) -> None:
         assert client.read_response()[0] == 200
 
 
-def test_a_service_that_fails_or_drops_a_call(make_front: MakeFront) -> None:
+def test_a_failed_or_dropped_call_is_answered_500(make_front: MakeFront) -> None:
     served = make_front(holds=True)
     with served.connect() as client:
         client.send(b"GET /echo HTTP/1.1\r\nHost: test\r\nX-Answer-Size: many\r\n\r\n")

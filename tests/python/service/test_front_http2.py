@@ -18,7 +18,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-def test_a_request_and_its_answer(make_front: MakeFront) -> None:
+def test_a_request_is_answered(make_front: MakeFront) -> None:
     served = make_front()
     with httpx.Client(http1=False, http2=True) as client:
         answer = client.post(served.url + "/echo", content=b"hello")
@@ -48,7 +48,7 @@ def test_many_streams_are_answered_by_another_thread(make_front: MakeFront) -> N
         assert bodies == streams
 
 
-def test_an_error_of_one_stream_leaves_the_others(make_front: MakeFront) -> None:
+def test_an_error_of_one_stream_does_not_affect_the_others(make_front: MakeFront) -> None:
     served = make_front(body_bytes=1000, header_bytes=2000, holds=True)
     with http2_client(served) as client:
         kept = client.request("/later", b"kept")
@@ -66,7 +66,7 @@ def test_an_error_of_one_stream_leaves_the_others(make_front: MakeFront) -> None
     assert served.count("errors_protocol") == 4
 
 
-def test_a_client_that_goes_away_leaves_no_stream(make_front: MakeFront) -> None:
+def test_no_stream_remains_after_its_client_has_gone(make_front: MakeFront) -> None:
     served = make_front(holds=True)
     with http2_client(served) as client:
         client.request("/later", b"lost")
@@ -88,7 +88,7 @@ def test_rapid_reset_ends_the_connection(make_front: MakeFront) -> None:
 
 
 def test_resets_that_the_client_provokes_end_the_connection(make_front: MakeFront) -> None:
-    """A window of more than 2^31 bytes has the server reset the stream."""
+    """A window of more than 2^31 bytes makes the server reset the stream."""
     served = make_front(reset_burst=50, resets_per_second=1, holds=True)
     with http2_client(served) as client:
         for _ in range(52):
@@ -127,7 +127,7 @@ def test_a_flood_of_continuations_ends_the_connection(make_front: MakeFront) -> 
 def test_more_streams_than_the_bound_are_refused(make_front: MakeFront) -> None:
     served = make_front(streams=10, holds=True)
     with http2_client(served) as client:
-        client.h2.remote_settings[3] = 1000  # do not look at what the server allows
+        client.h2.remote_settings[3] = 1000  # ignore the bound that the server announces
         client.events()
         client.h2.remote_settings[3] = 1000
         client.h2.remote_settings.acknowledge()
@@ -147,7 +147,7 @@ def test_more_streams_than_the_bound_are_refused(make_front: MakeFront) -> None:
     assert served.later.waiting == 10
 
 
-def test_bytes_that_are_no_http2(make_front: MakeFront) -> None:
+def test_bytes_that_are_not_http2_end_the_connection(make_front: MakeFront) -> None:
     served = make_front()
     with served.connect() as client:
         client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"GET / HTTP/1.1\r\n\r\n")
@@ -155,7 +155,7 @@ def test_bytes_that_are_no_http2(make_front: MakeFront) -> None:
     eventually(lambda: served.count("connections_open") == 0)
 
 
-def test_a_preface_in_pieces(make_front: MakeFront) -> None:
+def test_a_preface_may_arrive_in_pieces(make_front: MakeFront) -> None:
     served = make_front()
 
     class Slow(Http2Client):

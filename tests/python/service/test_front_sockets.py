@@ -1,4 +1,4 @@
-"""Where a front listens: ports, Unix sockets, several loops, and what fork() leaves."""
+"""The sockets of a front: ports, Unix sockets, several loops, and children of fork()."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def unix_client(path: Path) -> RawClient:
     return RawClient(sock)
 
 
-def test_a_unix_socket(tmp_path: Path) -> None:
+def test_a_front_listens_at_a_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "front.sock"
     front, _, _ = new_front(loops=2)
     front.listen_unix(str(path), mode=0o660)
@@ -41,7 +41,7 @@ def test_a_unix_socket(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_path_that_was_left_behind_is_taken(tmp_path: Path) -> None:
+def test_a_socket_that_a_dead_process_left_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "front.sock"
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(path))
@@ -58,7 +58,7 @@ def test_a_path_that_was_left_behind_is_taken(tmp_path: Path) -> None:
     front.stop()
 
 
-def test_a_path_of_a_file_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_at_the_path_of_a_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("data")
     front, _, _ = new_front()
@@ -89,7 +89,7 @@ def test_several_loops_share_a_port(make_front: MakeFront) -> None:
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="the system has no IPv6")
-def test_the_address_of_a_client_of_ipv6() -> None:
+def test_the_address_of_an_ipv6_client_is_reported() -> None:
     front, _, _ = new_front()
     try:
         port = front.listen("::1", 0)
@@ -116,12 +116,12 @@ def test_the_address_of_a_client_of_ipv6() -> None:
         ({"reflection": 1}, "Expected reflection to be True or False, got 1"),
     ],
 )
-def test_options_that_are_none(options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         _native.Front(options)
 
 
-def test_calls_in_the_wrong_order() -> None:
+def test_calls_in_the_wrong_order_are_refused() -> None:
     front, _, _ = new_front()
     with pytest.raises(RuntimeError, match=r"Expected listen\(\) before start\(\)"):
         front.start()
@@ -142,7 +142,7 @@ def test_calls_in_the_wrong_order() -> None:
     assert front.drain(0)
 
 
-def test_a_route_that_is_taken() -> None:
+def test_a_route_that_is_taken_is_refused() -> None:
     front, _, _ = new_front()
     with pytest.raises(ConfigurationError, match="Expected routes that no other service answers"):
         front.route(_native._EchoService())
@@ -157,8 +157,8 @@ def _child(front: _native.Front, ready: Any, end: Any) -> None:
     end.wait(60)
 
 
-def test_a_child_process_takes_no_part(make_front: MakeFront) -> None:
-    """It keeps neither connections nor the port, and the parent serves on."""
+def test_a_child_process_does_not_serve(make_front: MakeFront) -> None:
+    """The child keeps neither connections nor the port, and the parent continues to serve."""
     served = make_front()
     context = multiprocessing.get_context("fork")
     ready, end = context.Event(), context.Event()
@@ -186,7 +186,7 @@ def test_a_child_process_takes_no_part(make_front: MakeFront) -> None:
     assert child.exitcode == 0
 
 
-def test_without_descriptors_nothing_spins_and_accepting_goes_on(make_front: MakeFront) -> None:
+def test_accepting_pauses_without_descriptors_and_continues(make_front: MakeFront) -> None:
     import resource
 
     served = make_front()
@@ -215,5 +215,5 @@ def test_without_descriptors_nothing_spins_and_accepting_goes_on(make_front: Mak
             os.close(fd)
         for sock in waiting:
             sock.close()
-    # Once in 100 ms, and not in a loop.
+    # The front tries once in 100 ms, and not in a loop.
     assert served.count("accept_failures") < 1000

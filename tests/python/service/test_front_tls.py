@@ -57,7 +57,7 @@ def wrapped(served: Served, context: ssl.SSLContext) -> ssl.SSLSocket:
     return context.wrap_socket(plain, server_hostname="localhost")
 
 
-def test_both_protocols_by_alpn(files: Files) -> None:
+def test_alpn_chooses_either_protocol(files: Files) -> None:
     served = serve(_native.Tls(str(files.certificate), str(files.key)))
     url = f"https://localhost:{served.port}/echo"
     big = b"x" * 900_000
@@ -79,7 +79,7 @@ def test_without_alpn_the_first_bytes_decide(files: Files) -> None:
     served.front.stop()
 
 
-def test_a_protocol_that_is_not_spoken_is_refused(files: Files) -> None:
+def test_an_unknown_protocol_of_alpn_is_refused(files: Files) -> None:
     served = serve(_native.Tls(str(files.certificate), str(files.key)))
     with pytest.raises(ssl.SSLError):
         wrapped(served, files.client_context("spdy/3"))
@@ -99,7 +99,7 @@ def test_tls_before_1_2_is_refused(files: Files) -> None:
     served.front.stop()
 
 
-def test_certificates_of_clients(files: Files, tmp_path: Path) -> None:
+def test_clients_need_a_certificate_if_authorities_are_set(files: Files, tmp_path: Path) -> None:
     clients = trustme.CA()
     trust = tmp_path / "clients.pem"
     clients.cert_pem.write_to_path(str(trust))
@@ -119,7 +119,7 @@ def test_certificates_of_clients(files: Files, tmp_path: Path) -> None:
     served.front.stop()
 
 
-def test_a_new_certificate_is_for_new_connections(files: Files) -> None:
+def test_new_connections_get_the_new_certificate(files: Files) -> None:
     tls = _native.Tls(str(files.certificate), str(files.key))
     served = serve(tls)
 
@@ -144,7 +144,7 @@ def test_a_new_certificate_is_for_new_connections(files: Files) -> None:
     served.front.stop()
 
 
-def test_files_that_cannot_be_used(files: Files, tmp_path: Path) -> None:
+def test_unusable_files_are_refused(files: Files, tmp_path: Path) -> None:
     other = tmp_path / "other.key"
     other.write_bytes(trustme.CA().issue_cert("localhost").private_key_pem.bytes())
     for certificate, key, client_ca, what in (
@@ -157,7 +157,7 @@ def test_files_that_cannot_be_used(files: Files, tmp_path: Path) -> None:
             _native.Tls(str(certificate), str(key), None if client_ca is None else str(client_ca))
 
 
-def test_a_client_that_never_finishes_its_handshake(files: Files) -> None:
+def test_a_client_that_never_finishes_its_handshake_is_closed(files: Files) -> None:
     tls = _native.Tls(str(files.certificate), str(files.key))
     served = serve(tls, request_seconds=0.1)
     with RawClient(socket.create_connection(("127.0.0.1", served.port), timeout=30)) as client:
@@ -167,7 +167,7 @@ def test_a_client_that_never_finishes_its_handshake(files: Files) -> None:
     served.front.stop()
 
 
-def test_what_is_no_tls(files: Files) -> None:
+def test_bytes_that_are_not_tls_end_the_connection(files: Files) -> None:
     served = serve(_native.Tls(str(files.certificate), str(files.key)))
     with RawClient(socket.create_connection(("127.0.0.1", served.port), timeout=30)) as client:
         client.send(b"GET /echo HTTP/1.1\r\nHost: test\r\n\r\n")

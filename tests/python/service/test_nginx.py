@@ -1,4 +1,4 @@
-"""A real nginx by examples/nginx, which asks a real `tidegate serve` about each request."""
+"""A real nginx with examples/nginx, which asks a real `tidegate serve` about each request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if sys.platform != "linux":
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "nginx"
 FAIL_OPEN = "error_page 500 = @unanswered;"
-# What nginx writes to, and what it needs as root: its workers would not get into the folder.
+# The paths that nginx writes, and the user: its workers could not read the folder otherwise.
 OF_TEST = """
     access_log off;
     client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi;
@@ -34,7 +34,7 @@ OF_TEST = """
 
 
 class Tidegate:
-    """`tidegate serve` by the settings of the example, on a port of its own."""
+    """`tidegate serve` with the settings of the example, on its own port."""
 
     def __init__(self, directory: Path) -> None:
         self.port = free_port()
@@ -72,7 +72,7 @@ class Tidegate:
 
 
 class Nginx:
-    """nginx before `service`, with the configuration of the example."""
+    """nginx in front of `service`, with the configuration of the example."""
 
     def __init__(self, directory: Path, service: int, tidegate: int, *, fails_open: bool) -> None:
         program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
@@ -120,7 +120,7 @@ class Nginx:
 
 
 class Edge:
-    """nginx, the service before which it stands, and tidegate."""
+    """nginx, the service behind it, and tidegate."""
 
     def __init__(self, directory: Path, *, fails_open: bool = False) -> None:
         with contextlib.ExitStack() as closing:
@@ -139,7 +139,7 @@ class Edge:
 
 
 class Visitor:
-    """A client with an address of its own, for which nothing has been charged."""
+    """A client with its own address, for which nothing has been charged."""
 
     _numbers = itertools.count(2)
 
@@ -154,7 +154,7 @@ class Visitor:
 
     @property
     def served(self) -> int:
-        """How many requests have reached the service."""
+        """Returns how many requests have reached the service."""
         return self.edge.upstream.requests - self._seen
 
     def close(self) -> None:
@@ -194,34 +194,34 @@ def test_a_refused_request_gets_429_with_its_fields_and_does_not_reach_the_servi
     assert visitor.served == 5
 
 
-def test_requests_that_no_rule_is_for_pass_without_fields(visitor: Visitor) -> None:
+def test_requests_without_a_rule_pass_without_fields(visitor: Visitor) -> None:
     answers = [visitor("/health") for _ in range(10)]
     assert [answer.status for answer in answers] == [200] * 10
     assert not any("ratelimit" in answer for answer in answers)
     assert visitor.served == 10
 
 
-def test_the_rule_is_that_of_the_method(visitor: Visitor) -> None:
-    # The body goes to the service alone, which answers no POST: 501, or 502 of nginx if it closes
-    # the connection before nginx has sent the whole body.
+def test_the_method_selects_the_rule(visitor: Visitor) -> None:
+    # Only the service gets the body. It answers POST with 501; nginx answers 502 if the service
+    # closes the connection before nginx has sent the whole body.
     statuses = [visitor(method="POST", body=b"x" * 100_000).status for _ in range(3)]
     assert [status == 429 for status in statuses] == [False, False, True]
     assert visitor().status == 200
 
 
-def test_another_spelling_of_a_path_is_the_same_path(visitor: Visitor) -> None:
+def test_all_spellings_of_a_path_share_its_limit(visitor: Visitor) -> None:
     spellings = ["/x/../%61pi/posts", "/%61pi//posts", "//api/./posts", "/api%2Fposts", "/api/a"]
     assert [visitor(path).status for path in spellings] == [200] * 5
     assert [visitor(path).status for path in spellings] == [429] * 5
 
 
-def test_a_client_cannot_speak_for_nginx(visitor: Visitor) -> None:
+def test_a_client_cannot_forge_the_headers_of_nginx(visitor: Visitor) -> None:
     forged = {"X-Real-IP": "203.0.113.9", "X-Original-URI": "/health", "X-Original-Method": "GET"}
     assert [visitor(headers=forged).status for _ in range(6)] == [200] * 5 + [429]
     assert visitor("/ratelimit").status == 404, "the location is internal"
 
 
-def test_a_service_that_is_down_refuses_and_is_asked_again_once_it_is_back(
+def test_nginx_refuses_while_the_service_is_down_and_asks_it_again_afterwards(
     visitor: Visitor,
 ) -> None:
     assert visitor().status == 200
@@ -232,7 +232,7 @@ def test_a_service_that_is_down_refuses_and_is_asked_again_once_it_is_back(
     eventually(lambda: visitor().status == 200, 60, interval=0.2)
 
 
-def test_a_service_that_is_down_lets_pass_where_the_configuration_says_so(tmp_path: Path) -> None:
+def test_nginx_may_let_requests_pass_while_the_service_is_down(tmp_path: Path) -> None:
     with (
         contextlib.closing(Edge(tmp_path, fails_open=True)) as edge,
         contextlib.closing(Visitor(edge)) as visitor,

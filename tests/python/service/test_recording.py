@@ -1,14 +1,14 @@
-"""What the service keeps of recent decisions."""
+"""The recent decisions that the service keeps."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tidegate._service.recording import Recorded, Recording, Row
+from tidegate._service.recording import Recorded, Recording, Row, caller_of
 
 
 class Recorder:
-    """Gives rows that were decided beforehand."""
+    """A recorder that returns the rows that it was given."""
 
     def __init__(self, *seconds: list[Row]) -> None:
         self._seconds = list(seconds)
@@ -25,7 +25,7 @@ def sums(rows: list[Row]) -> list[int]:
     return [sum(column) for column in zip(*(each[5:] for each in rows))]
 
 
-def test_listeners_get_all_rows_and_the_recent_past_keeps_the_foremost() -> None:
+def test_listeners_get_all_rows_and_recent_keeps_the_foremost() -> None:
     rows = [row(user) for user in range(5_000)]
     rows[17] = row(17, allowed=2, refused=40)
     rows[4_000] = row(4_000, allowed=300)
@@ -41,8 +41,27 @@ def test_listeners_get_all_rows_and_the_recent_past_keeps_the_foremost() -> None
     assert sums(recorded.rows) == sums(rows)
 
 
-def test_few_rows_are_kept_as_they_are() -> None:
+def test_few_rows_are_kept_unchanged() -> None:
     rows = [row(user) for user in range(3)]
     recording = Recording(Recorder(rows), [], clock=lambda: 1.0)
     recording.take()
     assert recording.recent() == [Recorded(1.0, rows)]
+
+
+def test_a_user_who_is_called_as_an_address_is_not_taken_for_that_address() -> None:
+    """Else anybody could have an address blocked by taking it for a name."""
+    named = Row("203.0.113.9", "/a", None, None, "198.51.100.1", 900, 0, 0, 0, 900)
+    address = Row(None, "/a", None, None, "203.0.113.9", 3, 0, 0, 0, 3)
+    heard: list[Recorded] = []
+    recording = Recording(Recorder([named, address, named]), [heard.append], clock=lambda: 1.0)
+    recording.take()
+    [recorded] = heard
+    assert {caller_of(each): each.allowed for each in recorded.rows} == {
+        "user:203.0.113.9": 1800,
+        "ip:203.0.113.9": 3,
+    }
+
+
+def test_an_endpoint_that_is_called_other_is_not_taken_for_the_rest() -> None:
+    assert not Row(None, "(other)", None, None, "203.0.113.9", 1, 0, 0, 0, 1).is_rest
+    assert Row(None, "(other)", None, None, None, 1, 0, 0, 0, 1).is_rest

@@ -1,4 +1,4 @@
-"""`tidegate serve` as a process: it answers, follows its files, and ends at a signal."""
+"""`tidegate serve` as a process that answers, follows its files, and ends at a signal."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -18,7 +19,7 @@ from polling import eventually
 from serving import RULES, SETTINGS, Served, run
 
 
-def test_it_answers_checks_and_ends_on_sigterm(served: Served) -> None:
+def test_the_service_answers_checks_and_ends_on_sigterm(served: Served) -> None:
     answers = [served.check()["allowed"] for _ in range(4)]
     assert answers == [True, True, True, False]
     assert httpx.get(f"{served.admin}/readyz").json() == {"status": "ready", "storage": "answers"}
@@ -59,11 +60,11 @@ def test_the_dashboard_shows_what_was_just_decided(served: Served) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_was_decided_is_written_before_it_ends(served: Served, number: int) -> None:
+def test_decisions_are_written_before_the_service_ends(served: Served, number: int) -> None:
     for _ in range(4):
         served.check(ip="192.0.2.1")
     assert served.end(number) == 0
-    with sqlite3.connect(served.directory / "tidegate.db") as database:
+    with closing(sqlite3.connect(served.directory / "tidegate.db")) as database:
         usage = database.execute("SELECT user_id, endpoint, allowed, refused FROM usage_hours")
         assert usage.fetchall() == [("1", "/a", 3, 1)]
         violations = database.execute(
@@ -72,7 +73,7 @@ def test_what_was_decided_is_written_before_it_ends(served: Served, number: int)
         assert violations.fetchall() == [("user:1", "api", 1)]
     messages = [each["message"] for each in served.records()]
     assert "'user:1' was refused 1 times by api at '/a'" in messages
-    # A line a second: there may be several.
+    # There is one line a second, so there may be several.
     allowed = [re.search(r"'user:1' at '/a': (\d) allowed", each) for each in messages]
     assert sum(int(each[1]) for each in allowed if each) == 3
 
@@ -117,17 +118,86 @@ def test_invalid_rules_are_refused_and_the_old_ones_stay(served: Served) -> None
 
 def test_the_tier_of_a_user_comes_from_the_database(served: Served) -> None:
     assert served.check()["limit"] == 3
-    with sqlite3.connect(served.directory / "tidegate.db", timeout=30) as database:
+    file = served.directory / "tidegate.db"
+    with closing(sqlite3.connect(file, timeout=30, isolation_level=None)) as database:
         database.execute("INSERT INTO user_tiers (user_id, tier) VALUES ('1', 'premium')")
     served.process.send_signal(signal.SIGHUP)
     eventually(lambda: served.check()["limit"] == 1000)
-    with sqlite3.connect(served.directory / "tidegate.db", timeout=30) as database:
-        database.execute("UPDATE user_tiers SET tier = 'free'")  # without another time of change
+    with closing(sqlite3.connect(file, timeout=30, isolation_level=None)) as database:
+        database.execute("UPDATE user_tiers SET tier = 'free'")  # keeps updated_at
     served.process.send_signal(signal.SIGHUP)
     eventually(lambda: served.check()["limit"] == 3)
 
 
-def test_a_second_signal_ends_it_at_once(served: Served) -> None:
+# A service with the methods of a test.
+FAKE = """
+import os, signal, threading, time, types
+from tidegate._cli.serve import _until_signalled
+
+class Service:
+    settings, has_closed, reloads = types.SimpleNamespace(drain=0), True, 0
+    {0}
+
+raise SystemExit(_until_signalled(Service()))
+"""
+
+
+def fake(methods: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", FAKE.format(methods)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_service_ends_while_a_reload_hangs_or_fails() -> None:
+    """Such as one that waits for a database that does not answer."""
+    done = fake("""
+    def start(self):
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    def reload(self):
+        self.reloads += 1
+        if self.reloads == 1:
+            os.kill(os.getpid(), signal.SIGHUP)
+            raise OSError("the first fails")
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait()
+
+    def stop(self):
+        return self.reloads == 2
+""")
+    assert done.returncode == 0, done.stderr
+    assert "the first fails" in done.stderr
+
+
+def test_a_signal_that_another_thread_gets_ends_the_service() -> None:
+    """The system chooses the thread, and Python runs handlers on the main one, which waits."""
+    done = fake("""
+    def start(self):
+        threading.Thread(target=self.signal, daemon=True).start()
+
+    def signal(self):
+        time.sleep(0.3)  # by then the main thread waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        threading.Event().wait()
+
+    def stop(self):
+        return True
+""")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_second_signal_ends_the_service_at_once_whatever_the_main_thread_does() -> None:
+    done = fake("""
+    def start(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def stop(self):
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        threading.Event().wait()
+""")
+    assert done.returncode == 128 + signal.SIGINT, done.stderr
+
+
+def test_a_second_signal_ends_the_service_at_once(served: Served) -> None:
     host, port = served.checks.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as client:
         client.sendall(b"POST /v1/ratelimit/check HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n")
@@ -136,7 +206,7 @@ def test_a_second_signal_ends_it_at_once(served: Served) -> None:
         assert served.end() == 128 + signal.SIGTERM
 
 
-def test_counts_in_shared_memory_outlive_a_restart(directory: Path) -> None:
+def test_usage_in_shared_memory_outlives_a_restart(directory: Path) -> None:
     name = f"tidegate-test-{os.getpid()}-{time.monotonic_ns()}"
     storage = f"shm://{name}?capacity=1000"
     try:
@@ -150,7 +220,7 @@ def test_counts_in_shared_memory_outlive_a_restart(directory: Path) -> None:
         Path("/dev/shm", name).unlink(missing_ok=True)
 
 
-def test_checks_from_elsewhere_need_a_token(directory: Path) -> None:
+def test_checks_from_other_machines_need_a_token(directory: Path) -> None:
     service = Served(directory, TIDEGATE_CHECKS__REQUIRE_TOKEN="true")
     try:
         url = f"{service.checks}/v1/ratelimit/check"
@@ -178,11 +248,37 @@ def test_checks_from_elsewhere_need_a_token(directory: Path) -> None:
         assert service.end() == 0
 
 
-def test_check_says_what_it_would_do(directory: Path) -> None:
+def test_the_option_check_says_what_a_start_would_do(directory: Path) -> None:
     (directory / "tidegate.yaml").write_text(SETTINGS)
     done = run(directory, "--check")
     assert done.returncode == 0, done.stderr
     assert "rules: 1 of rules.yaml" in done.stdout
+    assert "warning" not in done.stdout
+
+
+def test_check_warns_of_no_rules_and_of_a_storage_that_does_not_answer(directory: Path) -> None:
+    settings = SETTINGS.replace("rules: rules.yaml", "database: sqlite:///t.db")
+    (directory / "tidegate.yaml").write_text(settings)
+    done = run(directory, "--check", TIDEGATE_STORAGE="redis://:secret@127.0.0.1:1")
+    assert done.returncode == 0, done.stderr
+    assert "warning: there are no rules, so every check is allowed; expected some in" in done.stdout
+    assert "warning: the storage redis://***@127.0.0.1:1 does not answer: " in done.stdout
+    assert "secret" not in done.stdout + done.stderr
+
+
+def test_the_log_says_that_there_are_no_rules(directory: Path) -> None:
+    (directory / "rules.yaml").write_text("rules: []\n")
+    service = Served(directory)
+    try:
+        eventually(lambda: "there are no rules" in service.log.read_text())
+    finally:
+        assert service.end() == 0
+
+
+def test_a_relative_path_that_is_not_there_is_named_with_its_directory(directory: Path) -> None:
+    (directory / "tidegate.yaml").write_text("rules: missing.yaml\n")
+    done = run(directory, "--check")
+    assert f"missing.yaml: No such file or directory in {directory.resolve()}" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -200,7 +296,7 @@ def test_check_says_what_it_would_do(directory: Path) -> None:
         ("checks: {listen: 'no.such.host.invalid:1'}\nrules: rules.yaml", "no.such.host.invalid"),
     ],
 )
-def test_what_cannot_start_says_why(directory: Path, settings: str, said: str) -> None:
+def test_a_failed_start_names_the_reason(directory: Path, settings: str, said: str) -> None:
     (directory / "broken.yaml").write_text("rules: [{id: x, limits: many}]\n")
     (directory / "tidegate.yaml").write_text(settings)
     (directory / "tidegate.yaml").write_text(f"{settings}\n")

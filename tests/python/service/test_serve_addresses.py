@@ -1,4 +1,4 @@
-"""What `tidegate serve --check` says of the addresses."""
+"""The addresses that `tidegate serve --check` examines."""
 
 from __future__ import annotations
 
@@ -36,14 +36,16 @@ def test_a_check_names_each_address_that_is_in_use(directory: Path) -> None:
         ("no.such.host.invalid:1", "checks.listen: no.such.host.invalid:1 fails: "),
     ],
 )
-def test_a_check_names_an_address_of_elsewhere(directory: Path, address: str, said: str) -> None:
+def test_a_check_names_an_address_of_another_machine(
+    directory: Path, address: str, said: str
+) -> None:
     (directory / "tidegate.yaml").write_text(SETTINGS)
     done = run(directory, "--check", TIDEGATE_CHECKS__LISTEN=address)
     assert done.returncode == 2
     assert said in done.stderr
 
 
-def test_a_check_looks_at_the_path_of_a_unix_socket(directory: Path) -> None:
+def test_a_check_examines_the_path_of_a_unix_socket(directory: Path) -> None:
     (directory / "tidegate.yaml").write_text(SETTINGS)
 
     def said(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""`tidegate serve` and its database: locked, not there, with tokens that were revoked."""
+"""`tidegate serve` and its database: locked, missing, with revoked tokens."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -15,12 +16,12 @@ from tidegate._core import ShmStore
 from tidegate.rules.sql import upgrade
 
 
-def test_a_locked_database_does_not_keep_the_service_at_its_end(directory: Path) -> None:
+def test_the_service_ends_while_its_database_is_locked(directory: Path) -> None:
     service = Served(directory, TIDEGATE_DRAIN="1")
     try:
         service.check("first")
         file = directory / "tidegate.db"
-        with sqlite3.connect(file, timeout=60, isolation_level=None) as other:
+        with closing(sqlite3.connect(file, timeout=60, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
             for _ in range(4):
                 service.check()
@@ -38,7 +39,7 @@ def test_a_locked_database_does_not_keep_the_service_at_its_end(directory: Path)
         assert sum(lost) in ((1,) if what == "violations" else (4, 5)), messages
 
 
-def test_a_token_is_good_and_bad_at_once_when_the_admin_api_says_so(directory: Path) -> None:
+def test_the_admin_api_makes_and_revokes_tokens_at_once(directory: Path) -> None:
     service = Served(directory, TIDEGATE_CHECKS__REQUIRE_TOKEN="true")
     try:
         checks, admin = f"{service.checks}/v1/ratelimit/check", f"{service.admin}/v1/admin/tokens"
@@ -57,7 +58,7 @@ def test_a_token_is_good_and_bad_at_once_when_the_admin_api_says_so(directory: P
 
 
 @pytest.mark.parametrize("rules", ["in a file", "in the database"])
-def test_a_check_makes_nothing(tmp_path: Path, rules: str) -> None:
+def test_a_check_creates_nothing(tmp_path: Path, rules: str) -> None:
     name = f"tidegate-test-{os.getpid()}-{time.monotonic_ns()}"
     settings = f"storage: shm://{name}\nchecks: {{unix: checks.sock}}\n"
     if rules == "in a file":
@@ -96,7 +97,7 @@ def test_a_check_says_that_tables_would_be_migrated_and_leaves_them(tmp_path: Pa
         (None, "sqlite:///nowhere/tidegate.db were not made: unable to open"),
     ],
 )
-def test_a_database_that_fails_is_named(directory: Path, content: bytes | None, said: str) -> None:
+def test_an_unusable_database_is_named(directory: Path, content: bytes | None, said: str) -> None:
     (directory / "tidegate.yaml").write_text(SETTINGS)
     if content is not None:
         (directory / "tidegate.db").write_bytes(content)
@@ -111,7 +112,8 @@ def test_a_database_that_fails_is_named(directory: Path, content: bytes | None, 
 def test_a_database_of_a_newer_version_is_named(directory: Path, migrated_sqlite: Path) -> None:
     (directory / "tidegate.yaml").write_text(SETTINGS)
     (directory / "tidegate.db").write_bytes(migrated_sqlite.read_bytes())
-    with sqlite3.connect(directory / "tidegate.db") as database:
+    file = directory / "tidegate.db"
+    with closing(sqlite3.connect(file, isolation_level=None)) as database:
         database.execute("UPDATE tidegate_version SET version_num = '9999'")
     done = run(directory)
     assert done.returncode == 1
@@ -126,7 +128,7 @@ def test_a_database_of_a_newer_version_is_named(directory: Path, migrated_sqlite
         ("postgresql//ada:s@cret@host", "the database 'postgresql//***@host' is not accepted"),
     ],
 )
-def test_a_url_that_is_none_is_named_without_its_password(
+def test_a_malformed_url_is_named_without_its_password(
     directory: Path, url: str, said: str
 ) -> None:
     (directory / "tidegate.yaml").write_text(SETTINGS)

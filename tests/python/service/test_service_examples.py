@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
+from envoy_tools import installed
+from tidegate._service.envoy import DescriptorFiles
 from tidegate._service.settings import Settings, read_settings
 from tidegate.rules import RuleSet
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples" / "service"
+ENVOY = ROOT / "examples" / "envoy"
 
 
 def test_the_settings_and_rules_are_valid() -> None:
@@ -19,13 +26,75 @@ def test_the_settings_and_rules_are_valid() -> None:
 
 
 def test_the_settings_and_rules_of_kubernetes_are_valid(tmp_path: Path) -> None:
-    documents = list(yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text()))
-    (config,) = [each for each in documents if each["kind"] == "ConfigMap"]
-    for name, text in config["data"].items():
+    for name, text in of_kubernetes("ConfigMap")["data"].items():
         (tmp_path / name).write_text(text)
-    read_settings(tmp_path / "tidegate.yaml", {})
+    settings = read_settings(tmp_path / "tidegate.yaml", {})
     RuleSet.load(tmp_path / "rules.yaml")
-    assert [each["kind"] for each in documents] == ["ConfigMap", "Deployment", "Service"]
+    DescriptorFiles(tmp_path / "limits.yaml").close()
+    assert settings.envoy is not None
+    assert {str(settings.rules), str(settings.envoy.config)} == {
+        "/etc/tidegate/rules.yaml",
+        "/etc/tidegate/limits.yaml",
+    }
+
+
+def of_kubernetes(kind: str) -> Any:
+    documents = yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text())
+    (found,) = [each for each in documents if each["kind"] == kind]
+    return found
+
+
+def test_kubernetes_knows_all_that_the_manifests_say() -> None:
+    validate = (
+        "import sys, yaml; from kubernetes_validate import validate\n"
+        "for each in yaml.safe_load_all(open(sys.argv[1])): validate(each, '1.36', strict=True)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", validate, EXAMPLES / "kubernetes.yaml"],
+        env={**os.environ, "PYTHONPATH": str(installed("kubernetes-validate"))},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_ports_of_kubernetes_are_those_of_the_settings() -> None:
+    settings = yaml.safe_load(of_kubernetes("ConfigMap")["data"]["tidegate.yaml"])
+    ports = {each["name"]: each["port"] for each in of_kubernetes("Service")["spec"]["ports"]}
+    (container,) = of_kubernetes("Deployment")["spec"]["template"]["spec"]["containers"]
+    assert ports == {each["name"]: each["containerPort"] for each in container["ports"]}
+    for name, port in ports.items():
+        assert settings[name]["listen"] == f"0.0.0.0:{port}"
+
+
+def test_gateways_ask_the_service_of_kubernetes_where_it_answers_checks() -> None:
+    service = of_kubernetes("Service")
+    name, namespace = service["metadata"]["name"], service["metadata"]["namespace"]
+    (port,) = [each["port"] for each in service["spec"]["ports"] if each["name"] == "checks"]
+    (istio,) = yaml.safe_load_all((ENVOY / "istio.yaml").read_text())
+    assert f"outbound|{port}||{name}.{namespace}.svc.cluster.local" in str(istio)
+    extension, _, _ = yaml.safe_load_all((ENVOY / "contour.yaml").read_text())
+    assert extension["metadata"]["namespace"] == namespace
+    assert extension["spec"]["services"] == [{"name": name, "port": port}]
+
+
+def test_envoy_asks_where_the_service_answers_checks_by_default() -> None:
+    clusters = yaml.safe_load((ENVOY / "envoy.yaml").read_text())["static_resources"]["clusters"]
+    (tidegate,) = [each for each in clusters if each["name"] == "tidegate"]
+    ((endpoint,),) = [each["lb_endpoints"] for each in tidegate["load_assignment"]["endpoints"]]
+    listen = Settings().checks.listen
+    assert listen is not None
+    assert endpoint["endpoint"]["address"]["socket_address"] == {
+        "address": listen.host,
+        "port_value": listen.port,
+    }
+
+
+def test_kubernetes_can_see_that_the_user_of_the_image_is_not_root() -> None:
+    (container,) = of_kubernetes("Deployment")["spec"]["template"]["spec"]["containers"]
+    user = container["securityContext"]["runAsUser"]
+    dockerfile = (EXAMPLES / "Dockerfile").read_text().splitlines()
+    assert f"USER {user}" in dockerfile
 
 
 def test_the_variables_of_the_compose_file_are_settings() -> None:
@@ -37,7 +106,7 @@ def test_the_variables_of_the_compose_file_are_settings() -> None:
             fields = getattr(fields[part].annotation, "model_fields", {})
 
 
-def test_the_document_lists_all_settings() -> None:
+def test_the_page_lists_all_settings() -> None:
     text = (ROOT / "docs" / "service" / "operations.md").read_text()
     for name, field in Settings.model_fields.items():
         parts = getattr(field.annotation, "model_fields", None) or {"": None}

@@ -1,4 +1,4 @@
-"""The settings of the service: a file, and environment variables that win over it."""
+"""The settings of the service: a file, and environment variables that override it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def file_of(tmp_path: Path, text: str, name: str = "tidegate.yaml") -> Path:
     return path
 
 
-def test_nothing_has_to_be_set() -> None:
+def test_every_setting_has_a_default() -> None:
     settings = read_settings(None, {})
     assert settings.storage == "memory://"
     assert str(settings.checks.listen) == "127.0.0.1:8080"
@@ -37,19 +37,48 @@ log: {format: json}
     )
     settings = read_settings(path, {})
     assert settings.storage == "redis://localhost"
-    assert settings.rules == Path("rules.yaml")
+    assert settings.rules == tmp_path / "rules.yaml"
     assert settings.checks.listen == Address(host="::", port=9000)
     assert settings.checks.tls is not None
-    assert settings.checks.tls.certificate == Path("a.pem")
+    assert settings.checks.tls.certificate == tmp_path / "a.pem"
     assert settings.log.format == "json"
     assert settings.log.level == "info", "what it does not name keeps its default"
+
+
+def test_files_are_read_from_the_folder_of_the_settings(tmp_path: Path) -> None:
+    path = file_of(
+        tmp_path,
+        """
+rules: rules.yaml
+envoy: {config: /etc/limits.yaml}
+database: sqlite:///tidegate.db
+checks: {unix: checks.sock, tls: {certificate: a/cert.pem, key: key.pem}}
+""",
+    )
+    settings = read_settings(path, {})
+    assert settings.rules == tmp_path / "rules.yaml"
+    assert settings.envoy is not None
+    assert settings.envoy.config == Path("/etc/limits.yaml")
+    assert settings.checks.tls is not None
+    assert settings.checks.tls.certificate == tmp_path / "a/cert.pem"
+    assert settings.checks.tls.client_ca is None
+    made_here = (settings.database, str(settings.checks.unix))
+    assert made_here == ("sqlite:///tidegate.db", "checks.sock")
+
+
+def test_a_file_that_a_variable_names_begins_at_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEGATE_RULES", "other.yaml")
+    settings = read_settings(file_of(tmp_path, "rules: rules.yaml\n"))
+    assert settings.rules == Path("other.yaml")
 
 
 def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
     assert read_settings(file_of(tmp_path, "# nothing yet\n"), {}) == read_settings(None, {})
 
 
-def test_the_environment_wins_over_the_file(
+def test_the_environment_overrides_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = file_of(tmp_path, "storage: memory://\nchecks: {loops: 1, max_streams: 7}\n")
@@ -70,7 +99,10 @@ def test_the_environment_wins_over_the_file(
     ("text", "said"),
     [
         ("storge: memory://", ":1: storge: is not a setting"),
-        ("checks:\n  listen: 8080\n", ":2: checks.listen: "),
+        (
+            "checks:\n  listen: 8080\n",
+            ":2: checks.listen: the address is 8080; expected",
+        ),
         ("checks:\n  listen: localhost\n", "is 'localhost'; expected HOST:PORT"),
         ("checks:\n  listen: localhost:99999\n", "is 'localhost:99999'; expected HOST:PORT"),
         ("checks:\n  listen: localhost:-1\n", "is 'localhost:-1'; expected HOST:PORT"),
@@ -78,7 +110,13 @@ def test_the_environment_wins_over_the_file(
         ("log: {level: loud}\n", "log.level: is 'loud'; expected: "),
         ("usage: {keep_days: 0}\n", "usage.keep_days: is 0; expected: "),
         ("admin: {public_metrics: 'yes'}\n", "admin.public_metrics: is 'yes'; expected: "),
-        ("envoy: {}\n", "envoy.config: "),
+        ("envoy: {}\n", "envoy.config: is missing; expected a value"),
+        ("checks: true\n", ":1: checks: is True; expected: the settings below it"),
+        ("rules: [a]\n", ":1: rules: is ['a']; expected: a path"),
+        (
+            "telemetry: {traces_endpoint: 'localhost:4318'}\n",
+            "is 'localhost:4318'; expected a URL such as http://localhost:4318/v1/traces",
+        ),
         ("- storage\n", "is a list; expected settings by name"),
         ("checks: {listen: null}\n", "checks have no listen and no unix; expected one of them"),
         ("database: null\n", "there are no rules, no database and no envoy"),
@@ -111,7 +149,38 @@ def test_a_mistake_in_the_environment_names_the_variable(monkeypatch: pytest.Mon
 
 def test_misspelt_variables_are_found() -> None:
     given = {"TIDEGATE_STORGE": "", "TIDEGATE_ENABLED": "0", "TIDEGATE_LOG__LEVEL": "", "OTHER": ""}
-    assert unknown_variables(given) == ["TIDEGATE_STORGE"]
+    assert unknown_variables(given) == {"TIDEGATE_STORGE": "TIDEGATE_STORAGE"}
+    given = {"TIDEGATE_CHECKS_LISTEN": "", "TIDEGATE_PORT_80_TCP_ADDR": ""}
+    assert unknown_variables(given) == {
+        "TIDEGATE_CHECKS_LISTEN": "TIDEGATE_CHECKS__LISTEN",
+        "TIDEGATE_PORT_80_TCP_ADDR": None,
+    }
+
+
+def test_a_variable_may_say_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_DATABASE", "null")
+    monkeypatch.setenv("TIDEGATE_RULES", "rules.yaml")
+    assert read_settings().database is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("ANOMALIES__EXEMPT", "user:batch", "is 'user:batch'; expected: a list, which"),
+        ("ANOMALIES__EXEMPT", '["batch"]', "is 'batch'; expected user:NAME or ip:ADDRESS"),
+        ("ANOMALIES__ENFORCE", "yes", "is 'yes'; expected: true or false"),
+        ("CHECKS__AUTH_HEADERS", "X-User: user", "is 'X-User: user'; expected: names and values"),
+        ("CHECKS", "{", "is '{'; expected: the settings below it"),
+        ("DRAIN", "10s", "is '10s'; expected: a number"),
+    ],
+)
+def test_a_variable_that_is_not_as_it_should_be_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv(f"TIDEGATE_{name}", value)
+    with pytest.raises(ConfigurationError) as caught:
+        read_settings()
+    assert str(caught.value).startswith(f"the environment variable TIDEGATE_{name}: {said}")
 
 
 @pytest.mark.parametrize(
@@ -129,10 +198,12 @@ def test_misspelt_variables_are_found() -> None:
         ("checks: {listen: '0.0.0.0:0', tls: {certificate: a, key: b, client_ca: c}}", False),
     ],
 )
-def test_strangers_need_a_token(tmp_path: Path, text: str, needs: bool) -> None:
+def test_checks_need_a_token_if_other_machines_can_reach_them(
+    tmp_path: Path, text: str, needs: bool
+) -> None:
     assert read_settings(file_of(tmp_path, text), {}).checks.needs_token is needs
 
 
-def test_settings_have_descriptions_where_their_names_say_too_little() -> None:
+def test_settings_with_unclear_names_have_descriptions() -> None:
     for name in ("storage", "prefix", "database", "rules", "drain"):
         assert Settings.model_fields[name].description

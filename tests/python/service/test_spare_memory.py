@@ -1,4 +1,4 @@
-"""Memory that was freed goes back to the system."""
+"""Freed memory is returned to the system."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 class Scripted(SpareMemory):
-    """With numbers of the test's own, in MiB."""
+    """A SpareMemory whose numbers the test sets, in MiB."""
 
     def __init__(self) -> None:
         self.free, self.resident = 0, 100
@@ -30,7 +30,7 @@ class Scripted(SpareMemory):
         return self.resident * MIB
 
     def after(self, free: int, resident: int) -> bool:
-        """Whether memory is returned once so much of it is free and so much resident."""
+        """Returns whether memory is returned at these amounts of free and resident memory."""
         self.free, self.resident = free, resident
         return self.give_back()
 
@@ -44,7 +44,7 @@ def test_memory_that_a_burst_leaves_free_is_returned_once() -> None:
     assert memory.returned == 1
 
 
-def test_a_burst_that_takes_what_was_returned_is_returned_again() -> None:
+def test_memory_of_a_second_burst_is_returned_again() -> None:
     memory = Scripted()
     assert memory.after(free=80, resident=180)
     assert not memory.after(free=80, resident=100)
@@ -52,7 +52,7 @@ def test_a_burst_that_takes_what_was_returned_is_returned_again() -> None:
     assert memory.after(free=80, resident=170)
 
 
-def test_a_burst_that_nobody_saw_begin_is_returned() -> None:
+def test_memory_is_returned_if_the_burst_came_before_the_first_look() -> None:
     memory = Scripted()
     assert memory.after(free=80, resident=180)
     assert not memory.after(free=80, resident=100)
@@ -62,7 +62,7 @@ def test_a_burst_that_nobody_saw_begin_is_returned() -> None:
 def test_memory_of_the_process_is_returned() -> None:
     memory = SpareMemory(least=20 * MIB)
     memory.give_back()
-    # Each is too small for a mapping of its own, and what stays lies between what goes.
+    # Each block is too small for its own mapping, and kept blocks lie between freed ones.
     blocks = [bytes(3000) for _ in range(20_000)]
     kept = blocks[::500]
     del blocks

@@ -1,4 +1,4 @@
-"""``tidegate tokens``: tokens that the admin API knows."""
+"""``tidegate tokens``, which makes tokens for the admin API."""
 
 from __future__ import annotations
 

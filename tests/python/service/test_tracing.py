@@ -83,7 +83,7 @@ def test_a_span_continues_the_trace_of_the_request(
     assert f"{span.context.trace_id:032x}" == TRACE
 
 
-def test_refusals_are_no_errors_of_the_server_and_exceptions_are(
+def test_spans_of_exceptions_have_errors_but_refusals_have_none(
     client: TestClient, spans: InMemorySpanExporter
 ) -> None:
     assert client.get("/rules/none").status_code == 404

@@ -15,7 +15,7 @@ from tidegate.asgi import RateLimitMiddleware
 NOW = 1_700_000_000 * 10**9
 
 
-def test_allowed_and_refused():
+def test_requests_are_allowed_up_to_the_limit_and_then_refused():
     app = limited()
     first, second, third = (ask(app) for _ in range(3))
     assert first.status == second.status == 200
@@ -93,7 +93,7 @@ def test_clients_are_distinguished_by_address_and_by_nothing_they_send():
     assert statuses(app, 1, client=("203.0.113.10", 5000)) == [200]
 
 
-def test_methods():
+def test_exempt_methods_are_not_charged():
     app = limited("1/minute")
     assert statuses(app, 3, method="OPTIONS") == [200, 200, 200]
     assert statuses(app, 2, method="HEAD") == [200, 429]
@@ -111,7 +111,7 @@ def test_a_refusal_of_head_has_no_body():
     assert refusal["content-length"] == str(len(ask(app).body))
 
 
-def test_on_refused_answers_in_its_own_way():
+def test_on_refused_replaces_the_answer():
     decisions = []
 
     async def teapot(scope, receive, send):
@@ -144,13 +144,13 @@ def test_on_refused_that_fails_still_refuses(on_refused, caplog):
     assert "the usual body is sent" in caplog.text
 
 
-def test_families_are_a_choice():
+def test_families_of_fields_can_be_chosen():
     answer = ask(limited(headers="ietf"))
     assert "x-ratelimit-limit" not in answer
     assert "ratelimit" in answer
 
 
-def test_the_nearer_middleware_is_the_more_specific():
+def test_the_fields_of_the_inner_middleware_win():
     clock = tg.ManualClock(NOW)
     app = limited("100/minute", limited("1/minute", clock=clock), clock=clock)
     for status in (200, 429):
@@ -240,7 +240,7 @@ def test_the_reset_of_a_slow_response_is_not_in_the_past():
     assert ask(limited("1/second", slow, clock=clock))["x-ratelimit-reset"] == "1700000100"
 
 
-def test_a_limiter_of_ones_own_and_a_store_that_is_shared():
+def test_a_limiter_or_a_store_can_be_given():
     limiter = tg.Limiter("2/minute", clock=tg.ManualClock(NOW))
     app = RateLimitMiddleware(hello, limiter=limiter)
     assert app.limiter is limiter
@@ -277,7 +277,7 @@ def test_bad_input_raises_at_construction(options, message):
         RateLimitMiddleware(hello, **options)
 
 
-def test_tasks_at_once_admit_exactly_the_limit():
+def test_concurrent_tasks_are_admitted_up_to_the_limit():
     app = limited("50/minute")
 
     async def main():
@@ -287,7 +287,7 @@ def test_tasks_at_once_admit_exactly_the_limit():
     assert asyncio.run(main()) == {200: 50, 429: 70}
 
 
-def test_under_a_real_server():
+def test_requests_are_limited_under_a_real_server():
     pytest.importorskip("uvicorn")
     clock = tg.ManualClock(NOW)
     app = limited("3/minute", clock=clock)
@@ -303,7 +303,7 @@ def test_under_a_real_server():
         assert client("/", "POST", body=b"x" * 100_000).status == 429
 
 
-def test_threads_under_a_real_server_admit_exactly_the_limit():
+def test_threads_under_a_real_server_are_admitted_up_to_the_limit():
     pytest.importorskip("uvicorn")
     app = limited("40/minute")
     counts: Counter[int] = Counter()
@@ -323,7 +323,7 @@ def test_threads_under_a_real_server_admit_exactly_the_limit():
     assert counts == {200: 40, 429: 40}
 
 
-def test_fastapi_with_streams_and_errors():
+def test_streams_and_errors_of_fastapi_carry_the_fields():
     fastapi = pytest.importorskip("fastapi")
     responses = pytest.importorskip("starlette.responses")
     pytest.importorskip("uvicorn")

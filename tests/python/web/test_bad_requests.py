@@ -36,7 +36,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def listens(path: Path) -> bool:
-    """A path is there before its server listens."""
+    """Returns whether a server listens at `path`, which exists before it does."""
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(str(path)) == 0
 
@@ -96,7 +96,7 @@ def test_forwarding_headers_of_strangers_change_nothing_through_a_server(lines):
     assert found == [200, 200, 200, 429]
 
 
-def test_any_number_of_paths_is_one_limit():
+def test_all_paths_share_one_limit():
     limiter = tg.Limiter("5/minute", clock=tg.ManualClock())
     app = limited(None, limiter=limiter, clock=None)
     found = {ask(app, f"/{number}").status for number in range(1000)}
@@ -108,7 +108,7 @@ def test_any_number_of_paths_is_one_limit():
 def test_a_key_with_line_breaks_reaches_no_header():
     app = limited("1/minute", hello, key=lambda scope: "a\r\nset-cookie: b")
     for _ in range(2):
-        answer = ask(app)  # which checks every header for line breaks
+        answer = ask(app)  # checks every header for line breaks
         assert "set-cookie" not in answer
     assert answer.status == 429
     assert b"set-cookie" not in answer.body

@@ -32,21 +32,21 @@ def left(limiter):
     ("more", "remaining"), [(1, 8), (8, 1), (9, 0), (10, 0), (11, 0), (500, 0)]
 )
 @pytest.mark.parametrize("algorithm", ["token-bucket", "fixed-window", "sliding-log"])
-def test_all_that_is_left_is_charged_and_no_more(more, remaining, algorithm):
+def test_a_correction_charges_at_most_what_remains(more, remaining, algorithm):
     charge, limiter = charge_of(tg.Limit("10/minute", algorithm=algorithm))
     told = BLOCKING.run(BLOCKING.charge_up_to(limiter, charge.key, more))
     assert told.allowed
     assert told.remaining == left(limiter) == remaining
 
 
-def test_with_nothing_left_nothing_is_charged():
+def test_a_correction_charges_nothing_if_nothing_remains():
     charge, limiter = charge_of(cost=10)
     told = BLOCKING.run(BLOCKING.charge_up_to(limiter, charge.key, 1))
     assert (told.allowed, told.remaining, left(limiter)) == (True, 0, 0)
     assert limiter.stats().denied == 0
 
 
-def test_what_was_charged_nowhere_has_nothing_that_could_be_given_back():
+def test_a_charge_made_nowhere_gives_nothing_back():
     limiter = tg.Limiter("10/minute", clock=tg.ManualClock(START_NS))
     limiter.hit("k", 4)
     for charged_in, reset_ns in (("nowhere", None), ("store", 24 * 10**9)):
@@ -71,7 +71,7 @@ MINUTE_NS = 60 * 10**9
         ("fixed-window", 0, 0),
         ("fixed-window", 1, 4),
         ("sliding-log", 1, 4),
-        ("sliding-window", MINUTE_NS, 0),  # it is of the window before
+        ("sliding-window", MINUTE_NS, 0),  # the charge belongs to the window before
         ("sliding-window", MINUTE_NS + 1, 4),
     ],
 )
@@ -80,7 +80,7 @@ def test_expired_units_are_not_outstanding(algorithm, left_ns, units):
     assert outstanding(limit, left_ns, 4) == units
 
 
-def test_each_limit_of_a_limiter_can_be_asked_for_itself():
+def test_each_limit_of_a_limiter_has_its_own_state():
     clock = tg.ManualClock(START_NS)
     one = tg.Limiter("10/minute", clock=clock)
     assert ActiveLimits([one], ()).per_limit == (one,)
@@ -92,7 +92,7 @@ def test_each_limit_of_a_limiter_can_be_asked_for_itself():
 
 
 @pytest.mark.parametrize("counts", [(9, 5, 7), (5, 7, 9), (7, 9, 5), (5, 5, 9)])
-def test_of_limits_in_several_stores_the_one_with_the_least_left_is_told(counts):
+def test_the_limit_with_the_least_remaining_of_several_stores_is_reported(counts):
     app = Flask(__name__)
 
     def view():

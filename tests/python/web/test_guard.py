@@ -29,7 +29,7 @@ async def path_key_async(scope):
 
 
 @pytest.mark.parametrize("key", [path_key, path_key_async, lambda scope: path_key_async(scope)])
-def test_a_key_function(key):
+def test_a_key_function_tells_clients_apart(key):
     app = limited("1/minute", key=key)
     assert [ask(app, path).status for path in ("/a", "/a", "/b")] == [200, 429, 200]
 
@@ -50,7 +50,7 @@ def test_without_a_key_the_address_is_charged(why, caplog):
     app = limited("1/minute", key=NO_KEYS[why])
     assert statuses(app, 2) == [200, 429]
     assert statuses(app, 1, client=("203.0.113.10", 1)) == [200]
-    (record,) = caplog.records  # one for three of a kind
+    (record,) = caplog.records  # one record for three failures of a kind
     assert why in record.getMessage()
     assert record.name == "tidegate"
     assert record.levelno == logging.ERROR
@@ -70,7 +70,7 @@ def test_no_client_has_the_key_of_a_stand_in():
 
 
 @pytest.mark.parametrize("why", NO_KEYS)
-def test_without_a_key_open(why, caplog):
+def test_a_request_without_a_key_passes_under_open(why, caplog):
     app = limited("1/minute", key=NO_KEYS[why], on_no_key="open")
     answers = [ask(app) for _ in range(3)]
     assert {answer.status for answer in answers} == {200}
@@ -79,7 +79,7 @@ def test_without_a_key_open(why, caplog):
 
 
 @pytest.mark.parametrize("why", NO_KEYS)
-def test_without_a_key_closed(why, caplog):
+def test_a_request_without_a_key_is_refused_under_closed(why, caplog):
     app = limited("1/minute", key=NO_KEYS[why], on_no_key="closed")
     answer = ask(app)
     assert answer.status == 429
@@ -150,7 +150,7 @@ def test_clients_without_an_address_share_one_limit(caplog):
     assert "the client has no address; all such clients share one limit" in caplog.text
 
 
-def test_a_fault_that_lasts_does_not_flood_the_log(caplog, monkeypatch):
+def test_a_permanent_failure_does_not_flood_the_log(caplog, monkeypatch):
     now = 1000.0
     monkeypatch.setattr("tidegate._web.hooks.time.monotonic", lambda: now)
     app = limited("100/minute", key=broken_key)
@@ -161,7 +161,7 @@ def test_a_fault_that_lasts_does_not_flood_the_log(caplog, monkeypatch):
     assert len(caplog.records) == 2
 
 
-def test_a_cost_and_a_function_of_it():
+def test_a_cost_may_be_a_number_or_a_function():
     assert statuses(limited("5/minute", cost=3), 2) == [200, 429]
 
     async def cost(scope):
@@ -171,7 +171,7 @@ def test_a_cost_and_a_function_of_it():
     assert [ask(app, path).status for path in ("/ab", "/abc", "/a", "/")] == [200, 429, 200, 429]
 
 
-def test_more_than_the_limit_ever_lets_through():
+def test_a_cost_above_the_capacity_is_refused():
     answer = ask(limited("5/minute", cost=lambda scope: 6))
     assert answer.status == 429
     assert "retry-after" not in answer
@@ -194,7 +194,7 @@ def test_a_wrong_cost_charges_one_and_is_logged(cost, caplog):
     assert "1 is charged" in caplog.text
 
 
-def test_exemptions(caplog):
+def test_exempt_requests_are_not_charged(caplog):
     app = limited("1/minute", exempt_when=lambda scope: scope["path"] == "/health")
     answers = [ask(app, "/health") for _ in range(3)]
     assert {answer.status for answer in answers} == {200}

@@ -16,12 +16,12 @@ from tidegate._web.headers import FAMILIES, Problems, fields_for, retry_seconds
 from tidegate._web.request_limiter import RequestDecision
 
 SECOND = 10**9
-# 2023-11-14 22:13:20 UTC, and a bit.
+# A moment after 2023-11-14 22:13:20 UTC.
 NOW = 1_700_000_000 * SECOND + 250_000_000
 
 
 def verdict_at(sent, limits, decision, families=FAMILIES, extra=0.0, decided=None):
-    """The fields of responses that are sent then."""
+    """Returns the fields of responses that are sent at that instant."""
     limits = [limits] if isinstance(limits, tg.Limit) else limits
     limiter = tg.Limiter(limits, clock=tg.ManualClock(sent))
     active = SimpleNamespace(fields=fields_for(limiter, limits, families))
@@ -29,7 +29,7 @@ def verdict_at(sent, limits, decision, families=FAMILIES, extra=0.0, decided=Non
 
 
 def decide(limits, *costs, at=NOW, algorithm="token-bucket"):
-    """The decision on the last of several calls at one instant, and the plan's limits."""
+    """Returns the decision on the last of several calls at one instant, and the plan's limits."""
     limiter = tg.Limiter(limits, clock=tg.ManualClock(at), algorithm=algorithm)
     decisions = [limiter.hit("key", cost) for cost in costs]
     return decisions[-1], limiter.limits
@@ -44,17 +44,17 @@ def told(
 
 
 def parsed(value):
-    """The members of a List with their parameters, by a reader of RFC 9651.
+    """Returns the members of a List with their parameters, by a parser of RFC 9651.
 
-    Only the tests need one: what is written are Strings and Integers, which take a line each,
-    and the base install depends on nothing.
+    Only the tests need a parser: the library writes only Strings and Integers, which take a line
+    each, and the base install depends on nothing.
     """
     members = http_sf.parse(value.encode("ascii"), tltype="list")
     assert all(type(name) is str for name, _ in members), value
     return members
 
 
-def test_an_allowed_response():
+def test_the_fields_of_an_allowed_response():
     assert told("100/minute", *[1] * 50) == {
         "x-ratelimit-limit": "100",
         "x-ratelimit-remaining": "50",
@@ -64,7 +64,7 @@ def test_an_allowed_response():
     }
 
 
-def test_a_refusal():
+def test_the_fields_of_a_refusal():
     assert told("2/minute", 1, 1, 1) == {
         "x-ratelimit-limit": "2",
         "x-ratelimit-remaining": "0",
@@ -75,13 +75,13 @@ def test_a_refusal():
     }
 
 
-def test_spans_are_rounded_up():
+def test_times_are_rounded_up():
     fields = told("10/second", *[1] * 11)
     assert fields["retry-after"] == "1"
     assert fields["ratelimit"] == '"10/second";r=0;t=1'
 
 
-def test_an_unused_limit_is_full_now():
+def test_an_unused_limit_resets_now():
     fields = told("5/minute", 6)
     assert fields["x-ratelimit-remaining"] == "5"
     assert fields["x-ratelimit-reset"] == "1700000001"
@@ -129,7 +129,7 @@ def test_a_window_of_fractional_seconds_is_rounded_up():
 @pytest.mark.parametrize(
     "name", ['a "quoted" name', "back\\slash", "100% {of} %d %s", "a;b=c, d", " "]
 )
-def test_names_are_data(name):
+def test_names_are_quoted(name):
     limit = tg.Limit("1/minute", name=name)
     fields = told(limit, 1, 1)
     assert parsed(fields["ratelimit-policy"]) == [(name, {"q": 1, "w": 60})]
@@ -157,7 +157,7 @@ PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size
     costs=st.lists(st.integers(1, 10), min_size=1, max_size=5),
 )
 def test_fields_can_be_read_back_whatever_the_names_of_limits(plan, costs):
-    # Two of one algorithm, count and period would be one limit.
+    # Two limits of one algorithm, count and period would be equal.
     limits = [
         tg.Limit(count, period + n, name=name) for n, (name, count, period) in enumerate(plan)
     ]
@@ -170,12 +170,12 @@ def test_fields_can_be_read_back_whatever_the_names_of_limits(plan, costs):
     assert name == decision.rule
     assert parameters["r"] == decision.remaining
     assert parameters.keys() == {"r", "t"}
-    # And written by the library, it is the same.
+    # The parser's own library writes the same text.
     assert http_sf.ser(policies).encode() == fields[b"ratelimit-policy"]
 
 
 @pytest.mark.parametrize("name", ["line\nbreak", "r\rn", "tab\t", "naïve", "\x7f", "\0", ""])
-def test_names_that_no_header_holds_are_no_names(name):
+def test_names_that_no_header_can_hold_are_refused(name):
     with pytest.raises(tg.ConfigurationError, match="name"):
         tg.Limit("1/minute", name=name)
 
@@ -188,7 +188,7 @@ def test_names_that_no_header_holds_are_no_names(name):
         ((), set()),
     ],
 )
-def test_families_are_a_choice_and_retry_after_is_not(families, names):
+def test_families_can_be_chosen_but_retry_after_is_always_sent(families, names):
     assert told("1/minute", 1, families=families).keys() == names
     assert told("1/minute", 1, 1, families=families).keys() == names | {"retry-after"}
 
@@ -218,7 +218,7 @@ def test_the_body_of_a_refusal():
     }
 
 
-def test_the_body_of_a_refusal_that_no_wait_can_cure():
+def test_the_body_of_a_refusal_that_never_ends():
     decision, limits = decide("2/minute", 3)
     body = json.loads(Problems(limits).encode(decision, retry_seconds(decision)))
     assert body["retry_after"] is None
@@ -244,7 +244,7 @@ def test_fields_set_nearer_to_the_route_stay():
     ours = dict(verdict.fields())
     left_open = [(n, v) for n, v in ours.items() if n not in (*nearer, b"ratelimit")]
     assert len(left_open) == 3
-    # What is a list is joined into one.
+    # Lists are joined into one.
     inner = [
         (name, value + b", " + ours[b"ratelimit"] if name.lower() == b"ratelimit" else value)
         for name, value in INNER
@@ -282,7 +282,7 @@ def test_one_member_of_each_name_is_sent(name, there, joined):
     assert told["RateLimit-Policy"] == policy
 
 
-def test_the_names_are_written_as_each_interface_wants_them():
+def test_each_interface_gets_names_in_its_own_form():
     decision, limits = decide("2/minute", 1, 1, 1)
     verdict = verdict_at(NOW, limits, decision)
     text = verdict.text_fields()
@@ -324,7 +324,7 @@ def test_put_replaces_fields_that_are_set():
 
 
 @pytest.mark.parametrize("odd", [None, 5, "text/plain", b"\xff", ""])
-def test_names_that_are_none_are_left_alone(odd):
+def test_invalid_names_are_left_alone(odd):
     decision, limits = decide("2/minute", 1)
     verdict = verdict_at(NOW, limits, decision)
     assert verdict.merged([(odd, odd)]) == [(odd, odd), *verdict.fields()]
@@ -336,7 +336,7 @@ def test_names_that_are_none_are_left_alone(odd):
 
 
 @pytest.mark.parametrize("headers", [5, [5], [()], None])
-def test_headers_that_are_no_pairs_are_an_error(headers):
+def test_headers_that_are_not_pairs_are_an_error(headers):
     decision, limits = decide("2/minute", 1)
     verdict = verdict_at(NOW, limits, decision)
     for method in (verdict.merged, verdict.merged_text, verdict.put):
@@ -365,7 +365,7 @@ def test_the_constructor_checks_its_arguments():
             RequestDecision(*wrong)
 
 
-def test_extra_seconds_are_for_refusals_that_waiting_cures():
+def test_extra_seconds_apply_only_to_refusals_that_end():
     decision, limits = decide("2/minute", 1, 1, 1)
     fields = dict(verdict_at(NOW, limits, decision, extra=2.5).fields())
     assert fields[b"retry-after"] == b"33"
@@ -378,13 +378,13 @@ def test_the_longest_names_and_numbers_fit():
     limit = tg.Limit(2**53 - 1, 100 * 365 * 86400, name='"' * 200)
     fields = told(limit, 2**53)
     assert fields["x-ratelimit-remaining"] == str(2**53 - 1)
-    # An Integer has 15 digits at the most.
+    # An Integer has at most 15 digits.
     assert parsed(fields["ratelimit"]) == [('"' * 200, {"r": 10**15 - 1, "t": 0})]
     policy = {"q": 10**15 - 1, "w": 100 * 365 * 86400}
     assert parsed(fields["ratelimit-policy"]) == [('"' * 200, policy)]
 
 
-def test_the_instant_of_the_decision_may_be_by_another_clock():
+def test_the_instant_of_a_decision_may_come_from_another_clock():
     decision, limits = decide("1/minute", 1)
     hour = 3600 * SECOND
     fields = dict(verdict_at(NOW + hour, limits, decision, decided=NOW + hour).fields())
@@ -402,7 +402,7 @@ def test_the_instant_of_the_decision_may_be_by_another_clock():
     costs=st.lists(st.integers(1, 25), min_size=1, max_size=30),
     late=st.integers(0, 500 * SECOND),
 )
-def test_laws(algorithm, count, period, at, costs, late):
+def test_the_fields_obey_their_laws(algorithm, count, period, at, costs, late):
     limit = tg.Limit(count, period / 1e9, algorithm=algorithm)
     limiter = tg.Limiter(limit, clock=tg.ManualClock(at))
     for cost in costs:

@@ -38,31 +38,33 @@ KINDS = st.sampled_from(["http", "websocket", "lifespan", None, 7])
 
 
 class Dict(dict):
-    """What is a dict and not exactly one."""
+    """A subclass of dict."""
 
 
 @given(CLIENTS, KINDS, HOSTS, st.sampled_from(["scope", "environ", "META", "dict", "Dict"]))
-def test_the_peer_is_that_of_keys(client, kind, remote, place):
+def test_the_peer_equals_that_of_keys(client, kind, remote, place):
     source = {"type": kind, "client": client, "REMOTE_ADDR": remote}
     request = {"dict": source, "Dict": Dict(source)}.get(place) or SimpleNamespace(
         **{place: source}, method="GET"
     )
     judge = guard()
-    judge.hooks.log_throttled = lambda *problem, **details: None  # of those without an address
+    judge.hooks.log_throttled = lambda *problem, **details: (
+        None
+    )  # clients without an address are logged
     (charge,) = judge.check(request).charges
     assert charge.key == (peer(request) or "\0")
     assert judge.limiter.peek(charge.key).remaining == 1
 
 
 def test_an_invalid_scope_is_not_read():
-    # A request of another framework may have a `scope` of its own.
+    # A request of another framework may have its own `scope`.
     for strange in ("text", {"client": ("192.0.2.9", 1)}, {"type": "other", "client": ("::1", 1)}):
         request = SimpleNamespace(scope=strange, environ={"REMOTE_ADDR": "192.0.2.1"})
         (charge,) = guard().check(request).charges
         assert charge.key == "192.0.2.1" == peer(request)
 
 
-def test_keys_in_bytes_and_of_classes_of_their_own():
+def test_keys_may_be_bytes_and_subclasses():
     class Text(str):
         __slots__ = ()
 
@@ -72,7 +74,7 @@ def test_keys_in_bytes_and_of_classes_of_their_own():
         assert [verdict.decision.allowed for verdict in verdicts] == [True, True, False]
 
 
-def test_a_refusal():
+def test_the_fields_of_a_refusal():
     judge = guard()
     verdicts = [judge.check(scope()) for _ in range(3)]
     assert [type(verdict) for verdict in verdicts] == [RequestDecision] * 3
@@ -83,7 +85,7 @@ def test_a_refusal():
     assert refused.wait == 30
 
 
-def test_a_limiter_that_asks_in_another_way_is_asked():
+def test_an_overridden_hit_is_called():
     class Mine(tg.Limiter):
         def hit(self, key, cost=1):
             return super().hit("shared", cost)
@@ -121,7 +123,7 @@ def test_observers_of_decision_times_are_called():
     assert len(took) == 1
 
 
-def test_a_timer_that_is_closed_between_two_looks_fails_no_request(monkeypatch):
+def test_closing_a_timer_during_a_request_does_no_harm(monkeypatch):
     reads = iter([(print,), ()])
     monkeypatch.setattr(type(observers), "times", property(lambda self: next(reads, ())))
 
@@ -163,7 +165,7 @@ def test_a_message_without_headers_gets_them():
 
 
 @pytest.mark.parametrize("kind", ["http.response.body", "http.response.start ", "", 7, None])
-def test_other_messages_are_handed_on(kind):
+def test_other_messages_are_sent_unchanged(kind):
     sent = []
     message = {"type": kind, "headers": []}
     telling(sent)(message)
@@ -171,7 +173,7 @@ def test_other_messages_are_handed_on(kind):
     assert message == {"type": kind, "headers": []}
 
 
-def test_mistakes_of_messages_are_raised():
+def test_malformed_messages_raise():
     send = telling()
     with pytest.raises(KeyError, match="type"):
         send({})

@@ -61,7 +61,7 @@ def environ(line, peer=PROXY, name="X_FORWARDED_FOR"):
         ("203.0.113.9\r\nx: y", PROXY),
     ],
 )
-def test_x_forwarded_for(line, found):
+def test_x_forwarded_for_is_read_behind_trusted_proxies(line, found):
     key = keys.client_ip(trusted_proxies=TRUSTED)
     assert key(scope(line)) == found
     assert key(environ(line)) == found
@@ -78,7 +78,7 @@ def test_x_forwarded_for(line, found):
         ('for=203.0.113.9;host="a,for=8.8.8.8;b"', "203.0.113.9"),
         (r'for=203.0.113.9;host="a\",for=8.8.8.8"', "203.0.113.9"),
         (r'for="203.0.\113.9"', "203.0.113.9"),
-        ('for="x, for=203.0.113.9', "203.0.113.9"),  # a stranger's quotation, left open
+        ('for="x, for=203.0.113.9', "203.0.113.9"),  # a stranger's quotation without an end
         ("for=1.1.1.1, for=_hidden", PROXY),
         ("for=1.1.1.1, for=unknown", PROXY),
         ("for=1.1.1.1, proto=https", PROXY),
@@ -87,7 +87,7 @@ def test_x_forwarded_for(line, found):
         (';;;,,=,"', PROXY),
     ],
 )
-def test_forwarded(line, found):
+def test_forwarded_is_read_behind_trusted_proxies(line, found):
     key = keys.client_ip(trusted_proxies=TRUSTED, header="forwarded")
     assert key(scope(line, name="forwarded")) == found
     assert key(environ(line, name="FORWARDED")) == found
@@ -114,7 +114,7 @@ def test_unix_and_networks_are_trusted_in_either_order(proxies):
 
 
 @pytest.mark.parametrize("length", [8192, 8193])
-def test_a_credential_of_more_than_8192_characters_is_none(length):
+def test_a_credential_of_more_than_8192_characters_is_ignored(length):
     key = keys.api_key(known=lambda value: True)
     request = {**scope(""), "headers": [(b"x-api-key", b"k" * length)]}
     assert (key(request) is None) is (length > 8192)
@@ -129,12 +129,12 @@ def test_a_node_has_at_most_64_characters(options):
         assert key(scope("192.0.2.1:_".ljust(length, "a"))) == client, length
 
 
-def test_lines_are_one_list_in_their_order():
+def test_lines_of_a_header_are_joined_in_order():
     key = keys.client_ip(trusted_proxies=TRUSTED)
     assert key(scope("1.1.1.1", "203.0.113.9")) == "203.0.113.9"
 
 
-def test_hops():
+def test_a_number_of_hops_selects_the_address():
     lines = "1.1.1.1, 203.0.113.9, 10.2.3.4"
     assert keys.client_ip(trusted_proxies=EVERYBODY, hops=1)(scope(lines)) == "10.2.3.4"
     assert keys.client_ip(trusted_proxies=EVERYBODY, hops=2)(scope(lines)) == "203.0.113.9"
@@ -143,7 +143,7 @@ def test_hops():
     )
     assert (
         keys.client_ip(trusted_proxies=EVERYBODY, hops=4)(scope(lines)) == PROXY
-    )  # not by way of the four
+    )  # the request did not pass four proxies
     assert keys.client_ip(trusted_proxies=EVERYBODY, hops=0)(scope(lines)) == PROXY
     assert keys.client_ip(trusted_proxies=EVERYBODY, hops=0)(scope(lines, peer=None)) is None
     assert keys.client_ip(trusted_proxies=EVERYBODY, hops=0)(scope(peer=None)) is None
@@ -154,7 +154,7 @@ def test_hops():
 @pytest.mark.parametrize(
     ("name", "entry"), [("x-forwarded-for", "1.1.1.1"), ("forwarded", "for=1")]
 )
-def test_of_an_overlong_header_only_the_end_is_read(name, entry):
+def test_only_the_end_of_an_overlong_header_is_read(name, entry):
     key = keys.client_ip(trusted_proxies=EVERYBODY, hops=400, header=name)
     mine = "for=203.0.113.9" if name == "forwarded" else "203.0.113.9"
     assert key(scope(",".join([mine, *[entry] * 399]), name=name)) == "203.0.113.9"
@@ -169,10 +169,10 @@ def test_entries_of_a_stranger_on_the_left_change_nothing():
         for length in [*range(300), 4096, 100_000]:
             left = "".join(randomness.choices(alphabet, k=length))
             assert key(scope(f"{left},{right}", name=name)) == "203.0.113.9"
-            key(scope(left, name=name))  # whatever it is, it does not raise
+            key(scope(left, name=name))  # no header raises
 
 
-def test_ipv6_prefix():
+def test_ipv6_addresses_are_grouped_by_prefix():
     line = "2001:db8:1:2:3:4:5:6"
     assert keys.client_ip(trusted_proxies=EVERYBODY, hops=1, ipv6_prefix=128)(scope(line)) == line
     assert (
@@ -199,14 +199,14 @@ def test_an_api_key_is_recognised_and_never_shown():
     assert named(scope("Basic s3cret", name="authorization")) is None
 
 
-def test_cookie():
+def test_a_cookie_is_the_key():
     key = keys.cookie("session", {"abc"})
     assert key(scope("a=b; session=abc", name="cookie")).startswith("cookie:")
     assert key(scope("session=abc; session=abd", name="cookie")) is None
     assert key(scope("session=abd", name="cookie")) is None
 
 
-def test_header_from_a_gateway_only():
+def test_a_header_is_read_only_from_a_gateway():
     key = keys.header("X-Tenant", trusted_proxies=TRUSTED)
     assert key(scope("acme", name="x-tenant")) == "header:acme"
     assert key(scope("a", name="x-tenant")) == "header:a"
@@ -222,7 +222,7 @@ class User:
         self.is_authenticated = is_authenticated
 
 
-def test_user():
+def test_the_user_is_the_key():
     key = keys.user()
     assert key(scope(user=User(7))) == "user:7"
     assert key(scope(user=User(7, is_authenticated=False))) is None
@@ -238,11 +238,11 @@ class UserOfFlaskLogin:
         return "7"
 
 
-def test_a_user_that_tells_its_id_by_a_function():
+def test_the_id_of_a_user_may_be_a_method():
     assert keys.user()(scope(user=UserOfFlaskLogin())) == "user:7"
 
 
-def test_an_object_without_an_id_is_no_user():
+def test_an_object_without_an_id_is_not_a_user():
     assert keys.user()(scope(user=object())) is None
 
 
@@ -321,7 +321,7 @@ SECRET = "s" * 32
         ({"name": "ada"}, SECRET, "HS256", None),
     ],
 )
-def test_jwt_claim(claims, secret, algorithm, found):
+def test_a_claim_of_a_jwt_is_the_key(claims, secret, algorithm, found):
     import jwt
 
     token = jwt.encode(claims, secret, algorithm)
@@ -364,7 +364,7 @@ def test_first_of_awaits_each_that_is_async_and_finds_none_where_none_does():
     assert keys.first_of(keys.user(), keys.user())(scope()) is None
 
 
-def test_first_of_in_order_async_too():
+def test_first_of_tries_keys_in_order_also_async():
     async def lookup(value):
         return value == "s3cret"
 
@@ -375,7 +375,7 @@ def test_first_of_in_order_async_too():
     assert key(scope()) == PROXY
 
 
-def test_requests_of_the_frameworks():
+def test_keys_read_requests_of_all_frameworks():
     import flask
     from django.conf import settings
     from django.http import HttpRequest

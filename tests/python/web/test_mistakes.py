@@ -1,4 +1,4 @@
-"""Mistakes that would make a limit another one, or none, are refused or said."""
+"""Mistakes that would change or disable a limit are refused or logged."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_known_methods_and_those_of_a_service_are_accepted(method):
     assert tg.rate_limit("5/minute", methods=[method])
 
 
-def test_no_method_at_all():
+def test_an_empty_list_of_methods_is_refused():
     with pytest.raises(tg.ConfigurationError, match="methods is \\[\\], which limits nothing"):
         tg.rate_limit("5/minute", methods=[])
     assert tidegate.wsgi.RateLimitMiddleware(None, "5/minute", exempt_methods=[])
 
 
 @pytest.mark.parametrize("text", ["100/M", "100/mo", "100 per mon", "5/2 M"])
-def test_a_unit_that_could_be_minutes_or_months(text):
+def test_an_ambiguous_unit_is_refused(text):
     with pytest.raises(tg.ConfigurationError, match="could be minutes or months") as caught:
         tg.Limiter(text)
     assert text in str(caught.value)
@@ -61,7 +61,7 @@ def test_milliseconds_in_place_of_seconds_log_a_warning(option, caplog):
     assert not [line for line in caplog.messages if option in line]
 
 
-def test_two_limits_of_one_text_and_two_algorithms():
+def test_limits_of_one_text_with_two_algorithms_are_refused():
     limits = [tg.Limit("9/minute"), tg.Limit("9/minute", algorithm="fixed-window")]
     with pytest.raises(tg.ConfigurationError, match=r"token-bucket.*fixed-window.*name='strict'"):
         tg.Limiter(limits)
@@ -126,12 +126,12 @@ def test_an_unknown_option_names_the_options_and_the_nearest(make, name, wrong, 
         assert option in message
 
 
-def test_an_option_of_flask_limiter_is_answered_with_the_extensions_name():
+def test_an_option_of_flask_limiter_leads_to_the_name_here():
     with pytest.raises(tg.ConfigurationError, match=r"default_limits \(here it is endpoint_limit="):
         tidegate.flask.RateLimit(default_limits=["5/minute"])
 
 
-def test_settings_of_flask_limiter_that_are_left_over_are_said(caplog):
+def test_leftover_settings_of_flask_limiter_are_logged(caplog):
     app = flask.Flask(__name__)
     app.config["RATELIMIT_STORAGE_URI"] = "redis://localhost"
     with caplog.at_level(logging.WARNING, logger="tidegate"):
@@ -142,7 +142,7 @@ def test_settings_of_flask_limiter_that_are_left_over_are_said(caplog):
 
 
 @pytest.mark.parametrize("text", ["1,000/hour", "10,000 per day", "5/second; 1,000/hour"])
-def test_a_comma_within_a_number(text):
+def test_a_comma_within_a_number_is_refused(text):
     with pytest.raises(tg.ConfigurationError, match="a number has a comma in it") as caught:
         tg.Limiter(text)
     assert text in str(caught.value)
@@ -163,7 +163,7 @@ def test_no_message_shows_a_possible_password(uri):
     assert "se?" not in str(caught.value)
 
 
-def test_a_middleware_on_an_application_of_the_other_interface():
+def test_an_application_of_the_other_interface_is_refused():
     app = flask.Flask(__name__)
     with pytest.raises(tg.ConfigurationError, match=r"one of ASGI.*tidegate\.wsgi\.RateLimitMid"):
         tidegate.asgi.RateLimitMiddleware(app.wsgi_app, "5/minute")
@@ -171,7 +171,7 @@ def test_a_middleware_on_an_application_of_the_other_interface():
         tidegate.wsgi.RateLimitMiddleware(fastapi.FastAPI(), "5/minute")
 
 
-def test_a_decorator_as_a_dependency():
+def test_a_decorator_as_a_dependency_is_refused():
     app = fastapi.FastAPI()
     wrong = fastapi.Depends(tg.rate_limit("5/minute"))
     with pytest.raises(tg.ConfigurationError, match=r"Depends\(tidegate\.fastapi\.RateLimit"):
@@ -199,12 +199,12 @@ def test_a_decorator_as_a_dependency():
         (lambda: tg.rate_limit(key=str), r"rate_limit\(\) was called without limit"),
     ],
 )
-def test_a_limit_by_another_name_is_answered_with_its_name(call, message):
+def test_another_name_for_limit_is_corrected(call, message):
     with pytest.raises(tg.ConfigurationError, match=message):
         call()
 
 
-def test_a_limit_of_a_dependency_by_another_name_is_answered_with_its_name():
+def test_another_name_for_the_limit_of_a_dependency_is_corrected():
     for kind in (tidegate.fastapi.RateLimit, tidegate.fastapi.DefaultRateLimit):
         with pytest.raises(
             tg.ConfigurationError, match=rf"{kind.__name__}\(\) was called .* limt \(here"
@@ -212,7 +212,7 @@ def test_a_limit_of_a_dependency_by_another_name_is_answered_with_its_name():
             kind(limt="5/minute")
 
 
-def test_a_limit_of_flasks_views_by_another_name_is_answered_with_its_name():
+def test_another_name_for_the_limit_of_a_flask_view_is_corrected():
     limiter = tidegate.flask.RateLimit(flask.Flask("service"))
     with pytest.raises(tg.ConfigurationError, match=r"limit\(\) was called .* limt \(here it is"):
         limiter.limit(limt="5/minute")

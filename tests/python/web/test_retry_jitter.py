@@ -26,12 +26,12 @@ def wait(answer):
     return told.pop()
 
 
-def test_a_function_of_the_wait():
+def test_jitter_may_be_a_function_of_the_wait():
     asked = []
     answer = refusal(retry_jitter=lambda exact: asked.append(exact) or exact / 8)
     assert wait(answer) == 68  # 60 and 7.5, rounded up
     assert asked == [60.0]
-    # The reset is that of the limit.
+    # The reset is the limit's own.
     assert answer["x-ratelimit-reset"] == "1700000060"
 
 
@@ -44,7 +44,7 @@ def test_seconds_are_drawn_for_each_refusal_and_only_add():
     assert len(waits) > 5
 
 
-def test_none_is_the_default_and_allowed_requests_know_none():
+def test_there_is_no_jitter_by_default_or_on_allowed_requests():
     def never(exact):
         raise AssertionError
 
@@ -76,7 +76,7 @@ def told_by_flask(answer):
     return int(answer.headers["Retry-After"]), answer.get_json()["retry_after"]
 
 
-def test_in_flask():
+def test_jitter_applies_in_flask():
     from flask import Flask
     from tidegate.flask import RateLimit
 

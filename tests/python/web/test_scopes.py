@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidegate._web.shared_counters import unique_scope
 
 
-def test_functions_of_one_name_have_scopes_that_are_numbered_from_2() -> None:
+def test_scopes_of_functions_with_one_name_are_numbered_from_2() -> None:
     def view() -> None: ...
 
     name = f"{__name__}.{view.__qualname__}"

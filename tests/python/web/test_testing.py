@@ -59,7 +59,7 @@ def make(request):
     return lambda **options: request.param(clock=tg.ManualClock(), **options)
 
 
-def test_limits_off_and_on(make):
+def test_limits_can_be_switched_off_and_on(make):
     client = make()
     with limits_off():
         for _ in range(3):
@@ -74,7 +74,7 @@ def test_limits_off_and_on(make):
     assert_refused(client.get("/"))
 
 
-def test_enabled(make):
+def test_enabled_switches_limits(make):
     client = make(enabled=False)
     assert [client.get("/").status_code for _ in range(3)] == [200, 200, 200]
     assert make(enabled=True).get("/").status_code == 200

@@ -31,7 +31,7 @@ def connect(app, extensions=None):
     return sent
 
 
-def test_connecting_is_one_request():
+def test_connecting_counts_as_one_request():
     app = limited("1/minute", echo)
     accepted, _ = connect(app)
     assert accepted["type"] == "websocket.accept"
@@ -41,7 +41,7 @@ def test_connecting_is_one_request():
     assert [message["type"] for message in connect(app)] == ["websocket.close"]
 
 
-def test_a_server_that_can_send_a_429_does():
+def test_a_429_is_sent_if_the_server_supports_it():
     app = limited("1/minute", echo)
     extensions = {"websocket.http.response": {}}
     connect(app, extensions)
@@ -53,14 +53,14 @@ def test_a_server_that_can_send_a_429_does():
     assert int(fields[b"content-length"]) == len(body["body"])
 
 
-def test_they_may_pass_untouched():
+def test_websockets_may_pass_untouched():
     app = limited("1/minute", echo, websockets=False)
     for _ in range(3):
         assert connect(app)[0]["headers"] == [(b"x-mine", b"1")]
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_under_uvicorn(loop):
+def test_websockets_are_limited_under_uvicorn(loop):
     from websockets.exceptions import InvalidStatus
     from websockets.sync.client import connect as dial
 

@@ -17,14 +17,14 @@ NOW = 1_700_000_000 * 10**9
 
 @contextlib.contextmanager
 def served(limit="100/minute", app=echo, **options):
-    """A way to open WebSockets to the application under the middleware."""
+    """Yields a function that opens WebSockets to the application under the middleware."""
     middleware = limited(limit, app, **options)
     with uvicorn_at(middleware, ws="websockets-sansio") as (host, port):
         yield lambda path="/": dial(f"ws://{host}:{port}{path}", close_timeout=5)
 
 
 def closing(opened):
-    """How the server closed it."""
+    """Returns the code and the reason with which the server closed the WebSocket."""
     with pytest.raises(ConnectionClosed) as closed:
         opened.recv(timeout=10)
     assert closed.value.rcvd is not None
@@ -37,7 +37,7 @@ def said(opened, *messages):
     return [opened.recv(timeout=10) for _ in messages]
 
 
-def test_one_too_many_closes_and_the_reason_states_the_wait():
+def test_one_message_too_many_closes_with_the_wait_as_the_reason():
     with served(messages="3/minute") as connect, connect() as opened:
         assert said(opened, "a", b"b", "c") == ["a", b"b", "c"]
         opened.send("d")
@@ -59,7 +59,7 @@ def told(scope, decision):
     return str(decision.retry_after)
 
 
-def test_a_client_counts_over_all_its_connections():
+def test_messages_of_all_connections_of_a_client_count_together():
     by_path = {"key": lambda scope: scope["path"]}
     with served(messages="2/minute", **by_path) as connect:
         with connect("/a") as first, connect("/a") as second, connect("/b") as other:
@@ -73,7 +73,7 @@ def test_a_client_counts_over_all_its_connections():
             assert closing(again)[0] == 1008
 
 
-def test_messages_and_connections_count_apart():
+def test_messages_and_connections_are_counted_separately():
     with served("3/minute", messages="3/minute") as connect:
         for text in ("a", "b", "c"):
             with connect() as opened:
@@ -113,14 +113,14 @@ def test_a_message_in_fragments_is_one_message():
         assert closing(opened)[0] == 1008
 
 
-def test_pings_are_no_messages():
+def test_pings_do_not_count_as_messages():
     with served(messages="1/minute") as connect, connect() as opened:
         for _ in range(5):
             assert opened.ping().wait(10)
         assert said(opened, "a") == ["a"]
 
 
-def test_a_cost_by_size(caplog):
+def test_messages_may_cost_their_size(caplog):
     with served(messages="10/minute", message_cost=len) as connect, connect() as opened:
         assert said(opened, "12345", b"1234", "") == ["12345", b"1234", ""]
         opened.send("1")
@@ -128,16 +128,16 @@ def test_a_cost_by_size(caplog):
     assert "message_cost" not in caplog.text
 
 
-def test_a_message_that_no_wait_lets_through_is_too_big():
+def test_a_message_above_the_capacity_is_too_big():
     with served(messages="10/minute", message_cost=len) as connect, connect() as opened:
         opened.send("12345678901")
         assert closing(opened) == (1009, "message above the rate limit")
         with connect() as again:
-            # It has cost nothing.
+            # The refused message has cost nothing.
             assert said(again, "1234567890") == ["1234567890"]
 
 
-def test_an_answer_of_ones_own():
+def test_a_function_may_answer_refused_messages():
     async def reply(scope, decision):
         await asyncio.sleep(0)
         return None if scope["path"] == "/quiet" else b"slow down"
@@ -156,7 +156,7 @@ def test_an_answer_of_ones_own():
 
 
 @pytest.mark.parametrize("reply", [lambda scope, decision: 7, lambda: None])
-def test_an_answer_that_fails_closes(reply, caplog):
+def test_a_failing_answer_closes_the_websocket(reply, caplog):
     with served(messages="1/minute", on_message_refused=reply) as connect, connect() as opened:
         said(opened, "a")
         opened.send("b")
@@ -173,20 +173,20 @@ def test_a_cost_that_fails_charges_one(cost, caplog):
     assert "message_cost" in caplog.text
 
 
-def test_what_is_exempt_is_exempt():
+def test_messages_of_exempt_websockets_are_not_limited():
     exempt = {"exempt_when": lambda scope: scope["path"] == "/"}
     with served(messages="1/minute", **exempt) as connect, connect() as opened:
         assert said(opened, *"abcde") == list("abcde")
 
 
-def test_a_limiter_of_its_own():
+def test_messages_may_have_their_own_limiter():
     limiter = tg.Limiter("1/minute", clock=tg.ManualClock(NOW))
     with served(messages=limiter) as connect, connect() as opened:
         said(opened, "a")
         assert limiter.stats().allowed == 1
 
 
-def test_many_clients_at_once_admit_exactly_the_limit():
+def test_concurrent_messages_are_admitted_up_to_the_limit():
     limiter = tg.Limiter("100/minute", clock=tg.ManualClock(NOW))
     options = {"messages": limiter, "on_message_refused": "drop"}
     with served("1000/minute", **options) as connect, contextlib.ExitStack() as stack:
@@ -233,6 +233,6 @@ def test_sending_after_the_close_raises_as_a_server_does_without_a_client():
         ({"messages": "3/minute", "websockets": False}, "expected one of them"),
     ],
 )
-def test_what_is_not_accepted_raises_at_construction(options, message):
+def test_invalid_options_raise_at_construction(options, message):
     with pytest.raises(tg.ConfigurationError, match=message):
         limited(**options)

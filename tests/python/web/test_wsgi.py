@@ -26,7 +26,7 @@ def limited(limit="2/minute", app=hello, **options):
 
 
 def ask(app, method="GET", **environ):
-    """One call, checked against the protocol by the standard library."""
+    """Makes one call, which the standard library checks against the protocol."""
     defaults = {"QUERY_STRING": "", "SCRIPT_NAME": "", "PATH_INFO": "/"}
     environ = {**defaults, "REQUEST_METHOD": method, "REMOTE_ADDR": "203.0.113.9", **environ}
     setup_testing_defaults(environ)
@@ -49,7 +49,7 @@ def statuses(app, times, **options):
     return [ask(app, **options).status for _ in range(times)]
 
 
-def test_allowed_and_refused():
+def test_requests_are_allowed_up_to_the_limit_and_then_refused():
     app = limited()
     first, second, third = (ask(app) for _ in range(3))
     assert first.status == second.status == 200
@@ -70,12 +70,12 @@ def test_allowed_and_refused():
     assert third.json()["violated-policies"] == ["2/minute"]
 
 
-def test_methods():
+def test_exempt_methods_are_not_charged():
     app = limited("1/minute")
     assert statuses(app, 3, method="OPTIONS") == [200, 200, 200]
     assert statuses(app, 1) == [200]
     refusal = ask(limited("1/minute", cost=lambda environ: 2), method="POST")
-    assert "retry-after" not in refusal  # no wait would help
+    assert "retry-after" not in refusal  # waiting would not help
 
 
 def test_a_client_without_an_address_is_limited_too():
@@ -83,16 +83,16 @@ def test_a_client_without_an_address_is_limited_too():
     assert statuses(app, 2, REMOTE_ADDR="") == [200, 429]
 
 
-def test_functions_of_the_environ(caplog):
+def test_functions_read_the_environ(caplog):
     app = limited("1/minute", key=lambda environ: environ["PATH_INFO"])
     assert [ask(app, PATH_INFO=path).status for path in ("/a", "/a", "/b")] == [200, 429, 200]
 
     app = limited("1/minute", key=lambda environ: later(environ))
-    assert statuses(app, 2) == [200, 429]  # by the address
+    assert statuses(app, 2) == [200, 429]  # limited by the address
     assert "the key function raised" in caplog.text
 
 
-def test_on_refused_answers_in_its_own_way():
+def test_on_refused_replaces_the_answer():
     def teapot(environ, start_response):
         start_response("418 I'm a teapot", [("Content-Type", "a/b"), ("RETRY-AFTER", "99")])
         return [b"short"]
@@ -128,7 +128,7 @@ def test_an_application_that_fails_after_it_began_keeps_its_error_response():
     assert answer["x-ratelimit-remaining"] == "1"
 
 
-def test_the_decision_is_left_for_the_application():
+def test_the_application_finds_the_decision():
     seen = []
 
     def app(environ, start_response):
@@ -139,7 +139,7 @@ def test_the_decision_is_left_for_the_application():
     assert seen == [1]
 
 
-def test_what_is_not_accepted_raises_at_construction():
+def test_invalid_options_raise_at_construction():
     for options in ({}, {"limit": "5/minute", "limiter": tg.Limiter("5/minute")}):
         with pytest.raises(tg.ConfigurationError, match="expected"):
             RateLimitMiddleware(hello, **options)
@@ -150,17 +150,17 @@ async def later(environ, *decision):
 
 
 @pytest.mark.parametrize("option", ["key", "cost", "exempt_when", "on_refused"])
-def test_nothing_is_async(option):
+def test_async_functions_are_refused(option):
     with pytest.raises(tg.ConfigurationError, match=f"{option} is the async function .*expected"):
         RateLimitMiddleware(hello, limit="5/minute", **{option: later})
 
 
-def test_werkzeug():
+def test_requests_are_limited_under_werkzeug():
     with wsgi_server(limited()) as client:
         assert [client("/").status for _ in range(3)] == [200, 200, 429]
 
 
-def test_waitress():
+def test_requests_are_limited_under_waitress():
     with waitress_server(limited()) as client:
         answers = [client("/") for _ in range(3)]
     assert [answer.status for answer in answers] == [200, 200, 429]
@@ -183,14 +183,14 @@ def test_gunicorn_workers_count_together(worker, tmp_path):
     (tmp_path / "service.py").write_text(APP.format(path=tmp_path / "counts"))
     found = []
     with gunicorn_server("service:app", tmp_path, worker=worker) as address:
-        for _ in range(30):  # each on a connection of its own, to whichever worker takes it
+        for _ in range(30):  # each uses its own connection, to any worker
             with contextlib.closing(Client(address)) as client:
                 found.append(client("/").status)
     assert found == [200] * 20 + [429] * 10
 
 
 class Text(str):
-    """As enumerations of names and marked texts of frameworks are."""
+    """A subclass of str, as frameworks use for enumerations of names and marked texts."""
 
 
 @pytest.mark.parametrize("name", [Text("X-RateLimit-Limit"), Text("x-ratelimit-limit")])

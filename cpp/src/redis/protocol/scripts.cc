@@ -3,7 +3,6 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "quotas/step.h"
 #include "redis/lua.inc"
+#include "redis/protocol/words.h"
 #include "redis/transport/openssl_use.h"
 #include "tidegate/step.h"
 
@@ -76,50 +76,6 @@ std::string Digest(const EVP_MD* kind, std::string_view text) {
   if (EVP_Digest(text.data(), text.size(), bytes, &size, kind, nullptr) != 1) std::abort();
   return {reinterpret_cast<const char*>(bytes), size};
 }
-
-// A command that is being built: its encoded words, and their number.
-class Words {
- public:
-  Words() { text_.reserve(512); }
-
-  void Add(std::string_view word) {
-    AppendNumber('$', static_cast<int64_t>(word.size()));
-    text_.append(word);
-    text_.append("\r\n");
-    ++count_;
-  }
-  void Add(int64_t number) {
-    char digits[24];
-    const auto end = std::to_chars(std::begin(digits), std::end(digits), number).ptr;
-    Add({digits, static_cast<size_t>(end - digits)});
-  }
-  void AddInstant(int64_t ns) {
-    Add(ns / kSecond);
-    Add(ns % kSecond);
-  }
-  // The whole command in the Redis protocol: an array of strings with their sizes.
-  std::string Finish() {
-    std::string command;
-    command.reserve(text_.size() + 8);
-    text_.swap(command);
-    AppendNumber('*', count_);
-    text_.append(command);
-    return std::move(text_);
-  }
-
- private:
-  void AppendNumber(char kind, int64_t number) {
-    char line[24];
-    line[0] = kind;
-    char* end = std::to_chars(line + 1, std::end(line) - 2, number).ptr;
-    *end++ = '\r';
-    *end++ = '\n';
-    text_.append(line, static_cast<size_t>(end - line));
-  }
-
-  std::string text_;
-  int64_t count_ = 0;
-};
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -309,15 +265,16 @@ Scripts::Scripts() {
     scripts_[set].digest = absl::BytesToHexString(Digest(EVP_sha1(), text));
   }
   const std::string tolerance = Constant("TOLERANCE_US", kClockToleranceNs / kMicrosecond);
-  hits_.text = absl::StrCat(tolerance, Absl(lua::bucket_hits));
+  bucket_hits_.text = absl::StrCat(tolerance, Absl(lua::bucket_hits));
+  fixed_hits_.text = absl::StrCat(tolerance, Absl(lua::fixed_hits));
   bucket_plan_.text = absl::StrCat(tolerance, Absl(lua::bucket_plan));
-  for (Script* script : {&hits_, &bucket_plan_}) {
+  for (Script* script : {&bucket_hits_, &fixed_hits_, &bucket_plan_}) {
     script->digest = absl::BytesToHexString(Digest(EVP_sha1(), script->text));
   }
 }
 
 std::string Scripts::Command(const Request& request, Form form, bool by_text) const {
-  if (form == Form::kHits) return HitsCommand(request, {request.plan[0].key}, by_text);
+  if (IsOfHits(form)) return HitsCommand(form, {&request, 1}, by_text);
   if (form == Form::kBucketPlan) {
     Words words;
     words.Add(by_text ? "EVAL" : "EVALSHA");
@@ -363,57 +320,93 @@ std::string Scripts::Command(const Request& request, Form form, bool by_text) co
   return words.Finish();
 }
 
-Form Scripts::FormOf(const Request& request) {
-  if (request.op != "hit" || !request.server_time) return Form::kFull;
-  for (const Charge& charge : request.plan) {
-    const Limit& limit = charge.limit->limit;
-    if (!IsBucket(limit.algorithm()) || charge.cost > limit.most_plain_cost()) {
-      return Form::kFull;
-    }
-    const Interval cost = CostInterval(limit, charge.cost);
-    if (limit.depth_fraction() != 0 || limit.depth_ns() % kMicrosecond != 0 || cost.fraction != 0 ||
-        cost.ns % kMicrosecond != 0) {
-      return Form::kFull;
-    }
-  }
-  return request.plan.size() == 1 ? Form::kHits : Form::kBucketPlan;
+namespace {
+
+// Whether a script in whole microseconds can charge a bucket.
+bool IsPlainBucket(const Charge& charge) {
+  const Limit& limit = charge.limit->limit;
+  if (!IsBucket(limit.algorithm()) || charge.cost > limit.most_plain_cost()) return false;
+  const Interval cost = CostInterval(limit, charge.cost);
+  return limit.depth_fraction() == 0 && limit.depth_ns() % kMicrosecond == 0 &&
+         cost.fraction == 0 && cost.ns % kMicrosecond == 0;
 }
 
-std::string Scripts::HitsCommand(const Request& request, absl::Span<const std::string_view> keys,
-                                 bool by_text) const {
-  const Charge& charge = request.plan[0];
+// The same of a fixed window. Its end is below 2^53 microseconds, since a period is at most 100
+// years.
+bool IsPlainWindow(const Charge& charge) {
   const Limit& limit = charge.limit->limit;
+  return limit.algorithm() == Algorithm::kFixedWindow && limit.calendar() == Calendar::kNone &&
+         !limit.shadow() && limit.period_ns() % kMicrosecond == 0;
+}
+
+}  // namespace
+
+Form Scripts::FormOf(const Request& request) {
+  if (request.op != "hit" || !request.server_time) return Form::kFull;
+  if (request.plan.size() == 1 && IsPlainWindow(request.plan[0])) return Form::kFixedHits;
+  if (!std::all_of(request.plan.begin(), request.plan.end(), IsPlainBucket)) return Form::kFull;
+  return request.plan.size() == 1 ? Form::kBucketHits : Form::kBucketPlan;
+}
+
+bool Scripts::CanShare(Form form, const Charge& a, const Charge& b) {
+  return form == Form::kFixedHits ||
+         (form == Form::kBucketHits && a.limit == b.limit && a.cost == b.cost);
+}
+
+std::string Scripts::HitsCommand(Form form, absl::Span<const Request> requests,
+                                 bool by_text) const {
+  const Script& script = form == Form::kFixedHits ? fixed_hits_ : bucket_hits_;
   Words words;
   words.Add(by_text ? "EVAL" : "EVALSHA");
-  words.Add(by_text ? hits_.text : hits_.digest);
-  words.Add(static_cast<int64_t>(keys.size()));
-  for (const std::string_view key : keys) words.Add(RedisKey(*charge.limit, key));
-  words.Add(limit.depth_ns() / kMicrosecond);
-  words.Add(CostInterval(limit, charge.cost).ns / kMicrosecond);
-  words.Add(request.margin_ms);
+  words.Add(by_text ? script.text : script.digest);
+  words.Add(static_cast<int64_t>(requests.size()));
+  for (const Request& request : requests) {
+    words.Add(RedisKey(*request.plan[0].limit, request.plan[0].key));
+  }
+  if (form == Form::kFixedHits) {
+    words.Add(requests[0].margin_ms);
+    for (const Request& request : requests) {
+      const Limit& limit = request.plan[0].limit->limit;
+      words.Add(limit.period_ns() / kMicrosecond);
+      words.Add(limit.count());
+      words.Add(std::min(request.plan[0].cost, limit.count() + 1));
+    }
+  } else {
+    const Charge& charge = requests[0].plan[0];
+    words.Add(charge.limit->limit.depth_ns() / kMicrosecond);
+    words.Add(CostInterval(charge.limit->limit, charge.cost).ns / kMicrosecond);
+    words.Add(requests[0].margin_ms);
+  }
   return words.Finish();
 }
 
-absl::StatusOr<std::vector<Answer>> Scripts::ParseHits(const redisReply& reply, size_t hits) {
-  if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 1 + 2 * hits) return ForeignReply();
+absl::StatusOr<std::vector<Answer>> Scripts::ParseHits(const redisReply& reply, Form form,
+                                                       size_t hits) {
+  const size_t each = form == Form::kFixedHits ? 3 : 2;
+  if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 1 + each * hits) return ForeignReply();
   constexpr int64_t kLast = kMaxInstantNs / kMicrosecond;
   for (size_t i = 0; i < reply.elements; ++i) {
     if (!IsInteger(*reply.element[i])) return ForeignReply();
   }
   const auto number = [&](size_t i) { return static_cast<int64_t>(reply.element[i]->integer); };
   if (number(0) < 0 || number(0) > kLast) return ForeignReply();
-  for (size_t i = 1; i < reply.elements; i += 2) {
+  for (size_t i = 1; i < reply.elements; i += each) {
     if (number(i) != 0 && number(i) != 1) return ForeignReply();
   }
   std::vector<Answer> answers(hits);
   for (size_t i = 0; i < hits; ++i) {
-    const int64_t tat = number(2 + 2 * i);
-    if (tat < -1 || tat > 2 * kLast) return ForeignValue();
+    const size_t at = 1 + each * i;
+    // The arrival time of a bucket, or the end of a window.
+    const int64_t instant = number(at + 1);
+    const int64_t used = each == 3 ? number(at + 2) : 0;
     answers[i].now_ns = number(0) * kMicrosecond;
-    answers[i].allowed = number(1 + 2 * i) == 1;
-    if (tat < 0) continue;
+    answers[i].allowed = number(at) == 1;
+    if (instant == -1) continue;
+    if (instant < 0 || instant > 2 * kLast || used < 0 || used >= int64_t{1} << 53) {
+      return ForeignValue();
+    }
     constexpr int64_t kEach = kSecond / kMicrosecond;
-    answers[i].states.push_back({tat / kEach, tat % kEach * kMicrosecond, 0, 0, 0, 0});
+    answers[i].states.push_back({instant / kEach, instant % kEach * kMicrosecond, used, 0, 0, 0});
   }
   return answers;
 }
@@ -424,7 +417,7 @@ absl::StatusOr<Answer> Scripts::Parse(const redisReply& reply, const Request& re
     return Answer();
   }
   if (form == Form::kFull) return ParseFull(reply, request);
-  const auto each = ParseHits(reply, request.plan.size());
+  const auto each = ParseHits(reply, form, request.plan.size());
   if (!each.ok()) return each.status();
   Answer answer = each->front();
   for (size_t i = 1; i < each->size(); ++i) {

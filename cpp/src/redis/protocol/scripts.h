@@ -44,14 +44,17 @@ struct Request {
 
 // The script that applies a request.
 enum class Form : uint8_t {
-  kHits,        // lua/bucket_hits.lua: hits of one limit and cost, each on its own
+  kBucketHits,  // lua/bucket_hits.lua: hits of one limit and cost, each on its own
+  kFixedHits,   // lua/fixed_hits.lua: hits of any fixed windows, each on its own
   kBucketPlan,  // lua/bucket_plan.lua
   kFull,        // lua/plan.lua, and DEL for a reset
 };
 
+inline bool IsOfHits(Form form) { return form == Form::kBucketHits || form == Form::kFixedHits; }
+
 class Scripts {
  public:
-  // The most hits in one call of lua/bucket_hits.lua.
+  // The most hits in one command.
   static constexpr size_t kMostHits = 32;
 
   Scripts();
@@ -62,16 +65,19 @@ class Scripts {
   // The command that applies `request`: by the script's digest, or by its text for a
   // server that does not have it.
   std::string Command(const Request& request, Form form, bool by_text) const;
-  // The same with Form::kHits for several keys.
-  std::string HitsCommand(const Request& request, absl::Span<const std::string_view> keys,
-                          bool by_text) const;
+  // The same for several requests of one charge each, for which CanShare() holds, in a form of
+  // hits.
+  std::string HitsCommand(Form form, absl::Span<const Request> requests, bool by_text) const;
+  // Whether one command of the form can apply requests of the charges `a` and `b`.
+  static bool CanShare(Form form, const Charge& a, const Charge& b);
 
   // DataLoss if the reply does not have the shape of the command's replies: it belongs to another
   // command. Internal if it does, but the value of a key is out of range. If the answer has no
   // states, nothing was done, and the request must be sent in full.
   static absl::StatusOr<Answer> Parse(const redisReply& reply, const Request& request, Form form);
-  // An answer for each of `hits`.
-  static absl::StatusOr<std::vector<Answer>> ParseHits(const redisReply& reply, size_t hits);
+  // An answer for each of `hits`, in a form of hits.
+  static absl::StatusOr<std::vector<Answer>> ParseHits(const redisReply& reply, Form form,
+                                                       size_t hits);
 
   // Finds out whether calls for such charges would succeed, without a charge; lua/probe.lua.
   // `number` distinguishes the probe's reply from those to other probes.
@@ -100,7 +106,8 @@ class Scripts {
   static absl::StatusOr<Answer> ParseFull(const redisReply& reply, const Request& request);
 
   std::array<Script, 32> scripts_;  // by the set of algorithms in them
-  Script hits_;
+  Script bucket_hits_;
+  Script fixed_hits_;
   Script bucket_plan_;
 };
 

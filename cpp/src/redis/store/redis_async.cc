@@ -12,8 +12,8 @@
 
 namespace tidegate {
 
-// Requests under way, with the data to interpret the reply: one of any kind, or short hits of one
-// limit and cost that share a command.
+// Requests under way, with the data to interpret the reply: one of any kind, or short hits that
+// share a command.
 class RedisStore::Sent final : public redis::Caller {
  public:
   struct Call {
@@ -69,24 +69,23 @@ class RedisStore::Sent final : public redis::Caller {
 
   void Join(std::unique_ptr<redis::Caller>* other) override {
     auto* const sent = dynamic_cast<Sent*>(other->get());
-    if (sent == nullptr || slot_ != sent->slot_ || form_ != redis::Form::kHits ||
-        sent->form_ != redis::Form::kHits || by_text_ != sent->by_text_ ||
-        calls_.size() + sent->calls_.size() > redis::Scripts::kMostHits) {
+    if (sent == nullptr || slot_ != sent->slot_ || form_ != sent->form_ ||
+        by_text_ != sent->by_text_ ||
+        calls_.size() + sent->calls_.size() > redis::Scripts::kMostHits ||
+        !redis::Scripts::CanShare(form_, calls_[0]->plan[0], sent->calls_[0]->plan[0])) {
       return;
     }
-    const Charge& mine = calls_[0]->plan[0];
-    const Charge& others = sent->calls_[0]->plan[0];
-    if (mine.limit != others.limit || mine.cost != others.cost) return;
     for (auto& call : sent->calls_) calls_.push_back(std::move(call));
     other->reset();
   }
 
   std::string Request() override {
-    const redis::Request request = calls_[0]->Request();
-    if (form_ != redis::Form::kHits) return store_.scripts_->Command(request, form_, by_text_);
-    absl::InlinedVector<std::string_view, redis::Scripts::kMostHits> keys;
-    for (const auto& call : calls_) keys.push_back(call->plan[0].key);
-    return store_.scripts_->HitsCommand(request, keys, by_text_);
+    if (!redis::IsOfHits(form_)) {
+      return store_.scripts_->Command(calls_[0]->Request(), form_, by_text_);
+    }
+    absl::InlinedVector<redis::Request, redis::Scripts::kMostHits> requests;
+    for (const auto& call : calls_) requests.push_back(call->Request());
+    return store_.scripts_->HitsCommand(form_, requests, by_text_);
   }
 
   void Done(absl::StatusOr<redis::Reply> reply) override {
@@ -108,8 +107,8 @@ class RedisStore::Sent final : public redis::Caller {
   // Hits that must be sent in full are sent again.
   void TellAll(const redisReply& reply) {
     absl::StatusOr<std::vector<redis::Answer>> answers;
-    if (form_ == redis::Form::kHits) {
-      answers = redis::Scripts::ParseHits(reply, calls_.size());
+    if (redis::IsOfHits(form_)) {
+      answers = redis::Scripts::ParseHits(reply, form_, calls_.size());
     } else {
       auto answer = redis::Scripts::Parse(reply, calls_[0]->Request(), form_);
       if (answer.ok()) {

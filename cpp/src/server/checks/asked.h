@@ -15,10 +15,10 @@
 
 namespace tidegate::server {
 
-// What is decoded of a request, and does not move.
+// Holds what was decoded of a request; its elements do not move.
 using Decoded = std::deque<std::string>;
 
-// Views live as long as the body that they were read from, what was decoded of it, and the reader.
+// The views live as long as the body that they were read from, its decoded parts, and the reader.
 struct Asked {
   Attributes attributes;
   int64_t cost = 1;
@@ -31,8 +31,8 @@ struct Asked {
   // Adds an attribute, or returns a problem if there are too many, or its name is empty or too
   // long, or its value is too long.
   std::optional<Problem> Add(std::string_view name, std::string_view value);
-  // Takes the query and the parameters off an endpoint that is a path, which would pass by the
-  // rules for it: `decoded` keeps what is left.
+  // Removes the query and the parameters of an endpoint that is a path. With them, no rule for that
+  // path would apply. `decoded` keeps the result.
   void TakeOffQuery(const BoundRules& rules, Decoded* decoded);
 };
 

@@ -27,10 +27,10 @@ class BoundRules {
 
   const RuleLimiter& limiter() const { return *limiter_; }
   bool blocks() const { return blocks_; }
-  // Whether some rules are for certain endpoints or methods alone.
+  // Whether some rules apply only to certain endpoints or methods.
   bool look_at_endpoints() const { return look_at_endpoints_; }
   bool look_at_methods() const { return look_at_methods_; }
-  // Whether an endpoint of theirs has parameters, such as "/a;v=1".
+  // Whether an endpoint of these rules has parameters, such as "/a;v=1".
   bool know_parameters() const { return know_parameters_; }
   // Tells these rules from all others of this process.
   uint64_t generation() const { return generation_; }
@@ -38,7 +38,7 @@ class BoundRules {
   // Leaves out attributes that no rule reads.
   tidegate::Request RequestOf(const Attributes& attributes) const;
 
-  // Notes that calls were submitted, so that the next Flush() sends them.
+  // Records that calls were submitted, so that the next Flush() sends them.
   void Submitted() { has_submitted_.store(true, std::memory_order_release); }
   void Flush();
 

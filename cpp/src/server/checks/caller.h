@@ -1,4 +1,4 @@
-// Whom a decision is about, and recorded for.
+// The caller whom a decision is about, and for whom it is recorded.
 #ifndef TIDEGATE_SERVER_CHECKS_CALLER_H_
 #define TIDEGATE_SERVER_CHECKS_CALLER_H_
 
@@ -11,7 +11,7 @@
 
 namespace tidegate::server {
 
-// Empty where a request does not say. Texts may have any bytes.
+// A text is empty if the request does not have it. Texts may have any bytes.
 struct Caller {
   std::string_view user;
   std::string_view endpoint;
@@ -19,11 +19,11 @@ struct Caller {
   std::string_view ip;
 };
 
-// `digest` is what the user is made in, where it must be: a caller who is known by a key alone goes
-// by a digest of it.
+// Reads the caller. A caller who is known only by a key is named by a digest of the key, which
+// `digest` keeps.
 Caller CallerOf(const Asked& asked, std::string* digest);
 
-// A copy, for when the request is gone; of each text as much as is recorded.
+// A copy that outlives the request, with as much of each text as is recorded.
 class KeptCaller {
  public:
   void Keep(const Caller& caller);

@@ -169,7 +169,7 @@ struct Room {
   // If memory is short, parsing fails too.
   Room(size_t bytes, size_t depth) : most(bytes) { std::ignore = parser.allocate(bytes, depth); }
 
-  // The object that a body is. It lives until the next one is read.
+  // Returns the object that a body is. It lives until the thread reads the next body.
   std::optional<Problem> Read(std::string_view body, std::string_view example,
                               dom::object* object) {
     if (body.size() > most) {
@@ -317,8 +317,8 @@ void AppendDecisionJson(const Decision& decision, const Outcomes* outcomes, std:
   *json += '}';
 }
 
-void AppendStatusJson(const RuleSet& rules, const RuleLimiter::Status& status, bool is_degraded,
-                      std::string* json) {
+void AppendStatusJson(const RuleSet& rules, const RuleLimiter::Status& status,
+                      const std::optional<Penalty>& penalty, bool is_degraded, std::string* json) {
   *json += R"({"rules":[)";
   bool is_first = true;
   const auto append_row = [&](std::string_view endpoint, const RuleLimiter::RuleState& state) {
@@ -346,6 +346,12 @@ void AppendStatusJson(const RuleSet& rules, const RuleLimiter::Status& status, b
     *json += R"(,"list":{"name":)";
     AppendJsonString(status.listed->name, json);
     *json += status.listed->allows ? R"(,"allows":true})" : R"(,"allows":false})";
+  }
+  if (penalty.has_value()) {
+    absl::StrAppend(json, R"(,"enforced":{"action":")", penalty->blocks ? "block" : "throttle",
+                    R"(","until":)", CeilSeconds(penalty->end_ns()), R"(,"reason":)");
+    AppendJsonString(penalty->reason, json);
+    *json += '}';
   }
   *json += "}\n";
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "server/checks/asked.h"
+#include "server/checks/penalties.h"
 #include "server/problem.h"
 #include "tidegate/rule_limiter.h"
 
@@ -34,9 +35,10 @@ std::optional<Problem> ReadCheckManyJson(std::string_view body, std::vector<Aske
 void AppendDecisionJson(const Decision& decision, const Outcomes* outcomes, std::string* json);
 
 // {"rules":[{"rule":"api","endpoint":"/api/posts","limit":1000,"remaining":847,
-//  "resetTime":1696523400}]}: a row for each pattern of a rule, "*" for every endpoint.
-void AppendStatusJson(const RuleSet& rules, const RuleLimiter::Status& status, bool is_degraded,
-                      std::string* json);
+//  "resetTime":1696523400}],"degraded":false}: a row for each pattern of a rule, "*" for every
+// endpoint; and "enforced":{"action":"block","until":1696523400,"reason":"…"} with a penalty.
+void AppendStatusJson(const RuleSet& rules, const RuleLimiter::Status& status,
+                      const std::optional<Penalty>& penalty, bool is_degraded, std::string* json);
 
 }  // namespace tidegate::server
 

@@ -37,7 +37,8 @@ std::optional<Problem> ReadAttribute(pbf_reader entry, Asked* asked) {
     } else if (entry.wire_type() != pbf_wire_type::length_delimited) {
       return WrongType(entry.tag());
     } else {
-      (entry.tag() == 1 ? name : value) = View(entry.get_view());
+      std::string_view& place = entry.tag() == 1 ? name : value;
+      place = View(entry.get_view());
     }
   }
   for (Attribute& known : asked->attributes) {
@@ -118,6 +119,14 @@ void AddOutcome(pbf_writer& writer, uint32_t field, const Decision& outcome) {
   AddTime(message, 8, outcome.reset_after_ns);
 }
 
+void AddPenalty(pbf_writer& writer, uint32_t field, const Penalty& penalty) {
+  pbf_writer message(writer, field);
+  message.add_enum(1, penalty.blocks ? 2 : 1);
+  AddText(message, 2, penalty.reason);
+  AddTime(message, 3, penalty.left_ns);
+  AddTime(message, 4, penalty.end_ns());
+}
+
 }  // namespace
 
 std::optional<Problem> ReadRequest(Message message, std::string_view body, Asked* asked) {
@@ -171,7 +180,8 @@ void AppendAnswer(std::string_view check_response, std::string* body) {
   pbf_writer(*body).add_message(1, check_response.data(), check_response.size());
 }
 
-void AppendStatusResponse(const RuleSet& rules, const RuleLimiter::Status& status, bool is_degraded,
+void AppendStatusResponse(const RuleSet& rules, const RuleLimiter::Status& status,
+                          const std::optional<Penalty>& penalty, bool is_degraded,
                           std::string* body) {
   pbf_writer writer(*body);
   for (const RuleLimiter::RuleState& state : status.rules) {
@@ -188,6 +198,7 @@ void AppendStatusResponse(const RuleSet& rules, const RuleLimiter::Status& statu
   }
   if (status.is_cut) writer.add_bool(4, true);
   if (is_degraded) writer.add_bool(5, true);
+  if (penalty.has_value()) AddPenalty(writer, 6, *penalty);
 }
 
 }  // namespace tidegate::server

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "server/checks/asked.h"
+#include "server/checks/penalties.h"
 #include "server/problem.h"
 #include "tidegate/rule_limiter.h"
 
@@ -24,7 +25,8 @@ void AppendCheckResponse(const Decision& decision, const Outcomes* outcomes, std
                          std::string* body);
 // Appends one answer of a CheckManyResponse.
 void AppendAnswer(std::string_view check_response, std::string* body);
-void AppendStatusResponse(const RuleSet& rules, const RuleLimiter::Status& status, bool is_degraded,
+void AppendStatusResponse(const RuleSet& rules, const RuleLimiter::Status& status,
+                          const std::optional<Penalty>& penalty, bool is_degraded,
                           std::string* body);
 
 }  // namespace tidegate::server

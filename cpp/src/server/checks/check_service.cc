@@ -116,7 +116,7 @@ CheckService::CheckService(std::shared_ptr<RuleLimiter> limiter, CheckOptions op
                       std::make_shared<Tokens>(std::vector<Tokens::Entry>()), nullptr, nullptr})) {}
 
 std::shared_ptr<const CheckConfig> CheckService::config() const {
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   return config_;
 }
 
@@ -124,7 +124,7 @@ template <typename Set>
 void CheckService::Exchange(Set set) {
   std::shared_ptr<const CheckConfig> before;
   {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     auto changed = std::make_shared<CheckConfig>(*config_);
     set(*changed);
     before = std::exchange(config_, std::move(changed));

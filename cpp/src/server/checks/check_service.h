@@ -4,13 +4,12 @@
 #define TIDEGATE_SERVER_CHECKS_CHECK_SERVICE_H_
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "server/call.h"
 #include "server/checks/asked.h"
 #include "server/checks/context.h"
@@ -55,8 +54,8 @@ class CheckService final : public RoutedService {
   void Exchange(Set set);
 
   const std::shared_ptr<CheckContext> context_;
-  mutable absl::Mutex mutex_;
-  std::shared_ptr<const CheckConfig> config_ ABSL_GUARDED_BY(mutex_);
+  mutable std::mutex mutex_;  // guards config_; not absl::Mutex, for the reason that LogTable gives
+  std::shared_ptr<const CheckConfig> config_;
 };
 
 }  // namespace tidegate::server

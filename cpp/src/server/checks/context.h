@@ -38,8 +38,8 @@ struct CheckCounters {
   std::atomic<int64_t> allowed{0};
   std::atomic<int64_t> refused{0};
   std::atomic<int64_t> degraded{0};
-  std::atomic<int64_t> blocked{0};       // of those refused, whatever the rules say
-  std::atomic<int64_t> throttled{0};     // that cost more, whether allowed or not
+  std::atomic<int64_t> blocked{0};       // refused checks of callers who are blocked
+  std::atomic<int64_t> throttled{0};     // checks with a multiplied cost, allowed or refused
   std::atomic<int64_t> malformed{0};     // calls that could not be parsed
   std::atomic<int64_t> unauthorized{0};  // calls without a valid token
   std::atomic<int64_t> forbidden{0};     // calls with a token whose role does not permit them

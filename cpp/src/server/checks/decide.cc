@@ -29,11 +29,6 @@ struct Checked {
   int64_t factor() const { return penalty.has_value() ? penalty->factor() : 1; }
 };
 
-std::optional<Penalty> PenaltyOf(const CheckConfig& config, const Caller& caller) {
-  if (config.penalties == nullptr) return std::nullopt;
-  return config.penalties->Of(caller.user, caller.ip);
-}
-
 void Record(const CheckContext& context, const Caller& caller, const Checked& checked) {
   if (context.recorder == nullptr) return;
   const Decision& decision = checked.decision;
@@ -105,7 +100,7 @@ void AddToAnswer(const CheckConfig& config, Op op, Form form, const Checked& che
   }
 }
 
-// After the last check.
+// Called after the last check.
 void EndAnswer(Form form, Answer* answer) {
   if (form == Form::kRestMany) answer->body += "]}\n";
 }
@@ -129,8 +124,9 @@ bool DecideAtOnce(const CheckConfig& config, Op op, Form form, absl::Span<Asked>
     checked.outcomes.clear();
     std::string digest;
     const Caller caller = CallerOf(one, &digest);
-    checked.penalty = PenaltyOf(config, caller);
-    checked.decision = DecisionOn(limiter, op, config.rules->RequestOf(one.attributes), &checked);
+    const tidegate::Request request = config.rules->RequestOf(one.attributes);
+    checked.penalty = PenaltyOf(config, caller, request);
+    checked.decision = DecisionOn(limiter, op, request, &checked);
     Count(*config.context, op, caller, checked);
     AddToAnswer(config, op, form, checked, answer);
   }
@@ -154,12 +150,12 @@ class Flight final : public Gathering {
     std::string digest;
     const Caller caller = CallerOf(*asked, &digest);
     one.caller.Keep(caller);
-    one.checked.penalty = PenaltyOf(*config_, caller);
+    const tidegate::Request request = config_->rules->RequestOf(asked->attributes);
+    one.checked.penalty = PenaltyOf(*config_, caller, request);
     if (one.checked.is_blocked()) return Decided(i, one.checked.penalty->Refusal());
     const auto early = config_->rules->limiter().Submit(
-        op_, config_->rules->RequestOf(asked->attributes), asked->cost, nullptr,
-        &one.checked.outcomes, [this, i](const Decision& decision) { Decided(i, decision); },
-        one.checked.factor());
+        op_, request, asked->cost, nullptr, &one.checked.outcomes,
+        [this, i](const Decision& decision) { Decided(i, decision); }, one.checked.factor());
     if (early.has_value()) Decided(i, *early);
   }
 
@@ -196,6 +192,14 @@ void AddTier(const CheckConfig& config, Asked* asked) {
   if (user.data() == nullptr) return;
   const std::string_view tier = config.tiers->Of(user);
   if (tier.data() != nullptr) asked->attributes.push_back({"tier", tier});
+}
+
+std::optional<Penalty> PenaltyOf(const CheckConfig& config, const Caller& caller,
+                                 const tidegate::Request& request) {
+  if (config.penalties == nullptr) return std::nullopt;
+  auto penalty = config.penalties->Of(caller.user, caller.ip);
+  if (penalty.has_value() && config.rules->limiter().IsOnAllowList(request)) return std::nullopt;
+  return penalty;
 }
 
 bool Decide(const std::shared_ptr<const CheckConfig>& config, Op op, Form form,

@@ -3,12 +3,15 @@
 #define TIDEGATE_SERVER_CHECKS_DECIDE_H_
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "server/call.h"
 #include "server/checks/asked.h"
+#include "server/checks/caller.h"
 #include "server/checks/context.h"
+#include "tidegate/rule_set.h"
 #include "tidegate/store.h"
 
 namespace tidegate::server {
@@ -17,6 +20,11 @@ enum class Form : uint8_t { kGrpc, kGrpcMany, kRest, kRestMany, kGateway };
 
 // Adds the tier that the table has for the user, if the request comes without a tier.
 void AddTier(const CheckConfig& config, Asked* asked);
+
+// Returns the penalty of the caller of a request; nothing if a list of the rules allows the
+// request.
+std::optional<Penalty> PenaltyOf(const CheckConfig& config, const Caller& caller,
+                                 const tidegate::Request& request);
 
 // Behaves like Service::Handle(). `op` is kHit or kPeek.
 bool Decide(const std::shared_ptr<const CheckConfig>& config, Op op, Form form,

@@ -1,8 +1,10 @@
 #include "server/checks/other_calls.h"
 
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "server/checks/caller.h"
 #include "server/checks/check_json.h"
 #include "server/checks/check_proto.h"
 #include "server/checks/decide.h"
@@ -43,9 +45,11 @@ class StatusCall final : public Gathering {
   }
 
   void Submit(const Asked& asked) {
+    const tidegate::Request request = config_->rules->RequestOf(asked.attributes);
+    std::string digest;
+    penalty_ = PenaltyOf(*config_, CallerOf(asked, &digest), request);
     const auto early = config_->rules->limiter().SubmitStatus(
-        config_->rules->RequestOf(asked.attributes), &status_,
-        [this](const Decision& decision) { Decided(decision); });
+        request, &status_, [this](const Decision& decision) { Decided(decision); });
     config_->rules->Submitted();
     if (early.has_value()) Decided(*early);
   }
@@ -54,9 +58,9 @@ class StatusCall final : public Gathering {
   void MakeAnswer(Answer* answer) override {
     const RuleSet& rules = config_->rules->limiter().rules();
     if (is_grpc_) {
-      AppendStatusResponse(rules, status_, is_degraded_, &answer->body);
+      AppendStatusResponse(rules, status_, penalty_, is_degraded_, &answer->body);
     } else {
-      AppendStatusJson(rules, status_, is_degraded_, &answer->body);
+      AppendStatusJson(rules, status_, penalty_, is_degraded_, &answer->body);
     }
   }
 
@@ -70,6 +74,7 @@ class StatusCall final : public Gathering {
   const bool is_grpc_;
   bool is_degraded_ = false;
   RuleLimiter::Status status_;
+  std::optional<Penalty> penalty_;  // of the caller
 };
 
 bool Submit(const std::shared_ptr<const CheckConfig>& config, Op op, const Asked& asked,

@@ -9,7 +9,7 @@ namespace tidegate::server {
 
 namespace {
 
-// It lets nothing through.
+// A limit that lets nothing through.
 const Limit& BlockLimit() {
   static const Limit* const limit = [] {
     LimitSpec spec;
@@ -35,8 +35,8 @@ Penalties::Penalties(const std::vector<Entry>& entries, std::shared_ptr<Clock> c
     : clock_(std::move(clock)) {
   const int64_t now_ns = NowNs();
   for (const Entry& entry : entries) {
-    (entry.is_ip ? ips_ : users_)[entry.name] = {entry.blocks,
-                                                 InstantAfter(now_ns, entry.length_ns)};
+    (entry.is_ip ? ips_ : users_)[entry.name] = {
+        entry.blocks, InstantAfter(now_ns, entry.length_ns), entry.reason};
   }
 }
 
@@ -46,7 +46,8 @@ std::optional<Penalty> Penalties::Of(std::string_view user, std::string_view ip)
   if (found == table.end()) return std::nullopt;
   const int64_t now_ns = NowNs();
   if (now_ns >= found->second.ns) return std::nullopt;
-  return Penalty{found->second.blocks, now_ns, found->second.ns - now_ns};
+  const Until& until = found->second;
+  return Penalty{until.blocks, now_ns, until.ns - now_ns, until.reason};
 }
 
 }  // namespace tidegate::server

@@ -1,4 +1,4 @@
-// Callers that are throttled or blocked for a time, whatever the rules say of them.
+// Penalties: callers that are throttled or blocked for a time, whatever the rules say.
 #ifndef TIDEGATE_SERVER_CHECKS_PENALTIES_H_
 #define TIDEGATE_SERVER_CHECKS_PENALTIES_H_
 
@@ -15,37 +15,41 @@
 
 namespace tidegate::server {
 
-// What a decision about a caller who is blocked names as its rule.
+// The rule that a decision names if it refuses a caller who is blocked.
 inline constexpr std::string_view kBlockRule = "anomaly:block";
-// Which part of their limits throttled callers have: their requests cost so many times as much.
+// The costs of a throttled caller's requests are multiplied by this factor.
 inline constexpr int64_t kThrottleFactor = 2;
 
-// One caller's, as it is at an instant.
+// The penalty of one caller at an instant.
 struct Penalty {
-  bool blocks = false;  // else it throttles
+  bool blocks = false;  // otherwise it throttles
   int64_t at_ns = 0;
   int64_t left_ns = 0;
+  std::string_view reason = {};  // in words; lives as long as the table
 
-  // By which everything that the caller asks for is multiplied.
+  int64_t end_ns() const { return at_ns + left_ns; }
+  // The factor by which the cost of every request of the caller is multiplied.
   int64_t factor() const { return blocks ? 1 : kThrottleFactor; }
-  // What a caller who is blocked is answered. Nothing is charged.
+  // Returns the decision for a caller who is blocked. It charges nothing.
   Decision Refusal() const;
 };
 
-// A table of them, each with an end of its own. Immutable; thread-safe.
+// A table of penalties, each with its own end. Immutable; thread-safe.
 class Penalties {
  public:
   struct Entry {
-    bool is_ip = false;  // else a user
+    bool is_ip = false;  // otherwise `name` is a user
     std::string name;
     bool blocks = false;
     int64_t length_ns = 0;  // from now on
+    std::string reason = {};
   };
 
-  // A null `clock` is the system's. The last entry of a caller counts.
+  // A null `clock` means the system's clock. The last entry of a caller counts.
   Penalties(const std::vector<Entry>& entries, std::shared_ptr<Clock> clock);
 
-  // The caller goes by its user, and by its address only without one. None from its end on.
+  // Finds the penalty by the user, or by the address if there is no user. Returns nothing once the
+  // penalty has ended.
   std::optional<Penalty> Of(std::string_view user, std::string_view ip) const;
   size_t size() const { return users_.size() + ips_.size(); }
 
@@ -53,6 +57,7 @@ class Penalties {
   struct Until {
     bool blocks = false;
     int64_t ns = 0;
+    std::string reason;
   };
   using Table = absl::flat_hash_map<std::string, Until>;
 

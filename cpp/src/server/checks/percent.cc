@@ -14,13 +14,13 @@ int HexDigit(char c) {
   return -1;
 }
 
-// Joins the segments of a path without those that are empty, "." and "..".
+// Joins the segments of a path, except empty segments, "." and "..".
 std::string Normalized(std::string_view path, bool keeps_parameters) {
   std::vector<std::string_view> segments;
   for (size_t start = 1; start <= path.size();) {
     const size_t end = std::min(path.find('/', start), path.size());
     std::string_view segment = path.substr(start, end - start);
-    // Before the dots: to a server that knows parameters, "..;" is "..".
+    // This comes before the dots: to a server that knows parameters, "..;" is "..".
     if (!keeps_parameters) segment = segment.substr(0, segment.find(';'));
     if (segment == "..") {
       if (!segments.empty()) segments.pop_back();

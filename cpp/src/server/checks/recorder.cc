@@ -35,7 +35,7 @@ void Recorder::Record(const Recorded& decision) {
   const std::string_view ip = decision.user.empty() ? decision.caller_ip : std::string_view();
   const KeyView key{Cut(decision.user), Cut(ip), Cut(decision.endpoint), Cut(decision.rule)};
   Shard& shard = shards_[ShardOfThread()];
-  const absl::MutexLock lock(&shard.mutex);
+  const std::lock_guard lock(shard.mutex);
   if (const auto known = shard.table.find(key); known != shard.table.end()) {
     known->second.sums.Add(decision.sums);
     return;
@@ -62,13 +62,13 @@ std::vector<Recorder::Row> Recorder::Drain() {
   for (Shard& shard : shards_) {
     size_t rows_before = 0;
     {
-      const absl::MutexLock lock(&shard.mutex);
+      const std::lock_guard lock(shard.mutex);
       rows_before = shard.rows_before;
     }
     Table table;
     table.reserve(rows_before);
     {
-      const absl::MutexLock lock(&shard.mutex);
+      const std::lock_guard lock(shard.mutex);
       table.swap(shard.table);
       shard.rows_before = table.size();
       has_rest = has_rest || shard.has_rest;

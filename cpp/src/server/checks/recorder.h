@@ -6,13 +6,13 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/synchronization/mutex.h"
 
 namespace tidegate::server {
 
@@ -67,7 +67,7 @@ class Recorder {
   int64_t rows() const { return rows_.load(std::memory_order_relaxed); }
 
  private:
-  // `ip` is empty where there is a user.
+  // `ip` is empty if there is a user.
   struct KeyView {
     std::string_view user, ip, endpoint, rule;
   };
@@ -97,12 +97,13 @@ class Recorder {
   };
   using Table = absl::flat_hash_map<Key, Value, Hash, Equal>;
   // Each thread has a shard, which it rarely shares with another thread.
+  // The mutex guards all the rest. Not absl::Mutex, for the reason that LogTable gives.
   struct alignas(64) Shard {
-    absl::Mutex mutex;
-    Table table ABSL_GUARDED_BY(mutex);
-    Sums rest ABSL_GUARDED_BY(mutex);
-    bool has_rest ABSL_GUARDED_BY(mutex) = false;
-    size_t rows_before ABSL_GUARDED_BY(mutex) = 0;  // the initial size of the next table
+    std::mutex mutex;
+    Table table;
+    Sums rest;
+    bool has_rest = false;
+    size_t rows_before = 0;  // the initial size of the next table
   };
   static constexpr size_t kShards = 16;
 

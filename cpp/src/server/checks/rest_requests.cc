@@ -66,14 +66,14 @@ std::optional<Problem> ReadQuery(std::string_view query, Asked* asked, Decoded* 
   return std::nullopt;
 }
 
-// What is answered to a gateway that does not say what the rules look at.
+// The answer to a gateway whose request lacks an attribute that the rules need.
 Problem Untold(std::string_view attribute, const CheckOptions& options) {
   std::string expected;
   for (const auto& [name, told] : options.auth_headers) {
     if (told == attribute) absl::StrAppend(&expected, expected.empty() ? "" : " or ", name);
   }
-  return Problem::BadRequest(absl::StrCat("no header tells the ", Absl(attribute),
-                                          " of the request, which rules look at; expected ",
+  return Problem::BadRequest(absl::StrCat("no header names the ", Absl(attribute),
+                                          " of the request, which the rules need; expected ",
                                           expected.empty() ? "one in auth_headers" : expected));
 }
 

@@ -20,9 +20,9 @@ std::optional<Problem> ReadRestCheckMany(const Request& request, std::vector<Ask
 // check, or any other attributes.
 std::optional<Problem> ReadRestStatus(const Request& request, std::string_view prefix, Asked* asked,
                                       Decoded* decoded);
-// A gateway's question about a request, told by headers. A header that was sent twice is a problem:
-// the gateway sends it once, so the other one is its client's. So is a question that does not say
-// what the rules look at, which would pass by them.
+// Reads a gateway's question about a request from its headers. A header that was sent twice is a
+// problem: the gateway sends it once, so the client sent the other. It is also a problem if an
+// attribute is missing that the rules need, since those rules would not apply.
 std::optional<Problem> ReadGatewayCheck(const Request& request, const CheckConfig& config,
                                         Asked* asked, Decoded* decoded);
 

@@ -24,7 +24,7 @@ absl::Status EnvoyService::Use(std::shared_ptr<const DescriptorTree> tree) {
   auto bound = BoundTree::Create(std::move(tree), state_->store.store(), scope_, &state_->metrics);
   if (!bound.ok()) return bound.status();
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     in_force_.tree.swap(*bound);
   }
   state_->metrics.ForgetOtherVersions();
@@ -32,12 +32,12 @@ absl::Status EnvoyService::Use(std::shared_ptr<const DescriptorTree> tree) {
 }
 
 void EnvoyService::SetPenalties(std::shared_ptr<const Penalties> penalties) {
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   in_force_.penalties.swap(penalties);
 }
 
 EnvoyService::InForce EnvoyService::in_force() const {
-  absl::ReaderMutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   return in_force_;
 }
 

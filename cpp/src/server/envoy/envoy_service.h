@@ -3,12 +3,12 @@
 #define TIDEGATE_SERVER_ENVOY_ENVOY_SERVICE_H_
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "server/call.h"
 #include "server/envoy/bound_tree.h"
 #include "server/envoy/metrics.h"
@@ -35,7 +35,7 @@ class EnvoyService final : public RoutedService {
   // Only one thread at a time may call this.
   absl::Status Use(std::shared_ptr<const DescriptorTree> tree);
 
-  // Of calls from now on; null for none.
+  // Applies to calls from now on; null for no penalties.
   void SetPenalties(std::shared_ptr<const Penalties> penalties);
 
   std::vector<Route> routes() const override;
@@ -50,7 +50,7 @@ class EnvoyService final : public RoutedService {
 
   static void Refuse(Encoding encoding, const absl::Status& status, Answer* answer);
   static void Write(Encoding encoding, const RateLimitResponse& response, Answer* answer);
-  // What may be exchanged while the service runs.
+  // The parts that may be replaced while the service runs.
   struct InForce {
     std::shared_ptr<const BoundTree> tree;
     std::shared_ptr<const Penalties> penalties;  // may be null
@@ -59,8 +59,9 @@ class EnvoyService final : public RoutedService {
 
   const std::shared_ptr<ServiceState> state_;
   const std::string scope_;
-  mutable absl::Mutex mutex_;
-  InForce in_force_ ABSL_GUARDED_BY(mutex_);
+  mutable std::mutex
+      mutex_;  // guards in_force_; not absl::Mutex, for the reason that LogTable gives
+  InForce in_force_;
 };
 
 }  // namespace tidegate::server::envoy

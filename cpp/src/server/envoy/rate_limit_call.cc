@@ -13,7 +13,7 @@ namespace {
 
 using Node = DescriptorTree::Node;
 
-// What refusals by a limit that the request brought along are recorded under.
+// The rule under which refusals by a limit that came with the request are recorded.
 constexpr std::string_view kOverrideRule = "override";
 
 void Add(std::atomic<int64_t>& count, int64_t n = 1) {

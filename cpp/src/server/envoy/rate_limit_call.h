@@ -41,7 +41,7 @@ struct ServiceCounters {
   std::atomic<int64_t> degraded{0};  // requests that were decided without the shared store
   std::atomic<int64_t> shadow_mode{0};
   std::atomic<int64_t> blocked{0};    // requests of callers who are blocked
-  std::atomic<int64_t> throttled{0};  // and of those whose hits count more than once
+  std::atomic<int64_t> throttled{0};  // requests of callers whose hits count more than once
 };
 
 // The state that the calls of a service share. A call that waits for its store keeps it alive.
@@ -60,8 +60,8 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
       : state_(std::move(state)), tree_(std::move(tree)) {}
 
   // Finds the limits that the request must pass, and whether its caller is among `penalties`, which
-  // may be null. What `request` was parsed from must live until Begin() has returned, and until
-  // Finish() has if everything was decided at once.
+  // may be null. The bytes that `request` was parsed from must live until Begin() has returned, and
+  // until Finish() has returned if everything was decided at once.
   absl::Status Prepare(const RateLimitRequest& request, const Penalties* penalties);
 
   using Decided = std::function<void(RateLimitCall&)>;
@@ -121,7 +121,7 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   int64_t CostOf(const Asked& asked, const BoundLimit& limit) const;
   void AddCharges(uint32_t descriptor, Group* group) const;
 
-  // Goes on until the store makes it wait; returns true if the group is decided.
+  // Continues until the store makes it wait; returns true if the group is decided.
   bool Run(Group* group);
   // Whether the group has no charges in its current stage.
   static bool Skips(const Group& group);
@@ -145,9 +145,9 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
 
   const std::shared_ptr<ServiceState> state_;
   const std::shared_ptr<const BoundTree> tree_;  // bound to the store of the state
-  Caller caller_;       // views of the request, of `joined_`, or of `kept_`
+  Caller caller_;       // its views are of the request, of `joined_`, or of `kept_`
   std::string joined_;  // the name of a caller whom no entry names
-  KeptCaller kept_;     // for answers that come when the request is gone
+  KeptCaller kept_;     // for answers that come after the request is gone
   std::optional<Penalty> penalty_;
   absl::InlinedVector<Asked, 2> asked_;
   std::vector<Group> groups_;

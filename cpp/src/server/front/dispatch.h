@@ -18,7 +18,7 @@ void RefuseGrpc(GrpcStatus status, std::string_view why, Answer* answer);
 // Lets the service answer; returns false if it answers later.
 bool Call(Service* service, const Request& request, CallId id, Surroundings* around,
           Answer* answer);
-// Finds the service of an HTTP request too; answers 404 or 405 without one, and HEAD as GET.
+// Finds the service of an HTTP request too. Answers 404 or 405 without a service, and HEAD as GET.
 bool Dispatch(const Request& request, CallId id, Surroundings* around, Answer* answer);
 
 // Splits the target of a request at its "?".

@@ -45,7 +45,7 @@ class Front {
   absl::Status Start();
 
   // Accepts no new connections, tells clients, and waits for calls in progress. Returns whether all
-  // connections have ended; the others go on.
+  // connections have ended; connections that have not ended stay open.
   bool Drain(Instant::duration time);
   // Closes all connections at once.
   void Stop();

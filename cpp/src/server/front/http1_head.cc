@@ -185,7 +185,7 @@ Http1Error ParseHttp1Head(std::string_view bytes, size_t most_headers, Http1Head
   if (code == HPE_INVALID_METHOD) return {501, "Expected a known method"};
   if (code != HPE_OK || parsed != bytes.size()) return {400, "Expected a request of HTTP/1.1"};
   if (head->headers.size() > most_headers) return {431, "Expected fewer headers"};
-  if (parser.method == HTTP_CONNECT) return {501, "Expected no CONNECT: this is no proxy"};
+  if (parser.method == HTTP_CONNECT) return {501, "Expected no CONNECT: this is not a proxy"};
   error = CheckHeaders(parser.http_minor == 1, head);
   head->target = OriginForm(head->target);
   return error;

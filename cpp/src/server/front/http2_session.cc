@@ -15,10 +15,10 @@ namespace {
 // last stream.
 constexpr auto kDrainNotice = seconds(1);
 constexpr int32_t kConnectionWindow = 1 << 20;
-// What a field counts for beside its bytes, by RFC 9113.
+// The size that RFC 9113 adds to the bytes of each field.
 constexpr size_t kFieldOverhead = 32;
-// A block that unpacks to so many times what a request may have ends its connection: a byte of it
-// may stand for thousands.
+// A block that unpacks to this many times the bound of a request ends its connection, since a byte
+// of a block may stand for thousands.
 constexpr size_t kCrowdedTimes = 4;
 
 std::string_view Bytes(const uint8_t* bytes, size_t size) {
@@ -94,7 +94,7 @@ struct Http2Session::Callbacks {
     if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0) return 0;
     Http2Stream* const stream = Of(self).Find(frame->hd.stream_id);
     if (stream == nullptr || stream->received) return 0;
-    // The call was answered before the whole request came, so the rest is not wanted.
+    // The call was answered before the whole request arrived, so the rest is not needed.
     return nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR);
   }
 

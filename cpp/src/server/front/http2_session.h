@@ -46,7 +46,7 @@ class Http2Session final : public Session {
 
   // Callbacks for receiving:
   Http2Stream* Begin(int32_t id);
-  // Whether one more field may come. If not, the connection ends.
+  // Whether another field is accepted. If not, the connection ends.
   bool MayUnpack(Http2Stream* stream, size_t bytes);
   void AddHeader(Http2Stream* stream, std::string_view name, std::string_view value);
   void OnHeaders(Http2Stream* stream);
@@ -59,7 +59,7 @@ class Http2Session final : public Session {
 
   // Callbacks for answering:
   void Handle(Http2Stream* stream);
-  // Whether a service may be asked once more. If not, the stream is refused.
+  // Whether another call may go to a service. If not, the stream is refused.
   bool MayHandle(Http2Stream* stream);
   void WaitForAnswer(Http2Stream* stream);
   void HandleGrpc(Http2Stream* stream, Request* request);
@@ -89,8 +89,8 @@ class Http2Session final : public Session {
   Instant goaway_due_ = Instant::max();  // when the second GOAWAY of a drain is sent
   size_t input_ = 0;                     // bytes of unfinished request bodies
   size_t unsent_ = 0;                    // bytes of answers that are not in the output yet
-  // Calls that services work on, those of streams that are reset or timed out too: else a client
-  // that resets its streams would have more of them than its bound.
+  // The calls that services work on, including those of streams that are reset or timed out:
+  // otherwise a client that resets its streams would have more calls than its bound.
   size_t handling_ = 0;
   bool draining_ = false;
   bool terminated_ = false;

@@ -18,7 +18,7 @@ namespace tidegate::server {
 struct Http2Stream {
   enum class Stage : uint8_t { kReceiving, kHandling, kAnswering };
 
-  // Of `text`.
+  // A range of `text`.
   struct Place {
     uint32_t begin = 0;
     uint32_t size = 0;
@@ -42,7 +42,7 @@ struct Http2Stream {
   Place method;
   Place target;
   size_t header_bytes = 0;
-  size_t unpacked_bytes = 0;  // with what each field counts for beside its bytes
+  size_t unpacked_bytes = 0;  // including the size that RFC 9113 adds for each field
   std::string body;
 
   Service* service = nullptr;                // the service of a unary call

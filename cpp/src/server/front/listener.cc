@@ -164,7 +164,7 @@ absl::StatusOr<Listener> ListenUnix(const std::string& path, mode_t mode) {
   Descriptor socket(::socket(AF_UNIX, kSocketKind, 0));
   if (!socket) return SystemError("No socket could be made");
   Listener listener = ListenerOf(std::move(socket), path);
-  (void)fchmod(listener.socket.get(), 0600);  // until it has its mode
+  (void)fchmod(listener.socket.get(), 0600);  // until the socket has its mode
   const int fd = listener.socket.get();
   if (bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       chmod(path.c_str(), mode) != 0 || listen(fd, kBacklog) != 0) {

@@ -49,7 +49,7 @@ class Routes {
     bool path_exists = false;  // whether the path exists for other methods
   };
   Http FindHttp(std::string_view method, std::string_view path) const;
-  // Those of a path that exists, as the header Allow lists them.
+  // The methods of a path that exists, as the header Allow lists them.
   std::string MethodsOf(std::string_view path) const;
 
   struct Grpc {

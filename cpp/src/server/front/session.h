@@ -44,7 +44,7 @@ class Session {
   // When to call OnTime(), as far as is known now.
   virtual Instant due() const = 0;
   virtual void OnTime() = 0;
-  // Whether input waits until output is taken; Receive({}) then goes on.
+  // Whether input waits until output is taken; Receive({}) then continues.
   virtual bool wants_turn() const { return false; }
   // Whether requests are being received or answered.
   virtual bool busy() const = 0;

@@ -66,7 +66,7 @@ absl::StatusOr<Tls::Context> Tls::Make(const TlsFiles& files) {
   }
   SSL_CTX_set_client_CA_list(raw, SSL_load_client_CA_file(path));
   SSL_CTX_set_verify(raw, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
-  constexpr std::string_view kSessions = "tidegate";  // which of OpenSSL wants if clients are known
+  constexpr std::string_view kSessions = "tidegate";  // OpenSSL needs a name if clients are known
   (void)SSL_CTX_set_session_id_context(raw,
                                        reinterpret_cast<const unsigned char*>(kSessions.data()),
                                        static_cast<unsigned int>(kSessions.size()));

@@ -1,5 +1,5 @@
 // The descriptors of gRPC's own services: serialized google.protobuf.FileDescriptorProto messages.
-// scripts/descriptors.py writes what is in descriptors.inc.
+// scripts/descriptors.py writes descriptors.inc.
 #ifndef TIDEGATE_SERVER_GRPC_DESCRIPTORS_H_
 #define TIDEGATE_SERVER_GRPC_DESCRIPTORS_H_
 

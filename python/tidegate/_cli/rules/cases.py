@@ -129,7 +129,7 @@ class _Reader:
             self.problem((), f"the document is {data!r:.80}; expected a list of cases")
         else:
             for name in data.keys() - {"cases"}:
-                self.problem((name,), "is no field; expected cases")
+                self.problem((name,), "is not a field; expected cases")
             cases = [self.case(("cases", i), case) for i, case in enumerate(data["cases"])]
         if not self.problems and not any(case.requests for case in cases):
             self.problem((), "there is no request; expected cases with requests")
@@ -145,7 +145,7 @@ class _Reader:
             self.problem(where, f"is {case!r:.80}; expected a mapping with requests")
             return _Case("", 0, [])
         for name in case.keys() - {"name", "start", "requests"}:
-            self.problem((*where, name), "is no field; expected name, requests, start")
+            self.problem((*where, name), "is not a field; expected name, requests, start")
         requests = [
             self.request((*where, "requests", i), request)
             for i, request in enumerate(case["requests"])

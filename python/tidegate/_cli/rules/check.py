@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check"]
 
-# What every request has.
+# The attributes that every request has.
 _EVERYONES = {"ip", "endpoint", "method"}
 
 

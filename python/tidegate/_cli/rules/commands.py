@@ -1,4 +1,4 @@
-"""What ``tidegate rules`` takes, and what runs it."""
+"""The arguments of ``tidegate rules``, and the functions that run it."""
 
 from __future__ import annotations
 

@@ -80,13 +80,13 @@ class Imported:
         self._document = document
         self._names = names
         self._rules: list[dict[str, Any]] = []
-        # By the name that `replaces` uses, and by the order of keys.
+        # The limits by the name that `replaces` uses, and by the order of keys.
         self._named: dict[str, list[str]] = {}
         self._replaces: list[tuple[Any, dict[str, Any], list[str]]] = []
         self._orders: dict[frozenset[str], tuple[list[str], str]] = {}
         self._keys: dict[str, str] = {}
         self._renamed: set[str] = set()
-        # Of each id how often it was wanted.
+        # How often each id was wanted.
         self._ids: dict[str, int] = {}
 
     @property
@@ -129,7 +129,7 @@ class Imported:
         for name in fields:
             if name not in known:
                 raise self._refused(
-                    (*where, name), f"is no field; expected {', '.join(sorted(known))}"
+                    (*where, name), f"is not a field; expected {', '.join(sorted(known))}"
                 )
 
     def _level(self, where: Any, descriptors: Any, path: list[dict[str, Any]]) -> None:

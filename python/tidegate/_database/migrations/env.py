@@ -1,4 +1,4 @@
-"""What Alembic runs to migrate the connection that upgrade() gives it."""
+"""Alembic runs this module to migrate the connection that upgrade() gives it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes of callers who are throttled or blocked: who they are, and their release."""
+"""Routes that list and unlock callers who are throttled or blocked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ router = APIRouter(route_class=AdminRoute, prefix="/v1/admin/anomalies", tags=["
 
 @router.get("/enforced", openapi_extra=role("viewer"), response_model=list[Enforced])
 def enforced(admin: TheAdmin) -> Any:
-    """Who is throttled or blocked now, by this process."""
+    """Lists the callers that this process throttles or blocks now."""
     if admin.enforcement is None:
         return []
     return [each.said() for each in admin.enforcement.in_force()]
@@ -25,17 +25,17 @@ def enforced(admin: TheAdmin) -> Any:
 
 @router.post("/unlock", openapi_extra=role("operator"), response_model=Enforced)
 def unlock(admin: TheAdmin, actor: AnActor, asked: Unlock) -> Any:
-    """Ends it at once. What the caller does now is usual from then on."""
+    """Ends the penalty of a caller. The caller's present counts are usual from then on."""
     if admin.enforcement is None:
         raise ProblemError(409, "anomalies are not enforced; expected anomalies.enforce: true")
     penalty = admin.enforcement.find(asked.caller)
     if penalty is None:
         raise ProblemError(
-            404, f"{asked.caller!a:.80} is neither throttled nor blocked; expected one who is"
+            404, f"{asked.caller!a:.80} is neither throttled nor blocked; expected a caller who is"
         )
     said = penalty.said()
-    # First the entry, as of a reset.
+    # The audit entry is written first, as for a reset.
     with admin.database.change(actor) as change:
         change.record("anomaly.unlock", asked.caller, before=said)
-    admin.enforcement.lift(asked.caller)
+    admin.enforcement.unlock(asked.caller)
     return said

@@ -48,16 +48,16 @@ _ROUTERS = (
 )
 _ANSWERS = {
     400: "The request is malformed.",
-    401: "There is no token, or it is not good.",
+    401: "The token is missing or not valid.",
     403: "The token's role may not do this.",
-    404: "There is no such thing.",
-    409: "What is there does not allow it.",
-    412: "Somebody else has changed it.",
+    404: "Nothing is stored under this name or id.",
+    409: "The request conflicts with the present state.",
+    412: "Somebody else has changed the resource since it was read.",
     413: "The body is too large.",
-    415: "The body is of another type.",
+    415: "The content type of the body is not supported.",
     422: "A value is not accepted; `problems` says which and why.",
     428: "If-Match is missing.",
-    429: "Too many tokens from this address were wrong.",
+    429: "Too many requests from this address had a wrong token.",
     503: "The database does not answer.",
 }
 
@@ -82,15 +82,14 @@ def create_admin(
     database_timeout: float = 5.0,
     now: Callable[[], dt.datetime] = _utc_now,
 ) -> FastAPI:
-    """The admin API on a database that upgrade() has made the tables of.
+    """Creates the admin API on a database whose tables upgrade() has created.
 
-    `rules` is the source that limiters follow; with a source other than SqlRules, rules are
-    listed here but not changed. `limiter` answers explain and reset, `tiers` (a SqlTiers) forgets
-    users whose tier was changed. `enforcement` is of the anomalies that are enforced. `on_change`
-    is called with ``"rules"`` and None, or ``"tiers"`` and the user or None, after such a change
-    was committed. `settings` is what GET /settings answers: without secrets. An address may fail to
-    authenticate as often as the limit `failed_attempts` says. Raises ConfigurationError and
-    StorageError.
+    `rules` is the source that limiters follow; if it is not a SqlRules, the API lists rules but
+    does not change them. `limiter` answers explain and reset. `tiers` (a SqlTiers) forgets users
+    whose tier was changed. `enforcement` holds the penalties of anomalies. After a change was
+    committed, `on_change` is called with ``"rules"`` and None, or with ``"tiers"`` and the user or
+    None. GET /settings returns `settings`, which hold no secrets. The limit `failed_attempts` says
+    how often an address may fail to authenticate. Raises ConfigurationError and StorageError.
     """
     described: Any = {
         status: {
@@ -103,8 +102,8 @@ def create_admin(
     app = FastAPI(
         title="tidegate admin",
         version=__version__,
-        description="Rules, users, tokens and the audit log. Each route names the least role that "
-        "may ask it as `x-tidegate-role`: viewer, operator or admin.",
+        description="Rules, users, tokens and the audit log. `x-tidegate-role` is the least role "
+        "that may call a route: viewer, operator or admin.",
         openapi_url="/v1/admin/openapi.json",
         docs_url=None,
         redoc_url=None,
@@ -127,7 +126,7 @@ def create_admin(
     app.state.admin_routes = [route for router in _ROUTERS for route in router.routes]
     add_handlers(app)
     _describe_credentials(app)
-    # The last that is added sees a request first.
+    # The middleware that is added last sees a request first.
     app.add_middleware(Guard, most_bytes=most_body_bytes, seconds=body_timeout)
     app.add_middleware(
         Authentication, credentials=Credentials(data, oidc, now=now), limit=failed_attempts

@@ -1,4 +1,4 @@
-"""Routes of the audit log: a page of it, and all of it as CSV."""
+"""Routes that return the audit log: one page, or all of it as CSV."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = APIRouter(route_class=AdminRoute, prefix="/v1/admin", tags=["audit"])
 
 _COLUMNS = ("id", "time", "actor", "role", "action", "target", "before", "after", "remote")
 _AT_ONCE = 1000
-# What spreadsheets take for the beginning of a formula.
+# Spreadsheets take these characters for the beginning of a formula.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -45,7 +45,7 @@ def read_audit(
     before: Annotated[Optional[int], Query(ge=1, le=2**63 - 1)] = None,
     limit: Annotated[int, Query(ge=1, le=_AT_ONCE)] = 100,
 ) -> Any:
-    """Who changed what, the newest first."""
+    """Lists who changed what, the newest first."""
     with admin.database.connect() as connection:
         rows = audit_entries(connection, wanted, before=before, most=limit)
     following = rows[-1].id if len(rows) == limit else None
@@ -59,7 +59,7 @@ def read_audit(
     responses={200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
 )
 def export_audit(admin: TheAdmin, wanted: Wanted) -> StreamingResponse:
-    """All that agrees with the filters, the newest first, as CSV."""
+    """Returns all entries that agree with the filters, the newest first, as CSV."""
     headers = {"Content-Disposition": 'attachment; filename="audit.csv"'}
     return StreamingResponse(
         _lines(admin, wanted), media_type="text/csv; charset=utf-8", headers=headers
@@ -96,5 +96,5 @@ def _cell(value: Any) -> str:
 
 
 def neutral_cell(text: str) -> str:
-    """The text of a cell that no spreadsheet takes for a formula."""
+    """Returns a text that no spreadsheet takes for a formula."""
     return f"'{text}" if text.startswith(_FORMULAS) else text

@@ -1,4 +1,4 @@
-"""Who makes a request: nothing of the admin API is open to strangers."""
+"""Finds out who makes a request. Every route of the admin API needs a token."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["ACTOR", "FAILED_ATTEMPTS", "Authentication", "Credentials", "network
 
 log = logging.getLogger("tidegate")
 
-# Where the scope of a request has the Actor.
+# The key under which the scope of a request holds the Actor.
 ACTOR = "tidegate.actor"
 FAILED_ATTEMPTS = "10/minute"
 _LONGEST_TOKEN = 8192
@@ -42,9 +42,9 @@ _INVALID = {"WWW-Authenticate": 'Bearer realm="tidegate", error="invalid_token"'
 
 
 class Credentials:
-    """Finds who a token is of: in the database, or by its issuer.
+    """Finds the owner of a token: in the database, or by its issuer.
 
-    With `needs_role` false, tokens of the issuer that have no role are those of users.
+    With `needs_role` false, a token of the issuer without a role belongs to a user.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Credentials:
         self._warned: float | None = None
 
     def actor_of(self, token: str, remote: str | None) -> Actor:
-        """Raises ProblemError. Blocks."""
+        """Returns the owner of `token`. Blocks. Raises ProblemError."""
         if token.startswith(PREFIX) or self._oidc is None:
             return self._of_database(token, remote)
         try:
@@ -88,11 +88,11 @@ class Credentials:
             with self._database.connect() as connection:
                 if note_use(connection, row, now):
                     connection.commit()
-        except StorageError as error:  # such as a database that somebody else writes to
-            log.info("the use of token %s was not noted: %s", row.id, error)
+        except StorageError as error:  # for example, somebody else writes to the database
+            log.info("the use of token %s was not recorded: %s", row.id, error)
 
     def warn_if_closed(self) -> None:
-        """Says in the log how to make the first token, once a minute at most."""
+        """Logs how to make the first token, once a minute at most."""
         moment = time.monotonic()
         if self._oidc is not None or (
             self._warned is not None and moment - self._warned < _WARNED_EVERY
@@ -103,17 +103,17 @@ class Credentials:
             if has_tokens(connection, self._now()):
                 return
         log.warning(
-            "the admin API is closed, since there is no token for it; make one with "
+            "the admin API is closed, since no token exists; make one with "
             "`tidegate tokens create %s NAME --role admin`",
             self._database.name,
         )
 
 
 class Authentication:
-    """ASGI middleware that lets through only requests whose token is good.
+    """ASGI middleware that lets through only requests with a valid token.
 
-    An address whose attempts fail too often has to wait, except with a token that was good
-    a while ago: others behind one proxy must not lock an administrator out.
+    If too many attempts of an address fail, it has to wait. A token that was valid before is still
+    accepted from that address: others behind the same proxy must not lock an administrator out.
     """
 
     def __init__(self, app: ASGIApp, credentials: Credentials, limit: str) -> None:
@@ -193,7 +193,7 @@ def _bearer(scope: Scope) -> str | None:
 
 
 def network_of(remote: str | None) -> str:
-    """Whoever has an address of IPv6 has a network of them."""
+    """Returns the /64 network of an IPv6 address, since one client has all of its addresses."""
     try:
         address = ipaddress.ip_address(remote or "")
     except ValueError:

@@ -1,4 +1,4 @@
-"""What requests and answers of the admin API hold."""
+"""Models of the requests and answers of the admin API."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import datetime as dt
 from typing import Annotated, Any, Literal, Optional, Union
 
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     BaseModel,
     BeforeValidator,
@@ -56,13 +57,21 @@ __all__ = [
 
 
 def _no_number(value: Any) -> Any:
-    """Seconds since 1970 are too easily milliseconds."""
+    """Refuses numbers: seconds since 1970 are easily confused with milliseconds."""
     if isinstance(value, dt.datetime) or (isinstance(value, str) and "T" in value.upper()):
         return value
     raise ValueError("expected a time with its zone, such as 2030-01-31T12:00:00Z")
 
 
-Instant = Annotated[AwareDatetime, BeforeValidator(_no_number)]
+def _in_utc(value: dt.datetime) -> dt.datetime:
+    """Refuses times whose year in UTC, which the database stores, does not have four digits."""
+    try:
+        return value.astimezone(dt.timezone.utc)
+    except OverflowError:
+        raise ValueError("expected a time in the years 1 to 9999, in UTC too") from None
+
+
+Instant = Annotated[AwareDatetime, BeforeValidator(_no_number), AfterValidator(_in_utc)]
 AttributeName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 Tier = Annotated[str, StringConstraints(min_length=1, max_length=50)]
 UserId = Annotated[str, StringConstraints(min_length=1, max_length=255)]
@@ -82,7 +91,7 @@ def _example(**fields: Any) -> ConfigDict:
 
 
 class Problem(BaseModel):
-    """What is wrong (RFC 9457)."""
+    """A problem with a request (RFC 9457)."""
 
     type: str = "about:blank"
     title: str
@@ -92,7 +101,7 @@ class Problem(BaseModel):
 
 
 class EndpointLimit(BaseModel):
-    """A limit of one endpoint in numbers."""
+    """The limit of one endpoint, in numbers."""
 
     model_config = _example(endpoint="/api/*", limit=1000, window=60)
 
@@ -105,9 +114,9 @@ class EndpointLimit(BaseModel):
 class NewRules(BaseModel):
     """Rules to add, each a rule of a document (docs/rules.md) or an EndpointLimit.
 
-    An EndpointLimit sets what `tier` gets at the endpoint, by the rule `endpoint:ENDPOINT`, which
-    is made where it is not there. The limits of other rules are those of `tier` alone, where it is
-    given.
+    An EndpointLimit sets the limit of `tier` at the endpoint. It is kept in the rule
+    `endpoint:ENDPOINT`, which is created if it does not exist. If `tier` is given, the limits of
+    the other rules apply to that tier alone.
     """
 
     model_config = _example(
@@ -137,7 +146,7 @@ class Entries(BaseModel):
 
 
 class ChangedRules(BaseModel):
-    """What a change of rules did."""
+    """The result of a change of rules."""
 
     created: list[str] = []
     updated: list[str] = []
@@ -148,7 +157,7 @@ class ChangedRules(BaseModel):
 
 
 class Validity(BaseModel):
-    """Whether a document is accepted, and if not, all that is wrong with it."""
+    """Whether a document is accepted, and if not, every problem with it."""
 
     valid: bool
     rules: Optional[int] = None
@@ -156,7 +165,7 @@ class Validity(BaseModel):
 
 
 class Differences(BaseModel):
-    """What a document would change of the rules in force."""
+    """The changes that a document would make to the rules in force."""
 
     same: bool
     changes: list[str]
@@ -181,7 +190,7 @@ class VersionDocument(Version):
 
 
 class CustomLimit(BaseModel):
-    """A limit of a user's own."""
+    """A limit that one user has instead of the tier's."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -192,18 +201,18 @@ class CustomLimit(BaseModel):
 
 
 class UserTier(BaseModel):
-    """The tier of a user, and limits of the user's own by rule."""
+    """The tier of a user, and the user's own limits by rule."""
 
     model_config = _example(tier="premium", custom_limits={"api": "5000/minute"})
 
     tier: Tier
     custom_limits: Optional[dict[str, Union[_Text, CustomLimit]]] = Field(
-        default=None, description="Stays as it is where it is left out; null takes all away."
+        default=None, description="Stays unchanged if it is left out; null removes all of them."
     )
 
 
 class User(BaseModel):
-    """A user who has a tier, or limits of the user's own."""
+    """A user who has a tier or limits of the user's own."""
 
     user_id: str
     tier: str
@@ -240,7 +249,7 @@ class UpgradeRequest(BaseModel):
 
 
 class Note(BaseModel):
-    """Why a request was decided so."""
+    """The reason for a decision on a request for another tier."""
 
     model_config = _example(note="agreed with sales")
 
@@ -248,7 +257,7 @@ class Note(BaseModel):
 
 
 class Decided(BaseModel):
-    """A request that was decided."""
+    """A request for another tier that was approved or rejected."""
 
     id: int
     status: Status
@@ -257,7 +266,7 @@ class Decided(BaseModel):
 
 
 class Asked(BaseModel):
-    """The attributes of a request, as check() takes them."""
+    """The attributes of a request, as check() takes them, and its cost."""
 
     model_config = _example(attributes={"user": "42", "endpoint": "/api/posts"}, cost=1)
 
@@ -266,7 +275,7 @@ class Asked(BaseModel):
 
 
 class ResetAsked(BaseModel):
-    """Whose counts to forget: the attributes of a request, as check() takes them."""
+    """The attributes of a request, as check() takes them, whose counts are forgotten."""
 
     model_config = _example(attributes={"user": "42", "endpoint": "/api/posts"})
 
@@ -279,11 +288,11 @@ class Enforced(BaseModel):
     caller: str
     action: str
     reason: str
-    left: float = Field(description="Seconds until it ends.")
+    left: float = Field(description="Seconds until the penalty ends.")
 
 
 class Unlock(BaseModel):
-    """Whom to release: as records name the caller."""
+    """The caller to unlock, named as in records of decisions."""
 
     model_config = _example(caller="user:42")
 
@@ -291,17 +300,18 @@ class Unlock(BaseModel):
 
 
 class Explained(BaseModel):
-    """Which rules apply to a request, why, and what is left to it."""
+    """The rules that apply to a request, the reason for each, and what remains of their limits."""
 
     allowed: bool
     rule: Optional[str]
-    retry_after: Optional[float] = Field(description="In seconds; null where it never passes.")
+    retry_after: Optional[float] = Field(description="In seconds; null if it never passes.")
     degraded: bool
     cost: int
     priority: str
     rules: list[dict[str, Any]]
     enforced: Optional[Enforced] = Field(
-        default=None, description="Of an anomaly, against the caller."
+        default=None,
+        description="The caller's penalty for an anomaly; null if a list allows the request.",
     )
 
 
@@ -312,12 +322,12 @@ class ResetRules(BaseModel):
 
 
 class Invalidation(BaseModel):
-    """What to look up anew: rules, the tiers of users, or remembered refusals."""
+    """What to look up again: rules, the tiers of users, or remembered refusals."""
 
     model_config = _example(what="tiers", user="42")
 
     what: Literal["rules", "tiers", "refusals"]
-    user: Optional[UserId] = Field(default=None, description="Of tiers: only this user's.")
+    user: Optional[UserId] = Field(default=None, description="With `tiers`: only this user's.")
 
 
 class QuotaGrant(BaseModel):
@@ -346,7 +356,7 @@ class Quota(BaseModel):
 
 
 class TopUp(BaseModel):
-    """Units that were given to a user beside those of the period."""
+    """Units that a user got in addition to those of the period."""
 
     id: int
     user_id: str
@@ -359,7 +369,7 @@ class TopUp(BaseModel):
 
 
 class QuotasOfUser(BaseModel):
-    """What a user has of all quotas, and the latest top-ups."""
+    """The state of all quotas of a user, and the latest top-ups."""
 
     user: str
     tier: Optional[str]
@@ -368,7 +378,7 @@ class QuotasOfUser(BaseModel):
 
 
 class NewTopUp(BaseModel):
-    """Units to give to a user. `quota` is its name, where several count the user."""
+    """Units to give to a user. `quota` is needed if several quotas count the user."""
 
     model_config = _example(
         user="42", units=1000, expires_at="2100-01-31T00:00:00Z", reason="launch"
@@ -393,7 +403,7 @@ class NewToken(BaseModel):
 
 
 class Token(BaseModel):
-    """A token, without what it is known by."""
+    """A token without its text."""
 
     id: int
     name: str
@@ -405,7 +415,7 @@ class Token(BaseModel):
 
 
 class TokenText(BaseModel):
-    """A new token. It is shown this once."""
+    """A new token. Its text is shown only once."""
 
     id: int
     token: str
@@ -426,14 +436,14 @@ class AuditEntry(BaseModel):
 
 
 class AuditPage(BaseModel):
-    """Changes, the newest first. `before` of the next page is `next`."""
+    """Changes, the newest first. `next` is the `before` of the next page."""
 
     entries: list[AuditEntry]
     next: Optional[int]
 
 
 class WhoAmI(BaseModel):
-    """Who the token is of."""
+    """The owner of the token that came with the request."""
 
     name: str
     role: str

@@ -1,4 +1,4 @@
-"""What the routes of the admin API share, and how a route says who may ask it."""
+"""The state that the routes of the admin API share, and the role that each route needs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import datetime as dt
 import logging
 from typing import TYPE_CHECKING, Annotated, Any, Callable, Optional
 
-from fastapi import Depends, Request
+from fastapi import Depends, Header, Query, Request
 from fastapi.routing import APIRoute
+from pydantic import StringConstraints
 
 from tidegate._database.api_tokens import ROLES
 from tidegate._database.audit import Actor
@@ -27,7 +28,16 @@ if TYPE_CHECKING:
     from tidegate._service.admin.database import AdminDatabase
     from tidegate._service.enforcement import Enforcement, Penalty
 
-__all__ = ["Admin", "AdminRoute", "AnActor", "TheAdmin", "check_if_match", "role"]
+__all__ = [
+    "Admin",
+    "AdminRoute",
+    "AnActor",
+    "Comment",
+    "IfMatch",
+    "TheAdmin",
+    "check_if_match",
+    "role",
+]
 
 log = logging.getLogger("tidegate")
 
@@ -35,7 +45,7 @@ _ROLE = "x-tidegate-role"
 
 
 class Admin:
-    """What the routes work on."""
+    """The state that the routes work on."""
 
     def __init__(
         self,
@@ -60,44 +70,53 @@ class Admin:
 
     @property
     def limiter(self) -> RuleLimiter:
-        """Raises ProblemError where the service has none."""
+        """Returns the limiter. Raises ProblemError if the service has none."""
         if self._limiter is None:
             raise ProblemError(503, "this process has no limiter; expected one that answers checks")
         return self._limiter
 
     def penalty_of(self, attributes: dict[str, str]) -> Optional[Penalty]:
-        """What is enforced against the caller of a request with these attributes."""
+        """Returns the penalty of the caller of a request with these attributes, if there is one."""
         if self.enforcement is None:
             return None
         return self.enforcement.find(caller_named(attributes))
 
+    def enforced_against(self, attributes: dict[str, str]) -> Optional[Penalty]:
+        """Like penalty_of(), but returns None if a list of the rules allows such a request."""
+        penalty = self.penalty_of(attributes)
+        if penalty is None:
+            return None
+        asked: dict[str, Any] = attributes
+        is_listed = self.limiter.explain(**asked).cost == 0
+        return None if is_listed and self.limiter.peek(**asked).allowed else penalty
+
     @property
     def foreign_rules(self) -> Optional[RuleSet]:
-        """The rules in force, where they are not those of the database."""
+        """The rules in force, unless they come from the database."""
         is_foreign = self.rules is not None and not isinstance(self.rules, SqlRules)
         return self.rules.current if is_foreign and self.rules is not None else None
 
     def check_own_rules(self) -> None:
-        """Raises ProblemError where the rules in force are not those of the database."""
+        """Raises ProblemError unless the rules in force come from the database."""
         if self.foreign_rules is not None:
             raise ProblemError(
-                409, f"the rules come from {self.rules!r:.200}; expected them to be handled there"
+                409, f"the rules come from {self.rules!r:.200}; expected a change in that place"
             )
 
     def rules_changed(self) -> None:
-        """After a change of rules was committed: has this process see it at once."""
+        """Makes this process follow a change of rules that was committed."""
         if self.rules is not None:
             self.rules.refresh()
         self._tell("rules", None)
 
     def tier_changed(self, user: Optional[str]) -> None:
-        """After the tier of a user, or of many, was committed."""
+        """Makes this process follow a change of the tier of one user, or of many."""
         if self.tiers is not None:
             self.tiers.forget(user)
         self._tell("tiers", user)
 
     def tokens_changed(self) -> None:
-        """After a token was made or revoked."""
+        """Reports that a token was made or revoked."""
         self._tell("tokens", None)
 
     def _tell(self, what: str, key: Optional[str]) -> None:
@@ -111,12 +130,12 @@ class Admin:
 
 
 def role(name: str) -> dict[str, Any]:
-    """Of a route: the least role that may ask it."""
+    """Returns the extra fields of a route that only `name` and higher roles may call."""
     return {_ROLE: name}
 
 
 class AdminRoute(APIRoute):
-    """A route that looks at the role before the body. One without a role cannot be made."""
+    """A route that checks the role before it reads the body. Every route must name a role."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         needed: str = (self.openapi_extra or {})[_ROLE]
@@ -143,10 +162,15 @@ def _actor_of(request: Request) -> Actor:
 
 TheAdmin = Annotated[Admin, Depends(_admin_of)]
 AnActor = Annotated[Actor, Depends(_actor_of)]
+IfMatch = Annotated[Optional[str], Header(description="The ETag that was read before, or `*`.")]
+Comment = Annotated[
+    Optional[Annotated[str, StringConstraints(max_length=500)]],
+    Query(description="The reason, for the history."),
+]
 
 
 def check_if_match(given: Optional[str], current: str, *, is_required: bool) -> None:
-    """Raises ProblemError unless what the client has seen is what is there now."""
+    """Raises ProblemError unless the client has read what is in force now."""
     if given is None:
         if is_required:
             raise ProblemError(
@@ -157,7 +181,7 @@ def check_if_match(given: Optional[str], current: str, *, is_required: bool) -> 
     if "*" not in tags and f'"{current}"' not in tags:
         raise ProblemError(
             412,
-            f"If-Match is {given!a:.80}, but now it is {current!r}; expected a look at what "
-            "somebody else changed",
+            f"If-Match is {given!a:.80}, but the ETag now is {current!r}; expected a new read, as "
+            "somebody else has made a change",
             headers={"ETag": f'"{current}"'},
         )

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["AdminDatabase", "Change"]
 
-# Of a change of rules, in seconds.
+# The timeout of a change of rules, in seconds.
 _LONGEST_CHANGE = 60.0
 
 
 class Change:
-    """A transaction that changes something, and says so in the audit log."""
+    """A transaction that changes something and records the change in the audit log."""
 
     def __init__(self, connection: sa.Connection, actor: Actor, now: dt.datetime) -> None:
         self.connection = connection
@@ -46,21 +46,24 @@ class Change:
 
 
 class AdminDatabase:
-    """Each transaction has a connection of its own, so threads need not wait for each other."""
+    """The database of the admin API.
+
+    Each transaction has a connection of its own, so threads need not wait for each other.
+    """
 
     def __init__(
         self, database: DatabaseLike, *, timeout: float, now: Callable[[], dt.datetime]
     ) -> None:
         self._timeout = timeout
         self._now = now
-        first = Database(database, timeout)  # raises here for a URL that is none
+        first = Database(database, timeout)  # raises for a malformed URL
         self.engine = first.engine
         self.name = first.name
-        """Its URL without the password."""
+        """The URL of the database, without the password."""
 
     @contextlib.contextmanager
     def connect(self, timeout: float | None = None) -> Iterator[sa.Connection]:
-        """A connection; what the block does not commit is undone. Raises StorageError."""
+        """Opens a connection; what the block does not commit is undone. Raises StorageError."""
         source = Database(self.engine, timeout or self._timeout)
         try:
             with source.use() as connection:
@@ -70,7 +73,7 @@ class AdminDatabase:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sa.Connection]:
-        """As connect(), but all that the block reads is of one instant."""
+        """Opens a connection on which all reads see the same instant."""
         source = Database(self.engine, self._timeout)
         try:
             with source.use(isolation="REPEATABLE READ") as connection:
@@ -82,8 +85,8 @@ class AdminDatabase:
 
     @contextlib.contextmanager
     def change(self, actor: Actor, *, of_rules: bool = False) -> Iterator[Change]:
-        """A change, undone if the block raises. Changes of rules are made one at a time."""
-        # The timeout is also of the compiler, which takes long for very many overrides.
+        """Opens a change, undone if the block raises. Changes of rules are made one at a time."""
+        # The compiler has the same timeout, and takes long for very many overrides.
         timeout = max(self._timeout, _LONGEST_CHANGE) if of_rules else self._timeout
         with self.connect(timeout) as connection:
             begin_change(connection, of_rules=of_rules)

@@ -1,8 +1,10 @@
-"""Routes of the whole document: read, validate, compare, replace, and its history."""
+"""Routes that read, validate, compare and replace the whole document, with its history."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Optional
 
 import sqlalchemy as sa
@@ -22,10 +24,17 @@ from tidegate._service.admin.bodies import (
     Version,
     VersionDocument,
 )
-from tidegate._service.admin.context import AdminRoute, AnActor, TheAdmin, check_if_match, role
+from tidegate._service.admin.context import (
+    AdminRoute,
+    AnActor,
+    Comment,
+    IfMatch,
+    TheAdmin,
+    check_if_match,
+    role,
+)
 from tidegate._service.admin.problems import ProblemError, problems_of
 from tidegate._service.admin.rule_edits import put_document, stored_or_none
-from tidegate._service.admin.rule_routes import Comment, IfMatch
 
 __all__ = ["router"]
 
@@ -44,6 +53,11 @@ _BODY = {
     }
 }
 
+# Compiling a document of this many characters takes seconds and tens of megabytes; compiling few at
+# a time leaves threads and memory to other requests.
+_LARGE = 256 * 1024
+_LARGE_ONES = threading.BoundedSemaphore(2)
+
 VersionId = Annotated[int, Path(ge=1, le=2**63 - 1)]
 
 
@@ -52,7 +66,7 @@ def _takes_document(least: str) -> dict[str, Any]:
 
 
 async def _document_of(request: Request) -> tuple[str, str]:
-    """The text of the body, and its format."""
+    """Returns the text of the body, and its format."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     for format in ("json", "yaml", "toml"):
         if kind.endswith(format):
@@ -63,9 +77,27 @@ async def _document_of(request: Request) -> tuple[str, str]:
 GivenText = Annotated[tuple[str, str], Depends(_document_of)]
 
 
+@contextlib.contextmanager
+def _in_turn(text: str) -> Iterator[None]:
+    """Raises ProblemError if too many large documents are being compiled."""
+    if len(text) < _LARGE:
+        yield
+        return
+    if not _LARGE_ONES.acquire(blocking=False):
+        raise ProblemError(
+            503,
+            "other large documents are being read; expected a new try in a while",
+            headers={"Retry-After": "5"},
+        )
+    try:
+        yield
+    finally:
+        _LARGE_ONES.release()
+
+
 @router.get("/document", openapi_extra=role("viewer"))
 def read_document(admin: TheAdmin, response: Response) -> dict[str, Any]:
-    """The rules in force as one document, without overrides."""
+    """Returns the rules in force as one document, without overrides."""
     admin.check_own_rules()
     with admin.database.snapshot() as connection:
         stored = StoredRules(connection, admin.database.name)
@@ -82,14 +114,15 @@ def replace_document(
     if_match: IfMatch = None,
     comment: Comment = None,
 ) -> Any:
-    """Replaces all rules, tiers, costs and lists; overrides where the document has some.
+    """Replaces all rules, tiers, costs and lists, and the overrides if the document has some.
 
-    The tiers and limits of single users stay. Where the tables hold rules that are not accepted,
+    The tiers and limits of single users stay. If the tables hold rules that are not accepted,
     `If-Match: *` replaces them.
     """
     admin.check_own_rules()
-    document = read_text(*text, "body")
-    rules = compiled_model(document)
+    with _in_turn(text[0]):
+        document = read_text(*text, "body")
+        rules = compiled_model(document)
     with admin.database.change(actor, of_rules=True) as change:
         stored = stored_or_none(change, admin.database.name)
         check_if_match(if_match, stored.etag if stored else "", is_required=True)
@@ -109,20 +142,22 @@ def replace_document(
 
 @router.post("/document/validate", openapi_extra=_takes_document("viewer"), response_model=Validity)
 def validate_document(text: GivenText) -> Any:
-    """Says what is wrong with a document, and where. Saves nothing."""
-    try:
-        rules = compiled_model(read_text(*text, "body"))
-    except RulesError as error:
-        return {"valid": False, "problems": problems_of(error)}
+    """Lists what is wrong with a document, and where. Saves nothing."""
+    with _in_turn(text[0]):
+        try:
+            rules = compiled_model(read_text(*text, "body"))
+        except RulesError as error:
+            return {"valid": False, "problems": problems_of(error)}
     return {"valid": True, "rules": len(rules.rules)}
 
 
 @router.post("/document/diff", openapi_extra=_takes_document("viewer"), response_model=Differences)
 def compare_document(admin: TheAdmin, text: GivenText) -> Any:
-    """What a document would change of the rules in force. Saves nothing."""
-    document = read_text(*text, "body")
-    compiled_model(document)
-    return _compared(admin, document)
+    """Lists what a document would change of the rules in force. Saves nothing."""
+    with _in_turn(text[0]):
+        document = read_text(*text, "body")
+        compiled_model(document)
+        return _compared(admin, document)
 
 
 def _compared(admin: TheAdmin, document: Document) -> dict[str, Any]:
@@ -131,7 +166,7 @@ def _compared(admin: TheAdmin, document: Document) -> dict[str, Any]:
         stored = StoredRules(connection, admin.database.name, EVERYBODY)
         asked = sa.select(sa.func.count()).select_from(schema.overrides)
         own = connection.execute(asked).scalar_one()
-    # Those of single users, which come last, stay in any case.
+    # Overrides of single users come last, and stay in any case.
     kept = stored.document.data.get("overrides", [])
     given: Mapping[str, Any] = document.data
     overrides = [*given["overrides"], *kept[own:]] if "overrides" in given else kept
@@ -146,7 +181,7 @@ def read_versions(
     before: Annotated[Optional[int], Query(ge=1, le=2**63 - 1)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
 ) -> Any:
-    """The documents that were in force, the newest first."""
+    """Lists the documents that were in force, the newest first."""
     with admin.database.connect() as connection:
         rows = list_versions(connection, before, limit)
     return [row._mapping for row in rows]
@@ -154,14 +189,14 @@ def read_versions(
 
 @router.get("/versions/{version}", openapi_extra=role("viewer"), response_model=VersionDocument)
 def read_version(admin: TheAdmin, version: VersionId) -> Any:
-    """A version with its document."""
+    """Returns a version with its document."""
     with admin.database.connect() as connection:
         return _known(version_of(connection, version), version)._mapping
 
 
 @router.get("/versions/{version}/diff", openapi_extra=role("viewer"), response_model=Differences)
 def compare_version(admin: TheAdmin, version: VersionId) -> Any:
-    """What a rollback to a version would change of the rules in force."""
+    """Lists what a rollback to a version would change of the rules in force."""
     with admin.database.connect() as connection:
         row = _known(version_of(connection, version), version)
     return _compared(admin, _document_in(row))

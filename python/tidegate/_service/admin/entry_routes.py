@@ -1,4 +1,4 @@
-"""Routes of what stands beside rules: requests to allow or to block, and what operations cost."""
+"""Routes of the lists of requests to allow or to block, and of the costs of operations."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from tidegate._service.admin.context import (
     Admin,
     AdminRoute,
     AnActor,
+    Comment,
+    IfMatch,
     TheAdmin,
     check_if_match,
     role,
 )
 from tidegate._service.admin.problems import ProblemError
 from tidegate._service.admin.rule_edits import save_entries
-from tidegate._service.admin.rule_routes import Comment, IfMatch
 
 __all__ = ["router"]
 
@@ -33,7 +34,7 @@ AnEntry = Annotated[dict[str, Any], Body(examples=[_ENTRY])]
 
 @router.get("/lists/{name}", openapi_extra=role("viewer"), response_model=Entries)
 def read_list(admin: TheAdmin, response: Response, name: ListName) -> Any:
-    """Requests that are allowed, or refused, whatever the rules say."""
+    """Lists the requests that are allowed, or refused, whatever the rules say."""
     return _read(admin, response, name)
 
 
@@ -56,7 +57,7 @@ def replace_list(
 def add_entry(
     admin: TheAdmin, actor: AnActor, name: ListName, entry: AnEntry, comment: Comment = None
 ) -> Any:
-    """Adds an entry, by whose `id` it can be taken away."""
+    """Adds an entry. Its `id` serves to remove it."""
     id = entry.get("id")
     if not isinstance(id, str) or not id or "/" in id:
         raise ProblemError(422, f"id is {id!a:.80}; expected the id of the entry, without a slash")
@@ -79,7 +80,7 @@ def add_entry(
 def delete_entry(
     admin: TheAdmin, actor: AnActor, name: ListName, id: str, comment: Comment = None
 ) -> Any:
-    """Takes an entry off a list."""
+    """Removes an entry from a list."""
     admin.check_own_rules()
     with admin.database.change(actor, of_rules=True) as change:
         stored = StoredRules(change.connection, admin.database.name)
@@ -95,7 +96,7 @@ def delete_entry(
 
 @router.get("/costs", openapi_extra=role("viewer"), response_model=Entries)
 def read_costs(admin: TheAdmin, response: Response) -> Any:
-    """What operations cost, and their priority. Without an entry they cost 1."""
+    """Lists the costs of operations, and their priority. An operation without an entry costs 1."""
     return _read(admin, response, "costs")
 
 

@@ -41,7 +41,7 @@ class Guard:
             if body:
                 _check_body(scope, body)
         except asyncio.TimeoutError:
-            answer = problem_response(408, f"the body did not come within {self._seconds:g} s")
+            answer = problem_response(408, f"the body did not arrive within {self._seconds:g} s")
             await answer(scope, receive, send)
             return
         except ProblemError as error:
@@ -68,7 +68,7 @@ class Guard:
         while True:
             message = await receive()
             if message["type"] != "http.request":
-                raise ProblemError(400, "the client left before its body was here")
+                raise ProblemError(400, "the client left before its whole body had arrived")
             part = message.get("body", b"")
             size += len(part)
             if size > self._most:
@@ -82,7 +82,7 @@ class Guard:
 
 
 def with_safe_headers(send: Send) -> Send:
-    """Answers are kept by no cache and read as nothing but what they are."""
+    """Adds headers that forbid to cache an answer, or to guess its type."""
 
     async def send_safely(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -171,4 +171,4 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")

@@ -1,4 +1,4 @@
-"""What the rules in force leave to a user: of limits, and of quotas."""
+"""Finds out what the rules in force leave to a user, of limits and of quotas."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from tidegate._rules.model import Rule
     from tidegate._service.admin.context import Admin
 
-__all__ = ["QuotaOfUser", "quota_as_json", "quotas_of", "rate_limits_of"]
+__all__ = ["QuotaOfUser", "enforced_on", "quota_as_json", "quotas_of", "rate_limits_of"]
 
 _MOST_RULES = 100
 
 
 class QuotaOfUser(NamedTuple):
-    """A quota that counts a user, and what the user has of it."""
+    """A quota that counts a user, and its present state."""
 
     rule: str
     name: str
-    """What identifies it to the limiter: the rule, with the text of the limit where it has many."""
+    """The limiter's name of the quota: the rule, with the text of the limit if it has many."""
     attributes: dict[str, str]
-    """Those of a request that is charged to it."""
+    """The attributes of a request that is charged to the quota."""
     status: QuotaStatus
 
 
 def rate_limits_of(admin: Admin, user: str, tier: Optional[str]) -> list[dict[str, Any]]:
-    """The limits of rules that count by user, at the first endpoint of each rule."""
+    """Returns the limits of rules that count by user, at the first endpoint of each rule."""
     now = admin.now().timestamp()
     found = []
     for rule, asked in _requests_of(admin, user, tier):
@@ -53,8 +53,18 @@ def rate_limits_of(admin: Admin, user: str, tier: Optional[str]) -> list[dict[st
     return found
 
 
+def enforced_on(admin: Admin, user: str, tier: Optional[str]) -> Optional[dict[str, Any]]:
+    """Returns a user's penalty because of an anomaly, in the form of `Status` over REST."""
+    asked = {"user": user} if tier is None else {"user": user, "tier": tier}
+    penalty = admin.enforced_against(asked)
+    if penalty is None:
+        return None
+    until = math.ceil(admin.now().timestamp() + penalty.left)
+    return {"action": penalty.action.value, "until": until, "reason": penalty.reason}
+
+
 def quotas_of(admin: Admin, user: str, tier: Optional[str]) -> list[QuotaOfUser]:
-    """The quotas of rules that count by user, each as it is now. Raises StorageError."""
+    """Returns the present state of the quotas of rules that count by user. Raises StorageError."""
     found = []
     for rule, asked in _requests_of(admin, user, tier):
         names = _quotas_named(admin, rule, asked)
@@ -64,7 +74,7 @@ def quotas_of(admin: Admin, user: str, tier: Optional[str]) -> list[QuotaOfUser]
         found += [
             QuotaOfUser(rule.id, name, asked, status)
             for name, status in statuses.items()
-            if name in names  # those of other rules apply to the request too
+            if name in names  # quotas of other rules apply to the request too
         ]
     return found
 
@@ -72,7 +82,7 @@ def quotas_of(admin: Admin, user: str, tier: Optional[str]) -> list[QuotaOfUser]
 def _requests_of(
     admin: Admin, user: str, tier: Optional[str]
 ) -> Iterator[tuple[Rule, dict[str, str]]]:
-    """A request of the user for each rule that counts by user."""
+    """Yields, for each rule that counts by user, a request of the user to which it applies."""
     for rule in list(admin.limiter.rules.rules)[:_MOST_RULES]:
         if not rule.enabled or "user" not in rule.by:
             continue
@@ -86,7 +96,7 @@ def _requests_of(
 
 
 def _quotas_named(admin: Admin, rule: Rule, asked: dict[str, str]) -> set[str]:
-    """The names of the quotas by which a rule counts such a request."""
+    """Returns the names of the quotas by which a rule counts such a request."""
     return {
         limit.name
         for each in admin.limiter.explain(**asked)  # type: ignore[arg-type]
@@ -101,7 +111,7 @@ def _seconds(at: Optional[dt.datetime]) -> Optional[int]:
 
 
 def quota_as_json(quota: QuotaOfUser) -> dict[str, Any]:
-    """What the JSON for users says of it; instants are seconds since 1970."""
+    """Returns the JSON that users see of the quota; instants are seconds since 1970."""
     status = quota.status
     return {
         "rule": quota.rule,

@@ -1,4 +1,4 @@
-"""Tokens of an OpenID Connect issuer, as an option beside those of the database."""
+"""Accepts tokens of an OpenID Connect issuer, in addition to those of the database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["USER", "Oidc", "OidcError"]
 
 log = logging.getLogger("tidegate")
 
-# A token signed by a secret that both sides have is never accepted.
+# A token signed with a secret that both sides know is never accepted.
 ALGORITHMS = (
     "RS256",
     "RS384",
@@ -33,18 +33,18 @@ ALGORITHMS = (
     "ES512",
     "EdDSA",
 )
-# Of who may only see what is of themselves.
+# The role of a caller who may see only the caller's own data.
 USER = "user"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MOST_OF_DISCOVERY = 1_000_000
-# How long a request waits for the issuer. The fetch goes on without it.
+# How long a request waits for the issuer, in seconds. The fetch continues after that.
 _PATIENCE = 2.0
-# Between two fetches: unknown key ids must not have the issuer asked each time.
+# The least time between two fetches: unknown key ids must not cause a fetch each time.
 _PAUSE = 30.0
 
 
 class OidcError(Exception):
-    """A token that is not accepted; `is_outage` where the issuer could not be asked."""
+    """A token that is not accepted; `is_outage` if the issuer could not be reached."""
 
     def __init__(self, message: str, *, is_outage: bool = False) -> None:
         super().__init__(message)
@@ -54,12 +54,12 @@ class OidcError(Exception):
 class Oidc:
     """Accepts the tokens of one issuer, for one audience.
 
-    `roles` maps values of the claim `role_claim` to viewer, operator and admin; the claim is a
-    text or a list of texts, and ``realm_access.roles`` names one inside another. Of several roles
-    the highest counts. The claim `user_claim` says which user of the rules a token is of. Keys are
-    fetched when they are needed, on a thread of their own, and kept
-    for `keys_ttl` seconds; while the issuer is away, those that were fetched last stay good.
-    Raises ConfigurationError.
+    `roles` maps values of the claim `role_claim` to viewer, operator and admin. The claim is a text
+    or a list of texts, and ``realm_access.roles`` names a claim inside another. Of several roles
+    the highest counts. The claim `user_claim` names the user of the rules to whom a token belongs.
+    Keys are fetched when they are needed, on a separate thread, and kept for `keys_ttl` seconds.
+    While the issuer does not answer, the keys that were fetched last stay valid. Raises
+    ConfigurationError.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Oidc:
             if url is not None:
                 _check_url(what, url)
         if not audience:
-            raise ConfigurationError("the audience is empty; expected that of the tokens")
+            raise ConfigurationError("the audience is empty; expected the audience of the tokens")
         self._issuer = issuer
         self._audience = audience
         self._claim = role_claim
@@ -101,9 +101,9 @@ class Oidc:
         self._keys = _Keys(issuer, jwks_url, keys_ttl, clock)
 
     def actor_of(self, token: str, remote: str | None, *, needs_role: bool = True) -> Actor:
-        """Who a token is of. Raises OidcError. Waits for the issuer for a short time at most.
+        """Returns the owner of a token. Waits only briefly for the issuer. Raises OidcError.
 
-        With `needs_role` false, who has no role of this service is let in with the role USER.
+        With `needs_role` false, a caller without a role of this service gets the role USER.
         """
         claims = self._claims_of(token)
         user = claims.get(self._user_claim)
@@ -137,7 +137,7 @@ class Oidc:
         except (jwt.PyJWTError, TypeError, ValueError) as error:
             raise OidcError(f"the token is not accepted: {error}") from None
         if not isinstance(claims["sub"], str) or not claims["sub"]:
-            raise OidcError("the token's claim 'sub' is no text")
+            raise OidcError("the token's claim 'sub' is not a text")
         return claims
 
     def _role_of(self, claims: Any) -> str | None:
@@ -191,10 +191,10 @@ class _Keys:
             return known
         if self._fetched is None:
             raise OidcError("the issuer of the token does not answer", is_outage=True)
-        raise OidcError("the token's key is none of its issuer's")
+        raise OidcError("the token names a key that its issuer does not have")
 
     def _begin(self) -> threading.Event | None:
-        """The fetch that runs; one that begins now, unless the last one was a moment ago."""
+        """Returns the fetch that runs, or starts one unless the last one began a moment ago."""
         with self._lock:
             if self._fetch is not None:
                 return self._fetch
@@ -213,7 +213,7 @@ class _Keys:
         try:
             keys = self._asked()
         except Exception as error:
-            log.warning("the keys of %s were not read: %s", self._issuer, error)
+            log.warning("the keys of %s could not be read: %s", self._issuer, error)
         else:
             self._known = keys
             self._fetched = self._clock()

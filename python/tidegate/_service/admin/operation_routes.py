@@ -1,4 +1,4 @@
-"""Routes of a running service: explain a request, forget counts, look things up anew."""
+"""Routes of a running service that explain requests, forget counts, and look things up again."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ router = APIRouter(route_class=AdminRoute, prefix="/v1/admin", tags=["operations
 
 @router.get("/whoami", openapi_extra=role("viewer"), response_model=WhoAmI)
 def whoami(actor: AnActor) -> Any:
-    """Who the token is of, and its role."""
+    """Returns the owner of the token, and its role."""
     return {"name": actor.name, "role": actor.role}
 
 
 @router.get("/settings", openapi_extra=role("operator"))
 def read_settings(admin: TheAdmin) -> dict[str, Any]:
-    """The settings in effect, of file, environment and defaults, without passwords."""
+    """Returns the settings in effect, of file, environment and defaults, without passwords."""
     if admin.settings is None:
         raise ProblemError(404, "this process has no settings; expected one of `tidegate serve`")
     return admin.settings
@@ -43,12 +43,12 @@ def read_settings(admin: TheAdmin) -> dict[str, Any]:
 
 @router.post("/ratelimit/explain", openapi_extra=role("viewer"), response_model=Explained)
 def explain(admin: TheAdmin, asked: Asked) -> Any:
-    """Which rules apply to a request, why, and what is left to it. Charges nothing."""
+    """Returns the rules that apply to a request, the reasons, and what remains. Charges nothing."""
     _check_names(asked.attributes)
     attributes: dict[str, Any] = asked.attributes
     considered = admin.limiter.explain(cost=asked.cost, **attributes)
     decision = admin.limiter.peek(cost=asked.cost, **attributes)
-    penalty = admin.penalty_of(attributes)
+    penalty = admin.enforced_against(attributes)
     blocks = penalty is not None and penalty.action is Action.BLOCK
     return {
         "enforced": penalty and penalty.said(),
@@ -98,9 +98,9 @@ def _check_names(attributes: dict[str, str]) -> None:
 
 @router.post("/ratelimit/reset", openapi_extra=role("operator"), response_model=ResetRules)
 def reset(admin: TheAdmin, actor: AnActor, asked: ResetAsked) -> Any:
-    """Forgets what the rules that apply to a request have counted: unlocks its keys.
+    """Forgets what the rules that apply to a request have counted.
 
-    An anomaly that is enforced against its caller is so no longer.
+    The penalty of an anomaly of the same caller ends as well.
     """
     _check_names(asked.attributes)
     attributes: dict[str, Any] = asked.attributes
@@ -111,20 +111,20 @@ def reset(admin: TheAdmin, actor: AnActor, asked: ResetAsked) -> Any:
         if each.applies
     ]
     penalty = admin.penalty_of(attributes)
-    # First the entry: a count that was forgotten does not come back.
+    # The audit entry is written first: a count that was forgotten cannot be restored.
     with admin.database.change(actor) as change:
         change.record("counts.reset", "counts", before={"attributes": attributes}, after=applied)
         if penalty is not None:
             change.record("anomaly.unlock", penalty.caller, before=penalty.said())
     limiter.reset(**attributes)
     if penalty is not None and admin.enforcement is not None:
-        admin.enforcement.lift(penalty.caller)
+        admin.enforcement.unlock(penalty.caller)
     return {"reset": applied}
 
 
 @router.post("/ratelimit/invalidate", openapi_extra=role("operator"), status_code=204)
 def invalidate(admin: TheAdmin, actor: AnActor, asked: Invalidation) -> None:
-    """Has rules, tiers or remembered refusals looked up anew by this process."""
+    """Makes this process look up rules, tiers or remembered refusals again."""
     if asked.user is not None and asked.what != "tiers":
         raise ProblemError(422, f"user is given with {asked.what!r}; expected it with 'tiers' only")
     with admin.database.change(actor) as change:
@@ -135,5 +135,5 @@ def invalidate(admin: TheAdmin, actor: AnActor, asked: Invalidation) -> None:
         admin.rules_changed()
     else:
         forget = getattr(admin.limiter.storage, "_forget_refusals", None)
-        if forget is not None:  # only Redis has refusals remembered
+        if forget is not None:  # only the store in Redis remembers refusals
             forget()

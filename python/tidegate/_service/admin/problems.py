@@ -1,4 +1,4 @@
-"""Answers that say what is wrong: problem+json (RFC 9457)."""
+"""Answers that name what is wrong, as problem+json (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_PROBLEMS = 100
 
 
 class ProblemError(Exception):
-    """Ends a request with a status and a reason. `more` are further members of the answer."""
+    """Ends a request with a status and a reason. `more` holds further members of the answer."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class ProblemError(Exception):
 def problem_response(
     status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any
 ) -> Response:
-    """The answer of a ProblemError with these arguments."""
+    """Returns the answer of a ProblemError with these arguments."""
     title = http.HTTPStatus(status).phrase
     body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
-    # What a client sent may not be UTF-8; in ASCII the answer always is.
+    # A client may have sent text that is not UTF-8; the answer is always ASCII.
     return Response(json.dumps(body), status, dict(headers or {}), MEDIA_TYPE)
 
 
 def problems_of(error: RulesError) -> list[dict[str, Any]]:
-    """What is wrong with a document of rules, each with its place."""
+    """Returns what is wrong with a document of rules, each problem with its place."""
     return [
         {
             "source": each.source,
@@ -74,7 +74,7 @@ def problems_of(error: RulesError) -> list[dict[str, Any]]:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Has each error of `app` answered as problem+json."""
+    """Adds handlers that answer each error of `app` as problem+json."""
     app.add_exception_handler(ProblemError, _of_problem)
     app.add_exception_handler(RequestValidationError, _of_validation)
     app.add_exception_handler(HTTPException, _of_http)
@@ -94,7 +94,7 @@ async def _of_validation(request: Request, error: Any) -> Response:
         place, *where = each["loc"]
         kind, message = each["type"], str(each["msg"])
         if kind == "extra_forbidden":
-            message = "is no field here; expected the fields that the documentation names"
+            message = "is not a field here; expected the fields that the documentation names"
         elif kind == "missing":
             message = "is missing"
         else:
@@ -109,8 +109,8 @@ async def _of_validation(request: Request, error: Any) -> Response:
 
 async def _of_http(request: Request, error: Any) -> Response:
     details = {
-        404: "there is nothing at this path",
-        405: f"this path takes no {request.method}",
+        404: "nothing exists at this path",
+        405: f"this path does not accept {request.method}",
         400: "the request is malformed",
     }
     detail = details.get(error.status_code, str(error.detail))
@@ -121,7 +121,7 @@ async def _of_http(request: Request, error: Any) -> Response:
 
 
 def _methods_at(request: Request) -> set[str]:
-    """What the path takes; a single route knows only its own."""
+    """Returns the methods that the path accepts; a single route knows only its own."""
     root = request.scope.get("root_path", "")
     scope = {"type": "http", "method": "", "path": request.scope["path"], "root_path": root}
     found: set[str] = set()
@@ -143,7 +143,7 @@ async def _of_configuration(request: Request, error: Any) -> Response:
 async def _of_storage(request: Request, error: Any) -> Response:
     cause = error.__cause__
     if isinstance(cause, sa.exc.DataError):
-        return problem_response(422, "the database has no room for one of the values")
+        return problem_response(422, "a value is too large for the database")
     if isinstance(cause, sa.exc.IntegrityError):
         return problem_response(409, "another request changed the same thing; expected a new try")
     log.warning("admin: %s", error)
@@ -151,5 +151,5 @@ async def _of_storage(request: Request, error: Any) -> Response:
 
 
 async def _of_anything(request: Request, error: Exception) -> Response:
-    # The server logs it, with its traceback.
-    return problem_response(500, "the service failed; its log says how")
+    # The server logs the error with its traceback.
+    return problem_response(500, "the service failed; its log names the error")

@@ -1,4 +1,4 @@
-"""Routes of quotas: what a user has of them, and units beside those of the period."""
+"""Routes that show the quotas of users, and give users units in addition to the period's."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Header, Query
 
 from tidegate._database import users
+from tidegate._database.idempotency_keys import OnceKey
 from tidegate._database.service_tables import quota_top_ups
 from tidegate._errors import ConfigurationError, StorageError
 from tidegate._service.admin.bodies import NewTopUp, QuotasOfUser, TopUp, UserId
@@ -25,13 +26,13 @@ __all__ = ["router", "top_ups_of"]
 router = APIRouter(route_class=AdminRoute, prefix="/v1/admin/quotas", tags=["quotas"])
 
 _MOST_TOP_UPS = 100
-# Of the column quota_top_ups.quota.
+# The length of the column quota_top_ups.quota.
 _MOST_OF_NAME = 100
 
 
 @router.get("", openapi_extra=role("viewer"), response_model=QuotasOfUser)
 def read_quotas(admin: TheAdmin, user: Annotated[UserId, Query()]) -> Any:
-    """What a user has of each quota in the rules in force, and the latest top-ups."""
+    """Returns the state of each quota of a user in the rules in force, and the latest top-ups."""
     with admin.database.connect() as connection:
         row = users.user_of(connection, user)
         top_ups = top_ups_of(connection, user)
@@ -45,7 +46,7 @@ def _said(quota: QuotaOfUser) -> dict[str, Any]:
 
 
 def top_ups_of(connection: sa.Connection, user: Optional[str]) -> list[Any]:
-    """The latest top-ups of a user, or of all."""
+    """Lists the latest top-ups of a user, or of all users."""
     table = quota_top_ups
     asked = sa.select(table).order_by(table.c.id.desc()).limit(_MOST_TOP_UPS)
     if user is not None:
@@ -53,9 +54,54 @@ def top_ups_of(connection: sa.Connection, user: Optional[str]) -> list[Any]:
     return [row._mapping for row in connection.execute(asked)]
 
 
+_IdempotencyKey = Annotated[
+    Optional[str],
+    Header(
+        min_length=1,
+        max_length=255,
+        description="Chosen by the client. A request that is sent again with the same key adds "
+        "nothing, and gets the answer to the first.",
+    ),
+]
+
+
 @router.post("/top-ups", openapi_extra=role("operator"), response_model=TopUp, status_code=201)
-def add_top_up(admin: TheAdmin, actor: AnActor, new: NewTopUp) -> Any:
+def add_top_up(
+    admin: TheAdmin, actor: AnActor, new: NewTopUp, idempotency_key: _IdempotencyKey = None
+) -> Any:
     """Gives a user units of a quota. They last until they are spent, or until `expires_at`."""
+    once = None
+    if idempotency_key is not None:
+        end = new.expires_at and new.expires_at.timestamp()
+        asked = ("top-up", new.user, new.units, new.quota, end, new.priority, new.reason)
+        once = OnceKey(actor, idempotency_key, repr(asked))
+        answer = _answer_before(admin, once)
+        if answer is not None:
+            return answer
+    return _give(admin, actor, new, once)
+
+
+def _answer_before(admin: Admin, once: OnceKey) -> Any:
+    """Returns the answer to the same request, if it was sent before."""
+    with admin.database.connect() as connection:
+        known = once.known(connection, admin.now())
+    if known is None:
+        return None
+    if not known.is_same:
+        raise ProblemError(
+            422, "the Idempotency-Key was sent with another request; expected a new key"
+        )
+    if known.answer is None:
+        raise ProblemError(
+            409,
+            "a request with this Idempotency-Key has begun and not ended; if it ended without an "
+            "answer, the units may have been given: expected a look at the user's quotas, and a "
+            "new key if they were not",
+        )
+    return known.answer
+
+
+def _give(admin: Admin, actor: AnActor, new: NewTopUp, once: Optional[OnceKey]) -> Any:
     now = admin.now()
     if new.expires_at is not None and new.expires_at <= now:
         raise ProblemError(
@@ -71,8 +117,10 @@ def add_top_up(admin: TheAdmin, actor: AnActor, new: NewTopUp) -> Any:
         "reason": new.reason or None,
     }
     said = {**values, "expires_at": new.expires_at and new.expires_at.isoformat()}
-    # First the entry, as of a reset: nobody can take back units that were spent.
+    # The audit entry is written first, as for a reset: nobody can take back spent units.
     with admin.database.change(actor) as change:
+        if once is not None:
+            once.begin(change.connection, change.now)
         key = change.connection.execute(
             sa.insert(quota_top_ups), {**values, "created_at": change.now}
         ).inserted_primary_key
@@ -89,9 +137,14 @@ def add_top_up(admin: TheAdmin, actor: AnActor, new: NewTopUp) -> Any:
             quota=quota.name,
         )
     except (ConfigurationError, StorageError) as error:
-        _undo(admin, actor, id, new.user, error)
+        _undo(admin, actor, id, new.user, error, once)
         raise
-    return {"id": id, **values, "created_at": now}
+    answer = {"id": id, **said, "created_at": now.isoformat()}
+    if once is not None:
+        # The units are given; if the answer cannot be stored, the next request is refused.
+        with contextlib.suppress(StorageError), admin.database.change(actor) as change:
+            once.end(change.connection, answer)
+    return answer
 
 
 def _chosen(admin: Admin, new: NewTopUp) -> QuotaOfUser:
@@ -103,14 +156,19 @@ def _chosen(admin: Admin, new: NewTopUp) -> QuotaOfUser:
         return found[0]
     names = ", ".join(each.name for each in quotas) or "none"
     given = "is missing" if new.quota is None else f"is {new.quota!a:.120}"
+    of = "without a tier" if row is None else f"of the tier {row.tier!a:.60}"
     raise ProblemError(
-        422, f"quota {given}; the quotas that count this user: {names}; expected one"
+        422, f"quota {given}; the quotas that count this user {of}: {names}; expected one"
     )
 
 
-def _undo(admin: Admin, actor: AnActor, id: int, user: str, error: Exception) -> None:
-    """Says that the units were not given. A storage that timed out may have given them anyway."""
+def _undo(
+    admin: Admin, actor: AnActor, id: int, user: str, error: Exception, once: Optional[OnceKey]
+) -> None:
+    """Reports that giving the units failed. A storage that timed out may have given them."""
     with contextlib.suppress(StorageError), admin.database.change(actor) as change:
         change.connection.execute(sa.delete(quota_top_ups).where(quota_top_ups.c.id == id))
+        if once is not None and isinstance(error, ConfigurationError):  # certainly not given
+            once.forget(change.connection)
         after = {"id": id, "error": str(error)[:500]}
         change.record("quota.top_up_failed", f"user:{user}", after=after)

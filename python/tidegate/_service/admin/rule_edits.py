@@ -1,4 +1,4 @@
-"""Changes of rules in one transaction: all of it is accepted as a whole, or nothing is written."""
+"""Changes rules in one transaction, which is accepted as a whole or writes nothing."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _MOST_CHANGES = 200
 
 
 class Proposal(Document):
-    """The rules in force with something else in place of a part of them.
+    """The rules in force with a part of them replaced.
 
-    `given` says which places of the document are from the request, and where they are there.
+    `given` maps each place in the document that the request set to its place in the request.
     """
 
     def __init__(self, data: Fields, given: dict[Where, Where]) -> None:
@@ -62,9 +62,9 @@ class Proposal(Document):
 def save_rules(
     change: Change, stored: StoredRules, rules: dict[str, tuple[Fields, Where]], comment: str | None
 ) -> ChangedRules:
-    """Adds rules, or puts them in the place of those with the same ids.
+    """Adds rules, or replaces those that have the same ids.
 
-    `rules` has by id the fields of each, and its place in the request. Raises RulesError.
+    `rules` maps each id to the rule's fields and its place in the request. Raises RulesError.
     """
     data = [dict(rule) for rule in stored.document.data.get("rules", [])]
     places = {rule["id"]: i for i, rule in enumerate(data)}
@@ -92,7 +92,7 @@ def save_rules(
 
 
 def remove_rule(change: Change, stored: StoredRules, id: str, comment: str | None) -> ChangedRules:
-    """Deletes a rule. Raises RulesError where something else needs it."""
+    """Deletes a rule. Raises RulesError if something else needs it."""
     data = [rule for rule in stored.document.data.get("rules", []) if rule["id"] != id]
     compiled_model(Proposal({**stored.document.data, "rules": data}, {}))
     keep_what_others_wrote(change.connection, stored.plain, change.now)
@@ -114,7 +114,7 @@ def save_entries(
 ) -> ChangedRules:
     """Replaces the entries of `allow`, `block` or `costs`. Raises RulesError.
 
-    `given` says which of them are from the request, and where they are there.
+    `given` maps the places of new entries in the document to their places in the request.
     """
     proposed = compiled_model(Proposal({**stored.document.data, field: entries}, given))
     keep_what_others_wrote(change.connection, stored.plain, change.now)
@@ -136,7 +136,7 @@ def put_document(
     action: str,
     target: str,
 ) -> ChangedRules:
-    """Puts a whole document into force, also in place of one that is not accepted."""
+    """Puts a whole document into force, even if the one before was not accepted."""
     of = EVERYBODY if with_overrides else NOBODY
     stored = stored_or_none(change, source, of)
     if stored is not None:
@@ -150,7 +150,7 @@ def put_document(
 
 
 def stored_or_none(change: Change, source: str, of: Any = NOBODY) -> StoredRules | None:
-    """The rules of the tables, if they are accepted."""
+    """Returns the rules of the tables, or None if they are not accepted."""
     try:
         return StoredRules(change.connection, source, of)
     except RulesError:
@@ -170,7 +170,7 @@ def _put_into_force(
     version = put_into_force(
         change.connection, after.plain, change.actor.name[:255], comment, change.now
     )
-    # Where overrides stay, those before were not read.
+    # If the overrides stay, `before` was read without them.
     now = after.model if with_overrides else after.model.model_copy(update={"overrides": []})
     changes = [] if before is None else differences(before.model, now)[:_MOST_CHANGES]
     return ChangedRules(version=version, etag=after.etag, changes=changes), after

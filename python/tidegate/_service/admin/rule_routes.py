@@ -1,12 +1,12 @@
-"""Routes of single rules: list, add, change and delete."""
+"""Routes that list, add, change and delete single rules."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Optional, Union
 
-from fastapi import APIRouter, Body, Header, Query, Response
+from fastapi import APIRouter, Body, Query, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import StringConstraints, ValidationError
+from pydantic import ValidationError
 
 from tidegate._database.stored_rules import StoredRules, etag_of
 from tidegate._rules.model import Rules
@@ -16,6 +16,8 @@ from tidegate._service.admin.context import (
     Admin,
     AdminRoute,
     AnActor,
+    Comment,
+    IfMatch,
     TheAdmin,
     check_if_match,
     role,
@@ -27,11 +29,6 @@ __all__ = ["router"]
 
 router = APIRouter(route_class=AdminRoute, prefix="/v1/admin/ratelimit", tags=["rules"])
 
-IfMatch = Annotated[Optional[str], Header(description="The ETag that was read before, or `*`.")]
-Comment = Annotated[
-    Optional[Annotated[str, StringConstraints(max_length=500)]],
-    Query(description="Why, for the history."),
-]
 _RULE_EXAMPLE = {"by": "user", "endpoints": ["/api/*"], "limits": {"premium": "2000/minute"}}
 
 
@@ -39,13 +36,13 @@ _RULE_EXAMPLE = {"by": "user", "endpoints": ["/api/*"], "limits": {"premium": "2
 def list_rules(
     admin: TheAdmin,
     response: Response,
-    tier: Annotated[Optional[str], Query(description="What this tier gets.")] = None,
+    tier: Annotated[Optional[str], Query(description="The limits of this tier.")] = None,
     id: Annotated[Optional[str], Query(description="The rule with this id.")] = None,
     endpoint: Annotated[
         Optional[str], Query(description="Rules with exactly this endpoint pattern.")
     ] = None,
 ) -> Any:
-    """The rules in force."""
+    """Lists the rules in force."""
     found, etag, tiers = _in_force(admin)
     if id is not None:
         found = [rule for rule in found if rule["id"] == id]
@@ -59,7 +56,7 @@ def list_rules(
 
 
 def _in_force(admin: Admin) -> tuple[list[dict[str, Any]], str, set[str]]:
-    """The fields of the rules, their ETag, and the tiers that there are."""
+    """Returns the fields of the rules, their ETag, and the tiers that exist."""
     foreign = admin.foreign_rules
     if foreign is not None:
         rules = [rule.model_dump(mode="json", exclude_defaults=True) for rule in foreign.rules]
@@ -71,7 +68,7 @@ def _in_force(admin: Admin) -> tuple[list[dict[str, Any]], str, set[str]]:
 
 @router.get("/rules/{tier}", openapi_extra=role("viewer"), response_model=RuleList)
 def list_rules_of_tier(admin: TheAdmin, response: Response, tier: str) -> Any:
-    """What a tier gets: the rules that apply to it, with its limits."""
+    """Returns the rules that apply to a tier, with its limits."""
     return list_rules(admin, response, tier)
 
 
@@ -91,7 +88,7 @@ def _of_tier(rules: list[dict[str, Any]], tier: str, known: set[str]) -> list[di
 
 
 def tiers_of(rules: Union[RuleSet, Rules]) -> set[str]:
-    """The tiers that there are, as limiters see them."""
+    """Returns the tiers that exist, as limiters see them."""
     if rules.tiers:
         return set(rules.tiers)
     found = set() if rules.default_tier is None else {rules.default_tier}
@@ -111,7 +108,7 @@ def add_rules(
     if_match: IfMatch = None,
     comment: Comment = None,
 ) -> Any:
-    """Adds rules, or sets what a tier gets at endpoints."""
+    """Adds rules, or sets the limits of a tier at endpoints."""
     admin.check_own_rules()
     with admin.database.change(actor, of_rules=True) as change:
         stored = StoredRules(change.connection, admin.database.name)
@@ -186,7 +183,7 @@ def change_rule(
     if_match: IfMatch = None,
     comment: Comment = None,
 ) -> Any:
-    """Puts another rule in the place of one. `If-Match` is the rule's own `etag`."""
+    """Replaces a rule. `If-Match` is the rule's own `etag`."""
     admin.check_own_rules()
     if rule.get("id", rule_id) != rule_id:
         raise ProblemError(422, f"id is {rule['id']!a:.120}; expected {rule_id!a}, as in the path")

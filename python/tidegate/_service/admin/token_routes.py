@@ -18,14 +18,14 @@ router = APIRouter(route_class=AdminRoute, prefix="/v1/admin/tokens", tags=["tok
 
 @router.get("", openapi_extra=role("admin"), response_model=list[Token])
 def read_tokens(admin: TheAdmin) -> Any:
-    """All tokens, those that have ended too."""
+    """Lists all tokens, including those that have ended."""
     with admin.database.connect() as connection:
         return [row._mapping for row in list_tokens(connection)]
 
 
 @router.post("", openapi_extra=role("admin"), response_model=TokenText, status_code=201)
 def add_token(admin: TheAdmin, actor: AnActor, new: NewToken) -> Any:
-    """Makes a token. Its text is in this answer, and nowhere else."""
+    """Makes a token. Only this answer holds its text."""
     with admin.database.change(actor) as change:
         made = create_token(
             change.connection, new.name, new.role, expires_at=new.expires_at, now=change.now
@@ -40,7 +40,7 @@ def add_token(admin: TheAdmin, actor: AnActor, new: NewToken) -> Any:
 def end_token(
     admin: TheAdmin, actor: AnActor, id: Annotated[int, Path(ge=1, le=2**63 - 1)]
 ) -> None:
-    """Revokes a token, from the next request on."""
+    """Revokes a token. The next request with it is refused."""
     with admin.database.change(actor) as change:
         row = revoke_token(change.connection, id, change.now)
         if row is None:

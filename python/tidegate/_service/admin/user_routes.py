@@ -47,7 +47,7 @@ def list_users(
     after: Annotated[Optional[str], Query(description="The last user of the page before.")] = None,
     limit: Most = 100,
 ) -> Any:
-    """Users that have a tier, or limits of their own."""
+    """Lists the users that have a tier, or limits of their own."""
     with admin.database.connect() as connection:
         rows = users.list_users(connection, tier=tier, after=after, most=limit)
     return [row._mapping for row in rows]
@@ -55,7 +55,7 @@ def list_users(
 
 @router.get("/users/{user_id:path}", openapi_extra=role("viewer"), response_model=User)
 def read_user(admin: TheAdmin, user_id: str) -> Any:
-    """The tier and the limits of a user."""
+    """Returns the tier and the limits of a user."""
     with admin.database.connect() as connection:
         row = users.user_of(connection, user_id)
     if row is None:
@@ -67,7 +67,7 @@ def read_user(admin: TheAdmin, user_id: str) -> Any:
 def put_user(
     admin: TheAdmin, actor: AnActor, user_id: Annotated[UserId, Path()], new: UserTier
 ) -> Any:
-    """Gives a user a tier, and limits of the user's own."""
+    """Sets the tier of a user, and limits of the user's own."""
     more: dict[str, Any] = {}
     if "custom_limits" in new.model_fields_set:
         given = new.model_dump(mode="json", exclude_defaults=True).get("custom_limits")
@@ -88,7 +88,7 @@ def put_user(
 
 @router.delete("/users/{user_id:path}", openapi_extra=role("operator"), status_code=204)
 def delete_user(admin: TheAdmin, actor: AnActor, user_id: str) -> None:
-    """Has a user be of the default tier, without limits of the user's own."""
+    """Gives a user the default tier, and removes the user's own limits."""
     with admin.database.change(actor) as change:
         before = users.user_of(change.connection, user_id)
         if before is None:
@@ -105,9 +105,9 @@ def _said(row: Any) -> Optional[dict[str, Any]]:
 
 
 def _check_limits_of(change: Change, admin: Admin, key: Any) -> None:
-    """Raises RulesError where the rules are not accepted with what was written for a key.
+    """Raises RulesError if what was written for a key makes the rules unacceptable.
 
-    What single keys have is independent of what others have.
+    What is written for one key does not depend on other keys.
     """
     StoredRules(change.connection, admin.database.name, key)
 
@@ -115,7 +115,7 @@ def _check_limits_of(change: Change, admin: Admin, key: Any) -> None:
 def _check_tier(change: Change, admin: Admin, tier: str) -> None:
     try:
         rules = admin.foreign_rules or StoredRules(change.connection, admin.database.name).model
-    except RulesError:  # rules that are broken keep nobody from helping a user
+    except RulesError:  # an operator can help a user even while the rules are broken
         return
     known = tiers_of(rules)
     if known and tier not in known:
@@ -131,7 +131,7 @@ def list_overrides(
     after: Annotated[Optional[int], Query(ge=0, le=2**63 - 1)] = None,
     limit: Most = 100,
 ) -> Any:
-    """Other limits for single keys of rules."""
+    """Lists other limits for single keys of rules."""
     table = schema.overrides
     asked = sa.select(table).order_by(table.c.id).limit(limit)
     if rule is not None:
@@ -169,7 +169,7 @@ def add_override(admin: TheAdmin, actor: AnActor, new: Override) -> Any:
     "/ratelimit/overrides/{id}", openapi_extra=role("operator"), response_model=StoredOverride
 )
 def change_override(admin: TheAdmin, actor: AnActor, id: RowId, new: Override) -> Any:
-    """Puts another override in the place of one."""
+    """Replaces an override."""
     admin.check_own_rules()
     with admin.database.change(actor, of_rules=True) as change:
         before = _override(change, id)
@@ -200,7 +200,7 @@ def delete_override(admin: TheAdmin, actor: AnActor, id: RowId) -> None:
 
 
 def _accepted(change: Change, admin: TheAdmin, new: Override) -> dict[str, Any]:
-    """The row of an override, if the rules are accepted with it."""
+    """Returns the row of an override, if the rules are accepted with it."""
     row = override_row(new)
     stored = StoredRules(change.connection, admin.database.name)
     data = {**stored.document.data, "overrides": [new.model_dump(exclude_none=True)]}
@@ -246,7 +246,7 @@ def list_requests(
     before: Before = None,
     limit: Most = 100,
 ) -> Any:
-    """Users' requests for other tiers, the newest first."""
+    """Lists users' requests for other tiers, the newest first."""
     with admin.database.connect() as connection:
         rows = users.list_requests(connection, status=status, user=user, before=before, most=limit)
     return [row._mapping for row in rows]
@@ -256,7 +256,7 @@ def list_requests(
     "/upgrade-requests/{id}/approve", openapi_extra=role("operator"), response_model=Decided
 )
 def approve(admin: TheAdmin, actor: AnActor, id: RowId, note: Note = Note()) -> Any:  # noqa: B008
-    """Gives the user the tier that was asked for."""
+    """Gives the user the tier that was requested."""
     return _decide(admin, actor, id, "APPROVED", note.note)
 
 

@@ -1,1 +1,1 @@
-"""The dashboard: pages for operators, and JSON for users about themselves."""
+"""The dashboard: pages for operators, and JSON with which users see their own data."""

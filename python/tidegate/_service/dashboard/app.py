@@ -1,4 +1,4 @@
-"""The pages as an ASGI application: who may see them, and what a browser may do with them."""
+"""The pages as an ASGI application. Decides who may see them, and what a browser may do."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ _HEADERS = (
 
 
 class Dashboard:
-    """What the pages show, and who is signed in.
+    """The data of the pages, and the sessions of visitors.
 
     `recent` returns what was recorded in the last five minutes, `counters` the numbers of the
-    service, and `ping` why the storage does not answer.
+    service, and `ping` the reason why the storage does not answer, or None.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Dashboard:
         self.templates.filters.update(FILTERS)
 
     def sign_in(self, token: str, remote: str | None) -> str:
-        """The name of a new session. Raises ProblemError where the token is not good."""
+        """Opens a session and returns its name. Raises ProblemError if the token is not valid."""
         address = network_of(remote)
         waits = self.failures.peek(address)
         if not waits.allowed:
@@ -107,17 +107,17 @@ class Dashboard:
                 429, f"Too many tokens from this address were wrong. Wait for {seconds} s."
             )
         try:
-            self.credentials.actor_of(token, remote)
+            actor = self.credentials.actor_of(token, remote)
         except ProblemError as error:
             if error.status == 401:
                 self.failures.hit(address)
                 self.credentials.warn_if_closed()
             raise
-        return self.sessions.open(token)
+        return self.sessions.open(token, actor)
 
 
 class Visit(NamedTuple):
-    """One request of somebody who has signed in."""
+    """One request of a visitor who has signed in."""
 
     dashboard: Dashboard
     request: Request
@@ -127,15 +127,15 @@ class Visit(NamedTuple):
 
     @property
     def query(self) -> dict[str, str]:
-        """What the address has behind its question mark, each name once."""
+        """The parameters of the URL's query, each name once."""
         return dict(self.request.query_params)
 
     def may(self, role: str) -> bool:
-        """Whether the visitor has this role, or a higher one."""
+        """Returns whether the visitor has this role, or a higher one."""
         return _has_role(self.actor, role)
 
     def render(self, page: str, **values: Any) -> str:
-        """The text of a page."""
+        """Returns the text of a page."""
         return self.dashboard.templates.get_template(page).render(
             actor=self.actor,
             csrf=self.session.csrf,
@@ -146,11 +146,11 @@ class Visit(NamedTuple):
         )
 
     def page(self, page: str, *, status: int = 200, **values: Any) -> Response:
-        """A page as an answer."""
+        """Returns an answer with a page."""
         return Response(self.render(page, **values), status, media_type="text/html")
 
     def parts(self, page: str, names: tuple[str, ...], values: dict[str, Any]) -> Response:
-        """HTML by the ids of the elements that hold it. It is escaped as that of the page is."""
+        """Returns HTML by the id of the element that holds it, escaped as in the page."""
         return JSONResponse(
             {"parts": {name: self.render(f"parts/{page}_{name}.html", **values) for name in names}}
         )
@@ -168,9 +168,9 @@ def signed_in(
     post: bool = False,
     is_use: bool = True,
 ) -> Route:
-    """A route for visitors who are signed in with at least this role; `handler` runs on a thread.
+    """Returns a route for visitors who are signed in with `role` or a higher one.
 
-    With None, users who have no role may ask it too.
+    With None, users without a role may call it too. `handler` runs on a thread.
     """
 
     async def endpoint(request: Request) -> Response:
@@ -197,7 +197,7 @@ def signed_in(
 
 
 def _actor_of(dashboard: Dashboard, request: Request, session: Session) -> Actor | None:
-    """Who the session is of now: a token may have been revoked, or may have expired."""
+    """Returns the present owner of the session's token, or None if the token is not valid now."""
     remote = request.client.host if request.client else None
     try:
         return dashboard.credentials.actor_of(session.token, remote)
@@ -210,7 +210,7 @@ def _actor_of(dashboard: Dashboard, request: Request, session: Session) -> Actor
 def open_route(
     path: str, handler: Callable[[Request, dict[str, str]], Response], *, post: bool = False
 ) -> Route:
-    """A route for everybody. A form has to have the secret of the cookie that came with it."""
+    """Returns a route for everybody. A form must hold the secret of its cookie."""
 
     async def endpoint(request: Request) -> Response:
         form = await _form_of(request) if post else {}
@@ -236,7 +236,7 @@ async def _form_of(request: Request) -> dict[str, str]:
             errors="strict",
         )
     except asyncio.TimeoutError:
-        raise ProblemError(408, "The form did not come in time.") from None
+        raise ProblemError(408, "The form did not arrive in time.") from None
     except ValueError:
         raise ProblemError(400, "The form cannot be read; expected UTF-8.") from None
     if any("\0" in part for pair in pairs for part in pair):
@@ -256,7 +256,7 @@ async def _body_of(request: Request) -> bytes:
 
 
 class _SafeHeaders:
-    """ASGI middleware: nothing from outside, no frame, no cache, and no odd path."""
+    """ASGI middleware that refuses other sites, frames, caches and odd paths."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -293,7 +293,7 @@ def _said(error: Exception) -> tuple[int, str, dict[str, str]]:
     if isinstance(error, ProblemError):
         return error.status, error.detail, dict(error.headers or {})
     if isinstance(error, HTTPException):
-        text = {404: "There is no such page.", 405: "This page does not take that."}
+        text = {404: "There is no such page.", 405: "This page does not accept that method."}
         known = text.get(error.status_code, str(error.detail))
         return error.status_code, known, dict(error.headers or {})
     if isinstance(error, ConfigurationError):
@@ -305,14 +305,14 @@ def _said(error: Exception) -> tuple[int, str, dict[str, str]]:
             "The database or the storage does not answer. Try again in a moment.",
             {"Retry-After": "1"},
         )
-    return 500, "The service failed; its log says how.", {}
+    return 500, "The service failed; its log names the error.", {}
 
 
 _SHOWN: Any = (ProblemError, HTTPException, StorageError, ConfigurationError, Exception)
 
 
 def create_pages(dashboard: Dashboard, routes: list[Route]) -> Starlette:
-    """The pages as an ASGI application, to be mounted at /dashboard."""
+    """Returns the pages as an ASGI application, to be mounted at /dashboard."""
     app = Starlette(
         routes=routes,
         middleware=[Middleware(_SafeHeaders)],

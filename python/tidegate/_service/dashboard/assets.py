@@ -1,4 +1,4 @@
-"""The style sheet, the script and the icon of the pages."""
+"""Serves the style sheet, the script and the icon of the pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["asset"]
 
 _STATIC = Path(__file__).parent / "static"
-# All that there is: no name from outside ever becomes a path.
+# The table has all files: no name from outside ever becomes a path.
 _TYPES = {
     "style.css": "text/css",
     "live.js": "text/javascript",
@@ -25,7 +25,7 @@ _HEADERS = {"Cache-Control": "private, max-age=300"}
 
 
 def asset(request: Request, form: dict[str, str]) -> Response:
-    """One of the files."""
+    """Returns one of the files."""
     name = request.path_params["name"]
     if name not in _TYPES:
         raise ProblemError(404, "There is no such file.")

@@ -1,6 +1,6 @@
-"""Charts as SVG, drawn by the server.
+"""Draws charts as SVG, on the server.
 
-A drawing stretches with the page, so that no text is in it: the page writes the axes around it.
+A drawing stretches with the page, so it has no text: the page writes the axes around it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HEIGHT = 160
 
 
 class Chart(NamedTuple):
-    """A drawing, and what is written beside it."""
+    """A drawing, and the values that are written beside it."""
 
     svg: Markup
     top: int
@@ -28,7 +28,7 @@ class Chart(NamedTuple):
 
 
 def line_chart(allowed: Sequence[int], refused: Sequence[int], label: str) -> Chart:
-    """What was allowed as a line, what was refused as a filled area."""
+    """Draws allowed requests as a line and refused ones as a filled area."""
     top = _round_top(max([*allowed, *refused], default=0))
     points = [_points(values, top) for values in (allowed, refused)]
     body = Markup(
@@ -40,7 +40,7 @@ def line_chart(allowed: Sequence[int], refused: Sequence[int], label: str) -> Ch
 
 
 def bar_chart(allowed: Sequence[int], refused: Sequence[int], label: str) -> Chart:
-    """A bar for each pair, what was refused below what was allowed."""
+    """Draws a bar for each pair, with refused requests below allowed ones."""
     top = _round_top(max((a + b for a, b in zip(allowed, refused)), default=0))
     step = WIDTH / max(1, len(allowed))
     parts = []
@@ -77,7 +77,7 @@ def _points(values: Sequence[int], top: int) -> str:
 
 
 def _round_top(most: int) -> int:
-    """The least of 2, 4, 10, 20, 40, 100, … that is no less, so that its half is a number too."""
+    """Returns the least of 2, 4, 10, 20, 40, 100, … that is at least `most`. Its half is whole."""
     scale = 1
     while True:
         for step in (2, 4, 10):

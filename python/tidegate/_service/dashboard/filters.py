@@ -1,4 +1,4 @@
-"""How pages write numbers, times and lengths."""
+"""Formats numbers, times and lengths for the pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["FILTERS"]
 
 
 def _number(value: float) -> str:
-    """With a thin space between thousands."""
+    """Returns a number with a thin space between thousands."""
     return f"{value:,.0f}".replace(",", "\u202f")
 
 
@@ -20,7 +20,7 @@ def _moment(value: dt.datetime | None) -> str:
 
 
 def _length(seconds: float | None) -> str:
-    """Such as `4 s`, `3 min`, `2.5 h` or `12.0 days`."""
+    """Returns a length such as `4 s`, `3 min`, `2.5 h` or `12.0 days`."""
     if seconds is None or not math.isfinite(seconds):
         return "never"
     if seconds < 120:

@@ -1,4 +1,4 @@
-"""What happens now: figures of the last five minutes of decisions."""
+"""Computes what happens now, from the decisions of the last five minutes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Slice(NamedTuple):
     """Decisions of ten seconds."""
 
     ago: int
-    """How many seconds ago it ended."""
+    """How many seconds ago the slice ended."""
     allowed: int
     refused: int
 
@@ -39,7 +39,7 @@ class Caller(NamedTuple):
 
     name: str
     attributes: dict[str, str]
-    """Those of the requests that were refused most; else of those that were most."""
+    """The attributes that were refused most; if none was refused, the most frequent ones."""
     allowed: int
     refused: int
     rules: list[str]
@@ -47,7 +47,7 @@ class Caller(NamedTuple):
 
 
 def seconds_of(recent: list[Recorded], now: float) -> list[Second]:
-    """One for each of the last five minutes' seconds, the earliest first."""
+    """Returns a Second for each second of the last five minutes, the earliest first."""
     last = math.floor(now)
     sums = [[0, 0, 0, 0] for _ in range(SECONDS)]
     for recorded in recent:
@@ -63,7 +63,7 @@ def seconds_of(recent: list[Recorded], now: float) -> list[Second]:
 
 
 def slices_of(seconds: list[Second], length: int = 10) -> list[Slice]:
-    """Sums of ten seconds, the latest first."""
+    """Returns sums of ten seconds, the latest first."""
     found = []
     for end in range(len(seconds), 0, -length):
         part = seconds[max(0, end - length) : end]
@@ -78,7 +78,7 @@ def slices_of(seconds: list[Second], length: int = 10) -> list[Slice]:
 
 
 def top_callers(recent: list[Recorded], most: int = 20) -> list[Caller]:
-    """Those that were refused most; among equals, those that asked most."""
+    """Returns the callers that were refused most; among equals, those with the most requests."""
     found: dict[str, list[Row]] = {}
     for recorded in recent:
         for row in recorded.rows:
@@ -94,7 +94,7 @@ def _caller(name: str, rows: list[Row]) -> Caller:
     for row in rows:
         if row.refused and row.rule:
             rules[row.rule] += row.refused
-        # Those that were refused come first: 1 is above 0.
+        # Attributes that were refused come first, since 1 is above 0.
         kinds[(int(row.refused > 0), _attributes_of(row))] += row.refused or row.allowed
     likely = max(kinds, key=lambda kind: (kind[0], kinds[kind], kind[1]))
     return Caller(
@@ -108,7 +108,7 @@ def _caller(name: str, rows: list[Row]) -> Caller:
 
 def _attributes_of(row: Row) -> tuple[tuple[str, str], ...]:
     given = () if row.is_rest else ("user", "ip", "endpoint", "tier")
-    # A user has many addresses: only a caller without a name is identified by one.
+    # A user has many addresses, so an address identifies only a caller without a name.
     names = [name for name in given if not (name == "ip" and row.user)]
     values = ((name, getattr(row, name)) for name in names)
     return tuple((name, value) for name, value in values if value)

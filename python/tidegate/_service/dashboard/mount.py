@@ -1,4 +1,4 @@
-"""Puts the dashboard beside the admin API."""
+"""Adds the dashboard to the application of the admin port."""
 
 from __future__ import annotations
 

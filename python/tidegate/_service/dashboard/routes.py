@@ -1,4 +1,4 @@
-"""The pages: each reads what it shows, and hands it to its template."""
+"""The pages for operators. Each route reads what its page shows, and renders a template."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _LAST_ID = 2**63
 
 
 def sign_in_page(request: Request, form: dict[str, str]) -> Response:
-    """Where a token is asked for."""
+    """Shows the form that takes a token."""
     return _sign_in(request, 200, None)
 
 
 def _sign_in(request: Request, status: int, problem: str | None) -> Response:
     dashboard: Dashboard = request.app.state.dashboard
-    # Kept where there is one, so that a form in another tab stays good.
+    # An existing cookie stays, so that a form in another tab remains valid.
     known = request.cookies.get(FORM_COOKIE, "")
     secret = known if re.fullmatch(r"[\w-]{43}", known, re.ASCII) else secrets.token_urlsafe(32)
     page = dashboard.templates.get_template("sign_in.html").render(
@@ -57,12 +57,12 @@ def _sign_in(request: Request, status: int, problem: str | None) -> Response:
 
 
 def sign_in(request: Request, form: dict[str, str]) -> Response:
-    """Begins a session."""
+    """Opens a session."""
     dashboard: Dashboard = request.app.state.dashboard
     remote = request.client.host if request.client else None
     token = form.get("token", "").strip()
     if not token or len(token) > 8192:
-        return _sign_in(request, 401, "Type a token; it is missing.")
+        return _sign_in(request, 401, "The token is missing. Type one.")
     try:
         name = dashboard.sign_in(token, remote)
     except ProblemError as error:
@@ -114,14 +114,14 @@ def _now_values(visit: Visit) -> dict[str, Any]:
 
 
 def overview(visit: Visit) -> Response:
-    """What happens now; a user without a role is shown the page about that user."""
+    """Shows what happens now; a user without a role sees the page about that user."""
     if not visit.may("viewer"):
         return RedirectResponse(f"{PATH}/me", 303)
     return visit.page("overview.html", **_now_values(visit))
 
 
 def live_overview(visit: Visit) -> Response:
-    """The parts of the overview that change."""
+    """Returns the parts of the overview that change."""
     return visit.parts("overview", ("state", "figures", "chart", "slices"), _now_values(visit))
 
 
@@ -130,18 +130,18 @@ def _key_values(visit: Visit) -> dict[str, Any]:
 
 
 def keys(visit: Visit) -> Response:
-    """Who is refused most, and whose refusals rose."""
+    """Shows the callers that are refused most, and those whose refusals rose."""
     rises = top_violations(visit.dashboard.admin.database.engine, most=20, timeout=5.0)
     return visit.page("keys.html", rises=rises, **_key_values(visit))
 
 
 def live_keys(visit: Visit) -> Response:
-    """The callers of the last five minutes."""
+    """Returns the callers of the last five minutes."""
     return visit.parts("keys", ("callers",), _key_values(visit))
 
 
 def key(visit: Visit) -> Response:
-    """Why a request would be allowed or refused."""
+    """Shows why a request would be allowed or refused."""
     asked = _attributes(visit.query)
     explained = None
     if asked:
@@ -170,7 +170,7 @@ def unlock(visit: Visit) -> Response:
 
 
 def shadow(visit: Visit) -> Response:
-    """What rules in shadow would refuse."""
+    """Shows what rules in shadow would refuse."""
     limiter = visit.dashboard.admin.limiter
     stats = limiter.rule_stats()
     shown = {rule.id: rule for rule in limiter.rules.rules}
@@ -183,7 +183,7 @@ def shadow(visit: Visit) -> Response:
 
 
 def anomalies(visit: Visit) -> Response:
-    """Callers whose number of requests is unusual."""
+    """Shows callers whose number of requests is unusual."""
     shows_all = visit.query.get("all") == "1"
     with visit.dashboard.admin.database.connect() as connection:
         rows = anomaly_table.list_anomalies(connection, only_open=not shows_all, most=_MOST_ROWS)
@@ -198,18 +198,18 @@ def anomalies(visit: Visit) -> Response:
 
 
 def acknowledge(visit: Visit) -> Response:
-    """Notes that somebody has seen an anomaly."""
+    """Records that somebody has seen an anomaly."""
     id = _id_of(visit)
     with visit.dashboard.admin.database.change(visit.actor) as change:
         row = anomaly_table.acknowledge(change.connection, id, change.now)
         if row is None:
-            raise ProblemError(404, f"There is no anomaly {id} that waits for it.")
+            raise ProblemError(404, f"There is no anomaly {id} that is not acknowledged yet.")
         change.record("anomaly.acknowledge", f"anomaly:{id}", after={"caller": row.caller})
     return RedirectResponse(f"{PATH}/anomalies", 303)
 
 
-def release(visit: Visit) -> Response:
-    """Ends what is enforced against a caller."""
+def unlock_caller(visit: Visit) -> Response:
+    """Ends the penalty of a caller."""
     caller = visit.form.get("caller", "")[:300]
     if not caller:
         raise ProblemError(422, "The caller is missing; expected one who is throttled or blocked.")
@@ -225,7 +225,7 @@ def _id_of(visit: Visit) -> int:
 
 
 def requests(visit: Visit) -> Response:
-    """Users' requests for other tiers."""
+    """Shows users' requests for other tiers."""
     with visit.dashboard.admin.database.connect() as connection:
         rows = users.list_requests(connection, status=None, user=None, before=None, most=_MOST_ROWS)
     rows.sort(key=lambda row: row.status != "PENDING")
@@ -244,7 +244,7 @@ def decide(visit: Visit) -> Response:
 
 
 def rules(visit: Visit) -> Response:
-    """The rules in force."""
+    """Shows the rules in force."""
     admin = visit.dashboard.admin
     found = rule_routes.list_rules(admin, Response())
     return visit.page("rules.html", rules=found["rules"], stats=admin.limiter.rule_stats())
@@ -264,7 +264,7 @@ ROUTES = [
     signed_in("/shadow", shadow),
     signed_in("/anomalies", anomalies),
     signed_in("/anomalies/{id:int}/acknowledge", acknowledge, role="operator", post=True),
-    signed_in("/anomalies/unlock", release, role="operator", post=True),
+    signed_in("/anomalies/unlock", unlock_caller, role="operator", post=True),
     signed_in("/requests", requests),
     signed_in("/requests/{id:int}", decide, role="operator", post=True),
     signed_in("/rules", rules),

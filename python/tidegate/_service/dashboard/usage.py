@@ -1,4 +1,4 @@
-"""What a user has used: sums of the usage history."""
+"""Sums a user's requests from the usage history."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOUR = dt.timedelta(hours=1)
 
 
 class Period(NamedTuple):
-    """Decisions of an hour or of a day."""
+    """The decisions of an hour or of a day."""
 
     begin: dt.datetime
     allowed: int
@@ -28,12 +28,12 @@ class Period(NamedTuple):
 
     @property
     def requests(self) -> int:
-        """All of them."""
+        """The number of all decisions."""
         return self.allowed + self.refused
 
 
 def requests_since(connection: sa.Connection, user: str, since: dt.datetime | None) -> int:
-    """All requests from `since` on, or those that are still kept."""
+    """Returns the number of a user's requests since `since`, or of all that are kept."""
     asked = sa.select(sa.func.sum(_COLUMNS.allowed + _COLUMNS.refused)).where(
         _COLUMNS.user_id == user
     )
@@ -43,7 +43,7 @@ def requests_since(connection: sa.Connection, user: str, since: dt.datetime | No
 
 
 def by_endpoint(connection: sa.Connection, user: str) -> dict[str, int]:
-    """Requests of the hundred endpoints that were asked most."""
+    """Returns the number of requests by endpoint, for the hundred most used endpoints."""
     total = sa.func.sum(_COLUMNS.allowed + _COLUMNS.refused)
     asked = (
         sa.select(_COLUMNS.endpoint, total)
@@ -58,7 +58,7 @@ def by_endpoint(connection: sa.Connection, user: str) -> dict[str, int]:
 def hours_of(
     connection: sa.Connection, user: str, since: dt.datetime, until: dt.datetime
 ) -> list[Period]:
-    """Each hour that begins in [since, until), those without requests too."""
+    """Returns each hour that begins in [since, until), including hours without requests."""
     asked = (
         sa.select(_COLUMNS.hour, sa.func.sum(_COLUMNS.allowed), sa.func.sum(_COLUMNS.refused))
         .where(_COLUMNS.user_id == user, _COLUMNS.hour >= since, _COLUMNS.hour < until)
@@ -70,7 +70,7 @@ def hours_of(
 def days_of(
     connection: sa.Connection, user: str, since: dt.datetime, until: dt.datetime
 ) -> list[Period]:
-    """Each day of UTC in [since, until), those without requests too."""
+    """Returns each day of UTC in [since, until), including days without requests."""
     sums: dict[dt.datetime, list[int]] = {}
     for hour in hours_of(connection, user, since, until):
         day = hour.begin.replace(hour=0)

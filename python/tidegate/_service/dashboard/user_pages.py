@@ -1,4 +1,4 @@
-"""The pages about one user: usage, quotas, and what a user without a role is shown."""
+"""The pages about one user: usage, quotas, and the page of a user without a role."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidegate._errors import StorageError
 from tidegate._service.admin import quota_routes
 from tidegate._service.admin.audit_routes import neutral_cell
 from tidegate._service.admin.bodies import NewTopUp
-from tidegate._service.admin.left_to_user import quotas_of, rate_limits_of
+from tidegate._service.admin.left_to_user import enforced_on, quotas_of, rate_limits_of
 from tidegate._service.admin.problems import ProblemError
 from tidegate._service.admin.rule_routes import tiers_of
 from tidegate._service.dashboard import usage, user_routes
@@ -38,7 +38,7 @@ _MOST_OF_USER = 255
 
 
 def user_usage(visit: Visit) -> Response:
-    """What a user has used, by hour or by day, and what is left."""
+    """Shows a user's requests by hour or by day, and what remains of the user's limits."""
     user = _asked_user(visit)
     if not user:
         return visit.page("usage.html", user="", by=_by(visit), periods=[])
@@ -92,7 +92,7 @@ def _periods(visit: Visit, user: str, by: str) -> list[usage.Period]:
 
 
 def usage_csv(visit: Visit) -> Response:
-    """The same as a file."""
+    """Returns the same numbers as a CSV file."""
     user, by = _asked_user(visit), _by(visit)
     text = io.StringIO()
     writer = csv.writer(text)
@@ -104,7 +104,7 @@ def usage_csv(visit: Visit) -> Response:
 
 
 def quotas(visit: Visit) -> Response:
-    """What a user has of quotas, and beside it what the tables say of quotas and top-ups."""
+    """Shows the quotas of a user, and the rows of quotas and top-ups in the database."""
     user = _asked_user(visit)
     table = service_tables.user_quotas
     asked = sa.select(table).order_by(table.c.user_id, table.c.name).limit(_MOST_ROWS)
@@ -124,12 +124,12 @@ def quotas(visit: Visit) -> Response:
 
 
 def live_quotas(visit: Visit) -> Response:
-    """What the user has of quotas now."""
+    """Returns the user's quotas as they are now."""
     return visit.parts("quotas", ("now",), _quota_values(visit, _asked_user(visit)))
 
 
 def _quota_values(visit: Visit, user: str) -> dict[str, Any]:
-    """The quotas of a user; where the storage does not answer, why they are not known."""
+    """Returns a user's quotas, or the reason why the storage does not answer."""
     if not user:
         return {"user": "", "tier": None, "quotas": [], "problem": None}
     tier = _tier_of(visit, user)
@@ -171,7 +171,7 @@ def _top_up_of(form: dict[str, str]) -> NewTopUp:
 
 
 def _end_of(day: str) -> dt.datetime | None:
-    """The end of a day in UTC."""
+    """Returns the end of a day in UTC."""
     if not day:
         return None
     try:
@@ -180,12 +180,12 @@ def _end_of(day: str) -> dt.datetime | None:
         )
     except (ValueError, OverflowError):
         raise ProblemError(
-            422, f"The day is {day!a:.40}; expected one such as 2030-01-31."
+            422, f"The day is {day!a:.40}; expected a date such as 2030-01-31."
         ) from None
 
 
 def me(visit: Visit) -> Response:
-    """What a user is shown about that user alone."""
+    """Shows a user what concerns that user alone."""
     user = _own_user(visit)
     requests = user_routes.requests_of(visit.dashboard.admin, user)
     newest = requests[0] if requests else None
@@ -208,7 +208,7 @@ def _was_decided_lately(visit: Visit, request: Any) -> bool:
 
 
 def live_me(visit: Visit) -> Response:
-    """The parts of that page that change."""
+    """Returns the parts of that page that change."""
     names = ("state", "limits", "quotas", "refusals")
     return visit.parts("me", names, _me_values(visit, _own_user(visit)))
 
@@ -216,7 +216,7 @@ def live_me(visit: Visit) -> Response:
 def _own_user(visit: Visit) -> str:
     user = visit.actor.user
     if user is None:
-        raise ProblemError(404, "Your token is of no user, so there is nothing to show about one.")
+        raise ProblemError(404, "Your token belongs to no user; expected the token of a user.")
     return user
 
 
@@ -234,6 +234,7 @@ def _me_values(visit: Visit, user: str) -> dict[str, Any]:
     return {
         **_left_values(visit, user),
         **_quota_values(visit, user),
+        "enforced": enforced_on(visit.dashboard.admin, user, _tier_of(visit, user)),
         "allowed": allowed,
         "degraded": degraded,
         "refusals": refusals.most_common(20),
@@ -242,11 +243,11 @@ def _me_values(visit: Visit, user: str) -> dict[str, Any]:
 
 
 def ask_for_tier(visit: Visit) -> Response:
-    """Asks for another tier in the visitor's own name."""
+    """Requests another tier for the visitor."""
     user = _own_user(visit)
     tier = visit.form.get("tier", "").strip()
     if not 1 <= len(tier) <= 50:
-        raise ProblemError(422, "The tier is missing; expected one that there is.")
+        raise ProblemError(422, "The tier is missing; expected an existing tier.")
     reason = visit.form.get("reason", "").strip()[:2000]
     wish = user_routes.TierUpgrade(requestedTier=tier, reason=reason)
     user_routes.request_upgrade(visit.dashboard.admin, visit.actor, user, wish)
@@ -254,7 +255,7 @@ def ask_for_tier(visit: Visit) -> Response:
 
 
 def withdraw(visit: Visit) -> Response:
-    """Takes such a request back."""
+    """Withdraws the visitor's request for another tier."""
     id: int = visit.request.path_params["id"]
     if not 1 <= id < 2**63:
         raise ProblemError(404, "There is no such request.")

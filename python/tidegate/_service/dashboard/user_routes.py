@@ -1,4 +1,4 @@
-"""Routes of users: what is left to them, what they used, and a request for another tier."""
+"""JSON routes of users: what remains, what they used, and a request for another tier."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ from tidegate._service.admin.authentication import FAILED_ATTEMPTS, Authenticati
 from tidegate._service.admin.bodies import UserId
 from tidegate._service.admin.context import Admin, AnActor, TheAdmin
 from tidegate._service.admin.guard import Guard
-from tidegate._service.admin.left_to_user import quota_as_json, quotas_of, rate_limits_of
+from tidegate._service.admin.left_to_user import (
+    enforced_on,
+    quota_as_json,
+    quotas_of,
+    rate_limits_of,
+)
 from tidegate._service.admin.problems import ProblemError, add_handlers
 from tidegate._service.admin.rule_routes import tiers_of
 from tidegate._service.dashboard import usage
@@ -37,14 +42,14 @@ _DAY = dt.timedelta(days=1)
 
 def _user_of(
     actor: AnActor,
-    user: Annotated[Optional[UserId], Query(description="For operators: whom to look at.")] = None,
+    user: Annotated[Optional[UserId], Query(description="Only for tokens with a role.")] = None,
 ) -> str:
-    """Whom a request is about: the token's own user, or any for who has a role."""
+    """Returns the user of the token, or any user if the token has a role."""
     if user is not None and user != actor.user and actor.role not in ROLES:
-        raise ProblemError(403, "the token is of a user; expected a look at that user alone")
+        raise ProblemError(403, "the token belongs to a user; expected a request about that user")
     found = user or actor.user
     if found is None:
-        raise ProblemError(422, "user is missing; expected it, since the token is of no user")
+        raise ProblemError(422, "user is missing; expected it, since the token belongs to no user")
     return found
 
 
@@ -52,7 +57,7 @@ AUser = Annotated[str, Depends(_user_of)]
 
 
 class TierUpgrade(BaseModel):
-    """A wish for another tier."""
+    """A request for another tier."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -63,7 +68,7 @@ class TierUpgrade(BaseModel):
 
 @router.get("/status")
 def status(admin: TheAdmin, user: AUser) -> Any:
-    """What the user used, and what is left to the user now."""
+    """Returns what the user used, and what remains for the user now."""
     now = admin.now()
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     last_day = now.replace(minute=0, second=0, microsecond=0) - dt.timedelta(hours=23)
@@ -93,6 +98,7 @@ def status(admin: TheAdmin, user: AUser) -> Any:
         "quotas": quotas,
         "usageStats": stats,
         "rateLimits": rate_limits_of(admin, user, row and row.tier),
+        "enforced": enforced_on(admin, user, row and row.tier),
     }
 
 
@@ -103,7 +109,7 @@ def history(
     startDate: dt.date,
     endDate: dt.date,
 ) -> Any:
-    """Requests of each day of UTC, from the first to the last, both included."""
+    """Returns the requests of each day of UTC, from the first to the last, both included."""
     since, until = span_of(startDate, endDate)
     with admin.database.connect() as connection:
         days = usage.days_of(connection, user, since, until)
@@ -124,7 +130,7 @@ def history(
 
 
 def span_of(first: dt.date, last: dt.date) -> tuple[dt.datetime, dt.datetime]:
-    """From the beginning of the first day to the end of the last, in UTC."""
+    """Returns the beginning of the first day and the end of the last, in UTC."""
     if not 0 <= (last - first).days < _LONGEST_RANGE or last == dt.date.max:
         raise ProblemError(
             422,
@@ -138,7 +144,7 @@ def span_of(first: dt.date, last: dt.date) -> tuple[dt.datetime, dt.datetime]:
 
 @router.post("/tier/upgrade")
 def request_upgrade(admin: TheAdmin, actor: AnActor, user: AUser, wish: TierUpgrade) -> Any:
-    """Asks for another tier. An operator decides; until then there is one request at most."""
+    """Requests another tier. An operator decides; until then the user cannot request another."""
     _check_may_act_for(actor, user)
     with admin.database.change(actor) as change:
         _check_tier(admin, change.connection, wish.requestedTier)
@@ -161,7 +167,7 @@ def request_upgrade(admin: TheAdmin, actor: AnActor, user: AUser, wish: TierUpgr
         assert key is not None
         change.record("request.create", f"request:{key[0]}", after=fields)
     log.info(
-        "%r asks for the tier %s: request %d",
+        "%r requests the tier %s: request %d",
         user,
         wish.requestedTier,
         key[0],
@@ -180,12 +186,12 @@ def request_upgrade(admin: TheAdmin, actor: AnActor, user: AUser, wish: TierUpgr
 
 @router.get("/tier/upgrade")
 def list_requests(admin: TheAdmin, user: AUser) -> Any:
-    """The user's requests for other tiers, the newest first, with what was decided."""
+    """Lists the user's requests for other tiers with the decisions, the newest first."""
     return {"userId": user, "requests": [_said(row) for row in requests_of(admin, user)]}
 
 
 def requests_of(admin: Admin, user: str) -> list[Any]:
-    """The rows of a user's requests, the newest first."""
+    """Returns the rows of a user's requests, the newest first."""
     with admin.database.connect() as connection:
         return users.list_requests(
             connection, status=None, user=user, before=None, most=_MOST_REQUESTS
@@ -209,7 +215,7 @@ def _said(row: Any) -> dict[str, Any]:
 def withdraw_request(
     admin: TheAdmin, actor: AnActor, user: AUser, id: Annotated[int, Path(ge=1, le=2**63 - 1)]
 ) -> Any:
-    """Takes back a request that waits for a decision."""
+    """Withdraws a request that is not decided yet."""
     _check_may_act_for(actor, user)
     with admin.database.change(actor) as change:
         row = users.request_of(change.connection, id)
@@ -231,15 +237,15 @@ def _check_may_act_for(actor: Actor, user: str) -> None:
 def _check_tier(admin: Admin, connection: sa.Connection, tier: str) -> None:
     try:
         rules = admin.foreign_rules or StoredRules(connection, admin.database.name).model
-    except RulesError:  # an operator looks at the request anyway
+    except RulesError:  # an operator decides on the request anyway
         return
     known = tiers_of(rules)
     if known and tier not in known:
-        raise ProblemError(422, f"requestedTier is {tier!a:.80}; expected one that there is")
+        raise ProblemError(422, f"requestedTier is {tier!a:.80}; expected an existing tier")
 
 
 def create_user_api(admin: Admin, credentials: Credentials, *, limit: str = FAILED_ATTEMPTS) -> Any:
-    """The JSON for users as an ASGI application, to be mounted at /v1/dashboard."""
+    """Returns the JSON for users as an ASGI application, to be mounted at /v1/dashboard."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.admin = admin
     app.include_router(router)

@@ -1,7 +1,7 @@
-"""One small service in each ASGI framework, each under the middleware as its users put it there.
+"""One small service in each ASGI framework, under the middleware as users of the framework add it.
 
-`app` serves them side by side, each below a path of its own name, and hands each the scope
-as the server made it. Clients name themselves, so that every test has limits of its own.
+`app` serves them side by side, each below a path with its name, and passes each the scope
+as the server made it. Clients name themselves, so that every test has its own limits.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from tidegate import Limiter
 from tidegate.asgi import RateLimitMiddleware
 
 OPTIONS = {"limit": ["5/hour", "100/day"], "key": lambda scope: client(scope)}
-# Of an application that is mounted below another, which has limits of its own.
+# The limit of an application mounted below another application with its own limits.
 INNER = {"limit": "2/hour", "key": lambda scope: client(scope)}
 
 streams = Counter()
@@ -22,7 +22,7 @@ def client(scope):
 
 
 async def pieces(name, forever):
-    """A body in pieces, and how many of them are being sent."""
+    """A body in pieces, and the number of bodies that are being sent."""
     streams[name] += 1
     try:
         number = 0
@@ -99,7 +99,7 @@ def litestar():
     async def inner_home() -> str:
         return "hello"
 
-    # Litestar makes the middleware anew for each route: what they share must be given.
+    # Litestar creates the middleware again for each route, so shared objects must be given.
     def shared(limit, key):
         return DefineMiddleware(RateLimitMiddleware, limiter=Limiter(limit), key=key)
 
@@ -158,7 +158,7 @@ async def app(scope, receive, send):
     if name in SERVICES:
         await SERVICES[name](scope, receive, send)
         return
-    # What is being sent just now, for the tests.
+    # The tests read the number of bodies that are being sent.
     body = b"%d" % streams[scope["path"].split("/")[2]]
     headers = [(b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -1,4 +1,4 @@
-"""One small service in each WSGI framework, as asgi_services.py has them for ASGI."""
+"""One small service in each WSGI framework, like asgi_services.py for ASGI."""
 
 from __future__ import annotations
 
@@ -94,6 +94,6 @@ def app(environ, start_response):
     _, name, rest = environ["PATH_INFO"].split("/", 2)
     if name in SERVICES:
         return SERVICES[name](environ, start_response)
-    # What is being sent just now, for the tests.
+    # The tests read the number of bodies that are being sent.
     start_response("200 OK", [("Content-Type", "text/plain")])
     return [b"%d" % streams[rest]]

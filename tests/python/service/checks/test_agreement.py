@@ -1,4 +1,4 @@
-"""The service answers as limiter.check() does."""
+"""The service answers like limiter.check()."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def told(decision: Any) -> tuple[Any, ...]:
     )
 
 
-def test_the_draws_meet_refusals_and_all_rules() -> None:
+def test_the_random_requests_meet_refusals_and_all_rules() -> None:
     limiter: Any = tg.Limiter(rules=RuleSet(RULES), clock=tg.ManualClock(0))
     decisions = [limiter.check(cost=cost, **asked) for asked, cost in requests_of(1, 400)]
     assert {True, False} == {d.allowed for d in decisions}
@@ -157,7 +157,7 @@ def test_grpc_and_check_count_together_in_one_store() -> None:
     assert service.limiter.check(**ask).remaining == 2
 
 
-def test_other_rules_count_from_the_next_call_on() -> None:
+def test_new_rules_apply_from_the_next_call_on() -> None:
     service = Service(RULES)
     ask = {"user": "1", "endpoint": "/api/x"}
     assert service.ask(attributes=ask).limit == 3

@@ -1,4 +1,4 @@
-"""POST /v1/ratelimit/check-many: a list of checks in one request, answered in its order."""
+"""POST /v1/ratelimit/check-many: a list of checks in one request, answered in the same order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_answers_are_those_of_single_checks_in_their_order() -> None:
     assert [each["allowed"] for each in body["answers"]] == [True, True, False, True, True, True]
 
 
-def test_refusals_are_answers_whatever_status_a_single_one_has() -> None:
+def test_the_status_is_200_even_if_single_refusals_have_another() -> None:
     service = Service(refused_status=429)
     one = {"userId": "42", "endpoint": "/api/a", "cost": 2}
     status, _, body = ask(service, {"checks": [one, one]})
@@ -51,7 +51,7 @@ def test_each_check_has_the_tier_of_its_user() -> None:
     assert [each["limit"] for each in ask(service, {"checks": checks})[2]["answers"]] == [5, 2]
 
 
-def test_a_thousand_checks_and_no_more() -> None:
+def test_a_thousand_checks_are_the_most() -> None:
     service = Service({"rules": [{"id": "all", "by": "user", "limit": "1000/minute"}]})
     answers = ask(service, {"checks": [{"userId": "42"}] * 1000})[2]["answers"]
     assert [each["remaining"] for each in answers] == list(range(999, -1, -1))
@@ -88,7 +88,7 @@ def test_a_mistake_is_named_and_nothing_is_charged(body: Any, status: int, said:
     assert service.check({"userId": "42", "endpoint": "/api/a"})[2]["remaining"] == 1
 
 
-def test_a_wrong_type_method_and_token() -> None:
+def test_a_wrong_type_method_or_token_is_refused() -> None:
     service = Service(require_token=True)
     good = {"checks": [{"userId": "42"}]}
     assert ask(service, good)[0] == 401
@@ -97,7 +97,7 @@ def test_a_wrong_type_method_and_token() -> None:
     assert (status, headers["allow"]) == (405, "POST")
 
 
-def test_attributes_are_bounded_as_those_of_a_check() -> None:
+def test_attributes_have_the_same_bounds_as_in_a_single_check() -> None:
     many = {"attributes": {f"a{i}": "x" for i in range(65)}}
     assert ask(Service(), {"checks": [many]})[0] == 400
     deep = {"attributes": {"a": {"b": {"c": {}}}}}

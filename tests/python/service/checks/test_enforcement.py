@@ -1,4 +1,4 @@
-"""Callers who are throttled or blocked because of anomalies: whom, for how long, and how many."""
+"""Callers who are throttled or blocked because of anomalies."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 import logging
 from typing import Any
 
+import check_wire as wire
 import pytest
-from check_service import Service
+from check_service import API, OK, Service
 from tidegate import ConfigurationError, _core
 from tidegate._anomaly.detector import Action, Anomaly, AnomalyDetector
 from tidegate._service import _native
@@ -23,7 +24,7 @@ def anomaly(caller: str, action: Action = Action.BLOCK) -> Anomaly:
 
 
 class Enforced:
-    """An enforcement and the service that it acts on, on one clock that stands still."""
+    """An enforcement and its service, on one clock that stands still."""
 
     def __init__(self, **options: Any) -> None:
         self.recorder = _native.Recorder()
@@ -53,7 +54,7 @@ class Enforced:
         return sorted(each.caller for each in self.enforcement.in_force())
 
 
-def test_a_blocked_caller_is_told_why_and_until_when() -> None:
+def test_the_answer_to_a_blocked_caller_says_why_and_until_when() -> None:
     enforced = Enforced(seconds=300)
     enforced.apply("user:42")
     status, headers, body = enforced.service.check({"userId": "42", "endpoint": "/api/x"})
@@ -80,7 +81,7 @@ def test_a_block_ends_by_itself_and_a_new_verdict_prolongs_it() -> None:
 def test_a_throttled_caller_has_half_of_the_limit() -> None:
     enforced = Enforced()
     enforced.apply("user:42", action=Action.THROTTLE)
-    # Of 5 a minute, each request takes 2.
+    # The limit is 5 a minute, and each request costs 2.
     answers = [enforced.answer(userId="42", tier="premium") for _ in range(3)]
     assert [each["allowed"] for each in answers] == [True, True, False]
     assert [each["remaining"] for each in answers] == [3, 1, 1]
@@ -88,7 +89,7 @@ def test_a_throttled_caller_has_half_of_the_limit() -> None:
     assert sum(row[9] for row in enforced.recorder.drain()) == 2, "usage is what was asked for"
 
 
-def test_a_block_is_not_made_less_and_a_throttle_is_made_more() -> None:
+def test_a_block_never_becomes_a_throttle_but_a_throttle_may_become_a_block() -> None:
     enforced = Enforced(seconds=300)
     enforced.apply("user:42")
     enforced.wait(100)
@@ -102,7 +103,7 @@ def test_a_block_is_not_made_less_and_a_throttle_is_made_more() -> None:
     assert enforced.callers() == ["user:42", "user:43"]
 
 
-def test_an_address_is_blocked_where_requests_name_no_user() -> None:
+def test_an_address_is_blocked_if_requests_name_no_user() -> None:
     enforced = Enforced()
     enforced.apply("ip:192.0.2.1")
     assert enforced.answer(ip="192.0.2.1")["rule"] == "anomaly:block"
@@ -110,7 +111,7 @@ def test_an_address_is_blocked_where_requests_name_no_user() -> None:
     assert enforced.answer(ip="192.0.2.1", userId="42")["allowed"]
 
 
-def test_a_caller_with_a_key_alone_is_blocked_by_its_digest() -> None:
+def test_a_caller_with_only_a_key_is_blocked_by_a_digest_of_it() -> None:
     enforced = Enforced()
     enforced.answer(apiKey="secret")
     (row,) = enforced.recorder.drain()
@@ -133,7 +134,7 @@ def test_a_caller_with_a_key_alone_is_blocked_by_its_digest() -> None:
         "all others",
     ],
 )
-def test_names_that_may_be_of_several_callers_are_not_enforced(caller: str) -> None:
+def test_names_that_several_callers_may_share_are_not_enforced(caller: str) -> None:
     enforced = Enforced()
     enforced.apply(caller)
     assert not is_enforceable(caller)
@@ -147,7 +148,68 @@ def test_exempt_callers_are_spared() -> None:
     assert enforced.callers() == ["user:43"]
 
 
-def test_there_are_no_more_than_the_bound(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_status_has_the_penalty_of_the_caller() -> None:
+    enforced = Enforced(seconds=300)
+    enforced.apply("user:42")
+    enforced.apply("user:43", action=Action.THROTTLE)
+    enforced.wait(100)
+    now = enforced.service.clock.now_ns()
+    reason = "900 requests, 12 are usual"
+    _, said = enforced.service.status("42")
+    assert said["enforced"] == {
+        "action": "block",
+        "until": -(-now // SECOND) + 200,
+        "reason": reason,
+    }
+    assert said["rules"][0]["remaining"] == 2, "nothing was charged"
+    assert enforced.service.status("43")[1]["enforced"]["action"] == "throttle"
+    assert "enforced" not in enforced.service.status("44")[1]
+    code, _, content = enforced.service.grpc("Status", wire.request({"user": "42"}))
+    assert code == OK
+    (penalty,) = wire.fields(content)[6]
+    found = wire.fields(penalty)
+    assert (found[1], found[2]) == ([2], [reason.encode()])
+    assert (wire.ns(found[3][0]), wire.ns(found[4][0])) == (200 * SECOND, now + 200 * SECOND)
+    code, _, content = enforced.service.grpc("Status", wire.request({"user": "44"}))
+    assert (code, 6 in wire.fields(content)) == (OK, False)
+    enforced.wait(200)
+    assert "enforced" not in enforced.service.status("42")[1], "it has ended"
+
+
+def test_the_status_has_the_penalty_of_an_address_without_a_user() -> None:
+    enforced = Enforced()
+    enforced.apply("ip:192.0.2.1")
+    code, _, content = enforced.service.grpc("Status", wire.request({"ip": "192.0.2.1"}))
+    assert (code, 6 in wire.fields(content)) == (OK, True)
+
+
+def test_requests_on_an_allow_list_of_the_rules_pass() -> None:
+    enforced = Enforced()
+    allow = [{"id": "vip", "user": "42"}, {"id": "health", "endpoint": "/api/health"}]
+    enforced.service.use({**API, "allow": allow})
+    enforced.apply("user:42", "user:43")
+    enforced.apply("user:44", action=Action.THROTTLE)
+    assert enforced.answer(userId="42")["rule"] == "vip"
+    assert enforced.answer(userId="43", endpoint="/api/health")["rule"] == "health"
+    assert enforced.answer(userId="43")["rule"] == "anomaly:block"
+    assert enforced.answer(userId="44", endpoint="/api/health")["allowed"]
+    assert enforced.service.native.stats()["blocked"] == 1
+    assert enforced.service.native.stats()["throttled"] == 0
+    status = enforced.service.status("42")[1]
+    assert (status["list"]["name"], "enforced" in status) == ("vip", False)
+    assert enforced.service.status("43")[1]["enforced"]["action"] == "block"
+    enforced.service.use(API)
+    assert enforced.is_blocked("42"), "off the list, the block goes on until its end"
+
+
+def test_a_block_list_does_not_end_a_block() -> None:
+    enforced = Enforced()
+    enforced.service.use({**API, "block": [{"id": "abuse", "user": "42"}]})
+    enforced.apply("user:42")
+    assert enforced.is_blocked("42")
+
+
+def test_no_more_callers_than_the_bound_have_a_penalty(caplog: pytest.LogCaptureFixture) -> None:
     enforced = Enforced(most=2, seconds=60)
     enforced.apply("user:1", "user:2", "user:3", "user:4")
     enforced.apply("user:2", action=Action.BLOCK)
@@ -159,7 +221,7 @@ def test_there_are_no_more_than_the_bound(caplog: pytest.LogCaptureFixture) -> N
     assert enforced.callers() == ["user:3"], "those that ended make room"
 
 
-def test_begin_and_end_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_begin_and_end_of_a_penalty_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     enforced = Enforced(seconds=60)
     enforced.apply("user:42", action=Action.THROTTLE)
@@ -168,42 +230,42 @@ def test_begin_and_end_are_logged_once(caplog: pytest.LogCaptureFixture) -> None
     enforced.wait(61)
     enforced.apply()
     enforced.apply("user:43")
-    enforced.enforcement.lift("user:43")
+    enforced.enforcement.unlock("user:43")
     assert [record.getMessage() for record in caplog.records] == [
         "anomaly: 'user:42' is throttled for 60 s: 900 requests, 12 are usual",
         "anomaly: 'user:42' is blocked for 60 s: 900 requests, 12 are usual",
         "anomaly: 'user:42' is no longer blocked",
         "anomaly: 'user:43' is blocked for 60 s: 900 requests, 12 are usual",
-        "anomaly: 'user:43' is no longer blocked: somebody lifted it",
+        "anomaly: 'user:43' was unlocked and is no longer blocked",
     ]
 
 
-def test_who_is_lifted_is_let_in_at_once() -> None:
+def test_an_unlocked_caller_is_accepted_at_once() -> None:
     enforced = Enforced(seconds=60)
     enforced.apply("user:42", "user:43")
-    lifted = enforced.enforcement.lift("user:42")
-    assert lifted is not None
-    assert (lifted.caller, lifted.action, round(lifted.left)) == ("user:42", Action.BLOCK, 60)
+    unlocked = enforced.enforcement.unlock("user:42")
+    assert unlocked is not None
+    assert (unlocked.caller, unlocked.action, round(unlocked.left)) == ("user:42", Action.BLOCK, 60)
     assert not enforced.is_blocked("42")
     assert enforced.is_blocked("43")
-    assert enforced.enforcement.lift("user:42") is None
-    assert enforced.enforcement.take_lifted() == ["user:42"]
+    assert enforced.enforcement.unlock("user:42") is None
+    assert enforced.enforcement.take_unlocked() == ["user:42"]
     enforced.wait(61)
-    assert enforced.enforcement.lift("user:43") is None, "it has ended"
+    assert enforced.enforcement.unlock("user:43") is None, "it has ended"
 
 
-def test_one_is_lifted_after_another_has_ended() -> None:
+def test_a_caller_can_be_unlocked_after_another_penalty_has_ended() -> None:
     enforced = Enforced(seconds=60)
     enforced.apply("user:42")
     enforced.wait(30)
     enforced.apply("user:43", "user:44")
     enforced.wait(31)
-    assert enforced.enforcement.lift("user:43") is not None
+    assert enforced.enforcement.unlock("user:43") is not None
     assert [user for user in ("42", "43", "44") if enforced.is_blocked(user)] == ["44"]
 
 
 @pytest.mark.parametrize("seconds", [0.1, 86_400])
-def test_the_shortest_and_the_longest_time_are_held(seconds: float) -> None:
+def test_the_shortest_and_the_longest_penalty_end_on_time(seconds: float) -> None:
     enforced = Enforced(seconds=seconds)
     enforced.wait(0.3)
     enforced.apply("user:42")
@@ -222,7 +284,7 @@ def minutes(watch: AnomalyWatch, first: int, counts: list[int]) -> None:
         watch(Recorded(minute * 60.0, [row]))
 
 
-def test_a_flood_is_enforced_as_long_as_it_lasts_and_not_after_it_was_lifted() -> None:
+def test_a_flood_is_blocked_while_it_lasts_and_not_after_it_was_unlocked() -> None:
     enforced = Enforced(seconds=90)
     watch = watched(enforced)
     minutes(watch, 0, [30] * 20 + [900] * 3)
@@ -233,7 +295,7 @@ def test_a_flood_is_enforced_as_long_as_it_lasts_and_not_after_it_was_lifted() -
     minutes(watch, 24, [900])
     enforced.wait(60)
     assert enforced.is_blocked("42"), "the verdict of the next interval prolongs it"
-    enforced.enforcement.lift("user:42")
+    enforced.enforcement.unlock("user:42")
     minutes(watch, 25, [900] * 20)
     assert not enforced.is_blocked("42"), "what a caller does who was let in is usual"
 
@@ -258,12 +320,12 @@ def test_without_enforcement_anomalies_change_no_decision() -> None:
         (("user:1", "block", 86401.0), "at most 86400"),
     ],
 )
-def test_rows_that_are_no_penalty_are_refused(row: Any, said: str) -> None:
+def test_malformed_rows_of_penalties_are_refused(row: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        _native.Penalties([row])
+        _native.Penalties([(*row, "why")])
 
 
-def test_envoy_records_and_enforces_as_checks_do() -> None:
+def test_envoy_s_service_records_and_enforces_like_checks() -> None:
     enforced = Enforced(seconds=60)
     tree = _native.DescriptorTree()
     tree.add_descriptor(tree.add_domain("edge"), "user", limits=["2/day"], name="per-user")
@@ -293,11 +355,11 @@ def test_envoy_records_and_enforces_as_checks_do() -> None:
     assert descriptor["durationUntilReset"].endswith("s")
     assert native.stats()["blocked"] == 1
     assert enforced.is_blocked("43")
-    enforcement.lift("user:43")
+    enforcement.unlock("user:43")
     assert ask("43")[0] == 200
 
 
-def test_addresses_without_a_user_have_rows_of_their_own() -> None:
+def test_addresses_without_a_user_have_their_own_rows() -> None:
     enforced = Enforced()
     for last in (1, 2, 1):
         enforced.answer(ip=f"192.0.2.{last}")

@@ -77,7 +77,7 @@ def test_a_header_that_was_sent_twice_is_refused() -> None:
     assert b"the header x-real-ip was sent twice; expected it once, from the gateway" in body
 
 
-def test_methods_and_keys_are_told_by_headers() -> None:
+def test_headers_name_the_method_and_the_key() -> None:
     service = Service(RULES)
     ask = asked("/", ("x-api-key", "k"), method="POST")
     assert [service.http("GET", PATH, ask)[0] for _ in range(2)] == [204, 429]
@@ -86,12 +86,12 @@ def test_methods_and_keys_are_told_by_headers() -> None:
 
 
 @pytest.mark.parametrize("told", ["endpoint", "method"])
-def test_a_question_that_does_not_say_what_rules_look_at_is_refused(told: str) -> None:
+def test_a_request_without_an_attribute_that_rules_need_is_refused(told: str) -> None:
     header = {"endpoint": "x-original-uri", "method": "x-original-method"}[told]
     headers = [each for each in asked("/api/posts") if each[0] != header]
     status, _, body = Service(RULES).http("GET", PATH, headers)
     assert status == 400
-    said = f"no header tells the {told} of the request, which rules look at; expected {header}"
+    said = f"no header names the {told} of the request, which the rules need; expected {header}"
     assert said.encode() in body
     other = Service(RULES, auth_headers=[("X-Real-Ip", "ip")])
     assert other.http("GET", PATH, headers)[0] == 400
@@ -99,7 +99,7 @@ def test_a_question_that_does_not_say_what_rules_look_at_is_refused(told: str) -
     assert by_address.http("GET", PATH, headers)[0] == 204
 
 
-def test_a_list_that_looks_at_methods_is_not_passed_by() -> None:
+def test_a_request_without_a_method_does_not_escape_a_list() -> None:
     rules = {"block": [{"id": "read-only", "methods": ["DELETE"]}]}
     headers = [("x-original-uri", "/")]
     assert Service(rules).http("GET", PATH, headers)[0] == 400
@@ -107,14 +107,14 @@ def test_a_list_that_looks_at_methods_is_not_passed_by() -> None:
     assert Service(rules).http("GET", PATH, asked)[0] == 429
 
 
-def test_parameters_stay_where_a_rule_knows_them() -> None:
+def test_parameters_stay_if_a_rule_has_some() -> None:
     rules = {"rules": [{"id": "v1", "endpoint": "/api;v=1", "limit": "1/minute"}]}
     service = Service(rules)
     for uri, status in (("/api;v=1", 204), ("/api;v=1", 429), ("/api;v=2", 204), ("/api", 204)):
         assert service.http("GET", PATH, [("x-original-uri", uri)])[0] == status
 
 
-def test_users_and_tiers_are_told_by_the_headers_that_were_configured_alone() -> None:
+def test_only_configured_headers_name_users_and_tiers() -> None:
     rules = {"rules": [{"id": "user", "by": "user", "limit": "1/minute"}]}
     ask = [("x-user", "42"), ("x-forwarded-uri", "/")]
     service = Service(rules)
@@ -123,7 +123,7 @@ def test_users_and_tiers_are_told_by_the_headers_that_were_configured_alone() ->
     assert [service.http("GET", PATH, ask)[0] for _ in range(2)] == [204, 429]
 
 
-def test_a_request_that_no_rule_limits_has_no_fields() -> None:
+def test_the_answer_to_an_unlimited_request_has_no_fields() -> None:
     told = [("x-original-uri", "/x"), ("x-original-method", "GET")]
     status, headers, _ = Service(RULES).http("GET", PATH, told)
     assert status == 204

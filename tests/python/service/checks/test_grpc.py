@@ -1,4 +1,4 @@
-"""tidegate.v1.RateLimiter."""
+"""The methods of tidegate.v1.RateLimiter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from check_service import INVALID_ARGUMENT, OK, UNIMPLEMENTED, Service
 ASK: Any = {"user": "42", "endpoint": "/api/x"}
 
 
-def test_a_check_says_what_is_left() -> None:
+def test_a_check_returns_what_remains() -> None:
     answer = Service().ask(attributes=ASK)
     assert (answer.allowed, answer.limit, answer.remaining, answer.rule) == (True, 2, 1, "api")
     assert (answer.retry_after_ns, answer.reset_after_ns) == (None, 30 * 10**9)
@@ -19,7 +19,7 @@ def test_a_check_says_what_is_left() -> None:
     assert (answer.degraded, answer.outcomes) == (False, [])
 
 
-def test_a_refusal_says_exactly_when_to_come_back() -> None:
+def test_a_refusal_returns_the_exact_wait() -> None:
     service = Service()
     service.ask(attributes=ASK, cost=2)
     refusal = service.ask(attributes=ASK)
@@ -31,7 +31,7 @@ def test_a_refusal_says_exactly_when_to_come_back() -> None:
     assert service.ask(attributes=ASK).allowed
 
 
-def test_where_nothing_limits_there_is_no_limit() -> None:
+def test_the_answer_has_no_limit_if_none_applies() -> None:
     answer = Service().ask(attributes={"user": "42"})
     assert (answer.allowed, answer.limit, answer.remaining, answer.rule) == (True, None, None, "")
 
@@ -58,7 +58,7 @@ def test_a_peek_charges_nothing() -> None:
     assert service.ask("Peek", attributes=ASK).decision == b""
 
 
-def test_outcomes_are_told_where_they_are_asked_for() -> None:
+def test_outcomes_are_returned_if_requested() -> None:
     service = Service({"rules": [{"id": "a", "by": "user", "limit": ["2/minute", "9/hour"]}]})
     answer = service.ask(attributes=ASK, with_outcomes=True)
     assert [(o.name, o.rule, o.limit, o.remaining, o.allowed) for o in answer.outcomes] == [
@@ -84,7 +84,7 @@ def test_too_few_or_too_many_checks_are_refused(count: int, expected: str) -> No
     assert expected in said
 
 
-def test_of_many_checks_none_is_charged_where_one_is_malformed() -> None:
+def test_no_check_is_charged_if_one_of_them_is_malformed() -> None:
     service = Service()
     good = wire.text(1, wire.request(ASK))
     code, said, _ = service.grpc("CheckMany", good + wire.text(1, wire.request(ASK, cost=-1)))
@@ -102,7 +102,7 @@ def test_a_refund_gives_back_what_a_check_charged() -> None:
     assert service.ask("Peek", attributes=ASK).remaining == 1
 
 
-def test_a_refund_by_a_decision_takes_back_its_own_instant_from_a_log() -> None:
+def test_a_refund_by_a_decision_removes_its_own_instant_from_a_log() -> None:
     rules = {
         "rules": [
             {"id": "log", "by": "user", "limit": "2/minute", "algorithm": "sliding-log"},
@@ -115,11 +115,11 @@ def test_a_refund_by_a_decision_takes_back_its_own_instant_from_a_log() -> None:
     assert service.grpc("Refund", wire.request(ASK, decision=first.decision))[0] == OK
     service.clock.advance(1)
     assert service.ask(attributes=ASK).allowed
-    # Until the unit of the tenth second ends; that of the start would end 10 s before.
+    # The wait lasts until the unit of the tenth second ends; the first unit would end 10 s before.
     assert service.ask("Peek", attributes=ASK).retry_after_ns == 59 * 10**9
 
 
-def test_a_refund_by_a_decision_of_rules_before_still_gives_back() -> None:
+def test_a_refund_by_a_decision_of_earlier_rules_gives_back() -> None:
     service = Service()
     answer = service.ask(attributes=ASK, cost=2)
     service.use(
@@ -130,7 +130,7 @@ def test_a_refund_by_a_decision_of_rules_before_still_gives_back() -> None:
 
 
 @pytest.mark.parametrize("decision", [b"x", b"\x01" * 28, b"\xff" * 28, b"\x01" + b"\xff" * 27])
-def test_a_decision_that_is_none_is_refused(decision: bytes) -> None:
+def test_an_invalid_decision_is_refused(decision: bytes) -> None:
     code, said, _ = Service().grpc("Refund", wire.request(ASK, decision=decision))
     assert code == INVALID_ARGUMENT
     assert "expected the decision of a CheckResponse, unchanged" in said
@@ -188,10 +188,10 @@ def test_a_malformed_message_is_refused_with_a_reason(method: str, message: byte
     assert service.native.stats()["malformed"] == 1
 
 
-def test_fields_of_later_versions_are_left_out() -> None:
+def test_unknown_fields_are_ignored() -> None:
     message = wire.request(ASK) + wire.text(99, b"new") + wire.number(98, 1) + b"\x9d\x06abcd"
     assert Service().grpc("Check", message)[0] == OK
 
 
-def test_another_method_is_unimplemented() -> None:
+def test_an_unknown_method_is_unimplemented() -> None:
     assert Service().grpc("Chekc", b"")[0] == UNIMPLEMENTED

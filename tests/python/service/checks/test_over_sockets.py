@@ -1,4 +1,4 @@
-"""The service behind a front, asked over real sockets."""
+"""The service behind a front, called over real sockets."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_connection_survives_bad_requests(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_head_is_answered_as_get_without_a_body(port: int, version: int) -> None:
+def test_head_is_answered_like_get_without_a_body(port: int, version: int) -> None:
     url = f"http://127.0.0.1:{port}/v1/ratelimit"
     with httpx.Client(headers=BEARER, http1=version == 1, http2=version == 2) as client:
         asked = client.get(f"{url}/status/42")
@@ -80,7 +80,7 @@ def test_head_is_answered_as_get_without_a_body(port: int, version: int) -> None
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_another_path_or_method_is_a_problem_that_says_what_is_expected(
+def test_an_unknown_path_or_method_is_answered_with_what_is_expected(
     port: int, version: int
 ) -> None:
     url = f"http://127.0.0.1:{port}"
@@ -97,7 +97,7 @@ def test_another_path_or_method_is_a_problem_that_says_what_is_expected(
     assert other.json()["detail"] == "Expected GET, HEAD, POST for this path, got 'PUT'"
 
 
-def test_without_a_token_nothing_is_answered(client: httpx.Client) -> None:
+def test_a_request_without_a_token_is_refused(client: httpx.Client) -> None:
     answer = client.get("/v1/ratelimit/status/42", headers={"authorization": "Bearer other"})
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == 'Bearer realm="tidegate", error="invalid_token"'
@@ -109,7 +109,7 @@ def test_a_gateway_is_answered_without_a_body(client: httpx.Client) -> None:
     assert (answer.status_code, answer.content) == (204, b"")
 
 
-def test_threads_together_get_no_more_than_the_limit(service: Service, port: int) -> None:
+def test_threads_together_are_admitted_up_to_the_limit(service: Service, port: int) -> None:
     service.use({"rules": [{"id": "all", "by": "global", "limit": "100/hour"}]})
     allowed = []
 
@@ -153,7 +153,7 @@ def test_grpc(port: int) -> None:
         assert "expected" in caught.value.details()
 
 
-def test_what_reflection_says_is_the_published_proto() -> None:
+def test_reflection_returns_the_published_proto() -> None:
     pytest.importorskip("grpc_tools", reason="grpcio-tools is not installed")
     script = ROOT / "scripts" / "embed-protos.py"
     spec = importlib.util.spec_from_file_location("embed_protos", script)
@@ -166,7 +166,7 @@ def test_what_reflection_says_is_the_published_proto() -> None:
     )
 
 
-def test_a_body_in_pieces_is_one_request(client: httpx.Client) -> None:
+def test_a_body_may_arrive_in_pieces(client: httpx.Client) -> None:
     raw = json.dumps({"userId": "42", "endpoint": "/api/x"}).encode()
     pieces = (raw[i : i + 7] for i in range(0, len(raw), 7))
     answer = client.post("/v1/ratelimit/check", content=pieces, headers=dict(JSON))

@@ -1,4 +1,4 @@
-"""Clients that are made from the published proto understand the service."""
+"""Clients generated from the published proto understand the service."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, A
     arguments = ["protoc", f"-I{PROTO}", f"-I{include}", f"--python_out={folder}"]
     arguments += [f"--grpc_python_out={folder}", "tidegate/v1/ratelimit.proto"]
     assert protoc.main(arguments) == 0
-    # The package `tidegate` is taken, so the modules are found by their folder.
+    # The package `tidegate` exists already, so the modules are found by their folder.
     source = folder / "tidegate" / "v1"
     stubs = (source / "ratelimit_pb2_grpc.py").read_text(encoding="utf-8")
     (source / "ratelimit_pb2_grpc.py").write_text(
@@ -86,7 +86,7 @@ def test_a_check_has_all_fields(stub: Any, generated: tuple[Any, Any]) -> None:
     assert third.outcomes[0].retry_after.ToNanoseconds() == 30 * 10**9
 
 
-def test_a_delay_and_no_limit_are_told(stub: Any, generated: tuple[Any, Any]) -> None:
+def test_the_answer_has_a_delay_or_no_limit(stub: Any, generated: tuple[Any, Any]) -> None:
     messages = generated[0]
     ask = messages.CheckRequest(attributes={"ip": b"192.0.2.1"})
     delays = [stub.Check(ask, timeout=10).delay.ToNanoseconds() for _ in range(3)]
@@ -101,7 +101,7 @@ def test_a_delay_and_no_limit_are_told(stub: Any, generated: tuple[Any, Any]) ->
     assert (never.allowed, never.HasField("retry_after")) == (False, False)
 
 
-def test_the_other_methods(stub: Any, generated: tuple[Any, Any]) -> None:
+def test_peek_refund_reset_and_status_are_understood(stub: Any, generated: tuple[Any, Any]) -> None:
     messages = generated[0]
     attributes = {"user": b"42", "endpoint": b"/api/7"}
     checks = [messages.CheckRequest(attributes=attributes) for _ in range(3)]

@@ -31,7 +31,7 @@ def test_an_allowed_check_has_the_seven_members() -> None:
     assert "retry-after" not in headers
 
 
-def test_a_refusal_is_an_answer_and_says_when_to_come_back() -> None:
+def test_a_refusal_has_the_status_200_and_the_wait() -> None:
     service = Service()
     ask = {"userId": "42", "endpoint": "/api/posts", "cost": 2}
     assert service.check(ask)[2]["allowed"]
@@ -45,19 +45,19 @@ def test_a_refusal_is_an_answer_and_says_when_to_come_back() -> None:
     assert service.check(ask)[2]["allowed"]
 
 
-def test_a_refusal_has_the_status_429_where_the_service_is_told_so() -> None:
+def test_a_refusal_has_the_status_429_if_configured() -> None:
     service = Service(refused_status=429)
     ask = {"userId": "42", "endpoint": "/api/posts", "cost": 2}
     assert [service.check(ask)[0] for _ in range(2)] == [200, 429]
 
 
-def test_no_wait_helps_a_cost_above_the_limit() -> None:
+def test_a_cost_above_the_limit_has_no_wait() -> None:
     _, headers, answer = Service().check({"userId": "42", "endpoint": "/api/x", "cost": 3})
     assert (answer["allowed"], answer["retryAfter"]) == (False, None)
     assert "retry-after" not in headers
 
 
-def test_where_no_rule_applies_nothing_is_limited() -> None:
+def test_a_request_without_a_rule_is_not_limited() -> None:
     _, headers, answer = Service().check({"userId": "42", "endpoint": "/other"})
     assert answer == {
         "allowed": True,
@@ -71,13 +71,13 @@ def test_where_no_rule_applies_nothing_is_limited() -> None:
     assert "x-ratelimit-limit" not in headers
 
 
-def test_members_that_are_null_are_not_given() -> None:
+def test_members_may_be_null() -> None:
     service = Service()
     asked = {"userId": "42", "endpoint": "/api/x", "tier": None, "cost": None, "attributes": None}
     assert service.check(asked)[2]["remaining"] == 1
 
 
-def test_attributes_are_those_that_the_rules_name() -> None:
+def test_attributes_may_have_any_names() -> None:
     rules = {"rules": [{"id": "tenants", "by": ["tenant", "user"], "limit": "1/minute"}]}
     service = Service(rules)
 
@@ -91,7 +91,7 @@ def test_attributes_are_those_that_the_rules_name() -> None:
     assert ask("a", "2")
 
 
-def test_outcomes_are_told_where_they_are_asked_for() -> None:
+def test_outcomes_are_returned_if_requested() -> None:
     rules = {
         "rules": [
             {"id": "both", "by": "user", "limit": ["2/minute", "9/hour"]},
@@ -179,7 +179,7 @@ def test_a_body_of_more_than_64_kib_is_refused() -> None:
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "", "application/jsonx", "application/x"])
-def test_another_content_type_is_refused(content_type: str) -> None:
+def test_another_content_type_than_json_is_refused(content_type: str) -> None:
     status, _, answer = Service().check({"userId": "1"}, [("content-type", content_type)])
     assert status == 415
     assert answer["detail"] == f"the content type is '{content_type}'; expected application/json"
@@ -200,7 +200,7 @@ def test_the_content_type_may_have_parameters(content_type: str) -> None:
         ("DELETE", "/v1/ratelimit/auth", "GET, POST"),
     ],
 )
-def test_another_method_is_refused(method: str, path: str, allow: str) -> None:
+def test_a_wrong_method_is_refused_with_the_right_ones(method: str, path: str, allow: str) -> None:
     status, headers, _ = Service().http(method, path, JSON)
     assert (status, headers["allow"]) == (405, allow)
 
@@ -208,11 +208,11 @@ def test_another_method_is_refused(method: str, path: str, allow: str) -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/v1/ratelimit", "/v1/ratelimit/checks", "/v1/ratelimit/check/"]
 )
-def test_another_path_is_not_found(path: str) -> None:
+def test_an_unknown_path_is_not_found(path: str) -> None:
     assert Service().http("POST", path, JSON)[0] == 404
 
 
-def test_a_method_of_grpc_is_not_one_of_rest() -> None:
+def test_a_method_of_grpc_is_refused_over_rest() -> None:
     service = Service()
     assert service.http("POST", "/tidegate.v1.RateLimiter/Check")[0] == 415
     code, _, _ = service.native._handle("POST", "/v1/ratelimit/check", JSON, b"{}", True)
@@ -242,7 +242,7 @@ def rows_of(answer: Any) -> list[tuple[str, str, int | None, int | None]]:
     return [(r["rule"], r["endpoint"], r["limit"], r["remaining"]) for r in answer["rules"]]
 
 
-def test_the_status_of_a_user_is_what_every_rule_leaves_that_counts_the_user() -> None:
+def test_the_status_has_what_each_rule_leaves_to_the_user() -> None:
     service = Service(STATUS)
     for endpoint in ("/api/posts", "/api/posts", "/api/7/likes", "/elsewhere"):
         assert service.check({"userId": "42", "endpoint": endpoint})[2]["allowed"]
@@ -259,14 +259,14 @@ def test_the_status_of_a_user_is_what_every_rule_leaves_that_counts_the_user() -
     assert rows_of(service.status("43")[1])[0] == ("posts", "/api/posts", 5, 5)
 
 
-def test_the_status_goes_by_the_tier_that_is_known_or_given() -> None:
+def test_the_status_uses_the_tier_of_the_table_or_the_query() -> None:
     service = Service(STATUS)
     assert rows_of(service.status("42", "tier=premium")[1])[0] == ("posts", "/api/posts", 50, 50)
     service.native.set_tiers({"42": "premium"})
     assert [row[0] for row in rows_of(service.status("42")[1])] == ["posts", "posts", "paid", "all"]
 
 
-def test_the_status_at_one_endpoint_is_that_of_the_rules_that_apply_there() -> None:
+def test_the_status_at_an_endpoint_has_the_rules_that_apply_there() -> None:
     service = Service(STATUS)
     service.check({"userId": "42", "endpoint": "/any/1"})
     assert rows_of(service.status("42", "endpoint=%2Fany%2F1")[1]) == [
@@ -326,7 +326,7 @@ def test_a_malformed_path_or_query_is_refused(user: str, query: str, status: int
     "spelling",
     ["/api/posts?x=1", "/api/posts?", "/api/posts#top", "/api/posts;v=1", "/api;v=1/posts;w?x"],
 )
-def test_a_query_or_parameters_do_not_pass_by_the_rule_of_a_path(spelling: str) -> None:
+def test_a_query_or_parameters_do_not_escape_the_rule_of_a_path(spelling: str) -> None:
     rules = {"rules": [{"id": "posts", "endpoint": "/api/posts", "limit": "2/minute"}]}
     recorder = _native.Recorder()
     service = Service(rules, recorder=recorder)
@@ -338,7 +338,7 @@ def test_a_query_or_parameters_do_not_pass_by_the_rule_of_a_path(spelling: str) 
 
 
 @pytest.mark.parametrize("endpoint", ["what?", "a;b", "GET /api?x"])
-def test_an_endpoint_that_is_no_path_stays_as_it_is(endpoint: str) -> None:
+def test_an_endpoint_that_is_not_a_path_stays_unchanged(endpoint: str) -> None:
     rules = {"rules": [{"id": "it", "endpoint": endpoint, "limit": "1/minute"}]}
     service = Service(rules)
     allowed = [service.check({"endpoint": endpoint})[2]["allowed"] for _ in range(2)]

@@ -1,4 +1,4 @@
-"""The table of tiers, and what the service records of its decisions."""
+"""The table of tiers, and the recorder of decisions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_empty_table_has_no_tiers() -> None:
     assert table_of(0).of("1") is None
 
 
-def test_what_is_no_row_is_refused() -> None:
+def test_malformed_rows_of_tiers_are_refused() -> None:
     for wrong in (["ab"], [("1", 2)], [(1, "a")], [("1", "a", "b")]):
         with pytest.raises(ArgumentTypeError, match="expected"):
             _native.TiersBuilder().add(wrong)
@@ -45,7 +45,7 @@ def test_what_is_no_row_is_refused() -> None:
         _native.TiersBuilder().add((str(i), f"t{i}") for i in range(256))
 
 
-def test_a_tier_of_the_request_comes_before_that_of_the_table() -> None:
+def test_the_tier_of_the_request_overrides_that_of_the_table() -> None:
     service = Service()
     service.native.set_tiers({"42": "premium"})
     ask = {"userId": "42", "endpoint": "/api/x"}
@@ -96,7 +96,7 @@ def test_peeks_and_statuses_are_not_recorded() -> None:
     assert drained(recorder) == []
 
 
-def test_callers_with_a_key_alone_are_recorded_by_a_digest() -> None:
+def test_callers_with_only_a_key_are_recorded_by_a_digest() -> None:
     recorder = _native.Recorder()
     service = Service(recorder=recorder)
     service.check({"apiKey": "secret"})
@@ -113,7 +113,7 @@ def test_texts_of_any_bytes_are_recorded_as_text() -> None:
     assert row[:2] == ("\\xff\x00", "x" * 255)
 
 
-def test_what_there_is_no_row_for_is_summed() -> None:
+def test_decisions_without_a_free_row_are_summed() -> None:
     recorder = _native.Recorder(capacity=3)
     service = Service({"rules": []}, recorder=recorder)
     for i in range(10):

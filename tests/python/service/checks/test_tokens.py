@@ -1,4 +1,4 @@
-"""Who may ask the service."""
+"""The tokens that may call the service."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bearer(token: str) -> list[tuple[str, str]]:
     return [*JSON, ("authorization", f"Bearer {token}")]
 
 
-def test_without_tokens_nobody_may_ask() -> None:
+def test_without_tokens_every_call_is_refused() -> None:
     service = Service(require_token=True)
     assert service.check({"userId": "1"}, bearer("x"))[0] == 401
     assert service.grpc("Check", b"", bearer("x"))[0] == UNAUTHENTICATED
@@ -66,7 +66,7 @@ def test_a_body_is_not_read_without_a_token() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-def test_the_scheme_has_no_case(scheme: str) -> None:
+def test_the_case_of_the_scheme_does_not_matter(scheme: str) -> None:
     headers = [*JSON, ("authorization", f"{scheme} token-check")]
     assert service_with_tokens().check({"userId": "1"}, headers)[0] == 200
 
@@ -81,7 +81,7 @@ def test_the_scheme_has_no_case(scheme: str) -> None:
         ("Reset", "operator"),
     ],
 )
-def test_a_role_permits_what_the_roles_below_it_do(method: str, least: str) -> None:
+def test_a_role_permits_what_lower_roles_permit(method: str, least: str) -> None:
     service = service_with_tokens()
     for role in ROLES:
         code, said, _ = service.grpc(method, wire.request({"user": "1"}), bearer(f"token-{role}"))
@@ -94,28 +94,28 @@ def test_a_role_permits_what_the_roles_below_it_do(method: str, least: str) -> N
             )
 
 
-def test_a_viewer_may_look_at_a_status_and_not_check() -> None:
+def test_a_viewer_may_read_a_status_but_not_check() -> None:
     service = service_with_tokens()
     assert service.status("42", headers=bearer("token-viewer"))[0] == 200
     assert service.check({"userId": "42"}, bearer("token-viewer"))[0] == 403
     assert service.native.stats()["forbidden"] == 1
 
 
-def test_other_tokens_take_their_place_at_once() -> None:
+def test_new_tokens_replace_the_old_ones_at_once() -> None:
     service = service_with_tokens()
     service.native.set_tokens([(digest("new"), "check")])
     assert service.check({"userId": "1"}, bearer("token-check"))[0] == 401
     assert service.check({"userId": "1"}, bearer("new"))[0] == 200
 
 
-def test_where_no_token_is_required_none_is_looked_at() -> None:
+def test_tokens_are_ignored_if_none_is_required() -> None:
     assert Service().check({"userId": "1"}, bearer("anything"))[0] == 200
 
 
 @pytest.mark.parametrize(
     "token", [(b"short", "check"), ("x" * 32, "check"), b"x" * 32, (b"x" * 32,)]
 )
-def test_what_is_no_digest_is_refused_without_being_shown(token: Any) -> None:
+def test_a_malformed_digest_is_refused_without_being_shown(token: Any) -> None:
     with pytest.raises(ArgumentTypeError, match="expected a tuple of the 32 bytes") as raised:
         Service().native.set_tokens([token])
     assert "short" not in str(raised.value)

@@ -1,4 +1,4 @@
-// Fetches the parts of a page that change, every two seconds, while somebody looks at it.
+// Fetches the parts of a page that change, every two seconds, while the page is visible.
 "use strict";
 
 (() => {
@@ -15,7 +15,7 @@
   }
 
   function show() {
-    button.textContent = isPaused ? "Go on" : "Pause";
+    button.textContent = isPaused ? "Continue" : "Pause";
     button.setAttribute("aria-pressed", String(isPaused));
     say(isPaused ? "Paused." : "Live: every 2 seconds.");
   }
@@ -34,7 +34,7 @@
       if (!answer.ok) throw new Error(String(answer.status));
       const { parts } = await answer.json();
       if (isPaused) return;
-      // The server has escaped these as it does those of the page itself.
+      // The server escapes these parts as it escapes the page itself.
       for (const [id, html] of Object.entries(parts)) {
         const holder = document.getElementById(id);
         if (holder && !holder.contains(document.activeElement.closest("a, summary"))) {

@@ -1,0 +1,54 @@
+-- Hits on fixed windows, each decided on its own: a short script for the most frequent calls. For
+-- periods of whole microseconds, by the server's TIME.
+--
+-- KEYS: one for each hit; they may repeat.
+-- ARGV[1] milliseconds that keys are kept after their state no longer matters; then for each hit
+--   its period, microseconds; its count; its cost.
+-- Value: as in lua/fixed_window.lua.
+-- Reply, all integers: the instant of the call, microseconds; then for each hit 1 where it passes,
+--   else 0, and its state before: the end of the window, microseconds, and the units used, both 0
+--   where fresh. An end of -1 means that the state is one that this script does not understand:
+--   then nothing was done, and fixed_window.lua must be called.
+-- TOLERANCE_US is kClockToleranceNs; the core prepends its definition.
+local call, pcall, unpack, floor = redis.call, redis.pcall, struct.unpack, math.floor
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2]
+local margin = ARGV[1] + 3
+local reply = {now}
+local a, n = 2, 1
+for i = 1, #KEYS do
+  local key = KEYS[i]
+  local period = tonumber(ARGV[a])
+  local value = pcall('GET', key)
+  local stop, used, known = 0, 0, 0
+  if value then
+    stop = -1
+    if type(value) == 'string' and #value == 16 then
+      local seconds, ns
+      seconds, ns, known = unpack('>I5I4I7', value)
+      -- Below 2^53 microseconds.
+      if ns % 1000 == 0 and seconds < 9000000000 then stop = seconds * 1000000 + ns / 1000 end
+    end
+  end
+  local before = stop
+  if stop > now then
+    used = known
+    -- Further ahead than the clock allows (step.h).
+    if stop - period > now + TOLERANCE_US then before = -1 end
+  elseif stop >= 0 then
+    stop = now - now % period + period
+  end
+  local passes = 0
+  if before >= 0 and tonumber(ARGV[a + 2]) <= ARGV[a + 1] - used then
+    passes = 1
+    local seconds = floor(stop / 1000000)
+    value = struct.pack('>I5I4I7', seconds, (stop - seconds * 1000000) * 1000, used + ARGV[a + 2])
+    call('SET', key, value, 'PX', floor((stop - now) / 1000) + margin)
+  end
+  reply[n + 1] = passes
+  reply[n + 2] = before
+  reply[n + 3] = known
+  a = a + 3
+  n = n + 3
+end
+return reply

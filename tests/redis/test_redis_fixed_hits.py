@@ -1,0 +1,165 @@
+"""lua/fixed_hits.lua, the short script for hits on fixed windows, over every state of a key."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import pytest
+import tidegate
+from redis_server import RedisServer
+
+# Ends of windows are a multiple of it, and none comes while a test runs.
+PERIOD_S = 40 * 365 * 24 * 3600
+LIMIT = tidegate.Limit(f"10/{PERIOD_S} seconds", algorithm="fixed-window")
+END_S = 2 * PERIOD_S
+TOLERANCE_S = 0.1
+
+
+def packed(end_s: int, end_ns: int, used: int) -> bytes:
+    return end_s.to_bytes(5, "big") + struct.pack(">I", end_ns) + used.to_bytes(7, "big")
+
+
+def key_of(server: RedisServer) -> bytes:
+    found = server.command("KEYS", "*").split(b"\r\n")[2]
+    assert found
+    return found
+
+
+def value_of(server: RedisServer, key: bytes) -> bytes:
+    return server.command("GET", key).split(b"\r\n", 1)[1][:-2]
+
+
+def now_s(server: RedisServer) -> int:
+    return int(server.command("TIME").split(b"\r\n")[2])
+
+
+@pytest.fixture
+def limiter(server: RedisServer) -> tidegate.Limiter:
+    limiter = tidegate.Limiter(LIMIT, storage=server.uri())
+    limiter.hit("k")  # so that there is a key to change
+    return limiter
+
+
+def test_a_fresh_key_counts_in_the_window_of_now(
+    server: RedisServer, limiter: tidegate.Limiter
+) -> None:
+    assert value_of(server, key_of(server)) == packed(END_S, 0, 1)
+    left_ms = int(server.command("PTTL", key_of(server))[1:-2])
+    # The clock of the second reading is up to some seconds later, or a second less exact.
+    assert -1000 < left_ms - (END_S - now_s(server)) * 1000 < 5000
+
+
+@pytest.mark.parametrize("used", [0, 1, 9, 10, 11, 2**52])
+@pytest.mark.parametrize("cost", [1, 5, 10, 11, 2**40])
+def test_a_hit_passes_where_the_window_has_room(
+    server: RedisServer, limiter: tidegate.Limiter, used: int, cost: int
+) -> None:
+    key = key_of(server)
+    server.command("SET", key, packed(END_S, 0, used))
+    decision = limiter.hit("k", cost)
+    assert decision.allowed is (used + cost <= 10)
+    after = used + cost if decision.allowed else used
+    assert decision.remaining == max(0, 10 - after)
+    assert value_of(server, key) == packed(END_S, 0, after)
+    assert not decision.degraded
+
+
+def test_an_ended_window_counts_for_nothing(server: RedisServer, limiter: tidegate.Limiter) -> None:
+    key = key_of(server)
+    server.command("SET", key, packed(now_s(server) - 1, 999_999_000, 10))
+    assert limiter.hit("k", 3).remaining == 7
+    assert value_of(server, key) == packed(END_S, 0, 3)
+
+
+@pytest.mark.parametrize("end_ns", [1, 999_999_999])
+def test_a_window_that_ends_between_microseconds_counts(
+    server: RedisServer, limiter: tidegate.Limiter, end_ns: int
+) -> None:
+    """Then the hit is sent again as the full script."""
+    key = key_of(server)
+    server.command("SET", key, packed(END_S - 1, end_ns, 9))
+    assert [limiter.hit("k").allowed for _ in range(2)] == [True, False]
+    assert value_of(server, key) == packed(END_S - 1, end_ns, 10)
+
+
+@pytest.mark.parametrize("ahead_s", [1, PERIOD_S, 5_900_000_000, 6_100_000_000])
+def test_a_window_beyond_the_clock_is_moved_back(
+    server: RedisServer, limiter: tidegate.Limiter, ahead_s: int
+) -> None:
+    """The start of the window lies ahead of now by more than a clock may be wrong."""
+    key = key_of(server)
+    server.command("SET", key, packed(now_s(server) + PERIOD_S + ahead_s, 0, 4))
+    decision = limiter.hit("k")
+    assert not decision.degraded
+    assert limiter.stats().script_errors == 0
+    assert value_of(server, key)[:9] == packed(END_S, 0, 0)[:9]
+
+
+def test_a_window_within_the_tolerance_of_the_clock_stays(
+    server: RedisServer, limiter: tidegate.Limiter
+) -> None:
+    key = key_of(server)
+    end_s = now_s(server) + PERIOD_S
+    server.command("SET", key, packed(end_s, 0, 9))
+    assert [limiter.hit("k").allowed for _ in range(2)] == [True, False]
+    assert value_of(server, key) == packed(end_s, 0, 10)
+
+
+@pytest.mark.parametrize("value", [b"", b"1", b"x" * 15, b"x" * 17, packed(END_S, 0, 2**56 - 1)])
+def test_a_foreign_value_is_an_error_and_stays(
+    server: RedisServer, limiter: tidegate.Limiter, value: bytes
+) -> None:
+    key = key_of(server)
+    server.command("SET", key, value)
+    assert limiter.hit("k").degraded
+    assert limiter.stats().script_errors == 1
+    assert value_of(server, key) == value
+    server.command("DEL", key)
+    server.command("RPUSH", key, "a")
+    assert limiter.hit("k").degraded
+    assert server.command("LLEN", key) == b":1\r\n"
+
+
+def test_a_foreign_value_among_many_keys_fails_alone(server: RedisServer) -> None:
+    with tidegate.Limiter(LIMIT, storage=server.uri()) as limiter:
+        limiter.hit("k3")
+        server.command("SET", key_of(server), "foreign")
+        allowed = limiter.hit_many([f"k{i}" for i in range(20)])
+        assert allowed == [True] * 20  # one of them by the fallback
+        assert limiter.stats().degraded == 1
+
+
+def test_hits_of_different_windows_and_costs_share_commands(server: RedisServer) -> None:
+    store = tidegate.Limiter(LIMIT, storage=server.uri()).storage
+    limiters = [
+        tidegate.Limiter(tidegate.Limit(f"{n}/2000 weeks", algorithm="fixed-window"), storage=store)
+        for n in range(1, 9)
+    ]
+
+    async def hits() -> list[bool]:
+        calls = [each.hit_async("k", cost) for each in limiters for cost in (1, 2, 3)]
+        return [decision.allowed for decision in await asyncio.gather(*calls)]
+
+    limiters[0].hit("warm")
+    server.command("CONFIG", "RESETSTAT")
+    found = asyncio.run(hits())
+    commands = server.calls()
+    assert commands.get("evalsha", 0) + commands.get("eval", 0) <= 4
+    expected = []
+    for n in range(1, 9):
+        used = 0
+        for cost in (1, 2, 3):
+            expected.append(used + cost <= n)
+            used += cost if used + cost <= n else 0
+    assert found == expected
+
+
+def test_a_period_between_microseconds_and_a_calendar_take_the_full_script(
+    server: RedisServer,
+) -> None:
+    for text in ("3/1234567890123457891 ns", "3/year", "3/99 years"):
+        limit = tidegate.Limit(text, algorithm="fixed-window")
+        with tidegate.Limiter(limit, storage=server.uri()) as limiter:
+            assert [limiter.hit(text).allowed for _ in range(4)] == [True, True, True, False]
+            assert limiter.stats().script_errors == 0
