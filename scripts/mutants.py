@@ -266,16 +266,17 @@ class TestMap:
 
         For code that runs in a forked process the tests are unknown, so any test that runs a line
         of the module is taken; for code that runs at import, any test at all, but first those
-        that run a line of the module.
+        that run a line of the module, and those that run none, which look at what was defined.
         """
-        of_module: set[str] = set().union(
+        near: set[str] = set().union(
             *(tests for (name, _), tests in self._tests.items() if name == module)
         )
         found = set().union(*(self._tests.get((module, line), ()) for line in lines))
         if at_import or "" in found:
-            found = set().union(*self._tests.values())
+            found = set(self._seconds)
+            near |= found - set().union(*self._tests.values())
         elif not found:
-            found = of_module
+            found = near
 
         runs_before: dict[str, int] = defaultdict(int)  # of the same function
         places = {}
@@ -286,7 +287,7 @@ class TestMap:
 
         def order_of(test: str) -> tuple[bool, bool, int, float, str]:
             needs_redis = test.startswith("tests/redis/")
-            return needs_redis, test not in of_module, places[test], self._time_of(test), test
+            return needs_redis, test not in near, places[test], self._time_of(test), test
 
         chosen: list[str] = []
         for test in sorted(found - {""}, key=order_of):
