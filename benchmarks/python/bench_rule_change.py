@@ -89,16 +89,15 @@ def _latest_of_loop(decide: Callable[[], object], is_over: Callable[[], bool]) -
 
 
 def _put_before_others() -> bool:
-    """Has the threads of this process, and no other process, come before all others.
+    """Has this thread, which decides, come before all other threads of the machine.
 
-    This thread, which decides, comes before the threads that read and compile rules: on a service's
-    machine the scheduler prefers it too, since it sleeps most of the time.
+    Those that read and compile rules keep their ordinary priority, as in a service: threads of one
+    real-time priority take no turns, so on few cores the readers of several workers would keep
+    every decision waiting.
     """
     try:
         policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
-        for thread in threading.enumerate():
-            priority = 2 if thread is threading.current_thread() else 1
-            os.sched_setscheduler(thread.native_id or 0, policy, os.sched_param(priority))
+        os.sched_setscheduler(0, policy, os.sched_param(1))
     except (AttributeError, OSError):
         return False
     return True
