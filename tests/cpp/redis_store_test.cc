@@ -15,13 +15,16 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/time/clock.h"
+#include "base/monotonic.h"
 #include "redis/transport/client.h"
+#include "redis/transport/single_server.h"
 #include "testing.h"
 #include "tidegate/limiter.h"
 
@@ -166,6 +169,41 @@ TEST_F(RedisStoreTest, ReconnectsAfterAServerDiesUnderLoad) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_GE(changes_, 6);
   EXPECT_EQ(store->stats().script_errors, 0);
+}
+
+// The reply to a PING that was submitted.
+class Pinger final : public redis::Caller {
+ public:
+  Pinger(Instant deadline, std::promise<absl::StatusOr<redis::Reply>>& reply)
+      : Caller(deadline), reply_(reply) {}
+  std::string Request() override { return kPing; }
+  void Done(absl::StatusOr<redis::Reply> reply) override { reply_.set_value(std::move(reply)); }
+
+  static constexpr const char* kPing = "*1\r\n$4\r\nPING\r\n";
+
+ private:
+  std::promise<absl::StatusOr<redis::Reply>>& reply_;
+};
+
+TEST_F(RedisStoreTest, ARequestWhoseTimePassedBeforeItWasSubmittedIsSentAllTheSame) {
+  RedisOptions options;
+  options.port = server_.port();
+  options.timeout = absl::Seconds(20);
+  options.connect_timeout = absl::Seconds(20);
+  redis::SingleServer client(options);
+  const auto connected = [&] {
+    return client.Call(0, Pinger::kPing, MonotonicIn(absl::Seconds(20))).ok();
+  };
+  ASSERT_TRUE(Eventually(connected));
+  // As if the process had been suspended after it computed the deadline.
+  const Instant past = MonotonicIn(absl::Seconds(-5));
+  const auto reply = client.Call(0, Pinger::kPing, past);
+  EXPECT_TRUE(reply.ok()) << reply.status();
+  std::promise<absl::StatusOr<redis::Reply>> later;
+  client.Send(0, std::make_unique<Pinger>(past, later));
+  client.Kick();
+  const auto async_reply = later.get_future().get();
+  EXPECT_TRUE(async_reply.ok()) << async_reply.status();
 }
 
 TEST_F(RedisStoreTest, WithoutAHookScriptErrorsGoToStderrEverMoreRarely) {

@@ -179,13 +179,17 @@ absl::Status Connection::CheckQueue() const {
 }
 
 absl::StatusOr<Reply> Connection::Call(const std::string& request, int replies, Instant deadline) {
+  const auto in_flight = std::make_shared<InFlight>();
+  in_flight->submitted = MonotonicNow();
+  in_flight->deadline = deadline;
+  in_flight->replies = replies;
   Lock lock(*this);
+  in_flight->could_leave = state_ == State::kUp;
   if (absl::Status s = AwaitUp(lock, deadline); !s.ok()) return s;
   if (absl::Status s = CheckQueue(); !s.ok()) return s;
-  const auto in_flight = std::make_shared<InFlight>();
-  in_flight->replies = replies;
-  in_flight->deadline = deadline;
-  Queue(request, MonotonicNow(), {&in_flight, 1});
+  const Instant leaves = MonotonicNow();
+  ForgiveDelay(*in_flight, leaves);
+  Queue(request, leaves, {&in_flight, 1});
   Flush(lock, deadline);
   for (bool looked = false; !in_flight->done;) {
     const Instant now = MonotonicNow();
@@ -223,12 +227,20 @@ void Connection::Queue(std::string_view bytes, Instant now,
   }
 }
 
+void Connection::ForgiveDelay(InFlight& in_flight, Instant now) const {
+  if (!in_flight.could_leave) return;
+  in_flight.deadline += now - in_flight.submitted;
+  // The process was held up before it submitted the request.
+  if (in_flight.deadline <= now) in_flight.deadline = now + Chrono(options_.timeout);
+}
+
 void Connection::StampWritten(uint64_t written, bool waited_for_server) {
   const Instant now = MonotonicNow();
   for (auto it = queue_.rbegin(); it != queue_.rend() && (*it)->end > written_; ++it) {
     if ((*it)->end > written || waited_for_server) continue;
     (*it)->deadline += now - (*it)->sent;
     (*it)->sent = now;
+    (*it)->late_since = Instant::max();
   }
   written_ = written;
 }
@@ -398,8 +410,7 @@ void Connection::SendWaiting(Lock& lock) {
   const Instant now = MonotonicNow();
   Queue(requests, now, joined);
   for (const InFlightPtr& in_flight : joined) {
-    // The deadline counts from when it could leave: this thread may have been held up.
-    if (in_flight->could_leave) in_flight->deadline += now - in_flight->submitted;
+    ForgiveDelay(*in_flight, now);
     in_flight->caller->set_deadline(in_flight->deadline);
     in_flight->replies = in_flight->caller->replies();
     auto later = async_.end();

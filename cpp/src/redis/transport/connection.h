@@ -143,6 +143,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   bool HasInput() const;
   // Puts the bytes of requests at the end of queue_ into out_.
   void Queue(std::string_view bytes, Instant now, absl::Span<const InFlightPtr> requests);
+  // Moves the deadline of a request that leaves `now` and could have left when it was submitted:
+  // this process held it up.
+  void ForgiveDelay(InFlight& in_flight, Instant now) const;
   // Moves the deadlines of requests that were written just now, by the time that they waited for a
   // thread to write them.
   void StampWritten(uint64_t written, bool waited_for_server);
