@@ -89,23 +89,27 @@ def _check_texts(document: Document) -> None:
     seen = set()
     while waiting:
         where, value = waiting.pop()
-        if isinstance(value, str):
-            if not value.isascii() and not _is_unicode(value):
-                message = f"is {value!a:.80}, with half of a surrogate pair; expected Unicode"
-                raise RulesError([document.problem(where, message)])
-        elif isinstance(value, (list, dict)) and id(value) not in seen:
-            seen.add(id(value))
-            pause_at_times()
-            items = value.items() if isinstance(value, dict) else enumerate(value)
-            for name, item in items:
-                if isinstance(value, dict) and not (isinstance(name, str) and _is_unicode(name)):
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        pause_at_times()
+        if isinstance(value, dict):
+            for name in value:
+                if not (isinstance(name, str) and _is_unicode(name)):
                     message = f"has the field name {_shown(name)}; expected a text"
                     raise RulesError([document.problem(where, message)])
-                if isinstance(item, (str, list, dict)):
-                    waiting.append(((*where, name), item))
+        for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(item, str):
+                if not _is_unicode(item):
+                    message = f"is {item!a:.80}, with half of a surrogate pair; expected Unicode"
+                    raise RulesError([document.problem((*where, name), message)])
+            elif isinstance(item, (list, dict)):
+                waiting.append(((*where, name), item))
 
 
 def _is_unicode(text: str) -> bool:
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:
