@@ -125,18 +125,12 @@ CellState WriteSliding(const Limit& limit, const Counts& c) {
           static_cast<uint64_t>(c.current) << 32 | static_cast<uint64_t>(c.previous)};
 }
 
-Decision StepFixed(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
-                   CellState* next) {
+// Step() of the other algorithms is not inline there, so that a bucket's saves no registers for it.
+
+__attribute__((noinline)) Decision StepToWindow(const Limit& limit, const CellState& state,
+                                                int64_t now_ns, int64_t cost, CellState* next) {
   Decision d;
   d.limit = &limit;
-  if (WindowOutcome out; StepInWindow(limit, state, now_ns, cost, out)) [[likely]] {
-    d.allowed = out.allowed;
-    d.retry_after_ns = out.wait_ns;
-    d.used_units = out.used_units;
-    d.reset_after_ns = out.used_units > 0 ? static_cast<int64_t>(state.w0) - now_ns : 0;
-    *next = {state.w0, static_cast<uint64_t>(out.used_units)};
-    return d;
-  }
   Counts c = ReadFixed(limit, state, now_ns);
   d.behind = c.behind;
   if (cost > limit.count()) {
@@ -168,8 +162,8 @@ int64_t WeightFalls(const Limit& limit, int64_t start, int64_t previous, int64_t
   return start + limit.period_ns() - Narrow(left);
 }
 
-Decision StepSliding(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
-                     CellState* next) {
+__attribute__((noinline)) Decision StepSliding(const Limit& limit, const CellState& state,
+                                               int64_t now_ns, int64_t cost, CellState* next) {
   Decision d;
   d.limit = &limit;
   Counts c = ReadSliding(limit, state, now_ns);
@@ -342,6 +336,24 @@ __attribute__((noinline)) Decision StepBlocking(const Limit& limit, const CellSt
   return MakeDecision(limit, outcome);
 }
 
+// A bucket without an id.
+__attribute__((always_inline)) inline Decision StepPlain(const Limit& limit, const CellState& state,
+                                                         int64_t now_ns, int64_t cost,
+                                                         CellState* next) {
+  BucketOutcome outcome;
+  StepBucket(limit, state.w0, state.w1, now_ns, cost, outcome);
+  *next = state;
+  if (outcome.allowed || outcome.behind) *next = {outcome.next_w0, outcome.next_w1};
+  return MakeDecision(limit, outcome);
+}
+
+__attribute__((noinline)) Decision StepAnyBucket(const Limit& limit, const CellState& state,
+                                                 int64_t now_ns, int64_t cost, CellState* next) {
+  if (limit.keeps_count()) return StepWithId(limit, state, now_ns, cost, next);
+  if (limit.burst() == 0) return StepBlocking(limit, state, now_ns, next);
+  return StepPlain(limit, state, now_ns, cost, next);
+}
+
 // In the numbers that wrote the state.
 CellState RefundKept(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost) {
   const Kept kept = ReadKept(limit, state, now_ns);
@@ -371,20 +383,24 @@ Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_
               CellState* next) {
   switch (limit.algorithm()) {
     case Algorithm::kFixedWindow:
-      return StepFixed(limit, state, now_ns, cost, next);
+      if (WindowOutcome out; StepInWindow(limit, state, now_ns, cost, out)) [[likely]] {
+        *next = {state.w0, static_cast<uint64_t>(out.used_units)};
+        return {.allowed = out.allowed,
+                .limit = &limit,
+                .retry_after_ns = out.wait_ns,
+                .reset_after_ns = out.used_units > 0 ? static_cast<int64_t>(next->w0) - now_ns : 0,
+                .used_units = out.used_units};
+      }
+      return StepToWindow(limit, state, now_ns, cost, next);
     case Algorithm::kSlidingWindow:
       return StepSliding(limit, state, now_ns, cost, next);
-    default: {
-      if (limit.most_plain_cost() == 0) [[unlikely]] {
-        if (limit.keeps_count()) return StepWithId(limit, state, now_ns, cost, next);
-        if (limit.burst() == 0) return StepBlocking(limit, state, now_ns, next);
+    default:
+      // Most hits cost one unit. A step that computes the interval of no other cost saves no
+      // registers.
+      if (cost == 1 && limit.most_plain_cost() > 0) [[likely]] {
+        return StepPlain(limit, state, now_ns, 1, next);
       }
-      BucketOutcome outcome;
-      StepBucket(limit, state.w0, state.w1, now_ns, cost, outcome);
-      *next = state;
-      if (outcome.allowed || outcome.behind) *next = {outcome.next_w0, outcome.next_w1};
-      return MakeDecision(limit, outcome);
-    }
+      return StepAnyBucket(limit, state, now_ns, cost, next);
   }
 }
 
