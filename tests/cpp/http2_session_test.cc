@@ -47,6 +47,17 @@ class Http2SessionTest : public ::testing::Test {
     goaways_.clear();
   }
 
+  // The bytes that the client has for the server.
+  std::string FromClient() {
+    std::string all;
+    const uint8_t* bytes = nullptr;
+    ssize_t size = 0;
+    while ((size = nghttp2_session_mem_send(client_, &bytes)) > 0) {
+      all.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
+    }
+    return all;
+  }
+
   // All bytes that both sides have for each other.
   void Exchange() {
     bool moved = true;
@@ -269,6 +280,23 @@ TEST_F(Http2SessionTest, AClientThatResetsACallIsNotAnswered) {
   setting_->service->pending.at(0)->Send({});
   Exchange();
   EXPECT_THAT(responses_[id].headers, IsEmpty());
+}
+
+TEST_F(Http2SessionTest, ARequestThatIsResetInTheSameBytesCostsNoCall) {
+  Exchange();
+  std::string bytes;
+  for (int i = 0; i < 3; ++i) {
+    const int32_t id = Submit("/later", "x");
+    bytes += FromClient();
+    nghttp2_submit_rst_stream(client_, NGHTTP2_FLAG_NONE, id, NGHTTP2_CANCEL);
+    bytes += FromClient();
+  }
+  const int32_t kept = Submit("/echo", "x");
+  session_->Receive(bytes + FromClient());
+  EXPECT_EQ(setting_->service->calls, 1);
+  Exchange();
+  EXPECT_EQ(responses_[kept].headers[":status"], "200");
+  EXPECT_FALSE(session_->busy());
 }
 
 TEST_F(Http2SessionTest, ACallThatIsResetCountsUntilItsServiceHasAnswered) {

@@ -186,10 +186,15 @@ void Http2Session::Receive(std::string_view bytes) {
   }
   const ssize_t read = nghttp2_session_mem_recv(
       session_, reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
-  if (read >= 0) return;
-  broken_ = true;
-  counters().errors_protocol.Add();
-  if (read == NGHTTP2_ERR_FLOODED) counters().floods.Add();
+  if (read < 0) {
+    broken_ = true;
+    counters().errors_protocol.Add();
+    if (read == NGHTTP2_ERR_FLOODED) counters().floods.Add();
+  }
+  for (const int32_t id : complete_) {
+    if (Http2Stream* const stream = Find(id); stream != nullptr) OnComplete(stream);
+  }
+  complete_.clear();
 }
 
 void Http2Session::Fill(std::string* out) {
@@ -315,7 +320,11 @@ void Http2Session::OnEnd(Http2Stream* stream) {
     }
     return;
   }
-  if (stream->stage != Http2Stream::Stage::kReceiving) return;
+  if (stream->stage == Http2Stream::Stage::kReceiving) complete_.push_back(stream->id);
+}
+
+void Http2Session::OnComplete(Http2Stream* stream) {
+  if (terminated_ || broken_ || stream->stage != Http2Stream::Stage::kReceiving) return;
   Handle(stream);
   input_ -= stream->body.size();
   stream->body.clear();

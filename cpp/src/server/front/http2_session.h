@@ -54,6 +54,7 @@ class Http2Session final : public Session {
   void OnData(Http2Stream* stream, std::string_view bytes);
   void ReadMessages(Http2Stream* stream);
   void OnEnd(Http2Stream* stream);
+  void OnComplete(Http2Stream* stream);
   void OnClose(Http2Stream* stream);
   void OnReset();
 
@@ -84,6 +85,9 @@ class Http2Session final : public Session {
   nghttp2_session* session_ = nullptr;
   FrameGuard guard_;
   std::vector<std::unique_ptr<Http2Stream>> streams_;
+  // The streams whose requests arrived whole in the bytes that are being received. They are handled
+  // once all of the bytes are read, so that a stream that is reset at once costs no call.
+  std::vector<int32_t> complete_;
   Instant streams_due_ = Instant::max();  // at most the first deadline of a stream
   Instant idle_since_;
   Instant goaway_due_ = Instant::max();  // when the second GOAWAY of a drain is sent
