@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import queue
 import socket
 import threading
 import time
@@ -18,6 +19,7 @@ from admin_client import AdminService
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from polling import eventually
+from tidegate._service.admin import oidc as oidc_module
 from tidegate._service.admin.app import create_admin
 from tidegate._service.admin.oidc import Oidc, OidcError
 
@@ -129,7 +131,7 @@ def test_a_claim_names_the_user_and_users_need_no_role(issuer: Issuer) -> None:
     assert (user.name, user.role, user.user) == ("oidc:ada", "user", "42")
     with pytest.raises(OidcError, match="no role"):
         oidc.actor_of(token, None)
-    for account in (None, "", 42, ["42"]):
+    for account in (None, "", 42, ["42"], "a\0b", "\ud800", "x" * 256):
         with pytest.raises(OidcError, match="no role"):
             oidc.actor_of(issuer.sign(roles=None, account=account), None, needs_role=False)
 
@@ -152,6 +154,8 @@ def test_a_claim_may_lie_inside_another(service: AdminService, issuer: Issuer) -
         {"exp": None},
         {"sub": None},
         {"sub": ""},
+        {"sub": "a\0b"},
+        {"sub": "\ud800"},
         {"nbf": time.time() + 3600},
         {"roles": []},
         {"roles": None},
@@ -225,6 +229,32 @@ def test_a_dead_issuer_delays_requests_only_briefly(service: AdminService) -> No
         assert answer.status_code == 503
         assert "does not answer" in answer.json()["detail"]
         assert service.ask("GET", "/whoami").status_code == 200, "other tokens work"
+
+
+def test_few_requests_wait_for_a_silent_issuer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oidc_module, "_PATIENCE", 60.0)
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        oidc = Oidc(url, AUDIENCE, roles=ROLES)
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        token = jwt.encode({"sub": "a"}, key, algorithm="RS256", headers={"kid": "one"})
+        ended: queue.Queue[str] = queue.Queue()
+
+        def ask() -> None:
+            with pytest.raises(OidcError) as caught:
+                oidc.actor_of(token, None)
+            ended.put(str(caught.value) if caught.value.is_outage else "no outage")
+
+        threads = [threading.Thread(target=ask) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        most = oidc_module._MOST_WAITING
+        refused = [ended.get(timeout=30) for _ in range(20 - most)]
+        assert {"too many requests wait for the issuer"} == set(refused)
+        silent.accept()[0].close()  # the issuer has failed, so the fetch ends
+        for thread in threads:
+            thread.join(30)
+        assert ended.qsize() == most
 
 
 def test_known_keys_stay_valid_while_the_issuer_does_not_answer(

@@ -37,6 +37,15 @@ def test_a_user_is_redirected_to_the_own_page(dashboard: DashboardService) -> No
     assert links == ["/dashboard/me"]
 
 
+def test_a_user_without_a_role_can_sign_out(dashboard: DashboardService) -> None:
+    browser = user_browser(dashboard)
+    cookies = dict(browser.cookies)
+    answer = browser.ask("POST", "/sign-out", {"csrf": browser.csrf("/me")})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/dashboard/sign-in")
+    browser.cookies = cookies
+    assert browser.get("/me").status_code == 303, "the server has ended the session"
+
+
 def test_a_user_without_a_role_gets_no_page_of_operators(dashboard: DashboardService) -> None:
     browser = user_browser(dashboard)
     paths = ("/keys", "/key", "/rules", "/shadow", "/anomalies", "/requests", "/usage", "/quotas")
@@ -65,6 +74,16 @@ def test_a_token_without_a_user_has_no_such_page(dashboard: DashboardService) ->
     operator.sign_in("operator:42")
     assert operator.get("/me").status_code == 200
     assert "My usage" in operator.get("/").text
+
+
+@pytest.mark.parametrize("id", ["0", "-1", "x", str(2**63), "9" * 5000, "\u0661"])
+def test_an_impossible_number_in_a_path_is_not_found(dashboard: DashboardService, id: str) -> None:
+    browser = user_browser(dashboard)
+    form = {"csrf": browser.csrf("/me")}
+    assert browser.ask("POST", f"/me/requests/{id}/withdraw", form).status_code == 404
+    operator = dashboard.browser("operator")
+    assert operator.post(f"/requests/{id}", verdict="approve").status_code == 404
+    assert operator.post(f"/anomalies/{id}/acknowledge").status_code == 404
 
 
 def test_the_page_shows_remaining_limits_and_refusals(dashboard: DashboardService) -> None:

@@ -197,6 +197,36 @@ def test_one_top_up_too_many_is_undone_and_reported(dashboard: DashboardService)
     assert last[0] == "quota.top_up_failed"
 
 
+def test_a_form_that_is_sent_twice_adds_its_units_once(dashboard: DashboardService) -> None:
+    operator = dashboard.browser("operator")
+
+    def loaded() -> dict[str, str]:
+        found = re.search(r'name="once" value="([^"]+)"', operator.get("/quotas?user=42").text)
+        assert found is not None
+        return {"user": "42", "quota": QUOTA, "units": "5", "once": found[1]}
+
+    form = loaded()
+    for _ in range(2):
+        answer = operator.post("/quotas/top-up", **form)
+        assert (answer.status_code, "added=1" in answer.headers["location"]) == (303, True)
+    assert topped_up(dashboard) == 5
+    assert len(dashboard.rows("select * from quota_top_ups")) == 1
+    assert operator.post("/quotas/top-up", **form | {"units": "6"}).status_code == 422
+    assert operator.post("/quotas/top-up", **loaded()).status_code == 303
+    assert topped_up(dashboard) == 10, "a page that was loaded again has a form of its own"
+
+
+def test_a_form_that_is_sent_again_while_the_first_is_handled_is_refused(
+    dashboard: DashboardService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator = dashboard.browser("operator")
+    form = {"user": "42", "quota": QUOTA, "units": "5", "once": "k-1"}
+    operator.post("/quotas/top-up", **form)
+    monkeypatch.setattr(OnceKey, "known", lambda *_: None)  # read before the first began
+    answer = operator.post("/quotas/top-up", **form)
+    assert (answer.status_code, topped_up(dashboard)) == (409, 5)
+
+
 def keyed(dashboard: DashboardService, new: Any, key: str = "k-1", role: str = "operator") -> Any:
     headers = {"Idempotency-Key": key}
     return dashboard.ask("POST", "/quotas/top-ups", new, role=role, headers=headers)

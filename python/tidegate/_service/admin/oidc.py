@@ -15,6 +15,8 @@ from typing import Any, Callable
 from tidegate._database.api_tokens import ROLES
 from tidegate._database.audit import Actor
 from tidegate._errors import ConfigurationError
+from tidegate._service.admin.guard import check_text
+from tidegate._service.admin.problems import ProblemError
 
 __all__ = ["USER", "Oidc", "OidcError"]
 
@@ -37,8 +39,13 @@ ALGORITHMS = (
 USER = "user"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MOST_OF_DISCOVERY = 1_000_000
+# The length of the columns that name a user.
+_MOST_OF_USER = 255
 # How long a request waits for the issuer, in seconds. The fetch continues after that.
 _PATIENCE = 2.0
+# How many requests may wait for the issuer at once: each holds a thread that others need, and needs
+# no valid token for that.
+_MOST_WAITING = 8
 # The least time between two fetches: unknown key ids must not cause a fetch each time.
 _PAUSE = 30.0
 
@@ -106,8 +113,9 @@ class Oidc:
         With `needs_role` false, a caller without a role of this service gets the role USER.
         """
         claims = self._claims_of(token)
-        user = claims.get(self._user_claim)
-        user = user if isinstance(user, str) and user else None
+        user = _name(claims.get(self._user_claim))
+        if user is not None and len(user) > _MOST_OF_USER:
+            user = None
         role = self._role_of(claims)
         if role is None and user is not None and not needs_role:
             role = USER
@@ -136,8 +144,8 @@ class Oidc:
             )
         except (jwt.PyJWTError, TypeError, ValueError) as error:
             raise OidcError(f"the token is not accepted: {error}") from None
-        if not isinstance(claims["sub"], str) or not claims["sub"]:
-            raise OidcError("the token's claim 'sub' is not a text")
+        if _name(claims["sub"]) is None:
+            raise OidcError("the token's claim 'sub' is not a text that a database can hold")
         return claims
 
     def _role_of(self, claims: Any) -> str | None:
@@ -151,6 +159,17 @@ class Oidc:
             self._roles[each] for each in values if isinstance(each, str) and each in self._roles
         ]
         return max(found, key=ROLES.index, default=None)
+
+
+def _name(claim: Any) -> str | None:
+    """Returns a claim if it is a text that a database can hold and a page can show."""
+    if not isinstance(claim, str) or not claim:
+        return None
+    try:
+        check_text(claim)
+    except ProblemError:
+        return None
+    return claim
 
 
 def _check_url(what: str, url: str) -> None:
@@ -172,6 +191,7 @@ class _Keys:
         self._clock = clock
         self._known: dict[str, Any] = {}
         self._lock = threading.Lock()
+        self._waiting = threading.Semaphore(_MOST_WAITING)
         self._fetch: threading.Event | None = None
         self._begun: float | None = None
         self._fetched: float | None = None
@@ -184,14 +204,26 @@ class _Keys:
         is_old = self._fetched is None or self._clock() - self._fetched >= self._ttl
         if known is None or is_old:
             fetch = self._begin()
-            if fetch is not None and known is None:
-                fetch.wait(_PATIENCE)
+            if fetch is not None and known is None and not self._wait_for(fetch):
+                raise OidcError("too many requests wait for the issuer", is_outage=True)
             known = self._known.get(id)
         if known is not None:
             return known
         if self._fetched is None:
             raise OidcError("the issuer of the token does not answer", is_outage=True)
         raise OidcError("the token names a key that its issuer does not have")
+
+    def _wait_for(self, fetch: threading.Event) -> bool:
+        """Waits briefly for a fetch. Returns False at once if too many others wait."""
+        if fetch.is_set():
+            return True
+        if not self._waiting.acquire(blocking=False):
+            return False
+        try:
+            fetch.wait(_PATIENCE)
+        finally:
+            self._waiting.release()
+        return True
 
     def _begin(self) -> threading.Event | None:
         """Returns the fetch that runs, or starts one unless the last one began a moment ago."""

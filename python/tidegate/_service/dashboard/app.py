@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import jinja2
+from sqlalchemy.exc import IntegrityError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -129,6 +130,13 @@ class Visit(NamedTuple):
     def query(self) -> dict[str, str]:
         """The parameters of the URL's query, each name once."""
         return dict(self.request.query_params)
+
+    def path_id(self) -> int:
+        """Returns the number in the path. Raises ProblemError if no entry can have it."""
+        text: str = self.request.path_params["id"]
+        if not text.isascii() or not text.isdigit() or len(text) > 19 or not 1 <= int(text) < 2**63:
+            raise ProblemError(404, "There is no such entry.")
+        return int(text)
 
     def may(self, role: str) -> bool:
         """Returns whether the visitor has this role, or a higher one."""
@@ -298,6 +306,8 @@ def _said(error: Exception) -> tuple[int, str, dict[str, str]]:
         return error.status_code, known, dict(error.headers or {})
     if isinstance(error, ConfigurationError):
         return 422, str(error).partition("\n")[0], {}
+    if isinstance(error, StorageError) and isinstance(error.__cause__, IntegrityError):
+        return 409, "Another request changed the same thing. Load the page again.", {}
     if isinstance(error, StorageError):
         log.warning("dashboard: %s", error)
         return (

@@ -35,7 +35,6 @@ __all__ = ["ROUTES"]
 
 _ATTRIBUTES = ("user", "ip", "tier", "endpoint", "method", "api_key")
 _MOST_ROWS = 200
-_LAST_ID = 2**63
 
 
 def sign_in_page(request: Request, form: dict[str, str]) -> Response:
@@ -199,7 +198,7 @@ def anomalies(visit: Visit) -> Response:
 
 def acknowledge(visit: Visit) -> Response:
     """Records that somebody has seen an anomaly."""
-    id = _id_of(visit)
+    id = visit.path_id()
     with visit.dashboard.admin.database.change(visit.actor) as change:
         row = anomaly_table.acknowledge(change.connection, id, change.now)
         if row is None:
@@ -217,13 +216,6 @@ def unlock_caller(visit: Visit) -> Response:
     return RedirectResponse(f"{PATH}/anomalies", 303)
 
 
-def _id_of(visit: Visit) -> int:
-    id: int = visit.request.path_params["id"]
-    if not 1 <= id < _LAST_ID:
-        raise ProblemError(404, "There is no such entry.")
-    return id
-
-
 def requests(visit: Visit) -> Response:
     """Shows users' requests for other tiers."""
     with visit.dashboard.admin.database.connect() as connection:
@@ -239,7 +231,7 @@ def decide(visit: Visit) -> Response:
     if verdict is None:
         raise ProblemError(422, "The verdict is missing; expected approve or reject.")
     note = Note(note=visit.form.get("note", "").strip()[:2000] or None)
-    verdict(visit.dashboard.admin, visit.actor, _id_of(visit), note)
+    verdict(visit.dashboard.admin, visit.actor, visit.path_id(), note)
     return RedirectResponse(f"{PATH}/requests", 303)
 
 
@@ -254,7 +246,7 @@ ROUTES = [
     open_route("/sign-in", sign_in_page),
     open_route("/sign-in", sign_in, post=True),
     open_route("/static/{name}", asset),
-    signed_in("/sign-out", sign_out, post=True),
+    signed_in("/sign-out", sign_out, role=None, post=True),
     signed_in("/", overview, role=None),
     signed_in("/live/overview", live_overview, is_use=False),
     signed_in("/keys", keys),
@@ -263,10 +255,10 @@ ROUTES = [
     signed_in("/key/unlock", unlock, role="operator", post=True),
     signed_in("/shadow", shadow),
     signed_in("/anomalies", anomalies),
-    signed_in("/anomalies/{id:int}/acknowledge", acknowledge, role="operator", post=True),
+    signed_in("/anomalies/{id}/acknowledge", acknowledge, role="operator", post=True),
     signed_in("/anomalies/unlock", unlock_caller, role="operator", post=True),
     signed_in("/requests", requests),
-    signed_in("/requests/{id:int}", decide, role="operator", post=True),
+    signed_in("/requests/{id}", decide, role="operator", post=True),
     signed_in("/rules", rules),
     *user_pages.ROUTES,
 ]

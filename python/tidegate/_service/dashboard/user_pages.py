@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import io
+import secrets
 import urllib.parse
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -119,6 +120,7 @@ def quotas(visit: Visit) -> Response:
         top_ups=top_ups,
         is_added="added" in visit.query,
         today=visit.dashboard.admin.now().date(),
+        once=secrets.token_urlsafe(24),
         **_quota_values(visit, user),
     )
 
@@ -143,7 +145,8 @@ def _quota_values(visit: Visit, user: str) -> dict[str, Any]:
 def top_up(visit: Visit) -> Response:
     """Gives a user units of a quota."""
     new = _top_up_of(visit.form)
-    quota_routes.add_top_up(visit.dashboard.admin, visit.actor, new)
+    once = visit.form.get("once") or None
+    quota_routes.add_top_up(visit.dashboard.admin, visit.actor, new, once)
     query = urllib.parse.urlencode({"user": new.user, "added": "1"})
     return RedirectResponse(f"{PATH}/quotas?{query}", 303)
 
@@ -256,10 +259,9 @@ def ask_for_tier(visit: Visit) -> Response:
 
 def withdraw(visit: Visit) -> Response:
     """Withdraws the visitor's request for another tier."""
-    id: int = visit.request.path_params["id"]
-    if not 1 <= id < 2**63:
-        raise ProblemError(404, "There is no such request.")
-    user_routes.withdraw_request(visit.dashboard.admin, visit.actor, _own_user(visit), id)
+    user_routes.withdraw_request(
+        visit.dashboard.admin, visit.actor, _own_user(visit), visit.path_id()
+    )
     return RedirectResponse(f"{PATH}/me", 303)
 
 
@@ -272,5 +274,5 @@ ROUTES = [
     signed_in("/me", me, role=None),
     signed_in("/live/me", live_me, role=None, is_use=False),
     signed_in("/me/tier", ask_for_tier, role=None, post=True),
-    signed_in("/me/requests/{id:int}/withdraw", withdraw, role=None, post=True),
+    signed_in("/me/requests/{id}/withdraw", withdraw, role=None, post=True),
 ]
