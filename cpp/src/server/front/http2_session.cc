@@ -43,6 +43,8 @@ struct Http2Session::Callbacks {
     Http2Stream* const stream = session.Find(frame->hd.stream_id);
     if (stream == nullptr) return 0;
     if (!session.MayUnpack(stream, name_size + value_size)) return NGHTTP2_ERR_PAUSE;
+    // Trailers are skipped: a gateway that sets or removes headers need not look at them.
+    if (frame->headers.cat != NGHTTP2_HCAT_REQUEST) return 0;
     session.AddHeader(stream, Bytes(name, name_size), Bytes(value, value_size));
     return 0;
   }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import check_wire as wire
 import httpx
 import pytest
 from check_service import JSON, Service
+from fronts import Http2Client, RawClient
 from tidegate._service import _native
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -63,6 +65,23 @@ def test_a_connection_survives_bad_requests(client: httpx.Client) -> None:
     assert client.get("/v1/ratelimit/check").status_code == 405
     assert client.get("/v1/ratelimit/status/%zz").status_code == 400
     assert client.get("/v1/ratelimit/status/42").status_code == 200
+
+
+def test_trailers_are_not_headers(port: int) -> None:
+    trailer = (("authorization", BEARER["authorization"]),)
+    with Http2Client(socket.create_connection(("127.0.0.1", port), timeout=30)) as client:
+        stream = client.request("/v1/ratelimit/check", b"{}", headers=tuple(JSON), end=False)
+        client.h2.send_headers(stream, trailer, end_stream=True)
+        client.flush()
+        assert client.answer(stream)[0][":status"] == "401"
+        stream = client.request("/v1/ratelimit/check", b"{}", headers=(*JSON, *trailer), end=False)
+        client.h2.send_headers(stream, (("content-type", "text/plain"),), end_stream=True)
+        client.flush()
+        assert client.answer(stream)[0][":status"] == "200"
+    with RawClient(socket.create_connection(("127.0.0.1", port), timeout=30)) as client:
+        head = b"POST /v1/ratelimit/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n"
+        client.send(head + b"\r\n2\r\n{}\r\n0\r\nauthorization: Bearer secret\r\n\r\n")
+        assert client.read_response()[0] == 401
 
 
 @pytest.mark.parametrize("version", [1, 2])
