@@ -268,6 +268,11 @@ absl::Status AddTopUp(const Limit& limit, QuotaState* state, int64_t now_ns,
   }
   int64_t most = QuotaTopUp::kMostUnits;
   for (const QuotaTopUp& other : all) most -= other.units;
+  if (most == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the key has top-ups of ", QuotaTopUp::kMostUnits,
+        " units that are not spent; expected at most that many of all top-ups together"));
+  }
   if (top_up.units < 1 || top_up.units > most) {
     return absl::InvalidArgumentError(
         absl::StrCat("the top-up is of ", top_up.units, " units; expected 1 to ", most));

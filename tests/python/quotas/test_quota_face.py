@@ -131,6 +131,16 @@ def test_one_of_several_quotas_is_asked_for_by_its_name() -> None:
         plain.quota_status("k")
 
 
+def test_a_top_up_beyond_the_most_units_of_a_key_says_how_many_there_are() -> None:
+    limiter, _ = limiter_of(Quota(100))
+    limiter.top_up("k", 2**52 - 5)
+    with pytest.raises(tg.ConfigurationError, match=r"is of 6 units; expected 1 to 5"):
+        limiter.top_up("k", 6)
+    limiter.top_up("k", 5)
+    with pytest.raises(tg.ConfigurationError, match=r"top-ups of 4503599627370496 units that are"):
+        limiter.top_up("k", 1)
+
+
 @pytest.mark.parametrize(
     ("units", "options", "message"),
     [
