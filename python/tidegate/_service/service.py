@@ -21,6 +21,7 @@ from tidegate._service.quota_events import QuotaLog
 from tidegate._service.recording import Recording
 from tidegate._service.snapshots import Snapshots
 from tidegate._service.spare_memory import SpareMemory
+from tidegate._service.telemetry import shut_down
 from tidegate._storage.uri import open_store, without_password
 
 try:
@@ -71,6 +72,8 @@ class Service:
         """The address of the admin API, after start()."""
         self.has_closed = True
         """Whether stop() could close everything in time."""
+        self._telemetry: list[Any] = []
+        self._closing.callback(shut_down, self._telemetry)
         self._admin: Any = None
         self._tls: Any = None
 
@@ -216,10 +219,11 @@ class Service:
         if self.settings.telemetry.enabled:
             from tidegate._service.telemetry import start_telemetry
 
-            telemetry = start_telemetry(
-                {self.settings.prefix: self.limiter}, self.settings.telemetry.endpoint
+            self._telemetry.append(
+                start_telemetry(
+                    {self.settings.prefix: self.limiter}, self.settings.telemetry.endpoint
+                )
             )
-            self._closing.callback(telemetry.shutdown)
         self.recording.start()
         memory = SpareMemory()
         self._closing.callback(memory.close)
@@ -273,7 +277,7 @@ class Service:
             from tidegate._service.tracing import traced
 
             provider = start_traces(self.settings.telemetry.traces_endpoint)
-            self._closing.callback(provider.shutdown)
+            self._telemetry.append(provider)
             app = traced(app, provider)
         self._admin = AdminServer(app, admin.tls)
         self.admin_address = self._admin.start(listen)
