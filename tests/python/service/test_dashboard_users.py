@@ -161,6 +161,15 @@ def test_an_upgrade_waits_for_a_decision(dashboard: DashboardService) -> None:
     assert (again.status_code, "already" in again.json()["detail"]) == (409, True)
 
 
+def test_a_user_cannot_make_an_upgrade_look_like_a_downgrade(dashboard: DashboardService) -> None:
+    wish = {**WISH, "currentTier": "enterprise"}
+    answer = ask(dashboard, "POST", "/tier/upgrade", "user:42", json=wish)
+    assert (answer.status_code, answer.json()["currentTier"]) == (200, None)
+    assert "42: default → premium" in dashboard.browser("operator").get("/requests").text
+    answer = ask(dashboard, "POST", "/tier/upgrade?user=43", "operator:1", json=wish)
+    assert (answer.status_code, answer.json()["currentTier"]) == (200, "enterprise")
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [

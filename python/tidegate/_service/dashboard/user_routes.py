@@ -149,7 +149,9 @@ def request_upgrade(admin: TheAdmin, actor: AnActor, user: AUser, wish: TierUpgr
     with admin.database.change(actor) as change:
         _check_tier(admin, change.connection, wish.requestedTier)
         row = users.user_of(change.connection, user)
-        tier = row.tier if row is not None else wish.currentTier
+        # An operator reads it, so a user does not choose it.
+        stated = wish.currentTier if actor.role in ROLES else None
+        tier = row.tier if row is not None else stated
         if tier == wish.requestedTier:
             raise ProblemError(409, f"the tier is {tier!a:.60} already; expected another one")
         if users.list_requests(change.connection, status="PENDING", user=user, before=None, most=1):
