@@ -31,8 +31,8 @@ class Hasher {
   explicit Hasher(const Seed& seed);
 
   Fingerprint Hash(std::string_view key) const;
-  // A key under one limit. Its high word is never less than this: the table uses smaller values for
-  // itself.
+  // The least high word of a fingerprint of a key under one limit: the table uses smaller values
+  // for itself.
   static constexpr uint64_t kLeastHigh = uint64_t{1} << 16;
   Fingerprint Hash(std::string_view key, const Fingerprint& tag) const;
 

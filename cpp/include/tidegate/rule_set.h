@@ -179,8 +179,8 @@ class RuleSet {
     absl::InlinedVector<LimitRange, 2> limits;
   };
   struct KnownRules {
-    const ListEntry* listed = nullptr;  // then no rule is asked about the caller's requests
-    bool is_cut = false;                // there are more than were asked for
+    const ListEntry* listed = nullptr;  // if set, no rule applies to the caller's requests
+    bool is_cut = false;                // there are more than the caller asked for
     std::vector<Known> rules;
   };
   // The rules that apply to some request with the attributes in `known`, each at the endpoints,
@@ -214,7 +214,8 @@ class RuleSet {
   class Index;
   class Overrides;
   RuleSet();
-  // Whoever lets go of it last may be about to answer a request: see takes_long_to_free().
+  // The thread that drops the last reference may be about to answer a request: see
+  // takes_long_to_free().
   static std::shared_ptr<const RuleSet> Shared(std::unique_ptr<RuleSet> set);
 
   // The number of a request's tier; that of the default tier if the request has no known one.
@@ -226,10 +227,10 @@ class RuleSet {
                                   const Matched& matched);
   // Appends the key of a rule that counts by several attributes, or by an endpoint with `{name}`.
   void MakeKey(uint32_t rule, uint32_t pattern, const Request& request, Matched* matched) const;
-  // A request with what is known that meets the rule's own condition at one endpoint.
+  // A request with the attributes in `known` that meets the rule's own condition at one endpoint.
   Request SampleOf(const Rule& rule, const Request& known, std::string_view endpoint,
                    std::string_view method) const;
-  // Whether the key of such a rule is known where its endpoint is this pattern.
+  // Whether `known` suffices to make the rule's key at endpoints that match this pattern.
   bool KnowsKey(uint32_t rule, const Request& known, std::string_view endpoint) const;
   void AddKnown(uint32_t rule, const Request& known, std::string_view endpoint, int64_t now_ns,
                 KnownRules* found) const;

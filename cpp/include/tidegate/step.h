@@ -1,4 +1,4 @@
-// The spine: for each algorithm a pure function
+// The core of the library: for each algorithm a pure function
 //
 //   (limit, state, now, cost) -> (decision, state')
 //
@@ -73,8 +73,8 @@ Decision Peek(const Limit& limit, const CellState& state, int64_t now_ns, int64_
 // written it; beyond that the clock went back.
 int64_t MostAheadNs(const Limit& limit);
 
-// Only the bucket's step, inline: the hottest code of the library. Its results are separate words,
-// which a caller that inlines it keeps in registers; a Decision is made of them only on demand.
+// The step of a bucket, inline: the hottest code of the library. Its results are separate words,
+// which a caller that inlines it keeps in registers; MakeDecision() turns them into a Decision.
 struct BucketOutcome {
   bool allowed = false;
   bool behind = false;
@@ -94,12 +94,12 @@ Decision MakeDecision(const Limit& limit, const BucketOutcome& outcome, int64_t 
 int64_t RemainingOfBucket(const Limit& limit, int64_t used_ns, int64_t used_fraction);
 int64_t RemainingInParts(const Limit& limit, int64_t used_ns, int64_t used_fraction);
 
-// A fixed window's step, inline, where the state is of the window that `now` is in, as it mostly
-// is. False where Step() has to look for the window.
+// The step of a fixed window, inline, for the usual state: one of the window that contains `now`.
+// Returns false for any other state, which needs Step().
 struct WindowOutcome {
   bool allowed = false;
   int64_t wait_ns = 0;
-  int64_t used_units = 0;  // with those of this call if it is allowed
+  int64_t used_units = 0;  // includes the units of this call if it is allowed
 };
 bool StepInWindow(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
                   WindowOutcome& out);
@@ -111,7 +111,7 @@ struct Interval {
 };
 Interval CostInterval(const Limit& limit, int64_t cost);
 
-// For a limit that lets anything through: the values for one unit are ready.
+// Whether `cost` fits a bucket whose burst is at least 1, which one unit always does.
 inline bool IsWithinBurst(const Limit& limit, int64_t cost) {
   return cost == 1 || cost <= limit.burst();
 }
@@ -164,7 +164,7 @@ __attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64
   }
   out.used_ns = used_ns;
   out.used_fraction = used_fraction;
-  // Within the very first nanosecond a state must not look like a fresh one, so its usage is
+  // At the instant 0 a used state must not look like a fresh one, so its usage is
   // rounded up to the whole nanosecond, as reset_after is.
   const uint64_t instant = now + static_cast<uint64_t>(used_ns);
   out.next_w0 = instant;
