@@ -140,7 +140,7 @@ void Pages::Send(size_t end) {
   try {
     auto errand = std::make_shared<Errand>(memory_, bytes_, table_.slice(0), end, ready_);
     if (run.load(std::memory_order_acquire)([errand] { errand->Run(); })) errand_ = errand;
-  } catch (const std::bad_alloc&) {  // then nobody waits
+  } catch (const std::bad_alloc&) {  // without a thread, nobody waits
   }
 }
 

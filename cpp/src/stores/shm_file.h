@@ -15,8 +15,8 @@
 
 namespace tidegate {
 
-// As drawn in shm_store.h. A change of anything that two processes must agree on,
-// such as where the table looks for a key or what a state means, is a new version.
+// The layout in shm_store.h. A change of anything that two processes must agree on, such as where
+// the table looks for a key or what a state means, needs a new version.
 struct ShmHeader {
   static constexpr uint64_t kMagic = 0x6574'6167'6564'6974;  // "tidegate"
   static constexpr uint32_t kVersion = 3;

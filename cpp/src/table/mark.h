@@ -26,8 +26,8 @@ using Mark = uint8_t;
 inline constexpr int kUnitsMark = 128;
 inline constexpr int kRankMark = 192;
 
-// Twice the logarithm to the base 2, in whole steps: 1, 1.5, 2, 3, 4, 6, 8, ... Of 0 that
-// of 1.
+// Twice the logarithm to the base 2, rounded down to a whole number, which grows at 1, 1.5, 2, 3,
+// 4, 6, 8, ... That of 0 is that of 1.
 __attribute__((always_inline)) inline int HalfLog(uint64_t value) {
   if (value < 2) return 0;
   const int bits = static_cast<int>(std::bit_width(value)) - 1;
