@@ -43,7 +43,7 @@ Limiter* LimiterOf(PyObject* self) {
 
 namespace {
 
-// As LimiterOf(), also once closed: a place that was taken can always be given back.
+// Like LimiterOf(), but also once closed: a place that was taken can always be given back.
 Limiter* LimiterToReleaseOf(PyObject* self) {
   const auto* py_limiter = HeldBy<PyLimiter>(self);
   return py_limiter != nullptr && py_limiter->limiter != nullptr ? py_limiter->limiter.get()
@@ -124,7 +124,7 @@ PyObject* FastHit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
     Decision* room = nullptr;
     auto object = py::reinterpret_steal<py::object>(NewDecisionIn(self, &room));
     if (!object) return nullptr;
-    // Without releasing the GIL if that is not needed.
+    // The GIL is released only if the call has to wait.
     if (limiter->blocks() && limiter->HitWithoutWaiting(call.key.view(), call.cost, room)) {
       return object.release().ptr();
     }
@@ -196,7 +196,7 @@ PyObject* FastBegin(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
     std::optional<Decision> early;
     try {
       early = limiter->Submit(op, key.view(), cost, hit, done);
-    } catch (...) {  // of a clock that is written in Python
+    } catch (...) {  // a clock that is written in Python may raise
       Py_DECREF(kept);
       Py_DECREF(self);
       throw;
