@@ -288,7 +288,7 @@ TEST_F(CheckServiceTest, UsesTheTierOfTheTableUnlessTheRequestHasOne) {
   EXPECT_EQ(limit_of(R"({"userId": "42"})"), "1");
 }
 
-// What is enforced against users, from now on.
+// A penalty of one user from now on.
 std::shared_ptr<const Penalties> Punished(std::string user, bool blocks,
                                           std::shared_ptr<Clock> clock) {
   return std::make_shared<Penalties>(

@@ -185,7 +185,7 @@ class Pinger final : public redis::Caller {
   std::promise<absl::StatusOr<redis::Reply>>& reply_;
 };
 
-TEST_F(RedisStoreTest, ARequestWhoseTimePassedBeforeItWasSubmittedIsSentAllTheSame) {
+TEST_F(RedisStoreTest, ARequestWhoseTimePassedBeforeItWasSubmittedIsStillSent) {
   RedisOptions options;
   options.port = server_.port();
   options.timeout = absl::Seconds(20);

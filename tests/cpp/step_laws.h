@@ -9,7 +9,7 @@
 
 namespace tidegate::testing {
 
-// The first law that a step breaks, in words; null if it keeps all.
+// The text of the first law that a step breaks; null if it keeps all.
 inline const char* BrokenLaw(const Limit& limit, const CellState& state, int64_t now_ns,
                              int64_t cost) {
   const auto passes = [&](const CellState& at_state, int64_t at_ns) {
