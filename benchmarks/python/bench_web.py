@@ -357,7 +357,7 @@ def requests_per_second(url: str, seconds: int, refused: bool = False) -> float:
         raise RuntimeError(f"{url} answers with errors: {output}")
     found = re.search(r"Requests/sec:\s*([\d.]+)", output)
     if found is None:
-        raise RuntimeError(f"wrk said no rate: {output}")
+        raise RuntimeError(f"wrk printed no rate: {output}")
     return float(found[1])
 
 

@@ -241,7 +241,7 @@ def print_targets(targets: Sequence[Target]) -> None:
 
 
 def arguments(description: str, *, rounds: int, quick_rounds: int) -> argparse.ArgumentParser:
-    """Returns a parser with the options that every benchmark has."""
+    """Returns a parser with the options that most benchmarks have."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, help=f"rounds (default {rounds})")
     parser.add_argument("--quick", action="store_true", help="less of everything, rougher figures")

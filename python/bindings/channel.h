@@ -19,8 +19,8 @@ namespace tidegate::python {
 
 class Channel {
  public:
-  // Both references are given to the channel; the owner keeps the decision's limit and
-  // whatever else the call needs.
+  // The channel takes over both references. The owner keeps the decision's limit alive, and
+  // everything else that the call needs.
   struct Call {
     PyObject* future;
     PyObject* owner;

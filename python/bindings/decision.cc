@@ -150,7 +150,7 @@ PyGetSetDef getters[] = {
      "Name of the limit that binds, or id of its rule; None if no rule applies.", nullptr},
     {"outcomes", GetOutcomes, nullptr,
      "The decision of each limit, if the caller asked for them (see Plan.hit()); else empty. In\n"
-     "a refused plan, a limit that would have let the call pass says so, though nothing was\n"
+     "a refused plan, the outcome of a limit with room is allowed, though nothing was\n"
      "charged. A pickled decision loses them.",
      nullptr},
     {"_owner", GetOwner, nullptr, "The owner of its limits.", nullptr},

@@ -225,7 +225,7 @@ PyMethodDef fast_methods[] = {
      "Charges `cost` to `key` if the call may pass. A refusal charges nothing."},
     {"allow", AsMethod(FastAllow), METH_FASTCALL | METH_KEYWORDS,
      "allow($self, key, cost=1)\n--\n\n"
-     "As hit(), but returns only whether the call may pass: the fastest call."},
+     "Like hit(), but returns only whether the call may pass: the fastest call."},
     {"_begin", AsMethod(FastBegin), METH_FASTCALL | METH_KEYWORDS,
      "_begin($self, op, key, cost, admitted, loop, channel, /)\n--\n\nBegins a call."},
     {"_now_ns", FastNow, METH_NOARGS,

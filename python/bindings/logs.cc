@@ -149,7 +149,7 @@ py::tuple ReadTimes(const std::vector<std::string>& texts) {
 // NOLINTNEXTLINE(bugprone-reserved-identifier): the name is Python's.
 PYBIND11_MODULE(_logs, m) {
   RegisterGil();
-  m.doc() = "Reads the logs of servers into columns; tidegate.tuning.read_log() is its face.";
+  m.doc() = "Reads the logs of servers into columns; tidegate.tuning.read_log() calls it.";
   m.def("read_times", &ReadTimes, py::arg("texts"));
   py::class_<Reader>(m, "Reader")
       .def(py::init(&MakeReader), py::arg("format"), py::arg("fields"), py::kw_only(),

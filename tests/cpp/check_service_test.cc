@@ -354,7 +354,7 @@ TEST_F(CheckServiceTest, ChargesAThrottledCallerTwiceButNeverMoreThanALimitHolds
     EXPECT_EQ(service.counters().throttled.load(), 4);
     int64_t cost = 0;
     for (const auto& row : recorder_->Drain()) cost += row.sums.cost;
-    EXPECT_EQ(cost, 4) << "usage is what was asked for";
+    EXPECT_EQ(cost, 4) << "records have the cost of the request";
   }
 }
 

@@ -74,8 +74,8 @@ enum class Topology : uint8_t {
 struct RedisTls {
   std::string ca_file;  // if both are empty: the system's authorities
   std::string ca_dir;
-  std::string cert_file;  // of this client, and its key where that is another file
-  std::string key_file;
+  std::string cert_file;  // the certificate of this client
+  std::string key_file;   // its key; if empty, cert_file has the key too
   bool verify = true;
   bool check_hostname = true;
 };
@@ -196,8 +196,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
     int64_t at_ns;  // by SystemClock, or with client_clock the moment's
     uint64_t renewals = 0;
     uint64_t foreign_replies = 0;
-    uint64_t versions[kMostDenied] =
-        {};  // of the deny cache, where the plan is no longer than this
+    // The versions in the deny cache, if the plan has at most so many limits.
+    uint64_t versions[kMostDenied] = {};
   };
 
   explicit RedisStore(RedisOptions options);

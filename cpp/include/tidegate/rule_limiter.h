@@ -105,13 +105,14 @@ class RuleLimiter {
   // Whether a list of the rules lets the request pass, whatever they say.
   virtual bool IsOnAllowList(const Request& request) const;
 
-  // The soft events of the quotas since the last call, each with its limit. Those of a quota that
-  // the next rule set has too are that limiter's to take.
+  // The soft events of the quotas since the last call, each with its limit. If the next rule set
+  // has a quota too, its events must be taken from the limiter of that rule set.
   std::vector<std::pair<const Limit*, QuotaEvents::Event>> TakeEvents() const;
 
-  // What every rule that counts by what is known leaves to requests with these attributes, by one
-  // call of the store, which charges nothing; see RuleSet::MatchKnown(). As for Submit(), this and
-  // `status` must live until `done` is called. Of the decision only `degraded` has a meaning.
+  // What is left to requests with these attributes by every rule that counts by known attributes,
+  // in one call of the store, which charges nothing; see RuleSet::MatchKnown(). As for Submit(),
+  // this and `status` must live until `done` is called. Of the decision only `degraded` has a
+  // meaning.
   virtual std::optional<Decision> SubmitStatus(const Request& known, Status* status,
                                                Store::Done done) const;
 

@@ -256,10 +256,11 @@ class RuleSet {
   std::vector<absl::InlinedVector<uint32_t, 2>> by_;        // of each rule: attributes
   std::vector<absl::InlinedVector<uint32_t, 2>> replaces_;  // of each rule: other rules
   bool any_replaces_ = false;
-  // Of each rule: the limits of each tier, in the order of tiers_; last those of requests without a
-  // tier.
+  // For each rule the limits of each tier, in the order of tiers_, and last those of requests
+  // without a tier.
   std::vector<std::vector<LimitRange>> tier_limits_;
-  // Of each rule with a reserve, by tier in the same order: what it leaves to each priority.
+  // For each rule with a reserve, by tier in the same order, the limits that are left to each
+  // priority.
   using LeftToPriority = std::array<LimitRange, kPriorities>;
   absl::flat_hash_map<uint32_t, std::vector<LeftToPriority>> left_by_reserve_;
   std::unique_ptr<Index> index_;

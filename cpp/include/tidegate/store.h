@@ -53,7 +53,7 @@ struct Moment {
 enum class Verdict : uint8_t { kRefused, kAllowed, kUnconfirmed };
 
 // The decision of each limit of a plan, in its order. A limit that would have let the call pass
-// says so, even if the plan was refused and nothing was charged.
+// is allowed here even if the plan was refused and nothing was charged.
 using Outcomes = absl::InlinedVector<Decision, 4>;
 
 enum class Op : uint8_t { kHit, kPeek, kRefund, kRelease, kReset, kChargeUpTo };

@@ -211,7 +211,7 @@ absl::StatusOr<Limit> Limit::Parse(std::string_view text, const LimitSpec& defau
   if (const std::optional<int64_t> whole = in.Count()) {
     multiple = true;
     if (!in.Duration(*whole, 0)) {
-      return Unreadable(text, "the multiple of the unit is no number");
+      return Unreadable(text, "the multiple of the unit is not a number");
     }
   }
   const std::string as_written = in.NextWord();

@@ -108,7 +108,7 @@ class TextParser final : public Parser {
   }
 
   static std::string Expected(const std::string& literal) {
-    return "`" + literal + "` as the format has it";
+    return "`" + literal + "` as in the format";
   }
 
   static Outcome Bad(Record* record, const std::string& expected, std::string_view got) {

@@ -17,9 +17,9 @@ constexpr int64_t kLeast = 100'000'000;
 
 constexpr const char* kExpectedTime =
     "a time such as 2026-01-31T13:05:00Z, 31/Jan/2026:13:05:00 +0100 or seconds since the epoch";
-constexpr const char* kExpectedZone = "a time with a zone, as the first line has one";
-constexpr const char* kExpectedNoZone = "a time without a zone, as the first line has none";
-constexpr const char* kExpectedSame = "a number in the unit of the first line's";
+constexpr const char* kExpectedZone = "a time with a zone, as in the first line";
+constexpr const char* kExpectedNoZone = "a time without a zone, as in the first line";
+constexpr const char* kExpectedSame = "a number in the unit of the first line";
 constexpr const char* kExpectedMagnitude =
     "a number of 1973 or later, in seconds, milliseconds, microseconds or nanoseconds since the "
     "epoch, or time_unit= to say what it is";

@@ -225,7 +225,7 @@ absl::StatusOr<std::vector<int64_t>> LeastLimits(const Limit& shape, size_t keys
                                                  const int64_t* costs) {
   if (shape.algorithm() == Algorithm::kConcurrency) {
     return absl::InvalidArgumentError(
-        "the least limit of concurrency was asked for, which depends on how long calls last; "
+        "the least limit of concurrency depends on how long calls last, which a log does not show; "
         "expected token-bucket, leaky-bucket, fixed-window, sliding-window or sliding-log");
   }
   const ByKey by_key(keys, size, codes, times_ns, costs);

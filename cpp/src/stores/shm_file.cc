@@ -121,7 +121,7 @@ absl::Status NoRoom(const std::string& path, uint64_t bytes, int64_t capacity, i
       Megabytes(bytes), ") under ", directory, ", ",
       known ? absl::StrCat(Megabytes(uint64_t{room.f_bavail} * room.f_frsize), " of ",
                            Megabytes(uint64_t{room.f_blocks} * room.f_frsize), " are free there")
-            : "which has not so much",
+            : "which has less space",
       " (", std::strerror(error),
       "); make it larger (containers: --shm-size), or give a smaller capacity"));
 }
@@ -195,7 +195,7 @@ absl::Status RefusedForItsOwner(const std::string& path, uid_t owner) {
 absl::Status Verify(const std::string& path, int fd, const ShmOptions& options, ShmHeader* header) {
   struct stat found;
   if (fstat(fd, &found) != 0) return Failed(path, "cannot be read", errno);
-  if (!S_ISREG(found.st_mode)) return Refused(path, "it is no regular file");
+  if (!S_ISREG(found.st_mode)) return Refused(path, "it is not a regular file");
   if (found.st_uid != geteuid()) return RefusedForItsOwner(path, found.st_uid);
   if ((found.st_mode & 077) != 0) {
     return Refused(path, absl::StrFormat("its mode is %04o, which lets other users in; 0600 "
@@ -211,7 +211,7 @@ absl::Status Verify(const std::string& path, int fd, const ShmOptions& options, 
       static_cast<ssize_t>(sizeof *header)) {
     return Failed(path, "cannot be read", errno);
   }
-  if (header->magic != ShmHeader::kMagic) return Refused(path, "it is no file of tidegate's");
+  if (header->magic != ShmHeader::kMagic) return Refused(path, "it is not a file of tidegate");
   if (header->version != ShmHeader::kVersion) {
     return Refused(path, absl::StrCat("its layout is version ", header->version,
                                       ", this tidegate has version ", ShmHeader::kVersion));
@@ -296,7 +296,7 @@ absl::Status RemoveShmFile(const std::string& path) {
   if (lstat(path.c_str(), &found) != 0) return Failed(path, "cannot be removed", errno);
   if (!S_ISREG(found.st_mode) || found.st_uid != geteuid()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, " is not removed: it is no regular file of this user"));
+        absl::StrCat(path, " is not removed: it is not a regular file of this user"));
   }
   if (unlink(path.c_str()) != 0) return Failed(path, "cannot be removed", errno);
   return absl::OkStatus();

@@ -35,9 +35,8 @@ struct RequestDecisionObject {
   PyObject* limiter;
   PyObject* limits;
   PyObject* charges;
-  // Of a request that OfRules() charged, until `charges` are asked for: its cost
-  // and the values of its attributes.
-  // (No dict, for the reason that DecisionObject gives.)
+  // The cost and the attributes of a request that OfRules() charged, from which `charges` is made
+  // when it is read. Not a dict, for the reason that DecisionObject gives.
   PyObject* cost;
   PyObject* attributes[PlainRequest::kAttributes];
 };
@@ -62,7 +61,7 @@ void Dealloc(PyObject* self) {
   Py_TYPE(self)->tp_free(self);
 }
 
-// Of (fields, decision, decided_ns, extra_s, limiter, limits, charges).
+// Makes one from (fields, decision, decided_ns, extra_s, limiter, limits, charges).
 PyObject* NewOf(PyTypeObject* type, PyObject* const* args, Py_ssize_t count) {
   if (count != 7 || Py_TYPE(args[0]) != fields_type || HeldBy<HeaderFields>(args[0]) == nullptr ||
       GetDecision(args[1]) == nullptr) {

@@ -314,7 +314,7 @@ class Template {
   template <typename Join>
   static void Rewrite(const py::object& list, Py_ssize_t i, Join join) {
     const py::object pair = Stolen(PySequence_Tuple(PyList_GET_ITEM(list.ptr(), i)));
-    if (PyTuple_GET_SIZE(pair.ptr()) != 2) throw py::value_error("a header is no pair");
+    if (PyTuple_GET_SIZE(pair.ptr()) != 2) throw py::value_error("a header is not a pair");
     PyObject* const value = PyTuple_GET_ITEM(pair.ptr(), 1);
     const py::object made = Stolen(Kind::Make(join(Kind::View(value))));
     PyObject* const joined = PyTuple_Pack(2, PyTuple_GET_ITEM(pair.ptr(), 0), made.ptr());

@@ -32,7 +32,7 @@ def test_bad_lines_are_counted_and_the_first_are_shown() -> None:
     assert [bad.line for bad in log.bad_lines] == list(range(51, 61))
     assert log.bad_lines[0].text == "bad 0"
     assert log.bad_lines[0].source == "<stream>"
-    assert log.bad_lines[0].reason.startswith("Expected ` ` as the format has it, got ")
+    assert log.bad_lines[0].reason.startswith("Expected ` ` as in the format, got ")
     assert any("12 of 112 lines could not be read" in note for note in log.notes)
 
 

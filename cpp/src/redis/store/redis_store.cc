@@ -281,7 +281,7 @@ bool RedisStore::Before(Op op, absl::Span<const Charge> plan, const Moment& mome
 
 bool RedisStore::DecideUnquiet(Op op, absl::Span<const Charge> plan, const Moment& moment,
                                Decision* decision, Outcomes* outcomes) {
-  TellOfChange("another caller found it out");
+  TellOfChange("another caller noticed it");
   const int64_t now_ns = HostNowNs();
   if (breaker_->ProbeIsDue(now_ns)) {
     client_->Send(SlotOf(plan[0]), std::make_unique<Probe>(MonotonicIn(options_.timeout),
@@ -323,7 +323,7 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
   }
   if (failure.ok() && asked.foreign_replies != foreign_replies_.load(std::memory_order_acquire))
       [[unlikely]] {
-    failure = absl::AbortedError("the reply came behind one that belongs to another command");
+    failure = absl::AbortedError("the reply followed one that belongs to another command");
   }
   if (failure.ok()) {
     PlanVerdict verdict;
@@ -364,7 +364,7 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
       Record(absl::OkStatus());
       return d;
     }
-    failure = absl::InternalError("the script decided otherwise than the step");
+    failure = absl::InternalError("the script and the step decided differently");
   }
   Record(failure);
   return Degraded(op, plan, moment, HostNowNs(), outcomes);

@@ -140,7 +140,7 @@ void Connection::CheckUp(Lock& lock) {
   if (state_ == State::kUp) {
     const Instant now = MonotonicNow();
     if (!queue_.empty() && now - queue_.front()->sent > kSilence && !HasInput()) {
-      Break(lock, "the server has fallen silent");
+      Break(lock, "the server stopped answering");
     } else if (queue_.empty() && !reading_ && now - last_use_ > kIdle && stream_->IsOver()) {
       Break(lock, "the server closed the connection");
     }
@@ -309,7 +309,7 @@ void Connection::ReadHeld(Lock& lock, const std::shared_ptr<Stream>& stream) {
   if (!replies.empty()) last_use_ = MonotonicNow();
   for (Reply& reply : replies) {
     if (queue_.empty()) {
-      broken = "the server sent a reply to no request";
+      broken = "the server sent a reply without a request";
       break;
     }
     if (--queue_.front()->replies > 0) continue;
