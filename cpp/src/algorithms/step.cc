@@ -14,7 +14,16 @@ using absl::uint128;
 uint128 Wide(int64_t value) { return uint128(static_cast<uint64_t>(value)); }
 int64_t Narrow(uint128 value) { return static_cast<int64_t>(absl::Uint128Low64(value)); }
 
-// a * b / c, rounded up; the quotient is known to fit.
+// a * b / c, rounded down; the quotient is known to fit.
+int64_t MulDiv(int64_t a, int64_t b, int64_t c) {
+  const uint128 product = Wide(a) * Wide(b);
+  if (absl::Uint128High64(product) == 0) {
+    return static_cast<int64_t>(absl::Uint128Low64(product) / static_cast<uint64_t>(c));
+  }
+  return Narrow(product / Wide(c));
+}
+
+// The same, rounded up.
 int64_t MulDivUp(int64_t a, int64_t b, int64_t c) {
   const uint128 product = Wide(a) * Wide(b);
   if (absl::Uint128High64(product) == 0) {
@@ -159,8 +168,7 @@ int64_t Weight(const Limit& limit, const Counts& c, int64_t now_ns) {
 // weighs no more than `room`: previous * (W - e) <= room * W.
 int64_t WeightFalls(const Limit& limit, int64_t start, int64_t previous, int64_t room) {
   if (previous <= room) return start;
-  const uint128 left = Wide(room) * Wide(limit.period_ns()) / Wide(previous);
-  return start + limit.period_ns() - Narrow(left);
+  return start + limit.period_ns() - MulDiv(room, limit.period_ns(), previous);
 }
 
 __attribute__((noinline)) Decision StepSliding(const Limit& limit, const CellState& state,
@@ -385,11 +393,12 @@ Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_
   switch (limit.algorithm()) {
     case Algorithm::kFixedWindow:
       if (WindowOutcome out; StepInWindow(limit, state, now_ns, cost, out)) [[likely]] {
-        *next = {state.w0, static_cast<uint64_t>(out.used_units)};
+        const uint64_t end = state.w0;
+        *next = {end, static_cast<uint64_t>(out.used_units)};
         return {.allowed = out.allowed,
                 .limit = &limit,
                 .retry_after_ns = out.wait_ns,
-                .reset_after_ns = out.used_units > 0 ? static_cast<int64_t>(next->w0) - now_ns : 0,
+                .reset_after_ns = out.used_units > 0 ? static_cast<int64_t>(end) - now_ns : 0,
                 .used_units = out.used_units};
       }
       return StepToWindow(limit, state, now_ns, cost, next);

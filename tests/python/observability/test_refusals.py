@@ -196,6 +196,13 @@ def test_lines_keep_to_their_rate_and_tell_of_those_skipped(caplog):
     assert [record.skipped for record in caplog.records] == [0, 0, 0, 997, 0, 0]
 
 
+def test_ten_lines_a_second_are_logged_unless_more_are_asked_for(caplog):
+    log = RefusalLog(clock=tg.ManualClock(10**18))
+    for _ in range(20):
+        log(Refusal("api", "k", refused()))
+    assert len(caplog.records) == 10
+
+
 def test_a_share_of_refusals_is_logged_and_all_are_accounted_for(caplog):
     log = RefusalLog(sample=0.25, per_second=10**6)
     refusal = Refusal("api", "k", refused())

@@ -161,6 +161,13 @@ def test_only_the_end_of_an_overlong_header_is_read(name, entry):
     assert key(scope(",".join(["", mine, *[entry + " " * 9] * 399]), name=name)) == PROXY
 
 
+@pytest.mark.parametrize(("length", "found"), [(4096, "203.0.113.9"), (4097, "10.2.3.4")])
+def test_a_header_of_4096_bytes_is_read_whole(length, found):
+    rest = ",10.2.3.4"
+    first = "203.0.113.9".ljust(length - len(rest))
+    assert keys.client_ip(trusted_proxies=TRUSTED)(scope(first + rest)) == found
+
+
 def test_entries_of_a_stranger_on_the_left_change_nothing():
     randomness = random.Random(7)
     alphabet = '",;=\\[]:._ for1\xff\x00'
