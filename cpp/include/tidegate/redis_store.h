@@ -210,7 +210,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // The failure of a call, before its reply is read: a status of client.h or of error_reply.h, so
   // NotFound if the server does not have the script.
   static absl::Status FailureIn(const absl::StatusOr<redis::Reply>& reply);
-  // Renews the connection if `failure` says that it is of no use. Only the first of the calls made
+  // Renews the connection if `failure` means that it is useless. Only the first of the calls made
   // since the last renewal does so: the others failed on a connection that is gone.
   void RenewAfter(const absl::Status& failure, uint64_t renewals);
   void Renew(uint64_t renewals, const std::string& why);

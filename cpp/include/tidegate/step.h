@@ -6,7 +6,8 @@
 // and nothing else, so they cannot disagree; the Redis scripts restate them,
 // and tests/vectors/ holds all of them to the same answers.
 //
-// Every state but a log's is a CellState of two words:
+// The state of a log is in log.h and that of a quota in quota.h. All others are a CellState of two
+// words:
 //
 //   algorithm        w0: the instant at which the     w1
 //                    key is full again
@@ -25,7 +26,7 @@
 // that wrote it ran ahead of this one. Up to kClockToleranceNs this is taken for the skew of
 // readers, and `now` can only refuse. Beyond it the clock went back, and the state is moved back to
 // the most usage that is possible at `now`, so that nobody is locked out for longer than a period
-// and no extra units are granted. Decision::behind says that this is about to be written.
+// and no extra units are granted. Decision::behind means that this state is about to be written.
 //
 // GCRA: ITU-T I.371; tat' = max(tat, now) + cost*T, refused iff
 // tat' - now > burst*T. T is an exact fraction here, so limits such as 7/second
@@ -52,7 +53,7 @@ struct CellState {
 };
 
 // Decides. `*next` is the state to store; if it equals `state`, nothing has to be written. 1 <=
-// cost; 0 <= now_ns <= kMaxInstantNs. Not for logs.
+// cost; 0 <= now_ns <= kMaxInstantNs. Not for logs and quotas.
 Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
               CellState* next);
 

@@ -52,8 +52,8 @@ struct Moment {
 // again at a confirmed moment.
 enum class Verdict : uint8_t { kRefused, kAllowed, kUnconfirmed };
 
-// The decision of each limit of a plan, in its order. A limit that would have let the call pass
-// is allowed here even if the plan was refused and nothing was charged.
+// The decision of each limit of a plan, in its order. A limit that would have let the call pass has
+// an allowed one, even if the plan was refused and nothing was charged.
 using Outcomes = absl::InlinedVector<Decision, 4>;
 
 enum class Op : uint8_t { kHit, kPeek, kRefund, kRelease, kReset, kChargeUpTo };

@@ -1,4 +1,4 @@
-// Numbers in the text of a log, read exactly or not at all.
+// Numbers in the text of a log, read exactly or refused.
 #ifndef TIDEGATE_SRC_LOGS_NUMBERS_H_
 #define TIDEGATE_SRC_LOGS_NUMBERS_H_
 

@@ -105,8 +105,8 @@ void Breaker::Succeeded(int64_t now_ns) {
 
 void Breaker::Failed(int64_t now_ns) {
   const bool half = CountCall(now_ns, true);
-  // The failure of a call that was under way when the breaker opened says nothing new; that of a
-  // probe keeps it open.
+  // While the breaker is open, each failure restarts its open time: that of a probe, and those of
+  // calls that were under way when it opened.
   if (!IsClosed() || CountFailure(now_ns) >= most_failures_ || half) Open(now_ns);
 }
 
