@@ -299,6 +299,19 @@ TEST_F(Http2SessionTest, ARequestThatIsResetInTheSameBytesCostsNoCall) {
   EXPECT_FALSE(session_->busy());
 }
 
+TEST_F(Http2SessionTest, ARequestThatTheServerMustResetInTheSameBytesCostsNoCall) {
+  Exchange();
+  const int32_t id = Submit("/later", "x");
+  std::string bytes = FromClient();
+  // A WINDOW_UPDATE that overflows the window of the stream.
+  bytes += {0, 0, 4, 8, 0, 0, 0, 0, static_cast<char>(id), '\x7f', '\xff', '\xff', '\xff'};
+  session_->Receive(bytes);
+  EXPECT_EQ(setting_->service->calls, 0);
+  Exchange();
+  EXPECT_EQ(responses_[id].reset, static_cast<uint32_t>(NGHTTP2_FLOW_CONTROL_ERROR));
+  EXPECT_FALSE(session_->busy());
+}
+
 TEST_F(Http2SessionTest, ACallThatIsResetCountsUntilItsServiceHasAnswered) {
   FrontOptions options;
   options.streams = 2;

@@ -78,9 +78,11 @@ struct Http2Session::Callbacks {
     return 0;
   }
 
-  static int OnInvalidFrame(nghttp2_session* /*session*/, const nghttp2_frame* /*frame*/,
-                            int /*code*/, void* self) {
+  static int OnInvalidFrame(nghttp2_session* /*session*/, const nghttp2_frame* frame, int /*code*/,
+                            void* self) {
     Of(self).counters().errors_protocol.Add();
+    Http2Stream* const stream = Of(self).Find(frame->hd.stream_id);
+    if (stream != nullptr) stream->invalid = true;
     return 0;
   }
 
@@ -324,7 +326,8 @@ void Http2Session::OnEnd(Http2Stream* stream) {
 }
 
 void Http2Session::OnComplete(Http2Stream* stream) {
-  if (terminated_ || broken_ || stream->stage != Http2Stream::Stage::kReceiving) return;
+  if (terminated_ || broken_ || stream->invalid || stream->stage != Http2Stream::Stage::kReceiving)
+    return;
   Handle(stream);
   input_ -= stream->body.size();
   stream->body.clear();

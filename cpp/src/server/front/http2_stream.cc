@@ -18,7 +18,7 @@ void ClearBuffer(std::string* buffer) {
 void Http2Stream::Clear() {
   id = 0;
   stage = Stage::kReceiving;
-  is_grpc = received = crowded = ended = deferred = false;
+  is_grpc = received = crowded = invalid = ended = deferred = false;
   deadline = call_deadline = Instant::max();
   ClearBuffer(&text);
   headers.clear();

@@ -34,6 +34,7 @@ struct Http2Stream {
   bool is_grpc = false;
   bool received = false;  // whether the whole request was received
   bool crowded = false;   // whether headers exceed their bounds
+  bool invalid = false;   // whether it is reset for a frame that the protocol forbids
   Instant deadline = Instant::max();
   Instant call_deadline = Instant::max();  // the deadline by grpc-timeout
 
