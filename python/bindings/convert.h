@@ -1,4 +1,4 @@
-// From Python's values to the core's, with errors that say what was given and what is expected.
+// Converts Python's values to the core's, with errors that say what was given and what is expected.
 // Everything here needs the GIL.
 #ifndef TIDEGATE_PYTHON_BINDINGS_CONVERT_H_
 #define TIDEGATE_PYTHON_BINDINGS_CONVERT_H_

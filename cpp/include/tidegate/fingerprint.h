@@ -25,7 +25,7 @@ class Hasher {
   static constexpr size_t kSeedBytes = 32;
   using Seed = std::array<unsigned char, kSeedBytes>;
 
-  // From the system's source of randomness.
+  // A seed from the system's source of randomness.
   static Seed RandomSeed();
 
   explicit Hasher(const Seed& seed);

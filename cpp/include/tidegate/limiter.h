@@ -50,15 +50,15 @@ class Limiter {
   // Requires cost >= 1. A cost beyond a limit's capacity is refused with retry_after_ns ==
   // Decision::kNever.
   Decision Hit(std::string_view key, int64_t cost = 1);
-  // As Hit(), but returns only whether the call may pass: the fastest call.
+  // Like Hit(), but returns only whether the call may pass: the fastest call.
   bool Allow(std::string_view key, int64_t cost = 1);
   Decision Peek(std::string_view key, int64_t cost = 1);
   // Charges each limit as much of `cost` as it has room for, and refuses nothing: for costs that
   // are known afterwards. Decision::charged is the amount, the smallest of several limits. stats()
   // does not count it as a decision.
   Decision ChargeUpTo(std::string_view key, int64_t cost);
-  // As Peek(), for the first limit only, in the fallback of a shared store. Decision::limit is the
-  // part of it that the fallback grants.
+  // Like Peek(), for the first limit only, in the fallback of a shared store. Decision::limit is
+  // the part of it that the fallback grants.
   Decision PeekFallback(std::string_view key);
   // Gives `cost` units back, never beyond what a fresh key has. With `hit`, the decision of the Hit
   // that charged them, they go back where that hit charged them (Decision::charged_in()) and
@@ -101,7 +101,7 @@ class Limiter {
   // then. `hit` is the decision that a refund or a release gives back.
   std::optional<Decision> Submit(Op op, std::string_view key, int64_t cost, const Decision* hit,
                                  Store::Done done);
-  // Sends the submitted calls: once for many, so that they go out together.
+  // Sends the submitted calls. Call it once for many, so that they are sent together.
   void Flush();
   Store& store() const { return *store_; }
 
@@ -198,7 +198,7 @@ class Limiter {
   SystemClock& system_ = SystemClock::Get();
   const int64_t clock_shift_ns_;
   ThreadCounts counts_;
-  // By limit, if there are several or one is in shadow.
+  // The refusals by each limit, if there are several limits or one is in shadow.
   std::vector<std::atomic<int64_t>> refused_;
 };
 

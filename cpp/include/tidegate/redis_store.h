@@ -110,7 +110,7 @@ struct RedisOptions {
   // which keys it refused.
   std::shared_ptr<Store> fallback;
   size_t max_queue = 100'000;  // calls in flight; further calls fail at once
-  // How long a refusal may be repeated without asking Redis again; 0: never.
+  // How long a refusal may be repeated without asking Redis again; 0 turns this off.
   absl::Duration deny_cache_max = absl::Seconds(1);
   // See redis/health/breaker.h.
   int breaker_failures = 5;

@@ -117,7 +117,7 @@ class RuleLimiter {
                                                Store::Done done) const;
 
   virtual Stats stats() const;
-  // In the order of rules().rules().
+  // The counters of each rule, in the order of rules().rules().
   virtual std::vector<RuleStats> rule_stats() const;
   // The number, among rules().limits(), of the limit that a decision of this limiter points to.
   virtual std::optional<uint32_t> LimitNumber(const Limit* limit) const;

@@ -197,7 +197,7 @@ class RuleSet {
   };
   std::vector<Reason> Explain(const Request& request, int64_t now_ns) const;
 
-  // With `otherwise` as the last, if there is one.
+  // All rules; the last is `otherwise`, if there is one.
   const std::vector<Rule>& rules() const { return rules_; }
   const std::vector<Limit>& limits() const { return limits_; }
   // The number of the rule that has the limit of this number.

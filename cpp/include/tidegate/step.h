@@ -197,8 +197,8 @@ __attribute__((always_inline)) inline bool StepInWindow(const Limit& limit, cons
   return true;
 }
 
-// Without a variable, so that it is constructed in the caller's place: copying a struct that was
-// just written stalls.
+// Returns without a variable, so that the decision is constructed in the caller's place: copying a
+// struct that was just written stalls.
 __attribute__((always_inline)) inline Decision MakeDecision(const Limit& limit,
                                                             const BucketOutcome& outcome,
                                                             int64_t at_ns) {

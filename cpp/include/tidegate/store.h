@@ -159,7 +159,7 @@ class Store {
   virtual std::optional<Decision> Submit(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                                          const Moment& moment, Clock clock, Outcomes* outcomes,
                                          Done done);
-  // Sends the submitted calls: once for many, so that they go out together.
+  // Sends the submitted calls. Call it once for many, so that they are sent together.
   virtual void Flush() {}
   // One round trip to the server of a store that blocks; the error says what is wrong.
   virtual absl::Status Ping() { return absl::OkStatus(); }

@@ -57,7 +57,7 @@ Window CalendarWindow(const Limit& limit, int64_t now_ns) {
     const std::chrono::year_month_day day(
         std::chrono::year(static_cast<int>(1970 + months / 12)),
         std::chrono::month(static_cast<unsigned>(months % 12 + 1)), std::chrono::day(1));
-    // In seconds first: the end may lie beyond what nanoseconds can carry.
+    // Computed in seconds first: the end may exceed the nanoseconds of an int64.
     const int64_t seconds = int64_t{86'400} * std::chrono::sys_days(day).time_since_epoch().count();
     return std::min(seconds, kMaxInstantNs / 1'000'000'000 * 2 - 1) * int64_t{1'000'000'000};
   };

@@ -145,7 +145,7 @@ void Pages::Send(size_t end) {
 }
 
 void Pages::ReleaseSlice(size_t i) {
-  // In whole huge pages: breaking one up takes longer than giving it back, and the next table
+  // Gives back whole huge pages: splitting one takes longer than giving it back, and the next table
   // reuses whole ones.
   constexpr size_t kSlices = kHugePage / Table::kSliceBytes;
   const size_t at_once = is_huge() ? kSlices : 1;

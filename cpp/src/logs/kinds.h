@@ -17,7 +17,7 @@ enum class Kind : uint8_t {
   kEndTime,  // the duration is the time from kTime to this
   kDate,     // with kClock the time in W3C logs
   kClock,
-  kKey,          // text as it stands
+  kKey,          // any text, unchanged
   kWord,         // text without blanks, such as an address
   kEncodedKey,   // text with %20 for a blank
   kAddress,      // an address, with or without a port

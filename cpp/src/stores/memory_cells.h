@@ -43,7 +43,7 @@ class MemoryCells final : public MemoryStore {
   // Windows, logs and costs beyond the capacity.
   Decision HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment);
   Decision HitLog(const Charge& charge, const Fingerprint& key, const Moment& moment);
-  // In memory_quotas.cc.
+  // Defined in memory_quotas.cc.
   Decision HitQuota(const Charge& charge, const Fingerprint& key, const Moment& moment);
   Decision PeekAtQuota(const Charge& charge, const Fingerprint& key, const Moment& moment);
   Decision ChargeQuotaUpTo(const Charge& charge, const Fingerprint& key, const Moment& moment);

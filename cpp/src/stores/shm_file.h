@@ -50,7 +50,7 @@ static_assert(sizeof(ShmHeader) == ShmHeader::kBytes);
 static_assert(offsetof(ShmHeader, checksum) == 104);
 static_assert(offsetof(ShmHeader, used) == 512);
 
-// Maps the file at `path`, which is made if there is none, or only one of an earlier boot.
+// Maps the file at `path`. Makes it if there is none, or only one of an earlier boot.
 absl::StatusOr<void*> MapShmFile(const std::string& path, const ShmOptions& options);
 absl::Status RemoveShmFile(const std::string& path);
 

@@ -64,7 +64,7 @@ __attribute__((always_inline)) inline Mark MarkOf(const Limit& limit, int64_t co
       HalfLog(static_cast<uint64_t>(cost) * static_cast<uint64_t>(unit_ns)), kUnitsMark - 1));
 }
 
-// In half steps of a logarithm, 0 for a state that one charge explains.
+// The rank in half steps of a logarithm, 0 for a state that one charge explains.
 inline int RankOf(Mark mark, const CellState& state, int64_t now_ns) {
   if (mark >= kRankMark) return mark - kRankMark;
   if (mark >= kUnitsMark) {

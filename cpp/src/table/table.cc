@@ -192,7 +192,7 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot,
   if (before == Fingerprint{} || IsNobody(before)) {
     ++entry->keys;
   } else if (IsClaim(slot->raw.w0)) {
-    // A key on its way in loses nothing, and a key on its way out was idle.
+    // A key that was being entered loses nothing, and a key that was being removed was idle.
     if (slot->raw.w1 != before.lo && before.lo != key.lo) ++entry->idle;
   } else {
     ++(IsIdle(slot->raw.w0, now_ns, kClockToleranceNs) ? entry->idle : entry->live);
@@ -248,7 +248,7 @@ void Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot*
         if (is_stale(state.w0)) {
           if (idle.cell == nullptr) idle = {cell, state, {}};
         } else if (state.w1 == key.lo) {
-          wait = true;  // the same key is on its way in
+          wait = true;  // another call is entering the same key
           return false;
         }
         return true;

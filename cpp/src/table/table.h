@@ -18,8 +18,8 @@
 //
 // Protocol. Both halves of a cell change by 16-byte compare-and-swap only, so
 // no lock exists that a killed process could keep.
-//   empty     name 0, state 0. Never comes back once left, so a search may stop at
-//             the first empty cell.
+//   empty     name 0, state 0. A cell that was claimed once is never empty again, so a
+//             search may stop at the first empty cell.
 //   owned     name X; the state is a CellState of X (step.h).
 //   claimed   state w0 has kClaimBit, the time of the claim and a nonce; w1 is the low
 //             word of the fingerprint that claims. The cell belongs to no key: the key
@@ -29,16 +29,16 @@
 // groups for a second cell of X, giving up if there is one, (4) state -> X's
 // first state. Since names precede looks, of two threads that enter the same key at
 // least one sees the other. The mark of a name may change at any time without a new version: a
-// thread that is about to write over the name reads it again. A claim that is older than
-// kClaimTimeoutNs belongs to a thread that died; any thread may take it over by the same steps. If
-// its owner was only held up, step 4 finds another state, or step 2 another version, and it starts
-// over, having taken nothing from anyone. tests/model/ checks all interleavings of this.
+// thread that is about to write over the name reads it again. The owner of a claim older than
+// kClaimTimeoutNs is presumed dead; any thread may take the claim over by the same steps. If the
+// owner was only held up, its step 4 finds another state, or its step 2 another version, and it
+// starts over, having taken nothing from anyone. tests/model/ checks all interleavings of this.
 //
 // Reclaiming. Cells whose w0 lies kClockToleranceNs or more behind are full again by every reader's
-// clock, and may be reclaimed. A key that comes back finds its cell faster than it makes a new one,
-// so cells that have been idle for less than kKeepIdleNs are reclaimed only if no cell is empty. If
-// a key's groups hold only live cells, one that was charged the least often is evicted and counted
-// (Victim in table.cc).
+// clock, and may be reclaimed. A key that is used again finds its cell faster than it makes a new
+// one, so cells that have been idle for less than kKeepIdleNs are reclaimed only if no cell is
+// empty. If a key's groups hold only live cells, one that was charged the least often is evicted
+// and counted (Victim in table.cc).
 //
 // Thread-safe and process-safe.
 #ifndef TIDEGATE_SRC_TABLE_TABLE_H_

@@ -53,9 +53,9 @@ static_assert(sizeof(Board) == ShmStore::kBoardBytes);
 
 // The board of one store.
 struct BoardView {
-  // In the file of `options.fallback` if that is a shared memory, shared by stores with the same
-  // Redis, credentials and deadlines. Otherwise, or if that board is full, a board of the store's
-  // own.
+  // Uses the board in the file of `options.fallback` if that is a shared memory; stores with the
+  // same Redis, credentials and deadlines share it. Otherwise, or if that board is full, makes a
+  // board for this store alone.
   explicit BoardView(const RedisOptions& options);
 
   Hasher hasher;  // of keys in `denied`

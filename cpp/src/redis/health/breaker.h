@@ -64,7 +64,7 @@ class Breaker {
   static uint64_t SeenOf(uint64_t gate) {
     return (gate & kCountMask) | (IsOpen(gate) ? kSeenOpen : 0);
   }
-  // How often it opened between the two.
+  // How often it opened between the two values of `seen`.
   static int64_t OpenedBetween(uint64_t seen, uint64_t seen_now);
 
   // Sets `gate` to open until `until_ns` (0: to closed), counting a change unless it was open

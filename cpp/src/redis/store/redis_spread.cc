@@ -82,7 +82,7 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
         continue;
       }
       if (MonotonicNow() >= deadline_) {
-        // In full, since no caller is left to send it again.
+        // Sent in the full form, since no caller is left to send it again.
         const redis::Request request = store_.RequestFor(*op, {&plan_[i], 1}, d.at_ns, moment_);
         store_.client_->Send(
             store_.SlotOf(plan_[i]),
