@@ -34,7 +34,7 @@ help:  ## list the targets
 demo: $(VENV)/.demo  ## show a FastAPI service that refuses the right requests
 	$(VENV)/bin/tidegate demo
 
-# One after the other and pytest last, so that failures stand at the end of the output.
+# Runs them one after the other and pytest last, so that its failures are at the end of the output.
 test:  ## all tests, C++ and Python, except lint-cpp, asan, tsan and asan-python
 	+@$(MAKE) --no-print-directory deps-test
 	+@$(MAKE) --no-print-directory lint-python
@@ -54,7 +54,7 @@ $(VENV)/.build: python/requirements.txt | $(python)
 	$(pip) -r python/requirements.txt
 	@touch $@
 
-# Some Python versions have a list of their own.
+# Some Python versions have a requirements file of their own.
 $(VENV)/.test: tests/requirements.txt $(wildcard tests/requirements-3.*.txt) $(VENV)/.build
 	version=$$($(python) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 	  list=tests/requirements-$$version.txt; test -e $$list || list=tests/requirements.txt; \
@@ -75,7 +75,7 @@ $(VENV)/.demo: $(package_files) $(VENV)/.build | deps-build
 
 # ------------------------------------------------------------------------- tests
 
-# An editable install in the environment comes before PYTHONPATH, and would be tested instead.
+# Fails if an editable install in the environment hides the package on PYTHONPATH.
 is_from = $(python) -c 'import sys, tidegate._core as core; \
   sys.exit("$(1)" not in core.__file__ and "not from $(1): " + core.__file__)'
 
@@ -90,8 +90,9 @@ test-python: deps-test $(VENV)/.test $(VENV)/.package  ## the Python tests
 test-servers: deps-test $(VENV)/.test $(VENV)/.package  ## the Redis tests on Redis 6.2, 7.0 and 8.2 and on Valkey 8.1
 	$(python) scripts/test-servers.py $(SERVERS)
 
-# Integrations touch private parts of frameworks, see docs/adr/0009-frameworks-private-parts.md. Each
-# end has an environment of its own; deprecations of old releases are ignored.
+# Integrations use private parts of frameworks, see docs/adr/0009-frameworks-private-parts.md. The
+# lowest and the newest releases each have their own environment. Deprecations of old releases are
+# ignored.
 FRAMEWORKS ?= lowest newest
 frameworks: deps-build $(VENV)/.build  ## the tests of the web at the lowest and the newest FastAPI, Flask and Django
 	rm -rf build/frameworks/site
@@ -122,8 +123,8 @@ tsan: deps-test $(VENV)/.build  ## the C++ tests under ThreadSanitizer
 	cmake --build --preset tsan
 	ctest --preset tsan
 
-# The interpreter is not instrumented, so the runtimes are loaded before it; it is
-# told to leave small objects to malloc, which sees where they end.
+# The interpreter is not instrumented, so the runtimes are loaded before it. It allocates small
+# objects by malloc, which detects accesses beyond their ends.
 asan-python: deps-test $(VENV)/.test  ## the Python tests with an extension built for ASan and UBSan
 	rm -rf build/asan-site
 	$(pip) --no-build-isolation --no-deps --target build/asan-site . \
@@ -136,7 +137,8 @@ asan-python: deps-test $(VENV)/.test  ## the Python tests with an extension buil
 	  $(call is_from,build/asan-site) && $(python) -m pytest tests/python tests/conformance \
 	  tests/property tests/concurrency tests/faults tests/redis
 
-# Pipes for eventfd, fences for membarrier, the system's clock for the counter.
+# Uses pipes instead of eventfd, fences instead of membarrier, and the system's clock instead of
+# the time-stamp counter.
 portable: deps-test $(VENV)/.test  ## the C++ tests and those of Redis without features that only Linux has
 	cmake --preset portable
 	cmake --build --preset portable
@@ -172,7 +174,7 @@ fuzz: deps-fuzz $(VENV)/.build  ## run each libFuzzer target for FUZZ_SECONDS
 	  -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/ \
 	  build/fuzz/tests/fuzz/found/forwarded_fuzz tests/fuzz/corpus/forwarded_fuzz
 
-# Cosmic Ray's dependencies are kept from the tests, which have only pytest-cov in addition.
+# Cosmic Ray is installed apart from the tests, which get only coverage and pytest-cov in addition.
 mutants: deps-test $(VENV)/.test  ## change the package at MUTANTS random places of each room; tests must notice 90 %
 	rm -rf build/mutants
 	$(pip) --no-build-isolation --no-deps --target build/mutants/site .
@@ -220,7 +222,7 @@ build/tidy/%.ok: % .clang-tidy $(cpp_headers) build/tidy/compile_commands.json
 
 # ------------------------------------------------------- benchmarks, docs, wheels
 
-# In an environment of its own, to keep the peers' dependencies out of ours.
+# Uses an environment of its own, to keep the peers' dependencies out of ours.
 bench: deps-test $(VENV)/.build  ## measure, in C++ and against peers from PyPI
 	cmake --preset release
 	cmake --build --preset release

@@ -4,7 +4,7 @@
 include(FetchContent)
 option(TIDEGATE_FETCH "Build the dependencies instead of looking for them" OFF)
 if(POLICY CMP0135)
-  cmake_policy(SET CMP0135 NEW)  # the files of an archive are as old as its unpacking
+  cmake_policy(SET CMP0135 NEW)  # unpacked files get the time of their unpacking
 endif()
 
 # CMake 3.28 has options for this in FetchContent_Declare: our warnings do not apply to the headers
@@ -88,8 +88,8 @@ if(NOT OPENSSL_FOUND)
     "openssl-dev of Alpine or openssl of Homebrew; OPENSSL_ROOT_DIR=/PATH names another one.")
 endif()
 
-# hiredis >= 0.14: its formatter and its parser. Old releases bring no CMake package,
-# and new ones none that puts the headers where an installation has them.
+# hiredis >= 0.14, for its formatter and its parser. Old releases have no CMake package, and the
+# package of new releases expects the headers in other places than an installation.
 tidegate_system_library(hiredis hiredis/hiredis.h)
 if(NOT TARGET tidegate_hiredis)
   tidegate_fetching("hiredis" 1.2.0
@@ -117,7 +117,7 @@ endif()
 # simdjson, which reads the JSON in logs. Its DOM has been the same since 1.0.
 if(TIDEGATE_NEEDS_LOGS)
   if(NOT TIDEGATE_FETCH)
-    find_package(simdjson QUIET)  # a release takes requests for its own major version alone
+    find_package(simdjson QUIET)  # no version: a release accepts only its own major version
   endif()
   add_library(tidegate_simdjson INTERFACE)
   if(simdjson_FOUND AND simdjson_VERSION VERSION_GREATER_EQUAL 1.0)

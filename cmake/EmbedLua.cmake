@@ -1,5 +1,5 @@
-# Writes lua/*.lua as string constants: ${output} defines a std::string_view for each file, with its
-# name.
+# Writes lua/*.lua as string constants: ${output} defines a std::string_view for each file, named
+# like the file.
 function(tidegate_embed_lua directory output)
   file(GLOB scripts CONFIGURE_DEPENDS ${directory}/*.lua)
   set(text "// Made from lua/*.lua by the build.\n#include <string_view>\nnamespace tidegate::redis::lua {\n")

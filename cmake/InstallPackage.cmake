@@ -1,4 +1,4 @@
-# Headers, the archive, and a package for find_package(tidegate).
+# Installs the headers, the archive, and a package for find_package(tidegate).
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tidegate)

@@ -2,9 +2,9 @@
 include(CheckIPOSupported)
 check_ipo_supported(RESULT TIDEGATE_IPO_SUPPORTED OUTPUT ignored LANGUAGES CXX)
 
-# Whole-program optimization is for the extension, the tests and the benchmarks.
-# An installed archive must also work with linkers without it:
-# gcc puts both forms into one object file, other compilers cannot.
+# The extension, the tests and the benchmarks get whole-program optimization. An installed archive
+# must also work with linkers that lack it: gcc puts both forms into one object file, which other
+# compilers cannot.
 set(TIDEGATE_IPO OFF)
 if(TIDEGATE_IPO_SUPPORTED AND CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT TIDEGATE_SANITIZE)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR NOT TIDEGATE_INSTALL)

@@ -1,7 +1,7 @@
--- Instants and durations, exact. Numbers here are doubles, exact below 2^53, so
+-- Exact instants and durations. Numbers here are doubles, exact below 2^53, so
 -- nanoseconds since the epoch are carried as two numbers: whole seconds
--- (0 to 2^33) and nanoseconds (0 to 1e9 - 1). A duration may be negative: then
--- the seconds are, and the nanoseconds still add up.
+-- (0 to 2^33) and nanoseconds (0 to 1e9 - 1). A negative duration has negative
+-- seconds, to which its nanoseconds are added.
 local E9 = 1000000000
 
 local function sub(s1, n1, s2, n2)
@@ -24,7 +24,7 @@ end
 -- assumed to have gone back; the core prepends its definition (kClockToleranceNs).
 
 -- The lifetime of a key whose state matters for (s, n): milliseconds, rounded up, at least 1, plus
--- the margin of the plan. Two more, since the server counts from a millisecond that it rounds down
+-- the margin of the plan. Adds 2, since the server counts from a millisecond that it rounds down
 -- and may have read before the script began.
 local margin_ms = 0
 local function life(s, n)

@@ -1,26 +1,26 @@
 -- token-bucket and leaky-bucket: GCRA over an exact theoretical arrival time.
 --
--- Value: the instant. Where it is a whole number of microseconds since the epoch, that,
---   decimal; else 5 bytes of seconds and 4 of nanoseconds, big-endian (the first byte is
---   no digit), and where it is no whole number of nanoseconds either, 7 bytes of
---   fraction in units of 1/denominator ns. Of a limit with an id always these 16 bytes, and 4
---   each of the count and the denominator that wrote them.
--- ARGV, 11: depth s, ns, fraction (burst * T); denominator; never (1 where the
---   cost is beyond the burst; of charge_up_to the units that are wanted); cost * T as s, ns,
---   fraction (of charge_up_to T); and of a limit with an id its count
---   (else 0), and how far ahead a state of another count may lie, s, ns.
--- State in the reply, 4: s, ns, fraction, the count that wrote it (0 without an id); all 0 where
+-- Value: the instant. If it is a whole number of microseconds since the epoch, that number in
+--   decimal; else 5 bytes of seconds and 4 of nanoseconds, big-endian (the first byte is no
+--   digit), and if it is not a whole number of nanoseconds, also 7 bytes of fraction in units of
+--   1/denominator ns. A limit with an id always has these 16 bytes, then 4 each of the count and
+--   the denominator that wrote them.
+-- ARGV, 11: depth s, ns, fraction (burst * T); denominator; never (1 if the cost is beyond the
+--   burst; for charge_up_to the units that are wanted); cost * T as s, ns, fraction (for
+--   charge_up_to T); and for a limit with an id its count (else 0), and how far ahead a state of
+--   another count may lie, s, ns.
+-- State in the reply, 4: s, ns, fraction, the count that wrote it (0 without an id); all 0 if
 --   fresh.
 local bucket = {args = 11}
 
--- A duration of units of one count and denominator, as one of as many units of another. Rounded
--- up. Exact while the products are below 2^53.
+-- Converts the duration of some units from one count and denominator to another. Rounds up. Exact
+-- while the products are below 2^53.
 local function scaled(s, n, f, count, denominator, to_count, to_denominator)
   if to_count == 0 or s * count / to_count > 8000000000 then return 8000000000, 0, 0 end
   local whole = math.floor(s * count / to_count)
   local rest = (s * count - whole * to_count) * E9 + n * count + f * count / denominator
   local ns = math.floor(rest / to_count)
-  -- Less than any possible fraction: a rounding error of the division.
+  -- Subtracts less than any possible fraction, to undo a rounding error of the division.
   local parts = math.ceil((rest - ns * to_count) * to_denominator / to_count - 0.000001)
   if parts >= to_denominator then ns, parts = ns + 1, 0 end
   if parts < 0 then parts = 0 end
@@ -28,12 +28,12 @@ local function scaled(s, n, f, count, denominator, to_count, to_denominator)
   return whole + more, ns - more * E9, parts
 end
 
--- (s, n, f) compared with (S, N, F): greater.
+-- Whether (s, n, f) > (S, N, F).
 local function deeper(s, n, f, S, N, F)
   return s > S or (s == S and (n > N or (n == N and f > F)))
 end
 
--- (s, n, f) + (S, N, F), without ever adding two fractions: their sum may be beyond 2^53.
+-- (s, n, f) + (S, N, F), without adding two fractions, whose sum may be beyond 2^53.
 local function plus(s, n, f, S, N, F, denominator)
   s, n = add(s, n, S, N)
   if f >= denominator - F then
@@ -93,7 +93,7 @@ function bucket.read(key, a, now_s, now_n)
   return state
 end
 
--- As many of the wanted units as there is room for: found bit by bit, from the highest.
+-- Charges as many of the wanted units as there is room for, found bit by bit, from the highest.
 function bucket.take(key, a, now_s, now_n, state)
   local denominator, wanted = tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4])
   local depth_s, depth_n, depth_f = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])

@@ -5,10 +5,9 @@
 -- ARGV[1] depth (burst * T) and [2] cost * T, microseconds; [3] milliseconds that keys
 --   are kept after their state no longer matters.
 -- Value: the theoretical arrival time, microseconds since the epoch, decimal.
--- Reply, all integers: the instant of the call, microseconds; then for each hit 1 where
---   it passes, else 0, and its state before, 0 where fresh. A state of -1 is one that
---   this script does not understand: then nothing was done, and bucket.lua must be
---   --   called.
+-- Reply, all integers: the instant of the call, microseconds; then for each hit 1 if it passes,
+--   else 0, and its state before, 0 if fresh. A state of -1 is one that this script does not
+--   understand: then nothing was done, and plan.lua with bucket.lua must be called.
 -- TOLERANCE_US is kClockToleranceNs; the core prepends its definition.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

@@ -5,10 +5,10 @@
 -- ARGV[1] milliseconds that keys are kept after their state no longer matters; then for each hit
 --   its period, microseconds; its count; its cost.
 -- Value: as in lua/fixed_window.lua.
--- Reply, all integers: the instant of the call, microseconds; then for each hit 1 where it passes,
+-- Reply, all integers: the instant of the call, microseconds; then for each hit 1 if it passes,
 --   else 0, and its state before: the end of the window, microseconds, and the units used, both 0
---   where fresh. An end of -1 means that the state is one that this script does not understand:
---   then nothing was done, and fixed_window.lua must be called.
+--   if fresh. An end of -1 means that the state is one that this script does not understand: then
+--   nothing was done, and plan.lua with fixed_window.lua must be called.
 -- TOLERANCE_US is kClockToleranceNs; the core prepends its definition.
 local call, pcall, unpack, floor = redis.call, redis.pcall, struct.unpack, math.floor
 local time = call('TIME')

@@ -4,7 +4,7 @@
 --   bytes of units used; big-endian.
 -- ARGV, 5: period s, ns; months in a calendar window (0: the period applies);
 --   count; cost.
--- State in the reply, 4: end s, ns, used, 0; all 0 where fresh.
+-- State in the reply, 4: end s, ns, used, 0; all 0 if fresh.
 local fixed = {args = 5}
 
 -- Days since the epoch of the first day of a month (counted from January 1970).
@@ -19,8 +19,7 @@ local function days_of(months)
   return era * 146097 + yoe * 365 + math.floor(yoe / 4) - math.floor(yoe / 100) + doy - 719468
 end
 
--- The last instant that nanoseconds in 64 bits can carry, and the end of every
--- window beyond it.
+-- The last second whose nanoseconds fit 64 bits. Windows that would end later end then.
 local LAST_SECOND = 9223372035
 
 local function calendar_window(s, months_each)

@@ -5,12 +5,11 @@
 --   then the entries, 5 bytes of seconds and 4 of nanoseconds each; big-endian.
 --   Entries are appended and looked up by binary search, so that a call on a
 --   long log moves few bytes; the front is cut off when it is the larger part.
--- ARGV, 6: period s, ns; count; cost; and for a release, and a refund that knows it, the
+-- ARGV, 6: period s, ns; count; cost; and for a release, and for a refund if it is known, the
 --   instant of the admission, s, ns (else 0, 0).
--- State in the reply, 6: newest s, ns; alive; 1 where instants had to be lowered
---   because the clock went back; the instant at which enough units end for this
---   cost, or the first one where it passes, never can or is charge_up_to, s, ns. All 0 where
---   fresh.
+-- State in the reply, 6: newest s, ns; alive; 1 if instants had to be lowered because the clock
+--   went back; the instant at which enough units end for this cost, s, ns, or the first end if the
+--   call passes, never can pass or is charge_up_to. All 0 if fresh.
 local log = {args = 6}
 
 local function entry(key, i)
@@ -29,7 +28,7 @@ local function first_after(key, low, size, s, n)
   return low
 end
 
--- Writes `entries`, bytes, as the whole log.
+-- Writes the bytes `entries` as the whole log.
 local function store(key, entries, now_s, now_n)
   if #entries == 0 then
     redis.call('DEL', key)
@@ -39,7 +38,7 @@ local function store(key, entries, now_s, now_n)
   redis.call('SET', key, '\0\0\0\0' .. entries, 'PX', life(sub(es, en, now_s, now_n)))
 end
 
--- Notes the instant at which the entry number `freeing` ends.
+-- Puts the instant at which the entry number `freeing` ends into the state.
 local function note_freeing(key, state, freeing)
   if state[3] == 0 then return end
   if state.clamp and freeing >= state.clamp then
@@ -121,7 +120,7 @@ function log.write(key, a, now_s, now_n, state, charge)
   redis.call('PEXPIRE', key, life(sub(state.es, state.en, now_s, now_n)))
 end
 
--- Forgets the units that were admitted at the given instant; without one the newest.
+-- Removes the units that were admitted at the given instant; without one, the newest units.
 function log.refund(key, a, now_s, now_n, state)
   if ARGV[a + 4] ~= '0' or ARGV[a + 5] ~= '0' then
     log.release(key, a, now_s, now_n, state)
@@ -144,7 +143,7 @@ function log.release(key, a, now_s, now_n, state)
   local es1, en1 = sub(es, en, 0, 1)
   local at = math.min(first_after(key, state.head, state.size, es1, en1), state.size - 1)
   local n = math.min(tonumber(ARGV[a + 3]), state.size - state.head)
-  -- If fewer than n lie behind, the newest ones are removed.
+  -- If fewer than n entries follow, the newest ones are removed.
   local from = math.max(state.head, math.min(at, state.size - n))
   local front, back = '', ''
   if from > state.head then

@@ -2,21 +2,20 @@
 -- arithmetic.lua and the algorithms that the plan needs before this file.
 --
 -- KEYS: one for each limit, all of one hash slot.
--- ARGV[1] what to do: hit, peek, refund, release, top_up (of one quota) or charge_up_to, which
+-- ARGV[1] the operation: hit, peek, refund, release, top_up (of one quota) or charge_up_to, which
 --   charges each limit as much of its cost as there is room for.
 -- ARGV[2], [3] the instant of the call, s and ns; both empty: the server's TIME.
--- ARGV[4] 1 where a state that lies further ahead than the clock allows may be
---   moved back (see cpp/include/tidegate/step.h).
+-- ARGV[4] 1 if a state that lies further ahead than the clock allows may be moved back (see
+--   cpp/include/tidegate/step.h).
 -- ARGV[5] milliseconds that keys are kept after their state no longer matters.
 -- ARGV[6] one letter for each limit: s if it is in shadow, so that it refuses nothing and is
--- charged if it has room; else e. Empty: none is in shadow. Then for each limit its algorithm
--- (bucket, fixed, sliding, log, quota) and the
---   arguments that the head of that file lists.
--- Reply, all integers but the states of quotas: 1 where all limits pass, else 0 (of refund,
---   release and top_up 1); the instant of the call, s, ns; then for each limit its state before the
---   call, 4 numbers, 6 or a text, as the head of its file says; and of charge_up_to, for each
---   limit the units that it was charged. What the headers need
---   follows from the state by the pure step of the core.
+--   charged if it has room; else e. Empty: none is in shadow. Then for each limit its algorithm
+--   (bucket, fixed, sliding, log, quota) and the arguments that the head of that file lists.
+-- Reply, all integers but the states of quotas: 1 if all limits pass, else 0 (for refund, release
+--   and top_up 1); the instant of the call, s, ns; then for each limit its state before the call, 4
+--   numbers, 6 or a text, as listed at the head of its file; and for charge_up_to, for each limit
+--   the units that it was charged. The core computes the values of headers from the state, by its
+--   pure step.
 -- Units: seconds and nanoseconds since the epoch.
 local op = ARGV[1]
 local now_s, now_n
@@ -54,7 +53,7 @@ if op == 'hit' then
   local charge = reply[1] == 1
   for i = 1, #KEYS do
     local state = plan[i][3]
-    -- A charged plan may hold limits in shadow that have no room.
+    -- A plan that is charged may have limits in shadow without room.
     local charged = charge and state.allowed
     if charged or (state.behind and confirmed) then
       plan[i][1].write(KEYS[i], plan[i][2], now_s, now_n, state, charged)

@@ -1,4 +1,4 @@
--- The probe: finds out whether the server works again by a write. A server that is full, a replica
+-- The probe: finds out by a write whether the server works again. A server that is full, a replica,
 -- or short of replicas still answers PING.
 --
 -- KEYS[1]: a key of the caller's slot that holds no limit; it expires at once.

@@ -1,4 +1,4 @@
--- quota: units of calendar periods, carried ones and top-ups: cpp/src/quotas/step.h, restated.
+-- quota: units of calendar periods, carried units and top-ups. Restates cpp/src/quotas/step.h.
 --
 -- Value, big-endian: period, 4 bytes; its end, 5 (seconds); the limit that the base was granted
 --   for, 7; units used in the period, 7; the soft events that have happened, 1; how many ages of
@@ -11,7 +11,7 @@
 --   prorated, 1; then the beginnings of periods around now, which the calendar of the core knows:
 --   seconds + 2^33, 5 each.
 -- top_up has three more words at the end of ARGV: units, expiry, priority.
--- State in the reply, 1: the value; empty where fresh.
+-- State in the reply, 1: the value; empty if fresh.
 local quota = {args = 3}
 
 local MOST_USED = 4503599627370496
@@ -132,7 +132,7 @@ local function bring_forward(t, s, count, now_s, now_n)
   local period = t.first
   if now_s < t.edges[t.first] then period = t.last end
   while period < t.last and t.edges[period + 1] <= now_s do period = period + 1 end
-  -- One more period than needed, which a state just ahead of now may be in.
+  -- One more period than needed, since a state may lie in the period after that of now.
   if period + t.lasting + 2 > t.last then
     error("TIDEGATE the server's clock is too far from the host's for the periods of a quota")
   end
@@ -258,7 +258,7 @@ function quota.refund(key, a, now_s, now_n, state)
 end
 quota.release = quota.refund
 
--- The core tells from the state why a top-up was not added.
+-- The core computes from the state why a top-up was not added.
 function quota.top_up(key, a, now_s, now_n, state)
   local s = state.quota
   local units, expires, priority =

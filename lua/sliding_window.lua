@@ -4,10 +4,10 @@
 -- Value: the end of the window after the current one, 5 bytes of seconds and 4
 --   of nanoseconds, then 4 bytes each of current and previous units; big-endian.
 -- ARGV, 4: period s, ns; count; cost (both below 2^32).
--- State in the reply, 4: s, ns, current, previous; all 0 where fresh.
+-- State in the reply, 4: s, ns, current, previous; all 0 if fresh.
 local sliding = {args = 4}
 
--- units * (s, n), exact, for units < 2^32 and s < 2^33: three digits, of 2^16
+-- units * (s, n), exact, for units < 2^32 and s < 2^33. Returns three digits, of 2^16
 -- seconds, of seconds and of nanoseconds, so that products compare digit by digit.
 local function product(units, s, n)
   local high = math.floor(units / 65536)
@@ -67,7 +67,7 @@ function sliding.read(key, a, now_s, now_n)
   return state
 end
 
--- As many of the wanted units as fit, found by bisection.
+-- Charges as many of the wanted units as fit, found by bisection.
 function sliding.take(key, a, now_s, now_n, state)
   local free = tonumber(ARGV[a + 2]) - state.current
   local least, most = 0, math.min(tonumber(ARGV[a + 3]), math.max(0, free))

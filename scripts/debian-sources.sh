@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Unpacks the dependencies that cmake/Dependencies.cmake pins out of Debian's
-# source packages, for machines that reach their distribution's mirror and not the
-# projects' own hosts, and prints the cmake options that build from them:
+# Unpacks the dependencies that cmake/Dependencies.cmake pins from Debian's source packages, for
+# machines that reach their distribution's mirror but not the projects' own hosts, and prints the
+# cmake options that build from them:
 #
 #   cmake --preset tsan $(scripts/debian-sources.sh build/sources)
 #
@@ -11,8 +11,8 @@ set -euo pipefail
 
 dir=${1:?usage: debian-sources.sh DIR}
 
-# Debian packs Abseil anew, under another folder name, and has an older hiredis, whose
-# parser is the same; the others are the archives that Dependencies.cmake names, to the byte.
+# Debian repacks Abseil under another folder name, and has an older hiredis, whose parser is the
+# same. The other archives are, to the byte, those that Dependencies.cmake names.
 archives=(
   "absl       abseil     20220623.1 abfe2897f3a30edaa74bc34365afe3c2a3cd012091a97dc7e008f7016adcd5fe"
   "hiredis    hiredis    0.14.1     2663b2aed9fd430507e30fc5e63274ee40cdd1a296026e22eafd7d99b01c8913"

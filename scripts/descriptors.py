@@ -1,7 +1,7 @@
 """Writes the descriptors of gRPC's own services, which the server of checks embeds.
 
-They come out of the packages grpcio-health-checking and grpcio-reflection, so that the build needs
-no protoc:
+It takes them from the packages grpcio-health-checking and grpcio-reflection, so that the build
+needs no protoc:
 
     python scripts/descriptors.py > cpp/src/server/grpc/descriptors.inc
 """

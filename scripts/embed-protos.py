@@ -1,6 +1,7 @@
-"""Writes cpp/src/server/checks/descriptors.cc: what reflection says of proto/tidegate/v1.
+"""Writes cpp/src/server/checks/descriptors.cc: the descriptors of proto/tidegate/v1 for reflection.
 
-Needs grpcio-tools. Run it after a change of the proto; a test compares where they are installed.
+Needs grpcio-tools. Run it after a change of the proto; where grpcio-tools is installed, a test
+compares the two.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ namespace {
 
 
 def descriptors() -> list[tuple[str, bytes]]:
-    """The files by name, serialized, those that others import first."""
+    """The serialized files by name; files that others import come first."""
     from google.protobuf import descriptor_pb2
     from grpc_tools import protoc
 

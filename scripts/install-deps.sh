@@ -5,7 +5,7 @@
 #   scripts/install-deps.sh test    the tests and linters too
 #   scripts/install-deps.sh fuzz    the fuzzers
 #
-# Without apt-get it lists what the build looks for and installs nothing.
+# Without apt-get it lists the dependencies of the build and installs nothing.
 set -euo pipefail
 
 python=${PYTHON:-python3}

@@ -2,19 +2,19 @@
 
     python scripts/mutants.py --site build/mutants/site --sample 100 --seed 1
 
-Cosmic Ray makes the mutants: it swaps operators, moves numbers by one, turns conditions round,
-empties loops and so on. In each room, places are drawn first and then one mutant of each place, so
-that an operator with ten replacements weighs no more than a number with two. A mutant is judged by
-the tests that run its statement, the quickest first and as many as fit into `--seconds`, one of
-each function before the others of its parameters, in a copy of the installed package. A test kills
-a mutant if it fails twice with the mutant and passes without it, so that a slow or unsteady test is
-never taken for one that noticed. Fails if fewer than `--least` percent are killed in a room. Do not
+Cosmic Ray makes the mutants: it swaps operators, moves numbers by one, negates conditions, empties
+loops and so on. In each room, places are drawn first and then one mutant of each place, so that an
+operator with ten replacements weighs no more than a number with two. The tests that run a mutant's
+statement judge it, in a copy of the installed package: the quickest first, as many as fit into
+`--seconds`, and one of each function before the others of its parameters. A test kills a mutant if
+it fails twice with the mutant and passes without it, so that a slow or unsteady test never counts
+as one that noticed. The script fails if fewer than `--least` percent are killed in a room. Do not
 edit tests while it runs.
 
-Not drawn, because a test could not or should not tell them apart:
+Some mutants are not drawn, because a test could not or should not notice them:
 
-- annotations, `@overload`, `TYPE_CHECKING`, `assert` and a TypedDict's `total=`, which only tell
-  mypy something;
+- annotations, `@overload`, `TYPE_CHECKING`, `assert` and a TypedDict's `total=`, which only mypy
+  reads;
 - `is` against `==`, and `is not` against `!=`;
 - `@functools.lru_cache`, with its size: the answers are the same without it.
 """
@@ -60,8 +60,8 @@ ROOMS = {
     ],
     "web": ["_web/*.py", "keys.py", "refusals.py", "asgi.py", "wsgi.py"],
 }
-# Run at the same time. Only the last need Redis, which reaches the asynchronous paths of a limiter;
-# they come last for each mutant too.
+# The groups run at the same time. Only the last one needs Redis, which reaches the asynchronous
+# paths of a limiter; its tests also run last for each mutant.
 TESTS = [
     ["tests/python/integrations"],
     [
@@ -94,7 +94,8 @@ INDISTINCT = {
     "core/ReplaceComparisonOperator_IsNot_NotEq",
 }
 SEED = ("--hypothesis-seed=0",)
-# One test, and all tests of one mutant, in seconds: a mutant that loops for ever is killed.
+# The time for one test and for all tests of one mutant, in seconds. A mutant that loops for ever
+# is killed then.
 TEST_TIMEOUT = 60
 MUTANT_TIMEOUT = 600
 
@@ -235,7 +236,7 @@ def run_all_tests(site: Path, tools: Path, work: Path) -> None:
 
 
 class TestMap:
-    """Which tests run which lines, and how long they take, as run_all_tests() noted it."""
+    """Which tests run which lines, and how long they take, as recorded by run_all_tests()."""
 
     def __init__(self, site: Path, work: Path) -> None:
         self._seconds: dict[str, float] = {}
@@ -264,9 +265,10 @@ class TestMap:
     def of(self, module: str, lines: range, at_import: bool, seconds: float) -> list[str]:
         """The quickest tests that run any of these lines, first one of each test function.
 
-        For code that runs in a forked process the tests are unknown, so any test that runs a line
-        of the module is taken; for code that runs at import, any test at all, but first those
-        that run a line of the module, and those that run none, which look at what was defined.
+        The tests of code that runs in a forked process are unknown, so any test that runs a line
+        of the module is chosen. For code that runs at import, any test at all is chosen; tests
+        that run a line of the module come first, and tests that run no line, which look at what
+        was defined.
         """
         near: set[str] = set().union(
             *(tests for (name, _), tests in self._tests.items() if name == module)
@@ -402,14 +404,14 @@ class Judge:
         listed.write_text("\n".join(tests), "utf-8")
         report = self.work / f"{copy.name}.xml"
         report.unlink(missing_ok=True)
-        # Half of the start of pytest is Hypothesis, which most tests do without.
+        # Loading Hypothesis takes half of the start of pytest, and most tests do not need it.
         files = {test.partition("::")[0] for test in tests}
         is_given = any("hypothesis" in Path(file).read_text("utf-8") for file in files)
         arguments = (
             *(SEED if is_given else ("-p", "no:hypothesispytest")),
             *("-x", "-o", "junit_family=xunit1", f"--junit-xml={report}", f"@{listed}"),
         )
-        # The compiled mutant might be taken for the module, of the same size and second.
+        # A compiled mutant has the size and the second of the module, and could be taken for it.
         env = {**environment(copy), "PYTHONDONTWRITEBYTECODE": "1"}
         if passes(pytest(*arguments), env):
             return []

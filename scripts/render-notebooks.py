@@ -1,8 +1,8 @@
-"""Runs the notebooks of examples/notebooks and writes what they show as pages of docs/notebooks.
+"""Runs the notebooks of examples/notebooks and writes their output as pages of docs/notebooks.
 
-The site is built without the package, and so without running them: run this after a change of a
-notebook or of a picture, and commit what it writes. tests/python/tuning/test_notebooks.py compares
-the texts.
+The site is built without the package, and so without running the notebooks. Run this after a
+change of a notebook or of a picture, and commit the result. tests/python/tuning/test_notebooks.py
+compares the texts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def page_of(notebook: Any, name: str) -> tuple[str, dict[str, bytes]]:
         if cell.cell_type == "markdown":
             parts.append(cell.source)
             continue
-        # Not marked as plain Python: the tests run it as a notebook.
+        # Not marked as plain Python, which the tests would run; they run the notebook instead.
         parts.append(f"```{{code-block}} python\n{cell.source}\n```")
         for output in cell.outputs:
             data = output.get("data", {})
@@ -46,7 +46,7 @@ def page_of(notebook: Any, name: str) -> tuple[str, dict[str, bytes]]:
 
 
 def _file_name(name: str, source: str, taken: dict[str, bytes]) -> str:
-    """After what draws it, so that a picture keeps its name when another comes before it."""
+    """Names a picture by the plot that it shows, so that pictures before it hardly matter."""
     drawn = re.findall(r"plots\.(\w+)", source)[-1]
     stem = f"{name}-{drawn}"
     number = sum(file.startswith(stem) for file in taken)
@@ -58,7 +58,7 @@ def _as_text(text: str) -> str:
 
 
 def main() -> None:
-    """Renders the notebooks that are named, or all."""
+    """Renders the given notebooks, or all of them."""
     import nbformat
     from nbclient import NotebookClient
 

@@ -50,7 +50,7 @@ class Outcome:
 
 
 def find(name: str) -> Server:
-    """Returns the server called `name`, installed if need be. Exits if it cannot run here."""
+    """Returns the server `name`, and installs it if needed. Exits if it cannot run here."""
     package = PACKAGES[name]
     if package is None:
         on_path = shutil.which("redis-server")

@@ -2,7 +2,8 @@
 
     python scripts/try-readme.py WHEEL
 
-From an empty environment to a route that answers 429, in under two minutes and without a compiler.
+Starts with an empty environment and ends with a route that answers 429, in under two minutes and
+without a compiler.
 """
 
 from __future__ import annotations

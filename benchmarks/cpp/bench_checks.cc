@@ -1,4 +1,5 @@
-// What the service of checks adds to a decision: a whole call without its network, and its parts.
+// The time that the service of checks adds to a decision: a whole call without the network, and its
+// parts.
 #include <memory>
 #include <string>
 #include <string_view>

@@ -1,5 +1,5 @@
-// What a decision costs in C++: the bare step of each algorithm, the clock, and
-// keyed decisions on the memory store.
+// The time of a decision in C++: the bare step of each algorithm, the clock, and keyed decisions on
+// the memory store.
 #include <time.h>
 #include <unistd.h>
 
@@ -82,10 +82,10 @@ void KernelClock(benchmark::State& state) {
 
 // ---- Keyed decisions, each with a reading of the system's clock ------------
 
-// A limiter and the keys that it is asked for, made when it is first asked.
+// A limiter and the keys of its calls, created at the first call.
 class Subject {
  public:
-  // A million calls are drawn by Zipf's law from `keys`, or they go round them.
+  // A million calls use `keys` by Zipf's law, or one after the other.
   Subject(const Limit& limit, size_t keys, bool zipf = false)
       : limit_(limit), n_(keys), zipf_(zipf) {}
 
@@ -114,7 +114,7 @@ class Subject {
   std::unique_ptr<Limiter> limiter_;
 };
 
-// Of several threads each keeps to its share of the keys, where there is one for each.
+// Each of several threads uses its own share of the keys, if there are enough keys.
 template <typename Call>
 void Cycle(benchmark::State& state, Subject& subject, Call call) {
   subject.Prepare();
@@ -133,7 +133,8 @@ void Cycle(benchmark::State& state, Subject& subject, Call call) {
   state.SetItemsProcessed(state.iterations());
 }
 
-// The same with a limiter for each thread: what two threads can reach on this machine.
+// The same with a limiter for each thread, which is the most that threads can reach on this
+// machine.
 template <typename Call>
 void Apart(const std::string& name, std::shared_ptr<Subject> first, std::shared_ptr<Subject> second,
            Call call) {
@@ -153,7 +154,7 @@ void Keyed(const std::string& name, std::shared_ptr<Subject> subject, int thread
   for (int n = 1; n <= threads; ++n) benchmark->Threads(n);
 }
 
-// Not functions: to call those by a pointer would be timed too.
+// Lambdas and not functions: the call by a pointer would be timed too.
 constexpr auto Hit = [](Limiter& limiter, std::string_view key) {
   return limiter.Hit(key).allowed;
 };
@@ -180,7 +181,7 @@ void RegisterKeyed() {
   Keyed("allow/1_key", one, 1, Allow);
   Keyed("allow/1k_keys", thousand, 2, Allow);
   Keyed("allow/1M_keys", million, 1, Allow);
-  // An interval that is no whole number of nanoseconds, and so takes two words.
+  // An interval that is not a whole number of nanoseconds, and so takes two words.
   const Limit uneven = MakeLimit({.count = 999'999'937, .period_ns = kSecond});
   Keyed("hit/1k_keys/uneven", subject(uneven, 1'000), 1, Hit);
   const auto spent = subject(MakeLimit({.count = 1, .period_ns = 86'400 * kSecond}), 1'000);
@@ -240,7 +241,7 @@ void RegisterAll() {
   }
   benchmark::RegisterBenchmark("clock/system", OurClock);
   benchmark::RegisterBenchmark("clock/kernel_monotonic", KernelClock);
-  // Before the others leave memory behind that could be taken up unnoticed.
+  // Runs before the others, whose freed memory could be reused without being counted.
   benchmark::RegisterBenchmark("bytes_a_key", BytesAKey)
       ->Arg(10'000'000)
       ->Iterations(1)

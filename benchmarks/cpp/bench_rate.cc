@@ -1,6 +1,6 @@
-// How exactly a rate is kept over a billion simulated events: a caller that comes
-// back as early as it was told is admitted how often, beside elapsed * rate?
-// The target is 1 ppm, on the refusing side.
+// How exactly a rate is kept over a billion simulated events: how often a caller that retries after
+// exactly retry_after is admitted, compared with elapsed * rate. The target is 1 ppm, on the
+// refusing side.
 #include <cinttypes>
 #include <cstdint>
 #include <cstdio>
@@ -44,7 +44,7 @@ void Measure(int64_t per_second, int64_t events) {
   constexpr int64_t kBurst = 10;
   const Limit limit = MakeLimit({.count = per_second, .period_ns = kSecond, .burst = kBurst});
   const Outcome outcome = Run(limit, events);
-  // The burst comes first; what follows is due at elapsed * rate.
+  // The burst is admitted at once, and the rest at elapsed * rate.
   const auto due = static_cast<int64_t>(Wide{outcome.elapsed_ns} * per_second / kSecond) + kBurst;
   const double ppm = 1e6 * static_cast<double>(due - outcome.admitted) / static_cast<double>(due);
   std::printf("%12" PRId64 "/s  %12" PRId64 " admitted in %20" PRId64 " ns  %12" PRId64

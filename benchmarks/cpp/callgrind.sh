@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Counts the instructions of one decision, 1,000 hot keys, by kind: what the same
-# program takes for more decisions less what it takes for fewer. Hardly depends on the
-# machine or on what else it does, so it shows small changes that times cannot.
+# Counts the instructions of one decision on 1,000 hot keys, by kind: the difference between runs of
+# the same program with more and with fewer decisions. The count hardly depends on the machine or on
+# its load, so it shows changes that are too small for times.
 #
 #   benchmarks/cpp/callgrind.sh [HIT_LOOP] [KIND...]
 set -euo pipefail

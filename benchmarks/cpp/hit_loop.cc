@@ -1,5 +1,5 @@
-// A number of decisions of one kind and nothing else, for tools that count what they
-// cost: see callgrind.sh.
+// Makes a number of decisions of one kind and nothing else, for tools that count their
+// instructions: see callgrind.sh.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -37,7 +37,7 @@ int Run(std::string_view kind, int64_t times) {
   for (int64_t i = 0; i < times; ++i) {
     const std::string_view key = keys[static_cast<size_t>(i % n)];
     allowed += allow ? limiter->Allow(key, cost) : limiter->Hit(key, cost).allowed;
-    // Logs of one nanosecond are empty again by the next.
+    // The logs have a period of one nanosecond, so they are empty again after this.
     if (clock != nullptr && i % n == n - 1) clock->AdvanceNs(1);
   }
   if (allowed == (refused ? 0 : times)) return 0;

@@ -29,9 +29,8 @@ inline Limit MakeLimit(LimitSpec spec) {
   std::exit(1);
 }
 
-// So much that no benchmark runs into it: 1e9 a second where the algorithm has room
-// for that, so that a bucket's interval is a whole nanosecond, as it is for most
-// limits in use.
+// A limit so large that no benchmark reaches it: 1e9 a second if the algorithm allows that, so that
+// a bucket's interval is a whole nanosecond, as it is for most limits in use.
 inline Limit Ample(Algorithm algorithm) {
   if (IsLog(algorithm)) return MakeLimit({.count = 100, .period_ns = 1, .algorithm = algorithm});
   return MakeLimit({.count = kSecond, .period_ns = kSecond, .algorithm = algorithm});
@@ -42,7 +41,7 @@ inline std::unique_ptr<Limiter> MakeLimiter(const Limit& limit,
   return *Limiter::Create({limit}, *MemoryStore::Create(), std::move(clock));
 }
 
-// The same over a shared memory of its own, whose name is gone already.
+// The same over a shared memory of its own, whose name is already removed.
 inline std::unique_ptr<Limiter> MakeShmLimiter(const Limit& limit,
                                                std::shared_ptr<Clock> clock = nullptr) {
   const std::string name = "bench-" + std::to_string(getpid());
@@ -54,8 +53,8 @@ inline std::unique_ptr<Limiter> MakeShmLimiter(const Limit& limit,
   return *Limiter::Create({limit}, *std::move(store), std::move(clock));
 }
 
-// "user:0000000", ...: short, as most keys are, one after the other in memory, so
-// that reading them costs no more than it must.
+// "user:0000000", ...: short, as most keys are, and adjacent in memory, so that reading them takes
+// as little time as possible.
 class Keys {
  public:
   explicit Keys(size_t n) : text_(n * kLength, '\0') {
@@ -75,7 +74,7 @@ class Keys {
   std::string text_;
 };
 
-// `n` of `keys`, the k-th most frequent of them 1/k times as often as the first.
+// Draws `n` of `keys`; the k-th most frequent key comes 1/k times as often as the first.
 inline std::vector<std::string_view> Zipf(const Keys& keys, size_t n) {
   std::vector<double> upto(keys.size());
   double sum = 0;

@@ -1,13 +1,14 @@
-"""How soon floods are found, and how often nothing is wrong.
+"""How soon floods are found, and how many alarms are false.
 
     python benchmarks/python/bench_anomaly.py [--log FILE] [--quick] [--json FILE]
 
 Traces: the sample logs of examples/data and those given by --log, and four weeks of 30 clients
-with a daily course. Each is counted by client and minute. First it is judged as it is: what is then
-throttled or blocked is a false alarm, what is monitored a remark, both given per client and day.
-Then a flood of 20 minutes is put into it, at a random time in its second half, by a random client
-of at least 60 requests, as a multiple of the client's own 90th percentile: how many are found, and
-how many minutes passed until the client was throttled or blocked.
+with a daily course. Each is counted by client and minute. First it is judged as it is: a client
+that is throttled or blocked is a false alarm, and one that is monitored a remark; both are given
+per client and day. Then a flood of 20 minutes is added, at a random time in its second half, by a
+random client of at least 60 requests, as a multiple of the client's own 90th percentile. The table
+shows how many floods are found, and how many minutes passed until the client was throttled or
+blocked.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _diurnal(days: int) -> Counts:
 
 
 def _judge(counts: Counts, flood: tuple[str, int, int] | None = None) -> list[Any]:
-    """The anomalies; with a flood those of its client while it lasts."""
+    """The anomalies of a trace; with a flood, those of the flooding client during the flood."""
     from tidegate.anomaly import AnomalyDetector
 
     detector = AnomalyDetector()

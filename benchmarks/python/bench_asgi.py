@@ -3,7 +3,7 @@
     python benchmarks/python/bench_asgi.py [--quick] [--rounds N] [--json FILE]
 
 The subjects are those of bench_web.py in front of FastAPI, called in one process in turn, each
-many times in a round. It tells what a limiter adds more exactly than `wrk` can.
+many times in a round. This measures the time that a limiter adds more exactly than `wrk` can.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import harness
 
 
 def scope() -> dict[str, Any]:
-    """A request as a server gives it."""
+    """A request as a server passes it to an application."""
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -40,7 +40,7 @@ async def receive() -> dict[str, Any]:
 
 
 async def microseconds(app: Any, expected: int, calls: int) -> float:
-    """The time of a request, of which all must be answered by `expected`."""
+    """The time of a request; fails unless every response has the status `expected`."""
     statuses = set()
 
     async def send(message: Any) -> None:
@@ -76,7 +76,7 @@ def main() -> None:
     harness.load_tidegate()
     harness.print_interpreter()
     found = asyncio.run(measure(harness.rounds_of(options), 200 if options.quick else 700))
-    # The least of the rounds: what is above it is other work of the machine.
+    # The least of the rounds: any time above it goes to other work of the machine.
     bare = min(found["bare"])
     figures = {
         name: {"us": min(times), "added_us": min(times) - bare} for name, times in found.items()

@@ -1,4 +1,4 @@
-"""What one decision costs a Python caller: tidegate beside its peers from PyPI.
+"""The time of one decision for a Python caller: tidegate beside its peers from PyPI.
 
     python benchmarks/python/bench_call.py [--quick] [--rounds N] [--json FILE]
 
@@ -25,13 +25,12 @@ ALGORITHMS = (
 )
 _KEEPS_EVERY_CALL = ("sliding-log", "concurrency")
 _BATCH = 1_000_000
-# A key that was asked for once stays in use for seconds: none of a million
-# becomes idle, and is swept, before its turn comes again.
+# A key stays in use for seconds after a call: none of a million keys becomes idle, and is evicted,
+# before its turn comes again.
 _BATCH_LIMIT = "1000000/1000 hour"
 
-# The lines of pure-Python peers that tell what is left and when to retry, and
-# are nearest to each algorithm. None has a limit on what is in flight, so that
-# one is held against whichever is fastest.
+# For each algorithm the nearest lines of pure-Python peers that also return the remaining units and
+# the wait. No peer limits calls in flight, so that algorithm is compared with the fastest line.
 _NEAREST = {
     "token-bucket": ("throttled-py token bucket", "throttled-py GCRA"),
     "leaky-bucket": ("throttled-py leaking bucket",),
@@ -58,7 +57,7 @@ _RAW_NOTE = "All times include the loop round the call."
 
 
 def _empty(key: str) -> None:
-    """What a call costs when nothing is done."""
+    """A function that does nothing, to time a call alone."""
 
 
 def _baselines() -> list[Subject]:

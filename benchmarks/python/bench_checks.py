@@ -1,13 +1,13 @@
-"""The service of checks beside what it takes the place of.
+"""The service of checks beside the servers that it replaces.
 
     python benchmarks/python/bench_checks.py [--quick] [--json FILE]
 
 REST: the same check answered by the native service, and by a route of FastAPI that calls
 limiter.check() under uvicorn (uvloop, httptools), one worker each, under `wrk`. gRPC: `Check`
 beside `nghttpd` with one worker that answers a POST of the same size from a file, under `h2load`.
-Each runs in a process of its own, in turn, round after round; where the machine is busy the CPU
-that a request takes in the serving process (`us_cpu`) says more than the rate. Then what the parts
-cost: a record, and the memory of tiers. Needs wrk, h2load and nghttpd (apt-get install wrk
+Each runs in a process of its own, in turn, round after round. On a busy machine the CPU time of a
+request in the serving process (`us_cpu`) means more than the rate. Then the costs of parts: the
+time of a record, and the memory of tiers. Needs wrk, h2load and nghttpd (apt-get install wrk
 nghttp2-client nghttp2-server).
 """
 
@@ -75,7 +75,7 @@ def serve_native() -> None:
 
 
 def serve_fastapi() -> None:
-    """The seed's endpoint as one writes it with FastAPI."""
+    """The same endpoint, written with FastAPI."""
     import uvicorn
     from fastapi import FastAPI, Header, HTTPException
     from pydantic import BaseModel
@@ -89,7 +89,7 @@ def serve_fastapi() -> None:
         endpoint: str
         tier: str | None = None
 
-    globals()["Check"] = Check  # where FastAPI looks for what an annotation names
+    globals()["Check"] = Check  # FastAPI resolves the names in annotations here
 
     @app.post("/v1/ratelimit/check")
     async def check(asked: Check, authorization: str = Header()) -> dict[str, Any]:

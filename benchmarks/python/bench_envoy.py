@@ -3,11 +3,11 @@
 One descriptor with one limit in each request. tidegate answers in a process of its own with one
 loop, with counts in memory or in a Redis of its own, and records its decisions as `tidegate serve`
 does; grpc.aio answers by a tidegate limiter in memory; nghttpd answers a POST of the same size from
-a file. h2load asks with 4 connections of 32 streams each from one thread, each subject once a
-round.
+a file. h2load sends requests over 4 connections of 32 streams each from one thread, to each subject
+once a round.
 
 Needs nghttpd and h2load, of the packages nghttp2-server and nghttp2-client of Debian, and for
-grpc.aio what tests/envoy-requirements.txt names.
+grpc.aio the packages in tests/envoy-requirements.txt.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REDIS = "tidegate, Redis"
 AIO = "grpc.aio with a tidegate limiter, memory"
 NGHTTPD = "nghttpd"
 METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
-# Of grpc.aio, which is slow, so many times fewer requests.
+# How many times fewer requests grpc.aio gets, which is slow.
 AIO_SHARE = 20
 
 _TIDEGATE = """

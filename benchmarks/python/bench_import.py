@@ -1,4 +1,4 @@
-"""What `import tidegate` costs, starts and pulls in.
+"""The time of `import tidegate`, and the threads and modules that it brings.
 
     python benchmarks/python/bench_import.py [--quick] [--rounds N] [--json FILE]
 
@@ -19,8 +19,8 @@ import harness
 import peers
 from harness import Target
 
-# What a module's import leaves behind, seen from inside. Modules that were there
-# before (site hooks of editable installs, say) are not the import's doing.
+# Prints what the import of a module has added to its process. Modules that were there before, such
+# as site hooks of editable installs, do not count.
 _LOOK = """
 import sys
 before = set(sys.modules)
@@ -70,7 +70,7 @@ def main() -> None:
     sources |= {name: f"import {module}" for name, module in modules.items()}
     samples: dict[str, list[float]] = {name: [] for name in sources}
     for source in sources.values():
-        _run(source)  # compiles what is not yet compiled, fills the page cache
+        _run(source)  # compiles modules that are not yet compiled, and fills the page cache
     for _ in range(rounds):
         for name, source in sources.items():
             samples[name].append(_run(source)[0])

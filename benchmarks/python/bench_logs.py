@@ -3,9 +3,10 @@
     python benchmarks/python/bench_logs.py [--quick] [--json FILE]
 
 - A log of 1 GB in the combined format, made from a seed: 20,000 clients, 5,000 paths and 300 user
-  agents, as Zipf has them. Read whole by tuning.read_log(), from a file in the cache of the system.
-- The same lines by a compiled regular expression that takes the same fields out and counts
-  requests by client, over fewer lines; a ratio of lines a second, from one run.
+  agents, distributed by Zipf's law. tuning.read_log() reads all of it, from a file in the cache of
+  the system.
+- The same lines by a compiled regular expression that extracts the same fields and counts requests
+  by client, over fewer lines. The ratio is of lines a second, from one run.
 - The same requests as JSON lines, CSV, and compressed by gzip.
 """
 
@@ -99,7 +100,7 @@ def _timed(action: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def _by_regex(path: Path, most: int) -> int:
-    """What a script does: the fields of each line, and a count by client."""
+    """The work of a script: extracts the fields of each line, and counts requests by client."""
     counts: Counter[str] = Counter()
     lines = 0
     with path.open(encoding="utf-8") as file:
@@ -115,7 +116,7 @@ def _by_regex(path: Path, most: int) -> int:
 
 
 def _columns_by_regex(path: Path, most: int) -> int:
-    """The same work as read_log(): the fields, the times among them, in columns."""
+    """The same work as read_log(): puts the fields, with the times, into columns."""
     columns: tuple[list[Any], ...] = ([], [], [], [], [], [], [])
     with path.open(encoding="utf-8") as file:
         for line in islice(file, most):

@@ -1,16 +1,14 @@
-"""What a million keys cost: bytes, cache misses, and the worst moment of growth.
+"""The costs of a million keys: bytes, cache misses, and the longest call while a table grows.
 
     python benchmarks/python/bench_memory.py [--quick] [--rounds N] [--json FILE]
 
-Bytes a key: growth of the resident set over keys, in a process of its own for
-each line; key strings are made on the fly and dropped. Cost by size: random
-keys of tables from 1 k to 10 M keys, all tables alive at once and taken in
-turn; only decisions are timed. Beside it, in the same rounds, what one cache
-miss costs a Python loop here: reading random bytes of a block as large as the
-largest table, and of one that the caches hold. Worst call: the longest single
-call while a table grows, beside what the machine does to anybody: the longest
-call of an empty function, timed in the same loop, and the first touch of a
-huge page.
+Bytes a key: growth of the resident set divided by the number of keys, in a process of its own for
+each line; key strings are created for each call and dropped. Cost by size: random keys of tables
+from 1 k to 10 M keys, all tables alive at once and taken in turn; only decisions are timed. Beside
+it, in the same rounds, the time of one cache miss in a Python loop: reading random bytes of a block
+as large as the largest table, and of one that the caches hold. Worst call: the longest single call
+while a table grows, beside delays that the machine causes: the longest call of an empty function,
+timed in the same loop, and the first touch of a huge page.
 """
 
 from __future__ import annotations
@@ -32,13 +30,13 @@ import harness
 import peers
 from harness import Target
 
-# One admission keeps a key in use for six minutes: nothing becomes idle, and
-# thereby cheaper, while the benchmark runs; nobody is refused either.
+# One admission keeps a key in use for six minutes, so no key becomes idle, and thereby cheaper,
+# while the benchmark runs. No call is refused either.
 _COUNT, _HOURS = 10_000, 1_000
 _LIMIT = f"{_COUNT}/{_HOURS} hour"
 _CHUNK = 100_000
-# Of the blocks that show what a cache miss costs: one that the caches hold, and about what
-# tidegate takes of the resident set for a key.
+# Blocks show the time of a cache miss: the size of one that the caches hold, and about the bytes
+# that tidegate takes for a key.
 _NEAR = 16 << 10
 _BYTES_A_KEY = 41
 _TIDEGATE = "tidegate token-bucket"
@@ -102,7 +100,7 @@ def _bytes_a_key(name: str, keys: int) -> dict[str, Any]:
 
 
 def _block(size: int) -> bytearray | mmap.mmap:
-    """Memory that is there, of huge pages where the system has them, as large tables are."""
+    """Touched memory, in huge pages if the system has them, like large tables."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return bytearray(b"1") * size
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -156,7 +154,7 @@ def _cost_by_size(name: str, sizes: list[int], rounds: int) -> list[dict[str, An
 
 
 def _empty(key: str) -> None:
-    """What is timed to see the machine's own interruptions."""
+    """Does nothing: its longest call shows the machine's own interruptions."""
 
 
 def _longest_touch_us() -> float:
@@ -175,9 +173,9 @@ def _longest_touch_us() -> float:
 
 
 def _worst_call(name: str, keys: int) -> dict[str, Any]:
-    """Times every call by itself, on the wall and on this thread's own clock.
+    """Times each call by wall time and by this thread's CPU time.
 
-    A call that took long by the wall alone was interrupted; so was an empty function.
+    A call that took long only by wall time was interrupted, as an empty function may be.
     """
     call, owner = _MAKERS[name]()
     wall, cpu = time.perf_counter_ns, time.thread_time_ns
@@ -218,7 +216,7 @@ _TASKS: dict[str, Callable[..., Any]] = {
 
 
 def _in_child(task: str, *given: Any) -> Any:
-    """Runs a task in a fresh interpreter and returns what it found."""
+    """Runs a task in a fresh interpreter and returns its result."""
     command = [sys.executable, __file__, "--child", json.dumps([task, *given])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -2,16 +2,15 @@
 
     python benchmarks/python/bench_rate.py [--quick] [--json FILE]
 
-1,000,000 events a rate through a ManualClock; 1e9 events are the C++
-benchmark's. Two callers, both of which want more than they may have:
+1,000,000 events for each rate, on a ManualClock; the C++ benchmark has 1e9. Two callers both want
+more than they are allowed:
 
-- the patient one waits exactly `retry_after` after each refusal, so that the
-  time it took for its admissions tells the rate;
-- the pushing one comes at random instants, 11 % more often than allowed, and
-  what it got is held against the exact bound, burst + floor(elapsed * rate).
+- the patient one waits exactly `retry_after` after each refusal, so that the time of its
+  admissions gives the rate;
+- the pushing one calls at random instants, 11 % more often than allowed, and its admissions are
+  compared with the exact bound, burst + floor(elapsed * rate).
 
-The error is positive on the refusing side; admitting more than the bound would
-be a negative one.
+The error is positive if too little is admitted, and would be negative if more than the bound were.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ import harness
 from harness import Target
 
 _RATES = (7, 1_000_000, 1_000_000_000)
-# So much that the pushing caller never finds the bucket full again, which
-# would make its error a matter of chance.
+# So large that the pushing caller never finds the bucket full again, which would make its error
+# random.
 _BURST = 1_000
 _NS = 1_000_000_000
 
@@ -45,8 +44,8 @@ def _patient(tidegate: Any, rate: int, algorithm: str, events: int) -> Fraction:
     for _ in range(events):
         decision = hit("key")
         while not decision:
-            # In floating-point seconds a whole number of nanoseconds may come
-            # out a trifle above itself; rounding keeps it whole.
+            # Floating-point seconds may be slightly above a whole number of nanoseconds, so the
+            # product is rounded.
             advance(max(1, round(decision.retry_after * _NS)))
             decision = hit("key")
     ideal = Fraction(events - _BURST, rate) * _NS
@@ -62,7 +61,7 @@ def _pushing(tidegate: Any, rate: int, algorithm: str, events: int) -> Fraction:
     while allow("key"):
         admitted += 1
     for _ in range(events):
-        # Steps of whole nanoseconds whose mean is right even below one.
+        # Steps of whole nanoseconds, whose mean is exact even below one.
         advance(math.floor(chance.uniform(0, 2 * mean_ns) + chance.random()))
         admitted += allow("key")
     while allow("key"):

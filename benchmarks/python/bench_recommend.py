@@ -6,7 +6,7 @@
   for a promise about clients and one about requests, pairs of rates and bursts, bootstraps, and
   the replay that counts its effect included.
 - tuning.compare() of five algorithms and tuning.what_if() on the same log.
-- What a slider waits for: WhatIf.at() of limits that were not asked for before, on 1 M requests.
+- The wait of a slider: WhatIf.at() of limits that were not computed before, on 1 M requests.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _timed(ask: Callable[[], Any], rounds: int) -> list[float]:
 
 
 def _slider() -> list[float]:
-    """Milliseconds of each position, of a count and a burst."""
+    """Milliseconds for each position of a slider, which is a count and a burst."""
     from tidegate import tuning
     from tidegate.tuning import traffic
 

@@ -1,11 +1,11 @@
-"""One Redis, several clients: latency, threads, tasks, and what needs no Redis at all.
+"""One Redis, several clients: latency, threads, tasks, and calls that need no Redis.
 
     python benchmarks/python/bench_redis.py [--quick] [--rounds N] [--uvloop] [--json FILE]
 
-Starts a redis-server of its own on a free port. redis-py, redis.asyncio and redis-benchmark
-call the very script that tidegate's hits are, lua/bucket_hits.lua; limits and throttled-py
-bring their own. Peers that are not installed are left out. In each round every subject has its
-turn; figures are medians over the rounds, ratios are taken within one run.
+Starts a redis-server of its own on a free port. redis-py, redis.asyncio and redis-benchmark call
+lua/bucket_hits.lua, the script of tidegate's hits; limits and throttled-py have scripts of their
+own. Peers that are not installed are left out. In each round every subject has its turn; figures
+are medians over the rounds, ratios are taken within one run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from redis_server import PATIENT, RedisServer
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = "1000000/second"
 PLAN = [LIMIT, "2000000/second", "3000000/second", "4000000/second"]
-# As the core has it: with the constant that it defines in front.
+# The script as the core sends it, after the constant that the core defines.
 SCRIPT = f"local TOLERANCE_US = {tidegate._core.CLOCK_TOLERANCE_NS // 1000}\n" + (
     ROOT / "lua" / "bucket_hits.lua"
 ).read_text(encoding="utf-8")
@@ -142,7 +142,7 @@ def installed(name: str) -> bool:
 
 
 def async_peers(server: RedisServer, digest: str) -> dict[str, AsyncCall]:
-    """Those that are installed; to be called on the loop that is to use them."""
+    """The installed asynchronous clients. Call it on the loop that will use them."""
     calls: dict[str, AsyncCall] = {}
     uri = f"redis://127.0.0.1:{server.port}"
     if installed("redis"):
@@ -170,7 +170,7 @@ def async_peers(server: RedisServer, digest: str) -> dict[str, AsyncCall]:
 
 
 class Samples:
-    """What each round measured, by name."""
+    """The figures of each round, by name."""
 
     def __init__(self) -> None:
         self.all: dict[str, list[float]] = defaultdict(list)
@@ -230,7 +230,7 @@ def measure_redis(server: RedisServer, rounds: int, seconds: float, new_loop: An
 
 
 def measure_local(server: RedisServer, rounds: int, quick: bool) -> tuple[list[harness.Row], int]:
-    """Calls that need no Redis, and how many commands a flood of refusals sent after all."""
+    """Times calls that need no Redis, and counts the commands that a flood of refusals sends."""
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         broken = tidegate.Limiter(
@@ -270,7 +270,7 @@ def bytes_a_key(server: RedisServer) -> dict[str, int]:
         for _ in range(3):
             limiter.hit(ID)
     key = server.command("KEYS", "*").split(b"\r\n")[2]
-    # Under the name that guides give it, and under one as long as tidegate's.
+    # Measured under the name that guides use, and under a name as long as tidegate's.
     guides = f"rate_limit:{ID}"
     as_long = guides[-len(key) :]
     for name in (guides, as_long):

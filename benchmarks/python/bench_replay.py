@@ -1,13 +1,13 @@
-"""How fast logs are replayed, and what that takes of memory.
+"""How fast logs are replayed, and how much memory that takes.
 
     python benchmarks/python/bench_replay.py [--quick] [--rounds N] [--json FILE]
 
-- tuning.replay() of 50 M requests of 100 k keys (ints, Zipf and uniform), one limit, each
-  algorithm: requests a second, numbering of keys and all columns included; peak of memory over
+- tuning.replay() of 50 M requests of 100 k keys (ints, Zipf and uniform), with one limit of each
+  algorithm: requests a second, with the numbering of keys and all columns; the peak of memory over
   that of the input. Each line comes from a process of its own.
-- The same from a Python loop over `limits`, which answers with a bool, and throttled-py, which
-  answers with all columns; their clock is set before each call. Fewer requests: their rate is
-  what counts.
+- The same by a Python loop over `limits`, which returns a bool, and throttled-py, which returns
+  all columns; their clock is set before each call. They get fewer requests, since only their rate
+  matters.
 - The least limit of each key, of 10 M requests.
 """
 
@@ -46,7 +46,7 @@ def _log(requests: int, shape: str) -> tuple[Any, Any]:
 
 
 class _Peak:
-    """The most memory that was resident, as a thread sees it."""
+    """The most resident memory, sampled by a thread."""
 
     def __enter__(self) -> _Peak:
         self.bytes = self.before = harness.resident_bytes()
@@ -155,7 +155,7 @@ _TASKS = {"replay": _replay, "least": _least_limits, "peer": _peer}
 
 
 def _in_child(task: str, *given: Any) -> Any:
-    """Runs a task in a fresh interpreter and returns what it found."""
+    """Runs a task in a fresh interpreter and returns its result."""
     command = [sys.executable, __file__, "--child", json.dumps([task, *given])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -164,7 +164,7 @@ def _in_child(task: str, *given: Any) -> Any:
 
 
 def _like(peer: str, replays: dict[str, Any]) -> float:
-    """The rate of a replay by the algorithm of a peer, with the columns that it answers with."""
+    """The rate of a replay by the algorithm of a peer, with the columns that the peer returns."""
     if peer.startswith("limits"):  # a bool
         return float(replays["fixed-window, zipf keys"]["allowed_alone_per_second"])
     return float(replays["token-bucket, zipf keys"]["per_second"])

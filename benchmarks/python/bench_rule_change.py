@@ -4,16 +4,16 @@
 
 A RuleFile of 1,000 and of 10,000 rules, in JSON and in YAML, is replaced by another version several
 times, while a thread, and a task of an event loop, decide every 0.2 ms by its rules. A decision is
-late by what passes from when it was due until it is made. The latest one counts: beside one
-without a change, and with how long the change takes to be seen. Then the same in four processes
-that follow one file, as the workers of a service do.
+late by the time from when it was due until it is made. The table has the latest decision, beside
+the latest one without a change, and the time until the change is seen. Then the same in four
+processes that follow one file, as the workers of a service do.
 
-What other programs delay is not the rules' doing. So the threads that decide are put before all
-others, where that is permitted (as root); the table says whether it was. What holds up the whole
-machine, such as the host of a virtual one, is not their doing either: a process on each core that
-only wakes every 0.2 ms, of the same priority, witnesses it. The table has the latest decision as it
-was ("change"), the latest witness ("machine"), and the latest decision without the time in which a
-witness was kept waiting too ("by the rules"), which is what the target is for.
+The rules do not cause the delays of other programs. So the threads that decide get the highest
+priority if that is permitted (as root); the table shows whether it was. The rules do not cause
+delays of the whole machine either, such as those by the host of a virtual machine: on each core a
+witness, a process of the same priority that only wakes every 1 ms, detects them. The table has
+the latest decision as it was ("change"), the latest witness ("machine"), and the latest decision
+without the time in which a witness waited too ("by the rules"), to which the target applies.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from harness import Target
 _PACE_S = 2e-4
 _WITNESS_PACE_S = 1e-3
 _CALM_S = 3.0
-# Shorter waits are not written down.
+# Shorter waits are not recorded.
 _LEAST_S = 1e-3
-# For what is freed after a change.
+# The time for freeing the old rules after a change.
 _AFTERWARDS_S = 0.5
 _MOST_S = 120.0
 _WORKERS = 4
@@ -49,7 +49,7 @@ _TARGET_S = 2.0
 
 
 def _document(size: int, version: int) -> dict[str, Any]:
-    """`size` rules, half of them of patterns, all of which are others in the next version."""
+    """`size` rules, half of them with patterns; each of them differs in the next version."""
     rules = [
         {"id": "user", "by": "user", "endpoint": "/api/*", "limits": f"{10**9 - version}/hour"}
     ]
@@ -137,7 +137,7 @@ def _longest_ms(waits: Sequence[_Wait], without: Sequence[_Wait] = ()) -> float:
 
 
 class _Witnesses:
-    """Processes, one on each core, that only wake each ms."""
+    """Processes, one on each core, that only wake every 1 ms."""
 
     def __init__(self) -> None:
         command = [sys.executable, __file__, "--witness"]
@@ -150,7 +150,7 @@ class _Witnesses:
             process.stdout.readline()
 
     def end(self) -> list[_Wait]:
-        """How long they were kept waiting."""
+        """The waits of the witnesses."""
         said = [process.communicate()[0] for process in self._processes]
         return [(due, done) for text in said for due, done in json.loads(text)]
 
@@ -170,11 +170,11 @@ def _end_of_input() -> threading.Event:
 
 
 def _put_before_others() -> bool:
-    """Has this thread, which decides, come before all other threads of the machine.
+    """Gives this thread, which decides, a higher priority than all other threads of the machine.
 
-    Those that read and compile rules keep their ordinary priority, as in a service: threads of one
-    real-time priority take no turns, so on few cores the readers of several workers would keep
-    every decision waiting.
+    Threads that read and compile rules keep their ordinary priority, as in a service: threads of
+    one real-time priority do not take turns, so on few cores the readers of several workers would
+    delay every decision.
     """
     try:
         policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK

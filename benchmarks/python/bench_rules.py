@@ -1,13 +1,13 @@
-"""What deciding by rules costs, over a plan of the same limits made by hand.
+"""The time of a decision by rules, beside a plan of the same limits made by hand.
 
     python benchmarks/python/bench_rules.py [--quick] [--json FILE]
 
-- A check of a request that four rules apply to, in sets of 10 to 100,000 rules, over Plan.hit() of
-  four limits with ids, and of four without, in one run.
-- The matching alone, of requests drawn at random from those that the rules are about, so that
-  caches help as little as in a service.
-- What an override takes of memory, of 100,000.
-- The ASGI middleware with rules over the one with a limit, in process.
+- A check of a request to which four rules apply, in sets of 10 to 100,000 rules, beside Plan.hit()
+  of four limits with ids, and of four without, in one run.
+- The matching alone, for random requests to the endpoints of the rules, so that caches help as
+  little as in a service.
+- The memory of one of 100,000 overrides.
+- The ASGI middleware with rules beside the one with a limit, in process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PLENTY = "1000000000/hour"
 
 
 def _rule_set(size: int) -> Any:
-    """`size` rules, half of them of patterns; four of them are for /api/posts."""
+    """`size` rules, half of them with patterns; four of them are for /api/posts."""
     from tidegate.rules import RuleSet
 
     rules = [
@@ -43,7 +43,7 @@ def _rule_set(size: int) -> Any:
 
 
 def _requests(size: int) -> list[dict[str, str]]:
-    """Requests to endpoints that rules are about, at random."""
+    """Random requests to the endpoints of rules."""
     chance = random.Random(size)
     requests = []
     for _ in range(_REQUESTS):
@@ -56,7 +56,7 @@ def _requests(size: int) -> list[dict[str, str]]:
 
 
 def _matching_ns(limiter: Any, requests: list[dict[str, str]]) -> float:
-    """The median over rounds of what matching takes, with the reading of attributes in it."""
+    """The median time of matching over the rounds, with the reading of attributes."""
     match = limiter._match
     rounds = []
     for _ in range(7):

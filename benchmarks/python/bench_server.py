@@ -1,8 +1,8 @@
 """Requests a second of the service's front beside `nghttpd`, by `h2load`.
 
 Each answers a POST of 64 bytes with 64 bytes: the front by a service that echoes, in a process of
-its own with one loop, and nghttpd with one thread from a file. h2load asks with 4 connections of
-32 streams each from one thread. Also: what an idle connection costs.
+its own with one loop, and nghttpd with one thread from a file. h2load sends requests over 4
+connections of 32 streams each from one thread. Also measures the memory of an idle connection.
 
 Needs nghttpd and h2load, of the packages nghttp2-server and nghttp2-client of Debian.
 """
@@ -31,7 +31,7 @@ CONNECTIONS = 4
 STREAMS = 32
 IDLE_CONNECTIONS = 10_000
 
-# What is measured: a name, and the path and headers that h2load asks with.
+# The measurements: a name, and the path and headers of h2load's requests.
 ECHO = "echo, HTTP/2"
 GRPC = "echo, gRPC"
 HTTP1 = "echo, HTTP/1.1"
@@ -90,7 +90,7 @@ def nghttpd_path() -> str:
 
 
 def equalize(*processes: int) -> None:
-    """Gives all their threads one priority: some systems raise that of main threads alone."""
+    """Gives all threads one priority: some systems raise only that of main threads."""
     threads = [
         int(thread.name)
         for process in processes
@@ -103,7 +103,7 @@ def equalize(*processes: int) -> None:
 
 
 def requests_a_second(url: str, body: Path, requests: int, *options: str) -> float:
-    """What h2load counts; exits if an answer is not a success."""
+    """The counts of h2load; exits if an answer is not a success."""
     done = subprocess.run(
         [
             *("h2load", "-c", str(CONNECTIONS), "-m", str(STREAMS), "-t", "1"),

@@ -1,13 +1,13 @@
-"""Shared memory: what sharing costs one process, and what several get out of it.
+"""Shared memory: the cost of sharing for one process, and the speed of several.
 
     python benchmarks/python/bench_shm.py [--quick] [--rounds N] [--json FILE]
 
 One process: a hit through shm:// beside memory://, over 1,000 hot keys. Two processes: each with
-keys of its own in one shared memory, beside one of them alone, and two with a memory:// each,
-which is the most that the machine gives. Four processes on one key: checks a second in all,
-beside PyrateLimiter's buckets for several processes and limits on a Redis; the limit is one that
-all of them pass, so that nobody refuses only because another process has the lock. Peers that are
-not installed are left out. Ratios are taken within each round.
+keys of its own in one shared memory, beside one of them alone, and two with a memory:// each, which
+is the most that the machine can reach. Four processes on one key: checks a second in all, beside
+PyrateLimiter's buckets for several processes and limits on a Redis. Every call is below the limit,
+so that none is refused only because another process has the lock. Peers that are not installed are
+left out. Ratios are taken within each round.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ LIMIT = f"{PLENTY}/second"
 KEYS = 1_000
 FORK = multiprocessing.get_context("fork")
 
-# Makes, in the process that is to use it, something that is called with a key.
+# Creates a function of a key, in the process that will call it.
 Maker = Callable[[], Callable[[str], Any]]
 
 
 def calls_a_second(make: Maker, keys: list[list[str]], seconds: float) -> float:
-    """Of one process for each list of keys, all of them together."""
+    """Checks a second of all processes together, one for each list of keys."""
     ready = FORK.Barrier(len(keys))
     counts: Any = FORK.Queue()
 
@@ -57,7 +57,7 @@ def calls_a_second(make: Maker, keys: list[list[str]], seconds: float) -> float:
         count = 0
         start = time.perf_counter()
         stop = start + seconds
-        # The clock is read once a block of keys: short ones for slow peers.
+        # The clock is read once for each block of keys; slow peers have short blocks.
         while time.perf_counter() < stop:
             for key in mine:
                 call(key)
@@ -65,7 +65,7 @@ def calls_a_second(make: Maker, keys: list[list[str]], seconds: float) -> float:
         counts.put(count / (time.perf_counter() - start))
         counts.close()
         counts.join_thread()
-        os._exit(0)  # without what a peer has to say at exit
+        os._exit(0)  # skips the exit handlers of peers
 
     processes = [FORK.Process(target=work, args=(mine,)) for mine in keys]
     for process in processes:
@@ -81,7 +81,7 @@ def hit_of(storage: str) -> Maker:
 
 
 def peers(server: RedisServer, directory: Path) -> dict[str, Maker]:
-    """What else holds one limit for several processes."""
+    """Peers that share one limit between several processes."""
     makers: dict[str, Maker] = {}
     if importlib.util.find_spec("pyrate_limiter"):
         import pyrate_limiter as pyrate
@@ -155,7 +155,7 @@ def measure_processes(rounds: int, seconds: float) -> dict[str, list[float]]:
 
 
 def bytes_a_key() -> float:
-    """Of a memory of the default size that holds as many keys as it is for."""
+    """Bytes a key of a shared memory of the default size that is filled to its capacity."""
     name = f"{NAME}-full"
     store = ShmStore(name, None)
     try:

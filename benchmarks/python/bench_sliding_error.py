@@ -1,17 +1,16 @@
-"""How often the sliding counter is wrong, held against the exact log.
+"""How often the sliding counter is wrong, compared with the exact log.
 
     python benchmarks/python/bench_sliding_error.py [--log FILE] [--quick] [--json FILE]
 
 Traces: clients of a Zipf distribution, bursts, and each log given by --log, in any format that
 tuning.read_log() finds out; clients are its addresses. Counted in two ways:
 
-- decisions: the log goes through `sliding-window` and through `sliding-log`, each with its own
-  history. A request is wrongly allowed that the counter allows and the log refuses, and wrongly
-  refused the other way round; "more" is how many more the counter allows in all.
-- as Cloudflare counted: every request counts, also those beyond the limit. A request is wrong where
+- decisions: `sliding-window` and `sliding-log` both decide the trace, each with its own history. A
+  request that the counter allows and the log refuses is wrongly allowed; in the opposite case it is
+  wrongly refused. "more" is how many more requests the counter allows in all.
+- as Cloudflare counted: every request counts, also those beyond the limit. A request is wrong if
   previous x (1 - elapsed part) + current is beyond the limit and the true number in the last
-  period is not, or the other way round. Beside it, by how much the one number differs from the
-  other on average.
+  period is not, or the opposite. Beside it is the mean difference between the two numbers.
 
 Cloudflare published 0.003 % of 400 M requests of 270,000 sources, and a mean difference of 6 %
 (https://blog.cloudflare.com/counting-things-a-lot-of-different-things/, 2017).
@@ -30,7 +29,7 @@ _SAMPLES = Path(__file__).resolve().parents[2] / "examples" / "data"
 
 
 def _traces(options: Any) -> dict[str, tuple[Any, Any, list[int]]]:
-    """Keys, times, and the limits a minute to be tried."""
+    """Keys, times, and the limits per minute to try."""
     from tidegate import tuning
     from tidegate.tuning import traffic
 
@@ -62,7 +61,7 @@ def _decisions(keys: Any, times: Any, limit: str) -> dict[str, Any]:
 
 
 class _AllRequests:
-    """Of each request how many its client has sent in the last period, exactly and weighted."""
+    """For each request the requests of its client in the last period, exactly and weighted."""
 
     def __init__(self, keys: Any, times: Any) -> None:
         import numpy as np

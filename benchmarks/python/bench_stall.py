@@ -1,11 +1,11 @@
-"""The worst stall of an event loop while the Redis of its middleware answers nothing.
+"""The worst stall of an event loop while the Redis of its middleware does not answer.
 
     python benchmarks/python/bench_stall.py [--seconds 5]
 
-Tasks send requests through the ASGI middleware all the while, and a heartbeat on the same loop
-measures how late it wakes. The Redis, a server of the benchmark's own, is stopped by SIGSTOP: its
-kernel goes on taking what is sent, and nothing comes back. The bare application runs beside it,
-in the same loop under the same load: what it stalls is the machine's doing.
+Tasks keep sending requests through the ASGI middleware, and a heartbeat on the same loop measures
+how late it wakes. The Redis, which the benchmark starts, is stopped by SIGSTOP: the kernel still
+receives its requests, and no reply is sent. The bare application is measured in the same loop under
+the same load: its stalls are caused by the machine.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def send(message: Any) -> None:
 
 
 async def measure(app: Any, seconds: float) -> tuple[float, float, int]:
-    """The worst gap of the heartbeat, the 99th of 100 (milliseconds), and the requests answered."""
+    """The worst gap of the heartbeat and its 99th percentile, in ms, and the answered requests."""
     until = time.perf_counter() + seconds
     answered = 0
     clients = itertools.count()

@@ -1,4 +1,4 @@
-"""A steady rate of checks from many users: what it adds to latency, and what it takes of memory.
+"""A steady rate of checks from many users: its latency and its memory.
 
     python benchmarks/python/bench_sustained.py [--quick] [--minutes N] [--users N] [--json FILE]
 
@@ -33,7 +33,8 @@ RATE = 35_000
 CONNECTIONS = 150
 PAUSE_MS = 2
 
-# Each connection pauses before a request, so that the rate stays below what the service can.
+# Each connection pauses before a request, so that the rate stays below the most that the service
+# can answer.
 _SCRIPT = """
 local users, seed = %d, os.time()
 math.randomseed(seed)

@@ -3,10 +3,10 @@
     python benchmarks/python/bench_web.py [--quick] [--rounds N] [--only TEXT] [--json FILE]
 
 Each subject is served by a uvicorn of its own (httptools, uvloop), those of Flask by a gunicorn
-(one gthread worker), and `wrk` asks them in turn, round after round. Needs wrk,
-uvicorn[standard] and fastapi; Flask under gunicorn, slowapi, fastapi-limiter and Flask-Limiter
-are measured where they are installed, and what counts in Redis where there is a redis-server,
-which is started on a free port.
+(one gthread worker), and `wrk` sends requests to them in turn, round after round. Needs wrk,
+uvicorn[standard] and fastapi. Flask under gunicorn, slowapi, fastapi-limiter and Flask-Limiter are
+measured if they are installed, and subjects that count in Redis if there is a redis-server, which
+is started on a free port.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "redis"))
 from redis_server import PATIENT, RedisServer
 
-# Nobody reaches it: what is measured is the way of a request that passes. Of whole
-# microseconds, as are nearly all limits: what is not takes Redis a longer script.
+# No request reaches this limit, so allowed requests are measured. Its interval is a whole number of
+# microseconds, as for nearly all limits; others need a longer script in Redis.
 _LIMIT = "1000000/second"
 
-# The subject that is to answer with 429.
+# The subject that must answer with 429.
 _REFUSING = "tidegate middleware, refusing"
 
 # The variable that names the Redis to the servers.
@@ -82,7 +82,7 @@ def refusing() -> Any:
 
 
 def five_headers() -> Any:
-    """What it costs to send as many fields, by a wrapper that knows them beforehand."""
+    """A wrapper that sends as many fields, which it knows beforehand, to time the sending alone."""
     app = bare()
     fields = [(b"x-ratelimit-%d" % number, b"a value of 26 characters..") for number in range(5)]
 
@@ -125,7 +125,7 @@ def dependency() -> Any:
 
 
 def _redis() -> str:
-    """A Redis to wait for: a machine that stalls must not measure the fallback."""
+    """A Redis with a long timeout, so that a machine that stalls does not measure the fallback."""
     return f"{os.environ[_REDIS]}?{PATIENT}"
 
 
@@ -199,7 +199,7 @@ def slowapi_decorator() -> Any:
     async def hello(request, response):  # type: ignore[no-untyped-def]
         return {"hello": "world"}
 
-    # As text, as this module has them, FastAPI would not find them.
+    # FastAPI could not resolve the annotations as text, which they are in this module.
     hello.__annotations__ = {"request": Request, "response": Response, "return": dict[str, str]}
     app.get("/")(limiter.limit(_LIMIT)(hello))
     return app
@@ -318,7 +318,7 @@ def _gunicorn(name: str, fd: int) -> list[str]:
 
 
 def flask_application(name: str) -> Any:
-    """What gunicorn serves."""
+    """The application that gunicorn serves."""
     return FLASK_SUBJECTS[name][0]()
 
 
@@ -329,14 +329,14 @@ def serve(name: str, fd: int) -> None:
     config = uvicorn.Config(
         app, loop="uvloop", http="httptools", access_log=False, log_level="error"
     )
-    # Not by uvicorn's `fd`, which takes it for a Unix socket: then there are no addresses, and
-    # replies wait for delayed acknowledgements.
+    # uvicorn's own `fd` would treat it as a Unix socket: requests would have no addresses, and
+    # replies would wait for delayed acknowledgements.
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=fd)])
 
 
 @contextlib.contextmanager
 def redis_for_servers() -> Iterator[dict[str, tuple[Callable[[], Any], str]]]:
-    """What can be served with a redis-server that runs meanwhile; nothing without one."""
+    """Runs a redis-server, and yields the subjects that can be served with it; none without one."""
     if shutil.which("redis-server") is None:
         yield {}
         return
@@ -357,12 +357,12 @@ def requests_per_second(url: str, seconds: int, refused: bool = False) -> float:
         raise RuntimeError(f"{url} answers with errors: {output}")
     found = re.search(r"Requests/sec:\s*([\d.]+)", output)
     if found is None:
-        raise RuntimeError(f"wrk said no rate: {output}")
+        raise RuntimeError(f"wrk printed no rate: {output}")
     return float(found[1])
 
 
 def await_start(name: str, url: str, refused: bool) -> None:
-    """Asks a server until it has answered, and is warm."""
+    """Sends requests to a server until it has answered and is warm."""
     for _ in range(30):
         if requests_per_second(url, 1, refused) > 0:
             return
@@ -370,7 +370,7 @@ def await_start(name: str, url: str, refused: bool) -> None:
 
 
 def added_targets(figures: dict[str, dict[str, float]]) -> list[harness.Target]:
-    """The time that a request takes longer, ours over theirs at the same place."""
+    """The ratio of the time that we add to a request to the time that a peer adds at that place."""
     pairs = [
         ("tidegate middleware", "slowapi middleware", 1 / 8),
         ("tidegate @rate_limit", "slowapi decorator", 1 / 8),
@@ -384,13 +384,13 @@ def added_targets(figures: dict[str, dict[str, float]]) -> list[harness.Target]:
             at_least=False,
         )
         for ours, theirs, bound in pairs
-        # Beneath zero is noise, of which there is no ratio.
+        # Negative times are noise, which has no ratio.
         if {ours, theirs} <= figures.keys() and figures[theirs]["added_us"] > 0
     ]
 
 
 def figures_of(rates: dict[str, list[float]], name: str) -> dict[str, float]:
-    """Medians over the rounds; shares are of the bare application in the same round."""
+    """Medians over the rounds; a share is relative to the bare application in the same round."""
     found = rates[name]
     bare = rates["Flask, bare" if name in FLASK_SUBJECTS else "bare"]
     return {
@@ -429,7 +429,7 @@ def main() -> None:
         seconds = 1 if options.quick else 3
         for _ in range(harness.rounds_of(options)):
             for name, url in urls.items():
-                # A second that does not count: the caches are as the others have left them.
+                # The first second does not count, since other subjects have used the caches.
                 requests_per_second(url, 1, name == _REFUSING)
                 rates[name].append(requests_per_second(url, seconds, name == _REFUSING))
     figures = {name: figures_of(rates, name) for name in names}

@@ -1,7 +1,7 @@
 """How long the slider of tuning.widgets takes to redraw, for a log of a million lines.
 
-Prints the median and the slowest of the moves of both sliders, each to a place where it has not
-been, beside the target of 200 ms.
+Prints the median and the slowest move of both sliders, each to a new position, beside the target of
+200 ms.
 """
 
 from __future__ import annotations

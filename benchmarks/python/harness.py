@@ -1,11 +1,10 @@
-"""What the Python benchmarks share: interleaved rounds, tables, targets, JSON.
+"""Helpers that the Python benchmarks share: interleaved rounds, tables, targets, JSON.
 
-Subjects are timed in rounds, each once a round, so that a machine that slows
-down in the middle slows all of them. Every figure is a median over the rounds,
-and only ratios taken within one run mean anything.
+Subjects are timed in rounds, each once a round, so that a machine that slows down slows all of
+them. Every figure is a median over the rounds, and only ratios taken within one run mean anything.
 
-No target is ever asserted: a missed one is printed as such and the exit code
-stays 0, because a busy machine is not a defect.
+No target is asserted: a missed target is printed as missed and the exit code stays 0, because a
+busy machine is not a defect.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ _MIN_CALLS = HOT_KEYS
 _MAX_CALLS = 200_000
 _SETTLE_S = 0.05
 
-# Compiled once a subject, as timeit does it: every name is a local variable and
-# the loop holds nothing but the call that a user would write.
+# Compiled once for each subject, like timeit: every name is a local variable and the loop has only
+# the call that a user would write.
 _TEMPLATE = """
 def time_loop(keys, _clock, {names}):
     _start = _clock()
@@ -68,7 +67,7 @@ class Subject:
 
 @dataclass
 class Row:
-    """What was measured of one subject. Times are nanoseconds a call (or a key)."""
+    """The figures of one subject. Times are nanoseconds per call (or per key)."""
 
     name: str
     peer: str
@@ -83,7 +82,7 @@ class Row:
 
 @dataclass
 class Target:
-    """A figure held against what it should reach."""
+    """A figure with the bound that it should reach."""
 
     what: str
     value: float
@@ -94,12 +93,12 @@ class Target:
 
     @property
     def reached(self) -> bool:
-        """Whether the figure lies on the right side of its bound."""
+        """Whether the figure reaches its bound."""
         return self.value >= self.bound if self.at_least else self.value <= self.bound
 
 
 class _Runner:
-    """A subject made ready: its compiled loop and how many calls a block holds."""
+    """A prepared subject: its compiled loop and the number of calls in a block."""
 
     def __init__(self, subject: Subject, hot_keys: Sequence[str], block_ns: int) -> None:
         self.subject = subject
@@ -129,7 +128,7 @@ class _Runner:
 
     def run(self) -> float:
         if not self.subject.batch:
-            # What ran before has the caches; the keys are meant to be hot.
+            # The subject before has filled the caches; this pass makes the keys hot.
             self._time(self._keys[:HOT_KEYS])
         return self._time(self._keys) / self.calls
 
@@ -144,7 +143,7 @@ class _Runner:
 
 
 def _settle() -> None:
-    """Waits until no timer that a peer left behind can tick into another's time."""
+    """Waits until no timer that a peer left behind can run while another subject is timed."""
     deadline = time.monotonic() + _SETTLE_S
     while time.monotonic() < deadline:
         if not any(isinstance(thread, threading.Timer) for thread in threading.enumerate()):
@@ -224,7 +223,7 @@ def print_rows(title: str, rows: Sequence[Row], base: Row | None) -> None:
 
 
 def print_targets(targets: Sequence[Target]) -> None:
-    """Prints what was to be reached, what was, and whether the one is the other."""
+    """Prints each target, its figure, and whether the figure reaches the target."""
     if not targets:
         return
     lines = [
@@ -242,7 +241,7 @@ def print_targets(targets: Sequence[Target]) -> None:
 
 
 def arguments(description: str, *, rounds: int, quick_rounds: int) -> argparse.ArgumentParser:
-    """Returns a parser with the options that every benchmark has."""
+    """Returns a parser with the options that most benchmarks have."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, help=f"rounds (default {rounds})")
     parser.add_argument("--quick", action="store_true", help="less of everything, rougher figures")
@@ -252,14 +251,14 @@ def arguments(description: str, *, rounds: int, quick_rounds: int) -> argparse.A
 
 
 def rounds_of(options: argparse.Namespace) -> int:
-    """Returns how many rounds were asked for."""
+    """Returns the number of rounds that the options ask for."""
     if options.rounds is not None:
         return max(1, int(options.rounds))
     return int(options.quick_rounds if options.quick else options.default_rounds)
 
 
 def optional(module: str) -> Any | None:
-    """Imports a module, or returns None where it is not installed."""
+    """Imports a module, or returns None if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -267,7 +266,7 @@ def optional(module: str) -> Any | None:
 
 
 def load_tidegate(*, required: bool = True) -> Any | None:
-    """Imports tidegate; says what to do and exits where it cannot be imported."""
+    """Imports tidegate; if that fails, prints what to do and exits."""
     try:
         return importlib.import_module("tidegate")
     except ImportError as error:
@@ -287,7 +286,7 @@ def is_optimized_build() -> bool | None:
 
 
 def print_interpreter() -> None:
-    """Says what the figures are measured with."""
+    """Prints the interpreter and the machine that the figures are measured with."""
     built = {True: "profile-guided build", False: "not a profile-guided build", None: "?"}
     print(
         f"{platform.python_implementation()} {platform.python_version()} "
@@ -311,13 +310,13 @@ def resident_bytes() -> int:
     except FileNotFoundError:
         import resource
 
-        # Without /proc there is only the peak; it does for a process that grows.
+        # Without /proc there is only the peak, which suffices for a process that grows.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
 
 
 def write_json(path: Path | None, bench: str, figures: Mapping[str, Any]) -> None:
-    """Writes `figures`, and what they were measured with, to `path`."""
+    """Writes `figures`, with the interpreter and the machine of the run, to `path`."""
     if path is None:
         return
     document: dict[str, Any] = {

@@ -1,8 +1,8 @@
-"""The other rate limiters on PyPI, each called the way its own manual does it.
+"""The other rate limiters on PyPI, each called as its own manual shows.
 
-Nothing here is faster or slower than a user of the peer would have it: names
-are looked up on the object (`limiter.hit(key)`), as in the lines for tidegate,
-and whatever can be made beforehand is.
+Calls are neither faster nor slower than those of a user of the peer: names are looked up on the
+object (`limiter.hit(key)`), as in the lines for tidegate, and objects that can be created
+beforehand are.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ PEERS = {
     "cpex-rate-limiter": "cpex_rate_limiter.rate_limiter_rust",
 }
 
-# What a limiter that keeps one number a key is asked for; no call is refused.
+# The limit of peers that keep one number for each key; no call is refused.
 PLENTY = 1_000_000
 PLENTY_PERIOD_S = 60
-# A limiter that keeps every admission is asked for less, or it would measure
-# how long a list can get. Hardly a call is refused either.
+# The limit of peers that keep every admission. It is lower, so that the length of a list is not
+# measured; few calls are refused.
 LOG_COUNT = 1_000
 LOG_PERIOD_S = 1
 
@@ -151,7 +151,7 @@ def _cpex(module: Any, refuse: bool) -> Iterator[Subject]:
         yield Subject(
             f"cpex-rate-limiter {algorithm.replace('_', ' ')}",
             "engine.check(key, None, '', now, True, None)",
-            # It is told the time; it is spared the reading of the clock.
+            # It gets the time as an argument, and so does not read the clock.
             {"engine": engine, "now": int(time.time())},
             verdict=lambda result: bool(result[0]),
         )
@@ -169,7 +169,7 @@ _MAKERS: dict[str, Callable[[Any, bool], Iterator[Subject]]] = {
 
 
 def subjects(*, refuse: bool = False) -> tuple[list[Subject], dict[str, str], list[str]]:
-    """Returns the lines of all installed peers, their versions, and who is missing.
+    """Returns the lines of all installed peers, their versions, and the missing peers.
 
     With `refuse`, the limits are such that every call but a key's first is refused.
     """
@@ -189,6 +189,6 @@ def subjects(*, refuse: bool = False) -> tuple[list[Subject], dict[str, str], li
 
 
 def print_missing(missing: list[str]) -> None:
-    """Says which peers are left out."""
+    """Prints which peers are left out."""
     if missing:
         print(f"skipped, not installed: {', '.join(missing)} (see benchmarks/requirements.txt)")

@@ -30,7 +30,7 @@ absl::StatusOr<std::unique_ptr<Limiter>> Limiter::Create(const std::vector<Limit
   bound.reserve(limits.size());
   for (const Limit& limit : limits) {
     if (absl::Status status = store->Accepts(limit); !status.ok()) return status;
-    // An equal limit of the same scope counts in the same cell: once is enough.
+    // Equal limits of one scope share a cell, so only one of them is kept.
     const auto known = std::find_if(bound.begin(), bound.end(), [&](const BoundLimit& b) {
       return b.limit.algorithm() == limit.algorithm() && b.limit.identity() == limit.identity();
     });
@@ -164,7 +164,7 @@ void Limiter::CountShadow(absl::Span<const Decision> outcomes) {
   }
 }
 
-// The fast path of a limiter of one limit; false if it leads to no decision.
+// The fast path of a limiter of one limit. Returns false if it could not decide.
 template <typename S>
 TIDEGATE_INLINE bool Limiter::HitQuickly(S& store, std::string_view key, int64_t cost,
                                          int64_t& now_ns, BucketOutcome& outcome) {
@@ -172,8 +172,8 @@ TIDEGATE_INLINE bool Limiter::HitQuickly(S& store, std::string_view key, int64_t
   const int number = OwnThreadNumber();
   if (number <= 0 || !CellCalls::IsShort(bound.limit, cost)) [[unlikely]]
     return false;
-  // In this order: while the time-stamp counter is read, which takes as long as all the rest, the
-  // processor begins no instruction, but finishes those under way.
+  // The key is hashed first: reading the time-stamp counter takes as long as all the rest, and the
+  // processor begins no instruction meanwhile, but finishes those under way.
   const Fingerprint print = CellCalls::FingerprintOf(store, key, bound);
   if (clock_ != nullptr) [[unlikely]]
     now_ns = AskClock();
@@ -303,7 +303,7 @@ std::optional<Decision> Limiter::Submit(Op op, std::string_view key, int64_t cos
   const bool gives_back = op == Op::kRefund || op == Op::kRelease;
   const Charges plan = gives_back ? ToGiveBack(op, key, cost, hit, moment) : PlanFor(key, cost);
   if (plan.empty()) return Decision();
-  // Lives until `finish` was called.
+  // Kept alive by `finish`.
   const auto outcomes =
       has_shadow_ && op == Op::kHit ? std::make_shared<Outcomes>() : std::shared_ptr<Outcomes>();
   const auto finish = [this, op, outcomes](const Decision& decision) {

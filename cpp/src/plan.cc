@@ -12,7 +12,8 @@ namespace tidegate {
 
 namespace {
 
-// Of limits with one id, which share counts, the first two with different numbers.
+// Limits with one id share what keys have used, so they must have equal numbers. The error names
+// the first two that do not.
 absl::Status CheckIds(absl::Span<const BoundLimit* const> limits) {
   absl::flat_hash_map<Fingerprint, const BoundLimit*> known;
   for (const BoundLimit* bound : limits) {
@@ -132,7 +133,7 @@ std::optional<Decision> Plan::HitWithoutWaiting(Keys keys, Costs costs, Outcomes
 std::optional<Decision> Plan::Submit(Keys keys, Costs costs, Outcomes* outcomes, Store::Done done) {
   if (!blocks()) return Hit(keys, costs, outcomes);
   const Charged charged = For(keys, costs);
-  // Lives until `finish` was called.
+  // Kept alive by `finish`.
   const auto own = has_shadow_ ? std::make_shared<Outcomes>() : std::shared_ptr<Outcomes>();
   Outcomes* const wanted = Wanted(outcomes, own.get());
   const auto finish = [this, charge_of = charged.charge_of, own, wanted](const Decision& decision) {

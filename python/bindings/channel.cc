@@ -40,7 +40,7 @@ void Resolve(const Channel::Call& call, PyObject* done, PyObject* set_result) {
 }
 
 // References of destroyed channels. They can only be dropped with the GIL, which a channel's
-// destructor may not hold. Without a lock, so that no fork() leaves it held.
+// destructor may not hold. There is no lock, which a fork() could leave held.
 std::atomic<Channel::Orphans*> orphans{nullptr};
 
 void DropOrphans() {
@@ -74,7 +74,7 @@ Channel::~Channel() {
   while (!orphans.compare_exchange_weak(left->next, left, std::memory_order_release,
                                         std::memory_order_relaxed)) {
   }
-  // If the queue is full, the next channel drops it.
+  // If the queue of pending calls is full, the next channel drops the references.
   (void)UnlessEnding([] { (void)Py_AddPendingCall(DropOrphansSoon, nullptr); });
 }
 
@@ -91,7 +91,7 @@ void Channel::Push(const Call& call) {
 void Channel::Drain() {
   static PyObject* const done = PyUnicode_InternFromString("done");
   static PyObject* const set_result = PyUnicode_InternFromString("set_result");
-  // Before the calls are taken: later ones signal again.
+  // Cleared before the calls are taken, so that later calls signal again.
   wake_.Clear();
   {
     const std::lock_guard<std::mutex> lock(mu_);

@@ -1,4 +1,4 @@
-// Tells an event loop which of its calls are finished. The core reports them on a thread of its
+// Delivers the results of finished calls to an event loop. The core reports them on a thread of its
 // own, which never touches Python: it queues the results and makes a descriptor readable, once for
 // all that have not been fetched. Then the loop calls drain(), which resolves their futures.
 #ifndef TIDEGATE_PYTHON_BINDINGS_CHANNEL_H_
@@ -19,8 +19,8 @@ namespace tidegate::python {
 
 class Channel {
  public:
-  // Both references are given to the channel; the owner keeps the decision's limit and
-  // whatever else the call needs.
+  // The channel takes over both references. The owner keeps the decision's limit alive, and
+  // everything else that the call needs.
   struct Call {
     PyObject* future;
     PyObject* owner;
@@ -33,18 +33,18 @@ class Channel {
   struct Orphans;
 
   Channel();
-  // Without the GIL, from any thread: the main thread drops the remaining references.
+  // Needs no GIL, and runs on any thread: the main thread drops the remaining references.
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
   int fd() const { return wake_.fd(); }
-  // Without the GIL, from any thread.
+  // Needs no GIL. Call it from any thread.
   void Push(const Call& call);
-  // With the GIL, in the loop's thread.
+  // Needs the GIL. Call it in the loop's thread.
   void Drain();
-  // Has Flush() of `store`, which `owner` keeps, called at the end of the loop's turn. Returns
-  // false with a Python error set if the loop is closed.
+  // Has Flush() of `store`, which `owner` keeps alive, called at the end of the loop's turn.
+  // Returns false with a Python error set if the loop is closed.
   bool KickSoon(PyObject* channel, PyObject* loop, Store* store, PyObject* owner);
   void KickAll();
 
@@ -54,7 +54,7 @@ class Channel {
   std::vector<Call> calls_;
   std::vector<Call> draining_;
   std::vector<std::pair<Store*, PyObject*>> to_kick_;  // only used by the loop's thread
-  std::unique_ptr<Orphans> left_;                      // empty; there before it is needed
+  std::unique_ptr<Orphans> left_;                      // empty; allocated for the destructor
 };
 
 }  // namespace tidegate::python

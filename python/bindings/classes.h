@@ -23,11 +23,11 @@ void RegisterReplay(pybind11::module_& m);
 void RegisterRuleLimiter(pybind11::module_& m);
 void RegisterRuleSet(pybind11::module_& m);
 void RegisterShmStore(pybind11::module_& m);
-// Those of tuning/.
+// The functions of tuning/.
 void RegisterArrow(pybind11::module_& m);
 void RegisterNumbering(pybind11::module_& m);
 void RegisterReplayRun(pybind11::module_& m);
-// Those of web/.
+// The functions of web/.
 void RegisterHeaderSend(pybind11::module_& m);
 void RegisterPeer(pybind11::module_& m);
 void RegisterRequestDecision(pybind11::module_& m);

@@ -23,14 +23,14 @@ constexpr const char* kAccepted =
 class PythonClock final : public Clock {
  public:
   explicit PythonClock(py::object read) : read_(std::move(read)) {}
-  // NOLINTNEXTLINE(bugprone-exception-escape): nothing is thrown by what is called.
+  // NOLINTNEXTLINE(bugprone-exception-escape): the functions called here do not throw.
   ~PythonClock() override {
     if (!WithGil([this] { read_ = py::object(); })) (void)read_.release();
   }
 
   int64_t NowNs() override {
     int64_t ns = 0;
-    // A thread of the core does not need it: the reading was to confirm another.
+    // A thread of the core only confirms an earlier reading, so it can do without this one.
     if (!WithGil([&] { ns = Read(); })) throw PythonRaised();
     return ns;
   }
@@ -110,7 +110,7 @@ void RegisterClock(py::module_& m) {
                                               "; expected an int or a float");
             }
             value = PyFloat_AsDouble(seconds.ptr()) * 1e9;
-            if (PyErr_Occurred() != nullptr) {  // of an int that no double can carry
+            if (PyErr_Occurred() != nullptr) {  // the int is too large for a double
               PyErr_Clear();
               value = py::int_(0) > seconds ? -HUGE_VAL : HUGE_VAL;
             }

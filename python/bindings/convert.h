@@ -1,4 +1,4 @@
-// From Python's values to the core's, with errors that say what was given and what is expected.
+// Converts Python's values to the core's, with errors that say what was given and what is expected.
 // Everything here needs the GIL.
 #ifndef TIDEGATE_PYTHON_BINDINGS_CONVERT_H_
 #define TIDEGATE_PYTHON_BINDINGS_CONVERT_H_
@@ -31,11 +31,11 @@ T ValueOrThrow(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
-// repr(object), cut to a length that fits a message; never fails.
+// repr(object), cut to a length that suits a message; never fails.
 std::string Shown(PyObject* object);
 
-// The bytes of a key: the UTF-8 of a str, or bytes themselves. Lone surrogates are encoded as they
-// stand. `view` lives as long as the object and this.
+// The bytes of a key: the UTF-8 of a str, or bytes themselves. Lone surrogates are encoded too.
+// `view` lives as long as the object and this.
 class KeyView {
  public:
   // Returns false with the error indicator set if `key` is invalid.

@@ -17,8 +17,8 @@ namespace py = pybind11;
 struct DecisionObject {
   PyObject_HEAD Decision decision;
   PyObject* owner;
-  // Of each limit, if the caller asked for them; else null. Requests leave decisions in objects
-  // that live as long as their connections, so these are no objects of the garbage collector.
+  // The outcome of each limit if the caller asked for them, else null. Decisions may live as long
+  // as the connection of their request, so this type does not take part in garbage collection.
   Decision* outcomes;
   Py_ssize_t outcome_count;
   PyObject* outcome_tuple;  // made when the attribute is read first
@@ -29,7 +29,7 @@ PyNumberMethods as_number{};
 
 const Decision& Of(PyObject* self) { return reinterpret_cast<DecisionObject*>(self)->decision; }
 
-// Freed decisions, to be used again. Guarded by the GIL.
+// Freed decisions for reuse. Guarded by the GIL.
 #if !defined(Py_GIL_DISABLED)
 constexpr int kMostFree = 64;
 DecisionObject* free_decisions[kMostFree];
@@ -150,7 +150,7 @@ PyGetSetDef getters[] = {
      "Name of the limit that binds, or id of its rule; None if no rule applies.", nullptr},
     {"outcomes", GetOutcomes, nullptr,
      "The decision of each limit, if the caller asked for them (see Plan.hit()); else empty. In\n"
-     "a refused plan, a limit that would have let the call pass says so, though nothing was\n"
+     "a refused plan, the outcome of a limit with room is allowed, though nothing was\n"
      "charged. A pickled decision loses them.",
      nullptr},
     {"_owner", GetOwner, nullptr, "The owner of its limits.", nullptr},
@@ -226,15 +226,15 @@ py::object Restored(const py::object& limit, bool allowed, bool degraded, uint16
   d.used_units = used_units;
   d.known_more_ns = known_more_ns;
   d.charged = charged;
-  // From a pickle, which anything may have written.
+  // A pickle may have any contents.
   d.elsewhere =
       static_cast<ChargedIn>(std::clamp(elsewhere, 0, static_cast<int>(ChargedIn::kNowhere)));
   d.limits_elsewhere = limits_elsewhere;
   return py::reinterpret_steal<py::object>(NewDecision(d, limit.ptr()));
 }
 
-// (number): the decision of a plan as one on its limits from this number on, with the places where
-// those were charged.
+// (number): the decision of a plan, reduced to its limits from this number on, with where each of
+// them was charged.
 PyObject* FromLimit(PyObject* self, PyObject* number) {
   const size_t first = PyLong_AsSize_t(number);
   if (first == static_cast<size_t>(-1) && PyErr_Occurred() != nullptr) return nullptr;
@@ -249,7 +249,7 @@ PyObject* FromLimit(PyObject* self, PyObject* number) {
   return NewDecision(part, reinterpret_cast<DecisionObject*>(self)->owner);
 }
 
-// The same state, as that of a call that passed.
+// The same decision, as that of a call that passed.
 PyObject* AsAllowed(PyObject* self, PyObject*) {
   Decision allowed = Of(self);
   allowed.allowed = true;
@@ -311,7 +311,7 @@ void RegisterDecision(pybind11::module_& module) {
   type.tp_hash = PyObject_HashNotImplemented;
   type.tp_flags = Py_TPFLAGS_DEFAULT;
 #if defined(Py_TPFLAGS_DISALLOW_INSTANTIATION)
-  type.tp_flags |= Py_TPFLAGS_DISALLOW_INSTANTIATION;  // before 3.10 the lack of tp_new says it
+  type.tp_flags |= Py_TPFLAGS_DISALLOW_INSTANTIATION;  // before 3.10 the lack of tp_new does it
 #endif
   type.tp_doc =
       "The answer to a call; truthy if the call may pass.\n\n"

@@ -28,8 +28,8 @@ const Decision* GetDecision(PyObject* object);
 // The outcomes of a tidegate.Decision.
 absl::Span<const Decision> OutcomesOf(PyObject* decision);
 
-// The bytes `start` and others, which are equal for decisions on the same limits of one owner. A
-// new reference, or nullptr with an exception set.
+// Bytes that begin with `start` and are equal for decisions on the same limits of one owner. A new
+// reference, or nullptr with an exception set.
 PyObject* PlanKey(PyObject* decision, PyObject* start);
 
 // The object that keeps the limit of `decision` alive.

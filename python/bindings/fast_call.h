@@ -1,5 +1,5 @@
-// For calls of each request: methods of CPython's fast-call convention on classes of pybind11
-// (docs/adr/0004-fast-call-methods.md), and types that are written in C.
+// Means for calls that every request makes: methods of CPython's fast-call convention on classes of
+// pybind11 (docs/adr/0004-fast-call-methods.md), and types written against the C API.
 #ifndef TIDEGATE_PYTHON_BINDINGS_FAST_CALL_H_
 #define TIDEGATE_PYTHON_BINDINGS_FAST_CALL_H_
 
@@ -12,9 +12,9 @@ PyCFunction AsMethod(Function function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
-// Adds `methods`, which end with one that has no name, as plain method descriptors.
-// Interpreters from 3.11 on call such a descriptor directly only where the object's class
-// is the very one that it was made for.
+// Adds `methods`, which end with one that has no name, as plain method descriptors. Interpreters
+// from 3.11 on call such a descriptor directly only if the object's class is exactly the one that
+// it was made for.
 inline void AddFastMethods(const pybind11::type& type, PyMethodDef* methods) {
   for (PyMethodDef* method = methods; method->ml_name != nullptr; ++method) {
     type.attr(method->ml_name) = pybind11::reinterpret_steal<pybind11::object>(
@@ -30,7 +30,7 @@ inline void AddType(pybind11::module_& m, const char* name, PyTypeObject& type) 
   m.add_object(name, object);
 }
 
-// An attribute name that each request looks up, made once and kept for good.
+// An attribute name that each request looks up; it is created once and never freed.
 inline PyObject* Interned(const char* text) {
   PyObject* const name = PyUnicode_InternFromString(text);
   if (name == nullptr) throw pybind11::error_already_set();

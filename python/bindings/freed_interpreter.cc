@@ -24,7 +24,7 @@ void KeepFreedInterpreter() {
   if (wrapped.free != nullptr) return;
   PyMem_GetAllocator(PYMEM_DOMAIN_RAW, &wrapped);
   PyMemAllocatorEx wrapper = wrapped;
-  // The context stays, so that a thread that calls meanwhile may see either function with it.
+  // The context does not change, so that a concurrent call may use it with either function.
   wrapper.free = &Free;
   PyMem_SetAllocator(PYMEM_DOMAIN_RAW, &wrapper);
 }

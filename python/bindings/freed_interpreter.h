@@ -1,7 +1,7 @@
-// CPython 3.10 lets threads that wait for the GIL read the interpreter's state after it has freed
-// it: since 3.10.8 such a thread takes back its request for the GIL before it ends. Then the
-// process crashes, if any daemon thread computes while the interpreter ends. Other versions do not
-// free this state, or do not read it.
+// In CPython 3.10 threads that wait for the GIL read the interpreter's state after it was freed:
+// since 3.10.8 such a thread withdraws its request for the GIL before it ends. The process then
+// crashes if any daemon thread runs while the interpreter ends. Other versions do not free this
+// state, or do not read it.
 #ifndef TIDEGATE_PYTHON_BINDINGS_FREED_INTERPRETER_H_
 #define TIDEGATE_PYTHON_BINDINGS_FREED_INTERPRETER_H_
 

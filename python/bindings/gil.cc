@@ -24,7 +24,7 @@ constexpr std::chrono::milliseconds kPatience{500};
 // Set for good by an atexit handler. Sequentially consistent with `entering`: either the handler
 // sees that a thread is entering, or that thread sees that the interpreter is ending.
 std::atomic<bool> ending{false};
-// Threads of the core that found the interpreter running, and use it before they have the GIL.
+// Threads of the core that found the interpreter running and are about to ask for the GIL.
 std::atomic<int> entering{0};
 // Threads of the core that have the GIL, wait for it, or released it for a while.
 std::atomic<int> visiting{0};
@@ -38,7 +38,7 @@ bool HasGil() {
 #else
   PyThreadState* const current = _PyThreadState_UncheckedGet();
 #endif
-  // Before 3.12 `current` is that of whichever thread has the GIL.
+  // Before 3.12 `current` is the state of whichever thread has the GIL.
   return current != nullptr && current == PyGILState_GetThisThreadState();
 }
 
@@ -96,7 +96,7 @@ bool CallOnCoreThread(absl::FunctionRef<void()> call) {
   } catch (...) {
     thrown = std::current_exception();
   }
-  // Runs what Python code waits for the end of a thread.
+  // Runs the Python code that waits for the end of a thread.
   RunPython([&] { PyGILState_Release(state); });
   visiting.fetch_sub(1);
   if (thrown != nullptr) std::rethrow_exception(thrown);
@@ -134,7 +134,7 @@ bool UnlessEnding(absl::FunctionRef<void()> call) {
 }
 
 void internal::Park() {
-  // Only threads that go on must handle signals.
+  // A parked thread must not take the signals of threads that go on.
   sigset_t all;
   sigfillset(&all);
   (void)pthread_sigmask(SIG_SETMASK, &all, nullptr);

@@ -4,7 +4,7 @@
 // CPython up to 3.13 ends a thread that asks for the GIL of an interpreter that is ending: by
 // pthread_exit(), which unwinds the stack by force. Unwinding a noexcept frame aborts the process,
 // and destructors change reference counts without the GIL. From 3.14 on such a thread waits until
-// the process ends. Here it waits with every version, in the very call that asked for the GIL.
+// the process ends. This file makes it wait with every version, in the call that asked for the GIL.
 #ifndef TIDEGATE_PYTHON_BINDINGS_GIL_H_
 #define TIDEGATE_PYTHON_BINDINGS_GIL_H_
 
@@ -49,8 +49,8 @@ class PythonRaised final : public std::exception {
 // Returns false, and calls nothing, if it is ending already.
 bool UnlessEnding(absl::FunctionRef<void()> call);
 
-// Calls `call` of the C API, with the GIL. `call` may run Python code, and that may be where the
-// thread learns that the interpreter has ended. `call` must own no reference: it is unwound.
+// Calls `call`, a function of the C API, with the GIL. `call` may run Python code, in which the
+// thread may be ended with the interpreter. `call` must own no reference, since it is unwound then.
 template <typename Call>
 auto RunPython(Call call);
 
@@ -58,10 +58,10 @@ auto RunPython(Call call);
 template <typename... Arguments>
 pybind11::object CallPython(const pybind11::handle& callable, const Arguments&... arguments);
 
-// Registers the handler of the interpreter's end.
+// Registers the handler that runs when the interpreter ends.
 void RegisterGil();
 
-// ------------------------------------------------------------- details from here on
+// ------------------------------------------------------------- implementation
 
 namespace internal {
 

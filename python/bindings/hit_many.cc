@@ -1,4 +1,4 @@
-// Limiter.hit_many. The GIL is held where each decision is a step in memory.
+// Limiter.hit_many. The GIL is held if each decision is a step in memory.
 #include <pybind11/numpy.h>
 
 #include <algorithm>
@@ -18,8 +18,8 @@ namespace {
 
 namespace py = pybind11;
 
-// The items of a sequence, as a tuple that no other code can change meanwhile: code of a cost or a
-// clock, or another thread while the GIL is released.
+// The items of a sequence, as a tuple that no other code can change meanwhile: not the code of a
+// cost or a clock, nor another thread while the GIL is released.
 class Items {
  public:
   Items(const py::object& sequence, const char* what, const char* accepted, bool as_tuple) {
@@ -35,7 +35,7 @@ class Items {
   size_t size() const { return static_cast<size_t>(PySequence_Fast_GET_SIZE(items_.ptr())); }
   PyObject* operator[](size_t i) const { return PySequence_Fast_ITEMS(items_.ptr())[i]; }
 
-  // Prefetches the next items: each is an object of its own, which is hardly in the cache.
+  // Prefetches the next items: each is a separate object, which is rarely in the cache.
   void Prefetch(size_t i) const {
     constexpr size_t kAhead = 16;
     if (i + kAhead >= size()) return;
@@ -53,8 +53,8 @@ constexpr const char* kAcceptedKeys = "a list of str or bytes";
 std::vector<Fingerprint> FingerprintsOf(const Limiter& limiter, const Items& keys) {
   std::vector<Fingerprint> fingerprints;
   fingerprints.reserve(keys.size());
-  // Written by halves into a block and read as a whole later: reading at once would stall, since
-  // the processor has written two words and reads one.
+  // Fingerprints are written into a block and read later: a read right after the write would stall,
+  // since it reads as a whole what was written in halves.
   constexpr size_t kBlock = 128;
   Fingerprint block[kBlock];
   for (size_t start = 0; start < keys.size(); start += kBlock) {
@@ -94,7 +94,7 @@ std::vector<char> Allowed(Limiter& limiter, const py::object& keys, const py::ob
           "the keys are " + Shown(keys.ptr()) + "; expected " + kAcceptedKeys);
   }
   const bool by_fingerprints = costs.is_none() && limiter.TakesFingerprints();
-  // No other code runs while fingerprints are made, and only these are kept of keys.
+  // No other code runs while fingerprints are made, and the keys are not needed afterwards.
   const Items items(keys, "the keys", kAcceptedKeys, /*as_tuple=*/!by_fingerprints);
   std::vector<char> allowed(items.size());
   static_assert(sizeof(bool) == 1);
@@ -118,7 +118,7 @@ std::vector<char> Allowed(Limiter& limiter, const py::object& keys, const py::ob
 }
 
 bool IsArray(const py::object& object) {
-  // NumPy is not imported to find out.
+  // If NumPy was never imported, `keys` is no array.
   const py::object numpy = py::module_::import("sys").attr("modules").attr("get")("numpy");
   return !numpy.is_none() && py::isinstance(object, numpy.attr("ndarray"));
 }

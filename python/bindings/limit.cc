@@ -36,7 +36,7 @@ int64_t WholeNumber(const py::handle& value, const char* what) {
   return result;
 }
 
-// Seconds as int or float, or a timedelta, as nanoseconds.
+// Converts seconds as int or float, or a timedelta, to nanoseconds.
 int64_t PeriodNs(const py::handle& period) {
   if (py::hasattr(period, "total_seconds") && py::hasattr(period, "microseconds")) {
     const auto days = period.attr("days").cast<int64_t>();
@@ -63,7 +63,7 @@ int64_t PeriodNs(const py::handle& period) {
         "the period is " + Shown(period.ptr()) + "; expected 1 nanosecond to 100 years");
 }
 
-// Names stand in header fields, which carry nothing else.
+// Names are sent in header fields, which can carry only printable ASCII.
 std::string NameFrom(const py::handle& name, const std::string& what) {
   if (!PyUnicode_Check(name.ptr())) {
     Throw(Error::kArgumentType, what + " is " + Shown(name.ptr()) + "; expected a str");
@@ -141,7 +141,7 @@ Limit Make(const py::object& limit, const py::object& period, const py::object& 
   return ValueOrThrow(Limit::Create(std::move(spec)));
 }
 
-// Called with arguments that Make() does not take.
+// Raises the error for arguments that Make() does not accept.
 std::shared_ptr<Limit> RefuseArguments(const py::args& args, const py::kwargs& options) {
   std::string given = py::repr(args).cast<std::string>();
   if (!options.empty()) given += " and " + py::repr(options).cast<std::string>();

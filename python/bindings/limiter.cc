@@ -43,7 +43,7 @@ Limiter* LimiterOf(PyObject* self) {
 
 namespace {
 
-// As LimiterOf(), also once closed: a place that was taken can always be given back.
+// Like LimiterOf(), but also once closed: a place that was taken can always be given back.
 Limiter* LimiterToReleaseOf(PyObject* self) {
   const auto* py_limiter = HeldBy<PyLimiter>(self);
   return py_limiter != nullptr && py_limiter->limiter != nullptr ? py_limiter->limiter.get()
@@ -124,7 +124,7 @@ PyObject* FastHit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
     Decision* room = nullptr;
     auto object = py::reinterpret_steal<py::object>(NewDecisionIn(self, &room));
     if (!object) return nullptr;
-    // Without releasing the GIL if that is not needed.
+    // The GIL is released only if the call has to wait.
     if (limiter->blocks() && limiter->HitWithoutWaiting(call.key.view(), call.cost, room)) {
       return object.release().ptr();
     }
@@ -196,7 +196,7 @@ PyObject* FastBegin(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
     std::optional<Decision> early;
     try {
       early = limiter->Submit(op, key.view(), cost, hit, done);
-    } catch (...) {  // of a clock that is written in Python
+    } catch (...) {  // a clock that is written in Python may raise
       Py_DECREF(kept);
       Py_DECREF(self);
       throw;
@@ -225,7 +225,7 @@ PyMethodDef fast_methods[] = {
      "Charges `cost` to `key` if the call may pass. A refusal charges nothing."},
     {"allow", AsMethod(FastAllow), METH_FASTCALL | METH_KEYWORDS,
      "allow($self, key, cost=1)\n--\n\n"
-     "As hit(), but returns only whether the call may pass: the fastest call."},
+     "Like hit(), but returns only whether the call may pass: the fastest call."},
     {"_begin", AsMethod(FastBegin), METH_FASTCALL | METH_KEYWORDS,
      "_begin($self, op, key, cost, admitted, loop, channel, /)\n--\n\nBegins a call."},
     {"_now_ns", FastNow, METH_NOARGS,

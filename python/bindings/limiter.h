@@ -17,7 +17,7 @@ bool IsLimiter(PyObject* object);
 // closed.
 Limiter* LimiterOf(PyObject* self);
 
-// The same, closed or not, to be kept without the object. Throws py::type_error for others.
+// The same, closed or not, for use without the object. Throws py::type_error for other objects.
 std::shared_ptr<Limiter> SharedLimiter(const pybind11::object& object);
 
 // Calls `call`, with the GIL released if it may wait. The caller must keep its data alive.

@@ -21,7 +21,7 @@ namespace py = pybind11;
 using logs::Reader;
 using logs::TimeUnit;
 
-// What stands before it or its name; its kind; the name of its column.
+// The text before the field or the field's name; its kind; the name of its column.
 using Field = std::tuple<std::string, std::string, std::string>;
 
 TimeUnit UnitNamed(const std::string& name) {
@@ -100,7 +100,7 @@ py::array ArrayOf(std::vector<T>&& values) {
   return py::array_t<T>(static_cast<py::ssize_t>(kept->size()), kept->data(), owner);
 }
 
-// What is no UTF-8 shows as \xff.
+// Shows bytes that are not UTF-8 as \xff.
 py::str TextOf(std::string_view text) {
   PyObject* const decoded =
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
@@ -134,7 +134,7 @@ py::list BadLines(const Reader& reader) {
   return lines;
 }
 
-// The instant that each text says, and the first that says none, or -1.
+// The instants of texts, and the position of the first text that is not a time, or -1.
 py::tuple ReadTimes(const std::vector<std::string>& texts) {
   logs::TimeReader reader;
   std::vector<int64_t> times(texts.size());
@@ -149,7 +149,7 @@ py::tuple ReadTimes(const std::vector<std::string>& texts) {
 // NOLINTNEXTLINE(bugprone-reserved-identifier): the name is Python's.
 PYBIND11_MODULE(_logs, m) {
   RegisterGil();
-  m.doc() = "Reads the logs of servers into columns; tidegate.tuning.read_log() is its face.";
+  m.doc() = "Reads the logs of servers into columns; tidegate.tuning.read_log() calls it.";
   m.def("read_times", &ReadTimes, py::arg("texts"));
   py::class_<Reader>(m, "Reader")
       .def(py::init(&MakeReader), py::arg("format"), py::arg("fields"), py::kw_only(),

@@ -17,7 +17,7 @@ void RegisterMemoryStore(py::module_& m) {
       .def_property_readonly("kind", &Store::kind)
       .def_property_readonly("name",
                              [](const Store& store) {
-                               // A path may be of any bytes.
+                               // A path in the name may have any bytes.
                                const std::string name = store.name();
                                return py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
                                    name.data(), static_cast<Py_ssize_t>(name.size()), "replace"));

@@ -50,7 +50,7 @@ class PyPlan {
     auto channel = channel_object.cast<std::shared_ptr<Channel>>();
     Channel& heard = *channel;
     py::object future = CallPython(loop.attr("create_future"));
-    // Passed to the channel with the call. The limits live as long as the plan.
+    // The channel takes over these two references. The limits live as long as the plan.
     PyObject* const kept = future.inc_ref().ptr();
     PyObject* const owner = self.inc_ref().ptr();
     const auto give_back = [&] {
@@ -64,7 +64,7 @@ class PyPlan {
                             [channel = std::move(channel), kept, owner, each](const Decision& d) {
                               channel->Push({kept, owner, /*decides=*/true, d, each});
                             });
-    } catch (...) {  // of a clock that is written in Python
+    } catch (...) {  // a clock that is written in Python may raise
       give_back();
       throw;
     }
@@ -80,7 +80,7 @@ class PyPlan {
   }
 
  private:
-  // The charges, read before anything is charged.
+  // The arguments of a call, read before anything is charged.
   struct Call {
     Call(const PyPlan& plan, const py::object& key_list, const py::object& cost_list)
         : objects(Items(key_list, "keys")) {

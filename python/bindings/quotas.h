@@ -1,4 +1,4 @@
-// From Python's values to those of quotas, and back.
+// Converts Python's values to those of quotas, and back.
 #ifndef TIDEGATE_PYTHON_BINDINGS_QUOTAS_H_
 #define TIDEGATE_PYTHON_BINDINGS_QUOTAS_H_
 

@@ -28,7 +28,7 @@ OnError OnErrorFrom(const std::string& text) {
                                    "; expected fallback, open and closed");
 }
 
-// A Python function that any thread may release.
+// Keeps a Python function so that any thread may release it.
 std::shared_ptr<py::object> Keep(const py::object& function) {
   return {new py::object(function), [](py::object* object) {
             if (!WithGil([&] { *object = py::object(); })) (void)object->release();
@@ -71,7 +71,7 @@ std::function<absl::StatusOr<std::string>()> SourceFrom(const py::object& source
   };
 }
 
-// As in redis-py: str, int, None, lists; bytes that are not UTF-8 stay bytes.
+// Converts values as redis-py does: str, int, None, lists; bytes that are not UTF-8 stay bytes.
 struct ToObject {
   py::object operator()(std::monostate) const { return py::none(); }
   py::object operator()(int64_t number) const { return py::int_(number); }

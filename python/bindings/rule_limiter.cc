@@ -82,7 +82,7 @@ py::object Bind(const PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& se
 void Use(PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& set, const py::object& hidden) {
   if (!limiter.is_open) Throw(Error::kClosed, "the limiter is closed");
   py::object bound = Bind(limiter, set);
-  // Set first: a request may read it as soon as the limiter has the rules.
+  // Set before the limiter has the rules: from then on a request may read it.
   bound.attr("hidden") = hidden;
   bound.attr("plans") = py::dict();  // of the web room
   limiter.rules = bound.cast<BoundRules*>();
@@ -163,7 +163,7 @@ auto Run(const RuleLimiter& limiter, Call call) {
 
 enum class Asking : uint8_t { kHit, kPeek };
 
-// Asks about the request that `read` gives to an Asked.
+// Decides the request that `read` fills into an Asked.
 template <Asking kAsking, typename Read>
 PyObject* Ask(PyObject* self, Read read) {
   try {
@@ -224,7 +224,7 @@ const Decision* HitFrom(const py::object& object) {
   return hit;
 }
 
-// The rules that decided `hit`: a refund gives back by the same rules.
+// The rules that decided `hit`, by which a refund must give back.
 py::object RulesOf(const PyRuleLimiter& limiter, const py::object& hit) {
   if (hit.is_none()) return limiter.bound;
   py::object owner = DecisionOwner(hit.ptr());
@@ -294,8 +294,8 @@ py::object Begin(const py::object& self, int op_number, const py::dict& attribut
   return py::reinterpret_steal<py::object>(NewDecision(*early, bound.ptr(), outcomes.get()));
 }
 
-// What the request's keys have of the quotas that apply to it: the name and count of each, and what
-// TupleOf() gives.
+// What the request's keys have of the quotas that apply to it: the name and the count of each
+// quota, and its TupleOf().
 py::list Quotas(const py::object& self, const py::dict& attributes) {
   const py::object bound = Checked(self.ptr()).bound;
   auto& rules = bound.cast<BoundRules&>();
@@ -419,7 +419,7 @@ std::shared_ptr<TimedStore> TimedStoreOf(const py::object& limiter) {
 }
 
 void RegisterRuleLimiter(py::module_& m) {
-  // Has attributes, in which the package keeps what it makes for one rule set.
+  // Takes attributes, in which the package keeps objects that belong to one rule set.
   py::class_<BoundRules>(m, "BoundRules", py::dynamic_attr());
   py::options options;
   options.disable_function_signatures();

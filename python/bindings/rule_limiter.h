@@ -16,8 +16,8 @@ bool IsRuleLimiter(PyObject* object);
 
 using NamedAttribute = std::pair<PyObject*, PyObject*>;
 
-// The decision of check() on a request with these attributes, `cost` among them: a new reference,
-// or nullptr with an exception set. `limiter` must be a tidegate._core.RuleLimiter.
+// The decision of check() on a request with these attributes, which may include `cost`: a new
+// reference, or nullptr with an exception set. `limiter` must be a tidegate._core.RuleLimiter.
 PyObject* CheckRules(PyObject* limiter, absl::Span<const NamedAttribute> attributes);
 
 // The store and the clock of a limiter with rules. Throws py::type_error if `limiter` is not a

@@ -76,7 +76,8 @@ class Writer {
   std::string bytes_;
 };
 
-// Reads each value where Writer wrote it; nothing after one that cannot be read.
+// Reads the values in the order in which Writer wrote them. After one that cannot be read it reads
+// nothing more.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : rest_(bytes) {}
@@ -129,7 +130,7 @@ class Reader {
     if (is_good_) limits.push_back(*std::move(limit));
   }
 
-  // Empty where there are fewer.
+  // The next `size` bytes; empty if there are fewer.
   std::string_view Next(uint64_t size) {
     is_good_ = is_good_ && size <= rest_.size();
     if (!is_good_) return {};

@@ -1,5 +1,5 @@
-// A specification of rules as bytes: what the process that reads a new version of the rules hands
-// to the one that decides by them. Needs neither Python nor the GIL.
+// A specification of rules as bytes, for one process to read a new version of the rules and to pass
+// it to the process that decides by them. Needs neither Python nor the GIL.
 //
 // The layout is that of one build: only bytes of a process of the same build may be read.
 #ifndef TIDEGATE_PYTHON_BINDINGS_RULE_SET_BYTES_H_
@@ -14,7 +14,7 @@
 namespace tidegate::python {
 
 std::string BytesOf(const RuleSetSpec& spec);
-// None for bytes that were cut short or lengthened.
+// Returns nothing if the bytes are too few or too many.
 std::optional<RuleSetSpec> SpecOf(std::string_view bytes);
 
 }  // namespace tidegate::python

@@ -66,7 +66,7 @@ class Decision:
     @property
     def outcomes(self) -> tuple[Decision, ...]:
         """The decision of each limit, if the caller asked for them (see Plan.hit()); else empty. In
-        a refused plan, a limit that would have let the call pass says so, though nothing was
+        a refused plan, the outcome of a limit with room is allowed, though nothing was
         charged. A pickled decision loses them."""
     @property
     def charged(self) -> int | None:

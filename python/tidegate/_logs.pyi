@@ -1,4 +1,4 @@
-"""Reads the logs of servers into columns; `tidegate.tuning.read_log()` is its face."""
+"""Reads the logs of servers into columns; `tidegate.tuning.read_log()` calls it."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -34,7 +34,7 @@ class BreakerTest : public ::testing::Test {
   }
 
   static constexpr absl::Duration kTimeout = absl::Milliseconds(50);
-  // Longer than it stays open, by a tenth and by the rounding of instants.
+  // Longer than the breaker stays open, which is up to a tenth more, with instants rounded.
   static constexpr int64_t kOver = 33 * kSecond + kMs;
   std::unique_ptr<Board> board_ = std::make_unique<Board>();
 };

@@ -288,7 +288,7 @@ TEST_F(CheckServiceTest, UsesTheTierOfTheTableUnlessTheRequestHasOne) {
   EXPECT_EQ(limit_of(R"({"userId": "42"})"), "1");
 }
 
-// What is enforced against users, from now on.
+// A penalty of one user from now on.
 std::shared_ptr<const Penalties> Punished(std::string user, bool blocks,
                                           std::shared_ptr<Clock> clock) {
   return std::make_shared<Penalties>(
@@ -354,7 +354,7 @@ TEST_F(CheckServiceTest, ChargesAThrottledCallerTwiceButNeverMoreThanALimitHolds
     EXPECT_EQ(service.counters().throttled.load(), 4);
     int64_t cost = 0;
     for (const auto& row : recorder_->Drain()) cost += row.sums.cost;
-    EXPECT_EQ(cost, 4) << "usage is what was asked for";
+    EXPECT_EQ(cost, 4) << "records have the cost of the request";
   }
 }
 

@@ -54,7 +54,7 @@ TEST_P(EnvoyServiceTest, RecordsNeitherPeeksNorRefunds) {
   EXPECT_THAT(Recorded(), IsEmpty());
 }
 
-TEST_P(EnvoyServiceTest, TakesTheUserFromTheEntryThatItIsTold) {
+TEST_P(EnvoyServiceTest, TakesTheUserFromTheConfiguredEntry) {
   Make({.user_key = "tenant"});
   Domain();
   Use();

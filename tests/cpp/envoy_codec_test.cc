@@ -33,7 +33,7 @@ std::string EntryOf(const std::string& key, const std::string& value) {
   });
 }
 
-// A request of one descriptor with one entry, and what `more` adds to the descriptor.
+// A request of one descriptor with one entry; `more` adds fields to the descriptor.
 template <typename More>
 std::string RequestWith(More more) {
   return Message([&](pbf_writer& w) {
@@ -89,14 +89,14 @@ TEST(WireRequest, HasItsDomainDescriptorsAndHits) {
   EXPECT_EQ(request.HitsOf(request.descriptors[1]), 5u);
 }
 
-TEST(WireRequest, CountsOneHitWhereNoneIsGiven) {
+TEST(WireRequest, CountsOneHitIfNoneIsGiven) {
   RateLimitRequest request;
   const std::string bytes = Plain();
   ASSERT_TRUE(ParseWire(bytes, &request).ok());
   EXPECT_EQ(request.HitsOf(request.descriptors[0]), 1u);
 }
 
-TEST(WireRequest, PeeksWhereADescriptorGivesNoHits) {
+TEST(WireRequest, PeeksIfADescriptorGivesZeroHits) {
   const std::string bytes = RequestWith([](pbf_writer& d) { d.add_message(3, std::string()); });
   RateLimitRequest request;
   ASSERT_TRUE(ParseWire(bytes, &request).ok());
@@ -114,7 +114,7 @@ TEST(WireRequest, SkipsUnknownFieldsAndKnownOnesOfAnotherType) {
   EXPECT_EQ(request.hits_addend, 0u);
 }
 
-TEST(WireRequest, IsRefusedCutAnywhereWithinAField) {
+TEST(WireRequest, IsRefusedIfItIsCutWithinAField) {
   const std::string whole = Plain();
   const std::string domain_alone = Message([](pbf_writer& w) { w.add_string(1, "edge"); });
   for (size_t cut = 0; cut < whole.size(); ++cut) {
@@ -206,7 +206,7 @@ TEST(WireResponse, HasTheFieldsOfTheProto) {
   EXPECT_THAT(tags, ::testing::ElementsAre(1, 2, 2, 3, 6));
 }
 
-TEST(JsonResponse, IsThatOfProto3) {
+TEST(JsonResponse, FollowsTheJsonMappingOfProto3) {
   EXPECT_EQ(WriteJson(Response()),
             R"({"overallCode":"OVER_LIMIT","statuses":[{"code":"OVER_LIMIT","currentLimit":)"
             R"({"requestsPerUnit":5,"unit":"MINUTE","name":"a \"name\"\u000a"},"limitRemaining":0,)"
@@ -261,7 +261,7 @@ TEST(JsonRequest, TakesTheNamesOfJsonAndOfTheProto) {
   }
 }
 
-TEST(JsonRequest, TakesNullForWhatIsNotGiven) {
+TEST(JsonRequest, TakesNullAsAMissingField) {
   RateLimitRequest request;
   const absl::Status status = ParseJson(
       R"({"domain":"edge","hitsAddend":null,"descriptors":[{"entries":[],"limit":null}]})",
@@ -298,7 +298,7 @@ TEST(JsonRequest, IsRefusedWithAReason) {
   EXPECT_THAT(JsonReason(descriptor(R"("isNegativeHits":1)")), HasSubstr("true or false"));
 }
 
-TEST(JsonRequest, ShowsOnlyABeginningOfWhatItRefuses) {
+TEST(JsonRequest, ErrorsShowOnlyTheBeginningOfALongValue) {
   std::string name;
   while (name.size() < 1000) name += "é";
   const std::string reason = JsonReason("{\"" + name + "\":1}");

@@ -1,5 +1,5 @@
-// What Envoy's rate limit service answers, on a store that decides at once and on one that takes
-// its time.
+// The answers of Envoy's rate limit service, on a store that decides at once and on one that
+// answers later.
 #include <memory>
 #include <string>
 #include <utility>
@@ -54,7 +54,7 @@ TEST_P(EnvoyServiceTest, ChargesAllDescriptorsOrNone) {
   }
 }
 
-TEST_P(EnvoyServiceTest, ChargesEachDescriptorOnItsOwnWhereAsked) {
+TEST_P(EnvoyServiceTest, ChargesEachDescriptorOnItsOwnIfConfigured) {
   const auto domain = Domain(/*all_or_none=*/false);
   Add(domain, {.key = "user", .limits = {"5/minute"}});
   Add(domain, {.key = "ip", .limits = {"1/minute"}});
@@ -129,7 +129,7 @@ TEST_P(EnvoyServiceTest, ChargesNothingBesideAPeekThatIsOverItsLimit) {
       "429 OK:4 OVER_LIMIT:0");
 }
 
-TEST_P(EnvoyServiceTest, ChargesADescriptorTwiceThatIsGivenTwice) {
+TEST_P(EnvoyServiceTest, ChargesADescriptorTwiceIfItIsGivenTwice) {
   Add(Domain(), {.key = "user", .limits = {"3/minute"}});
   Use();
   EXPECT_EQ(Outcome({{"user", "1"}, {"user", "1"}}), "200 OK:1 OK:1");
@@ -172,7 +172,7 @@ TEST_P(EnvoyServiceTest, NeverRefusesForALimitInShadow) {
   EXPECT_EQ(counters.shadow_mode, 1);
 }
 
-TEST_P(EnvoyServiceTest, SaysWhichQuotasWereExceededAndRefusesNothing) {
+TEST_P(EnvoyServiceTest, ReportsExceededQuotasAndRefusesNothing) {
   const auto domain = Domain();
   Add(domain, {.key = "user", .limits = {"9/minute"}});
   Add(domain, {.key = "model", .limits = {"1/minute"}, .quota = true});
@@ -205,7 +205,7 @@ TEST_P(EnvoyServiceTest, LeavesOutALimitThatAnotherReplaces) {
   EXPECT_EQ(Outcome({{"read", "1"}}), "429 OVER_LIMIT:0");
 }
 
-TEST_P(EnvoyServiceTest, SaysThatUnlimitedDescriptorsAreSo) {
+TEST_P(EnvoyServiceTest, ReportsThatADescriptorIsUnlimited) {
   Add(Domain(), {.key = "ldap", .unlimited = true});
   Use();
   const Answer answer = Ask(Body({{"ldap", "1"}}));
@@ -269,7 +269,7 @@ TEST_P(EnvoyServiceTest, BoundsTheMetricsThatRequestsName) {
   EXPECT_EQ(CountersOf("user_7").total_hits, 1);
 }
 
-TEST_P(EnvoyServiceTest, SendsHeadersOfTheClosestLimitWhereAsked) {
+TEST_P(EnvoyServiceTest, SendsHeadersOfTheClosestLimitIfConfigured) {
   Make({.response_headers = true});
   const auto domain = Domain();
   Add(domain, {.key = "user", .limits = {"5/minute"}});
@@ -284,7 +284,7 @@ TEST_P(EnvoyServiceTest, SendsHeadersOfTheClosestLimitWhereAsked) {
                                                                  std::string("3"))));
 }
 
-TEST_P(EnvoyServiceTest, TellsWhenABucketLetsTheNextThrough) {
+TEST_P(EnvoyServiceTest, ReportsWhenABucketAllowsTheNextHit) {
   Add(Domain(),
       {.key = "user", .limits = {"60/minute burst 2"}, .algorithm = Algorithm::kTokenBucket});
   Use();
@@ -315,7 +315,7 @@ TEST_P(EnvoyServiceTest, AnswersGrpcInProtobuf) {
   EXPECT_EQ(service->counters().invalid, 1);
 }
 
-TEST_P(EnvoyServiceTest, RefusesWhatIsNoRequest) {
+TEST_P(EnvoyServiceTest, RefusesInvalidRequests) {
   const Answer broken = Ask("{");
   EXPECT_EQ(broken.http_status, 400);
   EXPECT_THAT(broken.body, HasSubstr(R"({"error":"the body is not JSON)"));
@@ -323,7 +323,7 @@ TEST_P(EnvoyServiceTest, RefusesWhatIsNoRequest) {
   EXPECT_EQ(Ask(Body({{"user", "1"}}), "GET").http_status, 405);
 }
 
-TEST_P(EnvoyServiceTest, KeepsTheTreeBeforeOneThatTheStoreRefuses) {
+TEST_P(EnvoyServiceTest, KeepsItsTreeIfTheStoreRefusesANewOne) {
   class Picky final : public Store {
    public:
     explicit Picky(std::shared_ptr<Store> inner) : inner_(std::move(inner)) {}

@@ -1,5 +1,5 @@
-// Envoy's rate limit service for tests, on a store that decides at once or on one that takes its
-// time.
+// Envoy's rate limit service for tests, on a store that decides at once or on one that answers
+// later.
 #ifndef TIDEGATE_TESTS_CPP_ENVOY_TESTING_H_
 #define TIDEGATE_TESTS_CPP_ENVOY_TESTING_H_
 
@@ -32,7 +32,7 @@ class SlowStore final : public Store {
   SlowStore() : inner_(tidegate::testing::MakeStore()) {}
   ~SlowStore() override {
     for (std::thread& thread : threads_) {
-      // The last call may be the last that has it.
+      // The last call may hold the last reference to the store.
       const bool is_own = thread.get_id() == std::this_thread::get_id();
       is_own ? thread.detach() : thread.join();
     }
@@ -170,7 +170,7 @@ class EnvoyServiceTest : public ::testing::TestWithParam<Kind> {
     }
     return body + "]}";
   }
-  // "200 OK:4 OVER_LIMIT:0": the status, and of each descriptor its code and what remains.
+  // "200 OK:4 OVER_LIMIT:0": the status, and for each descriptor its code and remaining units.
   std::string Outcome(const std::vector<std::vector<std::string>>& descriptors) {
     return Short(Ask(Body(descriptors)));
   }
@@ -200,7 +200,7 @@ class EnvoyServiceTest : public ::testing::TestWithParam<Kind> {
     return *std::make_shared<Counters>();
   }
 
-  // What was recorded, as "user|ip|endpoint|rule allowed refused in-shadow degraded cost".
+  // The records, as "user|ip|endpoint|rule allowed refused in-shadow degraded cost".
   std::vector<std::string> Recorded() const {
     std::map<std::string, Sums> sums;  // threads have rows of their own
     for (const Recorder::Row& row : recorder->Drain()) {

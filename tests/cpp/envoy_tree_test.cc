@@ -1,4 +1,4 @@
-// Which limit a descriptor of Envoy's rate limit service meets, and the key that it is counted by.
+// Which limit applies to a descriptor of Envoy's rate limit service, and the key that it counts by.
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +30,7 @@ class Tree : public ::testing::Test {
     EXPECT_FALSE(id.ok());
     return id.ok() ? "" : std::string(id.status().message());
   }
-  // The limit that applies; empty without one.
+  // The limit that applies; empty if there is none.
   std::string LimitOf(const Entries& entries) const {
     const auto* const node = tree.Match("edge", entries).node;
     if (node == nullptr) return "";
@@ -90,14 +90,14 @@ TEST_F(Tree, HasADomainForEachName) {
   EXPECT_EQ(tree.Match("third", Entries{{"user", "42"}}).domain, nullptr);
 }
 
-TEST_F(Tree, TellsKeysAndValuesApart) {
+TEST_F(Tree, DistinguishesKeysFromValues) {
   AddLimit(edge, "a_b", std::nullopt, "1/second");
   AddLimit(edge, "a", "b", "2/second");
   EXPECT_EQ(LimitOf({{"a_b", "c"}}), "1/second");
   EXPECT_EQ(LimitOf({{"a", "b"}}), "2/second");
 }
 
-TEST_F(Tree, CountsNoTwoDescriptorsByOneKey) {
+TEST_F(Tree, CountsDifferentDescriptorsByDifferentKeys) {
   const std::vector<Entries> all = {
       {},
       {{"", ""}},
@@ -158,7 +158,7 @@ TEST_F(Tree, KeepsUsageWhenANumberChanges) {
   }
 }
 
-TEST_F(Tree, NamesMetricsByWhatMatchedAndByTheValuesThatAreAskedFor) {
+TEST_F(Tree, NamesMetricsByTheMatchAndByTheConfiguredValues) {
   const auto path = [&](Id id, const Entries& entries) {
     std::string metric;
     std::vector<const DescriptorTree::Node*> along;
@@ -198,7 +198,7 @@ TEST_F(Tree, NamesMetricsByWhatMatchedAndByTheValuesThatAreAskedFor) {
   EXPECT_FALSE(tree.nodes()[exact].has_own_metrics);
 }
 
-TEST_F(Tree, RefusesWhatIsGivenTwice) {
+TEST_F(Tree, RefusesDuplicates) {
   AddLimit(edge, "k", std::nullopt, "1/second");
   AddLimit(edge, "k", "v", "1/second");
   AddLimit(edge, "k", "v*", "1/second");
@@ -211,7 +211,7 @@ TEST_F(Tree, RefusesWhatIsGivenTwice) {
   EXPECT_EQ(tree.AddDomain({.name = "edge"}).status().code(), absl::StatusCode::kAlreadyExists);
 }
 
-TEST_F(Tree, RefusesWhatMakesNoSense) {
+TEST_F(Tree, RefusesInvalidDescriptors) {
   EXPECT_THAT(Refusal({.key = ""}), HasSubstr("the key is empty"));
   EXPECT_THAT(Refusal({.key = "k", .value = ""}), HasSubstr("the value is empty"));
   EXPECT_THAT(Refusal({.key = "k", .limits = {"1/second"}, .unlimited = true}),

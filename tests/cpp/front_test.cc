@@ -175,7 +175,7 @@ TEST(FrontTest, DropsAnAnswerAfterItHasStopped) {
   service->pending->Send({});
 }
 
-TEST(FrontTest, SaysWhatIsWrongWithARoute) {
+TEST(FrontTest, RefusesAnInvalidRouteWithAReason) {
   class Wrong final : public RoutedService {
    public:
     explicit Wrong(Route route) : route_(std::move(route)) {}

@@ -70,8 +70,8 @@ TEST(GateTest, HoldsWithMoreThreadsThanThreadNumbers) {
   EXPECT_EQ(Tear(gates, kThreads + 72, 2'000 / kSanitizerShare), 0);
 }
 
-// Threads that share a number cannot say which gate they are in. However many they are, and however
-// busy one gate is, another gate can be closed.
+// Threads that share a number cannot record which gate they are in. However many they are, and
+// however busy one gate is, another gate can be closed.
 TEST(GateTest, ClosesWhileAnotherGateIsInUse) {
   if (!kChildrenMayHaveThreads) GTEST_SKIP() << "children may not have threads here";
   EXPECT_EQ(InChild([] {
@@ -222,7 +222,7 @@ TEST(GateForkTest, ThreadsOfAChildDoNotWaitForThoseOfTheParent) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(GateForkTest, AChildsChildPassesToo) {
+TEST(GateForkTest, AChildOfAChildPassesToo) {
   Gate gate;
   EXPECT_EQ(InChild([&] {
               return InChild([&] {

@@ -76,7 +76,7 @@ TEST_F(Http1SessionTest, AnAnswerThatComesTooLateIsDropped) {
   EXPECT_THAT(setting_->Output(session_.get()), IsEmpty());
 }
 
-TEST_F(Http1SessionTest, GivesARequestItsTimeAsAWhole) {
+TEST_F(Http1SessionTest, BoundsTheTimeOfAWholeRequest) {
   const FrontOptions& options = setting_->around.options;
   (void)Receive("POST");
   const Instant due = session_->due();
@@ -117,7 +117,7 @@ TEST_F(Http1SessionTest, BoundsTheBody) {
   EXPECT_THAT(Receive(Post("/echo", "12345")), StartsWith("HTTP/1.1 413 "));
 }
 
-TEST_F(Http1SessionTest, StopsReadingWhileOutputIsNotTaken) {
+TEST_F(Http1SessionTest, StopsReadingWhileItsOutputWaits) {
   const std::string request = Post("/echo", std::string(30'000, 'x'));
   std::string many;
   for (int i = 0; i < 10; ++i) many += request;
@@ -173,7 +173,7 @@ TEST(ChunksTest, IsBoundedByTheContentAlone) {
   EXPECT_EQ(chunks.Read(&bytes, &body), Chunks::State::kTooLarge);
 }
 
-TEST(ChunksTest, LeavesWhatFollows) {
+TEST(ChunksTest, LeavesTheBytesThatFollow) {
   Chunks chunks(5, 100);
   std::string body;
   std::string_view bytes = "5\r\nhello\r\n0\r\nTrailer: x\r\n\r\nGET";

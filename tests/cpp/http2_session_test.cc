@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::IsEmpty;
 
-// A client by nghttp2, and the session that it speaks to.
+// A client by nghttp2, and the session that it is connected to.
 class Http2SessionTest : public ::testing::Test {
  protected:
   struct Response {
@@ -167,7 +167,7 @@ TEST_F(Http2SessionTest, AnswersACallOfGrpc) {
   EXPECT_EQ(responses_[id].body.substr(5), "hello");
 }
 
-TEST_F(Http2SessionTest, ACallEndsWithItsOwnTime) {
+TEST_F(Http2SessionTest, ACallEndsAtItsOwnDeadline) {
   const int32_t id = SubmitGrpc("/t.T/Later", "x", {{"grpc-timeout", "2S"}});
   Exchange();
   EXPECT_EQ(session_->due(), setting_->around.now + seconds(2));
@@ -177,12 +177,12 @@ TEST_F(Http2SessionTest, ACallEndsWithItsOwnTime) {
   setting_->Pass(session_.get(), milliseconds(1));
   Exchange();
   EXPECT_EQ(responses_[id].headers.at("grpc-status"), "4");
-  setting_->service->pending.at(0)->Send({});  // finds nobody
+  setting_->service->pending.at(0)->Send({});  // is dropped
   Exchange();
   EXPECT_FALSE(session_->busy());
 }
 
-TEST_F(Http2SessionTest, ARequestHasItsTimeToArrive) {
+TEST_F(Http2SessionTest, ARequestThatDoesNotArriveInTimeIsRefused) {
   const int32_t id = Submit("/echo", "wait");
   Exchange();
   EXPECT_TRUE(session_->busy());
@@ -193,7 +193,7 @@ TEST_F(Http2SessionTest, ARequestHasItsTimeToArrive) {
   EXPECT_EQ(Call("/echo", "next").body, "next");
 }
 
-TEST_F(Http2SessionTest, AServiceHasItsTimeToAnswer) {
+TEST_F(Http2SessionTest, ACallWithoutAnAnswerInTimeIsRefused) {
   const int32_t id = Submit("/later", "x");
   Exchange();
   setting_->Pass(session_.get(), setting_->around.options.answer_time);
@@ -201,7 +201,7 @@ TEST_F(Http2SessionTest, AServiceHasItsTimeToAnswer) {
   EXPECT_EQ(responses_[id].headers.at(":status"), "504");
 }
 
-TEST_F(Http2SessionTest, AnAnswerThatIsNotTakenIsResetInTime) {
+TEST_F(Http2SessionTest, AnAnswerThatTheClientDoesNotTakeInTimeIsReset) {
   nghttp2_settings_entry no_window{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0};
   nghttp2_submit_settings(client_, NGHTTP2_FLAG_NONE, &no_window, 1);
   const int32_t id = Submit("/echo", "x");
@@ -215,7 +215,7 @@ TEST_F(Http2SessionTest, AnAnswerThatIsNotTakenIsResetInTime) {
   EXPECT_FALSE(session_->busy());
 }
 
-TEST_F(Http2SessionTest, IdleConnectionsAreToldToGo) {
+TEST_F(Http2SessionTest, IdleConnectionsAreClosedWithAGoaway) {
   (void)Call("/echo", "x");
   EXPECT_EQ(session_->due(), setting_->around.now + setting_->around.options.idle_time);
   setting_->Pass(session_.get(), setting_->around.options.idle_time);
@@ -224,7 +224,7 @@ TEST_F(Http2SessionTest, IdleConnectionsAreToldToGo) {
   EXPECT_TRUE(session_->over());
 }
 
-TEST_F(Http2SessionTest, ADrainHasTwoSteps) {
+TEST_F(Http2SessionTest, ADrainSendsTwoGoawaysAndWaitsForTheAnswer) {
   const int32_t id = Submit("/later", "x");
   Exchange();
   session_->Drain();
@@ -239,7 +239,7 @@ TEST_F(Http2SessionTest, ADrainHasTwoSteps) {
   EXPECT_TRUE(session_->over());
 }
 
-TEST_F(Http2SessionTest, ADrainDoesNotWaitForAClientThatIsSilent) {
+TEST_F(Http2SessionTest, ADrainDoesNotWaitForASilentClient) {
   session_->Drain();
   (void)setting_->Output(session_.get());
   EXPECT_FALSE(session_->over());
@@ -334,7 +334,7 @@ TEST_F(Http2SessionTest, ACallThatIsResetCountsUntilItsServiceHasAnswered) {
   EXPECT_THAT(goaways_, IsEmpty());
 }
 
-TEST_F(Http2SessionTest, ABlockThatUnpacksToFarTooMuchEndsTheConnection) {
+TEST_F(Http2SessionTest, HeadersThatUnpackFarBeyondTheBoundEndTheConnection) {
   FrontOptions options;
   options.header_bytes = 1000;
   options.header_count = 10;

@@ -36,7 +36,7 @@ struct Accepted {
 
 class ParsesTest : public ::testing::TestWithParam<Accepted> {};
 
-TEST_P(ParsesTest, AsMeant) {
+TEST_P(ParsesTest, ToTheLimitThatTheTextStates) {
   const Accepted& expected = GetParam();
   const absl::StatusOr<Limit> limit = Limit::Parse(expected.text);
   ASSERT_TRUE(limit.ok()) << limit.status();
@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class RefusesTest : public ::testing::TestWithParam<std::string_view> {};
 
-TEST_P(RefusesTest, AndSaysWhatIsAccepted) {
+TEST_P(RefusesTest, AndSaysWhatIsExpected) {
   for (const Algorithm algorithm : {Algorithm::kTokenBucket, Algorithm::kFixedWindow}) {
     const absl::StatusOr<Limit> limit = Limit::Parse(GetParam(), {.algorithm = algorithm});
     ASSERT_FALSE(limit.ok()) << limit->ToString();
@@ -137,7 +137,7 @@ TEST(LimitParseTest, DefaultsReplaceMissingPartsOfTheText) {
               HasSubstr("another, 20,"));
 }
 
-TEST(LimitParseTest, CalendarWindows) {
+TEST(LimitParseTest, FixedWindowsOfMonthsAndYearsFollowTheCalendar) {
   const LimitSpec fixed{.algorithm = Algorithm::kFixedWindow};
   const Limit month = *Limit::Parse("5/month", fixed);
   EXPECT_EQ(month.calendar(), Calendar::kMonth);
@@ -171,7 +171,7 @@ TEST(LimitParseTest, MessagesQuoteTheText) {
   EXPECT_LT(message("1/" + std::string(1 << 20, 'z')).size(), 600u);
 }
 
-TEST(LimitParseTest, ManyLimits) {
+TEST(LimitParseTest, ManyLimitsAreSeparatedAndNoneIsEmpty) {
   for (const std::string_view text :
        {"5/2 seconds; 100/hour", "5/2 seconds,100/hour", "5/2 seconds |100/hour"}) {
     const absl::StatusOr<std::vector<Limit>> limits = Limit::ParseMany(text);

@@ -167,7 +167,7 @@ TEST(LimitTest, EqualIfItsMeaningIsEqual) {
   EXPECT_NE(limit, MakeLimit(LimitSpec{.count = 60, .period_ns = 60 * kSecond, .name = "n"}));
 }
 
-TEST(LimitTest, AlgorithmsByName) {
+TEST(LimitTest, AlgorithmsAreParsedByTheirNamesOnly) {
   for (const Algorithm algorithm : kAllAlgorithms) {
     EXPECT_EQ(*ParseAlgorithm(AlgorithmName(algorithm)), algorithm);
   }

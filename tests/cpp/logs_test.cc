@@ -185,7 +185,7 @@ TEST(TimeReader, AllTimesHaveZonesOrNoneDoes) {
   EXPECT_THAT(reader.Read("2026-01-31T12:05:00", &ns), HasSubstr("with a zone"));
 }
 
-TEST(TimeReader, TellsMinutesWithTheSameSecondsApart) {
+TEST(TimeReader, DistinguishesZonesOfTheSameMinute) {
   TimeReader reader;
   int64_t ns = 0;
   for (int second = 0; second < 60; ++second) {

@@ -179,7 +179,7 @@ TEST_P(EachAlgorithm, AClearedStoreHasForgottenAllKeys) {
   EXPECT_FALSE(caller.Hit(KeyOf(7), kStart).allowed);
 }
 
-TEST_P(EachAlgorithm, ManyHitsAtOnceAreDecidedAsIfOneByOne) {
+TEST_P(EachAlgorithm, ManyHitsAtOnceAreDecidedLikeSingleHits) {
   const Limit limit = MakeLimit(5, kHour, GetParam());
   Caller many(MakeStore(), limit);
   Caller single(MakeStore(), limit);

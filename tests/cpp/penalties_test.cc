@@ -33,13 +33,13 @@ TEST_F(PenaltiesTest, EndAtTheirOwnInstants) {
   EXPECT_FALSE(penalties.Of("42", "").has_value());
 }
 
-TEST_F(PenaltiesTest, SayWhy) {
+TEST_F(PenaltiesTest, HaveTheirReasonAndEnd) {
   const Penalties penalties({{false, "42", true, kSecond, "900 requests"}}, clock_);
   EXPECT_EQ(penalties.Of("42", "")->reason, "900 requests");
   EXPECT_EQ(penalties.Of("42", "")->end_ns(), kStart + kSecond);
 }
 
-TEST_F(PenaltiesTest, GoByTheAddressOnlyWithoutAUser) {
+TEST_F(PenaltiesTest, ApplyToAnAddressOnlyIfTheRequestHasNoUser) {
   const Penalties penalties({{true, "192.0.2.1", true, kSecond}, {false, "a", true, kSecond}},
                             clock_);
   EXPECT_TRUE(penalties.Of("", "192.0.2.1").has_value());
@@ -49,7 +49,7 @@ TEST_F(PenaltiesTest, GoByTheAddressOnlyWithoutAUser) {
   EXPECT_FALSE(penalties.Of("", "").has_value());
 }
 
-TEST_F(PenaltiesTest, RefuseByARuleOfTheirOwnUntilTheyEnd) {
+TEST_F(PenaltiesTest, RefuseByTheirOwnRuleUntilTheyEnd) {
   const Decision refusal = Penalty{true, kStart, 7 * kSecond}.Refusal();
   EXPECT_FALSE(refusal.allowed);
   EXPECT_EQ(refusal.limit->rule(), "anomaly:block");

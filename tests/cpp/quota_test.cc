@@ -54,7 +54,7 @@ TEST(QuotaText, ReadsBackTheTextThatItWrites) {
   EXPECT_EQ(Quota("quota 5/month anchor 1 in UTC first full").ToString(), "quota 5/month");
 }
 
-TEST(QuotaText, SaysWhatIsWrong) {
+TEST(QuotaText, ErrorsSayWhatIsExpected) {
   const std::pair<std::string, std::string> cases[] = {
       {"quota", "expected 'quota COUNT/day"},
       {"quota 5", "expected 'quota COUNT/day"},

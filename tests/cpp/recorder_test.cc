@@ -50,7 +50,7 @@ TEST(RecorderTest, SumsByAddressWithoutAUser) {
   EXPECT_EQ(rows[2].sums.allowed, 3);
 }
 
-TEST(RecorderTest, KeepsTheTotalsOfWhatItHasNoRowFor) {
+TEST(RecorderTest, SumsDecisionsWithoutAFreeRowInOneRow) {
   Recorder recorder(2);
   for (int i = 0; i < 10; ++i) {
     recorder.Record({std::to_string(i), "/a", "", "", "", {.allowed = 1, .cost = 5}});
@@ -75,7 +75,7 @@ TEST(RecorderTest, CutsTextsToTheirBound) {
   EXPECT_EQ(rows[0].endpoint.size(), Recorder::kMostText);
 }
 
-TEST(RecorderTest, LosesNothingOfManyThreadsWhileItIsDrained) {
+TEST(RecorderTest, LosesNoRecordOfManyThreadsWhileItIsDrained) {
   constexpr int kThreads = 4;
   constexpr int kEach = 20'000;
   Recorder recorder(8);

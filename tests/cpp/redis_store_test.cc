@@ -185,7 +185,7 @@ class Pinger final : public redis::Caller {
   std::promise<absl::StatusOr<redis::Reply>>& reply_;
 };
 
-TEST_F(RedisStoreTest, ARequestWhoseTimePassedBeforeItWasSubmittedIsSentAllTheSame) {
+TEST_F(RedisStoreTest, ARequestWhoseTimePassedBeforeItWasSubmittedIsStillSent) {
   RedisOptions options;
   options.port = server_.port();
   options.timeout = absl::Seconds(20);
@@ -195,7 +195,7 @@ TEST_F(RedisStoreTest, ARequestWhoseTimePassedBeforeItWasSubmittedIsSentAllTheSa
     return client.Call(0, Pinger::kPing, MonotonicIn(absl::Seconds(20))).ok();
   };
   ASSERT_TRUE(Eventually(connected));
-  // As if the process had been suspended after it computed the deadline.
+  // The deadline of a process that was suspended after it computed it.
   const Instant past = MonotonicIn(absl::Seconds(-5));
   const auto reply = client.Call(0, Pinger::kPing, past);
   EXPECT_TRUE(reply.ok()) << reply.status();

@@ -234,7 +234,7 @@ TEST_P(LeastLimitTest, RefusesNothingAndALowerOneRefuses) {
   }
 }
 
-// Of an array that another thread changes; the search for a count would not end.
+// Another thread may change the array, and the search for a count would not end.
 TEST(LeastLimitOfNobodyTest, TimesThatFallAreRefused) {
   const std::vector<uint32_t> codes = {0, 0};
   const std::vector<int64_t> times = {60 * kSecond, 0};

@@ -23,7 +23,7 @@ using testing::MakeStore;
 using testing::RequestOf;
 using testing::Values;
 
-// "id=key@endpoint,endpoint" of each rule that is found.
+// "id=key@endpoint,endpoint" for each rule that is found.
 std::vector<std::string> Known(const RuleSet& set, const Values& values, size_t most = 100) {
   std::vector<std::string> found;
   for (const RuleSet::Known& one : set.MatchKnown(RequestOf(set, values), kStart, most).rules) {
@@ -55,7 +55,7 @@ TEST(MatchKnownTest, FindsRulesWhoseKeyIsKnownAtTheirOwnEndpoints) {
               ElementsAre("all=u@/c/7", "each=u|/c/7@/c/7", "global=*@/c/7"));
 }
 
-TEST(MatchKnownTest, SaysTheKeysThatRequestsAreCountedBy) {
+TEST(MatchKnownTest, ReturnsTheKeysThatRequestsAreCountedBy) {
   RuleSetSpec spec;
   spec.rules = {MakeRule("each", {"user", "endpoint"}, "3/second", {"/a//x/", "/b/{id}"})};
   const auto set = Compiled(std::move(spec));
@@ -108,7 +108,7 @@ TEST(MatchKnownTest, TakesTheRuleForAllOthersAndOverrides) {
   EXPECT_EQ(set->rules()[known.rules[1].rule].id, "otherwise");
 }
 
-TEST(MatchKnownTest, SaysWhichListTheCallerIsOn) {
+TEST(MatchKnownTest, ReturnsTheListThatTheCallerIsOn) {
   RuleSetSpec spec;
   spec.rules = {MakeRule("api", {"user"}, "1/second")};
   ListEntry blocked;
@@ -122,7 +122,7 @@ TEST(MatchKnownTest, SaysWhichListTheCallerIsOn) {
   EXPECT_THAT(known.rules, IsEmpty());
 }
 
-TEST(MatchKnownTest, FindsNoMoreThanItWasAskedFor) {
+TEST(MatchKnownTest, FindsNoMoreRulesThanTheGivenNumber) {
   RuleSetSpec spec;
   for (int i = 0; i < 5; ++i) {
     spec.rules.push_back(

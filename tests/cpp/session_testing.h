@@ -35,7 +35,7 @@ class TestService final : public RoutedService {
   std::vector<std::unique_ptr<Pending>> pending;
 };
 
-// What a loop gives its sessions.
+// The surroundings that a loop gives its sessions.
 struct TestSetting {
   explicit TestSetting(const FrontOptions& options = {}) {
     around.options = options;
@@ -51,7 +51,7 @@ struct TestSetting {
     session->Fill(&out);
     return out;
   }
-  // Hands the session what was posted.
+  // Hands the posted answers to the session.
   void Deliver(Session* session) {
     std::vector<Posted> posted;
     around.mailbox->Take(&posted);

@@ -9,7 +9,7 @@
 
 namespace tidegate::testing {
 
-// The first law that a step breaks, in words; null if it keeps all.
+// The text of the first law that a step breaks; null if it keeps all.
 inline const char* BrokenLaw(const Limit& limit, const CellState& state, int64_t now_ns,
                              int64_t cost) {
   const auto passes = [&](const CellState& at_state, int64_t at_ns) {
@@ -29,12 +29,12 @@ inline const char* BrokenLaw(const Limit& limit, const CellState& state, int64_t
 
   if (d.allowed) {
     if (cost > limit.capacity()) return "no cost beyond the capacity passes";
-    if (d.retry_after_ns != 0) return "what is allowed need not wait";
+    if (d.retry_after_ns != 0) return "an allowed call need not wait";
   } else {
-    if (d.retry_after_ns == 0) return "what is refused has to wait";
-    if (d.delay_ns != 0) return "what is refused has no place in the queue";
+    if (d.retry_after_ns == 0) return "a refused call must wait";
+    if (d.delay_ns != 0) return "a refused call has no place in the queue";
     if ((d.retry_after_ns == Decision::kNever) != (cost > limit.capacity())) {
-      return "what cannot pass is told so, and nothing else is";
+      return "retry_after is kNever exactly for costs beyond the capacity";
     }
     if (!d.behind && next != state) return "a refusal writes nothing";
     if (d.retry_after_ns <= kMaxInstantNs - now_ns) {
@@ -66,10 +66,10 @@ inline const char* BrokenLaw(const Limit& limit, const CellState& state, int64_t
   const Decision peeked = Peek(limit, state, now_ns, cost);
   if (peeked.allowed != d.allowed || peeked.retry_after_ns != d.retry_after_ns ||
       peeked.delay_ns != d.delay_ns || peeked.behind != d.behind) {
-    return "a peek tells what a hit would";
+    return "a peek returns what a hit would";
   }
   if (d.allowed && peeked.remaining() - d.remaining() != cost) {
-    return "a hit costs what it says";
+    return "an allowed hit lowers `remaining` by its cost";
   }
   return nullptr;
 }

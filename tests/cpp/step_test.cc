@@ -317,7 +317,7 @@ class RateTest : public ::testing::TestWithParam<Rate> {};
 // other instant, however large k is.
 TEST_P(RateTest, IsKeptToTheNanosecondOverAMillionEvents) {
   const Rate rate = GetParam();
-  // More than refills in a nanosecond, so that the bucket never becomes full.
+  // More than the units of a nanosecond, so that the bucket never becomes full.
   constexpr int64_t kBurst = 10;
   Key key(MakeLimit(LimitSpec{.count = rate.count,
                               .period_ns = rate.period_ns,

@@ -18,15 +18,15 @@ class SystemAuthoritiesTest : public ::testing::Test {
   const std::string missing_ = there_ + ".missing";
 };
 
-TEST_F(SystemAuthoritiesTest, OpenSslsOwnPlaceComesFirst) {
+TEST_F(SystemAuthoritiesTest, OpenSslsOwnPathComesFirst) {
   EXPECT_EQ(AuthoritiesElsewhere({missing_, there_}, {there_}), "");
 }
 
-TEST_F(SystemAuthoritiesTest, OtherwiseTheFirstPlaceThatExistsIsUsed) {
+TEST_F(SystemAuthoritiesTest, OtherwiseTheFirstPathThatExistsIsUsed) {
   EXPECT_EQ(AuthoritiesElsewhere({missing_, missing_}, {missing_, there_}), there_);
 }
 
-TEST_F(SystemAuthoritiesTest, NothingIsLoadedIfThereIsNone) {
+TEST_F(SystemAuthoritiesTest, NothingIsLoadedIfNoPathExists) {
   EXPECT_EQ(AuthoritiesElsewhere({missing_}, {missing_, missing_}), "");
 }
 

@@ -78,9 +78,9 @@ def test_longer_than_it_says(path: Path, sound: bytes) -> None:
 
 def test_zeroed_foreign_and_of_another_version(path: Path, sound: bytes) -> None:
     write(path, bytes(len(sound)))
-    assert "no file of tidegate" in refusal(path)
+    assert "not a file of tidegate" in refusal(path)
     write(path, b"SQLite format 3\0" * 4096)
-    assert "no file of tidegate" in refusal(path)
+    assert "not a file of tidegate" in refusal(path)
     write(path, sound[:8] + struct.pack("<I", 0) + sound[12:])
     assert "version 0, this tidegate has version 3" in refusal(path)
     assert "tidegate shm remove" in refusal(path)
@@ -101,7 +101,7 @@ def test_no_regular_file_of_ours(path: Path, sound: bytes) -> None:
     refusal(path)
     path.rmdir()
     os.mkfifo(path)
-    assert "no regular file" in refusal(path)
+    assert "not a regular file" in refusal(path)
     write(path, sound)
     path.chmod(0o644)
     assert "mode is 0644" in refusal(path)

@@ -146,7 +146,7 @@ def test_another_user_neither_joins_nor_is_joined(directory: Path) -> None:
             return message.read()
 
     assert "it belongs to user 0, this is user 65534" in refusal_of_nobody(ShmStore)
-    assert "no regular file of this user" in refusal_of_nobody(ShmStore.remove)
+    assert "not a regular file of this user" in refusal_of_nobody(ShmStore.remove)
     assert path.exists()
     # Root could open it all the same; it is refused for whose it is.
     os.chown(path, 65534, 65534)

@@ -1,5 +1,5 @@
-// Bodies of REST checks and of many, paths and queries of statuses, and headers of gateways: each
-// is answered, and what is malformed with a reason in JSON.
+// Bodies of single and of many REST checks, paths and queries of statuses, and headers of gateways:
+// each gets an answer, which for malformed input is a reason in JSON.
 #include <simdjson.h>
 
 #include <cstddef>

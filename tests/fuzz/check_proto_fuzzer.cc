@@ -1,4 +1,4 @@
-// Messages of tidegate.v1: each is answered, or refused as malformed with a reason.
+// Messages of tidegate.v1: each is answered, or refused with a reason if it is malformed.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

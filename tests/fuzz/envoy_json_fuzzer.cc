@@ -1,4 +1,4 @@
-// Any body for /json, as Envoy's rate limit service has it: it is answered in JSON.
+// Any body for /json of Envoy's rate limit service is answered in JSON.
 #include <simdjson.h>
 
 #include <cstddef>

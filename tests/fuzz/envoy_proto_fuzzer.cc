@@ -1,4 +1,4 @@
-// Any message for ShouldRateLimit of Envoy: it is answered, or refused with a reason.
+// Any message for Envoy's ShouldRateLimit is answered, or refused with a reason.
 #include <cstddef>
 #include <cstdint>
 

@@ -1,8 +1,8 @@
-"""Whatever a forwarding header says: tests/forwarding_laws.py holds, and nothing is raised.
+"""For any forwarding header the laws of tests/forwarding_laws.py hold, and nothing is raised.
 
     python tests/fuzz/forwarded_fuzzer.py FOLDER... -max_total_time=60
 
-The parser is Python, so that it is libFuzzer by way of Atheris that is guided through it.
+The parser is written in Python, so Atheris guides libFuzzer through it.
 """
 
 import sys

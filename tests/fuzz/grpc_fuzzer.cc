@@ -1,5 +1,4 @@
-// Whatever messages clients send to health and to reflection, and whatever descriptors there are:
-// they are answered, or refused.
+// Any message to the services health and reflection, with any descriptors, is answered or refused.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

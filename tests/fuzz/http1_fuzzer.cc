@@ -1,5 +1,5 @@
-// Whatever a client sends over HTTP/1.1, and however the network cuts it: the session answers the
-// same. The first byte is the size of the pieces.
+// The session gives the same answers to the bytes of an HTTP/1.1 client however the network cuts
+// them. The first byte is the size of the pieces.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

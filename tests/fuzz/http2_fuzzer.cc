@@ -1,6 +1,6 @@
-// Whatever a client sends over HTTP/2 after the preface: the session stays within its bounds, and
-// ends when its time is over. The first byte is the size of the pieces, and picks what happens
-// between them.
+// For any bytes that a client sends over HTTP/2 after the preface, the session stays within its
+// bounds, and ends when its time is over. The first byte is the size of the pieces, and picks the
+// events between them.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

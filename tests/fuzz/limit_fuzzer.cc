@@ -1,5 +1,5 @@
-// Whatever the text, Parse() says yes or no; what it says yes to it writes in a form
-// that it reads as the same limit; and a list is read as its parts are.
+// Parse() accepts or refuses any text. The canonical text of an accepted limit parses to the same
+// limit, and a list of limits parses to the limits of its parts.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

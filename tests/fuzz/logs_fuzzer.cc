@@ -1,6 +1,6 @@
 // However a log is cut into chunks, it is read as the same requests and the same bad lines, and
-// each column has a value for each request. The first byte says which format it is, the next four
-// are the lengths of the chunks, in turn.
+// each column has a value for each request. The first byte picks the format, and the next four are
+// the lengths of the chunks, in turn.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace tidegate::logs {
 namespace {
 
 constexpr size_t kMostBytes = 4096;
-constexpr size_t kLongest = 512;  // of a line, so that some are too long
+constexpr size_t kLongest = 512;  // the longest line, so small that some are too long
 
 void Require(bool holds, const char* what) {
   if (holds) return;
@@ -101,7 +101,7 @@ std::unique_ptr<Reader> Read(uint8_t format, std::string_view text,
   std::unique_ptr<Reader> reader = ReaderOf(format);
   for (size_t piece = 0; !text.empty(); ++piece) {
     const size_t length = std::min(lengths[piece % lengths.size()], text.size());
-    // In memory of its own, whose end the sanitizer guards.
+    // A copy, whose end the sanitizer guards.
     const std::vector<char> chunk(text.begin(), text.begin() + static_cast<ptrdiff_t>(length));
     reader->Feed({chunk.data(), chunk.size()});
     text.remove_prefix(length);

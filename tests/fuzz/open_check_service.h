@@ -1,4 +1,4 @@
-// A check service that everybody may ask, for fuzzers.
+// A check service without tokens, for fuzzers.
 #ifndef TIDEGATE_TESTS_FUZZ_OPEN_CHECK_SERVICE_H_
 #define TIDEGATE_TESTS_FUZZ_OPEN_CHECK_SERVICE_H_
 
@@ -39,7 +39,7 @@ inline CheckService& OpenCheckService() {
   return *service;
 }
 
-// The answer, which comes at once.
+// The answer, which the service gives at once.
 inline Answer Ask(const Request& request) {
   Answer answer;
   const bool is_answered = OpenCheckService().Handle(

@@ -35,9 +35,9 @@ inline EnvoyService& OpenEnvoyService() {
   return *service;
 }
 
-// The answer to these bytes, which comes at once.
+// The answer to these bytes, which the service gives at once.
 inline Answer Ask(const uint8_t* data, size_t size, bool is_grpc) {
-  // A copy of its own, so that a read beyond its end is found.
+  // A copy, so that the sanitizer finds a read beyond its end.
   const std::string body(reinterpret_cast<const char*>(data), size);
   Request request;
   request.method = "POST";

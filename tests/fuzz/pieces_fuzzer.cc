@@ -1,6 +1,6 @@
-// However the network cuts what a server sends, it is read as the same replies, or as broken by
-// the same fault. The first byte says whether the rest is sent as it stands or builds replies that
-// are valid, which then have to be read; the next eight are the lengths of the pieces, in turn.
+// However the network cuts the bytes of a server, they are read as the same replies, or as broken
+// by the same fault. The first byte picks whether the rest is sent unchanged or builds valid
+// replies, which must then be read. The next eight are the lengths of the pieces, in turn.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -34,7 +34,7 @@ struct Outcome {
   const char* fault = nullptr;
 };
 
-// What a stream makes of `bytes`, which come in pieces of these lengths, over and over.
+// How a stream reads `bytes`, sent in pieces of these lengths, over and over.
 Outcome ReadInPieces(std::string_view bytes, const std::vector<size_t>& lengths) {
   int ends[2];
   Require(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "there are sockets");

@@ -1,5 +1,5 @@
-// Whatever a server sends: it is refused, or it makes decisions that can be read. The
-// first byte picks the plan that was asked for, the rest is what comes back.
+// Any reply of a server is refused, or makes decisions that can be read. The first byte picks the
+// plan that was sent, and the rest is the reply.
 #include <sys/socket.h>
 #include <unistd.h>
 

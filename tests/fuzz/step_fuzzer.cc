@@ -1,5 +1,5 @@
-// Steps of any limit from any state: nothing overflows (UBSan), and every decision
-// keeps the laws of step_laws.h.
+// Steps of any limit from any state never overflow (UBSan), and every decision keeps the laws of
+// step_laws.h.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +31,7 @@ absl::StatusOr<Limit> ALimit(FuzzedDataProvider& in) {
   return Limit::Create(spec);
 }
 
-// What a step may have written at some time, by any clock.
+// A state that a step may have written at some time, by any clock.
 CellState AState(FuzzedDataProvider& in, const Limit& limit) {
   CellState state;
   if (limit.calendar() != Calendar::kNone) {  // not every instant ends a month
@@ -101,7 +101,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       Step(*limit, state, now_ns, cost, &next);
       state = next;
     }
-    // A little later, or anywhere.
+    // The next call comes a little later, or at any instant.
     if (in.ConsumeBool()) {
       now_ns += in.ConsumeIntegralInRange<int64_t>(
           0, std::min(limit->period_ns(), kMaxInstantNs - now_ns));

@@ -1,5 +1,5 @@
-//! What a keyed decision of `governor` costs with its DashMap store: nanoseconds
-//! a check by `String` key, its own clock included, as JSON on standard output.
+//! Measures a keyed decision of `governor` with its DashMap store: nanoseconds per check by a
+//! `String` key, with its own clock, as JSON on standard output.
 //!
 //!     cargo run --release --locked -- [--quick] [--rounds N] [--calls N]
 //!
@@ -54,19 +54,19 @@ fn parse_options() -> Options {
     options
 }
 
-/// Of 13 bytes, as in benchmarks/cpp.
+/// Keys of 13 bytes, as in benchmarks/cpp.
 fn keys_of(thread: usize) -> Vec<String> {
     (0..HOT_KEYS)
         .map(|i| format!("user:{:08}", thread * HOT_KEYS + i))
         .collect()
 }
 
-/// So high that no call is refused: a key is checked some ten thousand times a second.
+/// A quota so high that no call is refused: a key is checked some ten thousand times a second.
 fn plenty() -> Quota {
     Quota::per_second(NonZeroU32::new(1_000_000).expect("not zero"))
 }
 
-/// So low that every call but a key's first is refused.
+/// A quota so low that every call but the first of a key is refused.
 fn scarcely() -> Quota {
     Quota::per_hour(NonZeroU32::MIN)
 }
@@ -93,7 +93,7 @@ fn time_loop(keys: &[String], calls: usize, mut check: impl FnMut(&String) -> bo
     }
 }
 
-/// Two threads, each with its own keys: nanoseconds of the wall a decision of either.
+/// Two threads, each with its own keys: nanoseconds of wall time per decision of either.
 fn time_two_threads(limiters: [&DefaultKeyedRateLimiter<String>; 2], calls: usize) -> f64 {
     let passes = calls.div_ceil(HOT_KEYS);
     let barrier = Barrier::new(2);
@@ -146,7 +146,7 @@ fn main() {
     let telling = RateLimiter::dashmap(plenty()).with_middleware::<StateInformationMiddleware>();
     let refusing = RateLimiter::dashmap(scarcely());
     let shared = RateLimiter::dashmap(plenty());
-    // Nothing shared: what two threads can reach on this machine at all.
+    // The threads share nothing, which is the most that two threads can reach on this machine.
     let apart = [plenty(), plenty()].map(RateLimiter::dashmap);
     let clock = DefaultClock::default();
 

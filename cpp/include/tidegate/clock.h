@@ -22,7 +22,7 @@ class Clock {
 
 // Unix time at the process's start, continued by the monotonic clock: it never
 // steps, whatever happens to the wall clock. On x86 with an invariant counter
-// that the kernel trusts, it is read through the time-stamp counter, which some thread fits to
+// that the kernel trusts, it is read through the time-stamp counter, which a calling thread fits to
 // CLOCK_MONOTONIC again every second.
 class SystemClock final : public Clock {
  public:

@@ -32,17 +32,17 @@ struct Decision {
   uint16_t rule = 0;  // index of the binding limit in its plan
   uint16_t limits_elsewhere = 0;
   const Limit* limit = nullptr;  // the binding limit
-  int64_t retry_after_ns = 0;    // 0 when allowed; kNever when it never can
+  int64_t retry_after_ns = 0;    // 0 if allowed; kNever if the call can never pass
   int64_t reset_after_ns = 0;    // until the key is full again
   int64_t delay_ns = 0;          // leaky bucket: wait so long before proceeding
   int64_t at_ns = 0;             // the instant it was made
 
   explicit operator bool() const { return allowed; }
 
-  // Where limit `i` of the plan was charged. One bit for each of the first limits says that it was
-  // charged `elsewhere` instead of in the store; kAllLimits says so of all limits. A cluster that
-  // is down in part charges only some limits of a plan; a plan of more than kMostTracked limits
-  // then counts as charged nowhere.
+  // Where limit `i` of the plan was charged. limits_elsewhere has a bit for each of the first
+  // kMostTracked limits, set if that limit was charged `elsewhere` instead of in the store;
+  // kAllLimits means every limit. A cluster that is down in part charges only some limits of a
+  // plan; a plan of more than kMostTracked limits then counts as charged nowhere.
   static constexpr size_t kMostTracked = 16;
   static constexpr uint16_t kAllLimits = 0xffff;
   ChargedIn charged_in(size_t i) const {
@@ -56,8 +56,8 @@ struct Decision {
     limits_elsewhere = where == ChargedIn::kStore ? 0 : kAllLimits;
   }
 
-  // Whole units left now. Computed on demand: a bucket needs a division, and most callers only ask
-  // whether they may pass.
+  // Whole units left now. Computed on demand: a bucket needs a division, and most callers need only
+  // `allowed`.
   int64_t remaining() const;
 
   // The time until `remaining` grows by itself; 0 if the key is full. Computed on demand.

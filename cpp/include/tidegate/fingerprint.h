@@ -25,14 +25,14 @@ class Hasher {
   static constexpr size_t kSeedBytes = 32;
   using Seed = std::array<unsigned char, kSeedBytes>;
 
-  // From the system's source of randomness.
+  // A seed from the system's source of randomness.
   static Seed RandomSeed();
 
   explicit Hasher(const Seed& seed);
 
   Fingerprint Hash(std::string_view key) const;
-  // A key under one limit. Its high word is never less than this: the table uses smaller values for
-  // itself.
+  // The least high word of a fingerprint of a key under one limit: the table uses smaller values
+  // for itself.
   static constexpr uint64_t kLeastHigh = uint64_t{1} << 16;
   Fingerprint Hash(std::string_view key, const Fingerprint& tag) const;
 

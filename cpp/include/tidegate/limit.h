@@ -36,14 +36,13 @@ absl::StatusOr<Algorithm> ParseAlgorithm(std::string_view name);
 // How fixed windows longer than a week are aligned.
 enum class Calendar : uint8_t { kNone, kMonth, kYear };
 
-// One word for both: token buckets and leaky buckets have a burst and a
-// theoretical arrival time; the others count.
+// Token buckets and leaky buckets have a burst and a theoretical arrival time; the others count.
 constexpr bool IsBucket(Algorithm a) {
   return a == Algorithm::kTokenBucket || a == Algorithm::kLeakyBucket;
 }
 // Algorithms whose state is one cell (CellState in step.h).
 constexpr bool HasCell(Algorithm a) { return a < Algorithm::kSlidingLog; }
-// Algorithms whose state is a list of instants and not one cell. That of a quota is neither.
+// Algorithms whose state is a list of instants. The state of a quota is neither that nor one cell.
 constexpr bool IsLog(Algorithm a) {
   return a == Algorithm::kSlidingLog || a == Algorithm::kConcurrency;
 }
@@ -53,7 +52,7 @@ class QuotaTerms;
 // The usage that stays when the number of a limit with an id changes.
 enum class CarryOver : uint8_t {
   kUnits,  // the units used
-  kShare,  // the share of the limit that was used; of buckets whose burst is their count
+  kShare,  // the share of the limit that was used; only for buckets whose burst is their count
 };
 
 struct LimitSpec {
@@ -61,16 +60,16 @@ struct LimitSpec {
   int64_t period_ns = 0;
   std::optional<int64_t> burst;  // buckets only; defaults to `count`
   Algorithm algorithm = Algorithm::kTokenBucket;
-  Calendar calendar = Calendar::kNone;  // month and year, in units of
-  int64_t calendar_units = 1;           // so many months or years
-  std::string name;                     // empty: the canonical text
-  std::string rule;                     // what a Decision reports as its rule; empty: the name
-  bool shadow = false;                  // counts, and refuses nothing
+  Calendar calendar = Calendar::kNone;
+  int64_t calendar_units = 1;  // how many months or years of the calendar a period has
+  std::string name;            // empty: the canonical text
+  std::string rule;            // what a Decision reports as its rule; empty: the name
+  bool shadow = false;         // counts, and refuses nothing
   // Identifies the usage instead of the limit's text: when only the number of such a limit changes,
   // usage stays. Empty: the text identifies it.
   std::string id;
   CarryOver carry_over = CarryOver::kUnits;
-  // Of quotas, and of nothing else. It then sets the period.
+  // The calendar of a quota, which determines its period; null for all other limits.
   std::shared_ptr<const QuotaTerms> quota;
 };
 
@@ -83,14 +82,14 @@ class Limit {
   static constexpr int64_t kMaxKeptCount = (int64_t{1} << 32) - 1;  // of buckets with an id
   static constexpr int64_t kMaxLogCount = 1'000'000;
   static constexpr int64_t kMaxQuotaCount = (int64_t{1} << 48) - 1;
-  static constexpr int64_t kMaxPeriodNs = 3'155'760'000'000'000'000;  // 100 a
+  static constexpr int64_t kMaxPeriodNs = 3'155'760'000'000'000'000;  // 100 years
 
   static absl::StatusOr<Limit> Create(LimitSpec spec);
   // A limit that is never reached, for decisions on requests without limits. `rule` is the value of
   // rule(), and may be empty.
   static Limit Unlimited(std::string rule);
 
-  // The same limit as one of `rule`, which may be empty.
+  // Returns the same limit with `rule`, which may be empty, as its rule().
   Limit WithRule(std::string rule) const;
 
   // Parses one limit: COUNT (/|per) [N] UNIT [burst COUNT], or a quota (quotas/parse.h). UNIT is
@@ -113,11 +112,11 @@ class Limit {
   // its limit.
   int64_t capacity() const { return IsBucket(spec_.algorithm) ? burst_ : spec_.count; }
 
-  // A cost that is never allowed. Of a quota even more than its count may be left.
+  // A cost that is never allowed. A quota may have more units left than its count.
   int64_t beyond() const {
     return spec_.algorithm == Algorithm::kQuota ? kMaxCount : capacity() + 1;
   }
-  // Of quotas, else null.
+  // Null unless this is a quota.
   const QuotaTerms* quota() const { return spec_.quota.get(); }
 
   // Its name in header fields: the given name, else ToString().
@@ -128,7 +127,7 @@ class Limit {
   // The arguments of Create(), to make a similar limit.
   const LimitSpec& spec() const { return spec_; }
 
-  // Whether it is counted but not enforced: how to try a limit on real traffic.
+  // Whether it is counted but not enforced, to try a limit on real traffic.
   bool shadow() const { return spec_.shadow; }
 
   const std::string& id() const { return spec_.id; }
@@ -137,7 +136,7 @@ class Limit {
   const std::string& identity() const { return identity_; }
   // Whether the state records the count that wrote it (step.h): for buckets with an id.
   bool keeps_count() const { return keeps_count_; }
-  // The most that the fast paths of a bucket may charge: nothing if it keeps its count or is in
+  // The largest cost that the fast paths of a bucket may charge: 0 if it keeps its count or is in
   // shadow.
   int64_t most_plain_cost() const { return most_plain_cost_; }
 

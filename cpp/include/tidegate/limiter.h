@@ -47,18 +47,18 @@ class Limiter {
 
   const std::vector<BoundLimit>& limits() const { return limits_; }
 
-  // 1 <= cost. A cost beyond a limit's capacity is refused with retry_after_ns ==
+  // Requires cost >= 1. A cost beyond a limit's capacity is refused with retry_after_ns ==
   // Decision::kNever.
   Decision Hit(std::string_view key, int64_t cost = 1);
-  // As Hit(), but returns only whether the call may pass: the fastest call.
+  // Like Hit(), but returns only whether the call may pass: the fastest call.
   bool Allow(std::string_view key, int64_t cost = 1);
   Decision Peek(std::string_view key, int64_t cost = 1);
   // Charges each limit as much of `cost` as it has room for, and refuses nothing: for costs that
   // are known afterwards. Decision::charged is the amount, the smallest of several limits. stats()
   // does not count it as a decision.
   Decision ChargeUpTo(std::string_view key, int64_t cost);
-  // As Peek(), for the first limit only, in the fallback of a shared store. Decision::limit is the
-  // part of it that the fallback grants.
+  // Like Peek(), for the first limit only, in the fallback of a shared store. Decision::limit is
+  // the part of it that the fallback grants.
   Decision PeekFallback(std::string_view key);
   // Gives `cost` units back, never beyond what a fresh key has. With `hit`, the decision of the Hit
   // that charged them, they go back where that hit charged them (Decision::charged_in()) and
@@ -68,8 +68,8 @@ class Limiter {
   void Reset(std::string_view key);
   // Ends the leases that `hit` took. If the only limit is a sliding log, takes back its charge.
   void Release(std::string_view key, int64_t cost, const Decision& hit);
-  // What a key has of a quota, given by its index in limits(); and units beside those of its
-  // periods. Errors for other limits.
+  // StatusOf() returns what a key has of a quota, given by its index in limits(); TopUp() gives it
+  // extra units. Both are errors for other limits.
   absl::StatusOr<QuotaStatus> StatusOf(size_t quota, std::string_view key);
   absl::Status TopUp(size_t quota, std::string_view key, const QuotaTopUp& top_up);
   // The soft events of the quotas since the last call, with the index of their limit.
@@ -78,10 +78,10 @@ class Limiter {
   void HitMany(absl::Span<const std::string_view> keys, absl::Span<const int64_t> costs,
                bool* allowed);
 
-  // Whether keys may be passed as fingerprints, so that a caller with many keys can hash each as it
-  // reads it, and reads none twice.
+  // Whether keys may be passed as fingerprints, so that a caller with many keys can hash each key
+  // when it reads it, and need not read it again.
   bool TakesFingerprints() const { return takes_fingerprints_; }
-  // Both only if they may.
+  // Both require TakesFingerprints().
   Fingerprint FingerprintOf(std::string_view key) const;
   void HitMany(absl::Span<const Fingerprint> keys, bool* allowed);
 
@@ -93,15 +93,15 @@ class Limiter {
   std::vector<int64_t> refused_in_shadow() const;
   // Whether calls may wait for I/O.
   bool blocks() const { return blocks_; }
-  // Hit() of such a limiter, if it need not wait: returns true and constructs the answer in
-  // `decision`, which may be uninitialised memory.
+  // Hit() for a limiter that blocks(), if it need not wait: then returns true and constructs the
+  // answer in `decision`, which may be uninitialised memory.
   bool HitWithoutWaiting(std::string_view key, int64_t cost, Decision* decision);
   // Begins a call without waiting. Returns the answer if it takes no round trip (always, for a
   // store that never waits); else another thread calls `done` once, later, and this must live until
   // then. `hit` is the decision that a refund or a release gives back.
   std::optional<Decision> Submit(Op op, std::string_view key, int64_t cost, const Decision* hit,
                                  Store::Done done);
-  // Sends the submitted calls: once for many, so that they go out together.
+  // Sends the submitted calls. Call it once for many, so that they are sent together.
   void Flush();
   Store& store() const { return *store_; }
 
@@ -134,9 +134,9 @@ class Limiter {
   Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
           std::shared_ptr<Clock> clock);
 
-  // There is one limit, and it is enforced.
+  // Whether there is one limit, and it is enforced.
   bool IsSingle() const { return limits_.size() == 1 && !has_shadow_; }
-  // The same, and the fast paths of the stores can step it.
+  // Whether in addition the fast paths of the stores can step that limit.
   bool HasShortWay() const;
   int64_t AskClock();
   // The fast paths of Hit() and Allow(), and the slow ones.
@@ -165,9 +165,9 @@ class Limiter {
                      const Moment& moment);
   bool Releases(const BoundLimit& limit) const;
   void Count(int64_t allowed, int64_t denied);
-  // A decision in which limit `rule` of this limiter binds.
+  // Counts a decision in which limit `rule` of this limiter binds.
   void Count(const Decision& decision, uint32_t rule);
-  // Inlined, for the calls of a hit.
+  // The same inline, for hits.
   void CountOne(const Decision& decision, uint32_t rule);
   void CountOne(bool allowed);
   // Counts calls that limits in shadow would have refused; `outcomes` begins with those of
@@ -198,7 +198,7 @@ class Limiter {
   SystemClock& system_ = SystemClock::Get();
   const int64_t clock_shift_ns_;
   ThreadCounts counts_;
-  // By limit, if there are several or one is in shadow.
+  // The refusals by each limit, if there are several limits or one is in shadow.
   std::vector<std::atomic<int64_t>> refused_;
 };
 

@@ -28,11 +28,11 @@ class LoadFactor {
   // Smaller factors are raised to this.
   static constexpr double kLeast = 1.0 / 1024;
 
-  // From 0 to 1. At 1 costs are unchanged.
+  // `factor` is from 0 to 1; 1 leaves costs unchanged.
   void Set(Priority priority, double factor);
   double Get(Priority priority) const;
 
-  // What the costs of one request become.
+  // Scales the costs of one request.
   class Scale {
    public:
     // cost / factor, in whole units.
@@ -43,10 +43,10 @@ class LoadFactor {
     uint32_t multiplier_ = kOne;
     uint32_t rounding_ = 0;  // what is added before the fraction is cut off
   };
-  // Rounds up or down at random, in one way for all costs of the request, so that it is right on
-  // average, for each key too.
+  // A scale that rounds up or down at random, the same way for all costs of the request, so that
+  // the average is exact for each key too.
   Scale Draw(Priority priority) const;
-  // Rounds up.
+  // A scale that rounds up.
   Scale Most(Priority priority) const;
 
  private:

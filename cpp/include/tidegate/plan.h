@@ -37,7 +37,7 @@ class Plan {
   // limiter, a refused one for the limiter whose limit refused. If `outcomes` is not null, it gets
   // the decision of each limit of all limiters.
   Decision Hit(Keys keys, Costs costs, Outcomes* outcomes = nullptr);
-  // As Limiter::HitWithoutWaiting() and Limiter::Submit(); `outcomes` must live until `done` was
+  // Like Limiter::HitWithoutWaiting() and Limiter::Submit(); `outcomes` must live until `done` is
   // called.
   std::optional<Decision> HitWithoutWaiting(Keys keys, Costs costs, Outcomes* outcomes = nullptr);
   std::optional<Decision> Submit(Keys keys, Costs costs, Outcomes* outcomes, Store::Done done);
@@ -58,7 +58,8 @@ class Plan {
   // Counts the decision, and turns its index of a charge into one of a limit of all limiters.
   // `outcomes` of the charges become those of the limits.
   Decision Finish(Decision decision, const ChargeNumbers& charge_of, Outcomes* outcomes) const;
-  // `own` if limits in shadow are to be counted, else the caller's.
+  // Where outcomes go: `given`, or `own` if the caller wants none but limits in shadow need them
+  // for their counts.
   Outcomes* Wanted(Outcomes* given, Outcomes* own) const {
     return given == nullptr && has_shadow_ ? own : given;
   }

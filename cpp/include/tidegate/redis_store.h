@@ -6,9 +6,9 @@
 // pure step (step.h) for the values of the headers, so decisions equal those of the
 // memory store. docs/adr/0007 explains the design of the client.
 //
-// No error is ever raised into a call. If Redis does not answer within the deadline, refuses, or
-// the breaker is open, RedisOptions::on_error decides and the decision is marked degraded. A
-// command that may have been executed is never sent again.
+// Decisions never fail. If Redis does not answer within the deadline, refuses, or the breaker is
+// open, RedisOptions::on_error decides and the decision is marked degraded. A command that may have
+// been executed is never sent again.
 //
 // Thread-safe. Fork-safe: a child opens a connection of its own.
 #ifndef TIDEGATE_REDIS_STORE_H_
@@ -67,15 +67,15 @@ struct RedisAddress {
 
 enum class Topology : uint8_t {
   kStandalone,
-  kSentinel,  // one server, which the sentinels at `nodes` know
-  kCluster,   // of which `nodes` are some
+  kSentinel,  // one server, whose address the sentinels at `nodes` return
+  kCluster,   // a cluster, some of whose nodes are `nodes`
 };
 
 struct RedisTls {
   std::string ca_file;  // if both are empty: the system's authorities
   std::string ca_dir;
-  std::string cert_file;  // of this client, and its key where that is another file
-  std::string key_file;
+  std::string cert_file;  // the certificate of this client
+  std::string key_file;   // its key; if empty, cert_file has the key too
   bool verify = true;
   bool check_hostname = true;
 };
@@ -91,7 +91,7 @@ struct RedisOptions {
   std::string sentinel_password;
   std::string username;
   std::string password;
-  // Called at each connection instead, for passwords that change.
+  // Called at each connection instead of using `password`, for passwords that change.
   std::function<absl::StatusOr<std::string>()> password_source;
   int database = 0;
   std::optional<RedisTls> tls;
@@ -104,15 +104,15 @@ struct RedisOptions {
   // hosts differ: at least the tolerance (step.h) is added.
   absl::Duration ttl_margin = absl::ZeroDuration();
   OnError on_error = OnError::kFallback;
-  double fallback_share = 1.0;  // 0 to 1, that is 1/instances
+  double fallback_share = 1.0;  // 0 to 1, such as 1/instances
   // The store that decides without Redis; a memory store of its own if null. Stores with the same
   // shared memory as fallback also share their knowledge of the same Redis: whether it answers, and
   // which keys it refused.
   std::shared_ptr<Store> fallback;
   size_t max_queue = 100'000;  // calls in flight; further calls fail at once
-  // How long a refusal may be repeated without asking Redis again; 0: never.
+  // How long a refusal may be repeated without asking Redis again; 0 turns this off.
   absl::Duration deny_cache_max = absl::Seconds(1);
-  // See redis/breaker.h.
+  // See redis/health/breaker.h.
   int breaker_failures = 5;
   absl::Duration breaker_open = absl::Seconds(30);
   // Called once at each change of the breaker, from any thread: whether it is open now, and why. A
@@ -138,7 +138,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // taken back there, and only the rest in Redis. Returns the cost.
   int64_t Refund(const Charge& charge, const Moment& moment) override;
   void Reset(const Charge& charge, const Moment& moment) override;
-  // Only in Redis, as GiveBack().
+  // Only in Redis, like GiveBack().
   void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
   Decision HitAll(absl::Span<const Charge> plan, const Moment& moment,
                   absl::FunctionRef<int64_t()> clock, Outcomes* outcomes) override;
@@ -149,7 +149,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   Decision ChargeAllUpTo(absl::Span<const Charge> plan, const Moment& moment) override;
   Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment,
                    Outcomes* outcomes) override;
-  // A plan of one slot, only in Redis: nothing if the breaker is open.
+  // For a plan whose keys share a hash slot. Only in Redis; does nothing if the breaker is open.
   void GiveBack(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                 const Moment& moment) override;
   void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
@@ -196,8 +196,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
     int64_t at_ns;  // by SystemClock, or with client_clock the moment's
     uint64_t renewals = 0;
     uint64_t foreign_replies = 0;
-    uint64_t versions[kMostDenied] =
-        {};  // of the deny cache, where the plan is no longer than this
+    // The versions in the deny cache, if the plan has at most so many limits.
+    uint64_t versions[kMostDenied] = {};
   };
 
   explicit RedisStore(RedisOptions options);
@@ -210,14 +210,14 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // The failure of a call, before its reply is read: a status of client.h or of error_reply.h, so
   // NotFound if the server does not have the script.
   static absl::Status FailureIn(const absl::StatusOr<redis::Reply>& reply);
-  // Renews the connection if `failure` says that it is of no use. Only the first of the calls made
+  // Renews the connection if `failure` means that it is useless. Only the first of the calls made
   // since the last renewal does so: the others failed on a connection that is gone.
   void RenewAfter(const absl::Status& failure, uint64_t renewals);
   void Renew(uint64_t renewals, const std::string& why);
-  // The decision of an answer, or the decision in its place.
+  // The decision of an answer; if Redis did not give one, the degraded decision in its place.
   Decision Judge(Op op, absl::Span<const Charge> plan, const Moment& moment, const Asked& asked,
                  const absl::StatusOr<redis::Answer>& answer, Outcomes* outcomes);
-  // Remembers the refusal of a plan in the deny cache, and repeats it later.
+  // Remember() puts the refusal of a plan into the deny cache; Denied() repeats it later.
   void Remember(absl::Span<const Charge> plan, const Asked& asked, const redis::Answer& answer,
                 int64_t retry_after_ns);
   bool Denied(absl::Span<const Charge> plan, int64_t now_ns, Decision* decision,
@@ -227,7 +227,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // answer.
   bool Before(Op op, absl::Span<const Charge> plan, const Moment& moment, Decision* decision,
               Outcomes* outcomes);
-  // The same for the breaker, whose changes are reported.
+  // The same while the breaker is not quiet: also reports its changes and sends a probe that is
+  // due.
   bool DecideUnquiet(Op op, absl::Span<const Charge> plan, const Moment& moment, Decision* decision,
                      Outcomes* outcomes);
   absl::StatusOr<redis::Answer> AskQuota(redis::Request request);

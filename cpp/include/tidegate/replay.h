@@ -1,4 +1,4 @@
-// Replay: what would these limits have said to these requests?
+// Replay: the decisions that these limits would have made on these requests.
 #ifndef TIDEGATE_REPLAY_H_
 #define TIDEGATE_REPLAY_H_
 
@@ -17,8 +17,8 @@ struct ReplayEvent {
   int64_t cost = 1;
 };
 
-// Takes the events in the order given, through the steps that the stores take,
-// with exact and unbounded state. The decisions point into `limits`. Pure.
+// Decides the events in the order given, by the steps that the stores use, with exact and unbounded
+// state. The decisions point into `limits`. Pure.
 std::vector<Decision> Replay(absl::Span<const Limit> limits, absl::Span<const ReplayEvent> events);
 
 }  // namespace tidegate

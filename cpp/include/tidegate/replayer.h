@@ -1,11 +1,11 @@
-// Replay of columns: what would these limits have said to millions of requests?
+// Replay of columns: the decisions that limits would have made on millions of requests.
 //
 //   Replayer replayer({*Limit::Parse("100/minute")}, {users});
 //   replayer.Run(columns, 0, columns.size, answers);
 //
 // Keys are numbers from 0 up, so that the state of a key is found without hashing. Requests are
-// taken in the order of their times, through the steps that the stores take, with exact and
-// unbounded state.
+// decided in the order of their times, by the steps that the stores use, with exact and unbounded
+// state.
 #ifndef TIDEGATE_REPLAYER_H_
 #define TIDEGATE_REPLAYER_H_
 
@@ -20,11 +20,11 @@
 
 namespace tidegate {
 
-// What all requests have, each column as long as `size`. Views of what the caller keeps.
+// The times of all requests; each column has `size` entries, which the caller owns.
 struct RequestColumns {
   size_t size = 0;
   const int64_t* times_ns = nullptr;  // each within [0, kMaxInstantNs]
-  // The position of each request in the order of their times; null where they lie in it.
+  // The positions of the requests in the order of their times; null if they are in that order.
   const int64_t* order = nullptr;
 
   size_t At(size_t n) const { return order == nullptr ? n : static_cast<size_t>(order[n]); }
@@ -37,17 +37,17 @@ struct ChargeColumns {
   int64_t CostAt(size_t at) const { return costs == nullptr ? 1 : costs[at]; }
 };
 
-// Where answers go, each at the position of its request. Null where they are not wanted. Most of
-// what a replay takes is the memory that it writes for the first time.
+// Where answers are written, each at the position of its request; a null column is not written.
+// Writing to new memory takes most of the time of a replay.
 struct AnswerColumns {
   uint8_t* allowed = nullptr;
   int64_t* remaining = nullptr;
-  uint32_t* few_remaining = nullptr;  // in place of it, where no limit has 2^32 units or more
-  int64_t* retry_after_ns = nullptr;  // Decision::kNever where the request can never pass
+  uint32_t* few_remaining = nullptr;  // instead of it, if each limit has fewer than 2^32 units
+  int64_t* retry_after_ns = nullptr;  // Decision::kNever if the request can never pass
   int64_t* delay_ns = nullptr;
   uint32_t* rule = nullptr;  // the number of the limit or rule that binds
-  // The two columns of durations hold zeros already, and each request is answered once: pages that
-  // would have zeros alone are not touched.
+  // Whether the two columns of durations already hold zeros and each request is answered once.
+  // Zeros are then not written, so that pages of zeros alone are not touched.
   bool zeroed = false;
 
   void Write(size_t at, const Decision& decision, uint32_t binding) const {
@@ -55,7 +55,7 @@ struct AnswerColumns {
         [&decision] { return decision.remaining(); });
   }
 
-  // `left()` is what remains, computed where that is wanted.
+  // `left()` returns the remaining units; it is called only if they are wanted.
   template <typename Left>
   void Put(size_t at, bool is_allowed, int64_t wait_ns, int64_t waits_ns, uint32_t binding,
            const Left& left) const {
@@ -68,26 +68,26 @@ struct AnswerColumns {
   }
 };
 
-// The state of all keys under limits that make one plan: a request is charged all of them or
-// none. Thread-compatible. Decisions point into the replayer that made them.
+// The state of all keys under the limits of one plan: either all of them are charged for a request,
+// or none is. Thread-compatible. Decisions point into the replayer that made them.
 class Replayer {
  public:
-  // `keys` says for each limit how many keys there are; their numbers are below it.
+  // `keys` has the number of keys of each limit; the keys have the numbers below it.
   Replayer(std::vector<Limit> limits, absl::Span<const uint32_t> keys);
   ~Replayer();
 
-  // Takes the requests number `from` to `to` - 1, which follow those that were taken before.
+  // Decides the requests number `from` to `to` - 1, which must follow those decided before.
   // `charges` has the columns of each limit.
   void Run(const RequestColumns& requests, absl::Span<const ChargeColumns> charges, size_t from,
            size_t to, const AnswerColumns& answers);
 
-  // Takes the request at position `at` alone, at another instant than its own.
+  // Decides the request at position `at` alone, at `now_ns` instead of its own time.
   Decision Hit(absl::Span<const ChargeColumns> charges, size_t at, int64_t now_ns);
 
  private:
   struct LimitState;
 
-  // Where there is one limit, which is enforced.
+  // For a single limit that is enforced.
   Decision HitOnly(LimitState& state, uint32_t key, int64_t now_ns, int64_t cost);
   Decision HitAll(absl::Span<const ChargeColumns> charges, size_t at, int64_t now_ns);
 

@@ -1,4 +1,4 @@
-// Decides about requests by one rule set: the limits of all rules that apply to a request are one
+// Decides requests by one rule set: the limits of all rules that apply to a request are one
 // plan, and either all are charged or none is.
 //
 //   auto limiter = RuleLimiter::Create(rules, *MemoryStore::Create());
@@ -32,7 +32,7 @@ namespace tidegate {
 // that made the limiter, whose hashes its tables were built with.
 class RuleLimiter {
  public:
-  // What a rule did in this rule set and in those before it.
+  // The decisions of a rule in this rule set and in those before it.
   struct RuleStats {
     int64_t allowed = 0;  // requests that it applied to and that were allowed
     int64_t refused = 0;  // requests that it refused
@@ -57,7 +57,7 @@ class RuleLimiter {
   struct Status {
     static constexpr size_t kMostRules = 256;
 
-    const ListEntry* listed = nullptr;  // then no rule is asked about the caller's requests
+    const ListEntry* listed = nullptr;  // if set, no rule applies to the caller's requests
     bool is_cut = false;                // more rules than kMostRules count the caller
     std::vector<RuleState> rules;
     Outcomes outcomes;
@@ -95,8 +95,8 @@ class RuleLimiter {
   // without what load added to the cost.
   virtual void Refund(const Request& request, int64_t cost, const Decision* hit) const;
   virtual void Reset(const Request& request) const;
-  // What a request's keys have of the quotas that apply to it; and units beside those of the
-  // periods of one of these, which is given by its name, or is the only one if that is empty.
+  // StatusOf() returns what a request's keys have of the quotas that apply to it. TopUp() gives
+  // extra units of one of these quotas, by its name; an empty name stands for the only quota.
   virtual absl::StatusOr<std::vector<std::pair<const Limit*, QuotaStatus>>> StatusOf(
       const Request& request) const;
   virtual absl::Status TopUp(const Request& request, std::string_view quota,
@@ -105,18 +105,19 @@ class RuleLimiter {
   // Whether a list of the rules lets the request pass, whatever they say.
   virtual bool IsOnAllowList(const Request& request) const;
 
-  // The soft events of the quotas since the last call, each with its limit. Those of a quota that
-  // the next rule set has too are that limiter's to take.
+  // The soft events of the quotas since the last call, each with its limit. If the next rule set
+  // has a quota too, its events must be taken from the limiter of that rule set.
   std::vector<std::pair<const Limit*, QuotaEvents::Event>> TakeEvents() const;
 
-  // What every rule that counts by what is known leaves to requests with these attributes, by one
-  // call of the store, which charges nothing; see RuleSet::MatchKnown(). As Submit(): this and
-  // `status` must live until `done` was called. The decision says only whether it is degraded.
+  // What is left to requests with these attributes by every rule that counts by known attributes,
+  // in one call of the store, which charges nothing; see RuleSet::MatchKnown(). As for Submit(),
+  // this and `status` must live until `done` is called. Of the decision only `degraded` has a
+  // meaning.
   virtual std::optional<Decision> SubmitStatus(const Request& known, Status* status,
                                                Store::Done done) const;
 
   virtual Stats stats() const;
-  // In the order of rules().rules().
+  // The counters of each rule, in the order of rules().rules().
   virtual std::vector<RuleStats> rule_stats() const;
   // The number, among rules().limits(), of the limit that a decision of this limiter points to.
   virtual std::optional<uint32_t> LimitNumber(const Limit* limit) const;
@@ -141,7 +142,7 @@ class RuleLimiter {
   enum class Load : uint8_t { kDrawn, kMost, kNone };
   void Charges(const Request& request, int64_t cost, int64_t factor, int64_t now_ns, Load load,
                Charged* charged) const;
-  // The most that load may make a request cost by a rule: the least capacity of the rule's limits.
+  // The cost under a rule that load never exceeds: the least capacity of the rule's limits.
   int64_t MostOf(uint32_t rule, const RuleSet::Matched& matched) const;
   // The charges of `hit`, or those of a request at this instant if it is null; without load.
   void ChargesOf(const Decision* hit, const Request& request, int64_t cost,
@@ -153,7 +154,7 @@ class RuleLimiter {
     Charges(request, cost, factor, store_->NowNs(), op == Op::kPeek ? Load::kMost : Load::kDrawn,
             charged);
   }
-  // The decision about a request to which no limit applies.
+  // The decision on a request to which no limit applies.
   Decision WithoutCharges(const Charged& charged) const;
   void Count(const Charged& charged, const Decision& decision, const Outcomes* outcomes) const;
   void CountFor(absl::Span<const uint32_t> rules, const Decision& decision,

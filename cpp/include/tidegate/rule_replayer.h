@@ -1,5 +1,5 @@
-// Replays columns of requests through a rule set, as replayer.h does through a limit. The limiter
-// is the one that a service uses.
+// Replays columns of requests through a rule set, as replayer.h does through limits. It uses the
+// RuleLimiter that a service uses.
 #ifndef TIDEGATE_RULE_REPLAYER_H_
 #define TIDEGATE_RULE_REPLAYER_H_
 
@@ -32,8 +32,8 @@ class RuleReplayer {
  public:
   static absl::StatusOr<std::unique_ptr<RuleReplayer>> Create(std::shared_ptr<const RuleSet> rules);
 
-  // Like Run() and Hit() of Replayer. If `costs` is null, each cost is 1. An answer has the number
-  // that its rule's name has among names().
+  // Like Run() and Hit() of Replayer. If `costs` is null, each cost is 1. The rule of an answer is
+  // an index into names().
   void Run(const RequestColumns& requests, absl::Span<const AttributeColumn> attributes,
            const int64_t* costs, size_t from, size_t to, const AnswerColumns& answers);
   Decision Hit(absl::Span<const AttributeColumn> attributes, size_t at, int64_t cost,

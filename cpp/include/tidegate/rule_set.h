@@ -179,8 +179,8 @@ class RuleSet {
     absl::InlinedVector<LimitRange, 2> limits;
   };
   struct KnownRules {
-    const ListEntry* listed = nullptr;  // then no rule is asked about the caller's requests
-    bool is_cut = false;                // there are more than were asked for
+    const ListEntry* listed = nullptr;  // if set, no rule applies to the caller's requests
+    bool is_cut = false;                // there are more than the caller asked for
     std::vector<Known> rules;
   };
   // The rules that apply to some request with the attributes in `known`, each at the endpoints,
@@ -197,7 +197,7 @@ class RuleSet {
   };
   std::vector<Reason> Explain(const Request& request, int64_t now_ns) const;
 
-  // With `otherwise` as the last, if there is one.
+  // All rules; the last is `otherwise`, if there is one.
   const std::vector<Rule>& rules() const { return rules_; }
   const std::vector<Limit>& limits() const { return limits_; }
   // The number of the rule that has the limit of this number.
@@ -214,7 +214,8 @@ class RuleSet {
   class Index;
   class Overrides;
   RuleSet();
-  // Whoever lets go of it last may be about to answer a request: see takes_long_to_free().
+  // The thread that drops the last reference may be about to answer a request: see
+  // takes_long_to_free().
   static std::shared_ptr<const RuleSet> Shared(std::unique_ptr<RuleSet> set);
 
   // The number of a request's tier; that of the default tier if the request has no known one.
@@ -226,10 +227,10 @@ class RuleSet {
                                   const Matched& matched);
   // Appends the key of a rule that counts by several attributes, or by an endpoint with `{name}`.
   void MakeKey(uint32_t rule, uint32_t pattern, const Request& request, Matched* matched) const;
-  // A request with what is known that meets the rule's own condition at one endpoint.
+  // A request with the attributes in `known` that meets the rule's own condition at one endpoint.
   Request SampleOf(const Rule& rule, const Request& known, std::string_view endpoint,
                    std::string_view method) const;
-  // Whether the key of such a rule is known where its endpoint is this pattern.
+  // Whether `known` suffices to make the rule's key at endpoints that match this pattern.
   bool KnowsKey(uint32_t rule, const Request& known, std::string_view endpoint) const;
   void AddKnown(uint32_t rule, const Request& known, std::string_view endpoint, int64_t now_ns,
                 KnownRules* found) const;
@@ -255,10 +256,11 @@ class RuleSet {
   std::vector<absl::InlinedVector<uint32_t, 2>> by_;        // of each rule: attributes
   std::vector<absl::InlinedVector<uint32_t, 2>> replaces_;  // of each rule: other rules
   bool any_replaces_ = false;
-  // Of each rule: the limits of each tier, in the order of tiers_; last those of requests without a
-  // tier.
+  // For each rule the limits of each tier, in the order of tiers_, and last those of requests
+  // without a tier.
   std::vector<std::vector<LimitRange>> tier_limits_;
-  // Of each rule with a reserve, by tier in the same order: what it leaves to each priority.
+  // For each rule with a reserve, by tier in the same order, the limits that are left to each
+  // priority.
   using LeftToPriority = std::array<LimitRange, kPriorities>;
   absl::flat_hash_map<uint32_t, std::vector<LeftToPriority>> left_by_reserve_;
   std::unique_ptr<Index> index_;

@@ -40,7 +40,7 @@
 // belongs to another user, is open to others, damaged, truncated, of another version or not of
 // tidegate is refused. Truncating the file while processes use it kills them (SIGBUS).
 //
-// Thread-safe, process-safe; a child of fork() goes on with its parent's open file.
+// Thread-safe and process-safe. A child of fork() keeps using its parent's open file.
 #ifndef TIDEGATE_SHM_STORE_H_
 #define TIDEGATE_SHM_STORE_H_
 
@@ -61,8 +61,8 @@ namespace tidegate {
 struct ShmOptions {
   static constexpr int64_t kDefaultCapacity = 1'000'000;
   static constexpr int64_t kMaxCapacity = int64_t{1} << 32;
-  // Keys, 1 to kMaxCapacity. Without a value the file is taken as it is, or made with the default;
-  // a file of another capacity is refused.
+  // The number of keys, 1 to kMaxCapacity; a file of another capacity is refused. Without a value
+  // any capacity of the file is accepted, and a new file gets the default.
   std::optional<int64_t> capacity;
 };
 

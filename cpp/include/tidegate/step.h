@@ -1,4 +1,4 @@
-// The spine: for each algorithm a pure function
+// The core of the library: for each algorithm a pure function
 //
 //   (limit, state, now, cost) -> (decision, state')
 //
@@ -6,7 +6,8 @@
 // and nothing else, so they cannot disagree; the Redis scripts restate them,
 // and tests/vectors/ holds all of them to the same answers.
 //
-// Every state but a log's is a CellState of two words:
+// The state of a log is in log.h and that of a quota in quota.h. All others are a CellState of two
+// words:
 //
 //   algorithm        w0: the instant at which the     w1
 //                    key is full again
@@ -25,7 +26,7 @@
 // that wrote it ran ahead of this one. Up to kClockToleranceNs this is taken for the skew of
 // readers, and `now` can only refuse. Beyond it the clock went back, and the state is moved back to
 // the most usage that is possible at `now`, so that nobody is locked out for longer than a period
-// and no extra units are granted. Decision::behind says that this is about to be written.
+// and no extra units are granted. Decision::behind means that this state is about to be written.
 //
 // GCRA: ITU-T I.371; tat' = max(tat, now) + cost*T, refused iff
 // tat' - now > burst*T. T is an exact fraction here, so limits such as 7/second
@@ -52,7 +53,7 @@ struct CellState {
 };
 
 // Decides. `*next` is the state to store; if it equals `state`, nothing has to be written. 1 <=
-// cost; 0 <= now_ns <= kMaxInstantNs. Not for logs.
+// cost; 0 <= now_ns <= kMaxInstantNs. Not for logs and quotas.
 Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
               CellState* next);
 
@@ -73,8 +74,8 @@ Decision Peek(const Limit& limit, const CellState& state, int64_t now_ns, int64_
 // written it; beyond that the clock went back.
 int64_t MostAheadNs(const Limit& limit);
 
-// Only the bucket's step, inline: the hottest code of the library. Its results are separate words,
-// which a caller that inlines it keeps in registers; a Decision is made of them only on demand.
+// The step of a bucket, inline: the hottest code of the library. Its results are separate words,
+// which a caller that inlines it keeps in registers; MakeDecision() turns them into a Decision.
 struct BucketOutcome {
   bool allowed = false;
   bool behind = false;
@@ -94,12 +95,12 @@ Decision MakeDecision(const Limit& limit, const BucketOutcome& outcome, int64_t 
 int64_t RemainingOfBucket(const Limit& limit, int64_t used_ns, int64_t used_fraction);
 int64_t RemainingInParts(const Limit& limit, int64_t used_ns, int64_t used_fraction);
 
-// A fixed window's step, inline, where the state is of the window that `now` is in, as it mostly
-// is. False where Step() has to look for the window.
+// The step of a fixed window, inline, for the usual state: one of the window that contains `now`.
+// Returns false for any other state, which needs Step().
 struct WindowOutcome {
   bool allowed = false;
   int64_t wait_ns = 0;
-  int64_t used_units = 0;  // with those of this call if it is allowed
+  int64_t used_units = 0;  // includes the units of this call if it is allowed
 };
 bool StepInWindow(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
                   WindowOutcome& out);
@@ -111,7 +112,7 @@ struct Interval {
 };
 Interval CostInterval(const Limit& limit, int64_t cost);
 
-// For a limit that lets anything through: the values for one unit are ready.
+// Whether `cost` fits a bucket whose burst is at least 1, which one unit always does.
 inline bool IsWithinBurst(const Limit& limit, int64_t cost) {
   return cost == 1 || cost <= limit.burst();
 }
@@ -164,7 +165,7 @@ __attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64
   }
   out.used_ns = used_ns;
   out.used_fraction = used_fraction;
-  // Within the very first nanosecond a state must not look like a fresh one, so its usage is
+  // At the instant 0 a used state must not look like a fresh one, so its usage is
   // rounded up to the whole nanosecond, as reset_after is.
   const uint64_t instant = now + static_cast<uint64_t>(used_ns);
   out.next_w0 = instant;
@@ -196,8 +197,8 @@ __attribute__((always_inline)) inline bool StepInWindow(const Limit& limit, cons
   return true;
 }
 
-// Without a variable, so that it is constructed in the caller's place: copying a struct that was
-// just written stalls.
+// Returns without a variable, so that the decision is constructed in the caller's place: copying a
+// struct that was just written stalls.
 __attribute__((always_inline)) inline Decision MakeDecision(const Limit& limit,
                                                             const BucketOutcome& outcome,
                                                             int64_t at_ns) {

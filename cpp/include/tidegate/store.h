@@ -52,8 +52,8 @@ struct Moment {
 // again at a confirmed moment.
 enum class Verdict : uint8_t { kRefused, kAllowed, kUnconfirmed };
 
-// The decision of each limit of a plan, in its order. A limit that would have let the call pass
-// says so, even if the plan was refused and nothing was charged.
+// The decision of each limit of a plan, in its order. A limit that would have let the call pass has
+// an allowed one, even if the plan was refused and nothing was charged.
 using Outcomes = absl::InlinedVector<Decision, 4>;
 
 enum class Op : uint8_t { kHit, kPeek, kRefund, kRelease, kReset, kChargeUpTo };
@@ -62,7 +62,7 @@ inline bool IsDecision(Op op) { return op == Op::kHit || op == Op::kPeek || op =
 struct StoreStats {
   int64_t degraded = 0;        // decisions made without the shared store
   int64_t errors = 0;          // calls that a shared store did not answer
-  int64_t script_errors = 0;   // calls on keys with a foreign value, and defects of our own scripts
+  int64_t script_errors = 0;   // errors in our scripts, or caused by keys of other programs
   int64_t denied_locally = 0;  // refusals that took no round trip to the shared store
   int64_t breaker_opened = 0;  // how often the breaker opened
   bool breaker_open = false;
@@ -103,25 +103,25 @@ class Store {
   // Ends the lease that a Hit at `admitted_ns` took; for concurrency limits.
   virtual void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) = 0;
 
-  // What a key has of a quota; and units beside those of its periods. By default both are errors,
-  // since Accepts() refuses quotas. The cost of the charge has no meaning.
+  // StatusOf() returns what a key has of a quota; TopUp() gives it extra units. By default both are
+  // errors, since Accepts() refuses quotas. The cost of the charge has no meaning.
   virtual absl::StatusOr<QuotaStatus> StatusOf(const Charge& charge, const Moment& moment);
   virtual absl::Status TopUp(const Charge& charge, const QuotaTopUp& top_up, const Moment& moment);
 
   // Charges as much of the cost as there is room for and refuses nothing; Decision::charged is the
-  // amount. The default peeks at the room and charges that, again if another caller was faster. A
-  // state that lies too far ahead is not charged before that is confirmed.
+  // amount. The default peeks at the room, charges that much, and repeats this if another caller
+  // was faster. A state that lies too far ahead is charged only after that is confirmed.
   virtual Decision ChargeUpTo(const Charge& charge, const Moment& moment);
   // The same for several limits, each as far as it has room itself. Decision::charged is the
   // smallest charge of an enforced limit.
   virtual Decision ChargeAllUpTo(absl::Span<const Charge> plan, const Moment& moment);
 
-  // Several limits, all or none. The binding limit is the limit that refused with the longest wait,
-  // else the limit with the least room left. A limit in shadow (Limit::shadow()) never refuses the
-  // plan, and is charged if it has room itself. The default peeks at each limit first and charges
-  // them only if all agree; if another caller intervenes and one refuses after all, those before it
-  // are refunded before the call returns. The instant of that refund is read from `clock`.
-  // `outcomes` is filled if it is not null.
+  // Charges several limits, all or none. The binding limit is the one that refused with the longest
+  // wait, else the one with the least room left. A limit in shadow (Limit::shadow()) never refuses
+  // the plan, and is charged if it has room itself. The default peeks at each limit first and
+  // charges them only if all agree; if another caller intervenes and one refuses after all, those
+  // before it are refunded before the call returns. The instant of that refund is read from
+  // `clock`. `outcomes` is filled if it is not null.
   virtual Decision HitAll(absl::Span<const Charge> plan, const Moment& moment,
                           absl::FunctionRef<int64_t()> clock, Outcomes* outcomes);
   virtual Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment, Outcomes* outcomes);
@@ -130,7 +130,7 @@ class Store {
   virtual void GiveBack(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                         const Moment& moment);
 
-  // Independent charges, in order.
+  // Hits several independent charges in order.
   virtual void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts);
 
   // The offset to add to SystemClock so that all users of the store, in this process and others,
@@ -159,15 +159,16 @@ class Store {
   virtual std::optional<Decision> Submit(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                                          const Moment& moment, Clock clock, Outcomes* outcomes,
                                          Done done);
-  // Sends the submitted calls: once for many, so that they go out together.
+  // Sends the submitted calls. Call it once for many, so that they are sent together.
   virtual void Flush() {}
   // One round trip to the server of a store that blocks; the error says what is wrong.
   virtual absl::Status Ping() { return absl::OkStatus(); }
 
-  // Whether calls are decided at their instants. Else the store has a clock of its own.
+  // Whether calls are decided at the instants that callers pass. Otherwise the store uses a clock
+  // of its own.
   virtual bool reads_clock() const { return true; }
-  // Whether hosts share it by clocks of their own: then a state that lies ahead of one host's clock
-  // may be right by another's.
+  // Whether hosts that each use their own clock share it: a state that lies ahead of one host's
+  // clock may then be right by another's.
   virtual bool spans_hosts() const { return false; }
 
   // A store that fails may have a fallback decide for it. These are calls on the fallback.
@@ -182,8 +183,8 @@ class Store {
   virtual int64_t RefundFallback(const Charge& /*charge*/, const Moment& /*moment*/) { return 0; }
 
  protected:
-  // The charge that takes back at `now_ns` the units that `decision` charged; nothing if they have
-  // expired since: they are no longer part of the state, and refunding them would grant extra
+  // The operation that takes back at `now_ns` the units that `decision` charged. Nothing if they
+  // have expired since: they are no longer part of the state, and refunding them would grant extra
   // units.
   static std::optional<Op> Undoing(const Charge& charge, const Decision& decision, int64_t now_ns);
 };

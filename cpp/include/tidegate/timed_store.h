@@ -22,7 +22,7 @@ class TimedStore {
   bool blocks() const { return blocks_; }
   int64_t NowNs() const;
 
-  // As the functions of Store, at the clock's instant, which is read a second time if the first
+  // Like the functions of Store, at the clock's instant, which is read a second time if the first
   // reading lies too far behind the state.
   Decision HitAll(absl::Span<const Charge> plan, Outcomes* outcomes) const;
   Decision PeekAll(absl::Span<const Charge> plan, Outcomes* outcomes) const;

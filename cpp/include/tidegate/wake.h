@@ -13,7 +13,7 @@ class Wake {
   Wake& operator=(const Wake&) = delete;
 
   int fd() const { return read_fd_; }
-  // Never blocks; several signals are as one. Safe from all threads.
+  // Never blocks; several signals count as one. Safe to call from any thread.
   void Signal();
   void Clear();
 

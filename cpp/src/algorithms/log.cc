@@ -32,7 +32,7 @@ Decision Judge(const Limit& limit, const InstantRing& ring, int64_t now_ns, int6
 }  // namespace
 
 size_t InstantRing::FirstAfter(int64_t instant) const {
-  if (empty() || (*this)[0] > instant) return 0;  // most often
+  if (empty() || (*this)[0] > instant) return 0;  // the most common case
   // Usually few have expired: searches ranges from the front that double in size.
   size_t low = 1;
   size_t high = 1;
@@ -141,8 +141,8 @@ void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int6
                 int64_t cost) {
   const int64_t end = admitted_ns + limit.period_ns();
   if (end <= now_ns) return;
-  // Their own ends; or later ones if they were recorded behind newer units; or the newest if a
-  // clock that went back lowered them all.
+  // The ends that the units got; or later ends if newer units had been recorded before; or the
+  // newest if a clock that went back lowered all ends.
   const size_t first = ring->FirstAfter(end - 1);
   const size_t wanted = std::min<size_t>(ring->size(), static_cast<size_t>(cost));
   const size_t there = std::min(wanted, ring->size() - first);

@@ -25,7 +25,7 @@ class InstantRing {
   size_t bytes() const { return capacity_ * sizeof(int64_t); }
   int64_t operator[](size_t i) const { return data_[(head_ + i) & (capacity_ - 1)]; }
   int64_t newest() const { return (*this)[size_ - 1]; }
-  // Has the cache fetch what a step looks at.
+  // Fetches the instants that a step reads into the cache.
   void Prefetch() const {
     if (data_ == nullptr) return;
     __builtin_prefetch(&data_[head_]);
@@ -58,12 +58,12 @@ class InstantRing {
 inline bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns) {
   return !ring.empty() && ring.newest() - now_ns - limit.period_ns() > kClockToleranceNs;
 }
-// Decides and, when allowed, records. A refusal leaves the ring as it was, except for instants that
+// Decides and, if allowed, records. A refusal leaves the ring as it was, except for instants that
 // lie further ahead than the clock allows (see step.h).
 Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost);
-// As StepUpTo() in step.h.
+// Like StepUpTo() in step.h.
 Decision StepLogUpTo(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost);
-// As Peek() in step.h.
+// Like Peek() in step.h.
 Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns, int64_t cost);
 // The largest number of equal ends from index `from` on: those of one charge are equal.
 size_t MostAtOnce(const InstantRing& ring, size_t from);

@@ -57,7 +57,7 @@ Window CalendarWindow(const Limit& limit, int64_t now_ns) {
     const std::chrono::year_month_day day(
         std::chrono::year(static_cast<int>(1970 + months / 12)),
         std::chrono::month(static_cast<unsigned>(months % 12 + 1)), std::chrono::day(1));
-    // In seconds first: the end may lie beyond what nanoseconds can carry.
+    // Computed in seconds first: the end may exceed the nanoseconds of an int64.
     const int64_t seconds = int64_t{86'400} * std::chrono::sys_days(day).time_since_epoch().count();
     return std::min(seconds, kMaxInstantNs / 1'000'000'000 * 2 - 1) * int64_t{1'000'000'000};
   };
@@ -75,10 +75,10 @@ struct Counts {
   Window window;
   int64_t current = 0;
   int64_t previous = 0;  // sliding-window only
-  bool behind = false;   // they were moved back to the window of `now`
+  bool behind = false;   // the counts were moved back to the window of `now`
 };
 
-// Reads a state whose window starts at `start`, ahead of `now` or not.
+// Whether the window of a state starts after `now`; if so, also sets `behind`.
 bool Ahead(int64_t start_ns, int64_t now_ns, Counts* counts) {
   if (start_ns <= now_ns) return false;
   counts->behind = start_ns - now_ns > kClockToleranceNs;
@@ -134,7 +134,8 @@ CellState WriteSliding(const Limit& limit, const Counts& c) {
           static_cast<uint64_t>(c.current) << 32 | static_cast<uint64_t>(c.previous)};
 }
 
-// Step() of the other algorithms is not inline there, so that a bucket's saves no registers for it.
+// The steps of the other algorithms are not inlined into Step(), so that the step of a bucket saves
+// no registers for them.
 
 __attribute__((noinline)) Decision StepToWindow(const Limit& limit, const CellState& state,
                                                 int64_t now_ns, int64_t cost, CellState* next) {
@@ -226,8 +227,8 @@ int64_t MoreAfterOfSliding(const Decision& d) {
 // ------------------------------------------------- buckets of limits with an id
 
 constexpr int kCountBits = 32;
-// A state that a limit with another number wrote may lie further ahead than this one's burst.
-// Beyond so many periods the clock went back.
+// A state that a limit with another number wrote may lie further ahead than this limit's burst. A
+// state that lies more than this many periods ahead means that the clock went back.
 constexpr int64_t kMostPeriodsAhead = 100;
 
 // The usage of a bucket that keeps its count: `parts` of 1 / `denominator` ns, by the emission
@@ -260,7 +261,7 @@ CellState WriteKept(int64_t count, uint128 denominator, uint128 parts, int64_t n
           static_cast<uint64_t>(count) << kCountBits | absl::Uint128Low64(parts % denominator)};
 }
 
-// As StepBucket(). A refusal writes nothing: until a call passes, the state of the other number
+// Like StepBucket(). A refusal writes nothing: until a call passes, the state of the other number
 // stays, and its units come back at that number's rate.
 __attribute__((noinline)) Decision StepKept(const Limit& limit, const CellState& state,
                                             int64_t now_ns, int64_t cost, CellState* next) {
@@ -271,7 +272,7 @@ __attribute__((noinline)) Decision StepKept(const Limit& limit, const CellState&
   const uint128 divisor = Wide(std::max<int64_t>(1, limit.count())) / denominator;
   // The same units, in parts of this limit's interval; rounded up, against the caller.
   uint128 used = (kept.parts * kept.divisor + divisor - 1) / divisor;
-  // How long it takes until so many parts come back at the other number's rate.
+  // The time in which so many parts come back at the other number's rate.
   constexpr int64_t kLongest = Limit::kMaxPeriodNs;
   const auto wait = [&](uint128 parts) {
     if (parts > uint128(kLongest) * denominator) return kLongest;
@@ -308,8 +309,8 @@ __attribute__((noinline)) Decision StepKept(const Limit& limit, const CellState&
   return d;
 }
 
-// Whether the count of `limit` itself wrote the state, or nothing of the state is used: then it is
-// that of a bucket without an id, but for the count in w1.
+// Whether the count of `limit` itself wrote the state, or nothing of the state is used. Such a
+// state is that of a bucket without an id, except for the count in w1.
 bool IsOwn(const Limit& limit, const CellState& state, int64_t now_ns) {
   return state.w0 < static_cast<uint64_t>(now_ns) || state.w0 == 0 ||
          state.w1 >> kCountBits == static_cast<uint64_t>(limit.count());
@@ -362,7 +363,7 @@ __attribute__((noinline)) Decision StepAnyBucket(const Limit& limit, const CellS
   return StepPlain(limit, state, now_ns, cost, next);
 }
 
-// In the numbers that wrote the state.
+// Refunds by the count that wrote the state.
 CellState RefundKept(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost) {
   const Kept kept = ReadKept(limit, state, now_ns);
   if (kept.parts == 0) return state;
@@ -490,7 +491,7 @@ int64_t Decision::remaining() const {
   return RemainingOfBucket(*limit, used_ns, used_fraction);
 }
 
-// All times the denominator.
+// Computes in units of 1 / denominator ns.
 int64_t RemainingInParts(const Limit& limit, int64_t used_ns, int64_t used_fraction) {
   const uint128 depth =
       Wide(limit.depth_ns()) * Wide(limit.denominator()) + Wide(limit.depth_fraction());

@@ -56,8 +56,8 @@ struct Reading {
   uint64_t ticks;
 };
 
-// Reads both clocks at one instant: of a few tries it takes the one with the least time between the
-// counter's two readings, so that preemption in the middle does not matter.
+// Reads both clocks at one instant: of a few tries it returns the one with the least time between
+// the counter's two readings, so that preemption in the middle does not matter.
 Reading ReadBoth() {
   Reading best{};
   uint64_t least = ~uint64_t{0};

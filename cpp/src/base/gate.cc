@@ -132,7 +132,7 @@ void Gate::AfterForkInParent() {
 }
 
 void Gate::AfterForkInChild() {
-  // Only the forking thread lives on, and it is in no pass.
+  // Only the forking thread exists in the child, and it is in no pass.
   Taken().reset();
   Taken().set(0);
   if (thread_number > 0) Taken().set(static_cast<size_t>(thread_number));

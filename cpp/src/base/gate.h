@@ -5,9 +5,9 @@
 //   gate.Alone([&] { ... nobody else is inside ... });
 //
 // A pass costs two plain stores to the thread's own cache line and a load of a
-// line that hardly ever changes. The price is paid by Alone(), which interrupts
-// the other cores (membarrier(2) where there is one, else a pass also pays for
-// a fence). Passes must be short, must not nest and must not block.
+// line that hardly ever changes. Alone() bears the cost: it interrupts the other
+// cores by membarrier(2); on systems without that call each pass also executes
+// a fence. Passes must be short, must not nest and must not block.
 //
 // Thread-safe. fork() waits until nobody is inside any gate, so that a child finds all gates open
 // and empty.
@@ -61,7 +61,7 @@ class Gate {
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
 
-    // Leaves before the end of the scope.
+    // Ends the pass before the end of the scope.
     void Leave() {
       gate_.Leave(thread_);
       left_ = true;

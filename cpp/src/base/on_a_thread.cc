@@ -17,7 +17,7 @@ bool RunOnAThread(std::function<void()> work) {
   bool started = true;
   try {
     std::thread(std::move(work)).detach();
-  } catch (const std::exception&) {  // of resources, or of memory
+  } catch (const std::exception&) {  // a lack of resources or of memory
     started = false;
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -1,4 +1,4 @@
-// Threads that live for one piece of work, which nobody waits for.
+// Threads that do one piece of work, which nobody waits for, and end.
 #ifndef TIDEGATE_SRC_BASE_ON_A_THREAD_H_
 #define TIDEGATE_SRC_BASE_ON_A_THREAD_H_
 
@@ -14,9 +14,9 @@ namespace tidegate {
 // started; then `work` is destroyed here, and was not called.
 bool RunOnAThread(std::function<void()> work);
 
-// Frees values of so many parts that it takes milliseconds, which no request should wait for: on a
-// thread of its own, or here if none can be started. Their destructors must not need the caller's
-// locks, nor the GIL of Python.
+// Frees values whose many parts take milliseconds to free, which no request should wait for: on a
+// thread of its own, or on this one if none can be started. Their destructors must not need the
+// caller's locks, nor the GIL of Python.
 template <typename... Values>
 void FreeOnAThread(Values&&... values) {
   static_assert((!std::is_lvalue_reference_v<Values> && ...), "values are moved");

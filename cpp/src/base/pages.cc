@@ -140,12 +140,12 @@ void Pages::Send(size_t end) {
   try {
     auto errand = std::make_shared<Errand>(memory_, bytes_, table_.slice(0), end, ready_);
     if (run.load(std::memory_order_acquire)([errand] { errand->Run(); })) errand_ = errand;
-  } catch (const std::bad_alloc&) {  // then nobody waits
+  } catch (const std::bad_alloc&) {  // without a thread, nobody waits
   }
 }
 
 void Pages::ReleaseSlice(size_t i) {
-  // In whole huge pages: breaking one up takes longer than giving it back, and the next table
+  // Gives back whole huge pages: splitting one takes longer than giving it back, and the next table
   // reuses whole ones.
   constexpr size_t kSlices = kHugePage / Table::kSliceBytes;
   const size_t at_once = is_huge() ? kSlices : 1;

@@ -4,9 +4,8 @@
 // Tables of kHugeFrom bytes and more are made of huge pages. The first touch of one takes
 // 0.2 ms, and 5 to 10 ms in a virtual machine whose host has to find the memory first,
 // which no call should wait for. A store that fills such a table in order calls IsWorthWaiting()
-// before each part, which starts a thread that asks for the few pages that come next, and touches
-// them. It lives for those pages only, holds no lock, blocks all signals and runs nothing but that
-// loop.
+// before each part, which starts a thread that asks for the next few pages, and touches them. The
+// thread ends after those pages, holds no lock, blocks all signals and runs nothing but that loop.
 //
 // Nothing depends on that thread. Pages that it has not touched can be used nevertheless, as small
 // pages, which come in microseconds. If no thread can be started, and in a child of fork(), nobody
@@ -39,8 +38,8 @@ class Pages {
   const Table& table() const { return table_; }
   Table& table() { return table_; }
 
-  // Whether a thread is making the untouched part of the first `slices` slices ready. Starts one if
-  // need be, also for a few pages further on.
+  // Whether a thread is making the untouched part of the first `slices` slices ready. Starts such a
+  // thread if needed, also for a few pages beyond them.
   bool IsWorthWaiting(size_t slices);
 
   // Gives slice `i` back. Slices are given back in order.

@@ -178,7 +178,8 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
   limit.text_ = Canonical(spec, limit.burst_);
   limit.identity_ = limit.text_;
   if (!spec.id.empty()) {
-    // A bucket's state is a time: without the count that wrote it, it is a share of the burst.
+    // The state of a bucket is a time. Units can be read from it only with the count that wrote it;
+    // without, it gives a share of the burst.
     limit.keeps_count_ = IsBucket(spec.algorithm) && spec.carry_over == CarryOver::kUnits;
     if (limit.keeps_count_ && spec.count > kMaxKeptCount) {
       return Bad("the count of a limit with an id", spec.count,

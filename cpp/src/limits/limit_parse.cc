@@ -55,10 +55,10 @@ class Reader {
     return true;
   }
 
-  // A run of letters, in lower case; empty if there is none.
+  // Reads a run of letters, in lower case; empty if there is none.
   std::string Word() { return AsWritten(/*lower=*/true); }
 
-  // The same with capitals kept; reads nothing.
+  // The next run of letters as it is written, without consuming it.
   std::string NextWord() const { return Reader(rest_).AsWritten(/*lower=*/false); }
 
   std::string AsWritten(bool lower) {
@@ -71,7 +71,7 @@ class Reader {
     return word;
   }
 
-  // The word `per`, also where the unit follows without a blank: "100perminute".
+  // Reads the word `per`, even if the unit follows without a blank: "100perminute".
   bool Per() {
     SkipBlanks();
     constexpr std::string_view kPer = "per";
@@ -82,7 +82,7 @@ class Reader {
     return true;
   }
 
-  // A run of digits. Values beyond int64 saturate, and the bounds of Limit then refuse them.
+  // Reads a run of digits. Values beyond int64 saturate, and the bounds of Limit then refuse them.
   std::optional<int64_t> Count() {
     SkipBlanks();
     if (rest_.empty() || !IsDigit(rest_.front())) return std::nullopt;
@@ -97,8 +97,8 @@ class Reader {
     return value > absl::uint128(kMost) ? kMost : static_cast<int64_t>(value);
   }
 
-  // Digits with an optional fraction, times `unit_ns`, exact: nullopt unless
-  // the product is a whole number of nanoseconds.
+  // Reads digits with an optional fraction and multiplies them by `unit_ns`, exactly: nullopt
+  // unless the product is a whole number of nanoseconds.
   std::optional<int64_t> Duration(int64_t whole, int64_t unit_ns) {
     absl::uint128 scaled = absl::uint128(static_cast<uint64_t>(whole));
     absl::uint128 scale = 1;
@@ -120,7 +120,7 @@ class Reader {
   std::optional<int64_t> Scale(int64_t unit_ns) const {
     const auto [value, scale] = pending_;
     if (value > (absl::uint128(1) << 64) * 1'000'000) return std::nullopt;
-    // value < 2^84, unit < 2^55 is beyond 128 bits only if value is absurd.
+    // A product beyond 128 bits needs an absurd value.
     if (value != 0 && absl::Uint128Max() / value < absl::uint128(static_cast<uint64_t>(unit_ns))) {
       return std::nullopt;
     }
@@ -211,7 +211,7 @@ absl::StatusOr<Limit> Limit::Parse(std::string_view text, const LimitSpec& defau
   if (const std::optional<int64_t> whole = in.Count()) {
     multiple = true;
     if (!in.Duration(*whole, 0)) {
-      return Unreadable(text, "the multiple of the unit is no number");
+      return Unreadable(text, "the multiple of the unit is not a number");
     }
   }
   const std::string as_written = in.NextWord();

@@ -26,11 +26,11 @@ class CsvEnds {
         if (quote == std::string_view::npos) return quote;
         at = quote + 1;
         quoted_ = false;
-        at_start_ = true;  // of two quotes in a row, the second one opens again
+        at_start_ = true;  // the second of two quotes in a row opens the field again
         continue;
       }
       if (newline < at) newline = text.find('\n', at);
-      if (newline <= quote) {  // both may be beyond the text
+      if (newline <= quote) {  // both are npos if the text has neither
         at_start_ = text.back() == delimiter_;
         return newline;
       }
@@ -50,7 +50,7 @@ class CsvEnds {
  private:
   char delimiter_;
   bool quoted_ = false;
-  bool at_start_ = true;  // a quote opens here
+  bool at_start_ = true;  // a quote here would open a field
   int64_t inner_newlines_ = 0;
 };
 

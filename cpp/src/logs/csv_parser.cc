@@ -1,4 +1,4 @@
-// Comma-separated values as RFC 4180 has them.
+// Comma-separated values, by RFC 4180.
 #include <memory>
 #include <string>
 #include <string_view>
@@ -30,8 +30,8 @@ class CsvParser final : public Parser {
       if (!record->Set(fields_[i], text)) return Outcome::kBad;
       const bool ended = at > line.size();
       if (ended != (i + 1 == fields_.size())) {
-        record->Fail(
-            ended ? "a field more, as the header has it" : "no more fields than the header", line);
+        record->Fail(ended ? "as many fields as the header" : "no more fields than the header",
+                     line);
         return Outcome::kBad;
       }
     }
@@ -39,8 +39,8 @@ class CsvParser final : public Parser {
   }
 
  private:
-  // Takes the field that begins at `at`, which is then behind the delimiter; beyond the line's end
-  // where the field was the last.
+  // Takes the field that begins at `at`, and moves `at` behind its delimiter; after the last field
+  // that is beyond the end of the line.
   bool Take(std::string_view line, size_t* at, size_t field, std::string_view* text,
             Record* record) {
     if (*at >= line.size() || line[*at] != '"') {
@@ -56,7 +56,7 @@ class CsvParser final : public Parser {
       doubled = true;
       close = line.find('"', close + 2);
     }
-    if (close == std::string_view::npos) return record->Fail("a quote that closes", line);
+    if (close == std::string_view::npos) return record->Fail("a closing quote", line);
     *text = line.substr(begin, close - begin);
     if (doubled) *text = WithoutDoubled(*text, &scratch_[field]);
     *at = close + 1;

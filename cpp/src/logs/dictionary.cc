@@ -24,7 +24,7 @@ std::string_view Dictionary::Kept(std::string_view name) {
   if (name.size() > free_bytes_) {
     const size_t bytes = name.size() > kBlock / 4 ? name.size() : kBlock;
     blocks_.push_back(std::make_unique<char[]>(bytes));
-    if (bytes != kBlock) {  // a block of its own
+    if (bytes != kBlock) {  // a long text has a block of its own
       std::memcpy(blocks_.back().get(), name.data(), name.size());
       return {blocks_.back().get(), name.size()};
     }

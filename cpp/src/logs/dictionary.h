@@ -15,7 +15,7 @@ namespace tidegate::logs {
 class Dictionary {
  public:
   uint32_t CodeOf(std::string_view name) {
-    // Methods, users and many a client repeat themselves.
+    // Methods, users and clients often repeat from one line to the next.
     if (name == last_name_ && !names_.empty()) return last_code_;
     const auto found = codes_.find(name);
     if (found == codes_.end()) return Add(name);
@@ -23,7 +23,7 @@ class Dictionary {
     last_code_ = found->second;
     return last_code_;
   }
-  // By code.
+  // The texts, by their numbers.
   const std::vector<std::string_view>& names() const { return names_; }
 
  private:

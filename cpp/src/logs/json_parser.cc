@@ -1,4 +1,4 @@
-// JSON lines. The DOM of simdjson chooses at run time what the processor can do.
+// JSON lines. simdjson chooses at run time the instructions that the processor has.
 #include <simdjson.h>
 
 #include <cstring>
@@ -43,7 +43,7 @@ class JsonParser final : public Parser {
   }
 
  private:
-  // The ways to a value: a.b.c; then a and b.c; and so on.
+  // One way to a value, as names of members: a.b.c, or a and then b.c, and so on.
   using Place = std::vector<std::string>;
   struct Field {
     std::vector<Place> places;

@@ -56,7 +56,7 @@ Target AddField(Kind kind, const std::string& name, Schema* schema) {
     case Kind::kPath:
       target.column = ColumnNamed(name, schema);
       break;
-    case Kind::kRequest:  // what of it is wanted, the names of other fields say
+    case Kind::kRequest:  // fills columns with fixed names
       schema->method = ColumnNamed("method", schema);
       schema->path = ColumnNamed("path", schema);
       if (name == "url") schema->host = ColumnNamed("host", schema);

@@ -1,4 +1,4 @@
-// What the fields of a log are: how the text of each becomes a value.
+// The kinds of fields in a log: how the text of each becomes a value.
 #ifndef TIDEGATE_SRC_LOGS_KINDS_H_
 #define TIDEGATE_SRC_LOGS_KINDS_H_
 
@@ -14,14 +14,14 @@ namespace tidegate::logs {
 enum class Kind : uint8_t {
   kSkip,
   kTime,
-  kEndTime,  // the duration is what lies between kTime and this
-  kDate,     // with kClock, of W3C logs
+  kEndTime,  // the duration is the time from kTime to this
+  kDate,     // with kClock the time in W3C logs
   kClock,
-  kKey,          // text as it stands
-  kWord,         // text without blanks, as an address is
+  kKey,          // any text, unchanged
+  kWord,         // text without blanks, such as an address
   kEncodedKey,   // text with %20 for a blank
   kAddress,      // an address, with or without a port
-  kLastAddress,  // the last one of a list, which the server itself has added
+  kLastAddress,  // the last address of a list, which the server itself has added
   kRequest,      // "GET /path HTTP/1.1": a method, a path and perhaps a host
   kPath,         // a path or a URL
   kStatus,
@@ -32,7 +32,7 @@ enum class Kind : uint8_t {
   kNanoseconds,
 };
 
-// The name that Python gives to a kind, such as "last_address". None where there is no such kind.
+// The kind of a name in Python, such as "last_address"; nothing if there is no such kind.
 std::optional<Kind> KindNamed(std::string_view name);
 
 // One field of a log, and the column of keys that it fills. Numbers have columns of their own.
@@ -41,10 +41,10 @@ struct Target {
   int column = -1;
 };
 
-// Which columns there are.
+// The columns of a log.
 struct Schema {
   std::vector<std::string> keys;  // names of the columns of keys
-  // What a request fills; -1 where nobody asked for it.
+  // The columns that a kRequest fills; -1 for parts that nobody asked for.
   int method = -1;
   int path = -1;
   int host = -1;
@@ -54,7 +54,7 @@ struct Schema {
   bool keep_query = false;
 };
 
-// Adds a field to the schema: what `kind` stands for, under `name` where it is a key.
+// Adds the columns of a field of this kind to the schema, under `name` if it is a key.
 Target AddField(Kind kind, const std::string& name, Schema* schema);
 
 }  // namespace tidegate::logs

@@ -1,5 +1,5 @@
 // Cuts chunks into lines in bounded memory: of a line that is too long, only the beginning is kept.
-// What ends a line is for `Ends` to say: a newline, or for CSV a newline outside of quotes.
+// `Ends` finds the end of a line: a newline, or for CSV a newline outside of quotes.
 #ifndef TIDEGATE_SRC_LOGS_LINES_H_
 #define TIDEGATE_SRC_LOGS_LINES_H_
 
@@ -12,20 +12,20 @@
 namespace tidegate::logs {
 
 inline constexpr size_t kLongestLine = size_t{1} << 20;
-// Of a line that was skipped, what is shown of it.
+// How much of a skipped line is kept for messages.
 inline constexpr size_t kShownBytes = 200;
 
 struct Line {
   std::string_view text;  // without its newline
-  int64_t number = 0;     // from 1; where several lines are one record, the first
+  int64_t number = 0;     // from 1; if a record has several lines, the number of the first
   int64_t lines = 1;
   bool too_long = false;  // `text` is its beginning
 };
 
-// A newline ends a line.
+// Ends a line at each newline.
 class NewlineEnds {
  public:
-  // Where in `text`, which follows what was given before, the line ends; npos if beyond it.
+  // Where the line ends in `text`, which follows the text of the call before; npos if not in it.
   size_t Find(std::string_view text) { return text.find('\n'); }
   int64_t InnerNewlines() const { return 0; }
   void Reset() {}
@@ -71,7 +71,8 @@ class LineSplitter {
     }
   }
 
-  // The last line may lack its newline. Lines of what follows are counted from 1 again.
+  // Ends a file, whose last line may lack its newline. The lines of the next file are counted from
+  // 1 again.
   template <typename OnLine>
   void End(const OnLine& on) {
     if (skipping_) {
@@ -82,7 +83,7 @@ class LineSplitter {
     number_ = 1;
   }
 
-  // Takes back the line that has begun and not ended. Empty if there is none.
+  // Removes and returns the beginning of a line that has not ended; empty if there is none.
   std::string TakeUnfinished() {
     std::string unfinished = kept_.substr(0, kShownBytes);
     kept_.clear();
@@ -127,9 +128,9 @@ class LineSplitter {
 
   Ends ends_;
   size_t longest_;
-  std::string kept_;  // a line that has begun
+  std::string kept_;  // the beginning of a line that has not ended
   int64_t number_ = 1;
-  int64_t inner_ = 0;  // newlines in what is skipped
+  int64_t inner_ = 0;  // newlines within the skipped line
   bool skipping_ = false;
 };
 

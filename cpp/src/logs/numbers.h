@@ -1,4 +1,4 @@
-// Numbers in the text of a log, read exactly or not at all.
+// Numbers in the text of a log, read exactly or refused.
 #ifndef TIDEGATE_SRC_LOGS_NUMBERS_H_
 #define TIDEGATE_SRC_LOGS_NUMBERS_H_
 
@@ -7,7 +7,7 @@
 
 namespace tidegate::logs {
 
-// Digits alone; false where there is anything else, or more than 18 of them.
+// Reads at most 18 digits; false if the text has more or anything else.
 inline bool ReadDigits(std::string_view text, int64_t* value) {
   if (text.empty() || text.size() > 18) return false;
   int64_t sum = 0;
@@ -19,8 +19,8 @@ inline bool ReadDigits(std::string_view text, int64_t* value) {
   return true;
 }
 
-// A decimal such as 12.345, times 10^scale. Digits beyond the scale are cut off. False where the
-// text is no such number, or the value is beyond 64 bits.
+// Reads a decimal such as 12.345, times 10^scale. Digits beyond the scale are cut off. False if the
+// text is not such a number, or the value exceeds 64 bits.
 inline bool ReadDecimal(std::string_view text, int scale, int64_t* value) {
   const size_t point = text.find('.');
   const std::string_view whole = text.substr(0, point);

@@ -1,5 +1,5 @@
-// Reads a log that comes in chunks: lines, then records, then columns. Bad lines are counted, and
-// the first of them kept. Not for two threads at once.
+// Reads a log in chunks: lines become records, and records rows of columns. Bad lines are counted,
+// and the first of them kept. Not for two threads at once.
 #ifndef TIDEGATE_SRC_LOGS_READER_H_
 #define TIDEGATE_SRC_LOGS_READER_H_
 
@@ -21,8 +21,8 @@ namespace tidegate::logs {
 
 struct BadLine {
   int64_t source = 0;  // the number of its file
-  int64_t number = 0;  // of the line in it, from 1
-  std::string text;    // its beginning
+  int64_t number = 0;  // the number of the line in its file, from 1
+  std::string text;    // the beginning of the line
   std::string reason;
 };
 
@@ -30,12 +30,12 @@ class Reader {
  public:
   static constexpr size_t kBadLinesKept = 10;
 
-  // `csv_delimiter` is 0 where quotes do not hold lines together.
+  // `csv_delimiter` is 0 if a newline within quotes ends a line too.
   Reader(std::unique_ptr<Parser> parser, const Schema& schema, TimeUnit unit,
          char csv_delimiter = 0, size_t longest_line = kLongestLine);
 
   void Feed(std::string_view chunk);
-  // The file ends. Where it was cut off, so was the last line, which is bad then.
+  // Ends a file. If it was cut off, its last line was too, and counts as bad.
   void EndSource(bool cut_off = false);
 
   const Columns& columns() const { return columns_; }

@@ -32,7 +32,7 @@ bool IsMethod(std::string_view text) {
                      [](char c) { return (c >= 'A' && c <= 'Z') || c == '-' || c == '_'; });
 }
 
-// The address without its port: 192.0.2.1:80, [2001:db8::1]:80; 2001:db8::1 has none.
+// Removes the port of an address: 192.0.2.1:80, [2001:db8::1]:80. 2001:db8::1 has none.
 std::string_view WithoutPort(std::string_view text) {
   if (text.size() > 2 && text[0] == '[') {
     const size_t end = text.find(']');
@@ -191,8 +191,8 @@ bool Record::Complete() {
     has_time_ = true;
     if (!SetTime(times_.Read(number_, &time_ns), number_)) return false;
   }
-  if (!has_time_) return Fail("a field that tells the time", "a line without one");
-  // Where clocks of two machines differ, no time passed.
+  if (!has_time_) return Fail("a field with the time", "a line without one");
+  // The clocks of two machines may differ; then the duration counts as 0.
   if (has_end_) duration_ns = std::max<int64_t>(end_ns_ - time_ns, 0);
   return true;
 }
@@ -206,7 +206,8 @@ bool Record::SetKey(int column, std::string_view text) {
   return true;
 }
 
-// What is no request, such as a TLS handshake at a port without TLS, has neither method nor path.
+// Text that is no request, such as a TLS handshake at a port without TLS, has neither method nor
+// path.
 bool Record::SetRequest(std::string_view text) {
   const size_t blank = text.find(' ');
   if (blank == std::string_view::npos || !IsMethod(text.substr(0, blank))) return true;

@@ -1,4 +1,4 @@
-// One request of a log, as its line is read, and how the text of a field goes into it.
+// One request of a log, which the fields of its line fill.
 #ifndef TIDEGATE_SRC_LOGS_RECORD_H_
 #define TIDEGATE_SRC_LOGS_RECORD_H_
 
@@ -12,10 +12,10 @@
 
 namespace tidegate::logs {
 
-// What stands where a line has no value, as servers write it themselves.
+// The text that servers write in place of a missing value.
 inline constexpr std::string_view kMissing = "-";
 
-// Why a line is none of the format: what was expected, and what stood there.
+// Why a line does not have the format: what was expected, and the text that stood there.
 struct Problem {
   const char* expected = nullptr;
   std::string_view got;
@@ -25,13 +25,13 @@ class Record {
  public:
   Record(Schema schema, TimeUnit unit);
 
-  // Forgets the line before.
+  // Forgets the previous line.
   void Clear();
-  // True if the field was read; else problem() tells.
+  // Returns whether the field was read; if not, problem() is the reason.
   bool Set(const Target& target, std::string_view text);
   bool Set(const Target& target, int64_t number);
   bool Set(const Target& target, double number);
-  // To be called when all fields are set. False where there is no time.
+  // Call it when all fields are set. Returns false if none of them was the time.
   bool Complete();
   bool Fail(const char* expected, std::string_view got) {
     problem_ = {expected, got};
@@ -41,13 +41,13 @@ class Record {
   const Problem& problem() const { return problem_; }
   const Schema& schema() const { return schema_; }
   const TimeReader& times() const { return times_; }
-  // A place for the text of column `column` where it is not in the line as it stands.
+  // Memory for the text of a column that differs from the text in the line.
   std::string& Scratch(int column) { return scratch_[static_cast<size_t>(column)]; }
 
   int64_t time_ns = 0;
-  int64_t duration_ns = -1;  // -1 where the line has none
+  int64_t duration_ns = -1;  // -1 if the line has none
   int64_t bytes = 0;
-  int32_t status = 0;  // 0 where the line has none
+  int32_t status = 0;  // 0 if the line has none
   std::vector<std::string_view> keys;
 
  private:

@@ -1,5 +1,4 @@
-// Formats that are a pattern of fields and what stands between them, as nginx, Apache, Envoy and
-// AWS write them.
+// Formats of fields with fixed text between them, such as those of nginx, Apache, Envoy and AWS.
 #include <cstring>
 #include <memory>
 #include <string>
@@ -19,7 +18,7 @@ int HexDigit(char c) {
   return -1;
 }
 
-// \x22 of nginx, \" and \n of Apache. What is no escape stands as it is.
+// Replaces the escapes of nginx (\x22) and Apache (\" and \n). Other text stays as it is.
 void Unescape(std::string_view text, std::string* into) {
   into->clear();
   for (size_t i = 0; i < text.size(); ++i) {
@@ -76,7 +75,7 @@ class TextParser final : public Parser {
   }
 
  private:
-  // Where `until` is; within quotes, where no backslash stands before it.
+  // Finds `until`; within quotes, only where no backslash escapes it.
   static size_t Find(std::string_view text, std::string_view until, bool quoted) {
     size_t at = 0;
     while (true) {
@@ -98,7 +97,7 @@ class TextParser final : public Parser {
   static bool Set(const Target& target, std::string_view text, bool quoted, Record* record) {
     if (target.kind == Kind::kSkip) return true;
     if (quoted && std::memchr(text.data(), '\\', text.size()) != nullptr) {
-      // A request may fill two columns: its text is kept where its path is.
+      // A request may fill several columns; the memory for its text is that of the path's column.
       const int column = target.kind == Kind::kRequest ? record->schema().path : target.column;
       if (column >= 0) {
         Unescape(text, &record->Scratch(column));
@@ -109,7 +108,7 @@ class TextParser final : public Parser {
   }
 
   static std::string Expected(const std::string& literal) {
-    return "`" + literal + "` as the format has it";
+    return "`" + literal + "` as in the format";
   }
 
   static Outcome Bad(Record* record, const std::string& expected, std::string_view got) {
@@ -120,7 +119,7 @@ class TextParser final : public Parser {
   std::string start_;
   std::vector<TextField> fields_;
   bool open_end_;
-  // For messages.
+  // Only for messages.
   std::string expected_start_;
   std::vector<std::string> expected_;
 };

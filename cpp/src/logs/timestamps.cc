@@ -11,15 +11,15 @@ namespace tidegate::logs {
 namespace {
 
 constexpr int64_t kNsPerSecond = 1'000'000'000;
-// Seconds since the epoch from 1973 on have nine digits; what is less is no time of a log, but
-// perhaps seconds since the start of something.
+// Seconds since the epoch have at least nine digits from 1973 on. A smaller number is not the time
+// of a request, but perhaps the seconds since a start.
 constexpr int64_t kLeast = 100'000'000;
 
 constexpr const char* kExpectedTime =
     "a time such as 2026-01-31T13:05:00Z, 31/Jan/2026:13:05:00 +0100 or seconds since the epoch";
-constexpr const char* kExpectedZone = "a time with a zone, as the first line has one";
-constexpr const char* kExpectedNoZone = "a time without a zone, as the first line has none";
-constexpr const char* kExpectedSame = "a number in the unit of the first line's";
+constexpr const char* kExpectedZone = "a time with a zone, as in the first line";
+constexpr const char* kExpectedNoZone = "a time without a zone, as in the first line";
+constexpr const char* kExpectedSame = "a number in the unit of the first line";
 constexpr const char* kExpectedMagnitude =
     "a number of 1973 or later, in seconds, milliseconds, microseconds or nanoseconds since the "
     "epoch, or time_unit= to say what it is";
@@ -44,7 +44,7 @@ int64_t DaysIn(int64_t year, int64_t month) {
   return month == 2 && leap ? 29 : kDays[static_cast<size_t>(month - 1)];
 }
 
-// False for what is in no calendar. A leap second is the first one of the next minute.
+// False for a date that no calendar has. A leap second is the first second of the next minute.
 bool SecondsOf(const Civil& c, int64_t* seconds) {
   if (c.year < 1970 || c.year > 2261 || c.month < 1 || c.month > 12 || c.day < 1) return false;
   if (c.day > DaysIn(c.year, c.month)) return false;
@@ -61,7 +61,7 @@ int64_t MonthNamed(std::string_view name) {
   return 0;
 }
 
-// "Z", "+0100", "+01:00" or "+01".
+// Reads "Z", "+0100", "+01:00" or "+01".
 bool ReadOffset(std::string_view text, int64_t* offset_s) {
   if (text == "Z" || text == "z" || text == "UTC") {
     *offset_s = 0;
@@ -144,7 +144,7 @@ const char* TimeReader::ReadNumber(double number, int64_t* ns) {
   if (const char* expected = ReadNumber(static_cast<int64_t>(whole), ns)) return expected;
   if (number == whole) return nullptr;
   has_fractions_ = true;
-  // A double has microseconds of seconds since the epoch, and not quite nanoseconds.
+  // A double of seconds since the epoch is exact to microseconds, but not to nanoseconds.
   const double unit_ns = std::pow(10.0, ScaleOf(unit_));
   const double rounded_to = unit_ == TimeUnit::kSeconds ? 1000.0 : 1.0;
   *ns += static_cast<int64_t>(std::round((number - whole) * unit_ns / rounded_to) * rounded_to);
@@ -164,7 +164,7 @@ const char* TimeReader::Read(std::string_view text, int64_t* ns) {
 const char* TimeReader::ReadText(std::string_view text, int64_t* ns) {
   const size_t point = text.find('.');
   int64_t whole = 0;
-  // Nineteen digits are nanoseconds of today.
+  // Today's times in nanoseconds have nineteen digits.
   if (text.size() == 19 && point == std::string_view::npos) {
     int64_t last = 0;
     if (!ReadDigits(text.substr(0, 18), &whole) || !ReadDigits(text.substr(18), &last) ||
@@ -208,8 +208,8 @@ const char* TimeReader::ReadCommon(std::string_view text, int64_t* ns) {
   return nullptr;
 }
 
-// 2026-01-31T13:05:00.123456+01:00, with a blank for the T, a comma for the point, a blank before
-// the zone, or none of what follows the minutes.
+// 2026-01-31T13:05:00.123456+01:00; a blank may replace the T, a comma the point; a blank may stand
+// before the zone; everything after the minutes may be missing.
 const char* TimeReader::ReadIso(std::string_view text, int64_t* ns) {
   Civil c;
   const char dash = text[4];

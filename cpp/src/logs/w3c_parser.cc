@@ -1,4 +1,4 @@
-// W3C's extended log file format, as CloudFront and IIS write it: #Fields names the columns.
+// W3C's extended log file format, which CloudFront and IIS write: #Fields names the columns.
 #include <algorithm>
 #include <memory>
 #include <string>

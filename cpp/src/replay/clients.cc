@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t kSecondNs = 1'000'000'000;
 
-// A number of [0, 1) that depends on nothing but its arguments (SplitMix64), so that what one
-// client draws does not change with what others do.
+// A number in [0, 1) that depends only on its arguments (SplitMix64), so that the numbers of one
+// client do not change with the behaviour of others.
 double Draw(uint64_t seed, uint64_t at, uint64_t refusals) {
   uint64_t x = seed + 0x9e3779b97f4a7c15 * (at + 1) + 0xd1b54a32d192ed03 * refusals;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -30,7 +30,7 @@ int64_t ClientBehaviour::WaitNs(const Decision& decision, size_t at, uint32_t re
   if (reaction == Reaction::kNever || refusals >= most_attempts) return -1;
   const double random = jitter > 0 ? jitter * Draw(seed, at, refusals) : 0;
   if (reaction == Reaction::kObey) {
-    if (decision.retry_after_ns >= kMaxInstantNs) return -1;  // never, or as good as that
+    if (decision.retry_after_ns >= kMaxInstantNs) return -1;  // never, or in more than a century
     int64_t wait_ns = decision.retry_after_ns;
     if (whole_seconds) wait_ns = (wait_ns + kSecondNs - 1) / kSecondNs * kSecondNs;
     // The wait itself is exact: a double would round it.

@@ -18,13 +18,13 @@ using absl::int128;
 // The requests of one key, in the order of their times.
 struct KeyRequests {
   absl::Span<const int64_t> times_ns;
-  absl::Span<const int64_t> costs;  // empty: 1 each
+  absl::Span<const int64_t> costs;  // if empty, each cost is 1
 
   size_t size() const { return times_ns.size(); }
   int64_t cost(size_t i) const { return costs.empty() ? 1 : costs[i]; }
 };
 
-// All requests, one key's after the other's.
+// All requests, grouped by key.
 class ByKey {
  public:
   ByKey(size_t keys, size_t size, const uint32_t* codes, const int64_t* times_ns,
@@ -40,7 +40,7 @@ class ByKey {
     }
   }
 
-  // Whether each key's times never fall. The search for a count of others would not end.
+  // Whether the times of each key never fall. Otherwise the search for a count would not end.
   bool InOrder() const {
     for (size_t key = 0; key + 1 < begins_.size(); ++key) {
       const KeyRequests requests = Of(key);
@@ -63,7 +63,7 @@ class ByKey {
   std::vector<int64_t> costs_;
 };
 
-// `shape` with another count, which a limit can have.
+// `shape` with another count, which must be one that a limit can have.
 Limit WithCount(const Limit& shape, int64_t count) {
   LimitSpec spec = shape.spec();
   spec.count = count;
@@ -75,15 +75,16 @@ Limit WithCount(const Limit& shape, int64_t count) {
   return *Limit::Create(std::move(spec));
 }
 
-// The least count that lets `units` pass, of which the first and the last are `span_ns` apart:
+// The least count that allows `units`, of which the first and the last are `span_ns` apart:
 // units * period / (period + span), rounded up.
 int128 NeededFor(int128 units, int64_t span_ns, int64_t period_ns) {
   const int128 divisor = int128(period_ns) + span_ns;
   return (units * period_ns + divisor - 1) / divisor;
 }
 
-// The run that exceeds the limit of `count` the most: what a bucket that refuses nothing holds at
-// its fullest, and since when. Approximate, in doubles; NeededFor() of what it returns is not.
+// Finds the run that exceeds the limit of `count` the most: the units in a bucket that refuses
+// nothing, when it is fullest, since it was last empty. Returns NeededFor() of that run. The search
+// is approximate, in doubles; the count that it returns is exact for the run found.
 int128 NeededBeyond(const KeyRequests& requests, int64_t count, int64_t period_ns) {
   const double interval_ns = static_cast<double>(period_ns) / static_cast<double>(count);
   double used_ns = 0;
@@ -123,7 +124,7 @@ bool Allows(const Limit& limit, const KeyRequests& requests) {
   return true;
 }
 
-// Limits of one shape by their count: keys mostly need the same few.
+// A cache of the limits of one shape by their count: most keys need the same few.
 class Limits {
  public:
   explicit Limits(const Limit& shape) : shape_(shape) {}
@@ -154,8 +155,8 @@ int128 MostInAnySpan(const KeyRequests& requests, int64_t period_ns) {
   return most;
 }
 
-// The most units that a window of `widest`, which nobody exceeds, ever held; nothing where
-// somebody does.
+// The most units that a window ever held under `widest`, the limit with the largest count; nothing
+// if the key exceeds even that.
 std::optional<int64_t> MostInWindows(const Limit& widest, const KeyRequests& requests) {
   CellState state;
   int64_t most = 0;
@@ -169,13 +170,13 @@ std::optional<int64_t> MostInWindows(const Limit& widest, const KeyRequests& req
   return most;
 }
 
-// How many units a limit can count by the algorithm of `shape`.
+// The largest count of a limit of the algorithm of `shape`.
 int64_t MostCount(const Limit& shape) {
   if (IsBucket(shape.algorithm())) return Limit::kMaxCount;
   return shape.algorithm() == Algorithm::kSlidingLog ? Limit::kMaxLogCount : Limit::kMaxWindowCount;
 }
 
-// Finds the least count of one key after another; nothing where no limit can count so much.
+// Finds the least count of one key after another; nothing if no limit can count so much.
 class Finder {
  public:
   explicit Finder(const Limit& shape)
@@ -205,7 +206,7 @@ class Finder {
       } else if (Allows(limits_.Of(count), requests)) {
         return count;
       } else {
-        ++needed;  // where doubles did not tell
+        ++needed;  // the run found in doubles was not the worst
       }
     }
     return std::nullopt;
@@ -224,7 +225,7 @@ absl::StatusOr<std::vector<int64_t>> LeastLimits(const Limit& shape, size_t keys
                                                  const int64_t* costs) {
   if (shape.algorithm() == Algorithm::kConcurrency) {
     return absl::InvalidArgumentError(
-        "the least limit of concurrency was asked for, which depends on how long calls last; "
+        "the least limit of concurrency depends on how long calls last, which a log does not show; "
         "expected token-bucket, leaky-bucket, fixed-window, sliding-window or sliding-log");
   }
   const ByKey by_key(keys, size, codes, times_ns, costs);

@@ -29,7 +29,7 @@ std::vector<Decision> Replay(absl::Span<const Limit> limits, absl::Span<const Re
   for (size_t i = 0; i < events.size(); ++i) {
     const int64_t now_ns = std::clamp<int64_t>(events[i].now_ns, 0, kMaxInstantNs);
     decisions.push_back(replayer.Hit(charges, i, now_ns));
-    // The replayer's limits end with it.
+    // The replayer's own limits die with it.
     decisions.back().limit = &limits[decisions.back().rule];
   }
   return decisions;

@@ -54,13 +54,13 @@ struct Replayer::LimitState {
 
 namespace {
 
-// How many requests ahead the state of a key is fetched: as many as a cache miss lasts. What a
-// ring points to is fetched when the ring itself has come.
+// How many requests ahead the state of a key is fetched into the cache: as many as are decided
+// during a cache miss. The memory that a ring points to is fetched once the ring is in the cache.
 constexpr size_t kAhead = 32;
 constexpr size_t kRingAhead = 16;
 
-// Takes requests of one limit, whose states lie at `states`, by `step(at, state, now, cost)`, which
-// writes the answer.
+// Decides requests of one limit, whose states lie at `states`, by `step(at, state, now, cost)`,
+// which writes the answer.
 template <typename State, typename StepOne>
 __attribute__((always_inline)) inline void RunOne(const RequestColumns& requests,
                                                   const ChargeColumns& charge, size_t from,
@@ -75,7 +75,7 @@ __attribute__((always_inline)) inline void RunOne(const RequestColumns& requests
   }
 }
 
-// The buckets that StepBucket() is for, as Step() takes them.
+// Whether StepBucket() can step the limit, by the conditions of Step().
 bool IsPlainBucket(const Limit& limit) {
   return IsBucket(limit.algorithm()) && !limit.keeps_count() && limit.burst() > 0;
 }
@@ -91,7 +91,7 @@ Replayer::~Replayer() = default;
 
 void Replayer::Run(const RequestColumns& requests, absl::Span<const ChargeColumns> charges,
                    size_t from, size_t to, const AnswerColumns& given) {
-  const AnswerColumns answers = given;  // known not to change with what is written
+  const AnswerColumns answers = given;  // a copy, which the compiler knows that no write changes
   if (states_.size() > 1 || states_[0].limit.shadow()) {
     for (size_t n = from; n < to; ++n) {
       const size_t at = requests.At(n);
@@ -159,7 +159,7 @@ Decision Replayer::HitAll(absl::Span<const ChargeColumns> charges, size_t at, in
                  static_cast<uint32_t>(i));
   }
   const bool allowed = forecast.get().allowed;
-  // A clock that went back has left states ahead, which a hit that cannot pass moves back.
+  // A hit that cannot pass moves back the states that a clock left ahead when it went back.
   if (!allowed && !forecast.get().behind) return forecast.get();
   PlanVerdict verdict;
   for (size_t i = 0; i < states_.size(); ++i) {

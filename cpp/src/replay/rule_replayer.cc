@@ -9,7 +9,7 @@ namespace tidegate {
 
 absl::StatusOr<std::unique_ptr<RuleReplayer>> RuleReplayer::Create(
     std::shared_ptr<const RuleSet> rules) {
-  // A store that gives no live key up, however many there are.
+  // A store that never evicts a live key, however many keys there are.
   auto store = MemoryStore::Create({.capacity = MemoryOptions::kMaxCapacity});
   if (!store.ok()) return store.status();
   auto clock = std::make_shared<ManualClock>();

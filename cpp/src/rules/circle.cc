@@ -6,7 +6,7 @@
 namespace tidegate {
 
 std::vector<uint32_t> FindCircle(absl::Span<const absl::InlinedVector<uint32_t, 2>> next) {
-  // A depth-first search: a number that is met again on its own path closes a circle.
+  // A depth-first search: a number that is reached again on its own path closes a circle.
   enum class Mark : uint8_t { kNew, kOpen, kDone };
   struct Step {
     uint32_t number;

@@ -72,7 +72,7 @@ class RuleCompiler {
   std::vector<RuleProblem>& problems_;
   std::unique_ptr<RuleSet> set_;
   absl::flat_hash_map<std::string, uint32_t> rule_numbers_;
-  // The ranges that AddLimits() returned before, by the text of the limits.
+  // The ranges that AddLimits() has returned so far, by the text of the limits.
   absl::flat_hash_map<std::string, RuleSet::LimitRange> known_limits_;
 };
 

@@ -92,7 +92,7 @@ class RuleSet::Index {
     std::vector<uint32_t> attributes;
     int prefix = -1;  // -1 without a network
     uint32_t rank = 0;
-    Leaves leaves;  // of a group without attributes and without a network
+    Leaves leaves;  // for a group without attributes and without a network
     absl::flat_hash_map<Fingerprint, Leaves> by_value;
     // The values of by_value as texts. Add() finds collisions with other groups by them.
     std::vector<std::pair<std::vector<std::string>, Leaf>> listed;

@@ -23,8 +23,8 @@ int64_t Product(int64_t a, int64_t b) {
   return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
 }
 
-// Quotas that share what keys have share their events, those of successive rule sets too: events of
-// calls in flight, and those that nobody has taken yet, are not lost with a rule set.
+// Quotas that share their counts share their events, also across successive rule sets, so that the
+// events of calls in flight, and those not yet taken, are not lost with a rule set.
 void ShareEvents(absl::Span<const BoundLimit> before, std::vector<BoundLimit>* bound) {
   absl::flat_hash_map<std::pair<Fingerprint, std::string>, std::shared_ptr<QuotaEvents>> known;
   const auto shared = [&](const BoundLimit& quota) {
@@ -84,7 +84,8 @@ RuleLimiter::RuleLimiter(std::shared_ptr<const RuleSet> rules, std::shared_ptr<T
 
 RuleLimiter::~RuleLimiter() {
   if (!rules_->takes_long_to_free()) return;
-  // What it has for each rule. The store may be of Python, and is freed here.
+  // Only the parts that grow with the rules. The store may be a Python object, so it is freed on
+  // this thread.
   FreeOnAThread(std::move(bound_), std::move(unlimited_), std::move(listed_), std::move(counts_));
 }
 
@@ -103,7 +104,7 @@ void RuleLimiter::Charges(const Request& request, int64_t cost, int64_t factor, 
     if (loaded != own) loaded = std::min(loaded, std::max(own, MostOf(applied.rule, matched)));
     for (uint32_t i = 0; i < applied.limits.count; ++i) {
       const BoundLimit& bound = bound_[applied.limits.first + i];
-      // Each place of a concurrency limit is given back alone, so load must not multiply them.
+      // Each place of a concurrency limit is given back separately, so load must not add places.
       const bool is_place = bound.limit.algorithm() == Algorithm::kConcurrency;
       charged->charges.push_back({applied.key, &bound, is_place ? own : loaded});
       charged->rules.push_back(applied.rule);
@@ -179,7 +180,7 @@ void RuleLimiter::CountFor(absl::Span<const uint32_t> rules, const Decision& dec
 
 namespace {
 
-// Numbers the outcomes, and gives them the decision's instant if the store did not set theirs.
+// Numbers the outcomes, and sets their instants to the decision's if the store did not set them.
 void Complete(const Decision& decision, bool blocks, Outcomes* outcomes) {
   if (outcomes == nullptr) return;
   for (size_t i = 0; i < outcomes->size(); ++i) {

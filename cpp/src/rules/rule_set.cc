@@ -23,7 +23,7 @@ int NumberIn(const std::vector<std::string>& names, std::string_view name) {
   return kOtherNumber;
 }
 
-// Methods are compared without case: a client must not get another limit by writing `get`.
+// Methods are compared without case, so that a client cannot get another limit by sending `get`.
 int MethodIn(const std::vector<std::string>& methods, std::string_view method) {
   const auto same = [&](const std::string& known) {
     return std::equal(known.begin(), known.end(), method.begin(), method.end(),
@@ -31,7 +31,7 @@ int MethodIn(const std::vector<std::string>& methods, std::string_view method) {
   };
   const auto at = std::find_if(methods.begin(), methods.end(), same);
   if (at != methods.end()) return static_cast<int>(at - methods.begin());
-  // Frameworks answer HEAD by the handler of GET. If a rule names HEAD, it is a method of its own.
+  // Frameworks answer HEAD by the handler of GET, so it counts as GET unless a rule names HEAD.
   constexpr std::string_view kHead = "HEAD";
   const bool is_head = std::equal(kHead.begin(), kHead.end(), method.begin(), method.end(),
                                   [](char a, char b) { return a == (b & ~0x20); });
@@ -236,7 +236,7 @@ void RuleSet::AddKnown(uint32_t rule, const Request& known, std::string_view end
   if (!KnowsKey(rule, known, endpoint)) return;
   const RuleCondition& condition = rules_[rule].condition;
   Matched matched;
-  // A pattern, read as an endpoint, is one that the pattern matches.
+  // The text of a pattern, taken as an endpoint, matches that pattern.
   for (size_t i = 0; i == 0 || i < condition.methods.size(); ++i) {
     const std::string_view method =
         condition.methods.empty() ? std::string_view() : condition.methods[i];
@@ -390,7 +390,7 @@ std::vector<RuleSet::Reason> RuleSet::Explain(const Request& request, int64_t no
         reason.why = absl::StrCat("with an override of this key", why.empty() ? "" : ": ", why);
       }
     } else if (reason.why = WhyNot(rule, request, matched.endpoint); !reason.why.empty()) {
-      // `why` is the reason already.
+      // `why` already has the reason.
     } else if (is_otherwise) {
       reason.why = "another rule applies";
     } else {

@@ -43,13 +43,13 @@ class MemoryCells final : public MemoryStore {
   // Windows, logs and costs beyond the capacity.
   Decision HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment);
   Decision HitLog(const Charge& charge, const Fingerprint& key, const Moment& moment);
-  // In memory_quotas.cc.
+  // Defined in memory_quotas.cc.
   Decision HitQuota(const Charge& charge, const Fingerprint& key, const Moment& moment);
   Decision PeekAtQuota(const Charge& charge, const Fingerprint& key, const Moment& moment);
   Decision ChargeQuotaUpTo(const Charge& charge, const Fingerprint& key, const Moment& moment);
   int64_t RefundToQuota(const Charge& charge, const Fingerprint& key, const Moment& moment);
   __attribute__((always_inline)) Gate::Pass Enter() { return Gate::Pass(gate_); }
-  // The table that holds `key` now. Call it within a pass.
+  // The table that currently holds `key`. Call it within a pass.
   Table& TableOf(const Fingerprint& key) {
     Table& table = current_.table();
     if (next_.ok() && Table::SliceOf(key, table.slices()) < moved_slices_) [[unlikely]] {
@@ -82,7 +82,7 @@ class MemoryCells final : public MemoryStore {
   void MoveCells(Cell* cells, Table& to, int64_t now_ns);
   void FinishMove();
   double KeptShare(size_t slice, int64_t now_ns) const;
-  // Slices of a new table for `keys`.
+  // The slices of a new table for `keys`.
   size_t WantedFor(double keys) const;
 
   const Hasher hasher_;

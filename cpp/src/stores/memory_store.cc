@@ -16,9 +16,9 @@ namespace tidegate {
 namespace {
 
 constexpr double kFullest = 0.85;
-// At this load a table begins to be replaced, evenly, so that the move ends when it is full and its
-// work is spread out. The next table, sized for the keys at the beginning, has a load of 0.68 in
-// the end.
+// The load at which a table begins to be replaced. Its slices move evenly until it is full, which
+// spreads the work out. The next table is sized for the keys at the beginning, and has a load of
+// 0.68 in the end.
 constexpr double kMovedFrom = 0.79;
 constexpr double kFresh = 0.635;
 // Up to this load a move waits for pages. It then ends at 0.886; from 0.89 on some keys find no
@@ -40,7 +40,7 @@ int64_t GrowAt(const Table& table) {
   return static_cast<int64_t>(kMovedFrom * static_cast<double>(table.cells()));
 }
 
-// As many slices of `to` as hold the keys of the first `slices` of `from`.
+// The number of slices of `to` that hold the keys of the first `slices` of `from`.
 size_t SlicesUpTo(size_t slices, const Table& from, const Table& to) {
   return (slices * to.slices() + from.slices() - 1) / from.slices();
 }
@@ -286,10 +286,10 @@ void MemoryCells::BeginMove(int64_t now_ns) {
   MoveSlice(now_ns);
 }
 
-// How many of the last kMaintainEvery new keys went to the next table, or a few less.
+// An upper estimate of how many of the last kMaintainEvery new keys went to the next table.
 int64_t MemoryCells::NewInNext() const {
   const auto all = static_cast<int64_t>(current_.table().slices());
-  // Into a smaller table only some keys move; the others may be coming back.
+  // Only some keys move into a smaller table; others may come back.
   if (next_.table().slices() < current_.table().slices()) return kMaintainEvery;
   return (kMaintainEvery * static_cast<int64_t>(moved_slices_) + all - 1) / all;
 }

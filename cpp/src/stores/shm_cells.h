@@ -56,7 +56,7 @@ class ShmCells final : public ShmStore {
   static bool IsDue(const Table::Entry& entry, int64_t) { return entry.changed(); }
   void Entered(const Table::Entry& entry, int64_t now_ns);
   Decision HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment);
-  // In shm_quotas.cc.
+  // Defined in shm_quotas.cc.
   template <typename Call>
   auto WithQuota(const Charge& charge, const Moment& moment, Call call);
   Decision HitQuota(const Charge& charge, const Moment& moment);

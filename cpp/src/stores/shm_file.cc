@@ -121,15 +121,15 @@ absl::Status NoRoom(const std::string& path, uint64_t bytes, int64_t capacity, i
       Megabytes(bytes), ") under ", directory, ", ",
       known ? absl::StrCat(Megabytes(uint64_t{room.f_bavail} * room.f_frsize), " of ",
                            Megabytes(uint64_t{room.f_blocks} * room.f_frsize), " are free there")
-            : "which has not so much",
+            : "which has less space",
       " (", std::strerror(error),
       "); make it larger (containers: --shm-size), or give a smaller capacity"));
 }
 
-// A file without a name yet, or with one that nobody looks for.
+// A file that has no name yet, or a name that nobody looks for.
 struct Nameless {
   int fd = -1;
-  std::string name;  // empty where it has none
+  std::string name;  // empty if it has none
 };
 
 Nameless MakeNameless(const std::string& path) {
@@ -143,8 +143,8 @@ Nameless MakeNameless(const std::string& path) {
   return {open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600), name};
 }
 
-// Makes a whole file and then names it. AlreadyExists if another process was faster, which is as
-// good.
+// Makes a whole file and then names it. Returns AlreadyExists if another process was faster; the
+// caller then opens that file.
 absl::Status Make(const std::string& path, int64_t capacity) {
   const auto slices = static_cast<uint64_t>(
       std::ceil(static_cast<double>(capacity) / ShmStore::kLoad / Table::kSliceCells));
@@ -191,11 +191,11 @@ absl::Status RefusedForItsOwner(const std::string& path, uid_t owner) {
   return Refused(path, absl::StrCat("it belongs to user ", owner, ", this is user ", geteuid()));
 }
 
-// Aborted: an intact file, but of an earlier boot.
+// Returns Aborted for an intact file of an earlier boot.
 absl::Status Verify(const std::string& path, int fd, const ShmOptions& options, ShmHeader* header) {
   struct stat found;
   if (fstat(fd, &found) != 0) return Failed(path, "cannot be read", errno);
-  if (!S_ISREG(found.st_mode)) return Refused(path, "it is no regular file");
+  if (!S_ISREG(found.st_mode)) return Refused(path, "it is not a regular file");
   if (found.st_uid != geteuid()) return RefusedForItsOwner(path, found.st_uid);
   if ((found.st_mode & 077) != 0) {
     return Refused(path, absl::StrFormat("its mode is %04o, which lets other users in; 0600 "
@@ -211,7 +211,7 @@ absl::Status Verify(const std::string& path, int fd, const ShmOptions& options, 
       static_cast<ssize_t>(sizeof *header)) {
     return Failed(path, "cannot be read", errno);
   }
-  if (header->magic != ShmHeader::kMagic) return Refused(path, "it is no file of tidegate's");
+  if (header->magic != ShmHeader::kMagic) return Refused(path, "it is not a file of tidegate");
   if (header->version != ShmHeader::kVersion) {
     return Refused(path, absl::StrCat("its layout is version ", header->version,
                                       ", this tidegate has version ", ShmHeader::kVersion));
@@ -237,8 +237,8 @@ absl::Status Verify(const std::string& path, int fd, const ShmOptions& options, 
   return absl::OkStatus();
 }
 
-// Removes the name of the file open as `fd`, unless another process did already. Under a lock, so
-// that it never hits the file's successor. The kernel releases the lock of a process that dies.
+// Removes the name of the file open as `fd`, unless another process has already. Holds a lock, so
+// that it never removes the file's successor. The kernel releases the lock of a process that dies.
 absl::Status Retire(const std::string& path, int fd) {
   if (flock(fd, LOCK_EX) != 0) return Failed(path, "cannot be locked", errno);
   struct stat mine;
@@ -280,7 +280,7 @@ absl::StatusOr<void*> MapShmFile(const std::string& path, const ShmOptions& opti
     if (!status.ok()) return status;
     void* memory = mmap(nullptr, header.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(), 0);
     if (memory == MAP_FAILED) return Failed(path, "cannot be mapped", errno);
-    // The header that was verified, not one that was written since.
+    // The header must be the verified one, not one that was written since.
     if (std::memcmp(memory, &header, offsetof(ShmHeader, used)) != 0) {
       munmap(memory, header.bytes);
       return Refused(path, "its header changes");
@@ -296,7 +296,7 @@ absl::Status RemoveShmFile(const std::string& path) {
   if (lstat(path.c_str(), &found) != 0) return Failed(path, "cannot be removed", errno);
   if (!S_ISREG(found.st_mode) || found.st_uid != geteuid()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, " is not removed: it is no regular file of this user"));
+        absl::StrCat(path, " is not removed: it is not a regular file of this user"));
   }
   if (unlink(path.c_str()) != 0) return Failed(path, "cannot be removed", errno);
   return absl::OkStatus();

@@ -15,8 +15,8 @@
 
 namespace tidegate {
 
-// As drawn in shm_store.h. A change of anything that two processes must agree on,
-// such as where the table looks for a key or what a state means, is a new version.
+// The layout in shm_store.h. A change of anything that two processes must agree on, such as where
+// the table looks for a key or what a state means, needs a new version.
 struct ShmHeader {
   static constexpr uint64_t kMagic = 0x6574'6167'6564'6974;  // "tidegate"
   static constexpr uint32_t kVersion = 3;
@@ -50,7 +50,7 @@ static_assert(sizeof(ShmHeader) == ShmHeader::kBytes);
 static_assert(offsetof(ShmHeader, checksum) == 104);
 static_assert(offsetof(ShmHeader, used) == 512);
 
-// Maps the file at `path`, which is made if there is none, or only one of an earlier boot.
+// Maps the file at `path`. Makes it if there is none, or only one of an earlier boot.
 absl::StatusOr<void*> MapShmFile(const std::string& path, const ShmOptions& options);
 absl::Status RemoveShmFile(const std::string& path);
 

@@ -94,7 +94,7 @@ Hasher ShmCells::HasherFor(std::string_view use) const {
 
 absl::Status ShmCells::Accepts(const Limit& limit) const {
   if (!IsLog(limit.algorithm())) return absl::OkStatus();
-  // Beyond a part of the table, the units of one key would evict each other.
+  // With more than a part of the table, the units of one key would evict each other.
   const int64_t most = std::min(kMostLogUnits, static_cast<int64_t>(table_.cells()) / 4);
   if (limit.count() <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -123,7 +123,8 @@ Decision Store::ChargeUpTo(const Charge& charge, const Moment& moment) {
 
 Decision Store::ChargeAllUpTo(absl::Span<const Charge> plan, const Moment& moment) {
   if (plan.size() == 1) return ChargeUpTo(plan[0], moment);
-  // Otherwise a limit would be charged again with the one whose reading has to be confirmed.
+  // Peek first: otherwise, if one limit needs a confirmed reading, the call is made again and
+  // charges the other limits twice.
   Decision standing = PeekAll(plan, moment, nullptr);
   if (standing.behind && !moment.confirmed) {
     standing.SetCharged(0);
@@ -175,8 +176,8 @@ Decision Store::HitAll(absl::Span<const Charge> plan, const Moment& moment,
   if (forecast.behind && !moment.confirmed) return forecast;
   if (!forecast.allowed) {
     if (!forecast.behind) return forecast;
-    // A cost beyond the capacity is never charged, but moves back a state that a clock left ahead
-    // when it went back.
+    // A hit of a cost beyond the capacity charges nothing, but moves back a state that a clock left
+    // ahead when it went back.
     for (const Charge& charge : plan) {
       Hit({charge.key, charge.limit, charge.limit->limit.beyond()}, moment);
     }

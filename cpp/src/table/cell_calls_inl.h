@@ -2,12 +2,12 @@
 // CellCalls and has
 //
 //   hasher_
-//   Enter()                 what is held while its table is in use
+//   Enter()                 returns an object to hold while its table is in use
 //   EnterQuickly(number)    the same, but false if it would have to wait
 //   TableOf(key)            the table that holds `key` meanwhile
-//   IsDue(entry, now_ns)    whether Entered(entry, now_ns) is to be called after it
-//   IsTendingDue(now_ns)    whether it is after a call that entered nothing
-//   HitOther(charge, key, moment)   what is no plain call on a bucket
+//   IsDue(entry, now_ns)    whether Entered(entry, now_ns) must be called afterwards
+//   IsTendingDue(now_ns)    the same for a call that entered nothing
+//   HitOther(charge, key, moment)   decides calls other than plain calls on a bucket
 #ifndef TIDEGATE_SRC_TABLE_CELL_CALLS_INL_H_
 #define TIDEGATE_SRC_TABLE_CELL_CALLS_INL_H_
 
@@ -224,7 +224,7 @@ struct CellCalls {
   static void HitBuckets(S& store, const BoundLimit& limit, absl::Span<const Fingerprint> keys,
                          CostOf cost_of, const Moment& moment, Verdict* verdicts) {
     constexpr size_t kBatch = 64;  // in one pass
-    constexpr size_t kFetch = 24;  // so far ahead
+    constexpr size_t kFetch = 24;  // how many keys ahead cells are prefetched
     constexpr size_t kLocate = 8;
     const bool one_word = limit.limit.denominator() == 1;
     Cell* located[kBatch];
@@ -273,7 +273,7 @@ struct CellCalls {
     }
   }
 
-  // What UpdateBucket() may be asked for.
+  // Whether UpdateBucket() can make the call.
   static bool IsPlain(const Limit& limit, int64_t cost) {
     return IsBucket(limit.algorithm()) && cost <= limit.most_plain_cost();
   }

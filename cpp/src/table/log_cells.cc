@@ -44,7 +44,7 @@ Fingerprint LogCells::KeyOf(size_t cell) const {
   const uint64_t block = cell / kNeighbours + 1;
   Fingerprint f{Mix(key_.lo ^ (block * 0x9e3779b97f4a7c15)),
                 Mix(key_.hi + block * 0xd1b54a32d192ed03)};
-  // Bits that do not choose the group.
+  // Only bits that do not choose the group differ.
   f.lo ^= static_cast<uint64_t>(cell % kNeighbours) << 40;
   if (f.hi < Hasher::kLeastHigh) f.hi = Hasher::kLeastHigh;
   return f;
@@ -102,7 +102,7 @@ Decision LogCells::Hit(const Moment& moment, int64_t cost) {
     }
     Decision decision = StepLog(limit_, &view.ring, now_ns, cost);
     if (!decision.allowed) return decision;
-    // Otherwise they would count again after a clock that goes back.
+    // Clear the expired ends: they would count again if the clock went back.
     if (view.expired) ForEach(0, [now_ns](int64_t end) { return end > now_ns ? end : 0; });
     const auto units = static_cast<uint64_t>(cost);
     const Mark mark = MarkOfLogAfter(view.mark, view.ring.size() - units, units);
@@ -112,7 +112,7 @@ Decision LogCells::Hit(const Moment& moment, int64_t cost) {
       return decision;
     }
     if (tries == kMostTries) {
-      // Several calls that each want several places obstruct each other.
+      // Calls that each want several places at once obstruct each other.
       decision = PeekLog(limit_, view.ring, now_ns, cost);
       decision.allowed = false;
       decision.retry_after_ns = std::max<int64_t>(decision.retry_after_ns, 1);
@@ -203,7 +203,7 @@ void LogCells::Release(int64_t admitted_ns, const Moment& moment, int64_t cost) 
   while (left > 0) {
     const InstantRing ring = Read(moment.now_ns).ring;
     if (ring.empty()) return;
-    // As ReleaseLog() in log.h.
+    // Like ReleaseLog() in log.h.
     left -= Free(ring[std::min(ring.FirstAfter(end - 1), ring.size() - 1)], 1);
   }
 }

@@ -44,8 +44,8 @@ void LogTable::Drop(Shard& shard, Rings::iterator it) {
 
 namespace {
 
-// The order in which live rings are evicted: the least often charged first (mark.h), then those
-// much nearer to idle.
+// The order in which live rings are evicted: the least often charged first (mark.h), and of these
+// the nearest to idle.
 auto OrderOf(const Fingerprint& key, const InstantRing& ring, int64_t now_ns) {
   const size_t first = ring.FirstAfter(now_ns);
   const Mark mark = MarkOfLog(ring.size() - first, MostAtOnce(ring, first));

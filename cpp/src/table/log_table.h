@@ -23,15 +23,16 @@ class LogTable {
  public:
   explicit LogTable(size_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // The decision of `work` on the ring of `key`, made if there is none, while no other thread has
-  // it. A template, so that the step of a hit is inlined and constructs the decision in its place.
+  // Returns the decision of `work` on the ring of `key`, which is created if there is none, while
+  // no other thread uses it. A template, so that the step of a hit is inlined and constructs the
+  // decision in its place.
   template <typename Work>
   Decision With(const Fingerprint& key, int64_t now_ns, const Work& work);
-  // The same, with nullptr if there is none.
+  // The same, but calls `work` with nullptr if there is no ring.
   void WithExisting(const Fingerprint& key, absl::FunctionRef<void(InstantRing*)> work);
   void Erase(const Fingerprint& key);
   void Clear();
-  // Adds to `stats`.
+  // Adds the counters of this table to `stats`.
   void Count(StoreStats* stats) const;
 
  private:
@@ -54,7 +55,7 @@ class LogTable {
   static constexpr size_t kRingBytes = sizeof(Fingerprint) + sizeof(InstantRing) + 2;
 
   Shard& ShardOf(const Fingerprint& key) { return shards_[key.hi % kShards]; }
-  // Both with the shard's mutex held.
+  // Both require the shard's mutex.
   void Drop(Shard& shard, Rings::iterator it);
   // Makes room; `kept` stays.
   void Sweep(Shard& shard, const Fingerprint& kept, int64_t now_ns);

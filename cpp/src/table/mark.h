@@ -26,8 +26,8 @@ using Mark = uint8_t;
 inline constexpr int kUnitsMark = 128;
 inline constexpr int kRankMark = 192;
 
-// Twice the logarithm to the base 2, in whole steps: 1, 1.5, 2, 3, 4, 6, 8, ... Of 0 that
-// of 1.
+// Twice the logarithm to the base 2, rounded down to a whole number, which grows at 1, 1.5, 2, 3,
+// 4, 6, 8, ... That of 0 is that of 1.
 __attribute__((always_inline)) inline int HalfLog(uint64_t value) {
   if (value < 2) return 0;
   const int bits = static_cast<int>(std::bit_width(value)) - 1;
@@ -64,7 +64,7 @@ __attribute__((always_inline)) inline Mark MarkOf(const Limit& limit, int64_t co
       HalfLog(static_cast<uint64_t>(cost) * static_cast<uint64_t>(unit_ns)), kUnitsMark - 1));
 }
 
-// In half steps of a logarithm, 0 for a state that one charge explains.
+// The rank in half steps of a logarithm, 0 for a state that one charge explains.
 inline int RankOf(Mark mark, const CellState& state, int64_t now_ns) {
   if (mark >= kRankMark) return mark - kRankMark;
   if (mark >= kUnitsMark) {

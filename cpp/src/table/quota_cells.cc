@@ -24,7 +24,7 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// The number is from the system, since a child of fork() would repeat a generator's numbers.
+// The system provides the number, since a child of fork() would repeat the numbers of a generator.
 uint64_t NewRecord() { return std::max(1U, std::random_device()()); }
 
 // The mark as for a log: the number of charges that explains the usage. Top-ups have the highest.

@@ -15,8 +15,8 @@ enum class Reading { kOwned, kClaimed, kOthers };
 
 bool IsClaim(uint64_t w0) { return (w0 & Table::kClaimBit) != 0; }
 
-// In the place of the last four microseconds of a claim's time: two callers of one
-// key at one instant must not take each other's claims for their own.
+// The low bits of a claim's time, about four microseconds, are replaced by a nonce: two callers of
+// one key at one instant must not take each other's claims for their own.
 constexpr uint64_t kNonceMask = 0xfff;
 uint64_t Nonce() {
 #if defined(__x86_64__)
@@ -48,8 +48,8 @@ uint64_t HighWith(uint64_t high, Mark mark, uint64_t version) {
          (version & Table::kVersionMask);
 }
 
-// The name to write over `before`: of the next version, so that a call that still expects `before`
-// fails, even if the same key has come back.
+// The name to write over `before`. It has the next version, so that a call that still expects
+// `before` fails, even if the same key has come back.
 Fingerprint NameOver(const Fingerprint& before, const Fingerprint& key, Mark mark) {
   return {key.lo, HighWith(key.hi, mark, before.hi + 1)};
 }
@@ -86,12 +86,12 @@ bool ReplaceKey(Cell* cell, const Fingerprint& from, const Fingerprint& to) {
   return CompareAndSwap(&cell->lo, {from.lo, from.hi}, {to.lo, to.hi});
 }
 
-// Chooses the live cell to evict for a new key: one of the lowest rank. Only the first so many
+// Chooses the live cell to evict for a new key: one of the lowest rank. Only a limited number of
 // cells are compared; otherwise a new key, charged only once so far, would be evicted for the next
-// key anywhere near. Among equals the nearest to idle is evicted, but again only among so many:
-// otherwise a key that was charged little would never live to be charged again among keys that were
-// charged much. Nobody can predict which cells come first, since that depends on the key's
-// fingerprint.
+// key anywhere near. Of equal cells the nearest to idle is evicted, but again only of a limited
+// number: otherwise a key that was charged little would always be evicted before its next charge if
+// its neighbours were charged much. Nobody can predict which cells come first, since that depends
+// on the key's fingerprint.
 class Victim {
  public:
   void Consider(Cell* cell, const CellState& state, int64_t now_ns) {
@@ -181,10 +181,10 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot,
   if (!ReplaceState(cell, slot->raw, claim)) return false;
   Fingerprint before;
   Fingerprint name;
-  // Again if the mark of the name changed meanwhile.
+  // Repeated if the mark of the name changed meanwhile.
   do {
     before = {cell->lo.load(std::memory_order_acquire), cell->hi.load(std::memory_order_acquire)};
-    // The claim was taken over already: the name may be that of the other caller.
+    // Another caller has taken the claim over, and the name may be that caller's.
     if (Load(*cell) != claim) [[unlikely]]
       return false;
     name = NameOver(before, key, mark);
@@ -192,7 +192,7 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot,
   if (before == Fingerprint{} || IsNobody(before)) {
     ++entry->keys;
   } else if (IsClaim(slot->raw.w0)) {
-    // A key on its way in loses nothing, and a key on its way out was idle.
+    // A key that was being entered loses nothing, and a key that was being removed was idle.
     if (slot->raw.w1 != before.lo && before.lo != key.lo) ++entry->idle;
   } else {
     ++(IsIdle(slot->raw.w0, now_ns, kClockToleranceNs) ? entry->idle : entry->live);
@@ -219,8 +219,8 @@ void Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot*
                         Entry* entry) {
   for (int tries = 0;; ++tries) {
     if (tries > 16) sched_yield();
-    // `now` does not advance within a call, so a claim may also be taken over after many looks:
-    // that is always safe.
+    // `now` does not advance within a call, so a claim is also taken over after many tries, which
+    // is always safe.
     const bool patient = tries < kMostTries;
     const auto is_stale = [&](uint64_t w0) { return !patient || IsStale(w0, now_ns); };
     Slot idle;   // for long
@@ -248,7 +248,7 @@ void Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot*
         if (is_stale(state.w0)) {
           if (idle.cell == nullptr) idle = {cell, state, {}};
         } else if (state.w1 == key.lo) {
-          wait = true;  // the same key is on its way in
+          wait = true;  // another call is entering the same key
           return false;
         }
         return true;

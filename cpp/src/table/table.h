@@ -18,27 +18,27 @@
 //
 // Protocol. Both halves of a cell change by 16-byte compare-and-swap only, so
 // no lock exists that a killed process could keep.
-//   empty     name 0, state 0. Never comes back once left, so a search may stop at
-//             the first empty cell.
+//   empty     name 0, state 0. A cell that was claimed once is never empty again, so a
+//             search may stop at the first empty cell.
 //   owned     name X; the state is a CellState of X (step.h).
-// claimed   state w0 has kClaimBit and the time of the claim (and bits that make
-//             it this one), w1 the low word of the fingerprint that claims. Nobody's:
-//             whatever name stands in it is on its way in or out.
+//   claimed   state w0 has kClaimBit, the time of the claim and a nonce; w1 is the low
+//             word of the fingerprint that claims. The cell belongs to no key: the key
+//             of its name is being entered or removed.
 // A key enters a cell by (1) state -> claimed, (2) name -> X in its next version,
 // from the name that was read there while the claim stood, (3) a look through all of X's
 // groups for a second cell of X, giving up if there is one, (4) state -> X's
 // first state. Since names precede looks, of two threads that enter the same key at
 // least one sees the other. The mark of a name may change at any time without a new version: a
-// thread that is about to write over the name reads it again. A claim that is older than
-// kClaimTimeoutNs belongs to a thread that died; any thread may take it over by the same steps. If
-// its owner was only held up, step 4 finds another state, or step 2 another version, and it starts
-// over, having taken nothing from anyone. tests/model/ checks all interleavings of this.
+// thread that is about to write over the name reads it again. The owner of a claim older than
+// kClaimTimeoutNs is presumed dead; any thread may take the claim over by the same steps. If the
+// owner was only held up, its step 4 finds another state, or its step 2 another version, and it
+// starts over, having taken nothing from anyone. tests/model/ checks all interleavings of this.
 //
 // Reclaiming. Cells whose w0 lies kClockToleranceNs or more behind are full again by every reader's
-// clock, and may be reclaimed. A key that comes back finds its cell faster than it makes a new one,
-// so cells that have been idle for less than kKeepIdleNs are reclaimed only if no cell is empty. If
-// a key's groups hold only live cells, one that was charged the least often is evicted and counted
-// (Victim in table.cc).
+// clock, and may be reclaimed. A key that is used again finds its cell faster than it makes a new
+// one, so cells that have been idle for less than kKeepIdleNs are reclaimed only if no cell is
+// empty. If a key's groups hold only live cells, one that was charged the least often is evicted
+// and counted (Victim in table.cc).
 //
 // Thread-safe and process-safe.
 #ifndef TIDEGATE_SRC_TABLE_TABLE_H_
@@ -98,7 +98,7 @@ class Table {
   // How calls changed the keys that have cells, for the store's counters: the names in cells change
   // by compare-and-swap, so sums of these are exact.
   struct Entry {
-    int32_t keys = 0;  // more than before
+    int32_t keys = 0;  // keys that got a cell, minus keys that lost theirs
     int16_t idle = 0;  // keys that lost their cell and nothing else
     int16_t live = 0;  // keys that lost their usage
 
@@ -132,8 +132,8 @@ class Table {
     PrefetchIn(key.lo & (kGroups - 1), key);
   }
 
-  // The same in a table that is larger than the caches, for all cells that FindNear() may read and
-  // the beginning of the next group: lines that are fetched together take hardly longer than one.
+  // The same if the table is larger than the caches, for all cells that FindNear() may read and the
+  // beginning of the next group: lines that are fetched together take hardly longer than one.
   __attribute__((always_inline)) void PrefetchIfFar(const Fingerprint& key) const {
     if (!IsFar()) [[likely]]
       return;
@@ -147,8 +147,8 @@ class Table {
   // Defined in table_inl.h.
   Cell* FindNear(const Fingerprint& key, uint64_t& w0, uint64_t& w1) const;
 
-  // The same for one of many keys, a while after its Prefetch() and before its UpdateAt(), which
-  // gets the result: a cell, or null, and then the next group is being fetched into the cache.
+  // The same for one of many keys, some time after its Prefetch(). The result is for UpdateAt(). If
+  // it is null, the next group is being fetched into the cache.
   Cell* Locate(const Fingerprint& key) const;
 
   // Reads the cell of `key`. Returns false if there is none, or only one that is still being
@@ -163,9 +163,9 @@ class Table {
   // the key must be looked up again.
   static bool Replace(const Slot& slot, const CellState& next);
 
-  // How an update charges a key.
+  // Properties of an update that allow shortcuts.
   struct Manner {
-    bool one_word = false;  // as ReplaceWords() below
+    bool one_word = false;  // see ReplaceWords()
     bool is_one = false;    // a single unit, which leaves the mark of an existing key
   };
 

@@ -96,9 +96,8 @@ void SetTokens(CheckService& service, const py::iterable& tokens) {
     if (!PyTuple_Check(token.ptr()) || PyTuple_GET_SIZE(token.ptr()) != 2 ||
         !PyBytes_Check(PyTuple_GET_ITEM(token.ptr(), 0)) ||
         PyBytes_GET_SIZE(PyTuple_GET_ITEM(token.ptr(), 0)) != Tokens::kDigestBytes) {
-      Throw(
-          Error::kArgumentType,
-          "a token is something else; expected a tuple of the 32 bytes of its SHA-256 and a role");
+      Throw(Error::kArgumentType,
+            "a token is malformed; expected a tuple of the 32 bytes of its SHA-256 and a role");
     }
     const std::string role = BytesOf(PyTuple_GET_ITEM(token.ptr(), 1), "the role");
     const auto known = server::ParseRole(role);

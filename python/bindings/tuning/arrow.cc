@@ -1,5 +1,5 @@
-// tidegate._core.arrow_column(): a column of Arrow, from whichever library has it, through the
-// PyCapsule interface. The structures are those of Arrow's C data interface, which never change.
+// tidegate._core.arrow_column(): a column of Arrow from any library, through the PyCapsule
+// interface. The structures are those of Arrow's C data interface, which never change.
 #include <array>
 #include <cstring>
 #include <deque>
@@ -69,7 +69,7 @@ Held<T> TakenFrom(const py::handle& capsule, const char* name) {
   if (given == nullptr) throw py::error_already_set();
   Held<T> taken;
   static_cast<T&>(taken) = *given;
-  given->release = nullptr;  // ours now
+  given->release = nullptr;  // the structure is moved, so its first owner must not release it
   return taken;
 }
 
@@ -152,10 +152,10 @@ void VisitFixed(const ArrowArray& array, size_t width, const Visit& visit) {
   }
 }
 
-// False where the array has no texts and no bytes.
+// Returns false if the array has neither texts nor bytes.
 template <typename Visit>
 bool VisitTexts(const std::string& format, const ArrowArray& array, const Visit& visit) {
-  if (array.length == 0) return true;  // of whatever it has none
+  if (array.length == 0) return true;  // an empty array may have any type
   if (format == "u" || format == "z") {
     VisitOffsets<int32_t>(array, visit);
   } else if (format == "U" || format == "Z") {
@@ -249,7 +249,7 @@ bool NumberChunk(const ArrowSchema& schema, const ArrowArray& array, Texts& text
       })) {
     return false;
   }
-  // Values that no request has keep their numbers, and count nothing.
+  // Values of the dictionary that no request has keep their numbers.
   return VisitInts(schema.format[0], array, [&](int64_t i, bool is_null, int64_t index) {
     const bool is_there = !is_null && index >= 0 && static_cast<size_t>(index) < numbers.size();
     codes[i] = is_there ? numbers[static_cast<size_t>(index)] : Texts::kNull;

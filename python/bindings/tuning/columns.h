@@ -1,5 +1,5 @@
-// Columns of NumPy, as the core takes them. The package has made them ready: what is wrong here
-// is a mistake of the package, or what nothing but a look at all items can tell.
+// Columns of NumPy, as the core takes them. The package has checked and converted them, so an error
+// found here is a mistake of the package, or one that only a look at all items can find.
 #ifndef TIDEGATE_PYTHON_BINDINGS_TUNING_COLUMNS_H_
 #define TIDEGATE_PYTHON_BINDINGS_TUNING_COLUMNS_H_
 
@@ -16,7 +16,7 @@ namespace tidegate::python {
 
 namespace py = pybind11;
 
-// The items of `column`, which is `what`: `size` of them, in one piece.
+// The `size` items of `column`, which must be contiguous. `what` names it in errors.
 template <typename T>
 const T* ItemsOf(const py::array& column, size_t size, const char* what) {
   const bool fits = py::isinstance<py::array_t<T>>(column) && column.ndim() == 1 &&

@@ -1,4 +1,4 @@
-// Numbers keys from 0 up in the order in which they first come.
+// Numbers keys from 0 up in the order of their first appearance.
 #ifndef TIDEGATE_PYTHON_BINDINGS_TUNING_KEY_NUMBERS_H_
 #define TIDEGATE_PYTHON_BINDINGS_TUNING_KEY_NUMBERS_H_
 
@@ -13,10 +13,10 @@
 
 namespace tidegate::python {
 
-// What a column of codes can number.
+// The most keys that a column of codes can number.
 inline constexpr uint32_t kMostKeys = 0xffffffff;
 
-// Of byte strings, which it does not copy.
+// The numbers of byte strings, which are not copied.
 class KeyNumbers {
  public:
   // The number of `key`, which must outlive this, and whether it is new.

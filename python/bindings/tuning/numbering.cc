@@ -1,4 +1,4 @@
-// tidegate._core.number_ints() and its kin: keys as dense numbers.
+// tidegate._core.number_ints() and similar functions: keys as dense numbers.
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -23,7 +23,7 @@ void CheckCodes(const uint32_t* codes, size_t size, size_t keys) {
 
 namespace {
 
-// The codes of a column, and the position at which each key first came.
+// The codes of a column, and the position at which each key first appears.
 struct Numbered {
   uint32_t* codes;
   std::vector<int64_t> firsts;
@@ -40,13 +40,13 @@ void CheckCount(size_t keys) {
   }
 }
 
-// As 64 bits, so that differences of ints of any width wrap alike.
+// Converts to 64 bits, so that differences of ints of any width wrap alike.
 template <typename T>
 uint64_t Widened(T item) {
   return static_cast<uint64_t>(static_cast<int64_t>(item));
 }
 
-// By a table where the ints lie close together, as ids mostly do, else by hash.
+// Numbers ints by a table if they lie close together, as ids mostly do, else by hash.
 template <typename T>
 void NumberInts(const T* items, size_t size, Numbered& numbered) {
   if (size == 0) return;
@@ -108,7 +108,7 @@ py::tuple PyNumberInts(const py::array& column) {
   }
 }
 
-// Texts and bytes of one width, filled up with zeros.
+// Numbers texts and bytes of one width, padded with zeros.
 py::tuple PyNumberFixed(const py::array& column) {
   const auto size = static_cast<size_t>(column.size());
   const auto width = static_cast<size_t>(column.itemsize());
@@ -129,8 +129,8 @@ py::tuple PyNumberFixed(const py::array& column) {
   });
 }
 
-// A list of str and bytes, by their UTF-8. The third item is the first position of what is no
-// key, or -1.
+// Numbers a list of str and bytes, by their UTF-8. The third item of the result is the position of
+// the first item that is not a key, or -1.
 py::tuple PyNumberObjects(const py::list& items) {
   auto codes = NewColumn<uint32_t>(items.size());
   Numbered numbered{codes.mutable_data(), {}};
@@ -152,8 +152,8 @@ py::tuple PyNumberObjects(const py::list& items) {
   return py::make_tuple(codes, ColumnOf(numbered.firsts), bad);
 }
 
-// (the first position of an instant that is out of range or -1, whether they are in order, the
-// least, the greatest, whether one is no whole number of milliseconds)
+// Returns (the first position of an instant that is out of range or -1, whether all are in order,
+// the least, the greatest, whether one is not a whole number of milliseconds).
 py::tuple PyScanTimes(const py::array& column, int64_t most) {
   const auto size = static_cast<size_t>(column.size());
   const auto* const times = ItemsOf<int64_t>(column, size, "the times");
@@ -183,7 +183,7 @@ py::tuple PyScanTimes(const py::array& column, int64_t most) {
   return py::make_tuple(found.bad, found.in_order, found.least, found.greatest, found.is_fine);
 }
 
-// How often each code comes, and how often where `marks` is not 0.
+// How often each code occurs, and how often at positions where `marks` is not 0.
 py::tuple PyCountByKey(const py::array& codes, size_t keys, const py::array& marks) {
   const auto size = static_cast<size_t>(codes.size());
   const auto* const items = ItemsOf<uint32_t>(codes, size, "the codes");

@@ -20,7 +20,7 @@
 namespace tidegate::python {
 namespace {
 
-// What decides: limits or rules, with the columns that they look at.
+// Decides requests by limits or rules, with the columns that these read.
 class Decider {
  public:
   virtual ~Decider() = default;
@@ -90,7 +90,7 @@ const int64_t* CostsOf(const py::object& costs, size_t size) {
   return costs.is_none() ? nullptr : ItemsOf<int64_t>(costs.cast<py::array>(), size, "the costs");
 }
 
-// A column of `answers` by its name; null where it is not there.
+// A column of `answers` by its name; null if there is none.
 template <typename T>
 T* AnswerOf(const py::dict& answers, const char* name, size_t size) {
   if (!answers.contains(name)) return nullptr;
@@ -137,7 +137,7 @@ class ReplayRun {
     return run;
   }
 
-  // `attributes` are (name, codes, values): each value bytes, or None where it is not there.
+  // `attributes` are (name, codes, values): each value is bytes, or None for no value.
   static std::unique_ptr<ReplayRun> OfRules(const std::shared_ptr<RuleSet>& rules,
                                             const py::list& attributes, const py::object& costs,
                                             const py::array& times, const py::object& order,
@@ -148,7 +148,7 @@ class ReplayRun {
     for (const py::handle each : attributes) {
       const auto [name, codes, values] = each.cast<std::tuple<std::string, py::array, py::list>>();
       const int number = rules->AttributeNumber(name);
-      if (number < 0) continue;  // no rule looks at it
+      if (number < 0) continue;  // no rule uses it
       Attribute attribute;
       attribute.column.number = static_cast<uint32_t>(number);
       attribute.column.codes = ItemsOf<uint32_t>(codes, size, "the codes");
@@ -233,7 +233,7 @@ class ReplayRun {
   HitOfDecider hit_{nullptr};
   std::optional<ClientReplay> clients_;
   size_t done_ = 0;
-  py::list kept_;  // the columns that all this points into
+  py::list kept_;  // the columns that the other members point into
 };
 
 py::array_t<int64_t> PyLeastLimits(const Limit& shape, const py::array& codes, size_t keys,

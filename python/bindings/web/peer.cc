@@ -1,5 +1,5 @@
 // tidegate._core.peer_of(): the client's address, which is the key of most requests; and
-// tidegate._core.add_attributes(): what rules count every request by.
+// tidegate._core.add_attributes(): the attributes that every request has.
 #include "web/peer.h"
 
 #include "classes.h"
@@ -26,8 +26,8 @@ bool IsText(PyObject* object, const char* text) {
   return PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, text) == 0;
 }
 
-// The ASGI scope of a request, a new reference: a dict, or what an object of a framework has as its
-// scope. Null, without an exception, for other requests.
+// The ASGI scope of a request, a new reference: the request itself if it is a dict, or the
+// attribute `scope` of a framework's request. Null, without an exception, for other requests.
 PyObject* ScopeOf(PyObject* request) {
   if (PyDict_CheckExact(request)) {
     Py_INCREF(request);
@@ -82,8 +82,9 @@ PyObject* TextIn(PyObject* scope, PyObject* name) {
                                                                                          : nullptr;
 }
 
-// (request, attributes): sets endpoint, method and ip, as far as the dict `attributes` does not
-// have them, for a request of HTTP in the most frequent form. False, and sets nothing, for others.
+// (request, attributes): sets those of endpoint, method and ip that the dict `attributes` lacks,
+// for a request of HTTP in the most frequent form. Returns False, and sets nothing, for other
+// requests.
 PyObject* AddAttributes(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
   if (count != 2 || !PyDict_CheckExact(args[1])) {
     PyErr_SetString(PyExc_TypeError, "expected a request and a dict");

@@ -1,4 +1,4 @@
-// What rules count every request by.
+// The attributes that every request has for rules.
 #ifndef TIDEGATE_PYTHON_BINDINGS_WEB_PEER_H_
 #define TIDEGATE_PYTHON_BINDINGS_WEB_PEER_H_
 
@@ -11,8 +11,8 @@
 
 namespace tidegate::python {
 
-// The attributes endpoint, method and ip of a request of HTTP in the most frequent form: in an ASGI
-// scope, or in an object of a framework with one. False for other requests.
+// The attributes endpoint, method and ip of a request of HTTP in the most frequent form: an ASGI
+// scope, or a framework's request that has one. False for other requests.
 class PlainRequest {
  public:
   static constexpr size_t kAttributes = 3;

@@ -31,13 +31,12 @@ struct RequestDecisionObject {
   PyObject* decision;
   int64_t decided_ns;
   double extra_s;  // added to the wait of a refusal
-  // Only for the subclass.
+  // Only the subclass uses these.
   PyObject* limiter;
   PyObject* limits;
   PyObject* charges;
-  // Of a request that OfRules() charged, until `charges` are asked for: its cost
-  // and the values of its attributes.
-  // (No dict, for the reason that DecisionObject gives.)
+  // The cost and the attributes of a request that OfRules() charged, from which `charges` is made
+  // when it is read. Not a dict, for the reason that DecisionObject gives.
   PyObject* cost;
   PyObject* attributes[PlainRequest::kAttributes];
 };
@@ -62,7 +61,7 @@ void Dealloc(PyObject* self) {
   Py_TYPE(self)->tp_free(self);
 }
 
-// Of (fields, decision, decided_ns, extra_s, limiter, limits, charges).
+// Makes one from (fields, decision, decided_ns, extra_s, limiter, limits, charges).
 PyObject* NewOf(PyTypeObject* type, PyObject* const* args, Py_ssize_t count) {
   if (count != 7 || Py_TYPE(args[0]) != fields_type || HeldBy<HeaderFields>(args[0]) == nullptr ||
       GetDecision(args[1]) == nullptr) {
@@ -105,10 +104,10 @@ PyObject* Make(PyObject* type, PyObject* const* args, Py_ssize_t count) {
   return NewOf(reinterpret_cast<PyTypeObject*>(type), args, count);
 }
 
-// A decision on the limits of several rules that lets a request pass. `plans`, a dict, has by the
-// key of a plan, which begins with `start`, what responses say of it: an object with
-// `fields_by_limit`, the HeaderFields for each limit that may bind. None for other decisions, and
-// where that is None. A new reference, or nullptr with an exception set.
+// A decision on the limits of several rules that lets a request pass. The dict `plans` has an
+// object for the key of each plan, which begins with `start`; its `fields_by_limit` are the
+// HeaderFields for each limit that may bind. Returns None for other decisions, and if
+// `fields_by_limit` is None. A new reference, or nullptr with an exception set.
 PyObject* OfDecision(PyObject* type, PyObject* plans, PyObject* start, PyObject* decision,
                      PyObject* owner, PyObject* charges) {
   const Decision* const decided = GetDecision(decision);
@@ -146,9 +145,9 @@ PyObject* OfPlan(PyObject* type, PyObject* const* args, Py_ssize_t count) {
   return OfDecision(type, args[0], args[1], args[2], args[3], args[4]);
 }
 
-// What `rules` decide on a request: of (rules, request, cost, start, limiter). A RequestDecision
-// that lets it pass, whose charges are its attributes and cost; the Decision if OfDecision()
-// returns None; and None, with nothing charged, if the request is not plain.
+// Decides a request by `rules`, from (rules, request, cost, start, limiter). Returns a
+// RequestDecision that lets it pass, whose charges are its attributes and cost; the Decision if
+// OfDecision() returns None; or None, with nothing charged, if the request is not plain.
 PyObject* OfRules(PyObject* type, PyObject* const* args, Py_ssize_t count) {
   if (count != 5 || !IsRuleLimiter(args[0]) || !PyBytes_CheckExact(args[3])) {
     PyErr_SetString(PyExc_TypeError,

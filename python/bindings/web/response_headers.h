@@ -30,7 +30,7 @@ namespace py = pybind11;
 constexpr int64_t kSecondNs = 1'000'000'000;
 // The largest Integer of RFC 9651, section 3.3.1. Larger values are sent as this.
 constexpr int64_t kMostInteger = 999'999'999'999'999;
-// Bytes of a limit's name as it stands in the fields; Limit has names of at most 200.
+// The most bytes of a limit's name in the fields, with escapes; Limit has names of at most 200.
 constexpr size_t kMostItem = 512;
 
 enum Name : uint8_t { kLimit, kRemaining, kReset, kPolicy, kRateLimit, kRetryAfter, kNames };
@@ -41,7 +41,7 @@ constexpr std::array<std::string_view, kNames> kTitles = {
 
 inline char Lower(char c) { return 'A' <= c && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
-// The form of ASGI: bytes, names in lower case.
+// Header fields in ASGI: bytes, with names in lower case.
 struct Raw {
   static PyObject* Make(std::string_view text) {
     return PyBytes_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
@@ -57,7 +57,7 @@ struct Raw {
   }
 };
 
-// The form of WSGI: text, names as they are usually written.
+// Header fields in WSGI: text, with names in their usual case.
 struct Text {
   static PyObject* Make(std::string_view text) {
     return PyUnicode_DecodeASCII(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr);
@@ -74,7 +74,7 @@ struct Text {
 struct HeaderValues {
   int64_t remaining;
   int64_t reset_s;                // instant
-  std::optional<int64_t> more_s;  // time until more may pass; none if it never may
+  std::optional<int64_t> more_s;  // time until more may pass; none if that never happens
   std::optional<int64_t> wait_s;  // for refusals that end with time
 };
 
@@ -122,7 +122,7 @@ inline size_t MemberAt(std::string_view list, std::string_view start) {
   return std::string_view::npos;
 }
 
-// The members of a RateLimit-Policy: a comma may stand in a name as well.
+// The members of a RateLimit-Policy, whose names may contain commas.
 inline std::vector<std::string_view> Members(std::string_view list) {
   std::vector<std::string_view> members;
   bool quoted = false;
@@ -160,8 +160,8 @@ inline std::string WithPolicies(std::string_view list, std::string_view policies
   return joined;
 }
 
-// `list`, with the member `state`, which begins with `start` and has `remaining`. Of two members of
-// one name the one with less room stays.
+// `list`, with the member `state`, which begins with `start` and has `remaining`. Of two members
+// with one name, the one with less room is kept.
 inline std::string WithState(std::string_view list, std::string_view start, int64_t remaining,
                              const std::string& state) {
   const size_t at = MemberAt(list, start);
@@ -202,7 +202,7 @@ class Template {
     Append(list, decision, values, Present(list.ptr()));
   }
 
-  // Appends the fields in place of existing ones.
+  // Appends the fields after removing existing ones.
   void Put(const py::object& list, const Decision& decision, const HeaderValues& values) const {
     const unsigned wanted = (x_ratelimit_ ? kXRateLimit : 0) | (policy_ ? kIetf : 0) |
                             (values.wait_s.has_value() ? 1U << kRetryAfter : 0);
@@ -218,16 +218,16 @@ class Template {
  private:
   struct Rule {
     std::string name;
-    py::object limit;  // the whole field
+    py::object limit;  // the field X-RateLimit-Limit with its value
     std::string item;
   };
 
-  // Sets of names, by a bit for each.
+  // Sets of names, with a bit for each.
   static constexpr unsigned kXRateLimit = 1U << kLimit | 1U << kRemaining | 1U << kReset;
   static constexpr unsigned kIetf = 1U << kPolicy | 1U << kRateLimit;
   static constexpr unsigned kOnce = kXRateLimit | 1U << kRetryAfter;
 
-  // The names in `headers`.
+  // The set of names in `headers`.
   static unsigned Present(PyObject* headers) {
     unsigned present = 0;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(headers); ++i) present |= NameAt(headers, i);
@@ -302,7 +302,7 @@ class Template {
     }
   }
 
-  // The first header of this name, -1 where there is none.
+  // The position of the first header of this name, or -1.
   static Py_ssize_t Find(PyObject* headers, Name name) {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(headers); ++i) {
       if ((NameAt(headers, i) & 1U << name) != 0) return i;
@@ -314,7 +314,7 @@ class Template {
   template <typename Join>
   static void Rewrite(const py::object& list, Py_ssize_t i, Join join) {
     const py::object pair = Stolen(PySequence_Tuple(PyList_GET_ITEM(list.ptr(), i)));
-    if (PyTuple_GET_SIZE(pair.ptr()) != 2) throw py::value_error("a header is no pair");
+    if (PyTuple_GET_SIZE(pair.ptr()) != 2) throw py::value_error("a header is not a pair");
     PyObject* const value = PyTuple_GET_ITEM(pair.ptr(), 1);
     const py::object made = Stolen(Kind::Make(join(Kind::View(value))));
     PyObject* const joined = PyTuple_Pack(2, PyTuple_GET_ITEM(pair.ptr(), 0), made.ptr());

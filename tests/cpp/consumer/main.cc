@@ -1,5 +1,5 @@
-// A program that uses the installed library: three calls are allowed, the fourth is refused, and it
-// is allowed after the time that it was told to wait.
+// A program that uses the installed library: three calls are allowed, the fourth is refused, and is
+// allowed after the wait that its decision gave.
 #include <cstdio>
 #include <memory>
 

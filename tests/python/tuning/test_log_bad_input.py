@@ -32,7 +32,7 @@ def test_bad_lines_are_counted_and_the_first_are_shown() -> None:
     assert [bad.line for bad in log.bad_lines] == list(range(51, 61))
     assert log.bad_lines[0].text == "bad 0"
     assert log.bad_lines[0].source == "<stream>"
-    assert log.bad_lines[0].reason.startswith("Expected ` ` as the format has it, got ")
+    assert log.bad_lines[0].reason.startswith("Expected ` ` as in the format, got ")
     assert any("12 of 112 lines could not be read" in note for note in log.notes)
 
 
@@ -206,7 +206,7 @@ def test_an_unclosed_quote_spoils_at_most_1_mib() -> None:
 def test_a_line_with_too_many_or_too_few_fields_is_a_bad_line() -> None:
     log = read(b"ts,ip\n1769861100,1\n1769861100\n1769861100,1,2\n1769861100,1\n1769861100,1\n")
     assert (len(log), log.bad) == (3, 2)
-    assert "Expected a field more" in log.bad_lines[0].reason
+    assert "Expected as many fields as the header" in log.bad_lines[0].reason
     assert "Expected no more fields" in log.bad_lines[1].reason
 
 

@@ -1,6 +1,6 @@
-// Knowledge about a Redis: whether it answers, and which keys it refused. It lies on the heap for a
-// single store; if the fallback is a shared memory it lies in that file, so that all processes of
-// the host know at once what one of them found out.
+// What stores know of a Redis: whether it answers, and which keys it refused. The board of a single
+// store lies on the heap. If the fallback is a shared memory, the board lies in that file, so that
+// all processes of the host know at once what one of them found out.
 //
 // All-zero memory is an empty board. Everything on it changes by one atomic instruction, or is
 // recognised as half written and ignored: a process that is killed at any instruction leaves a
@@ -20,7 +20,7 @@
 
 namespace tidegate::redis {
 
-// Of a Breaker (breaker.h).
+// The state of a Breaker (breaker.h).
 struct alignas(64) BreakerState {
   std::atomic<uint64_t> server;  // whose breaker it is; 0: unused
   std::atomic<uint64_t> gate;    // until when it is open, and how often it changed
@@ -28,16 +28,16 @@ struct alignas(64) BreakerState {
   std::atomic<uint64_t> window;  // recent calls, and how many failed
 };
 
-// Of a DenyCache (deny_cache.h).
+// An entry of a DenyCache (deny_cache.h).
 struct alignas(64) DenyPlace {
   std::atomic<uint64_t> version;
   std::atomic<uint64_t> check;  // checksum of the words below, the version and the whole key
-  std::atomic<uint64_t> lo;     // of the key's fingerprint
+  std::atomic<uint64_t> lo;     // the low word of the key's fingerprint
   std::atomic<uint64_t> w0;
   std::atomic<uint64_t> w1;
   std::atomic<int64_t> from_ns;
   std::atomic<int64_t> until_ns;
-  std::atomic<int64_t> ahead_ns;  // the clock of Redis over the board's
+  std::atomic<int64_t> ahead_ns;  // how far the clock of Redis is ahead of the board's
 };
 static_assert(sizeof(DenyPlace) == 64);
 
@@ -53,9 +53,9 @@ static_assert(sizeof(Board) == ShmStore::kBoardBytes);
 
 // The board of one store.
 struct BoardView {
-  // In the file of `options.fallback` if that is a shared memory, shared by stores with the same
-  // Redis, credentials and deadlines. Otherwise, or if that board is full, a board of the store's
-  // own.
+  // Uses the board in the file of `options.fallback` if that is a shared memory; stores with the
+  // same Redis, credentials and deadlines share it. Otherwise, or if that board is full, makes a
+  // board for this store alone.
   explicit BoardView(const RedisOptions& options);
 
   Hasher hasher;  // of keys in `denied`

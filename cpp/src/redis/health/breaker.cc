@@ -6,7 +6,7 @@
 namespace tidegate::redis {
 namespace {
 
-// An instant whose lower bits give way to counts, never 0.
+// The resolution of instants, whose lower bits hold counts. An instant never becomes 0.
 constexpr int64_t kTickNs = int64_t{1} << 16;
 uint64_t UpperBits(int64_t ns) {
   return static_cast<uint64_t>(std::max(ns, kTickNs)) & ~static_cast<uint64_t>(kTickNs - 1);
@@ -69,7 +69,7 @@ bool Breaker::CountCall(int64_t now_ns, bool failed) {
   Window window;
   do {
     window = Window::From(word);
-    // Unsigned: a window that begins later than now has ended, too.
+    // Unsigned, so that a window that begins after `now` has ended too.
     if (now - window.start > (kWindowNs >> Window::kTickBits)) window = {now, 0, 0};
     if (window.calls == Window::kMostCalls) {
       window.calls /= 2;
@@ -105,8 +105,8 @@ void Breaker::Succeeded(int64_t now_ns) {
 
 void Breaker::Failed(int64_t now_ns) {
   const bool half = CountCall(now_ns, true);
-  // The failure of a call that was under way when the breaker opened says nothing new; that of a
-  // probe keeps it open.
+  // While the breaker is open, each failure restarts its open time: that of a probe, and those of
+  // calls that were under way when it opened.
   if (!IsClosed() || CountFailure(now_ns) >= most_failures_ || half) Open(now_ns);
 }
 

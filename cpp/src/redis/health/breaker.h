@@ -1,18 +1,18 @@
-// The circuit breaker: decides whether Redis is asked at all. It opens after so many failures in a
-// row within ten seconds, or when half of at least twenty calls of ten seconds failed, and stays
-// open for `open`, give or take a tenth. Then one probe, which belongs to no caller, finds out
+// The circuit breaker: decides whether Redis is asked at all. It opens after `failures` failures in
+// a row within ten seconds, or when half of at least twenty calls of ten seconds failed, and stays
+// open for `open`, plus or minus a tenth. Then one probe, which belongs to no caller, finds out
 // whether it may close.
 //
 // A view of a state that stores of this and other processes may share: all see each change, and
 // each reports it to its own users. Words of the state hold an instant in their upper bits, so that
 // each changes by one compare-and-swap:
 //
-//   gate    until when it is open, 0 where it is closed  | 16 bits: how often it changed
-//   row     when the first of this row of calls failed   | 16 bits: how many did
+//   gate    until when it is open, 0 if it is closed     | 16 bits: how often it changed
+//   row     when the first of this row of calls failed   | 16 bits: how many failed
 //   window  when this window began | 15 bits: calls in it | 15 bits: how many failed
 //
-// An instant further ahead than these settings allow is damage, or of other settings, and is
-// ignored.
+// An instant further ahead than these settings allow comes from damage or from other settings, and
+// is ignored.
 #ifndef TIDEGATE_SRC_REDIS_HEALTH_BREAKER_H_
 #define TIDEGATE_SRC_REDIS_HEALTH_BREAKER_H_
 
@@ -64,7 +64,7 @@ class Breaker {
   static uint64_t SeenOf(uint64_t gate) {
     return (gate & kCountMask) | (IsOpen(gate) ? kSeenOpen : 0);
   }
-  // How often it opened between the two.
+  // How often it opened between the two values of `seen`.
   static int64_t OpenedBetween(uint64_t seen, uint64_t seen_now);
 
   // Sets `gate` to open until `until_ns` (0: to closed), counting a change unless it was open

@@ -78,7 +78,7 @@ void DenyCache::Outdate(const Fingerprint& key) {
 void DenyCache::Forget(const Fingerprint& key) {
   DenyPlace& place = PlaceOf(key);
   place.version.fetch_add(1, std::memory_order_acq_rel);
-  // So that the next Outdate() does nothing; this may invalidate an entry that was just written.
+  // The next Outdate() then does nothing. This may invalidate an entry that was just written.
   place.lo.store(0, kRelaxed);
 }
 

@@ -33,8 +33,8 @@ class DenyCache {
     int64_t now_ns;  // by the clock of Redis, or a little before
   };
 
-  // A view of `board`, which must outlive it. Nothing is remembered for longer than
-  // `longest_ns`; at 0 nothing at all.
+  // A view of `board`, which must outlive it. Refusals are remembered for at most `longest_ns`; 0
+  // turns the cache off.
   DenyCache(Board& board, int64_t longest_ns) : board_(board), longest_ns_(longest_ns) {}
 
   bool on() const { return longest_ns_ > 0; }
@@ -43,14 +43,15 @@ class DenyCache {
 
   // Take it before a request is made, and pass it to Put().
   uint64_t Version(const Fingerprint& key) const;
-  // Its time counts from when the request was made, so that nobody is refused for too long.
+  // The entry's time counts from when the request was made, so that nobody is refused for too long.
   void Put(const Fingerprint& key, uint64_t version, const CellState& state, int64_t retry_after_ns,
            const Times& times);
-  // Units were given back to the key: invalidates its entry and calls under way.
+  // Call it when units were given back to the key: invalidates its entry, and those of calls under
+  // way.
   void Forget(const Fingerprint& key);
-  // As Forget(), for all keys.
+  // Like Forget(), for all keys.
   void ForgetAll();
-  // The key was charged: its entry is out of date.
+  // Call it when the key was charged: removes its entry, which is out of date.
   void Outdate(const Fingerprint& key);
 
  private:

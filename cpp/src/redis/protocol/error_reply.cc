@@ -42,7 +42,7 @@ constexpr Rule kByWord[] = {
 
     {"NOSCRIPT", ErrorClass::kNoScript},
 
-    // Caused by one plan, which must not close Redis to all others.
+    // Caused by one plan, which must not open the breaker for all others.
     {"CROSSSLOT", ErrorClass::kScriptError},
     {"TIDEGATE", ErrorClass::kScriptError},  // raised by lua/
     {"WRONGTYPE", ErrorClass::kScriptError},
@@ -61,7 +61,7 @@ constexpr Rule kByWord[] = {
     {"UNKILLABLE", ErrorClass::kForeign},    // SCRIPT KILL
 };
 
-// The text of errors after "ERR ", or for errors in a script after its place.
+// The text of errors after "ERR ", or for errors in a script after the place in the script.
 constexpr Rule kByText[] = {
     {"max number of clients", ErrorClass::kFailure},
     {"Script killed by user", ErrorClass::kFailure},
@@ -73,7 +73,7 @@ constexpr Rule kByText[] = {
 
     {"Can not execute the command on a stale replica", ErrorClass::kNotMaster},
 
-    // Renamed, or not known to a proxy.
+    // The command was renamed, or a proxy does not know it.
     {"unknown command", ErrorClass::kDenied},
     {"Unknown command called from", ErrorClass::kDenied},
     {"Unknown Redis command called from", ErrorClass::kDenied},
@@ -104,7 +104,7 @@ bool Consume(std::string_view* text, std::string_view start) {
   return true;
 }
 
-// "@user_script:29: ", "@user_script: 29: " or "user_script:29: ".
+// Consumes "@user_script:29: ", "@user_script: 29: " or "user_script:29: ".
 bool ConsumePlaceInScript(std::string_view* text) {
   std::string_view rest = *text;
   Consume(&rest, "@");

@@ -15,7 +15,7 @@ namespace tidegate::redis {
 
 enum class ErrorClass : uint8_t {
   kFailure,      // the server cannot serve calls now; also every unknown error
-  kNotMaster,    // the server is a replica: after a failover the name may lead elsewhere
+  kNotMaster,    // the server is a replica: after a failover its name may lead to another server
   kNotLoggedIn,  // the connection has no login, or has lost it
   kDenied,       // the server forbids the command or the key, perhaps only to this user
   kRedirect,     // another node of the cluster serves the slot, or soon will
@@ -35,7 +35,7 @@ ErrorClass ClassifyError(std::string_view message);
 //   kNoScript            NotFound
 //   kScriptError         Internal
 //   kForeign             DataLoss
-// Its message is printable and short, without the arguments of a command that is not known.
+// Its message is printable and short, and does not show the arguments of an unknown command.
 absl::Status ErrorStatus(std::string_view message);
 
 // Whether the call after one that failed with `status` needs another connection.

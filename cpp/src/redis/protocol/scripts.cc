@@ -61,13 +61,13 @@ absl::Status ForeignReply() {
   return absl::DataLossError("the reply does not belong to the command");
 }
 
-// The reply is the script's, but the key that it read holds a foreign value.
+// The reply has the script's shape, but the key that the script read holds a foreign value.
 absl::Status ForeignValue() { return absl::InternalError("the value of a key is out of range"); }
 
 bool IsInteger(const redisReply& reply) { return reply.type == REDIS_REPLY_INTEGER; }
 bool IsText(const redisReply& reply) { return reply.type == REDIS_REPLY_STRING; }
 
-// All zeros when the process is exiting.
+// Returns zeros while the process exits, since OpenSSL must not be used then.
 std::string Digest(const EVP_MD* kind, std::string_view text) {
   unsigned char bytes[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
@@ -79,7 +79,7 @@ std::string Digest(const EVP_MD* kind, std::string_view text) {
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
-// A constant that scripts and core share.
+// The Lua definition of a constant that scripts and core share.
 std::string Constant(absl::string_view name, int64_t value) {
   return absl::StrCat("local ", name, " = ", value, "\n");
 }
@@ -93,12 +93,12 @@ std::string ShadowsOf(absl::Span<const Charge> plan) {
   return shadows;
 }
 
-// As the head of lua/quota.lua says.
+// The arguments that the head of lua/quota.lua lists.
 void AppendQuota(Words* words, const Request& request, const Charge& charge) {
   const Limit& limit = charge.limit->limit;
   const QuotaTerms& terms = *limit.quota();
   const auto now_ns = request.server_time ? request.host_ns : request.now_ns;
-  // The server's clock may be in one of the periods beside this host's.
+  // The server's clock may be in a period before or after this host's.
   constexpr int64_t kBeside = 2;
   const int64_t first = std::max<int64_t>(1, terms.PeriodAt(now_ns / kSecond).index - kBeside);
   const int64_t edges = 2 * kBeside + terms.carried_periods() + 3;
@@ -126,7 +126,7 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
     words->AddInstant(limit.depth_ns());
     words->Add(limit.depth_fraction());
     words->Add(limit.denominator());
-    // In place of `never`, the units wanted, each of which costs T.
+    // charge_up_to has the units wanted, each of which costs T, in place of `never`.
     const bool up_to = request.op == "charge_up_to";
     words->Add(up_to ? std::min(charge.cost, limit.burst()) : charge.cost > limit.burst() ? 1 : 0);
     const bool gives_back = request.op == "refund" || request.op == "release";
@@ -167,14 +167,14 @@ CellState CellOf(const Limit& limit, const std::array<int64_t, 6>& state) {
   return cell;
 }
 
-// As Judge() and StepLog() in log.cc, from the script's summary of the log.
+// Does what Judge() and StepLog() in log.cc do, from the script's summary of the log.
 Decision DecideLog(const Charge& charge, const Answer& answer, size_t index, bool charged) {
   const Limit& limit = charge.limit->limit;
   const auto& [newest_s, newest_ns, alive, behind, freeing_s, freeing_ns] = answer.states[index];
   Decision d;
   d.limit = &limit;
   d.behind = behind != 0;
-  // Bounded, whatever a server says.
+  // Bounded, since any server may have sent it.
   d.used_units = std::min(alive, limit.count());
   const int64_t newest = newest_s * kSecond + newest_ns;
   d.reset_after_ns = alive > 0 ? std::max<int64_t>(newest - answer.now_ns, 0) : 0;
@@ -204,8 +204,8 @@ Decision DecideQuota(const Charge& charge, const Answer& answer, size_t index, b
   return decision;
 }
 
-// The state of a quota that refuses one unit, as FullLater() reads it. That of an id says nothing
-// about another quota of the id.
+// The state of a quota that refuses one unit, as FullLater() reads it. Nothing for a quota with an
+// id: the state would be taken for that of other quotas of the id.
 std::optional<CellState> UsedUpQuota(const Charge& charge, const Answer& answer, size_t index) {
   const Limit& limit = charge.limit->limit;
   if (charge.cost != 1 || !limit.id().empty()) return std::nullopt;
@@ -232,8 +232,8 @@ absl::Status CheckTypes(const redisReply& reply, absl::Span<const Charge> plan) 
   return good && expect(reply.elements - at, IsInteger) ? absl::OkStatus() : ForeignReply();
 }
 
-// One unit of a log that is full until `state.w0`, and not empty until `state.w1`; or of a quota
-// that is used up until then.
+// The decision on one unit of a log that is full until `state.w0` and not empty until `state.w1`,
+// or of a quota that is used up until then.
 Decision FullLater(const Charge& charge, const CellState& state, int64_t now_ns) {
   const Limit& limit = charge.limit->limit;
   Decision d;
@@ -331,7 +331,7 @@ bool IsPlainBucket(const Charge& charge) {
          cost.fraction == 0 && cost.ns % kMicrosecond == 0;
 }
 
-// The same of a fixed window. Its end is below 2^53 microseconds, since a period is at most 100
+// The same for a fixed window. Its end is below 2^53 microseconds, since a period is at most 100
 // years.
 bool IsPlainWindow(const Charge& charge) {
   const Limit& limit = charge.limit->limit;
@@ -518,7 +518,7 @@ std::optional<CellState> Scripts::Steppable(const Charge& charge, const Answer& 
   const auto& state = answer.states[index];
   if (limit.algorithm() == Algorithm::kConcurrency) return std::nullopt;
   if (limit.quota() != nullptr) return UsedUpQuota(charge, answer, index);
-  // A full log of one number says nothing about another number of its id.
+  // A log that is full under one number may have room under another number of its id.
   if (IsLog(limit.algorithm()) && !limit.id().empty()) return std::nullopt;
   if (limit.algorithm() != Algorithm::kSlidingLog) return CellOf(limit, state);
   // A full log: the instants at which one unit ends, and the last.

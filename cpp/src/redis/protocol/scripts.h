@@ -31,21 +31,21 @@ struct Answer {
 };
 
 struct Request {
-  std::string_view op;  // as lua/plan.lua knows it, or reset
+  std::string_view op;  // an operation of lua/plan.lua, or reset
   absl::Span<const Charge> plan;
   bool server_time = true;
   int64_t now_ns = 0;       // unless server_time
   bool confirmed = true;    // see Moment
   int64_t margin_ms = 0;    // added to the life of keys
-  int64_t admitted_ns = 0;  // release, and refund where it is known
-  int64_t host_ns = 0;      // this host's clock, around which quotas need their periods
+  int64_t admitted_ns = 0;  // for release, and for refund if it is known
+  int64_t host_ns = 0;      // this host's clock, which determines the periods sent for quotas
   const QuotaTopUp* top_up = nullptr;
 };
 
 // The script that applies a request.
 enum class Form : uint8_t {
-  kBucketHits,  // lua/bucket_hits.lua: hits of one limit and cost, each on its own
-  kFixedHits,   // lua/fixed_hits.lua: hits of any fixed windows, each on its own
+  kBucketHits,  // lua/bucket_hits.lua: independent hits of one limit and cost
+  kFixedHits,   // lua/fixed_hits.lua: independent hits of any fixed windows
   kBucketPlan,  // lua/bucket_plan.lua
   kFull,        // lua/plan.lua, and DEL for a reset
 };
@@ -71,15 +71,16 @@ class Scripts {
   // Whether one command of the form can apply requests of the charges `a` and `b`.
   static bool CanShare(Form form, const Charge& a, const Charge& b);
 
-  // DataLoss if the reply does not have the shape of the command's replies: it belongs to another
-  // command. Internal if it does, but the value of a key is out of range. If the answer has no
-  // states, nothing was done, and the request must be sent in full.
+  // Fails with DataLoss if the reply does not have the shape of the command's replies, and so
+  // belongs to another command; with Internal if it does, but the value of a key is out of range.
+  // If the answer has no states, nothing was done, and the request must be sent in full.
   static absl::StatusOr<Answer> Parse(const redisReply& reply, const Request& request, Form form);
   // An answer for each of `hits`, in a form of hits.
   static absl::StatusOr<std::vector<Answer>> ParseHits(const redisReply& reply, Form form,
                                                        size_t hits);
 
-  // Finds out whether calls for such charges would succeed, without a charge; lua/probe.lua.
+  // The command of lua/probe.lua: finds out whether calls for such charges would succeed, without a
+  // charge.
   // `number` distinguishes the probe's reply from those to other probes.
   static std::string ProbeCommand(const Charge& charge, int64_t number);
   static absl::Status ParseProbe(const redisReply& reply, int64_t number);
@@ -95,7 +96,7 @@ class Scripts {
   // quota when it is used up.
   static std::optional<CellState> Steppable(const Charge& charge, const Answer& answer,
                                             size_t index);
-  // The decision of such a state later; `behind` if it does not say.
+  // The decision of such a state later; `behind` if the state does not determine it.
   static Decision StepLater(const Charge& charge, const CellState& state, int64_t now_ns);
 
  private:
@@ -113,8 +114,8 @@ class Scripts {
 
 // The prefix that separates a limit's keys from those of other limits and scopes.
 std::string KeyPrefix(const Limit& limit, std::string_view scope);
-// The key in Redis: the caller's key is its hash tag, unchanged if it is short and has no braces,
-// else as a digest.
+// The key in Redis. Its hash tag is the caller's key if that is short and has no braces, else a
+// digest of it.
 std::string RedisKey(const BoundLimit& limit, std::string_view key);
 
 // A whole command in the Redis protocol.

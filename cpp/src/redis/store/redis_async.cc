@@ -35,7 +35,7 @@ class RedisStore::Sent final : public redis::Caller {
       Moment confirmed{0, /*confirmed=*/true};
       try {
         confirmed.now_ns = clock();
-      } catch (...) {  // Then nothing is confirmed.
+      } catch (...) {  // without a second reading, nothing is confirmed
         return done(decision);
       }
       const auto early = store.Submit(op, plan, admitted_ns, confirmed, nullptr, outcomes, done);
@@ -52,7 +52,7 @@ class RedisStore::Sent final : public redis::Caller {
     calls_.push_back(std::move(call));
   }
 
-  // In another form than the cheapest, or by its text.
+  // For requests in a form other than the cheapest, or by the text of the script.
   Sent(Instant deadline, std::vector<std::unique_ptr<Call>> calls, redis::Form form, bool by_text)
       : Caller(deadline),
         store_(calls[0]->store),
@@ -104,7 +104,7 @@ class RedisStore::Sent final : public redis::Caller {
   }
 
  private:
-  // Hits that must be sent in full are sent again.
+  // Answers the calls; those that must be sent in full are sent again.
   void TellAll(const redisReply& reply) {
     absl::StatusOr<std::vector<redis::Answer>> answers;
     if (redis::IsOfHits(form_)) {
@@ -154,7 +154,8 @@ void RedisStore::Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_
                                                       Ask(plan, moment),
                                                       outcomes,
                                                       std::move(done)});
-  // Usually all are one limit, which is kept once. All are stored before any pointer is taken.
+  // Usually all charges have one key, which is kept once. All keys are stored before any pointer to
+  // them is taken.
   const auto same = [&](const Charge& charge) { return charge.key.data() == plan[0].key.data(); };
   const bool one = std::all_of(plan.begin(), plan.end(), same);
   for (const Charge& charge : one ? plan.first(1) : plan) call->keys.emplace_back(charge.key);

@@ -35,7 +35,7 @@ void RedisStore::TellOfChange(absl::string_view failure) {
 }
 
 void RedisStore::Record(const absl::Status& status) {
-  // A call that never left says nothing about the server.
+  // A call that was never sent says nothing about the server.
   if (absl::IsCancelled(status) || absl::IsResourceExhausted(status)) return;
   const int64_t now = HostNowNs();
   if (status.ok()) {
@@ -44,7 +44,7 @@ void RedisStore::Record(const absl::Status& status) {
     return;
   }
   if (absl::IsInternal(status)) {
-    // Not a failure of the server: one key with a foreign value must not close Redis to all others.
+    // Not a failure of the server: one key with a foreign value must not open the breaker for all.
     const int64_t n = script_errors_.fetch_add(1, std::memory_order_relaxed) + 1;
     if ((n & (n - 1)) != 0) return;
     const std::string message = absl::StrCat("a rate limit script failed on Redis (script error ",
@@ -57,8 +57,8 @@ void RedisStore::Record(const absl::Status& status) {
     return;
   }
   errors_.fetch_add(1, std::memory_order_relaxed);
-  // Another process of the host may have closed the breaker while this one has yet to connect: that
-  // says nothing about the server, and must not open it again for all.
+  // Another process of the host may have closed the breaker while this one has yet to connect. Its
+  // failures until then say nothing about the server, and must not open the breaker again for all.
   const bool waits_for_connection = board_->own == nullptr && absl::IsUnavailable(status) &&
                                     now - closed_ns_.load(std::memory_order_relaxed) < kReconnectNs;
   if (!waits_for_connection) breaker_->Failed(now);
@@ -118,12 +118,12 @@ Decision RedisStore::FromPolicy(const Charge& charge, int64_t host_ns) const {
   d.limit = &charge.limit->limit;
   d.allowed = options_.on_error == OnError::kOpen;
   if (d.limit->capacity() == 0) {
-    // A count of 0 lets nothing through, whatever the server would say.
+    // A limit of 0 refuses every call for ever, whatever the policy is.
     Refuse(&d, Decision::kNever);
     return d;
   }
   if (!d.allowed) {
-    // When Redis may be asked again.
+    // Retry when Redis may be asked again.
     Refuse(&d, std::max(breaker_->OpenFor(host_ns), absl::ToInt64Nanoseconds(options_.timeout)));
   }
   return d;

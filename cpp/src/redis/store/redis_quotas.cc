@@ -1,4 +1,4 @@
-// What keys have of quotas in Redis, and top-ups.
+// The status and the top-ups of quotas in Redis.
 #include <utility>
 
 #include "absl/status/status.h"
@@ -47,7 +47,7 @@ absl::Status RedisStore::TopUp(const Charge& charge, const QuotaTopUp& top_up,
   auto answer = AskQuota(request);
   denied_->Forget(KeyOf(charge));
   if (!answer.ok()) return answer.status();
-  // Whether the script has added it, and if not, why.
+  // The same rules as in the script decide whether it was added, and why not.
   return AddTopUp(charge.limit->limit, &answer->quotas[0], answer->now_ns, top_up);
 }
 

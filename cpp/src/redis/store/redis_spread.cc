@@ -1,4 +1,4 @@
-// A plan whose keys lie in several slots of a cluster.
+// A plan whose keys lie in several hash slots of a cluster.
 #include <algorithm>
 #include <atomic>
 #include <utility>
@@ -13,7 +13,7 @@
 
 namespace tidegate {
 
-// A request that is sent though nobody waits for it any more.
+// A request whose answer nobody waits for.
 class RedisStore::Parting final : public redis::Caller {
  public:
   Parting(Instant deadline, std::string request) : Caller(deadline), request_(std::move(request)) {}
@@ -70,7 +70,7 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
       for (const Outcomes& outcome : outcomes_) wanted_->push_back(outcome[0]);
     }
     if (decision_.allowed && !decision_.behind) return done_(decision_);
-    left_ = 1;  // held until all are on their way
+    left_ = 1;  // keeps this alive until all charges are sent
     const int64_t passed_ns = SystemClock::Get().Now() - begun_ns_;
     for (size_t i = 0; i < plan_.size(); ++i) {
       const Decision& d = outcomes_[i][0];
@@ -82,7 +82,7 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
         continue;
       }
       if (MonotonicNow() >= deadline_) {
-        // In full, since no caller is left to send it again.
+        // Sent in the full form, since no caller is left to send it again.
         const redis::Request request = store_.RequestFor(*op, {&plan_[i], 1}, d.at_ns, moment_);
         store_.client_->Send(
             store_.SlotOf(plan_[i]),
@@ -118,7 +118,7 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
   const Clock clock_;
   Outcomes* const wanted_;
   const RedisStore::Done done_;
-  std::vector<Outcomes> outcomes_;  // one of each charge
+  std::vector<Outcomes> outcomes_;  // one for each charge
   const int64_t begun_ns_;
   const Instant deadline_;
   Moment moment_{};
@@ -138,7 +138,7 @@ std::optional<Decision> RedisStore::SubmitSpread(absl::Span<const Charge> plan,
                                                  const Moment& moment, Clock clock,
                                                  Outcomes* outcomes, Done done) {
   if (Decision early; HitWithoutWaiting(plan, moment, &early, outcomes)) return early;
-  // If a charge is known to be refused, none is sent: a flood must not occupy units of the other
+  // If the deny cache refuses a charge, none is sent: a flood must not occupy units of the other
   // limits that are given back a moment later.
   PlanVerdict known;
   // The outcomes of the other limits stay unknown then, so a caller that wants all outcomes cannot

@@ -243,7 +243,7 @@ class RedisStore::Probe final : public redis::Caller {
         command_(redis::Scripts::ProbeCommand(charge, number_)) {}
   std::string Request() override { return command_; }
   void Done(absl::StatusOr<redis::Reply> reply) override {
-    // No caller waits for it, so the store may be gone.
+    // No caller waits for a probe, so the store may be gone.
     const std::shared_ptr<RedisStore> store = store_.lock();
     if (store == nullptr) return;
     absl::Status status = FailureIn(reply);
@@ -281,7 +281,7 @@ bool RedisStore::Before(Op op, absl::Span<const Charge> plan, const Moment& mome
 
 bool RedisStore::DecideUnquiet(Op op, absl::Span<const Charge> plan, const Moment& moment,
                                Decision* decision, Outcomes* outcomes) {
-  TellOfChange("another caller found it out");
+  TellOfChange("another caller noticed it");
   const int64_t now_ns = HostNowNs();
   if (breaker_->ProbeIsDue(now_ns)) {
     client_->Send(SlotOf(plan[0]), std::make_unique<Probe>(MonotonicIn(options_.timeout),
@@ -323,7 +323,7 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
   }
   if (failure.ok() && asked.foreign_replies != foreign_replies_.load(std::memory_order_acquire))
       [[unlikely]] {
-    failure = absl::AbortedError("the reply came behind one that belongs to another command");
+    failure = absl::AbortedError("the reply followed one that belongs to another command");
   }
   if (failure.ok()) {
     PlanVerdict verdict;
@@ -346,7 +346,7 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
     // A second reading is of use only with the caller's clock.
     d.behind = d.behind && options_.client_clock && !moment.confirmed;
     d.at_ns = answer->now_ns;
-    // The script has refused; a window that is moved back may have room.
+    // The script has refused, although a window that is moved back may have room.
     if (d.behind && d.allowed && op == Op::kHit) Refuse(&d, std::max<int64_t>(d.reset_after_ns, 1));
     const bool differs = !d.behind && d.allowed != answer->allowed;
     if (differs && KeepsCount(plan)) {
@@ -364,7 +364,7 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
       Record(absl::OkStatus());
       return d;
     }
-    failure = absl::InternalError("the script decided otherwise than the step");
+    failure = absl::InternalError("the script and the step decided differently");
   }
   Record(failure);
   return Degraded(op, plan, moment, HostNowNs(), outcomes);

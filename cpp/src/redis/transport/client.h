@@ -29,8 +29,8 @@ class Caller {
   Caller(const Caller&) = delete;
   Caller& operator=(const Caller&) = delete;
 
-  // Counts from when the request could leave: moved by the time that it waited in this process
-  // while there was a connection.
+  // Counts from when the request could be sent: it is moved by the time that the request waited in
+  // this process while there was a connection.
   Instant deadline() const { return deadline_; }
   void set_deadline(Instant deadline) { deadline_ = deadline; }
 
@@ -54,16 +54,16 @@ class Client {
   // Sends `request`, one command, and waits for its reply, which may be an error reply.
   // Fails with
   //   Unavailable         not sent: the server refused the connection or did not make one
-  //   Cancelled           not sent: no connection in time, or this process could not make
-  // one. Says nothing about the server.
+  //   Cancelled           not sent: no connection in time, or this process could not make one. Says
+  //                       nothing about the server.
   //   ResourceExhausted   not sent: the queue is full. Says nothing about the server.
   //   DeadlineExceeded    no reply by `deadline`; it may have been executed
   //   Aborted             the connection broke; it may have been executed
   virtual absl::StatusOr<Reply> Call(uint16_t slot, const std::string& request,
                                      Instant deadline) = 0;
 
-  // The same without waiting: `caller` gets the reply or the failure. It leaves within a
-  // few milliseconds, or at Kick(), so that many go out together.
+  // The same without waiting: `caller` gets the reply or the failure. The request is sent within a
+  // few milliseconds, or at Kick(), so that many are sent together.
   virtual void Send(uint16_t slot, std::unique_ptr<Caller> caller) = 0;
   virtual void Kick() = 0;
 

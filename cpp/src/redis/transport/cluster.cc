@@ -18,7 +18,7 @@
 namespace tidegate::redis {
 namespace {
 
-constexpr int kMaxSteps = 6;  // of one request from node to node
+constexpr int kMaxSteps = 6;  // how often a request may go from node to node
 constexpr std::chrono::milliseconds kFetchInterval{100};
 
 // CRC-16/XMODEM, as in the Redis cluster specification.
@@ -78,9 +78,9 @@ class Cluster::Nodes final : public std::enable_shared_from_this<Nodes> {
   class MapFetch;
   class Routed;
 
-  // Where a request goes next.
+  // The next step of a request.
   struct Step {
-    NodePtr node;  // null: it is answered
+    NodePtr node;  // where the request goes; null if it is answered
     bool asking = false;
   };
 
@@ -200,7 +200,7 @@ class Cluster::Nodes::Routed final : public Caller {
 
 template <typename Change>
 void Cluster::Nodes::Edit(Change change) {
-  // Outlives the lock, with the nodes that only the old map knew.
+  // Destroyed after the lock is released, with the nodes that only the old map had.
   std::shared_ptr<SlotMap> map;
   const std::lock_guard<std::mutex> lock(mu_);
   if (map_ == nullptr) return;
@@ -271,7 +271,7 @@ Cluster::Nodes::NodePtr Cluster::Nodes::AnyBut(const Node& node) {
     }
     turn = turn_++;
   }
-  // All of them may have gone, and the configured ones have come back.
+  // All nodes of the map may be gone, and the configured nodes be back.
   std::copy_if(options_.nodes.begin(), options_.nodes.end(), std::back_inserter(others), is_other);
   if (others.empty()) return nullptr;
   const RedisAddress& other = others[turn % others.size()];

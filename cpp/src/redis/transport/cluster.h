@@ -4,8 +4,8 @@
 // No caller waits for the map of slots. A request for an unknown slot goes to any node, which
 // answers with the slot's node (MOVED); that is recorded, and the whole map is fetched in the
 // background. A request whose slot is being migrated (ASK) is sent to the new node, once. If a node
-// cannot be reached, another one is asked for the map. Connections to nodes that have left the map
-// are closed once their requests are answered.
+// cannot be reached, another one is asked for the map. Connections to nodes that are no longer in
+// the map are closed once their requests are answered.
 #ifndef TIDEGATE_SRC_REDIS_TRANSPORT_CLUSTER_H_
 #define TIDEGATE_SRC_REDIS_TRANSPORT_CLUSTER_H_
 

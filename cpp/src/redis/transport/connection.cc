@@ -22,9 +22,9 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstBackoff{50};
 constexpr milliseconds kMaxBackoff{5000};
-// A connection whose oldest request has had no reply for so long is dead, even without an error.
+// A connection whose oldest request has had no reply for this long is dead, even without an error.
 constexpr milliseconds kSilence{1000};
-// After so long without traffic a connection is checked before it is used.
+// After this time without traffic a connection is checked before it is used.
 constexpr milliseconds kIdle{1000};
 // How long another thread may take to write a request or to read a reply that has arrived.
 constexpr milliseconds kGrace{100};
@@ -140,7 +140,7 @@ void Connection::CheckUp(Lock& lock) {
   if (state_ == State::kUp) {
     const Instant now = MonotonicNow();
     if (!queue_.empty() && now - queue_.front()->sent > kSilence && !HasInput()) {
-      Break(lock, "the server has fallen silent");
+      Break(lock, "the server stopped answering");
     } else if (queue_.empty() && !reading_ && now - last_use_ > kIdle && stream_->IsOver()) {
       Break(lock, "the server closed the connection");
     }
@@ -160,7 +160,7 @@ absl::Status Connection::AwaitUp(Lock& lock, Instant deadline) {
 absl::Status Connection::NotConnected() const {
   if (state_ == State::kConnecting) {
     if (!failure_.ok()) return failure_;
-    // For most of the request's time.
+    // Blame the server only if it owed an answer for half of a request's time.
     const Instant now = MonotonicNow();
     if (dialing_since_ < now && now - dialing_since_ >= Chrono(options_.timeout) / 2) {
       return absl::UnavailableError(absl::StrCat("the server does not answer: ", lost_));
@@ -230,7 +230,7 @@ void Connection::Queue(std::string_view bytes, Instant now,
 void Connection::ForgiveDelay(InFlight& in_flight, Instant now) const {
   if (!in_flight.could_leave) return;
   in_flight.deadline += now - in_flight.submitted;
-  // The process was held up before it submitted the request.
+  // The deadline has passed if the process was held up before it submitted the request.
   if (in_flight.deadline <= now) in_flight.deadline = now + Chrono(options_.timeout);
 }
 
@@ -309,7 +309,7 @@ void Connection::ReadHeld(Lock& lock, const std::shared_ptr<Stream>& stream) {
   if (!replies.empty()) last_use_ = MonotonicNow();
   for (Reply& reply : replies) {
     if (queue_.empty()) {
-      broken = "the server sent a reply to no request";
+      broken = "the server sent a reply without a request";
       break;
     }
     if (--queue_.front()->replies > 0) continue;
@@ -403,7 +403,7 @@ void Connection::SendWaiting(Lock& lock) {
   lock.Acquire();
   leaving_ = 0;
   if (stream != stream_) {
-    // These were not sent: they go out with the next connection, or fail there.
+    // These were not sent. They are sent by the next connection, or fail there.
     waiting_.insert(waiting_.begin(), joined.begin(), joined.end());
     return;
   }
@@ -476,7 +476,7 @@ Connection::Turn Connection::Serve() {
     }
   }
   ExpireLate(lock);
-  // Requests that came meanwhile go out before the callers run.
+  // Requests that were queued meanwhile are sent before the callers run.
   if (!out_.empty()) Flush(lock, Instant::min());
   if (!completed_.empty()) {
     Deliver(lock);
@@ -492,7 +492,7 @@ Connection::Watch Connection::BeginWatch() {
   const bool connecting = state_ == State::kConnecting && failure_.ok();
   watch.ready =
       !completed_.empty() || (!waiting_.empty() && !connecting) || state_ == State::kStopped;
-  // Not in the order of their deadlines.
+  // waiting_ is not in the order of deadlines.
   for (const InFlightPtr& in_flight : waiting_) {
     watch.deadline = std::min(watch.deadline, in_flight->deadline);
   }

@@ -1,20 +1,20 @@
-// One multiplexed connection of this process: requests of all threads go out in the order
-// in which they came, replies come back in the same order.
+// One multiplexed connection of this process: requests of all threads are sent in the order in
+// which they were queued, and replies come back in the same order.
 //
 // No separate thread does I/O for callers that wait. A caller writes the queue, with its own
 // request and those that others added while a write was under way, and one of the waiting callers
-// reads for all of them; once it has its own reply it passes the reading on. So a lone caller pays
-// for no thread hand-over. A thread connects (names, TCP, TLS, AUTH), and lives until it has
-// succeeded.
+// reads for all of them; once it has its own reply another waiting caller takes over. So a lone
+// caller needs no hand-over between threads. A thread makes the connection (name, TCP, TLS, AUTH),
+// and ends when it has succeeded.
 //
 // A caller that cannot wait, such as an event loop, queues its request with Send(). The
 // client's IoThread writes and reads for these when no other thread does, watches their
 // deadlines and delivers the replies in batches.
 //
-// A missed deadline counts against the server only if the server caused it. A request that never
-// left fails with Cancelled, which says nothing about the server, unless the server owes an answer
-// to the attempt to connect. If the process itself was held up (a suspended machine, a busy core),
-// the socket is read before a request is given up.
+// A missed deadline counts against the server only if the server caused it. A request that was
+// never sent fails with Cancelled, which says nothing about the server, unless the server owes an
+// answer to the attempt to connect. If the process itself was held up (a suspended machine, a busy
+// core), the socket is read before a request is given up.
 //
 // Thread-safe. Not for use after fork(); see ProcessLocal.
 #ifndef TIDEGATE_SRC_REDIS_TRANSPORT_CONNECTION_H_
@@ -51,10 +51,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // Fails every request under way, and every later one.
   void Stop();
 
-  // As Client::Call(), for `replies` commands in one request, of which the last reply is
-  // returned.
+  // Like Client::Call(), for a request of `replies` commands. Returns the reply to the last one.
   absl::StatusOr<Reply> Call(const std::string& request, int replies, Instant deadline);
-  // As Client::Send().
+  // Like Client::Send().
   void Send(std::unique_ptr<Caller> caller);
   // Gives up the connection and makes a new one.
   void Renew(const std::string& why);
@@ -71,23 +70,23 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   struct Watch {
     bool ready = false;  // there is work to do now
-    bool reads = false;  // this watch holds the reading
-    short events = 0;    // to poll `stream` for; 0: nothing
+    bool reads = false;  // whether the watching thread is the one that reads
+    short events = 0;    // the events to poll `stream` for; 0 for none
     Instant deadline = Instant::max();
     std::shared_ptr<Stream> stream;
   };
   Watch BeginWatch();
-  // `revents` is what poll() found.
+  // `revents` are the events that poll() returned.
   void EndWatch(const Watch& watch, short revents);
 
  private:
   struct InFlight {
     std::condition_variable ready;
     Instant submitted;
-    Instant sent;  // put into out_, later written
+    Instant sent;  // when it was put into out_, and later when it was written
     Instant deadline;
     Instant late_since = Instant::max();  // when its deadline was found to have passed
-    uint64_t end = 0;                     // of its bytes, counted as written_
+    uint64_t end = 0;                     // where its bytes end, counted like written_
     std::unique_ptr<Caller> caller;
     bool async = false;       // `caller` gets the reply; else a thread waits for `ready`
     bool could_leave = true;  // there was a connection when it was submitted
@@ -133,8 +132,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // The reason why a request whose time is up was not sent.
   absl::Status NotConnected() const;
   absl::Status CheckQueue() const;
-  // Writes the queue unless another thread does, waiting until `deadline` for a server that does
-  // not read. (*)
+  // Writes the queue unless another thread does. Waits until `deadline` for a server that does not
+  // read. (*)
   void Flush(Lock& lock, Instant deadline);
   // Waits for input until `deadline`, but polls at least once, and hands out the replies. (*)
   void Read(Lock& lock, Instant deadline);
@@ -143,8 +142,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   bool HasInput() const;
   // Puts the bytes of requests at the end of queue_ into out_.
   void Queue(std::string_view bytes, Instant now, absl::Span<const InFlightPtr> requests);
-  // Moves the deadline of a request that leaves `now` and could have left when it was submitted:
-  // this process held it up.
+  // Moves the deadline of a request that is sent `now` but could have been sent when it was
+  // submitted: this process held it up.
   void ForgiveDelay(InFlight& in_flight, Instant now) const;
   // Moves the deadlines of requests that were written just now, by the time that they waited for a
   // thread to write them.
@@ -153,7 +152,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // about to write it, or to read the input that has arrived.
   bool HasLost(InFlight& in_flight, Instant now) const;
   void Finish(const InFlightPtr& in_flight, absl::StatusOr<Reply> reply);
-  // Has one of the waiting callers read.
+  // Lets one of the waiting callers read.
   void PassReading();
   // For requests queued with Send():
   void SendWaiting(Lock& lock);   // (*)
@@ -167,25 +166,25 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   std::mutex mu_;                    // guards all below
   std::condition_variable changed_;  // state_ or failure_
   State state_ = State::kConnecting;
-  bool connecting_ = false;  // a thread is at it
-  // Of the last attempt to connect; ok while none has failed since the connection was up.
+  bool connecting_ = false;  // whether a thread is making the connection
+  // The failure of the last attempt to connect; ok if none has failed since the connection was up.
   absl::Status failure_;
   // Since when the server owes an answer to the present attempt.
   Instant dialing_since_ = Instant::max();
   std::string lost_ = "not connected yet";  // why there is no connection
-  std::shared_ptr<Stream> stream_;          // while it is up
-  bool reading_ = false;                    // a thread is at it
-  bool taking_ = false;                     // it has found input
+  std::shared_ptr<Stream> stream_;          // null unless the connection is up
+  bool reading_ = false;                    // whether a thread waits for input or reads it
+  bool taking_ = false;                     // whether that thread has found input
   bool writing_ = false;
   bool blocked_ = false;  // the writing thread waits for the server to read
   Instant last_use_;
   std::string out_;
   uint64_t queued_ = 0;               // bytes that were put into out_ since the connection was made
-  uint64_t written_ = 0;              // those of them that have left
+  uint64_t written_ = 0;              // those of them that have been written
   std::deque<InFlightPtr> queue_;     // sent, or in out_; replies come in this order
   std::vector<InFlightPtr> to_wake_;  // threads, once mu_ is released
 
-  bool served_ = false;                 // by io_
+  bool served_ = false;                 // whether io_ serves this
   std::deque<InFlightPtr> waiting_;     // to be sent
   size_t leaving_ = 0;                  // taken from waiting_, not yet in queue_
   std::deque<InFlightPtr> async_;       // those of queue_ with a caller, by deadline

@@ -39,7 +39,7 @@ std::string Message(const char* what, int error) {
 absl::StatusOr<std::unique_ptr<Stream>> Connect(int family, const sockaddr* address, socklen_t size,
                                                 Instant deadline) {
   const int fd = socket(family, SOCK_STREAM, 0);
-  // A lack of the process itself, perhaps of descriptors.
+  // The process lacks something, perhaps descriptors; the server is not to blame.
   if (fd < 0) return absl::CancelledError(Message("cannot make a socket", errno));
   (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
   (void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
@@ -132,7 +132,7 @@ absl::StatusOr<std::vector<Reply>> Exchange(Stream& stream,
       return absl::UnavailableError("no answer in time");
     }
     if (const char* broken = stream.Read(&replies)) {
-      // The server may have said why.
+      // The server may have sent the reason.
       const bool told = !replies.empty() && replies.back()->type == REDIS_REPLY_ERROR;
       return absl::UnavailableError(told ? replies.back()->str : broken);
     }

@@ -20,7 +20,7 @@ absl::StatusOr<RedisOptions> WithPassword(const RedisOptions& options);
 // names the connection, which is ready for commands then. Messages hold no secret.
 absl::StatusOr<std::unique_ptr<Stream>> Dial(const RedisOptions& options, Instant deadline);
 
-// Sends commands and waits for as many replies, including errors.
+// Sends commands and waits for a reply to each, which may be an error.
 absl::StatusOr<std::vector<Reply>> Exchange(Stream& stream,
                                             const std::vector<std::vector<std::string>>& commands,
                                             Instant deadline);

@@ -17,12 +17,12 @@
 namespace tidegate::redis {
 namespace {
 
-// Longer than the turn of a loop that queues hundreds of requests, so that a tick seldom splits
-// them.
+// Longer than one turn of an event loop that queues hundreds of requests, so that a tick seldom
+// splits them.
 constexpr std::chrono::milliseconds kTick{5};
 // The time until a late request is checked again.
 constexpr std::chrono::milliseconds kRetry{1};
-// How long after the last traffic it ticks.
+// How long the thread ticks after the last traffic.
 constexpr std::chrono::milliseconds kActive{25};
 
 }  // namespace
@@ -71,7 +71,8 @@ bool IoThread::ServeAll(std::vector<std::shared_ptr<Connection>>& connections) {
 }
 
 void IoThread::Watch(const std::vector<std::shared_ptr<Connection>>& connections, bool ticking) {
-  // Before connections are checked: requests after that wake this thread.
+  // Set before the connections are checked, so that requests queued after the check wake this
+  // thread.
   rest_.store(ticking ? Rest::kTicking : Rest::kAsleep);
   bool ready = false;
   {
@@ -87,7 +88,7 @@ void IoThread::Watch(const std::vector<std::shared_ptr<Connection>>& connections
     const Connection::Watch& watch = watches.back();
     ready |= watch.ready;
     until = std::min(until, watch.deadline);
-    // poll() passes over negative descriptors.
+    // poll() ignores negative descriptors.
     polls.push_back({watch.events != 0 ? watch.stream->fd() : -1, watch.events, 0});
   }
   // A late request waits for another thread to read its reply.

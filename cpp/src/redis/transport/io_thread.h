@@ -27,9 +27,9 @@ class IoThread final : public std::enable_shared_from_this<IoThread> {
   // Serves `connection` until it is stopped. Cancelled if the process has no thread or descriptor
   // left.
   absl::Status Serve(std::shared_ptr<Connection> connection);
-  // A request was queued on a connection.
+  // Call it when a request was queued on a connection.
   void Submitted() { WakeFrom(Rest::kAsleep); }
-  // Queued requests must be sent now, or completed ones delivered.
+  // Has queued requests sent, and completed ones delivered, at once.
   void Flush() { WakeFrom(Rest::kTicking); }
   // Ends the thread once its connections are over.
   void Stop();
@@ -46,7 +46,7 @@ class IoThread final : public std::enable_shared_from_this<IoThread> {
   void Watch(const std::vector<std::shared_ptr<Connection>>& connections, bool ticking);
 
   std::atomic<Rest> rest_{Rest::kNone};
-  std::unique_ptr<Wake> wake_;  // made before the thread begins
+  std::unique_ptr<Wake> wake_;  // created before the thread starts
   std::mutex mu_;               // guards all below
   std::vector<std::shared_ptr<Connection>> added_;
   bool started_ = false;

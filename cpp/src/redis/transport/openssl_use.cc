@@ -28,7 +28,7 @@ bool Register() {
   // Handlers run in reverse order: OpenSSL registers its own here, if it has not yet.
   (void)OPENSSL_init_crypto(0, nullptr);
   (void)std::atexit(AwaitUsers);
-  // The users of the parent are not in the child.
+  // The parent's users of OpenSSL do not exist in the child.
   (void)pthread_atfork(nullptr, nullptr, [] { users.store(0); });
   return true;
 }

@@ -4,8 +4,8 @@
 
 namespace tidegate::redis {
 
-// Exists while a thread is inside OpenSSL; the exit of the process waits for it. Not for calls that
-// may block.
+// Held while a thread is inside OpenSSL; the exit of the process waits for its end. Not for calls
+// that may block.
 class OpenSslUse {
  public:
   OpenSslUse();

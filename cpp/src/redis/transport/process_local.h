@@ -11,8 +11,8 @@
 
 namespace tidegate::redis {
 
-// The number of forks between this process and the first one: identifies a process as
-// getpid() does, for the price of a load.
+// The number of forks between this process and the first one. It distinguishes processes like
+// getpid(), but costs only a load.
 int64_t ForkGeneration();
 
 // Thread-safe, without a lock. T has Start(), called once before its first use, and Stop(),

@@ -43,7 +43,7 @@ absl::StatusOr<RedisAddress> FindMaster(const RedisOptions& options, Instant dea
     }
     why = absl::StrCat(sentinel.host, ":", sentinel.port, " knows no master of ", options.service);
   }
-  return absl::UnavailableError(absl::StrCat("no sentinel tells of a master: ", why));
+  return absl::UnavailableError(absl::StrCat("no sentinel knows the master: ", why));
 }
 
 }  // namespace tidegate::redis

@@ -22,7 +22,7 @@
 namespace tidegate::redis {
 namespace {
 
-// Elsewhere dial.cc sets it as a socket option.
+// On systems without this flag, dial.cc sets a socket option.
 #if defined(MSG_NOSIGNAL)
 constexpr int kNoSignal = MSG_NOSIGNAL;
 #else
@@ -80,7 +80,7 @@ struct FreeContext {
 };
 using Context = std::unique_ptr<SSL_CTX, FreeContext>;
 
-// Made for each connection, so that renewed files are read.
+// Called for each connection, so that renewed certificate files are read.
 absl::StatusOr<Context> MakeContext(const RedisTls& tls) {
   Context context(SSL_CTX_new(TLS_client_method()));
   if (context == nullptr) return TlsFailed("TLS: no context");
@@ -237,7 +237,7 @@ ssize_t Stream::Write(const char* bytes, size_t size) {
   const int n = SSL_write_ex(ssl_.get(), bytes, size, &written);
   if (n == 1) return static_cast<ssize_t>(written);
   const int error = SSL_get_error(ssl_.get(), n);
-  // WANT_READ: the server renews its keys, which the reading thread handles.
+  // WANT_READ means that the server renews its keys, which the reading thread handles.
   return error == SSL_ERROR_WANT_WRITE || error == SSL_ERROR_WANT_READ ? 0 : -1;
 }
 

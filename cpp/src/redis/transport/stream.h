@@ -39,10 +39,10 @@ class Stream {
   // say otherwise.
   absl::Status StartTls(const RedisOptions& options, const std::string& host, Instant deadline);
 
-  // Returns the number of bytes written: 0 if none can be now, -1 if the stream is broken.
+  // Returns the number of bytes written: 0 if none can be written now, -1 if the stream is broken.
   ssize_t Write(const char* bytes, size_t size);
-  // Reads the available replies; returns why the stream is of no more use, or null. For one thread
-  // at a time.
+  // Reads the available replies. Returns null, or the reason why the stream can no longer be used.
+  // For one thread at a time.
   const char* Read(std::vector<Reply>* replies);
   // Whether the server has closed the stream, or sent an unexpected reply. For the reading thread.
   bool IsOver();
@@ -58,9 +58,10 @@ class Stream {
   };
 
   absl::Status PrepareTls(const RedisOptions& options, const std::string& host);
-  // One step. `wanted` is what to poll for before the next, untouched after the last.
+  // Does one step. Sets `wanted` to the events to poll for before the next step, and leaves it as
+  // it is after the last step.
   absl::Status Handshake(const std::string& host, int* wanted);
-  // As read(2), but 0 if nothing is available, and -1 also at the end.
+  // Like read(2), but returns 0 if nothing is available, and -1 also at the end of the stream.
   ssize_t Receive(char* buffer, size_t size, bool* closed);
 
   int fd_;

@@ -12,7 +12,7 @@ namespace {
 
 bool IsThere(const std::string& path) { return access(path.c_str(), R_OK) == 0; }
 
-// Of Debian, Alpine and Arch; of Fedora and its relatives; of SUSE; of macOS and others.
+// The paths of Debian, Alpine and Arch; of Fedora and its relatives; of SUSE; of macOS and others.
 const std::array<std::string, 4>& Places() {
   static const auto* const places = new std::array<std::string, 4>{
       "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",

@@ -15,8 +15,8 @@ namespace tidegate::redis {
 std::string AuthoritiesElsewhere(absl::Span<const std::string> usual,
                                  absl::Span<const std::string> elsewhere);
 
-// Has `context` trust them. SSL_CERT_FILE and SSL_CERT_DIR still name others. Returns false if they
-// cannot be read.
+// Makes `context` trust these authorities. SSL_CERT_FILE and SSL_CERT_DIR still take precedence.
+// Returns false if the authorities cannot be read.
 bool TrustSystemAuthorities(SSL_CTX* context);
 
 }  // namespace tidegate::redis
