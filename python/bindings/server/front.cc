@@ -3,6 +3,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <limits>
@@ -15,6 +16,7 @@
 #include "convert.h"
 #include "gil.h"
 #include "server/classes.h"
+#include "server/grpc/framing.h"
 #include "server/grpc/health.h"
 
 namespace tidegate::python {
@@ -105,6 +107,8 @@ FrontOptions OptionsFrom(const py::dict& given) {
     }
     setter->second(name, value);
   }
+  // A body as long as a request may have fits, with the head of a gRPC message.
+  options.input_bytes = std::max(options.input_bytes, options.body_bytes + server::kGrpcFrameHead);
   return options;
 }
 

@@ -161,6 +161,15 @@ def test_the_unread_answers_of_a_connection_are_bounded(make_front: MakeFront) -
     eventually(lambda: served.count("connections_open") == 0)
 
 
+def test_a_body_as_long_as_a_request_may_have_fits_into_the_bound_of_its_connection(
+    make_front: MakeFront,
+) -> None:
+    served = make_front(input_bytes=1_000, body_bytes=16_000)
+    with http2_client(served) as client:
+        stream = client.request("/echo", b"x" * 16_000)
+        assert len(client.answer(stream)[1]) == 16_000
+
+
 def test_the_unfinished_bodies_of_a_connection_are_bounded(make_front: MakeFront) -> None:
     served = make_front(input_bytes=50_000, body_bytes=20_000)
     with http2_client(served) as client:
