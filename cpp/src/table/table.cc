@@ -217,6 +217,8 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot,
 
 void Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot,
                         Entry* entry) {
+  // Of a key that is there, no other cell needs to be judged.
+  if (Find(key, slot)) return;
   for (int tries = 0;; ++tries) {
     if (tries > 16) sched_yield();
     // `now` does not advance within a call, so a claim is also taken over after many tries, which
