@@ -137,10 +137,18 @@ def waitress_server(app: Any) -> Iterator[Client]:
         with contextlib.closing(Client(listener.getsockname())) as client:
             yield client
     finally:
-        # Its loop ends when nothing is left to serve.
-        server.trigger.pull_trigger(lambda: server.asyncore.close_all(channels))
+        # Its loop ends when nothing is left to serve. Everything is closed after the last thread
+        # that may pull the trigger has ended: a byte for a closed trigger is an error.
+        served: dict[int, Any] = {}
+
+        def leave() -> None:
+            served.update(channels)
+            channels.clear()
+
+        server.trigger.pull_trigger(leave)
         thread.join()
         server.task_dispatcher.shutdown()
+        server.asyncore.close_all(served)
         listener.close()
 
 
