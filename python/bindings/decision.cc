@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <type_traits>
 
 #include "fast_call.h"
@@ -14,14 +15,20 @@ namespace {
 
 namespace py = pybind11;
 
+// The outcome of each limit of a plan. The decisions follow it in the same memory.
+struct PlanOutcomes {
+  PyObject* tuple;  // made when the attribute is read first
+  size_t count;
+
+  Decision* decisions() { return reinterpret_cast<Decision*>(this + 1); }
+};
+
+// Decisions may live as long as the connection of their request, so this type does not take part
+// in garbage collection.
 struct DecisionObject {
   PyObject_HEAD Decision decision;
   PyObject* owner;
-  // The outcome of each limit if the caller asked for them, else null. Decisions may live as long
-  // as the connection of their request, so this type does not take part in garbage collection.
-  Decision* outcomes;
-  Py_ssize_t outcome_count;
-  PyObject* outcome_tuple;  // made when the attribute is read first
+  PlanOutcomes* outcomes;  // null if the caller did not ask for them
 };
 
 PyTypeObject decision_type{};  // filled in by RegisterDecision()
@@ -39,8 +46,10 @@ int free_count = 0;
 void Dealloc(PyObject* self) {
   auto* object = reinterpret_cast<DecisionObject*>(self);
   Py_DECREF(object->owner);
-  PyObject_Free(object->outcomes);
-  Py_XDECREF(object->outcome_tuple);
+  if (object->outcomes != nullptr) {
+    Py_XDECREF(object->outcomes->tuple);
+    PyObject_Free(object->outcomes);
+  }
 #if !defined(Py_GIL_DISABLED)
   if (free_count < kMostFree) {
     free_decisions[free_count++] = object;
@@ -106,26 +115,28 @@ PyObject* GetCharged(PyObject* self, void*) {
 }
 
 PyObject* GetOutcomes(PyObject* self, void*) {
-  auto* const object = reinterpret_cast<DecisionObject*>(self);
-  if (object->outcome_tuple == nullptr) {
-    PyObject* const tuple = PyTuple_New(object->outcome_count);
-    for (Py_ssize_t i = 0; tuple != nullptr && i < object->outcome_count; ++i) {
-      PyObject* const each = NewDecision(object->outcomes[i], object->owner);
+  const auto& object = *reinterpret_cast<DecisionObject*>(self);
+  PlanOutcomes* const outcomes = object.outcomes;
+  if (outcomes == nullptr) return PyTuple_New(0);
+  if (outcomes->tuple == nullptr) {
+    PyObject* const tuple = PyTuple_New(static_cast<Py_ssize_t>(outcomes->count));
+    for (size_t i = 0; tuple != nullptr && i < outcomes->count; ++i) {
+      PyObject* const each = NewDecision(outcomes->decisions()[i], object.owner);
       if (each == nullptr) {
         Py_DECREF(tuple);
         return nullptr;
       }
-      PyTuple_SET_ITEM(tuple, i, each);
+      PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), each);
     }
     // A collection of garbage may have read the attribute meanwhile.
-    if (tuple == nullptr || object->outcome_tuple != nullptr) {
+    if (tuple == nullptr || outcomes->tuple != nullptr) {
       Py_XDECREF(tuple);
     } else {
-      object->outcome_tuple = tuple;
+      outcomes->tuple = tuple;
     }
   }
-  Py_XINCREF(object->outcome_tuple);
-  return object->outcome_tuple;
+  Py_XINCREF(outcomes->tuple);
+  return outcomes->tuple;
 }
 
 PyObject* GetOwner(PyObject* self, void*);
@@ -330,15 +341,14 @@ PyObject* NewDecision(const Decision& decision, PyObject* owner, const Outcomes*
   if (outcomes == nullptr || outcomes->empty()) return object;
   static_assert(std::is_trivially_copyable_v<Decision>);
   const size_t size = outcomes->size() * sizeof(Decision);
-  void* const copies = PyObject_Malloc(size);
-  if (copies == nullptr) {
+  void* const memory = PyObject_Malloc(sizeof(PlanOutcomes) + size);
+  if (memory == nullptr) {
     Py_DECREF(object);
     return PyErr_NoMemory();
   }
-  std::memcpy(copies, outcomes->data(), size);
-  auto& made = *reinterpret_cast<DecisionObject*>(object);
-  made.outcomes = static_cast<Decision*>(copies);
-  made.outcome_count = static_cast<Py_ssize_t>(outcomes->size());
+  auto* const kept = new (memory) PlanOutcomes{nullptr, outcomes->size()};
+  std::memcpy(kept->decisions(), outcomes->data(), size);
+  reinterpret_cast<DecisionObject*>(object)->outcomes = kept;
   return object;
 }
 
@@ -361,8 +371,6 @@ PyObject* NewDecisionIn(PyObject* owner, Decision** room) {
   Py_INCREF(owner);
   object->owner = owner;
   object->outcomes = nullptr;
-  object->outcome_count = 0;
-  object->outcome_tuple = nullptr;
   return reinterpret_cast<PyObject*>(object);
 }
 
@@ -392,8 +400,9 @@ PyObject* PlanKey(PyObject* decision, PyObject* start) {
 }
 
 absl::Span<const Decision> OutcomesOf(PyObject* decision) {
-  const auto& object = *reinterpret_cast<DecisionObject*>(decision);
-  return {object.outcomes, static_cast<size_t>(object.outcome_count)};
+  PlanOutcomes* const outcomes = reinterpret_cast<DecisionObject*>(decision)->outcomes;
+  if (outcomes == nullptr) return {};
+  return {outcomes->decisions(), outcomes->count};
 }
 
 py::object DecisionOwner(PyObject* decision) {
