@@ -116,11 +116,11 @@ Limiter::Counts& Limiter::ThreadCounts::Get(int thread) {
   return *counts;
 }
 
-int64_t Limiter::ThreadCounts::Sum(std::atomic<int64_t> Counts::*count) const {
+int64_t Limiter::ThreadCounts::Sum(bool allowed) const {
   int64_t sum = 0;
   for (const auto& pointer : counts_) {
     const Counts* const counts = pointer.load();
-    if (counts != nullptr) sum += (counts->*count).load(std::memory_order_relaxed);
+    if (counts != nullptr) sum += counts->calls[allowed].load(std::memory_order_relaxed);
   }
   return sum;
 }
@@ -129,12 +129,12 @@ __attribute__((noinline)) void Limiter::Count(int64_t allowed, int64_t denied) {
   const int thread = ThreadNumber();
   Counts& counts = counts_.Get(thread);
   if (thread == 0) [[unlikely]] {
-    counts.allowed.fetch_add(allowed, std::memory_order_relaxed);
-    counts.denied.fetch_add(denied, std::memory_order_relaxed);
+    counts.calls[true].fetch_add(allowed, std::memory_order_relaxed);
+    counts.calls[false].fetch_add(denied, std::memory_order_relaxed);
     return;
   }
-  AddAlone(counts.allowed, allowed);
-  AddAlone(counts.denied, denied);
+  AddAlone(counts.calls[true], allowed);
+  AddAlone(counts.calls[false], denied);
 }
 
 TIDEGATE_INLINE void Limiter::CountOne(bool allowed) {
@@ -143,7 +143,7 @@ TIDEGATE_INLINE void Limiter::CountOne(bool allowed) {
   if (thread == 0 || counts == nullptr) [[unlikely]] {
     return Count(allowed ? 1 : 0, allowed ? 0 : 1);
   }
-  AddAlone(allowed ? counts->allowed : counts->denied, 1);
+  AddAlone(counts->calls[allowed], 1);
 }
 
 TIDEGATE_INLINE void Limiter::CountOne(const Decision& decision, uint32_t rule) {
@@ -188,7 +188,7 @@ TIDEGATE_INLINE bool Limiter::HitQuickly(S& store, std::string_view key, int64_t
   if (counts == nullptr) [[unlikely]] {
     Count(outcome.allowed ? 1 : 0, outcome.allowed ? 0 : 1);
   } else {
-    AddAlone(outcome.allowed ? counts->allowed : counts->denied, 1);
+    AddAlone(counts->calls[outcome.allowed], 1);
   }
   return true;
 }
@@ -475,8 +475,8 @@ void Limiter::HitMany(absl::Span<const Fingerprint> keys, bool* allowed) {
 
 LimiterStats Limiter::stats() const {
   LimiterStats stats;
-  stats.allowed = counts_.Sum(&Counts::allowed);
-  stats.denied = counts_.Sum(&Counts::denied);
+  stats.allowed = counts_.Sum(true);
+  stats.denied = counts_.Sum(false);
   for (const int64_t refused : refused_in_shadow()) stats.denied_in_shadow += refused;
   stats.store = store_->stats();
   return stats;

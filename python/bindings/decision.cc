@@ -36,7 +36,7 @@ PyNumberMethods as_number{};
 
 const Decision& Of(PyObject* self) { return reinterpret_cast<DecisionObject*>(self)->decision; }
 
-// Freed decisions for reuse. Guarded by the GIL.
+// Freed decisions, without outcomes, for reuse. Guarded by the GIL.
 #if !defined(Py_GIL_DISABLED)
 constexpr int kMostFree = 64;
 DecisionObject* free_decisions[kMostFree];
@@ -49,6 +49,7 @@ void Dealloc(PyObject* self) {
   if (object->outcomes != nullptr) {
     Py_XDECREF(object->outcomes->tuple);
     PyObject_Free(object->outcomes);
+    object->outcomes = nullptr;
   }
 #if !defined(Py_GIL_DISABLED)
   if (free_count < kMostFree) {
@@ -366,11 +367,11 @@ PyObject* NewDecisionIn(PyObject* owner, Decision** room) {
   if (object == nullptr) [[unlikely]] {
     object = PyObject_New(DecisionObject, &decision_type);
     if (object == nullptr) return nullptr;
+    object->outcomes = nullptr;
   }
   *room = &object->decision;
   Py_INCREF(owner);
   object->owner = owner;
-  object->outcomes = nullptr;
   return reinterpret_cast<PyObject*>(object);
 }
 

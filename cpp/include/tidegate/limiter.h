@@ -111,8 +111,7 @@ class Limiter {
 
   // Each is written by one thread, except number 0, which threads share.
   struct alignas(64) Counts {
-    std::atomic<int64_t> allowed{0};
-    std::atomic<int64_t> denied{0};
+    std::array<std::atomic<int64_t>, 2> calls{};  // denied, allowed
   };
   // The counters of all threads, made on a thread's first count: a process may have very many
   // limiters.
@@ -124,7 +123,7 @@ class Limiter {
       return counts_[static_cast<unsigned>(thread)].load(std::memory_order_acquire);
     }
     Counts& Get(int thread);
-    int64_t Sum(std::atomic<int64_t> Counts::*count) const;
+    int64_t Sum(bool allowed) const;
 
    private:
     static constexpr size_t kMostThreads = 128;  // those of gate.h
