@@ -28,9 +28,11 @@ struct PyLimiter {
   std::shared_ptr<Limiter> limiter;
 };
 
+PyTypeObject* limiter_type = nullptr;  // set by RegisterLimiter()
+
 }  // namespace
 
-bool IsLimiter(PyObject* object) { return py::isinstance<PyLimiter>(object); }
+bool IsLimiter(PyObject* object) { return PyObject_TypeCheck(object, limiter_type); }
 
 Limiter* LimiterOf(PyObject* self) {
   const auto* py_limiter = HeldBy<PyLimiter>(self);
@@ -132,6 +134,15 @@ PyObject* FastHit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
     return object.release().ptr();
   });
 }
+
+}  // namespace
+
+PyObject* HitLimiter(PyObject* limiter, PyObject* key, PyObject* cost) {
+  PyObject* const args[] = {key, cost};
+  return FastHit(limiter, args, 2, nullptr);
+}
+
+namespace {
 
 PyObject* FastAllow(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   return Guarded([&]() -> PyObject* {
@@ -292,6 +303,7 @@ void RegisterLimiter(py::module_& m) {
   py::options options;
   options.disable_function_signatures();  // those below are read by inspect.signature()
   py::class_<PyLimiter> limiter(m, "Limiter");
+  limiter_type = reinterpret_cast<PyTypeObject*>(limiter.ptr());
   limiter
       .def(py::init(&Make), py::arg("limits"), py::arg("store"), py::arg("clock"), py::arg("scope"))
       .def("peek", &Peek, py::arg("key"), py::arg("cost") = 1,

@@ -20,6 +20,10 @@ Limiter* LimiterOf(PyObject* self);
 // The same, closed or not, for use without the object. Throws py::type_error for other objects.
 std::shared_ptr<Limiter> SharedLimiter(const pybind11::object& object);
 
+// The call hit(key, cost) of a tidegate._core.Limiter. Returns a new reference to a Decision, or
+// nullptr with the error indicator set.
+PyObject* HitLimiter(PyObject* limiter, PyObject* key, PyObject* cost);
+
 // Calls `call`, with the GIL released if it may wait. The caller must keep its data alive.
 template <typename Call>
 auto Run(const Limiter& limiter, Call call) {

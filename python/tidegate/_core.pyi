@@ -217,6 +217,10 @@ class RequestDecision:
         /,
     ) -> Self: ...
     @classmethod
+    def _of_peer(
+        cls, limiter: Any, request: Any, *of: Any
+    ) -> RequestDecision | Decision | None: ...
+    @classmethod
     def _of_plan(
         cls, plans: dict[Any, Any], start: bytes, decision: Decision, limiter: Any, charges: Any, /
     ) -> Self | None: ...

@@ -148,14 +148,16 @@ class RateLimit:
             f"Depends({type(self).__name__}(...))"
         )
 
-    def _chosen(self, scope: Any) -> RequestLimiter | None:
-        """Returns the dependency that limits requests of the route, or None."""
-        return None if getattr(scope.get("endpoint"), EXEMPT, False) else self._request_limiter
+    def _of_route(self, scope: Any) -> RequestLimiter | None:
+        """Returns what limits requests of the route, or None. Only a default asks for it."""
+        return self._request_limiter
 
     async def _charge(self, request: HTTPConnection, response: Response) -> Decision | None:
         scope = request.scope
         is_websocket = scope["type"] == "websocket"
-        request_limiter = self._chosen(scope)
+        if getattr(scope.get("endpoint"), EXEMPT, False):
+            return None
+        request_limiter = self._of_route(scope) if self.is_default else self._request_limiter
         if request_limiter is None:
             return None
         try:
@@ -221,9 +223,7 @@ class DefaultRateLimit(RateLimit):
         super().__init__(limit, **options)
         self._of_routes: PerRoute[RequestLimiter | None] = PerRoute()
 
-    def _chosen(self, scope: Any) -> RequestLimiter | None:
-        if super()._chosen(scope) is None:
-            return None
+    def _of_route(self, scope: Any) -> RequestLimiter | None:
         route = route_of(scope)
 
         def make() -> RequestLimiter | None:

@@ -57,6 +57,21 @@ TEST(LimiterTest, LimitersOfOneStoreAndScopeCountTogether) {
   EXPECT_TRUE(other->Hit("key").allowed);
 }
 
+TEST(LimiterTest, AKeyThatWasResetAtTheInstant0IsFull) {
+  const auto clock = std::make_shared<ManualClock>(0);
+  for (const Algorithm algorithm : kAllAlgorithms) {
+    const auto limiter =
+        *Limiter::Create({MakeLimit(1, kHour, algorithm)}, MakeStore(), clock, "scope");
+    for (int i = 0; i < 100; ++i) {
+      const std::string key = "key" + std::to_string(i);
+      ASSERT_TRUE(limiter->Hit(key).allowed);
+      ASSERT_FALSE(limiter->Hit(key).allowed);
+      limiter->Reset(key);
+      EXPECT_TRUE(limiter->Hit(key).allowed) << static_cast<int>(algorithm) << " " << key;
+    }
+  }
+}
+
 TEST(LimiterTest, ChargeUpToTakesTheRoomThatIsLeftAndIsNotCountedAsADecision) {
   for (const Algorithm algorithm : kAllAlgorithms) {
     const auto clock = std::make_shared<ManualClock>(kStart);

@@ -124,8 +124,9 @@ __attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64
   int64_t used_ns = 0;
   int64_t used_fraction = 0;
   out.behind = false;
-  // A fresh state, of zeros, is that of a full bucket at the instant 0 too.
-  if (w0 >= now) [[likely]] {
+  // A state of 0 is fresh, at the instant 0 too; its w1 may have any value.
+  const uint64_t least = now + (now == 0);
+  if (w0 >= least) [[likely]] {
     used_ns = static_cast<int64_t>(w0 - now);
     used_fraction = static_cast<int64_t>(w1);
     const int64_t ahead = used_ns - limit.depth_ns();

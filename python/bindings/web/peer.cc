@@ -60,9 +60,9 @@ PyObject* HostOf(PyObject* scope) {
   return is_plain ? host : nullptr;
 }
 
-// The address of the connection in the most frequent form: in an ASGI dict, in ASCII and without
-// the colon of IPv6. Else None, and tidegate.keys.peer handles the request.
-PyObject* PeerOf(PyObject* /*module*/, PyObject* request) {
+}  // namespace
+
+PyObject* PlainPeer(PyObject* request) {
   PyObject* const scope = ScopeOf(request);
   if (scope == nullptr) Py_RETURN_NONE;
   PyObject* host = HostOf(scope);
@@ -74,6 +74,10 @@ PyObject* PeerOf(PyObject* /*module*/, PyObject* request) {
   Py_DECREF(scope);
   return host;
 }
+
+namespace {
+
+PyObject* PeerOf(PyObject* /*module*/, PyObject* request) { return PlainPeer(request); }
 
 // The text in `scope`, borrowed; null if it has none or an empty one.
 PyObject* TextIn(PyObject* scope, PyObject* name) {

@@ -11,6 +11,10 @@
 
 namespace tidegate::python {
 
+// The address of the connection in the most frequent form: in an ASGI dict, in ASCII and without
+// the colon of IPv6. Else None, and tidegate.keys.peer handles the request. A new reference.
+PyObject* PlainPeer(PyObject* request);
+
 // The attributes endpoint, method and ip of a request of HTTP in the most frequent form: an ASGI
 // scope, or a framework's request that has one. False for other requests.
 class PlainRequest {

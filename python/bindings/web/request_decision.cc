@@ -183,6 +183,30 @@ PyObject* OfRules(PyObject* type, PyObject* const* args, Py_ssize_t count) {
   return made;
 }
 
+// Charges the peer of a request, from (limiter, request, cost, fields, owner, limits). Returns a
+// RequestDecision that lets the request pass, whose charges are the peer; the Decision that refuses
+// it; or None, with nothing charged, if the peer is not plain.
+PyObject* OfPeer(PyObject* type, PyObject* const* args, Py_ssize_t count) {
+  if (count != 6 || !IsLimiter(args[0])) {
+    PyErr_SetString(PyExc_TypeError,
+                    "expected a Limiter, a request, a cost, HeaderFields, and a limiter and limits "
+                    "to keep");
+    return nullptr;
+  }
+  PyObject* const peer = PlainPeer(args[1]);
+  if (peer == Py_None) return peer;
+  PyObject* result = HitLimiter(args[0], peer, args[2]);
+  if (result != nullptr && GetDecision(result)->allowed) {
+    static PyObject* const no_extra = PyFloat_FromDouble(0.0);
+    PyObject* const decision = result;
+    PyObject* const of[] = {args[3], decision, Py_None, no_extra, args[4], args[5], peer};
+    result = NewOf(reinterpret_cast<PyTypeObject*>(type), of, 7);
+    Py_DECREF(decision);
+  }
+  Py_DECREF(peer);
+  return result;
+}
+
 // Calls `use` with the fields, the decision and the current values, and returns its result.
 template <typename Use>
 PyObject* WithValues(PyObject* self, Use use) {
@@ -281,6 +305,9 @@ PyMethodDef methods[] = {
     {"_make", AsMethod(Make), METH_FASTCALL | METH_CLASS,
      "_make($type, fields, decision, decided_ns, extra_s, limiter, limits, charges, /)\n--\n\n"
      "As the constructor, and faster."},
+    {"_of_peer", AsMethod(OfPeer), METH_FASTCALL | METH_CLASS,
+     "_of_peer($type, limiter, request, cost, fields, owner, limits, /)\n--\n\n"
+     "Charges the plain peer of a request."},
     {"_of_plan", AsMethod(OfPlan), METH_FASTCALL | METH_CLASS,
      "_of_plan($type, plans, start, decision, limiter, charges, /)\n--\n\n"
      "A decision by rules that lets a request pass, if `plans` has its plan; else None."},

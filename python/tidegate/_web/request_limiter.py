@@ -128,8 +128,9 @@ class RequestDecision(_core.RequestDecision):
         return self.limiter.decide(self.limits, binding, now_ns, charges)
 
 
-# Bound once, since it is called for each request.
+# Bound once, since they are called for each request.
 _decision = RequestDecision._make
+_decision_of_peer = RequestDecision._of_peer
 
 
 class Checks(Protocol):
@@ -209,6 +210,14 @@ class RequestLimiter:
             and type(limits.limiter).hit_async is Limiter.hit_async
         )
         self._never_waits = limits is not None and limits.limiter._loops is None
+        # Whether one call of the core decides most requests.
+        self._charges_peers = (
+            self._is_simple
+            and self._never_waits
+            and self._reads_peer
+            and limits is not None
+            and type(limits.limiter).hit is Limiter.hit
+        )
 
     @overload
     def check(self, request: Any, execution: Blocking) -> RequestDecision | None: ...
@@ -221,6 +230,17 @@ class RequestLimiter:
         """
         key: Any = _NOT_ASKED
         if self._is_simple and switch.on and not observers.times:
+            if self._charges_peers:
+                charged = self._limits
+                found = _decision_of_peer(
+                    charged.limiter, request, self.cost, charged.fields, self, charged
+                )
+                if type(found) is RequestDecision:
+                    return found
+                if isinstance(found, Decision):
+                    key = peer_of(request)
+                    assert key is not None
+                    return self._finish(request, key, found, None)
             key = peer_of(request) if self._reads_peer else None
             if key is None:
                 key = self._asked_key(request)
