@@ -137,9 +137,16 @@ PyObject* FastHit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
 
 }  // namespace
 
-PyObject* HitLimiter(PyObject* limiter, PyObject* key, PyObject* cost) {
-  PyObject* const args[] = {key, cost};
-  return FastHit(limiter, args, 2, nullptr);
+// Not by FastHit(), which is inline in the interpreter's call only as long as nothing else calls
+// it.
+PyObject* HitLimiter(PyObject* self, PyObject* key, PyObject* cost) {
+  return Guarded([&]() -> PyObject* {
+    Limiter* limiter = LimiterOf(self);
+    KeyView view;
+    int64_t units = 1;
+    if (limiter == nullptr || !view.Read(key) || !ReadCost(cost, &units)) return nullptr;
+    return NewDecision(Run(*limiter, [&] { return limiter->Hit(view.view(), units); }), self);
+  });
 }
 
 namespace {
