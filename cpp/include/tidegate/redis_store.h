@@ -248,6 +248,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // Makes `d` the refusal of a limit that is used up.
   static void Refuse(Decision* d, int64_t retry_after_ns);
   Decision FromPolicy(const Charge& charge, int64_t host_ns) const;
+  Decision FromPolicies(Op op, absl::Span<const Charge> plan, int64_t host_ns,
+                        Outcomes* outcomes) const;
   // Turns a decision on the fallback's share of `whole` into one on the whole, with the room that
   // the share leaves.
   static void OnWhole(const Limit& whole, Decision* decision);

@@ -129,6 +129,20 @@ Decision RedisStore::FromPolicy(const Charge& charge, int64_t host_ns) const {
   return d;
 }
 
+Decision RedisStore::FromPolicies(Op op, absl::Span<const Charge> plan, int64_t host_ns,
+                                  Outcomes* outcomes) const {
+  PlanVerdict verdict;
+  if (outcomes != nullptr) outcomes->clear();
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const Decision each = FromPolicy(plan[i], host_ns);
+    verdict.Add(each, static_cast<uint32_t>(i));
+    if (outcomes != nullptr) outcomes->push_back(each);
+  }
+  Decision d = verdict.get();
+  if (op == Op::kChargeUpTo) d.SetCharged(0);
+  return d;
+}
+
 void RedisStore::OnWhole(const Limit& whole, Decision* d) {
   const int64_t remaining = d->remaining();
   d->known_more_ns = d->more_after_ns();
@@ -167,20 +181,11 @@ Decision RedisStore::Degraded(Op op, absl::Span<const Charge> plan, const Moment
     d->SetChargedIn(falls_back ? ChargedIn::kFallback : ChargedIn::kNowhere);
     d->at_ns = moment.now_ns;
   };
-  Decision d;
-  if (falls_back) {
-    d = FromFallback(op, plan, moment, outcomes);
-  } else {
-    PlanVerdict verdict;
-    if (outcomes != nullptr) outcomes->clear();
-    for (size_t i = 0; i < plan.size(); ++i) {
-      const Decision each = FromPolicy(plan[i], host_ns);
-      verdict.Add(each, static_cast<uint32_t>(i));
-      if (outcomes != nullptr) outcomes->push_back(each);
-    }
-    d = verdict.get();
-    if (op == Op::kChargeUpTo) d.SetCharged(0);
-  }
+  const bool is_usual = falls_back && op == Op::kHit && plan.size() == 1 && outcomes == nullptr &&
+                        plan[0].limit->share == nullptr;
+  Decision d = is_usual     ? fallback_->Hit(plan[0], moment)
+               : falls_back ? FromFallback(op, plan, moment, outcomes)
+                            : FromPolicies(op, plan, host_ns, outcomes);
   mark(&d);
   for (size_t i = 0; outcomes != nullptr && i < outcomes->size(); ++i) mark(&(*outcomes)[i]);
   return d;
