@@ -158,7 +158,7 @@ void Keyed(const std::string& name, std::shared_ptr<Subject> subject, int thread
 constexpr auto Hit = [](Limiter& limiter, std::string_view key) {
   return limiter.Hit(key).allowed;
 };
-constexpr auto HitAndTell = [](Limiter& limiter, std::string_view key) {
+constexpr auto HitAndRead = [](Limiter& limiter, std::string_view key) {
   const Decision d = limiter.Hit(key);
   return d.remaining() + d.reset_after_ns;
 };
@@ -177,7 +177,7 @@ void RegisterKeyed() {
   Apart("hit/1k_keys/nothing_shared", subject(bucket, 1'000), subject(bucket, 1'000), Hit);
   Keyed("hit/1M_keys", million, 2, Hit);
   Keyed("hit/zipf_of_1M", std::make_shared<Subject>(bucket, 1'000'000, true), 2, Hit);
-  Keyed("hit_and_tell/1k_keys", thousand, 1, HitAndTell);
+  Keyed("hit_and_read/1k_keys", thousand, 1, HitAndRead);
   Keyed("allow/1_key", one, 1, Allow);
   Keyed("allow/1k_keys", thousand, 2, Allow);
   Keyed("allow/1M_keys", million, 1, Allow);

@@ -176,7 +176,7 @@ TIDEGATE_INLINE bool Limiter::HitQuickly(S& store, std::string_view key, int64_t
   // processor begins no instruction meanwhile, but finishes those under way.
   const Fingerprint print = CellCalls::FingerprintOf(store, key, bound);
   if (clock_ != nullptr) [[unlikely]]
-    now_ns = AskClock();
+    now_ns = ReadClock();
   const auto clock = [ this, &now_ns ]() __attribute__((always_inline)) {
     if (clock_ == nullptr) [[likely]]
       now_ns = system_.Now() + clock_shift_ns_;
@@ -223,8 +223,8 @@ bool Limiter::Allow(std::string_view key, int64_t cost) {
   return memory_ != nullptr ? AllowIn(*memory_, key, 1) : AllowElsewhere(key);
 }
 
-// Separate, like HitAtLength() and AskClock(), so that the fast path of a single unit in the memory
-// store has the registers to itself.
+// Separate, like HitAtLength() and ReadClock(), so that the fast path of a single unit in the
+// memory store has the registers to itself.
 __attribute__((noinline)) Decision Limiter::HitElsewhere(std::string_view key) {
   return shm_ != nullptr ? HitIn(*shm_, key, 1) : HitWithoutCells(key, 1);
 }
@@ -251,7 +251,7 @@ __attribute__((noinline)) Decision Limiter::HitWithoutCells(std::string_view key
   return HitAtLength(key, cost);
 }
 
-__attribute__((noinline)) int64_t Limiter::AskClock() { return clock_->NowNs(); }
+__attribute__((noinline)) int64_t Limiter::ReadClock() { return clock_->NowNs(); }
 
 __attribute__((noinline)) Decision Limiter::HitAtLength(std::string_view key, int64_t cost) {
   if (!has_shadow_) [[likely]]
@@ -438,7 +438,8 @@ Fingerprint Limiter::FingerprintOf(std::string_view key) const {
                             : CellCalls::FingerprintOf(*shm_, key, limits_[0]);
 }
 
-void Limiter::AskMany(absl::Span<const Fingerprint> keys, const Moment& moment, Verdict* verdicts) {
+void Limiter::HitBatch(absl::Span<const Fingerprint> keys, const Moment& moment,
+                       Verdict* verdicts) {
   const auto one_each = [](size_t) { return int64_t{1}; };
   if (memory_ != nullptr) {
     CellCalls::HitBuckets(*memory_, limits_[0], keys, one_each, moment, verdicts);
@@ -453,7 +454,7 @@ void Limiter::HitMany(absl::Span<const Fingerprint> keys, bool* allowed) {
   for (size_t start = 0; start < keys.size(); start += kBatch) {
     const absl::Span<const Fingerprint> batch = keys.subspan(start, kBatch);
     // One reading for each batch, as above.
-    AskMany(batch, {NowNs()}, verdicts);
+    HitBatch(batch, {NowNs()}, verdicts);
     // Each loop does one thing, so that the compiler vectorises it.
     bool all_confirmed = true;
     for (size_t i = 0; i < batch.size(); ++i) {
@@ -461,7 +462,7 @@ void Limiter::HitMany(absl::Span<const Fingerprint> keys, bool* allowed) {
     }
     for (size_t i = 0; !all_confirmed && i < batch.size(); ++i) {
       if (verdicts[i] == Verdict::kUnconfirmed) {
-        AskMany(batch.subspan(i, 1), {NowNs(), /*confirmed=*/true}, &verdicts[i]);
+        HitBatch(batch.subspan(i, 1), {NowNs(), /*confirmed=*/true}, &verdicts[i]);
       }
     }
     int64_t passed = 0;

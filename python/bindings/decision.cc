@@ -111,7 +111,7 @@ PyObject* GetChargedIn(PyObject* self, void*) {
 
 PyObject* GetCharged(PyObject* self, void*) {
   const int64_t charged = Of(self).charged;
-  if (charged == Decision::kNotTold) Py_RETURN_NONE;
+  if (charged == Decision::kUnset) Py_RETURN_NONE;
   return PyLong_FromLongLong(charged);
 }
 

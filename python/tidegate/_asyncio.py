@@ -147,7 +147,7 @@ def _blocking(
     return functools.partial(limiter.hit if op == HIT else limiter.peek, key, cost)
 
 
-async def ask(
+async def run(
     limiter: Limiter, op: int, key: str | bytes, cost: int, hit: Decision | None = None
 ) -> Any:
     """Like begin(), and awaits the result."""
@@ -155,10 +155,10 @@ async def ask(
     return answer if answer is None or type(answer) is _core.Decision else await answer
 
 
-async def ask_plan(
+async def run_plan(
     plan: Plan, keys: Sequence[str | bytes], costs: Sequence[int] | None, outcomes: bool
 ) -> Decision:
-    """Like ask(), for a hit of a plan."""
+    """Like run(), for a hit of a plan."""
     loop = asyncio.get_running_loop()
     channel = _channel_of(loop)
     if channel is None:
@@ -167,20 +167,20 @@ async def ask_plan(
     return answer if type(answer) is _core.Decision else await answer
 
 
-async def ask_rules(
+async def run_rules(
     limiter: _core.RuleLimiter,
     op: int,
     attributes: dict[str, Any],
     decision: Decision | None,
 ) -> Any:
-    """Like ask(), for a limiter with rules. `attributes` include the cost."""
+    """Like run(), for a limiter with rules. `attributes` include the cost."""
     loop = asyncio.get_running_loop()
     channel = _channel_of(loop)
     if channel is None:
         blocking: Callable[[], Any] = functools.partial(limiter._reset, attributes)
         if op in (HIT, PEEK):
-            ask_core = _core.RuleLimiter.check if op == HIT else _core.RuleLimiter.peek
-            blocking = functools.partial(ask_core, limiter, **attributes)
+            of_core = _core.RuleLimiter.check if op == HIT else _core.RuleLimiter.peek
+            blocking = functools.partial(of_core, limiter, **attributes)
         elif op == REFUND:
             blocking = functools.partial(limiter._refund, attributes, decision)
         return await loop.run_in_executor(None, blocking)
@@ -194,6 +194,6 @@ class AsyncBridge:
     HIT, PEEK, REFUND, RELEASE, RESET = HIT, PEEK, REFUND, RELEASE, RESET
     CHARGE_UP_TO = CHARGE_UP_TO
     begin = staticmethod(begin)
-    ask = staticmethod(ask)
-    ask_plan = staticmethod(ask_plan)
+    run = staticmethod(run)
+    run_plan = staticmethod(run_plan)
     forget_closed = staticmethod(forget_closed)

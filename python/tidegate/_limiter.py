@@ -161,7 +161,7 @@ class Limiter(_core.Limiter):
         """Like peek(), without blocking the event loop."""
         loops = self._loops
         return (
-            self.peek(key, cost) if loops is None else await loops.ask(self, loops.PEEK, key, cost)
+            self.peek(key, cost) if loops is None else await loops.run(self, loops.PEEK, key, cost)
         )
 
     async def charge_up_to_async(self, key: Key, cost: int) -> Decision:
@@ -169,7 +169,7 @@ class Limiter(_core.Limiter):
         loops = self._loops
         if loops is None:
             return self.charge_up_to(key, cost)
-        decision: Decision = await loops.ask(self, loops.CHARGE_UP_TO, key, cost)
+        decision: Decision = await loops.run(self, loops.CHARGE_UP_TO, key, cost)
         return decision
 
     async def refund_async(
@@ -180,7 +180,7 @@ class Limiter(_core.Limiter):
         if loops is None:
             self.refund(key, cost, decision=decision)
         else:
-            await loops.ask(self, loops.REFUND, key, cost, decision)
+            await loops.run(self, loops.REFUND, key, cost, decision)
             self._room.wake_first(key)
 
     async def reset_async(self, key: Key) -> None:
@@ -189,7 +189,7 @@ class Limiter(_core.Limiter):
         if loops is None:
             self.reset(key)
         else:
-            await loops.ask(self, loops.RESET, key, 1)
+            await loops.run(self, loops.RESET, key, 1)
             self._room.wake_first(key)
 
     async def hit_many_async(self, keys: Any, costs: Any = None) -> Any:

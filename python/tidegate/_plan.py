@@ -87,7 +87,7 @@ class Plan(_core.Plan):
         loops = self._loops
         if loops is None:
             return self.hit(keys, costs, outcomes)
-        decision: Decision = await loops.ask_plan(self, keys, costs, outcomes)
+        decision: Decision = await loops.run_plan(self, keys, costs, outcomes)
         return decision
 
     def refund(

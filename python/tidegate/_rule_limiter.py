@@ -119,14 +119,14 @@ class RuleLimiter(_core.RuleLimiter):
         """Like check(), without blocking the event loop."""
         if not self._storage.blocks:
             return self.check(cost=cost, **attributes)
-        decision: Decision = await self._ask(_core.HIT, cost, attributes)
+        decision: Decision = await self._await(_core.HIT, cost, attributes)
         return decision
 
     async def peek_async(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
         """Like peek(), without blocking the event loop."""
         if not self._storage.blocks:
             return self.peek(cost=cost, **attributes)
-        decision: Decision = await self._ask(_core.PEEK, cost, attributes)
+        decision: Decision = await self._await(_core.PEEK, cost, attributes)
         return decision
 
     def refund(
@@ -145,7 +145,7 @@ class RuleLimiter(_core.RuleLimiter):
         """Like refund(), without blocking the event loop."""
         if not self._storage.blocks:
             return self.refund(cost=cost, decision=decision, **attributes)
-        await self._ask(_core.REFUND, cost, attributes, decision)
+        await self._await(_core.REFUND, cost, attributes, decision)
         return None
 
     def reset(self, **attributes: Attribute) -> None:
@@ -156,7 +156,7 @@ class RuleLimiter(_core.RuleLimiter):
         """Like reset(), without blocking the event loop."""
         if not self._storage.blocks:
             return self.reset(**attributes)
-        await self._ask(_core.RESET, 1, attributes)
+        await self._await(_core.RESET, 1, attributes)
         return None
 
     def explain(self, *, cost: int = 1, **attributes: Attribute) -> Explanation:
@@ -256,17 +256,17 @@ class RuleLimiter(_core.RuleLimiter):
             return dict(attributes)
         return {**attributes, "tier": self._tiers.of(attributes)}
 
-    async def _ask(
+    async def _await(
         self,
         op: int,
         cost: int,
         attributes: Mapping[str, Attribute],
         decision: Decision | None = None,
     ) -> Any:
-        from tidegate._asyncio import ask_rules
+        from tidegate._asyncio import run_rules
 
-        asked = {"cost": cost, **self._with_tier(attributes)}
-        return await ask_rules(self, op, asked, decision)
+        complete = {"cost": cost, **self._with_tier(attributes)}
+        return await run_rules(self, op, complete, decision)
 
 
 class TieredRuleLimiter(RuleLimiter):

@@ -205,7 +205,7 @@ class RateLimitMiddleware:
     async def _connection(self, kind: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles all but HTTP requests. A WebSocket counts as one request, when it connects."""
         if kind == "lifespan" and self.limiter.storage.blocks:
-            await _ask_storage(self.limiter)
+            await _ping_storage(self.limiter)
             send = self._closing(send)
         if kind != "websocket" or not self._websockets:
             await self.app(scope, receive, send)
@@ -278,7 +278,7 @@ _ENDS = frozenset(
 )
 
 
-async def _ask_storage(limiter: Limiter | RuleLimiter) -> None:
+async def _ping_storage(limiter: Limiter | RuleLimiter) -> None:
     """Connects the storage before the first request, and logs whether it answers."""
     try:
         await asyncio.get_running_loop().run_in_executor(None, limiter.ping)

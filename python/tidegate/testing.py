@@ -70,12 +70,12 @@ def assert_refused(
 
     `limit`, the name of the limit, and `retry_after`, in whole seconds, are checked if given.
     """
-    status, told = _status(response), _told(response)
-    assert status == 429, f"expected a refusal, a 429, and got a {status} ({told})"
+    status, shown = _status(response), _rate_limit(response)
+    assert status == 429, f"expected a refusal, a 429, and got a {status} ({shown})"
     if limit is not None:
         name = response.headers.get("RateLimit", "")
         quoted = '"' + limit.replace("\\", "\\\\").replace('"', '\\"') + '"'
-        assert quoted in name, f"expected a refusal of the limit {limit!r}, and got {told}"
+        assert quoted in name, f"expected a refusal of the limit {limit!r}, and got {shown}"
     if retry_after is not None:
         wait = response.headers.get("Retry-After")
         assert wait == str(retry_after), f"expected a wait of {retry_after} s, and got {wait} s"
@@ -84,7 +84,7 @@ def assert_refused(
 def assert_allowed(response: Any) -> None:
     """Asserts that no limit refused the request of `response`, whatever else its status says."""
     status = _status(response)
-    assert status != 429, f"expected no refusal, and got a 429 ({_told(response)})"
+    assert status != 429, f"expected no refusal, and got a 429 ({_rate_limit(response)})"
 
 
 def _status(response: Any) -> int:
@@ -98,5 +98,5 @@ def _status(response: Any) -> int:
     )
 
 
-def _told(response: Any) -> str:
+def _rate_limit(response: Any) -> str:
     return f"RateLimit: {response.headers.get('RateLimit', 'none')}"

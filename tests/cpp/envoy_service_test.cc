@@ -303,13 +303,13 @@ TEST_P(EnvoyServiceTest, AnswersGrpcInProtobuf) {
   const std::string body =
       std::string("\x0a\x01") + "d" + "\x12\x0b" + "\x0a\x09" + "\x0a\x04user" + "\x12\x01" + "1";
   request.body = body;
-  Answer answer = AskWith(request);
+  Answer answer = AnswerTo(request);
   EXPECT_EQ(answer.grpc_status, GrpcStatus::kOk);
   EXPECT_EQ(answer.body.substr(0, 2), "\x08\x01");
-  answer = AskWith(request);
+  answer = AnswerTo(request);
   EXPECT_EQ(answer.body.substr(0, 2), "\x08\x02");
   request.body = std::string_view(body).substr(0, 5);
-  answer = AskWith(request);
+  answer = AnswerTo(request);
   EXPECT_EQ(answer.grpc_status, GrpcStatus::kInvalidArgument);
   EXPECT_THAT(answer.grpc_message, HasSubstr("not a RateLimitRequest"));
   EXPECT_EQ(service->counters().invalid, 1);

@@ -138,9 +138,9 @@ class EnvoyServiceTest : public ::testing::TestWithParam<Kind> {
     request.method = method;
     request.path = EnvoyService::kJsonPath;
     request.body = body;
-    return AskWith(request);
+    return AnswerTo(request);
   }
-  Answer AskWith(const Request& request) {
+  Answer AnswerTo(const Request& request) {
     Answer answer;
     absl::Notification sent;
     bool took = false;

@@ -77,7 +77,7 @@ TEST(LimiterTest, ChargeUpToTakesTheRoomThatIsLeftAndIsNotCountedAsADecision) {
     const auto clock = std::make_shared<ManualClock>(kStart);
     const auto limiter = *Limiter::Create({MakeLimit(10, kHour, algorithm)}, MakeStore(), clock);
     ASSERT_TRUE(limiter->Hit("key", 3).allowed);
-    EXPECT_EQ(limiter->Hit("other").charged, Decision::kNotTold);
+    EXPECT_EQ(limiter->Hit("other").charged, Decision::kUnset);
     const Decision part = limiter->ChargeUpTo("key", 4);
     EXPECT_TRUE(part.allowed);
     EXPECT_EQ(part.charged, 4);

@@ -16,7 +16,7 @@ using tidegate::server::Check;
 using tidegate::server::Header;
 using tidegate::server::Request;
 
-tidegate::server::Answer AskAs(uint8_t kind, std::string_view data) {
+tidegate::server::Answer AnswerAs(uint8_t kind, std::string_view data) {
   Request request;
   std::string path;
   Header headers[] = {{"content-type", "application/json"}, {"x-original-uri", {}}};
@@ -45,7 +45,7 @@ tidegate::server::Answer AskAs(uint8_t kind, std::string_view data) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
-  const auto answer = AskAs(data[0] % 4, rest);
+  const auto answer = AnswerAs(data[0] % 4, rest);
   switch (answer.http_status) {
     case 204:
     case 429:

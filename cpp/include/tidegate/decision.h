@@ -72,9 +72,9 @@ struct Decision {
   // The value of more_after_ns() if it does not follow from these; else -1.
   int64_t known_more_ns = -1;
 
-  // The units that Limiter::ChargeUpTo() charged; kNotTold in other decisions.
-  static constexpr int64_t kNotTold = -1;
-  int64_t charged = kNotTold;
+  // The units that Limiter::ChargeUpTo() charged; kUnset in other decisions.
+  static constexpr int64_t kUnset = -1;
+  int64_t charged = kUnset;
   // Turns it into a decision of ChargeUpTo(), which refuses nothing.
   void SetCharged(int64_t units) {
     allowed = true;

@@ -85,7 +85,7 @@ class Limiter {
   Fingerprint FingerprintOf(std::string_view key) const;
   void HitMany(absl::Span<const Fingerprint> keys, bool* allowed);
 
-  int64_t NowNs() { return clock_ == nullptr ? system_.Now() + clock_shift_ns_ : AskClock(); }
+  int64_t NowNs() { return clock_ == nullptr ? system_.Now() + clock_shift_ns_ : ReadClock(); }
   LimiterStats stats() const;
   // How often each of limits() was the limit that refused, in their order.
   std::vector<int64_t> refused() const;
@@ -137,7 +137,7 @@ class Limiter {
   bool IsSingle() const { return limits_.size() == 1 && !has_shadow_; }
   // Whether in addition the fast paths of the stores can step that limit.
   bool HasShortWay() const;
-  int64_t AskClock();
+  int64_t ReadClock();
   // The fast paths of Hit() and Allow(), and the slow ones.
   template <typename S>
   bool HitQuickly(S& store, std::string_view key, int64_t cost, int64_t& now_ns,
@@ -156,7 +156,7 @@ class Limiter {
   Decision Decide(std::string_view key, int64_t cost, const Moment& moment, Outcomes* outcomes);
   Decision DecideElsewhere(std::string_view key, int64_t cost, const Moment& moment,
                            Outcomes* outcomes);
-  void AskMany(absl::Span<const Fingerprint> keys, const Moment& moment, Verdict* verdicts);
+  void HitBatch(absl::Span<const Fingerprint> keys, const Moment& moment, Verdict* verdicts);
   Charges PlanFor(std::string_view key, int64_t cost) const;
   // Gives back the units of `hit`, which may be null, that the store's fallback charged; returns
   // the units that are left for the store itself.

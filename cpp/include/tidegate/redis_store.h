@@ -229,9 +229,9 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
               Outcomes* outcomes);
   // The same while the breaker is not quiet: also reports its changes and sends a probe that is
   // due.
-  bool DecideUnquiet(Op op, absl::Span<const Charge> plan, const Moment& moment, Decision* decision,
-                     Outcomes* outcomes);
-  absl::StatusOr<redis::Answer> AskQuota(redis::Request request);
+  bool DecideByBreaker(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                       Decision* decision, Outcomes* outcomes);
+  absl::StatusOr<redis::Answer> RunQuotaScript(redis::Request request);
   Decision Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment,
                Outcomes* outcomes);
   // Submit() once it is known that Redis must be asked, and the answers without a round trip for a
@@ -255,14 +255,14 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   static void OnWhole(const Limit& whole, Decision* decision);
   Decision FromFallback(Op op, absl::Span<const Charge> plan, const Moment& moment,
                         Outcomes* outcomes);
-  Decision AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment,
-                       Outcomes* outcomes);
+  Decision DecideInFallback(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                            Outcomes* outcomes);
   Moment FallbackMoment(const Moment& moment, int64_t host_ns) const;
   // The fallback's part of a charge.
   static Charge InFallback(Charge charge);
   void Record(const absl::Status& status);
   // Reports a change of the breaker to this store's users, with its reason.
-  void TellOfChange(absl::string_view failure);
+  void ReportChange(absl::string_view failure);
   // The instant by the clock that all users of the board share.
   int64_t HostNowNs() const;
 

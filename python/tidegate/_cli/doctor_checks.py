@@ -125,13 +125,13 @@ class _Examination:
         self._counts()
         usable = self._permissions()
         self._clock()
-        self._latency("ping", "PING", lambda: self._ask("PING"))
+        self._latency("ping", "PING", lambda: self._command("PING"))
         if usable and self.report.code != UNUSABLE and self._decides():
             self._check_latency()
         doctor_server_info.memory(self.report, info)
         doctor_server_info.persistence(self.report, info, self._setting)
 
-    def _ask(self, *words: str) -> Any:
+    def _command(self, *words: str) -> Any:
         try:
             return self.redis.command(words, _PATIENCE)
         except StorageError as exc:
@@ -154,13 +154,13 @@ class _Examination:
         self.report.figures["counts"] = {"server": self.redis.name, "prefix": self.prefix}
         text = f"under the prefix {self.prefix!r} in {self.redis.name}"
         pattern = re.sub(r"([\\*?\[\]])", r"\\\1", self.prefix) + ":*"
-        reply = self._ask("SCAN", "0", "MATCH", pattern, "COUNT", "1000")
+        reply = self._command("SCAN", "0", "MATCH", pattern, "COUNT", "1000")
         if isinstance(reply, list) and reply[1]:
             text += ", where there are keys already: services with one prefix share their counts"
         self.report.add("ok", "counts", text)
 
     def _info(self) -> dict[str, str]:
-        reply = self._ask("INFO")
+        reply = self._command("INFO")
         if not isinstance(reply, str):
             why = reply.why if isinstance(reply, _Refused) else "the reply is no text"
             self.report.add(
@@ -212,7 +212,7 @@ class _Examination:
                 )
 
     def _cluster(self) -> None:
-        reply = self._ask("CLUSTER", "INFO")
+        reply = self._command("CLUSTER", "INFO")
         state = ""
         if isinstance(reply, str):
             state = dict(line.split(":", 1) for line in reply.splitlines() if ":" in line).get(
@@ -252,11 +252,11 @@ class _Examination:
         allowed: dict[str, bool] = {}
         why: dict[str, str] = {}
         for name, words in tries.items():
-            reply = self._ask(*words)
+            reply = self._command(*words)
             allowed[name] = not isinstance(reply, _Refused) or reply.why.startswith(answers)
             if isinstance(reply, _Refused) and not allowed[name]:
                 why.setdefault(reply.why.replace(f"'{name.lower()}'", "'...'"), name)
-        if isinstance(self._ask("SCRIPT", "EXISTS", "0" * 40), _Refused):
+        if isinstance(self._command("SCRIPT", "EXISTS", "0" * 40), _Refused):
             self.report.add("ok", "commands", "SCRIPT is refused, and not needed")
         self.report.figures["commands"] = allowed
         refused = [name for name, fine in allowed.items() if not fine]
@@ -265,7 +265,7 @@ class _Examination:
             return True
         reasons = "; ".join(f"{name}: {in_words(text)}" for text, name in why.items())
         self.report.add("problem", "commands", f"refused: {', '.join(refused)} ({reasons})")
-        whom = self._ask("ACL", "WHOAMI")
+        whom = self._command("ACL", "WHOAMI")
         if any("NOPERM" in text for text in why):
             self.report.add(
                 "note",
@@ -285,7 +285,7 @@ class _Examination:
         offsets = []
         for _ in range(5):
             before = time.time()
-            reply = self._ask("TIME")
+            reply = self._command("TIME")
             after = time.time()
             if isinstance(reply, _Refused):
                 self.report.add("note", "clock", "TIME is refused: its offset stays unknown")
@@ -386,7 +386,7 @@ class _Examination:
             )
 
     def _setting(self, name: str) -> str | None:
-        reply = self._ask("CONFIG", "GET", name)
+        reply = self._command("CONFIG", "GET", name)
         return reply[1] if isinstance(reply, list) and len(reply) == 2 else None
 
 

@@ -101,14 +101,14 @@ def _played(limits: Sequence[Limit], pace: Limit, at_once: int) -> Iterator[_Row
     clock = ManualClock(0)
     limiter = Limiter(limits, clock=clock)
 
-    def ask(times: int) -> int:
+    def take(times: int) -> int:
         # This gives the same decisions as `times` calls of cost 1 at one instant.
         passed = min(times, limiter.peek("client").remaining)
         if passed:
             limiter.hit("client", passed)
         return passed
 
-    passed = ask(at_once)
+    passed = take(at_once)
     yield _Row("at once", passed, at_once - passed)
     refill_ns = pace.period_ns * pace.capacity // pace.count
     step_ns, size, unit = _step(max(pace.period_ns, refill_ns) / 10)
@@ -119,7 +119,7 @@ def _played(limits: Sequence[Limit], pace: Limit, at_once: int) -> Iterator[_Row
             now_ns = row * step_ns + instant * step_ns // _INSTANTS
             clock.set_ns(now_ns)
             due = 2 * pace.count * now_ns // pace.period_ns
-            passed += ask(due - asked)
+            passed += take(due - asked)
             wanted += due - asked
             asked = due
         yield _Row(f"to {(row + 1) * step_ns / size:,g} {unit}", passed, wanted - passed)

@@ -90,7 +90,7 @@ def read(arguments: argparse.Namespace) -> Log:
             )
     except (OSError, ImportError) as error:
         raise ConfigurationError(str(error)) from None
-    _tell(log)
+    _print_notes(log)
     return log
 
 
@@ -106,7 +106,7 @@ def keys_of(log: Log, by: str, option: str = "--by") -> Keys:
                 f"{', '.join(log.columns)}, or several joined by +"
             )
         columns.append(as_keys(log[name]))
-        _tell_of_missing(name, columns[-1])
+        _note_missing(name, columns[-1])
     joined = columns[0]
     for column in columns[1:]:
         pairs = joined.codes.astype("uint64") * max(len(column.names), 1) + column.codes
@@ -163,7 +163,7 @@ def _is_parquet(path: str | None) -> bool:
     return path is not None and path.endswith((".parquet", ".pq"))
 
 
-def _tell(log: Log) -> None:
+def _print_notes(log: Log) -> None:
     for note in log.notes:
         print(f"note: {plain(note)}", file=sys.stderr)
     for bad in log.bad_lines:
@@ -173,7 +173,7 @@ def _tell(log: Log) -> None:
         raise ConfigurationError("the log has no requests; expected at least one")
 
 
-def _tell_of_missing(name: str, column: Keys) -> None:
+def _note_missing(name: str, column: Keys) -> None:
     names = list(column.names)
     missing = [number for number, each in enumerate(names) if each in ("-", b"-")]
     if not missing:

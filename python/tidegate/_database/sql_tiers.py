@@ -88,7 +88,7 @@ class SqlTiers:
         value = given.decode("utf-8", "replace") if isinstance(given, bytes) else given
         known = self._known.get(value)
         if known is None or self._clock() >= known[0]:
-            self._ask(value)
+            self._request(value)
         return None if known is None else known[1]
 
     def forget(self, value: str | None = None) -> None:
@@ -113,7 +113,7 @@ class SqlTiers:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _ask(self, value: str) -> None:
+    def _request(self, value: str) -> None:
         if len(value) > 255 or "\0" in value or not _is_utf8(value):  # no row can have it
             return
         with self._changed:

@@ -224,23 +224,23 @@ class _FlaskCall:
         return flask_refusal(answer)
 
     def with_headers(self, result: Any, outcome: RequestDecision) -> Any:
-        self._tell(outcome)
+        self._add_headers(outcome)
         return result
 
     def settle_at_end(self, result: Any, settle: Settle, cost_after: Any) -> bool:
         return settle_after_flask(self._flask, result, settle, cost_after)
 
     def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:
-        self._tell(outcome)
+        self._add_headers(outcome)
         return exc
 
-    def _tell(self, outcome: RequestDecision) -> None:
-        def tell(response: Any) -> Any:
+    def _add_headers(self, outcome: RequestDecision) -> None:
+        def add_headers(response: Any) -> Any:
             for name, value in outcome.text_fields():
                 response.headers[name] = value
             return response
 
-        self._flask.after_this_request(tell)
+        self._flask.after_this_request(add_headers)
 
 
 class _DjangoCall:

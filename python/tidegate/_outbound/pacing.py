@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, TypedDict, Union
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._limiter import Limiter
-from tidegate._outbound.told_wait import told_wait
+from tidegate._outbound.server_wait import server_wait
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,7 +94,7 @@ class Pacing:
         """
         if status != 429 or attempt >= self.retries:
             return None
-        wait = told_wait(headers)
+        wait = server_wait(headers)
         if wait is None and self._backoff is not None:
             wait = self._backoff * 2.0**attempt
         if wait is None or wait > self._max_wait:

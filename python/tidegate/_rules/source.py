@@ -68,7 +68,7 @@ class Source(Generic[Held]):
         # Held while the place is read, which may take long. Never taken by a fork.
         self._reading = threading.Lock()
         # Held while subscribers are called, which is quick. Never taken before `_reading`.
-        self._telling = threading.RLock()
+        self._notifying = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._callbacks: list[Callable[[Held], object]] = []
@@ -122,19 +122,19 @@ class Source(Generic[Held]):
         Returns a function that ends the subscription. If the callback raises, the version counts as
         refused, but stays in force for other subscribers.
         """
-        with self._telling:
+        with self._notifying:
             self._callbacks.append(callback)
             self._start()
 
         def unsubscribe() -> None:
-            with self._telling, contextlib.suppress(ValueError):
+            with self._notifying, contextlib.suppress(ValueError):
                 self._callbacks.remove(callback)
 
         return unsubscribe
 
     def attach(self, limiter: Any) -> None:
         """Makes `limiter` decide by these rules from now on, for as long as it lives."""
-        with self._telling:
+        with self._notifying:
             limiter.use(self.current)
             self._limiters.add(limiter)
             self._start()
@@ -183,7 +183,7 @@ class Source(Generic[Held]):
         self.close()
 
     def _put_into_force(self, rules: Held) -> None:
-        with self._telling:
+        with self._notifying:
             before, self.current = self.current, rules
             log.info("%s: rules %s follow %s", self, rules.digest, before.digest)
             for use in [*(limiter.use for limiter in self._limiters), *self._callbacks]:
@@ -215,7 +215,7 @@ class Source(Generic[Held]):
             log.warning("%s can be read again", self)
 
     def _start(self) -> None:
-        """Starts the thread, unless it runs. Called with `_telling` held."""
+        """Starts the thread, unless it runs. Called with `_notifying` held."""
         if self._thread is None or not self._thread.is_alive():
             if self._stop.is_set():
                 return
@@ -237,7 +237,7 @@ class Source(Generic[Held]):
             self.refresh()
 
     def _is_wanted(self) -> bool:
-        with self._telling:
+        with self._notifying:
             if self._callbacks or len(self._limiters):
                 return True
             self._thread = None
@@ -382,19 +382,19 @@ def _copied(event: threading.Event) -> threading.Event:
 def _before_fork() -> None:
     # Otherwise a child could begin in the middle of a change.
     for source in list(_sources):
-        source._telling.acquire()
+        source._notifying.acquire()
         _forking.append(source)
 
 
 def _after_fork_in_parent() -> None:
     while _forking:
-        _forking.pop()._telling.release()
+        _forking.pop()._notifying.release()
 
 
 def _after_fork_in_child() -> None:
     while _forking:
         source = _forking.pop()
-        source._telling.release()
+        source._notifying.release()
         source._after_fork()
 
 

@@ -118,7 +118,7 @@ class Enforcement:
                     len(self._entries),
                 )
             if is_changed:
-                self._tell(now)
+                self._pass_on(now)
 
     def unlock(self, caller: str) -> Penalty | None:
         """Ends the penalty of a caller, and returns it."""
@@ -129,7 +129,7 @@ class Enforcement:
             if entry is None:
                 return None
             self._unlocked.append(caller)
-            self._tell(now)
+            self._pass_on(now)
         log.info("anomaly: %r was unlocked and is no longer %s", caller, _SAID[entry.action])
         return _penalty(caller, entry, now)
 
@@ -170,7 +170,7 @@ class Enforcement:
             extra={"anomaly": {**anomaly._asdict(), "action": anomaly.action.value}},
         )
 
-    def _tell(self, now: float) -> None:
+    def _pass_on(self, now: float) -> None:
         # The native module exists on fewer systems than the admin API, which only reads penalties.
         from tidegate._service._native import Penalties
 

@@ -127,7 +127,7 @@ class WhatIf:
                 f"bursts were given for {self.algorithm}, which has none; expected token-bucket or "
                 "leaky-bucket"
             )
-        asked = self.counts().tolist() if limits is None else self._asked(limits)
+        asked = self.counts().tolist() if limits is None else self._given(limits)
         if bursts is not None:
             given = [limit.count if isinstance(limit, Limit) else limit for limit in asked]
             asked = [self._limit(count, burst) for count in given for burst in bursts]
@@ -137,7 +137,7 @@ class WhatIf:
         in_turn = each_shown(progress, chosen, "what if", long=long)
         return effects_frame([self._effect(limit) for limit in in_turn])
 
-    def _asked(self, limits: Any) -> list[Any]:
+    def _given(self, limits: Any) -> list[Any]:
         if isinstance(limits, (str, Limit)) or not hasattr(limits, "__iter__"):
             limits = [limits]
         asked: list[Any] = []

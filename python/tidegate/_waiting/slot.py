@@ -80,7 +80,7 @@ class Slot:
             return
         decision = self._left()
         if decision is not None:
-            await loops.ask(self._limiter, loops.RELEASE, self._key, self._cost, decision)
+            await loops.run(self._limiter, loops.RELEASE, self._key, self._cost, decision)
             self._limiter._room.wake_first(self._key)
 
     def _entered(self, decision: Decision) -> Slot:

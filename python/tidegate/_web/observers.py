@@ -126,17 +126,17 @@ class Watch:
     """Observers that are called until close(), or until the end of a ``with`` block."""
 
     def __init__(self, refusals: Iterable[Observer] = (), times: Iterable[Timer] = ()) -> None:
-        self._told = tuple(refusals), tuple(times)
+        self._watching = tuple(refusals), tuple(times)
         self._lock = threading.Lock()
         self._is_open = True
-        observers.change(*self._told, add=True)
+        observers.change(*self._watching, add=True)
 
     def close(self) -> None:
         """Ends the calls. May be called more than once."""
         with self._lock:
             was_open, self._is_open = self._is_open, False
         if was_open:
-            observers.change(*self._told, add=False)
+            observers.change(*self._watching, add=False)
 
     def __enter__(self) -> Watch:
         return self

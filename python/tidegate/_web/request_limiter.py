@@ -48,7 +48,7 @@ _STAND_IN = "\0"
 # No limit lets through as much as this at once.
 _NEVER = 2**62
 
-_NOT_ASKED = object()
+_NOT_READ = object()
 
 
 class RequestDecision(_core.RequestDecision):
@@ -228,7 +228,7 @@ class RequestLimiter:
 
         If something must be awaited, the result is a coroutine; never under BLOCKING.
         """
-        key: Any = _NOT_ASKED
+        key: Any = _NOT_READ
         if self._is_simple and switch.on and not observers.times:
             if self._charges_peers:
                 charged = self._limits
@@ -243,7 +243,7 @@ class RequestLimiter:
                     return self._finish(request, key, found, None)
             key = peer_of(request) if self._reads_peer else None
             if key is None:
-                key = self._asked_key(request)
+                key = self._key_of(request)
             if type(key) is str:
                 limits = self._limits
                 limiter = limits.limiter
@@ -327,11 +327,11 @@ class RequestLimiter:
         return self._enabled and (self._methods is None or method in self._methods)
 
     async def charge(
-        self, request: Any, execution: Execution, key: Any = _NOT_ASKED
+        self, request: Any, execution: Execution, key: Any = _NOT_READ
     ) -> Charge | None:
         """Returns the charge of the request, or None if nothing is charged.
 
-        `key` is the result of _asked_key(), if that was called already.
+        `key` is the result of _key_of(), if that was called already.
         """
         if not (switch.on and self._enabled):
             return None
@@ -347,8 +347,8 @@ class RequestLimiter:
             limits = await self.dynamic_limit.limits_of(request, execution, self.hooks)
         if limits is None:
             return None
-        if key is _NOT_ASKED:
-            key = self._asked_key(request)
+        if key is _NOT_READ:
+            key = self._key_of(request)
         if inspect.isawaitable(key):
             key = await self._awaited_key(request, key, execution)
         if key is None and self._on_no_key == "open":
@@ -363,7 +363,7 @@ class RequestLimiter:
         decision = charge.limits.offline_limiter.peek(_STAND_IN, _NEVER)
         return self._refused(request, charge, decision, None)
 
-    def _asked_key(self, request: Any) -> Key | Awaitable[Any] | None:
+    def _key_of(self, request: Any) -> Key | Awaitable[Any] | None:
         """Returns the key of the request, None if the policy is to charge nobody, or the awaitable
         that the key function returned."""
         if self._key is None:

@@ -166,10 +166,10 @@ def test_what_does_not_carry_over_is_listed(imported: Any) -> None:
     assert notes[:-2] == [
         ":3: descriptors[0]: the value 'foo*' stands for all that begin so, which no condition "
         "does; left out, with all that is nested in it",
-        ":3: descriptors[0]: requests with a=foo* that none of its descriptors meets have no limit "
+        ":3: descriptors[0]: requests with a=foo* that meet none of its descriptors have no limit "
         "in Envoy; here those below 'a' apply to them",
         ":8: descriptors[1].detailed_metric: is left out: metrics are by rule",
-        ":6: descriptors[1]: requests with a=b that none of its descriptors meets have no limit in "
+        ":6: descriptors[1]: requests with a=b that meet none of its descriptors have no limit in "
         "Envoy; here those below 'a' apply to them",
         ":13: descriptors[2].descriptors[0].quota_mode: is left out: the rule refuses, unless in "
         "shadow",

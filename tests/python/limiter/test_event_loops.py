@@ -115,14 +115,14 @@ def test_without_a_descriptor_each_operation_goes_through_a_thread(
 ) -> None:
     recorder: Any = Recorder()
     decision: Any = "that hit"
-    asyncio.run(AsyncBridge.ask(recorder, op, "k", 3, decision))
+    asyncio.run(AsyncBridge.run(recorder, op, "k", 3, decision))
     assert recorder.asked == [call]
 
 
 @pytest.mark.usefixtures("without_descriptors")
 def test_without_a_descriptor_a_plan_goes_through_a_thread() -> None:
     plan: Any = Recorder()
-    asyncio.run(AsyncBridge.ask_plan(plan, ["a", "b"], [1, 2], True))
+    asyncio.run(AsyncBridge.run_plan(plan, ["a", "b"], [1, 2], True))
     assert plan.asked == [("hit", ["a", "b"], [1, 2], True)]
 
 
@@ -148,7 +148,7 @@ def test_without_a_descriptor_rules_go_through_a_thread(monkeypatch: pytest.Monk
     decision: Any = "that hit"
     attributes = {"ip": "192.0.2.1", "cost": 2}
     for op in (AsyncBridge.HIT, AsyncBridge.PEEK, AsyncBridge.REFUND, AsyncBridge.RESET):
-        asyncio.run(_asyncio.ask_rules(limiter, op, attributes, decision))
+        asyncio.run(_asyncio.run_rules(limiter, op, attributes, decision))
     assert asked == [
         ("check", attributes),
         ("peek", attributes),
@@ -166,9 +166,9 @@ def test_what_is_decided_at_once_is_not_awaited() -> None:
 
     def ask_all(of: Any) -> list[Any]:
         return [
-            AsyncBridge.ask(of, AsyncBridge.HIT, "k", 1),
-            AsyncBridge.ask_plan(of, ["k"], None, False),
-            _asyncio.ask_rules(of, AsyncBridge.HIT, {}, None),
+            AsyncBridge.run(of, AsyncBridge.HIT, "k", 1),
+            AsyncBridge.run_plan(of, ["k"], None, False),
+            _asyncio.run_rules(of, AsyncBridge.HIT, {}, None),
         ]
 
     async def main() -> list[Any]:
@@ -187,9 +187,9 @@ def test_what_is_not_decided_at_once_is_awaited() -> None:
     async def main() -> list[Any]:
         of: Any = Pending()
         return [
-            await AsyncBridge.ask(of, AsyncBridge.HIT, "k", 1),
-            await AsyncBridge.ask_plan(of, ["k"], None, False),
-            await _asyncio.ask_rules(of, AsyncBridge.HIT, {}, None),
+            await AsyncBridge.run(of, AsyncBridge.HIT, "k", 1),
+            await AsyncBridge.run_plan(of, ["k"], None, False),
+            await _asyncio.run_rules(of, AsyncBridge.HIT, {}, None),
         ]
 
     assert asyncio.run(main()) == ["decided"] * 3

@@ -99,13 +99,13 @@ class RedisStore::Sent final : public redis::Caller {
     if (!failure.ok()) {
       for (const auto& call : calls_) call->Answer(failure);
     } else {
-      TellAll(**reply);
+      AnswerAll(**reply);
     }
   }
 
  private:
   // Answers the calls; those that must be sent in full are sent again.
-  void TellAll(const redisReply& reply) {
+  void AnswerAll(const redisReply& reply) {
     absl::StatusOr<std::vector<redis::Answer>> answers;
     if (redis::IsOfHits(form_)) {
       answers = redis::Scripts::ParseHits(reply, form_, calls_.size());

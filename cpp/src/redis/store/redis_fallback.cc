@@ -19,7 +19,7 @@ constexpr int64_t kReconnectNs = 6'000'000'000;
 
 int64_t RedisStore::HostNowNs() const { return SystemClock::Get().Now() + clock_shift_ns_; }
 
-void RedisStore::TellOfChange(absl::string_view failure) {
+void RedisStore::ReportChange(absl::string_view failure) {
   const std::optional<bool> open = breaker_->Notice();
   if (!open.has_value()) return;
   if (!*open) closed_ns_.store(HostNowNs(), std::memory_order_relaxed);
@@ -40,7 +40,7 @@ void RedisStore::Record(const absl::Status& status) {
   const int64_t now = HostNowNs();
   if (status.ok()) {
     breaker_->Succeeded(now);
-    TellOfChange("");
+    ReportChange("");
     return;
   }
   if (absl::IsInternal(status)) {
@@ -62,7 +62,7 @@ void RedisStore::Record(const absl::Status& status) {
   const bool waits_for_connection = board_->own == nullptr && absl::IsUnavailable(status) &&
                                     now - closed_ns_.load(std::memory_order_relaxed) < kReconnectNs;
   if (!waits_for_connection) breaker_->Failed(now);
-  TellOfChange(status.message());
+  ReportChange(status.message());
 }
 
 Moment RedisStore::FallbackMoment(const Moment& moment, int64_t host_ns) const {
@@ -104,8 +104,8 @@ Decision RedisStore::PeekFallback(const Charge& charge, const Moment& moment) {
   return fallback_->Peek(InFallback(charge), FallbackMoment(moment, HostNowNs()));
 }
 
-Decision RedisStore::AskFallback(Op op, absl::Span<const Charge> plan, const Moment& moment,
-                                 Outcomes* outcomes) {
+Decision RedisStore::DecideInFallback(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                                      Outcomes* outcomes) {
   if (op == Op::kPeek) return fallback_->PeekAll(plan, moment, outcomes);
   if (op == Op::kChargeUpTo) return fallback_->ChargeAllUpTo(plan, moment);
   if (plan.size() == 1 && outcomes == nullptr) return fallback_->Hit(plan[0], moment);
@@ -158,10 +158,10 @@ void RedisStore::OnWhole(const Limit& whole, Decision* d) {
 
 Decision RedisStore::FromFallback(Op op, absl::Span<const Charge> plan, const Moment& moment,
                                   Outcomes* outcomes) {
-  if (plan[0].limit->share == nullptr) return AskFallback(op, plan, moment, outcomes);
+  if (plan[0].limit->share == nullptr) return DecideInFallback(op, plan, moment, outcomes);
   absl::InlinedVector<Charge, 4> shares(plan.begin(), plan.end());
   for (Charge& charge : shares) charge.limit = charge.limit->share.get();
-  Decision d = AskFallback(op, shares, moment, outcomes);
+  Decision d = DecideInFallback(op, shares, moment, outcomes);
   OnWhole(plan[d.rule].limit->limit, &d);
   for (size_t i = 0; outcomes != nullptr && i < outcomes->size(); ++i) {
     OnWhole(plan[i].limit->limit, &(*outcomes)[i]);

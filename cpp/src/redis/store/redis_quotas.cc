@@ -12,7 +12,7 @@
 
 namespace tidegate {
 
-absl::StatusOr<redis::Answer> RedisStore::AskQuota(redis::Request request) {
+absl::StatusOr<redis::Answer> RedisStore::RunQuotaScript(redis::Request request) {
   const Instant deadline = MonotonicIn(std::max(options_.timeout, options_.connect_timeout));
   const uint16_t slot = SlotOf(request.plan[0]);
   const uint64_t renewals = renewals_.load(std::memory_order_relaxed);
@@ -34,7 +34,7 @@ absl::StatusOr<redis::Answer> RedisStore::AskQuota(redis::Request request) {
 }
 
 absl::StatusOr<QuotaStatus> RedisStore::StatusOf(const Charge& charge, const Moment& moment) {
-  auto answer = AskQuota(RequestFor(Op::kPeek, {&charge, 1}, kNoInstant, moment));
+  auto answer = RunQuotaScript(RequestFor(Op::kPeek, {&charge, 1}, kNoInstant, moment));
   if (!answer.ok()) return answer.status();
   return StatusOfQuota(charge.limit->limit, std::move(answer->quotas[0]), answer->now_ns);
 }
@@ -44,7 +44,7 @@ absl::Status RedisStore::TopUp(const Charge& charge, const QuotaTopUp& top_up,
   redis::Request request = RequestFor(Op::kPeek, {&charge, 1}, kNoInstant, moment);
   request.op = "top_up";
   request.top_up = &top_up;
-  auto answer = AskQuota(request);
+  auto answer = RunQuotaScript(request);
   denied_->Forget(KeyOf(charge));
   if (!answer.ok()) return answer.status();
   // The same rules as in the script decide whether it was added, and why not.

@@ -227,7 +227,7 @@ bool RedisStore::Denied(absl::Span<const Charge> plan, int64_t now_ns, Decision*
 bool RedisStore::HitWithoutWaiting(absl::Span<const Charge> plan, const Moment& moment,
                                    Decision* decision, Outcomes* outcomes) {
   if (!breaker_->IsQuiet()) [[unlikely]]
-    return DecideUnquiet(Op::kHit, plan, moment, decision, outcomes);
+    return DecideByBreaker(Op::kHit, plan, moment, decision, outcomes);
   if (!denied_->on()) return false;
   return Denied(plan, options_.client_clock ? moment.now_ns : HostNowNs(), decision, outcomes);
 }
@@ -276,12 +276,12 @@ bool RedisStore::Before(Op op, absl::Span<const Charge> plan, const Moment& mome
       for (const Charge& charge : plan) fallback_->Reset(InFallback(charge), local);
     }
   }
-  return !breaker_->IsQuiet() && DecideUnquiet(op, plan, moment, decision, outcomes);
+  return !breaker_->IsQuiet() && DecideByBreaker(op, plan, moment, decision, outcomes);
 }
 
-bool RedisStore::DecideUnquiet(Op op, absl::Span<const Charge> plan, const Moment& moment,
-                               Decision* decision, Outcomes* outcomes) {
-  TellOfChange("another caller noticed it");
+bool RedisStore::DecideByBreaker(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                                 Decision* decision, Outcomes* outcomes) {
+  ReportChange("another caller noticed it");
   const int64_t now_ns = HostNowNs();
   if (breaker_->ProbeIsDue(now_ns)) {
     client_->Send(SlotOf(plan[0]), std::make_unique<Probe>(MonotonicIn(options_.timeout),

@@ -47,7 +47,7 @@ def explain(
     if rules.default is not None:
         by[rules.default.id] = rules.default.by
     for each in considered:
-        for line in _told(each, by.get(each.rule, []), has_states=storage is not None):
+        for line in _lines_on(each, by.get(each.rule, []), has_states=storage is not None):
             print(line)
     print()
     print(_outcome(decision))
@@ -65,7 +65,7 @@ def _costs(considered: Explanation, cost: int) -> str:
     return f"It costs {units}{times}, and its priority is {considered.priority}."
 
 
-def _told(rule: ConsideredRule, by: list[str], *, has_states: bool) -> Iterator[str]:
+def _lines_on(rule: ConsideredRule, by: list[str], *, has_states: bool) -> Iterator[str]:
     if not rule.applies:
         yield f"- {rule.rule} does not apply: {rule.why}"
         return

@@ -168,7 +168,7 @@ class Imported:
             if {child["key"] for child in _children(other)} - caught:
                 self._note(
                     where,
-                    f"requests with {_told(descriptor)} that none of its descriptors meets have no "
+                    f"requests with {_shown(descriptor)} that meet none of its descriptors have no "
                     f"limit in Envoy; here those below {other['key']!r} apply to them",
                 )
 
@@ -313,7 +313,7 @@ class Imported:
         return int(text)
 
     def _id(self, name: Any, path: list[dict[str, Any]]) -> str:
-        text = str(name) if name else "/".join(_told(descriptor) for descriptor in path)
+        text = str(name) if name else "/".join(_shown(descriptor) for descriptor in path)
         id = wanted = re.sub(r"[^!-~]", "-", text)[:90]
         while id in self._ids:
             self._ids[wanted] += 1
@@ -346,6 +346,6 @@ def _is_set(fields: dict[str, Any], name: str) -> bool:
     return str(fields.get(name)).lower() in ("true", "yes", "on", "y")
 
 
-def _told(descriptor: dict[str, Any]) -> str:
+def _shown(descriptor: dict[str, Any]) -> str:
     value = descriptor.get("value")
     return str(descriptor["key"]) if value is None else f"{descriptor['key']}={value}"

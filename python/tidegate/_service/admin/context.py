@@ -107,19 +107,19 @@ class Admin:
         """Makes this process follow a change of rules that was committed."""
         if self.rules is not None:
             self.rules.refresh()
-        self._tell("rules", None)
+        self._notify("rules", None)
 
     def tier_changed(self, user: Optional[str]) -> None:
         """Makes this process follow a change of the tier of one user, or of many."""
         if self.tiers is not None:
             self.tiers.forget(user)
-        self._tell("tiers", user)
+        self._notify("tiers", user)
 
     def tokens_changed(self) -> None:
         """Reports that a token was made or revoked."""
-        self._tell("tokens", None)
+        self._notify("tokens", None)
 
-    def _tell(self, what: str, key: Optional[str]) -> None:
+    def _notify(self, what: str, key: Optional[str]) -> None:
         if self._on_change is None:
             return
         try:

@@ -243,7 +243,7 @@ class _Keys:
 
     def _run(self, done: threading.Event) -> None:
         try:
-            keys = self._asked()
+            keys = self._read()
         except Exception as error:
             log.warning("the keys of %s could not be read: %s", self._issuer, error)
         else:
@@ -254,7 +254,7 @@ class _Keys:
                 self._fetch = None
             done.set()
 
-    def _asked(self) -> dict[str, Any]:
+    def _read(self) -> dict[str, Any]:
         from jwt import PyJWKClient
 
         if self._url is None:

@@ -40,13 +40,13 @@ _MOST_OF_USER = 255
 
 def user_usage(visit: Visit) -> Response:
     """Shows a user's requests by hour or by day, and what remains of the user's limits."""
-    user = _asked_user(visit)
+    user = _requested_user(visit)
     if not user:
         return visit.page("usage.html", user="", by=_by(visit), periods=[])
     return visit.page("usage.html", **_usage_values(visit, user), **_left_values(visit, user))
 
 
-def _asked_user(visit: Visit) -> str:
+def _requested_user(visit: Visit) -> str:
     return visit.query.get("user", "")[:_MOST_OF_USER]
 
 
@@ -94,7 +94,7 @@ def _periods(visit: Visit, user: str, by: str) -> list[usage.Period]:
 
 def usage_csv(visit: Visit) -> Response:
     """Returns the same numbers as a CSV file."""
-    user, by = _asked_user(visit), _by(visit)
+    user, by = _requested_user(visit), _by(visit)
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(["user", by, "allowed", "refused"])
@@ -106,7 +106,7 @@ def usage_csv(visit: Visit) -> Response:
 
 def quotas(visit: Visit) -> Response:
     """Shows the quotas of a user, and the rows of quotas and top-ups in the database."""
-    user = _asked_user(visit)
+    user = _requested_user(visit)
     table = service_tables.user_quotas
     asked = sa.select(table).order_by(table.c.user_id, table.c.name).limit(_MOST_ROWS)
     if user:
@@ -127,7 +127,7 @@ def quotas(visit: Visit) -> Response:
 
 def live_quotas(visit: Visit) -> Response:
     """Returns the user's quotas as they are now."""
-    return visit.parts("quotas", ("now",), _quota_values(visit, _asked_user(visit)))
+    return visit.parts("quotas", ("now",), _quota_values(visit, _requested_user(visit)))
 
 
 def _quota_values(visit: Visit, user: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from email.utils import formatdate
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidegate._outbound.told_wait import told_wait
+from tidegate._outbound.server_wait import server_wait
 
 HTTP_DATE = "Tue, 14 Nov 2023 22:13:20 GMT"
 LATER = "Tue, 14 Nov 2023 22:14:05 GMT"
@@ -51,22 +51,22 @@ LATER = "Tue, 14 Nov 2023 22:14:05 GMT"
     ],
 )
 def test_what_fields_tell(fields: dict[str, str], wait: float | None) -> None:
-    assert told_wait(fields) == wait
+    assert server_wait(fields) == wait
 
 
 def test_a_date_is_compared_with_the_clients_clock_if_the_server_sent_no_date() -> None:
-    wait = told_wait({"retry-after": formatdate(time.time() + 3600, usegmt=True)})
+    wait = server_wait({"retry-after": formatdate(time.time() + 3600, usegmt=True)})
     assert wait is not None
     assert 3500 < wait < 3700
 
 
 @given(st.sampled_from(["retry-after", "ratelimit", "ratelimit-reset", "date"]), st.text())
 def test_nothing_that_a_stranger_sends_raises(name: str, value: str) -> None:
-    wait = told_wait({name: value, **({"retry-after": LATER} if name == "date" else {})})
+    wait = server_wait({name: value, **({"retry-after": LATER} if name == "date" else {})})
     assert wait is None or wait >= 0
 
 
 @given(st.text(alphabet='"\\;,=rt01 :()?abc', max_size=60))
 def test_no_shape_of_a_list_raises(value: str) -> None:
-    wait = told_wait({"ratelimit": value})
+    wait = server_wait({"ratelimit": value})
     assert wait is None or wait >= 0

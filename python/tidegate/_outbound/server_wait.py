@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["told_wait"]
+__all__ = ["server_wait"]
 
 # Longer fields are ignored.
 _LONGEST = 2000
@@ -21,7 +21,7 @@ _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
-def told_wait(headers: Mapping[str, str]) -> float | None:
+def server_wait(headers: Mapping[str, str]) -> float | None:
     """Seconds that a response with these header fields asks its client to wait; None if it does not
     say.
 
