@@ -21,8 +21,10 @@ def fields_of_calls(uri: str, algorithm: str) -> list[dict[str, str]]:
     with tg.Limiter("5/minute", storage=uri, algorithm=algorithm, clock=clock) as limiter:
         for seconds, cost in CALLS:
             clock.advance(seconds)
-            judge = RequestLimiter(limiter, cost=lambda request, cost=cost: cost, headers=("ietf",))
-            outcome = judge.check(REQUEST, BLOCKING)
+            request_limiter = RequestLimiter(
+                limiter, cost=lambda request, cost=cost: cost, headers=("ietf",)
+            )
+            outcome = request_limiter.check(REQUEST, BLOCKING)
             assert outcome is not None
             told.append(dict(outcome.text_fields()))
     return told
@@ -40,8 +42,8 @@ def test_a_share_tells_when_its_own_quota_comes(algorithm: str) -> None:
     uri = "redis://127.0.0.1:1?clock=client&fallback_share=0.25"
     clock = tg.ManualClock(1_700_000_000 * SECOND)
     with tg.Limiter("8/minute", storage=uri, algorithm=algorithm, clock=clock) as limiter:
-        judge = RequestLimiter(limiter, headers=("ietf",))
-        outcome = judge.check(REQUEST, BLOCKING)
+        request_limiter = RequestLimiter(limiter, headers=("ietf",))
+        outcome = request_limiter.check(REQUEST, BLOCKING)
         assert outcome is not None
         assert outcome.decision.degraded
         told = dict(outcome.text_fields())["RateLimit"]

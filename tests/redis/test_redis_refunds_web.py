@@ -33,14 +33,14 @@ def clock() -> tg.ManualClock:
     return tg.ManualClock(START)
 
 
-def guard_of(limiter: tg.Limiter, **options: Any) -> RequestLimiter:
+def limiter_of(limiter: tg.Limiter, **options: Any) -> RequestLimiter:
     return RequestLimiter(
         limiter, address=lambda request: None, key=lambda request: "k", headers=(), **options
     )
 
 
 class Service:
-    """A guard, or several, of limits in one Redis, and what is counted for them."""
+    """A request limiter, or several, of limits in one Redis, and what is counted for them."""
 
     def __init__(
         self, kind: str, algorithm: str, server: RedisServer, line: Line, clock: tg.ManualClock
@@ -53,14 +53,14 @@ class Service:
         after = {"cost_after": lambda request, response: response}
         self.checker: RequestLimiter | CombinedLimiter
         if kind == "plain":
-            self.checker = guard_of(tg.Limiter(limits, **one), cost=4)
+            self.checker = limiter_of(tg.Limiter(limits, **one), cost=4)
         elif kind == "settled":
-            self.checker = guard_of(tg.Limiter(limits, **one), cost=4, **after)
+            self.checker = limiter_of(tg.Limiter(limits, **one), cost=4, **after)
         else:
             self.checker = CombinedLimiter(
                 [
-                    guard_of(tg.Limiter(limits, **one), cost=4, **after),
-                    guard_of(tg.Limiter(limits, **other), cost=4, **after),
+                    limiter_of(tg.Limiter(limits, **one), cost=4, **after),
+                    limiter_of(tg.Limiter(limits, **other), cost=4, **after),
                 ]
             )
         prefixes = [one["prefix"], other["prefix"]] if kind == "stack" else [one["prefix"]]
@@ -71,22 +71,22 @@ class Service:
 
     def pass_one(self, is_async: bool) -> RequestDecision:
         async def passed() -> Any:
-            verdict = self.checker.check(REQUEST, AWAITING)
-            return verdict if isinstance(verdict, RequestDecision) else await verdict  # type: ignore[misc]
+            outcome = self.checker.check(REQUEST, AWAITING)
+            return outcome if isinstance(outcome, RequestDecision) else await outcome  # type: ignore[misc]
 
-        verdict = asyncio.run(passed()) if is_async else self.checker.check(REQUEST, BLOCKING)
-        assert verdict is not None
-        assert verdict.decision.allowed
-        return verdict
+        outcome = asyncio.run(passed()) if is_async else self.checker.check(REQUEST, BLOCKING)
+        assert outcome is not None
+        assert outcome.decision.allowed
+        return outcome
 
-    def give_back(self, verdict: RequestDecision, units: int, is_async: bool) -> None:
+    def give_back(self, outcome: RequestDecision, units: int, is_async: bool) -> None:
         execution = AWAITING if is_async else BLOCKING
 
         async def coroutine() -> None:
             if units == 4:
-                await verdict.undo(execution)
+                await outcome.undo(execution)
             else:
-                await verdict.settle(REQUEST, 4 - units, execution)
+                await outcome.settle(REQUEST, 4 - units, execution)
 
         asyncio.run(coroutine()) if is_async else BLOCKING.run(coroutine())
 
@@ -111,21 +111,21 @@ def test_of_a_request_that_redis_did_not_charge(
     shared = [service.pass_one(is_async) for service in services]
     line.cut()
     local = [service.pass_one(is_async) for service in services]
-    for service, verdict in zip(services, local):
+    for service, outcome in zip(services, local):
         assert (service.shared(), service.local()) == ({4}, {4}), service.name
-        assert verdict.decision.degraded
+        assert outcome.decision.degraded
     line.mend()
-    for service, verdict in zip(services, local):
-        service.give_back(verdict, units, is_async)
+    for service, outcome in zip(services, local):
+        service.give_back(outcome, units, is_async)
         assert service.shared() == {4}, service.name
-    for service, verdict in zip(services, shared):
-        service.give_back(verdict, units, is_async)
+    for service, outcome in zip(services, shared):
+        service.give_back(outcome, units, is_async)
         assert service.shared() == {4 - units}, service.name
     line.cut()
-    for service, verdict in zip(services, shared):
+    for service, outcome in zip(services, shared):
         assert service.local() == {4 - units}, service.name
         # Redis charged it, and is not there to give anything back.
-        service.give_back(verdict, units, is_async)
+        service.give_back(outcome, units, is_async)
         assert service.local() == {4 - units}, service.name
 
 
@@ -136,16 +136,16 @@ def test_expired_units_of_the_fallbacks_share_are_not_given_back(
     line = Line(proxy, clock, "&fallback_share=0.1")
     limiter = tg.Limiter("100/minute", storage=line.storage, clock=clock)
     direct = Direct(server, line, clock, limit="100/minute")
-    guard = guard_of(limiter, cost=5, cost_after=lambda request, response: 0)
+    request_limiter = limiter_of(limiter, cost=5, cost_after=lambda request, response: 0)
     line.cut()
-    verdict = guard.check(REQUEST, BLOCKING)
-    assert verdict is not None
+    outcome = request_limiter.check(REQUEST, BLOCKING)
+    assert outcome is not None
     assert limiter.hit("k", 4).degraded
     # The share is 10 a minute: 2 of 9 have run out.
     clock.advance(12)
     if not is_cut:
         line.mend()
-    BLOCKING.run(verdict.settle(REQUEST, None, BLOCKING))
+    BLOCKING.run(outcome.settle(REQUEST, None, BLOCKING))
     if not is_cut:
         line.cut()
     assert direct.used_of_share("k", 10) == 4

@@ -62,10 +62,10 @@ def test_async_middleware_of_django_does_not_block_its_loop(server: RedisServer)
     with override_settings(TIDEGATE={"LIMIT": "5/hour", "STORAGE": server.uri()}, MIDDLEWARE=[]):
         middleware = RateLimitMiddleware(page)
         blocking = []
-        guard = middleware._request_limiter
-        assert guard is not None
-        assert isinstance(guard.limiter, tg.Limiter)
-        guard.limiter.hit = lambda *_: blocking.append(True)  # type: ignore[method-assign]
+        request_limiter = middleware._request_limiter
+        assert request_limiter is not None
+        assert isinstance(request_limiter.limiter, tg.Limiter)
+        request_limiter.limiter.hit = lambda *_: blocking.append(True)  # type: ignore[method-assign]
         assert sorted(asyncio.run(statuses(middleware))) == [200] * 5 + [429] * 15
         assert blocking == []
 
@@ -73,34 +73,34 @@ def test_async_middleware_of_django_does_not_block_its_loop(server: RedisServer)
 def test_fields_go_by_the_clock_of_the_host(server: RedisServer) -> None:
     """Whatever the server's clock shows: here the host's reading of the decision is an hour on."""
     with tg.Limiter("2/minute", storage=server.uri(PATIENT), algorithm="fixed-window") as limiter:
-        guard = RequestLimiter(limiter, address=peer, headers=("x-ratelimit",))
+        request_limiter = RequestLimiter(limiter, address=peer, headers=("x-ratelimit",))
         ahead_ns = limiter._now_ns() + 3600 * 10**9
         limiter._now_ns = lambda: ahead_ns  # type: ignore[method-assign]
         request = {"client": ("192.0.2.1", 1)}
 
-        async def judged() -> Any:
-            verdict = guard.check(request)
-            return await verdict if asyncio.iscoroutine(verdict) else verdict
+        async def checked() -> Any:
+            outcome = request_limiter.check(request)
+            return await outcome if asyncio.iscoroutine(outcome) else outcome
 
-        for verdict in (guard.check(request, BLOCKING), asyncio.run(judged())):
-            assert verdict is not None
-            reset = int(dict(verdict.fields())[b"x-ratelimit-reset"])
+        for outcome in (request_limiter.check(request, BLOCKING), asyncio.run(checked())):
+            assert outcome is not None
+            reset = int(dict(outcome.fields())[b"x-ratelimit-reset"])
             assert 0 <= reset - ahead_ns / 1e9 <= 61
 
 
-def test_a_limiter_that_asks_in_its_own_way_is_asked_so(server: RedisServer) -> None:
+def test_an_overridden_hit_async_is_called(server: RedisServer) -> None:
     class Counting(tg.Limiter):
-        asked = 0
+        calls = 0
 
         async def hit_async(self, key: str | bytes, cost: int = 1) -> tg.Decision:
-            self.asked += 1
+            self.calls += 1
             return await super().hit_async(key, cost)
 
-    async def told(limiter: Counting) -> Any:
-        guard = RequestLimiter(limiter, address=peer, headers=())
-        verdict: Any = guard.check({"client": ("192.0.2.1", 1)})
-        return (await verdict).decision.remaining
+    async def remaining_after(limiter: Counting) -> Any:
+        request_limiter = RequestLimiter(limiter, address=peer, headers=())
+        outcome: Any = request_limiter.check({"client": ("192.0.2.1", 1)})
+        return (await outcome).decision.remaining
 
     with Counting("5/hour", storage=server.uri(PATIENT)) as limiter:
-        assert asyncio.run(told(limiter)) == 4
-        assert limiter.asked == 1
+        assert asyncio.run(remaining_after(limiter)) == 4
+        assert limiter.calls == 1

@@ -19,8 +19,10 @@ START_NS = 1_700_000_000 * 10**9
 def charge_of(limit="10/minute", cost=1, clock=None):
     clock = tg.ManualClock(START_NS) if clock is None else clock
     limiter = tg.Limiter(limit, clock=clock)
-    judge = RequestLimiter(limiter, key=lambda request: "k", cost=lambda request: cost, headers=())
-    (charge,) = judge.check({"type": "http", "headers": []}, BLOCKING).charges
+    request_limiter = RequestLimiter(
+        limiter, key=lambda request: "k", cost=lambda request: cost, headers=()
+    )
+    (charge,) = request_limiter.check({"type": "http", "headers": []}, BLOCKING).charges
     return charge, limiter
 
 
@@ -86,9 +88,9 @@ def test_each_limit_of_a_limiter_has_its_own_state():
     assert ActiveLimits([one], ()).per_limit == (one,)
     two = tg.Limiter(["10/minute", "30/hour"], clock=clock)
     two.hit("k", 4)
-    asked = ActiveLimits([two], ()).per_limit
-    assert [each.limits for each in asked] == [(limit,) for limit in two.limits]
-    assert [left(each) for each in asked] == [6, 26]
+    found = ActiveLimits([two], ()).per_limit
+    assert [each.limits for each in found] == [(limit,) for limit in two.limits]
+    assert [left(each) for each in found] == [6, 26]
 
 
 @pytest.mark.parametrize("counts", [(9, 5, 7), (5, 7, 9), (7, 9, 5), (5, 5, 9)])

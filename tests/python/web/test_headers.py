@@ -20,7 +20,7 @@ SECOND = 10**9
 NOW = 1_700_000_000 * SECOND + 250_000_000
 
 
-def verdict_at(sent, limits, decision, families=FAMILIES, extra=0.0, decided=None):
+def decided_at(sent, limits, decision, families=FAMILIES, extra=0.0, decided=None):
     """Returns the fields of responses that are sent at that instant."""
     limits = [limits] if isinstance(limits, tg.Limit) else limits
     limiter = tg.Limiter(limits, clock=tg.ManualClock(sent))
@@ -39,7 +39,7 @@ def told(
     limits, *costs, at=NOW, sent=None, algorithm="token-bucket", families=("x-ratelimit", "ietf")
 ):
     decision, plan = decide(limits, *costs, at=at, algorithm=algorithm)
-    fields = verdict_at(at if sent is None else sent, plan, decision, families).fields()
+    fields = decided_at(at if sent is None else sent, plan, decision, families).fields()
     return {name.decode(): value.decode() for name, value in fields}
 
 
@@ -162,7 +162,7 @@ def test_fields_can_be_read_back_whatever_the_names_of_limits(plan, costs):
         tg.Limit(count, period + n, name=name) for n, (name, count, period) in enumerate(plan)
     ]
     decision, limits = decide(limits, *costs)
-    fields = dict(verdict_at(NOW, limits, decision).fields())
+    fields = dict(decided_at(NOW, limits, decision).fields())
     policies = parsed(fields[b"ratelimit-policy"].decode())
     stated = [(each.name, {"q": each.count, "w": each.period_ns // SECOND}) for each in limits]
     assert policies == stated
@@ -239,9 +239,9 @@ def as_text(headers):
 
 def test_fields_set_nearer_to_the_route_stay():
     decision, limits = decide("2/minute", 1, 1, 1)
-    verdict = verdict_at(NOW, limits, decision)
+    outcome = decided_at(NOW, limits, decision)
     nearer = (b"x-ratelimit-limit", b"retry-after")
-    ours = dict(verdict.fields())
+    ours = dict(outcome.fields())
     left_open = [(n, v) for n, v in ours.items() if n not in (*nearer, b"ratelimit")]
     assert len(left_open) == 3
     # Lists are joined into one.
@@ -250,11 +250,11 @@ def test_fields_set_nearer_to_the_route_stay():
         for name, value in INNER
     ]
     assert inner != INNER
-    assert verdict.merged(INNER) == inner + left_open
+    assert outcome.merged(INNER) == inner + left_open
     # ASGI allows any iterable of any pairs.
     as_lists = [list(pair) for pair in INNER]
-    assert [tuple(pair) for pair in verdict.merged(iter(as_lists))] == inner + left_open
-    text = verdict.merged_text(as_text(INNER))
+    assert [tuple(pair) for pair in outcome.merged(iter(as_lists))] == inner + left_open
+    text = outcome.merged_text(as_text(INNER))
     assert text[: len(INNER)] == as_text(inner)
     assert [(n.lower().encode(), v.encode()) for n, v in text[len(INNER) :]] == left_open
 
@@ -274,18 +274,18 @@ def test_fields_set_nearer_to_the_route_stay():
 )
 def test_one_member_of_each_name_is_sent(name, there, joined):
     decision, limits = decide(tg.Limit("2/minute", name=name), 1)
-    verdict = verdict_at(NOW, limits, decision)
-    (policy,) = (value for field, value in verdict.text_fields() if field == "RateLimit-Policy")
+    outcome = decided_at(NOW, limits, decision)
+    (policy,) = (value for field, value in outcome.text_fields() if field == "RateLimit-Policy")
     given = [("RateLimit", there), ("RateLimit-Policy", policy)]
-    told = dict(verdict.merged_text(given))
+    told = dict(outcome.merged_text(given))
     assert told["RateLimit"] == joined
     assert told["RateLimit-Policy"] == policy
 
 
 def test_each_interface_gets_names_in_its_own_form():
     decision, limits = decide("2/minute", 1, 1, 1)
-    verdict = verdict_at(NOW, limits, decision)
-    text = verdict.text_fields()
+    outcome = decided_at(NOW, limits, decision)
+    text = outcome.text_fields()
     assert [name for name, _ in text] == [
         "X-RateLimit-Limit",
         "X-RateLimit-Remaining",
@@ -295,13 +295,13 @@ def test_each_interface_gets_names_in_its_own_form():
         "Retry-After",
     ]
     raw = [(name.lower().encode(), value.encode()) for name, value in text]
-    assert verdict.fields() == raw
+    assert outcome.fields() == raw
 
 
 def test_merging_does_not_change_the_given_headers():
     decision, limits = decide("2/minute", 1)
     given_headers = [(b"content-type", b"text/plain")]
-    verdict_at(NOW, limits, decision).merged(given_headers)
+    decided_at(NOW, limits, decision).merged(given_headers)
     assert given_headers == [(b"content-type", b"text/plain")]
 
 
@@ -309,15 +309,15 @@ def test_put_replaces_fields_that_are_set():
     decision, limits = decide("2/minute", 1)
     headers = [(b"RateLimit", b"old"), *INNER, (b"x-ratelimit-reset", b"1"), (b"x", b"")]
     same = headers
-    verdict = verdict_at(NOW, limits, decision)
-    verdict.put(headers)
+    outcome = decided_at(NOW, limits, decision)
+    outcome.put(headers)
     assert headers is same
     # The decision has no Retry-After, so the existing one stays.
     kept = [(b"content-type", b"text/plain"), (b"retry-after", b"3"), (b"x", b"")]
-    assert headers == kept + verdict.fields()
-    verdict.put(headers)
-    assert headers == kept + verdict.fields()
-    only = verdict_at(NOW, limits, decision, ["ietf"])
+    assert headers == kept + outcome.fields()
+    outcome.put(headers)
+    assert headers == kept + outcome.fields()
+    only = decided_at(NOW, limits, decision, ["ietf"])
     headers = [*INNER]
     only.put(headers)
     assert headers == [*INNER[:2], INNER[3], *only.fields()]
@@ -326,24 +326,24 @@ def test_put_replaces_fields_that_are_set():
 @pytest.mark.parametrize("odd", [None, 5, "text/plain", b"\xff", ""])
 def test_invalid_names_are_left_alone(odd):
     decision, limits = decide("2/minute", 1)
-    verdict = verdict_at(NOW, limits, decision)
-    assert verdict.merged([(odd, odd)]) == [(odd, odd), *verdict.fields()]
+    outcome = decided_at(NOW, limits, decision)
+    assert outcome.merged([(odd, odd)]) == [(odd, odd), *outcome.fields()]
     headers = [(odd, odd)]
-    verdict.put(headers)
-    assert headers == [(odd, odd), *verdict.fields()]
-    text = verdict.merged_text([(odd, odd), ("x-ratelimit-limit\xe9", "")])
-    assert text[2:] == verdict.text_fields()
+    outcome.put(headers)
+    assert headers == [(odd, odd), *outcome.fields()]
+    text = outcome.merged_text([(odd, odd), ("x-ratelimit-limit\xe9", "")])
+    assert text[2:] == outcome.text_fields()
 
 
 @pytest.mark.parametrize("headers", [5, [5], [()], None])
 def test_headers_that_are_not_pairs_are_an_error(headers):
     decision, limits = decide("2/minute", 1)
-    verdict = verdict_at(NOW, limits, decision)
-    for method in (verdict.merged, verdict.merged_text, verdict.put):
+    outcome = decided_at(NOW, limits, decision)
+    for method in (outcome.merged, outcome.merged_text, outcome.put):
         with pytest.raises((TypeError, ValueError)):
             method(headers)
     with pytest.raises(TypeError):
-        verdict.put(((b"a", b"b"),))
+        outcome.put(((b"a", b"b"),))
 
 
 def test_the_constructor_checks_its_arguments():
@@ -367,11 +367,11 @@ def test_the_constructor_checks_its_arguments():
 
 def test_extra_seconds_apply_only_to_refusals_that_end():
     decision, limits = decide("2/minute", 1, 1, 1)
-    fields = dict(verdict_at(NOW, limits, decision, extra=2.5).fields())
+    fields = dict(decided_at(NOW, limits, decision, extra=2.5).fields())
     assert fields[b"retry-after"] == b"33"
     assert fields[b"ratelimit"] == b'"2/minute";r=0;t=33'
     incurable, limits = decide("2/minute", 3)
-    assert b"retry-after" not in dict(verdict_at(NOW, limits, incurable, extra=2.5).fields())
+    assert b"retry-after" not in dict(decided_at(NOW, limits, incurable, extra=2.5).fields())
 
 
 def test_the_longest_names_and_numbers_fit():
@@ -387,7 +387,7 @@ def test_the_longest_names_and_numbers_fit():
 def test_the_instant_of_a_decision_may_come_from_another_clock():
     decision, limits = decide("1/minute", 1)
     hour = 3600 * SECOND
-    fields = dict(verdict_at(NOW + hour, limits, decision, decided=NOW + hour).fields())
+    fields = dict(decided_at(NOW + hour, limits, decision, decided=NOW + hour).fields())
     assert fields[b"x-ratelimit-reset"] == str(-(-(NOW + hour) // SECOND) + 60).encode()
     assert fields[b"ratelimit"] == b'"1/minute";r=0;t=60'
 
@@ -407,13 +407,13 @@ def test_the_fields_obey_their_laws(algorithm, count, period, at, costs, late):
     limiter = tg.Limiter(limit, clock=tg.ManualClock(at))
     for cost in costs:
         decision = limiter.hit("key", cost)
-    for name, value in verdict_at(at + late, limit, decision).fields():
+    for name, value in decided_at(at + late, limit, decision).fields():
         if name in (b"ratelimit", b"ratelimit-policy"):
             ((_, parameters),) = parsed(value.decode())
             assert all(type(number) is int and number >= 0 for number in parameters.values())
         else:
             assert value.decode().isdigit()
-    fields = dict(verdict_at(at + late, limit, decision).fields())
+    fields = dict(decided_at(at + late, limit, decision).fields())
     reset = int(fields[b"x-ratelimit-reset"])
     assert reset * SECOND >= at + late
     assert reset * SECOND >= at + math.floor(decision.reset_after * 1e9)

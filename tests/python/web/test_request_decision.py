@@ -19,7 +19,7 @@ from tidegate._web.request_limiter import RequestDecision, RequestLimiter
 from tidegate.keys import peer
 
 
-def guard(limit="2/minute", **options):
+def made_limiter(limit="2/minute", **options):
     limiter = tg.Limiter(limit, clock=tg.ManualClock())
     return RequestLimiter(limiter, address=peer, headers=("x-ratelimit",), **options)
 
@@ -47,20 +47,20 @@ def test_the_peer_equals_that_of_keys(client, kind, remote, place):
     request = {"dict": source, "Dict": Dict(source)}.get(place) or SimpleNamespace(
         **{place: source}, method="GET"
     )
-    judge = guard()
-    judge.hooks.log_throttled = lambda *problem, **details: (
+    request_limiter = made_limiter()
+    request_limiter.hooks.log_throttled = lambda *problem, **details: (
         None
     )  # clients without an address are logged
-    (charge,) = judge.check(request).charges
+    (charge,) = request_limiter.check(request).charges
     assert charge.key == (peer(request) or "\0")
-    assert judge.limiter.peek(charge.key).remaining == 1
+    assert request_limiter.limiter.peek(charge.key).remaining == 1
 
 
 def test_an_invalid_scope_is_not_read():
     # A request of another framework may have its own `scope`.
     for strange in ("text", {"client": ("192.0.2.9", 1)}, {"type": "other", "client": ("::1", 1)}):
         request = SimpleNamespace(scope=strange, environ={"REMOTE_ADDR": "192.0.2.1"})
-        (charge,) = guard().check(request).charges
+        (charge,) = made_limiter().check(request).charges
         assert charge.key == "192.0.2.1" == peer(request)
 
 
@@ -69,18 +69,18 @@ def test_keys_may_be_bytes_and_subclasses():
         __slots__ = ()
 
     for key in (b"me", Text("me")):
-        judge = guard(key=lambda request, key=key: key)
-        verdicts = [judge.check(scope(), BLOCKING) for _ in range(3)]
-        assert [verdict.decision.allowed for verdict in verdicts] == [True, True, False]
+        request_limiter = made_limiter(key=lambda request, key=key: key)
+        outcomes = [request_limiter.check(scope(), BLOCKING) for _ in range(3)]
+        assert [outcome.decision.allowed for outcome in outcomes] == [True, True, False]
 
 
 def test_the_fields_of_a_refusal():
-    judge = guard()
-    verdicts = [judge.check(scope()) for _ in range(3)]
-    assert [type(verdict) for verdict in verdicts] == [RequestDecision] * 3
-    refused = verdicts[2]
+    request_limiter = made_limiter()
+    outcomes = [request_limiter.check(scope()) for _ in range(3)]
+    assert [type(outcome) for outcome in outcomes] == [RequestDecision] * 3
+    refused = outcomes[2]
     assert not refused.decision.allowed
-    assert refused.limiter is judge
+    assert refused.limiter is request_limiter
     assert refused.charges == ()
     assert refused.wait == 30
 
@@ -91,16 +91,25 @@ def test_an_overridden_hit_is_called():
             return super().hit("shared", cost)
 
     limiter = Mine("1/minute", clock=tg.ManualClock())
-    judge = RequestLimiter(limiter, address=peer, headers=())
-    assert judge.check(scope()).decision.allowed
-    assert not judge.check(scope(client=("192.0.2.2", 1))).decision.allowed
+    request_limiter = RequestLimiter(limiter, address=peer, headers=())
+    assert request_limiter.check(scope()).decision.allowed
+    assert not request_limiter.check(scope(client=("192.0.2.2", 1))).decision.allowed
 
 
 def test_exceptions_of_the_limiter_pass_through():
-    judge = guard()
-    judge.limiter.close()
+    request_limiter = made_limiter()
+    request_limiter.limiter.close()
     with pytest.raises(RuntimeError, match="closed"):
-        judge.check(scope())
+        request_limiter.check(scope())
+
+
+def test_the_call_for_a_peer_takes_a_limiter_and_its_fields():
+    limiter = tg.Limiter("2/minute", clock=tg.ManualClock())
+    for arguments in ((object(), scope(), 1, None, None, None), (limiter, scope())):
+        with pytest.raises(TypeError, match="expected a Limiter"):
+            RequestDecision._of_peer(*arguments)
+    with pytest.raises(TypeError, match="expected HeaderFields"):
+        RequestDecision._of_peer(limiter, scope(), 1, None, None, None)
 
 
 def test_observers_of_decision_times_are_called():
@@ -109,17 +118,17 @@ def test_observers_of_decision_times_are_called():
     def timer(limiter, seconds):
         took.append((limiter, seconds))
 
-    judge = guard()
+    request_limiter = made_limiter()
     observers.change((), (timer,), add=True)
     try:
-        verdict = judge.check(scope(), BLOCKING)
+        outcome = request_limiter.check(scope(), BLOCKING)
     finally:
         observers.change((), (timer,), add=False)
-    assert verdict.decision.allowed
+    assert outcome.decision.allowed
     ((limiter, seconds),) = took
-    assert limiter is judge.limiter
+    assert limiter is request_limiter.limiter
     assert seconds > 0
-    assert judge.check(scope()).decision.remaining == 0
+    assert request_limiter.check(scope()).decision.remaining == 0
     assert len(took) == 1
 
 
@@ -128,14 +137,16 @@ def test_closing_a_timer_during_a_request_does_no_harm(monkeypatch):
     monkeypatch.setattr(type(observers), "times", property(lambda self: next(reads, ())))
 
     async def ask():
-        checked = guard().check(scope())
+        checked = made_limiter().check(scope())
         return await checked if inspect.iscoroutine(checked) else checked
 
     assert asyncio.run(ask()).decision.allowed
 
 
 def telling(sent=None, limit="2/minute"):
-    return _core.HeaderSend(print if sent is None else sent.append, guard(limit).check(scope()))
+    return _core.HeaderSend(
+        print if sent is None else sent.append, made_limiter(limit).check(scope())
+    )
 
 
 FIELDS = [
@@ -193,7 +204,7 @@ def test_exceptions_of_send_pass_through():
     def send(message):
         raise OSError("gone")
 
-    told = _core.HeaderSend(send, guard().check(scope()))
+    told = _core.HeaderSend(send, made_limiter().check(scope()))
     for kind in ("http.response.start", "http.response.body"):
         with pytest.raises(OSError, match="gone"):
             told({"type": kind})
@@ -205,18 +216,18 @@ def test_a_reference_cycle_through_a_send_is_collected():
             """Nothing."""
 
     holder = Holder()
-    holder.told = _core.HeaderSend(holder.send, guard().check(scope()))
+    holder.told = _core.HeaderSend(holder.send, made_limiter().check(scope()))
     gone = weakref.ref(holder)
     del holder
     gc.collect()
     assert gone() is None
 
 
-def test_a_reference_cycle_through_a_guard_is_collected():
+def test_a_reference_cycle_through_a_request_limiter_is_collected():
     users = {}
-    judge = users["guard"] = guard(key=lambda request: users and "me")
-    judge.check(scope())
-    gone = weakref.ref(judge)
-    users = judge = None
+    request_limiter = users["request_limiter"] = made_limiter(key=lambda request: users and "me")
+    request_limiter.check(scope())
+    gone = weakref.ref(request_limiter)
+    users = request_limiter = None
     gc.collect()
     assert gone() is None

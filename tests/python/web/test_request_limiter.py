@@ -131,8 +131,8 @@ def test_functions_without_a_signature_are_accepted():
     by_path.__signature__ = app.__signature__ = "unknown"
     with pytest.raises(TypeError):
         inspect.signature(by_path)
-    guarded = limited("1/minute", app, key=by_path)
-    assert [ask(guarded, path).status for path in ("/a", "/a", "/b")] == [200, 429, 200]
+    limited_app = limited("1/minute", app, key=by_path)
+    assert [ask(limited_app, path).status for path in ("/a", "/a", "/b")] == [200, 429, 200]
 
 
 def test_a_synchronous_call_never_waits_for_an_event_loop():
@@ -208,22 +208,24 @@ def test_exempt_requests_are_not_charged(caplog):
 
 def test_a_reference_cycle_through_a_limiter_is_collected():
     limiter = tg.Limiter("1/hour")
-    limiter.guard = RequestLimiter(limiter, address=lambda request: "a", headers=("ietf",))
-    guard = weakref.ref(limiter.guard)
-    assert limiter.guard.check({}).fields()
+    limiter.request_limiter = RequestLimiter(
+        limiter, address=lambda request: "a", headers=("ietf",)
+    )
+    request_limiter = weakref.ref(limiter.request_limiter)
+    assert limiter.request_limiter.check({}).fields()
     del limiter
     gc.collect()
-    assert guard() is None
+    assert request_limiter() is None
 
 
 def test_body_and_fields_agree_on_long_waits():
     limiter = tg.Limiter(
         "1/3650 days", algorithm="fixed-window", clock=tg.ManualClock(1_700_000_000 * 10**9)
     )
-    guard = RequestLimiter(limiter, address=lambda request: "a", headers=("ietf",))
-    guard.check({})
-    verdict = guard.check({})
-    fields = dict(verdict.fields())
-    assert int(fields[b"retry-after"]) == verdict.wait
-    assert json.loads(verdict.problem())["retry_after"] == verdict.wait
-    assert guard.check({}, BLOCKING).wait == verdict.wait
+    request_limiter = RequestLimiter(limiter, address=lambda request: "a", headers=("ietf",))
+    request_limiter.check({})
+    outcome = request_limiter.check({})
+    fields = dict(outcome.fields())
+    assert int(fields[b"retry-after"]) == outcome.wait
+    assert json.loads(outcome.problem())["retry_after"] == outcome.wait
+    assert request_limiter.check({}, BLOCKING).wait == outcome.wait
