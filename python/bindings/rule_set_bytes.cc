@@ -48,7 +48,7 @@ class Writer {
     } else if constexpr (std::is_same_v<T, Limit>) {
       Write(value.spec());
     } else {
-      EachField(value, [this](const auto&... fields) { (Write(fields), ...); });
+      EachField(value, [this](const auto&... fields) { (this->Write(fields), ...); });
     }
   }
   void Write(const std::string& text) {
@@ -88,7 +88,7 @@ class Reader {
       const std::string_view bytes = Next(sizeof value);
       if (!bytes.empty()) std::memcpy(&value, bytes.data(), sizeof value);
     } else {
-      EachField(value, [this](auto&... fields) { (Read(fields), ...); });
+      EachField(value, [this](auto&... fields) { (this->Read(fields), ...); });
     }
   }
   void Read(std::string& text) {

@@ -21,7 +21,7 @@ absl::StatusOr<redis::Answer> RedisStore::RunQuotaScript(redis::Request request)
         client_->Call(slot, scripts_->Command(request, redis::Form::kFull, by_text), deadline);
     const absl::Status failure = FailureIn(reply);
     if (absl::IsNotFound(failure) && !by_text) continue;
-    const absl::StatusOr<redis::Answer> answer =
+    absl::StatusOr<redis::Answer> answer =
         failure.ok() ? redis::Scripts::Parse(**reply, request, redis::Form::kFull)
                      : absl::StatusOr<redis::Answer>(failure);
     RenewAfter(answer.status(), renewals);

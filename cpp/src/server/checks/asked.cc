@@ -27,7 +27,7 @@ std::optional<Problem> Asked::Add(std::string_view name, std::string_view value)
     return Problem::BadRequest(absl::StrCat("more than ", kMostAttributes,
                                             " attributes were given; expected at most that many"));
   }
-  attributes.push_back({name, value.data() == nullptr ? std::string_view("", 0) : value});
+  attributes.push_back({name, value.data() == nullptr ? std::string_view("") : value});
   return std::nullopt;
 }
 
