@@ -230,6 +230,7 @@ class RequestLimiter:
         """
         key: Any = _NOT_READ
         if self._is_simple and switch.on and not observers.times:
+            key = None
             if self._charges_peers:
                 charged = self._limits
                 found = _decision_of_peer(
@@ -241,7 +242,8 @@ class RequestLimiter:
                     key = peer_of(request)
                     assert key is not None
                     return self._finish(request, key, found, None)
-            key = peer_of(request) if self._reads_peer else None
+            elif self._reads_peer:
+                key = peer_of(request)
             if key is None:
                 key = self._key_of(request)
             if type(key) is str:
