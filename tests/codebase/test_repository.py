@@ -19,6 +19,15 @@ NAMED = {"Makefile", "run", ".gitignore", ".clang-format", ".clang-tidy"}
 GENERATED = {"LICENSE", "NOTICE", "Cargo.lock"}
 UNTRACKED = {"build", "dist", "wheelhouse", "target", "_build", "__pycache__"}
 
+# What tools leave in a checkout: none of it is tracked, and all of it is ignored.
+LEFT_BY_TOOLS = [
+    *("build/", "dist/", "wheelhouse/", ".venv/", "docs/_build/", "htmlcov/", ".cache/"),
+    *("tests/__pycache__/", "tests/a.pyc", "python/tidegate/_core.cpython-311.so"),
+    *(".hypothesis/", ".schemathesis/", ".pytest_cache/", ".ipynb_checkpoints/"),
+    *(".mypy_cache/", ".ruff_cache/", ".coverage", "tidegate.egg-info/"),
+    *("Testing/", "compile_commands.json", "benchmarks/governor/target/"),
+]
+
 # Spelled in pieces, so that this file keeps to its own rules.
 REGISTRIES = [
     "pypi" + ".org",
@@ -151,6 +160,27 @@ def test_long_files_hold_one_idea() -> None:
         "which second idea is in these files? Move that to a file of its own. A class stays whole "
         "in one place: never split one idea by length"
     )
+
+
+def test_nothing_that_tools_leave_is_tracked() -> None:
+    folders = {Path(each).name for each in LEFT_BY_TOOLS if each.endswith("/")}
+    ended = re.compile(r"\.(?:py[cod]|so|o|a|whl|egg-info|orig|rej|sw[op])$")
+    left = [
+        name
+        for name in (path.relative_to(ROOT) for path in _listed())
+        if folders & set(name.parts[:-1]) or ended.search(name.name) or name.name == ".coverage"
+    ]
+    assert left == []
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git alone knows what is ignored")
+def test_what_tools_leave_is_ignored() -> None:
+    names = [f"{each}x" if each.endswith("/") else each for each in LEFT_BY_TOOLS]
+    ignored = subprocess.run(
+        ["git", "check-ignore", "--no-index", *names],
+        cwd=ROOT, stdout=subprocess.PIPE, check=False, text=True,
+    )  # fmt: skip
+    assert ignored.stdout.splitlines() == names
 
 
 def test_what_the_readme_promises_can_be_run() -> None:
