@@ -15,6 +15,7 @@ from tidegate._database.service_tables import api_tokens
 from tidegate._errors import ConfigurationError
 
 __all__ = [
+    "NAME",
     "PREFIX",
     "ROLES",
     "NewToken",
@@ -30,7 +31,8 @@ __all__ = [
 PREFIX = "tg_"
 # The roles from the least to the highest. `check` is for services that call checks.
 ROLES = ("viewer", "check", "operator", "admin")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@ -]{0,99}")
+# The pattern of names of tokens.
+NAME = "[A-Za-z0-9][A-Za-z0-9._@ -]{0,99}"
 # How often the use of a token is stored.
 _NOTED_EVERY = dt.timedelta(minutes=1)
 
@@ -56,7 +58,7 @@ def create_token(
     now: dt.datetime,
 ) -> NewToken:
     """Adds a token of 256 random bits. Raises ConfigurationError."""
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(NAME, name):
         raise ConfigurationError(
             f"the name is {name!r:.120}; expected 1 to 100 letters, digits, spaces or . _ @ -, "
             "the first a letter or a digit"

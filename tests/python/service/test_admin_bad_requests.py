@@ -104,6 +104,8 @@ def test_a_body_that_does_not_arrive_is_answered_408(service: AdminService) -> N
         "/users/%2e%2e",
         "/ratelimit/rules/..%2fetc",
         "/ratelimit/rules/%00",
+        "/ratelimit/rules/a%0Ab",
+        "/ratelimit/rules/a%0A",
         "/users?tier=%FF",
         "/users?after=%00",
     ],
@@ -112,6 +114,12 @@ def test_bad_paths_and_queries_are_refused(service: AdminService, path: str) -> 
     answer = service.ask("GET", path)
     assert answer.status_code == 400, answer.text
     assert "expected" in answer.json()["detail"]
+
+
+def test_a_line_feed_at_the_end_of_a_path_is_not_ignored(service: AdminService) -> None:
+    service.ask("PUT", "/users/42", {"tier": "free"})
+    assert service.ask("DELETE", "/users/42%0A").status_code == 400
+    assert service.ask("GET", "/users/42").status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import re
 
 import pytest
 from admin_client import AdminService, Clock
@@ -137,6 +138,12 @@ def test_bad_tokens_are_not_made(service: AdminService, body: dict[str, str]) ->
     assert answer.status_code == 422
     assert "expected" in answer.text or "missing" in answer.text
     assert len(service.rows("SELECT * FROM api_tokens")) == len(ROLES)
+
+
+def test_the_schema_says_which_names_tokens_have(service: AdminService) -> None:
+    schema = service.app.openapi()["components"]["schemas"]["NewToken"]["properties"]["name"]
+    assert re.fullmatch(schema["pattern"], "ci of ada@example.org")
+    assert not re.search(schema["pattern"], "\u00c2")
 
 
 def test_the_use_of_a_token_is_stored_once_a_minute(

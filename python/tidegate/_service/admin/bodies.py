@@ -15,6 +15,7 @@ from pydantic import (
     StringConstraints,
 )
 
+from tidegate._database.api_tokens import NAME as TOKEN_NAME
 from tidegate._rules.model import NAME
 
 __all__ = [
@@ -397,7 +398,8 @@ class NewToken(BaseModel):
 
     model_config = _example(name="ci", role="viewer", expires_at="2100-01-31T12:00:00Z")
 
-    name: str
+    # create_token() checks it, with a message that says what is expected.
+    name: Annotated[str, Field(json_schema_extra={"pattern": f"^{TOKEN_NAME}$"})]
     role: Role
     expires_at: Optional[Instant] = None
 

@@ -99,6 +99,9 @@ def check_target(scope: Scope) -> None:
     _decoded(query.replace(b"+", b" "), "query")
     if any(part in (".", "..") for part in path.split("/")):
         raise ProblemError(400, "the path has the part '.' or '..'; expected a path without them")
+    # Patterns of routes stop at a line feed, and skip one at the end: another id would be meant.
+    if "\n" in path:
+        raise ProblemError(400, "the path has a line feed; expected none")
 
 
 def _decoded(raw: bytes, what: str) -> str:
