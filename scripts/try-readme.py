@@ -1,4 +1,4 @@
-"""Follows "Install" of README.md word for word, with a wheel in place of the name of the package.
+"""Follows "Ten lines" of README.md word for word, with a wheel in the environment of `make demo`.
 
     python scripts/try-readme.py WHEEL
 
@@ -23,8 +23,9 @@ MOST_SECONDS = 120.0
 
 def blocks(language: str) -> list[str]:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    install = text[text.index("## Install") : text.index("### From source")]
-    return re.findall(rf"^```{language}\n(.*?)^```$", install, re.MULTILINE | re.DOTALL)
+    began = text.index("## Ten lines")
+    section = text[began : text.index("\n## ", began)]
+    return re.findall(rf"^```{language}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
 
 
 def free_port() -> int:
@@ -48,24 +49,24 @@ def main(wheel: str) -> None:
     began = time.monotonic()
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "venv", f"{folder}/venv"], check=True)
         environment = {
             **os.environ,
-            "PATH": f"{folder}/venv/bin:{os.environ['PATH']}",
-            "PIP_ONLY_BINARY": ":all:",
-            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-            "PIP_QUIET": "1",
+            "PATH": f"{folder}/.venv/bin:{os.environ['PATH']}",
             "UVICORN_PORT": str(port),
         }
         environment.pop("PYTHONPATH", None)
-        (program,) = blocks("python")
+        subprocess.run([sys.executable, "-m", "venv", f"{folder}/.venv"], check=True)
+        install = ["pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run(
+            [*install, "--only-binary", ":all:", f"{wheel}[demo]"], env=environment, check=True
+        )
+        program = blocks("python")[0]
         Path(folder, "app.py").write_text(program, encoding="utf-8")
         server = None
         answers = ""
         try:
             for command in "".join(blocks("sh")).splitlines():
-                words = command.replace("install tidegate", f"install {wheel}")
-                words = words.replace(":8000/", f":{port}/")
+                words = command.replace(":8000/", f":{port}/")
                 if command.startswith("uvicorn"):
                     server = subprocess.Popen(words.split(), cwd=folder, env=environment)
                     wait_for(port, server)

@@ -55,33 +55,64 @@ def test_its_code_runs(document: Path, tmp_path: Path) -> None:
         exec(compile("\n" * line + source, str(document), "exec"), namespace)
 
 
+def _anchors(document: Path) -> set[str]:
+    """Returns the fragments that lead into a page: its headings, as the site spells them."""
+    text = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    slugs = {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
+    return slugs | set(re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE))
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
 def test_its_links_lead_somewhere(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
-    targets = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text)
-    targets += [f"{name}.md" for name in re.findall(r"\{doc\}`(?:[^`<]*<)?([^`>]+)>?`", text)]
-    assert [t for t in targets if not (document.parent / t).exists()] == []
-
-
-def test_links_of_the_readme_serve_a_package_index_too() -> None:
-    """They are absolute, and lead to files of this repository."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    home = (
-        r"https://(?:raw\.githubusercontent|github)\.com/tidegate/tidegate/(?:(?:blob|tree)/)?main/"
-    )
-    paths = re.findall(rf"{home}([^)\s]+)", text)
-    assert "CONTRIBUTING.md" in paths
-    assert [path for path in paths if not (ROOT / path).exists()] == []
-    assert re.findall(r"\]\((?!https://)[^)]+\)", text) == []
-    labels = set(re.findall(r"^\[([^\]]+)\]: ", text, re.MULTILINE))
     outside_code = re.sub(r"^```.*?^```$|`[^`]*`", "", text, flags=re.MULTILINE | re.DOTALL)
-    assert set(re.findall(r"\[([^\]]+)\](?![(:])", outside_code)) == labels
+    targets = re.findall(r"\]\((?!https?:)([^)\s]+)\)", outside_code)
+    targets += re.findall(r"^\[[^\]]+\]: (?!https?:)(\S+)", outside_code, re.MULTILINE)
+    targets += [f"{name}.md" for name in re.findall(r"\{doc\}`(?:[^`<]*<)?([^`>]+)>?`", text)]
+    lost = []
+    for target in targets:
+        path, _, anchor = target.partition("#")
+        page = document.parent / path if path else document
+        if not page.exists() or (anchor and anchor not in _anchors(page)):
+            lost.append(target)
+    assert lost == []
+
+
+def test_the_readme_is_short_and_leads_to_the_rest() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text) <= 6000
+    paths = re.findall(r"\]\((?!https?:)([^)]+)\)", text)
+    assert {"CONTRIBUTING.md", "docs/tutorial.md", "docs/images/flow.svg"} <= set(paths)
+
+
+def test_links_of_the_page_for_a_package_index_are_absolute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They lead to the files that the README names, pictures as such."""
+    from scikit_build_core.metadata.fancy_pypi_readme import dynamic_metadata
+
+    monkeypatch.chdir(ROOT)
+    page = dynamic_metadata("readme", {}, {"name": "tidegate", "version": "0"})
+    assert isinstance(page, dict)
+    home = r"https://(?:raw\.githubusercontent|github)\.com/tidegate/tidegate/(?:blob/)?main/"
+    readme = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    links = re.findall(r"\]\(([^)]+)\)", page["text"])
+    assert [re.sub(f"^{home}", "", link) for link in links] == readme
+    assert [link for link in links if not link.startswith("https://")] == []
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page["text"])
+    assert pictures
+    assert [p for p in pictures if not p.startswith("https://raw.githubusercontent.com/")] == []
+
+
+def test_urls_of_the_package_are_those_of_the_repository() -> None:
     urls = re.findall(r'^\w+ = "(https://[^"]+)"$', (ROOT / "pyproject.toml").read_text(), re.M)
     assert urls
     assert all(url.startswith("https://github.com/tidegate/tidegate") for url in urls)
 
 
 def test_the_first_program_of_the_readme_refuses_the_sixth_request() -> None:
+    """It answers as the README shows."""
     from starlette.testclient import TestClient
 
     document = ROOT / "README.md"
@@ -90,16 +121,15 @@ def test_the_first_program_of_the_readme_refuses_the_sixth_request() -> None:
     namespace: dict[str, Any] = {"__name__": "app"}
     exec(compile("\n" * line + block, str(document), "exec"), namespace)
     client = TestClient(namespace["app"])
-    assert [client.get("/report").status_code for _ in range(6)] == [200] * 5 + [429]
-
-
-def test_the_readme_names_the_packages_that_a_build_needs() -> None:
-    script = (ROOT / "scripts" / "install-deps.sh").read_text(encoding="utf-8")
-    for_builds = script[: script.index("case ${1:-} in")]
-    needed = set(re.findall(r"\bpackage ([a-z][a-z0-9+-]+) ", for_builds)) - {"python3"}
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    listed = set(re.findall(r"^apt-get install (.+)$", readme, re.MULTILINE)[0].split())
-    assert needed <= listed
+    answers = [client.get("/report") for _ in range(6)]
+    assert [answer.status_code for answer in answers] == [200] * 5 + [429]
+    shown = re.findall(r"^```http\n(.*?)^```$", document.read_text("utf-8"), re.M | re.S)[0]
+    status, *fields = shown.splitlines()
+    assert status == "HTTP/1.1 429 Too Many Requests"
+    assert len(fields) > 3
+    for field in fields:
+        name, _, value = field.partition(": ")
+        assert answers[-1].headers[name] == value
 
 
 def _page(name: str) -> str:
