@@ -9,6 +9,8 @@ SOAK_SECONDS ?= 1800
 FLOOD_KEYS ?= 100000000
 MUTANTS ?= 40
 SEED ?= 1
+SINCE ?= HEAD
+SECONDS ?= 2
 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export CTEST_PARALLEL_LEVEL ?= $(JOBS)
@@ -24,7 +26,7 @@ cpp_headers := $(shell find cpp python/bindings -name '*.h')
 cpp_others := $(shell find tests/cpp tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
 python_files := python tests benchmarks examples docs scripts
 
-.PHONY: help demo test test-cpp test-python test-servers frameworks crash flood chaos soak bench lint lint-python lint-cpp asan asan-python tsan portable \
+.PHONY: help demo test test-cpp test-python touched test-servers frameworks crash flood chaos soak bench lint lint-python lint-cpp asan asan-python tsan portable \
   fetch fuzz mutants campaign docs wheel clean deps-build deps-test deps-fuzz
 .DELETE_ON_ERROR:
 
@@ -86,6 +88,9 @@ test-cpp: deps-test $(VENV)/.build  ## the C++ tests, and a project that uses th
 
 test-python: deps-test $(VENV)/.test $(VENV)/.package  ## the Python tests
 	$(python) -m pytest
+
+touched: $(VENV)/.test  ## the tests nearest to what differs from SINCE; no Python test begins after SECONDS
+	@$(python) scripts/touched.py --since $(SINCE) --seconds $(SECONDS)
 
 test-servers: deps-test $(VENV)/.test $(VENV)/.package  ## the Redis tests on Redis 6.2, 7.0 and 8.2 and on Valkey 8.1
 	$(python) scripts/test-servers.py $(SERVERS)
