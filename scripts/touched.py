@@ -79,7 +79,7 @@ def programs_of(sources: list[str]) -> dict[str, list[str]]:
     for command in json.loads(listed.read_text(encoding="utf-8")):
         for source in sources:
             if Path(command["file"]) == ROOT / source:
-                program = re.findall(r"CMakeFiles/(\w+)\.dir/", command["command"])[0]
+                program = re.findall(r"CMakeFiles/(\w+)\.dir/", command["command"])[-1]
                 programs.setdefault(program, []).extend(suites(_text(source)))
     return programs
 
