@@ -28,6 +28,7 @@ BUILD = ROOT / "build" / "quick"
 DOCUMENTS = "tests/codebase/test_documents.py"
 REPOSITORY = "tests/codebase/test_repository.py"
 EXTENSIONS = "tidegate_extensions"
+_CODE = ("cpp/", "lua/", "python/")
 
 
 def changed_since(revision: str) -> list[str]:
@@ -46,12 +47,12 @@ def _git(*arguments: str) -> list[str]:
 def tests_of(changed: list[str]) -> tuple[list[str], list[str]]:
     """Returns the sources of C++ tests and the arguments of pytest for changed files."""
     ranked: list[list[str]] = []
-    for name in changed:
+    for name in sorted(changed, key=lambda name: name.startswith(_CODE), reverse=True):
         if name.endswith(".md"):
             ranked.append([f"{DOCUMENTS}::test_its_links_lead_somewhere[{name}]"])
             if "```python" in _text(name) and "migrate" not in name:
                 ranked.append([f"{DOCUMENTS}::test_its_code_runs[{name}]"])
-        elif name.startswith(("cpp/", "tests/cpp/", "python/", "tests/", "lua/")):
+        elif name.startswith((*_CODE, "tests/")):
             ranked.append([test for test in nearest(name) if (ROOT / test).exists()])
         else:
             ranked.append([REPOSITORY])
@@ -100,6 +101,17 @@ def run_cpp(sources: list[str]) -> int:
     return status
 
 
+def run_python(tests: list[str], seconds: float) -> int:
+    """Runs the nearest of some tests for some seconds. Returns the exit status."""
+    options = ["--quiet", "--no-header"]
+    if importlib.util.find_spec("xdist"):
+        options.append("-n0")
+    if not any("hypothesis" in _text(test.partition("::")[0]) for test in tests):
+        options += ["-p", "no:hypothesispytest"]  # which takes half a second to import
+    os.chdir(ROOT)
+    return int(pytest.main([*options, *tests], plugins=[Bound(seconds)]))
+
+
 def build(*targets: str) -> int:
     return run(["cmake", "--build", str(BUILD), "--target", *targets])
 
@@ -112,26 +124,46 @@ def run(command: list[str]) -> int:
 
 
 class Bound:
-    """A plugin of pytest that begins no further test once some seconds have passed."""
+    """A plugin of pytest that begins no further test once some seconds have passed.
+
+    The nearest file is always collected, and its tests get half of the seconds.
+    """
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._began: float | None = None
+        self._until = time.monotonic() + seconds
+        self._half = seconds / 2
+        self._runs = False
+        self._is_first = True
         self._left = 0
+        self._left_files = 0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> pytest.CollectReport | None:
+        if not isinstance(collector, pytest.Module):
+            return None
+        if self._is_first or time.monotonic() < self._until - self._half:
+            self._is_first = False
+            return None
+        self._left_files += 1
+        return pytest.CollectReport(collector.nodeid, "passed", None, [])
 
     def pytest_runtest_protocol(self) -> bool | None:
-        if self._began is None:
-            self._began = time.monotonic()
-        if time.monotonic() - self._began < self._seconds:
+        now = time.monotonic()
+        if not self._runs:
+            self._runs = True
+            self._until = max(self._until, now + self._half)
+        if now < self._until:
             return None
         self._left += 1
         return True
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._left:
+        if self._left or self._left_files:
             terminalreporter.write_line(
-                f"{self._left} tests that are near were left out after {self._seconds:g} s; "
-                "SECONDS=60 takes longer"
+                f"{self._left} tests and {self._left_files} files that are near were left out for "
+                "want of time; SECONDS=60 takes longer"
             )
 
 
@@ -153,10 +185,7 @@ def main() -> int:
     if python:
         if any(name.startswith(("python/bindings/", "lua/")) for name in changed):
             status = status or build(EXTENSIONS)
-        alone = ["-n0"] if importlib.util.find_spec("xdist") else []
-        arguments = ["--quiet", "--no-header", *alone, *python]
-        os.chdir(ROOT)
-        status = status or int(pytest.main(arguments, plugins=[Bound(options.seconds)]))
+        status = status or run_python(python, options.seconds)
     return status
 
 

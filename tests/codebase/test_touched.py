@@ -84,11 +84,33 @@ def test_documents_and_settings_have_tests_too() -> None:
     assert touched.tests_of(["Makefile", "pyproject.toml"]) == ([], [touched.REPOSITORY])
 
 
-def test_no_test_begins_once_its_seconds_have_passed() -> None:
+def test_no_test_begins_once_its_seconds_have_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(touched.time, "monotonic", lambda: now[0])
     said: list[str] = []
     reporter: Any = SimpleNamespace(write_line=said.append)
-    for seconds, left in ((60.0, None), (0.0, True)):
-        bound = touched.Bound(seconds)
-        assert bound.pytest_runtest_protocol() is left
-        bound.pytest_terminal_summary(reporter)
-    assert [line.partition(" ")[0] for line in said] == ["1"]
+    bound = touched.Bound(2.0)
+    assert bound.pytest_runtest_protocol() is None
+    now[0] += 1.9
+    assert bound.pytest_runtest_protocol() is None
+    bound.pytest_terminal_summary(reporter)
+    assert said == []
+    now[0] += 0.2
+    assert bound.pytest_runtest_protocol() is True
+    bound.pytest_terminal_summary(reporter)
+    assert said[0].startswith("1 tests and 0 files that are near were left out")
+
+
+def test_the_nearest_file_is_collected_however_long_it_takes(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(touched.time, "monotonic", lambda: now[0])
+    module = request.node.getparent(pytest.Module)
+    bound = touched.Bound(2.0)
+    now[0] += 5.0
+    assert bound.pytest_make_collect_report(module) is None
+    report = bound.pytest_make_collect_report(module)
+    assert report is not None
+    assert report.result == []
+    assert bound.pytest_runtest_protocol() is None
