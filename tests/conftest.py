@@ -1,14 +1,50 @@
-"""Settings of every test run."""
+"""Settings of every test run, and the databases that tests of several folders share."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import processes
 import pytest
+
+if TYPE_CHECKING:
+    from postgres_server import PostgresServer
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_process_outlives_the_run() -> Iterator[None]:
     with processes.guarded():
         yield
+
+
+@pytest.fixture(scope="session")
+def postgres_directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tg") as directory:
+        # The user that PostgreSQL runs as must be able to enter it.
+        Path(directory).chmod(0o711)
+        yield Path(directory)
+
+
+# Tests of a wheel have no SQLAlchemy, so it is imported by the fixtures that need it.
+@pytest.fixture(scope="session")
+def shared_postgres(postgres_directory: Path) -> Iterator[PostgresServer]:
+    """A server with a database for each test; `pytest -n` has one for each of its processes."""
+    from postgres_server import PostgresServer
+
+    server = PostgresServer(postgres_directory)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the newest tables, to be copied."""
+    from tidegate.rules.sql import upgrade
+
+    path = tmp_path_factory.mktemp("migrated") / "tidegate.db"
+    upgrade(f"sqlite:///{path}")
+    return path

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,27 +14,10 @@ from rule_database import RuleDatabase
 from tidegate.rules.sql import upgrade
 
 
-@pytest.fixture(scope="session")
-def postgres_directory() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tg") as directory:
-        # The user that PostgreSQL runs as must be able to enter it.
-        Path(directory).chmod(0o711)
-        yield Path(directory)
-
-
-@pytest.fixture(scope="session")
-def shared_postgres(postgres_directory: Path) -> Iterator[PostgresServer]:
-    server = PostgresServer(postgres_directory)
-    server.start()
-    yield server
-    server.kill()
-
-
 @pytest.fixture
 def postgres(shared_postgres: PostgresServer) -> Iterator[RuleDatabase]:
     """A new database with tables, on a server that tests share."""
-    name = shared_postgres.create_database()
-    upgrade(shared_postgres.url(name))
+    name = shared_postgres.create_migrated()
     with shared_postgres.connect(name) as connection:
         yield RuleDatabase(shared_postgres.url(name), connection)
 
@@ -50,13 +33,11 @@ def own_postgres(postgres_directory: Path) -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def sqlite(tmp_path: Path) -> Iterator[RuleDatabase]:
-    url = f"sqlite:///{tmp_path / 'rules.db'}"
-    upgrade(url)
-    with contextlib.closing(
-        sqlite3.connect(tmp_path / "rules.db", isolation_level=None, timeout=30)
-    ) as connection:
-        yield RuleDatabase(url, connection)
+def sqlite(tmp_path: Path, migrated_sqlite: Path) -> Iterator[RuleDatabase]:
+    path = tmp_path / "rules.db"
+    shutil.copyfile(migrated_sqlite, path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=30)) as connection:
+        yield RuleDatabase(f"sqlite:///{path}", connection)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

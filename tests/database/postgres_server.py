@@ -9,7 +9,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ from typing import Any
 import processes
 import psycopg
 from polling import eventually
+from ports import free_port
+from tidegate.rules.sql import upgrade
 
 _numbers = itertools.count(1)
 
@@ -40,13 +41,6 @@ def _not_as_root() -> dict[str, Any]:
     raise AssertionError("Expected a user named postgres or nobody to run PostgreSQL as")
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
 class PostgresServer:
     """A PostgreSQL on a free port. `start` after `kill` keeps the port and the data."""
 
@@ -55,6 +49,7 @@ class PostgresServer:
         self.data = directory / f"postgres-{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
         self._user = _not_as_root()
+        self._template: str | None = None
         self.data.mkdir(mode=0o700)
         if self._user:
             os.chown(self.data, self._user["user"], self._user["group"])
@@ -75,7 +70,11 @@ class PostgresServer:
         settings = {
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": "",
+            # A crash of the machine may lose the data, a crash of the server may not.
             "fsync": "off",
+            "full_page_writes": "off",
+            "wal_level": "minimal",
+            "max_wal_senders": "0",
             "shared_buffers": "8MB",
             "autovacuum": "off",
         }
@@ -112,12 +111,23 @@ class PostgresServer:
             connect_timeout=20,
         )
 
-    def create_database(self) -> str:
-        """Creates an empty database, and returns its name."""
+    def create_database(self, template: str = "template1") -> str:
+        """Creates a copy of a database to which nobody is connected, and returns its name.
+
+        Without `template` it is empty.
+        """
         name = f"test_{next(_numbers)}"
         with self.connect("postgres") as connection:
-            connection.execute(f"CREATE DATABASE {name}")
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return name
+
+    def create_migrated(self) -> str:
+        """Creates a database with the newest tables, which are made once, and returns its name."""
+        if self._template is None:
+            template = self.create_database()
+            upgrade(self.url(template))
+            self._template = template
+        return self.create_database(self._template)
 
     def url(self, database: str, port: int | None = None) -> str:
         return f"postgresql://tests@127.0.0.1:{port or self.port}/{database}"

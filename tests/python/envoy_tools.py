@@ -25,7 +25,7 @@ import processes
 import pytest
 import yaml
 from polling import eventually
-from redis_server import free_port
+from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "servers"

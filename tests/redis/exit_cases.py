@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from signal import SIGINT
 from time import monotonic, sleep
 
 import trustme
+from ports import free_port
 from proxy import Proxy
 from redis_server import PATIENT, RedisServer, speaks_tls
 
@@ -100,7 +100,7 @@ class Storages:
         certificate.cert_chain_pems[0].write_to_path(str(self._directory / "cert.pem"))
 
     def _tls_options(self) -> list[str]:
-        self._tls_port = _free_port()
+        self._tls_port = free_port()
         file = self._directory.joinpath
         return [
             *("--tls-port", str(self._tls_port), "--tls-auth-clients", "no"),
@@ -129,7 +129,7 @@ class Storages:
             elif case.storage == "hole":
                 uri = f"redis://127.0.0.1:{self._hole_port}/0?{PATIENT}"
             elif case.storage == "refused" or "hook" in case.end:
-                uri = f"redis://127.0.0.1:{_free_port()}/0"
+                uri = f"redis://127.0.0.1:{free_port()}/0"
             elif case.storage == "stopped":
                 server = self._started(stack)
                 uri = server.uri("timeout=0.002&connect_timeout=20")
@@ -166,7 +166,7 @@ def problem(case: Case, servers: Storages) -> str | None:
 
 def problem_of_flask(servers: Storages) -> str | None:
     """As problem(), of Flask's development server that is stopped by Ctrl-C under load."""
-    port = _free_port()
+    port = free_port()
     with servers.given(Case("return")) as given:
         child = _started(HERE / "exit_flask.py", str(given["uri"]), str(port))
     answered = threading.Semaphore(0)
@@ -223,10 +223,3 @@ def _problem(child: subprocess.Popen[bytes], expected: int) -> str | None:
 def _pid(server: RedisServer) -> int:
     assert server.process is not None
     return server.process.pid
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port

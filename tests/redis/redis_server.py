@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -12,32 +10,12 @@ from pathlib import Path
 
 import processes
 from polling import eventually
+from ports import free_port
 
 # Long beyond any call that succeeds: a loaded machine must not fail a test.
 PATIENT = "timeout=20&connect_timeout=20"
 # Another Redis, or a Valkey, may be tried: its program.
 PROGRAM = os.environ.get("TIDEGATE_REDIS_SERVER", "redis-server")
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
-def cluster_port() -> int:
-    """Returns a port for a node: the port 10,000 above it, for the cluster bus, is free as well.
-
-    Redis before 7.0 cannot be told to use another port for the bus. The range lies below the ports
-    that the system assigns to connections, so nobody takes one of the two in between.
-    """
-    for port in random.sample(range(10_000, 20_000), 100):
-        with contextlib.suppress(OSError), socket.socket() as node, socket.socket() as bus:
-            node.bind(("127.0.0.1", port))
-            bus.bind(("127.0.0.1", port + 10_000))
-            return port
-    raise RuntimeError("Expected a free port from 10000 to 19999, found none in 100 attempts")
 
 
 def speaks_tls() -> bool:
@@ -50,7 +28,7 @@ class RedisServer:
     """A redis-server of our own. `start` after `kill` keeps the port and loses the data."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
-        self.port = cluster_port() if "--cluster-enabled" in arguments else free_port()
+        self.port = free_port(bus="--cluster-enabled" in arguments)
         self.path = directory / f"redis-{self.port}.sock"
         self.arguments = arguments
         self.password: str | None = None

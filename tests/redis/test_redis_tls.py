@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 import tidegate
 import trustme
+from ports import free_port
 from redis_server import PATIENT, RedisServer, speaks_tls
 
 pytestmark = pytest.mark.skipif(not speaks_tls(), reason="this server was built without TLS")
@@ -30,13 +30,6 @@ class TlsServer:
         return f"rediss://{host}:{self.port}/0?{PATIENT}&on_error=closed&ssl_ca_certs={self.ca}" + (
             f"&{options}" if options else ""
         )
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

@@ -17,19 +17,13 @@ from typing import Any
 
 import redis
 import trustme
+from ports import free_port
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 PROGRAM = os.environ.get("TIDEGATE_REDIS_SERVER", "redis-server")
 # A password that the campaign sets must not lock the campaign out.
 ADMIN = ("chaos-admin", "chaos-admin-secret")
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def eventually(what: Callable[[], object], seconds: float = 30.0) -> None:

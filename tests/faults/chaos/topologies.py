@@ -6,9 +6,10 @@ import itertools
 from pathlib import Path
 
 import redis
+from ports import free_port
 from redis.crc import key_slot
 
-from chaos.servers import ADMIN, Server, eventually, free_port
+from chaos.servers import ADMIN, Server, eventually
 
 SLOTS = 16384
 

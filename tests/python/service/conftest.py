@@ -5,37 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from admin_client import AdminService, Clock
 from postgres_server import PostgresServer
-from tidegate.rules.sql import upgrade
-
-
-@pytest.fixture(scope="session")
-def shared_postgres() -> Iterator[PostgresServer]:
-    with tempfile.TemporaryDirectory(prefix="tg") as directory:
-        # PostgreSQL runs as another user, who must have access to the directory.
-        Path(directory).chmod(0o711)
-        server = PostgresServer(Path(directory))
-        server.start()
-        yield server
-        server.kill()
 
 
 @pytest.fixture
 def clock() -> Clock:
     return Clock(dt.datetime(2026, 1, 31, 12, tzinfo=dt.timezone.utc))
-
-
-@pytest.fixture(scope="session")
-def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("migrated") / "service.db"
-    upgrade(f"sqlite:///{path}")
-    return path
 
 
 @pytest.fixture
@@ -48,8 +28,7 @@ def service(tmp_path: Path, migrated_sqlite: Path, clock: Clock) -> Iterator[Adm
 
 @pytest.fixture
 def postgres_service(shared_postgres: PostgresServer, clock: Clock) -> Iterator[AdminService]:
-    url = shared_postgres.url(shared_postgres.create_database())
-    upgrade(url)
+    url = shared_postgres.url(shared_postgres.create_migrated())
     with AdminService(url, clock) as made:
         yield made
 

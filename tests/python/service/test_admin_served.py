@@ -7,7 +7,7 @@ import sys
 import httpx
 from admin_client import API_RULE, BASE, AdminService
 from polling import eventually
-from postgres_server import free_port
+from ports import free_port
 from processes import running
 
 SERVER = """

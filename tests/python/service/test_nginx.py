@@ -17,7 +17,7 @@ import processes
 import pytest
 from envoy_tools import Upstream
 from polling import eventually
-from redis_server import free_port
+from ports import free_port
 from servers import Answer, Client
 
 if sys.platform != "linux":

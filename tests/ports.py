@@ -1,0 +1,59 @@
+"""Ports for the servers that tests start, which no other process takes.
+
+A port that the system chose and that was closed again may be given to somebody else before the
+server binds it, and to a connection at any time. So ports come from blocks below those that the
+system hands out, and a process, of which `pytest -n` starts several, holds a block until it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import socket
+import sys
+from collections.abc import Iterator
+
+_FIRST = 10_000
+_LENGTH = 100
+_BLOCKS = 100
+
+_held: tuple[int, Iterator[int], socket.socket] | None = None
+
+
+def _block() -> Iterator[int]:
+    """The ports of this process's block, over and over; a fork takes a block of its own."""
+    global _held
+    if _held is None or _held[0] != os.getpid():
+        number, holder = _take()
+        begin = _FIRST + number * _LENGTH
+        _held = os.getpid(), itertools.cycle(range(begin, begin + _LENGTH)), holder
+    return _held[1]
+
+
+def _take() -> tuple[int, socket.socket]:
+    """The number of a block, and what holds it."""
+    for number in random.sample(range(_BLOCKS), _BLOCKS):
+        holder = socket.socket(socket.AF_UNIX)
+        if not sys.platform.startswith("linux"):  # has no names that end with the process
+            return number, holder
+        with contextlib.suppress(OSError):
+            holder.bind(f"\0tidegate-tests-ports-{number}")
+            return number, holder
+        holder.close()
+    raise RuntimeError(f"Expected at most {_BLOCKS} test processes at once, found more")
+
+
+def free_port(*, bus: bool = False) -> int:
+    """A port of 127.0.0.1 that nobody listens at.
+
+    With `bus` the port 10,000 above it is free as well: a Redis before 7.0 cannot be told to use
+    another one for the bus of its cluster.
+    """
+    for port in itertools.islice(_block(), _LENGTH):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as bound:
+            for number in (port, port + 10_000)[: 1 + bus]:
+                bound.enter_context(socket.socket()).bind(("127.0.0.1", number))
+            return port
+    raise RuntimeError(f"Expected a free port among {_LENGTH}, found none")
