@@ -86,8 +86,14 @@ test-cpp: deps-test $(VENV)/.build  ## the C++ tests, and a project that uses th
 	cmake --build --preset release
 	ctest --preset release
 
+# Most tests wait rather than compute, so there are twice as many processes as cores. The tests that
+# are marked `alone` run after the others, one at a time.
+TEST_JOBS ?= $$((2 * $(JOBS)))
 test-python: deps-test $(VENV)/.test $(VENV)/.package  ## the Python tests
-	$(python) -m pytest
+	failed=0; \
+	$(python) -m pytest -m 'not alone' --numprocesses=$(TEST_JOBS) --dist=loadfile || failed=1; \
+	$(python) -m pytest -m alone || failed=1; \
+	exit $$failed
 
 touched: $(VENV)/.test  ## the tests nearest to what differs from SINCE; no Python test begins after SECONDS
 	@$(python) scripts/touched.py --since $(SINCE) --seconds $(SECONDS)

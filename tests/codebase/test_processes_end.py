@@ -56,7 +56,7 @@ PYTEST = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import pytest
-raise SystemExit(pytest.main(["-q", "-p", "no:cacheprovider"]))
+raise SystemExit(pytest.main(["-q", "-p", "no:cacheprovider", *{arguments}]))
 """
 
 
@@ -88,8 +88,21 @@ def test_a_process_that_ends_in_time_is_not_killed() -> None:
     assert process.returncode == 7
 
 
+# Tests run in this process, or in one that pytest-xdist starts.
+WAYS = {"alone": [], "workers": ["-p", "xdist.plugin", "--numprocesses=1"]}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> list[str]:
+    if request.param == "workers":
+        pytest.importorskip("xdist", reason="pytest-xdist is not installed")
+    return WAYS[request.param]
+
+
 @contextlib.contextmanager
-def pytest_run(folder: Path, rest: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+def pytest_run(
+    folder: Path, way: list[str], rest: str
+) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """A run of pytest with the conftest of these tests, and the processes that its test started.
 
     The test then runs the statement `rest`.
@@ -99,7 +112,7 @@ def pytest_run(folder: Path, rest: str) -> Iterator[tuple[subprocess.Popen[str],
     (folder / "pytest.ini").write_text("[pytest]\n")
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     with processes.running(
-        [sys.executable, "-c", PYTEST],
+        [sys.executable, "-c", PYTEST.format(arguments=way)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         stdout=subprocess.PIPE,
@@ -110,8 +123,8 @@ def pytest_run(folder: Path, rest: str) -> Iterator[tuple[subprocess.Popen[str],
         yield run, [int(word) for word in (folder / "started").read_text().split()]
 
 
-def test_a_run_fails_that_leaves_processes_behind(tmp_path: Path) -> None:
-    with pytest_run(tmp_path, rest="server.kill(); server.wait()") as (run, started):
+def test_a_run_fails_that_leaves_processes_behind(tmp_path: Path, way: list[str]) -> None:
+    with pytest_run(tmp_path, way, rest="server.kill(); server.wait()") as (run, started):
         output, _ = run.communicate(timeout=120)
     assert run.returncode == pytest.ExitCode.TESTS_FAILED
     assert "left these processes behind" in output
@@ -123,9 +136,9 @@ def test_a_run_fails_that_leaves_processes_behind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_killed_takes_its_processes_along(
-    tmp_path: Path, number: signal.Signals
+    tmp_path: Path, way: list[str], number: signal.Signals
 ) -> None:
-    with pytest_run(tmp_path, rest="time.sleep(600)") as (run, started):
+    with pytest_run(tmp_path, way, rest="time.sleep(600)") as (run, started):
         assert len(started) == 5
         assert all(map(is_alive, started))
         run.send_signal(number)
