@@ -1,4 +1,5 @@
-"""Tests wait for other threads and processes with eventually(), which has a bound."""
+"""Tests wait for other threads and processes with eventually(), which has a bound, and for the
+answers of servers for longer than a loaded machine takes."""
 
 from __future__ import annotations
 
@@ -77,3 +78,46 @@ def test_no_test_waits_without_a_bound() -> None:
             if not is_bounded(condition):
                 unbounded.append(f"{path.relative_to(TESTS)}: while {condition}")
     assert unbounded == [], "expected eventually() of polling.py, or of testing.h"
+
+
+def impatient_calls(text: str) -> list[str]:
+    """The calls of httpx that leave it the usual 5 s."""
+    found = []
+    for call in re.finditer(r"httpx\.(?:get|post|put|delete|Client|AsyncClient)\(", text):
+        depth, end = 1, call.end()
+        while depth > 0:
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        # A transport is an application in this process.
+        if not re.search(r"\b(?:timeout|transport)=", text[call.end() : end]):
+            found.append(text[call.start() : end])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("httpx.get(url(1))", ["httpx.get(url(1))"]),
+        ("httpx.Client(http2=True)", ["httpx.Client(http2=True)"]),
+        ("httpx.get(url(1), timeout=60)", []),
+        ("httpx.AsyncClient(transport=transport)", []),
+    ],
+)
+def test_impatient_calls_are_found(text: str, found: list[str]) -> None:
+    assert impatient_calls(text) == found
+
+
+def test_no_test_gives_a_server_5_seconds() -> None:
+    # What a limited client asks is its test's own matter.
+    folders = [TESTS / "python" / "service", *TESTS.glob("python/*.py"), TESTS / "redis"]
+    paths = [
+        path
+        for folder in folders
+        for path in ([folder] if folder.is_file() else folder.rglob("*.py"))
+    ]
+    impatient = [
+        f"{path.relative_to(TESTS)}: {call}"
+        for path in sorted(paths)
+        for call in impatient_calls(path.read_text(encoding="utf-8"))
+    ]
+    assert impatient == [], "expected timeout=60"

@@ -72,7 +72,9 @@ class Served:
 
     def check(self, user: str = "1", **fields: Any) -> dict[str, Any]:
         answer = httpx.post(
-            f"{self.checks}/v1/ratelimit/check", json={"userId": user, "endpoint": "/a", **fields}
+            f"{self.checks}/v1/ratelimit/check",
+            json={"userId": user, "endpoint": "/a", **fields},
+            timeout=60,
         )
         assert answer.status_code == 200, answer.text
         result: dict[str, Any] = answer.json()

@@ -22,7 +22,10 @@ def test_a_change_over_http_reaches_limiters_of_other_processes(any_service: Adm
     port = free_port()
     token = {"Authorization": f"Bearer {any_service.tokens['admin']}"}
     command = [sys.executable, "-c", SERVER, any_service.url, str(port)]
-    with running(command), httpx.Client(base_url=f"http://127.0.0.1:{port}{BASE}") as client:
+    with (
+        running(command),
+        httpx.Client(base_url=f"http://127.0.0.1:{port}{BASE}", timeout=60) as client,
+    ):
 
         def answers() -> bool:
             return client.get("/whoami", headers=token).status_code == 200

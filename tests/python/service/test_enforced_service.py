@@ -50,7 +50,7 @@ class Running:
 
     def post(self, path: str, body: Any) -> Any:
         host, port = self.service.address or ("", 0)
-        return httpx.post(f"http://{host}:{port}{path}", json=body).json()
+        return httpx.post(f"http://{host}:{port}{path}", json=body, timeout=60).json()
 
     def check(self, user: str) -> Any:
         return self.post("/v1/ratelimit/check", {"userId": user, "endpoint": "/a"})

@@ -14,7 +14,7 @@ HEAD = b"POST /echo HTTP/1.1\r\nHost: test\r\n"
 
 def test_a_request_is_answered(make_front: MakeFront) -> None:
     served = make_front()
-    with httpx.Client() as client:
+    with httpx.Client(timeout=60) as client:
         answer = client.post(served.url + "/echo", content=b"hello")
         assert (answer.status_code, answer.content) == (200, b"hello")
         assert answer.headers["x-peer"] == "127.0.0.1"

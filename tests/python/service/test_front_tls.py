@@ -62,7 +62,7 @@ def test_alpn_chooses_either_protocol(files: Files) -> None:
     url = f"https://localhost:{served.port}/echo"
     big = b"x" * 900_000
     for http2, version in ((False, "HTTP/1.1"), (True, "HTTP/2")):
-        with httpx.Client(http2=http2, verify=files.client_context()) as client:
+        with httpx.Client(http2=http2, verify=files.client_context(), timeout=60) as client:
             answer = client.post(url, content=b"hello")
             assert (answer.http_version, answer.content) == (version, b"hello")
             assert client.post(url, content=big).content == big
@@ -107,12 +107,15 @@ def test_clients_need_a_certificate_if_authorities_are_set(files: Files, tmp_pat
     url = f"https://localhost:{served.port}/echo"
     known = files.client_context()
     clients.issue_cert("client@test").configure_cert(known)
-    with httpx.Client(verify=known) as client:
+    with httpx.Client(verify=known, timeout=60) as client:
         assert client.get(url).status_code == 200
     stranger = files.client_context()
     trustme.CA().issue_cert("client@test").configure_cert(stranger)
     for context in (stranger, files.client_context()):
-        with httpx.Client(verify=context) as client, pytest.raises(httpx.TransportError):
+        with (
+            httpx.Client(verify=context, timeout=60) as client,
+            pytest.raises(httpx.TransportError),
+        ):
             client.get(url)
     eventually(lambda: served.count("tls_failures") == 2)
     assert served.count("requests_http1") == 1

@@ -87,7 +87,7 @@ def test_trailers_are_not_headers(port: int) -> None:
 @pytest.mark.parametrize("version", [1, 2])
 def test_head_is_answered_like_get_without_a_body(port: int, version: int) -> None:
     url = f"http://127.0.0.1:{port}/v1/ratelimit"
-    with httpx.Client(headers=BEARER, http1=version == 1, http2=version == 2) as client:
+    with httpx.Client(headers=BEARER, http1=version == 1, http2=version == 2, timeout=60) as client:
         asked = client.get(f"{url}/status/42")
         head = client.head(f"{url}/status/42")
         assert (head.status_code, head.content) == (200, b"")
@@ -103,7 +103,7 @@ def test_an_unknown_path_or_method_is_answered_with_what_is_expected(
     port: int, version: int
 ) -> None:
     url = f"http://127.0.0.1:{port}"
-    with httpx.Client(http1=version == 1, http2=version == 2) as client:
+    with httpx.Client(http1=version == 1, http2=version == 2, timeout=60) as client:
         nowhere = client.get(f'{url}/no"where')
         other = client.put(f"{url}/v1/ratelimit/auth")
     for answer in (nowhere, other):
