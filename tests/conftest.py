@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,12 @@ import pytest
 
 if TYPE_CHECKING:
     from postgres_server import PostgresServer
+
+# Hypothesis remembers the examples that failed, by default within the tree.
+os.environ.setdefault(
+    "HYPOTHESIS_STORAGE_DIRECTORY",
+    str(Path(tempfile.gettempdir(), f"tidegate-hypothesis-{os.getuid()}")),
+)
 
 
 @pytest.fixture(scope="session", autouse=True)
