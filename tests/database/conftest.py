@@ -17,8 +17,7 @@ from tidegate.rules.sql import upgrade
 @pytest.fixture
 def postgres(shared_postgres: PostgresServer) -> Iterator[RuleDatabase]:
     """A new database with tables, on a server that tests share."""
-    name = shared_postgres.create_migrated()
-    with shared_postgres.connect(name) as connection:
+    with shared_postgres.migrated() as name, shared_postgres.connect(name) as connection:
         yield RuleDatabase(shared_postgres.url(name), connection)
 
 

@@ -10,6 +10,7 @@ import pwd
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -121,13 +122,21 @@ class PostgresServer:
             connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return name
 
-    def create_migrated(self) -> str:
-        """Creates a database with the newest tables, which are made once, and returns its name."""
+    def drop_database(self, name: str) -> None:
+        """Drops a database, with the connections to it."""
+        with self.connect("postgres") as connection:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    @contextlib.contextmanager
+    def migrated(self) -> Iterator[str]:
+        """A database with the newest tables, which are made once and copied; its name."""
         if self._template is None:
             template = self.create_database()
             upgrade(self.url(template))
             self._template = template
-        return self.create_database(self._template)
+        name = self.create_database(self._template)
+        yield name
+        self.drop_database(name)
 
     def url(self, database: str, port: int | None = None) -> str:
         return f"postgresql://tests@127.0.0.1:{port or self.port}/{database}"

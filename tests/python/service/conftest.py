@@ -28,8 +28,10 @@ def service(tmp_path: Path, migrated_sqlite: Path, clock: Clock) -> Iterator[Adm
 
 @pytest.fixture
 def postgres_service(shared_postgres: PostgresServer, clock: Clock) -> Iterator[AdminService]:
-    url = shared_postgres.url(shared_postgres.create_migrated())
-    with AdminService(url, clock) as made:
+    with (
+        shared_postgres.migrated() as name,
+        AdminService(shared_postgres.url(name), clock) as made,
+    ):
         yield made
 
 
