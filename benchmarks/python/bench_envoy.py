@@ -43,7 +43,7 @@ AIO_SHARE = 20
 _TIDEGATE = """
 import sys
 from tidegate._service import _native
-from tidegate._storage.uri import open_store
+from tidegate.limiter.storage.uri import open_store
 tree = _native.DescriptorTree()
 tree.add_descriptor(tree.add_domain("edge"), "user", limits=["4000000000/day"])
 store = open_store(sys.argv[1], {})

@@ -1,4 +1,4 @@
-// tidegate._core.RedisStore. tidegate/_storage/redis_uri.py reads the URI
+// tidegate._core.RedisStore. tidegate/limiter/storage/redis_uri.py reads the URI
 // and the options, and passes values of the right types.
 #include "tidegate/redis_store.h"
 

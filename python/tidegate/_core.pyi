@@ -337,7 +337,7 @@ class Channel:
 class RedisStore(Store):
     """The store that a fleet shares: one round trip to one Redis for each decision.
 
-    Its options are those of the URI, as tidegate._storage.redis_uri reads them. It begins to
+    Its options are those of the URI, as tidegate.limiter.storage.redis_uri reads them. It begins to
     connect at once; an unreachable server is no error. Raises ConfigurationError for an invalid
     option. Calls release the GIL while they wait.
     """

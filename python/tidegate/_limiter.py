@@ -14,11 +14,11 @@ from tidegate._errors import (
     StorageError,
 )
 from tidegate._limit import as_limits, distinct
-from tidegate._storage.arguments import explains_arguments
-from tidegate._storage.hints import OF_LIMITERS
-from tidegate._storage.uri import open_store
 from tidegate._waiting.queue import WaitingRoom
 from tidegate._waiting.slot import Acquired, Slot
+from tidegate.limiter.storage.arguments import explains_arguments
+from tidegate.limiter.storage.hints import OF_LIMITERS
+from tidegate.limiter.storage.uri import open_store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from tidegate._rules.rule_set import RuleSet
     from tidegate._rules.source import RuleSource
     from tidegate._stats import Stats
-    from tidegate._storage.options import StorageLike, StorageOptions
     from tidegate._waiting.queue import Ticket
+    from tidegate.limiter.storage.options import StorageLike, StorageOptions
     from tidegate.types import Algorithm
 
     Key = Union[str, bytes]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError, ConfigurationError, StorageError
-from tidegate._storage.uri import open_store
+from tidegate.limiter.storage.uri import open_store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidegate._rules.rule_set import RuleSet
     from tidegate._rules.source import RuleSource
     from tidegate._stats import Stats
-    from tidegate._storage.options import StorageLike, StorageOptions
+    from tidegate.limiter.storage.options import StorageLike, StorageOptions
 
     Attribute = Union[str, bytes, None]
 

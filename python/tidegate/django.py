@@ -26,7 +26,6 @@ from django.http.response import HttpResponseBase
 from tidegate._errors import ConfigurationError
 from tidegate._integrations import decorator as decorators
 from tidegate._integrations.django_views import ViewDecorator
-from tidegate._storage.hints import unknown_options
 from tidegate._web.callables import check_synchronous
 from tidegate._web.decisions import DECISIONS, GRANTED
 from tidegate._web.execution import AWAITING, BLOCKING, Execution
@@ -37,6 +36,7 @@ from tidegate._web.request_limiter import RequestDecision, RequestLimiter
 from tidegate._web.rule_requests import RuleRequests, attributes_by_option
 from tidegate._web.settings import Settings, key_function
 from tidegate._web.shared_counters import shared_store
+from tidegate.limiter.storage.hints import unknown_options
 
 if TYPE_CHECKING:
     from django.http import HttpRequest

@@ -24,7 +24,6 @@ from typing import Any, Callable, Union
 
 from tidegate._core import peer_of
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._storage.arguments import explains_arguments
 from tidegate._web.addresses import (
     address_of,
     forwarded_nodes,
@@ -35,6 +34,7 @@ from tidegate._web.addresses import (
 )
 from tidegate._web.callables import check_function
 from tidegate._web.request_access import connection_of, fields_of, source_of
+from tidegate.limiter.storage.arguments import explains_arguments
 
 __all__ = [
     "KeyFunction",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidegate._storage.options import REDIS_OPTIONS, StorageOptions
+from tidegate.limiter.storage.options import REDIS_OPTIONS, StorageOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [

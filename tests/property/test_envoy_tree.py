@@ -10,7 +10,7 @@ import tidegate as tg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidegate import _core
-from tidegate._storage.uri import open_store
+from tidegate.limiter.storage.uri import open_store
 
 native = pytest.importorskip("tidegate._service._native", reason="the system has no epoll")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from redis_server import RedisServer
-from tidegate._storage import redis_uri
+from tidegate.limiter.storage import redis_uri
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import pytest
 import tidegate
 from proxy import Proxy
 from redis_server import PATIENT, RedisServer
-from tidegate._storage.uri import open_store
+from tidegate.limiter.storage.uri import open_store
 
 # As many as the breaker takes, and some that it must spare the server.
 CALLS = 8

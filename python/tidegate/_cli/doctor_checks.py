@@ -15,8 +15,8 @@ from tidegate._cli.doctor_report import UNUSABLE, Report, in_words
 from tidegate._errors import ConfigurationError, StorageError
 from tidegate._limit import Limit
 from tidegate._limiter import Limiter
-from tidegate._storage.options import read_number
-from tidegate._storage.uri import open_store, without_password
+from tidegate.limiter.storage.options import read_number
+from tidegate.limiter.storage.uri import open_store, without_password
 from tidegate.types import Algorithm
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tidegate._core import RedisStore
 from tidegate._limiter import Limiter
-from tidegate._storage.visible import check_visible
+from tidegate.limiter.storage.visible import check_visible
 
 if TYPE_CHECKING:
     import argparse

@@ -13,7 +13,7 @@ from tidegate._core import ShmStore
 from tidegate._database.connection import engine_of, name_of
 from tidegate._database.upgrade import missing_tables
 from tidegate._service.service import Service, tls_of
-from tidegate._storage.uri import without_password
+from tidegate.limiter.storage.uri import without_password
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from tidegate._service.recording import Recording
 from tidegate._service.snapshots import Snapshots
 from tidegate._service.spare_memory import SpareMemory
 from tidegate._service.telemetry import shut_down
-from tidegate._storage.uri import open_store, without_password
+from tidegate.limiter.storage.uri import open_store, without_password
 
 try:
     from tidegate._service import _native

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Callable, TypedDict, TypeVar, Union
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate._limiter import Limiter
-from tidegate._storage.arguments import explains_arguments
-from tidegate._storage.hints import unknown_options
-from tidegate._storage.options import StorageLike, StorageOptions
 from tidegate._web.headers import FAMILIES
+from tidegate.limiter.storage.arguments import explains_arguments
+from tidegate.limiter.storage.hints import unknown_options
+from tidegate.limiter.storage.options import StorageLike, StorageOptions
 
 if TYPE_CHECKING:
     from os import PathLike

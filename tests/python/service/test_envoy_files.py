@@ -13,7 +13,7 @@ import tidegate as tg
 from polling import eventually
 from tidegate import _core
 from tidegate._rules.problems import RulesError
-from tidegate._storage.uri import open_store
+from tidegate.limiter.storage.uri import open_store
 
 native = pytest.importorskip("tidegate._service._native", reason="the system has no epoll")
 from tidegate._rules.document import read_file  # noqa: E402

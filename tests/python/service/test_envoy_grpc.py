@@ -11,7 +11,7 @@ import pytest
 import tidegate as tg
 from envoy_tools import GrpcClient
 from tidegate import _core
-from tidegate._storage.uri import open_store
+from tidegate.limiter.storage.uri import open_store
 
 native = pytest.importorskip("tidegate._service._native", reason="the system has no epoll")
 from tidegate._rules.document import read_text  # noqa: E402

@@ -25,7 +25,7 @@ from proxy import Proxy
 from redis_server import RedisServer
 from servers import Answer, Client
 from tidegate import _core
-from tidegate._storage.uri import open_store
+from tidegate.limiter.storage.uri import open_store
 
 native = pytest.importorskip("tidegate._service._native", reason="the system has no epoll")
 from tidegate._service.envoy import DescriptorFiles, follow  # noqa: E402

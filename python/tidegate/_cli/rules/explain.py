@@ -10,7 +10,7 @@ from tidegate._cli.explain import span
 from tidegate._errors import ConfigurationError
 from tidegate._rule_limiter import limiter_for
 from tidegate._rules.rule_set import RuleSet
-from tidegate._storage.visible import check_visible
+from tidegate.limiter.storage.visible import check_visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,8 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from tidegate import _core
 from tidegate._errors import ConfigurationError
-from tidegate._storage.hints import OF_LIMITERS, OF_LIMITERS_TEXT, unknown_options
-from tidegate._storage.options import (
+from tidegate.limiter.storage.hints import OF_LIMITERS, OF_LIMITERS_TEXT, unknown_options
+from tidegate.limiter.storage.options import (
     COUNTS,
     REDIS_OPTIONS,
     SECONDS,

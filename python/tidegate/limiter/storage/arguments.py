@@ -68,7 +68,7 @@ def _call(name: str, positional: Sequence[str], accepted: Sequence[str]) -> str:
 
 
 def _unknown(given: Iterable[str], accepted: Sequence[str]) -> str:
-    from tidegate._storage.hints import unknown_options
+    from tidegate.limiter.storage.hints import unknown_options
 
     unknown = set(given) - set(accepted)
     return f" and with the unknown option {unknown_options(unknown, accepted)}" if unknown else ""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from tidegate._storage.options import StorageLike
+    from tidegate.limiter.storage.options import StorageLike
 
 __all__ = ["clear_open_stores", "open_store", "without_password"]
 
@@ -67,7 +67,7 @@ def _opened(storage: StorageLike, options: Mapping[str, Any]) -> _core.Store:
     except ValueError:
         raise ConfigurationError(f"the storage is no URI; {_ACCEPTED}") from None
     if uri.scheme.startswith(("redis", "valkey")) and "://" in storage:
-        from tidegate._storage import redis_uri
+        from tidegate.limiter.storage import redis_uri
 
         return redis_uri.open_redis(uri, options, open_store)
     scheme = uri.scheme
@@ -101,8 +101,8 @@ def _memory_store(options: Mapping[str, Any]) -> _core.Store:
 def _capacity(options: Mapping[str, Any]) -> int | None:
     unknown = sorted(options.keys() - {"capacity"})
     if unknown:
-        from tidegate._storage.hints import OF_LIMITERS, OF_LIMITERS_TEXT, unknown_options
-        from tidegate._storage.options import StorageOptions
+        from tidegate.limiter.storage.hints import OF_LIMITERS, OF_LIMITERS_TEXT, unknown_options
+        from tidegate.limiter.storage.options import StorageOptions
 
         of_redis = [name for name in unknown if name in StorageOptions.__annotations__]
         if of_redis:

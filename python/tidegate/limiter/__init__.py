@@ -1,0 +1,1 @@
+"""Limiters: limits, plans, slots, waiting, and the storages of their counts."""
