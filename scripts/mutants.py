@@ -48,15 +48,15 @@ from cosmic_ray.plugins import get_operator, operator_names
 
 ROOMS = {
     "limiter": [
-        "_asyncio.py",
-        "_clock.py",
-        "_limit.py",
-        "_limiter.py",
-        "_plan.py",
-        "_replay.py",
-        "_waiting/slot.py",
-        "_stats.py",
-        "_waiting/queue.py",
+        "limiter/loops.py",
+        "limiter/clock.py",
+        "limiter/limit.py",
+        "limiter/limiter.py",
+        "limiter/plan.py",
+        "limiter/replay.py",
+        "limiter/waiting/slot.py",
+        "limiter/stats.py",
+        "limiter/waiting/queue.py",
     ],
     "web": ["_web/*.py", "keys.py", "refusals.py", "asgi.py", "wsgi.py"],
 }

@@ -232,7 +232,7 @@ void RegisterLimit(py::module_& m) {
         if (l.name() != l.ToString()) name = py::str(l.name());
         py::object rule = py::none();
         if (l.rule() != l.name()) rule = py::str(l.rule());
-        return py::make_tuple(py::module_::import("tidegate._limit").attr("_restore"),
+        return py::make_tuple(py::module_::import("tidegate.limiter.limit").attr("_restore"),
                               py::make_tuple(l.ToString(), AlgorithmName(l.algorithm()), name,
                                              l.shadow(), self.attr("id"), rule));
       });

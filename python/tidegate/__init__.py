@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-from tidegate._clock import ManualClock
 from tidegate._core import Decision, __version__
 from tidegate._errors import (
     ArgumentTypeError,
@@ -22,10 +21,11 @@ from tidegate._errors import (
     StorageError,
     TidegateError,
 )
-from tidegate._limit import Limit, parse, parse_many
-from tidegate._limiter import Limiter
-from tidegate._replay import replay
-from tidegate._waiting.slot import Slot
+from tidegate.limiter.clock import ManualClock
+from tidegate.limiter.limit import Limit, parse, parse_many
+from tidegate.limiter.limiter import Limiter
+from tidegate.limiter.replay import replay
+from tidegate.limiter.waiting.slot import Slot
 
 # Names that only type checkers need are not imported, so that `import tidegate` takes milliseconds.
 TYPE_CHECKING = False
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tidegate._integrations.decorator import rate_limit
-    from tidegate._plan import Plan
     from tidegate._rules.rule_set import RuleSet
-    from tidegate._stats import Stats
+    from tidegate.limiter.plan import Plan
+    from tidegate.limiter.stats import Stats
 
 __all__ = [
     "ArgumentTypeError",
@@ -67,7 +67,7 @@ def __getattr__(name: str) -> Any:
 
         return rate_limit
     if name == "Plan":
-        from tidegate._plan import Plan
+        from tidegate.limiter.plan import Plan
 
         return Plan
     if name == "RuleSet":
@@ -75,7 +75,7 @@ def __getattr__(name: str) -> Any:
 
         return RuleSet
     if name == "Stats":
-        from tidegate._stats import Stats
+        from tidegate.limiter.stats import Stats
 
         return Stats
     message = f"module {__name__!r} has no attribute {name!r}"

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Union
 
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError, ConfigurationError, LimiterClosedError
-from tidegate._limiter import Limiter
-from tidegate._rule_limiter import RuleLimiter
 from tidegate._web.registry import registered_limiters, registered_rule_limiters
+from tidegate.limiter.limiter import Limiter
+from tidegate.limiter.rule_limiter import RuleLimiter
 
 if TYPE_CHECKING:
-    from tidegate._stats import Stats
+    from tidegate.limiter.stats import Stats
 
 __all__ = [
     "DECISION_SECONDS",

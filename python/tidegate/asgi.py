@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._core import HeaderSend
 from tidegate._errors import ConfigurationError, StorageError
-from tidegate._limit import as_limits
-from tidegate._limiter import Limiter
 from tidegate._web.asgi_types import ASGIApp, Message, Receive, Scope, Send
 from tidegate._web.callables import check_application
 from tidegate._web.decisions import GRANTED, grant
@@ -39,13 +37,15 @@ from tidegate._web.rule_requests import RuleRequests
 from tidegate._web.shadow import ShadowDecision
 from tidegate._web.shared_counters import middleware_limiters
 from tidegate._web.websocket_messages import MessageLimit
+from tidegate.limiter.limit import as_limits
+from tidegate.limiter.limiter import Limiter
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from tidegate._limit import LimitLike
-    from tidegate._rule_limiter import RuleLimiter
     from tidegate._web.rule_requests import RuleRequests
+    from tidegate.limiter.limit import LimitLike
+    from tidegate.limiter.rule_limiter import RuleLimiter
 
 __all__ = ["RateLimitMiddleware"]
 

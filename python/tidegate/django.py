@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
     from typing_extensions import Unpack
 
-    from tidegate._limit import LimitLike
+    from tidegate.limiter.limit import LimitLike
 
 __all__ = ["RateLimitMiddleware", "SettingsError", "rate_limit"]
 

@@ -48,9 +48,9 @@ from tidegate._web.shared_counters import check_scope, limiter_in_scope, shared_
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from tidegate._limit import LimitLike
-    from tidegate._limiter import Limiter
     from tidegate._web.request_limiter import RequestDecision, RequestLimiter
+    from tidegate.limiter.limit import LimitLike
+    from tidegate.limiter.limiter import Limiter
 
 __all__ = ["DefaultRateLimit", "RateLimit", "RateLimited", "exempt"]
 

@@ -37,7 +37,6 @@ from tidegate._integrations.flask_cli import add_command
 from tidegate._integrations.flask_headers import AddHeaders
 from tidegate._integrations.flask_views import MARK, LimitedView, PlacedLimit
 from tidegate._integrations.order_check import check_view, reference_count, refuse_registered
-from tidegate._limit import as_limits
 from tidegate._web.callables import check_synchronous
 from tidegate._web.headers import PROBLEM_TYPE
 from tidegate._web.hooks import log
@@ -50,6 +49,7 @@ from tidegate._web.options import (
 from tidegate._web.rule_requests import attributes_by_option
 from tidegate._web.settings import Settings, key_function
 from tidegate._web.shared_counters import check_scope, unique_scope
+from tidegate.limiter.limit import as_limits
 from tidegate.limiter.storage.hints import unknown_options
 from tidegate.limiter.storage.uri import open_store
 
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tidegate._core import Decision
-    from tidegate._limit import LimitLike
     from tidegate._web.request_limiter import RequestDecision
+    from tidegate.limiter.limit import LimitLike
 
 __all__ = ["RateLimit", "RateLimitExceeded", "url_rule"]
 

@@ -7,7 +7,7 @@
 SystemLoad needs the extra ``load``: ``pip install 'tidegate[load]'``.
 """
 
-from tidegate._load.measures import EventLoopLag, QueueWait, SystemLoad, highest
-from tidegate._load.shedding import LoadShedding
+from tidegate.limiter.load.measures import EventLoopLag, QueueWait, SystemLoad, highest
+from tidegate.limiter.load.shedding import LoadShedding
 
 __all__ = ["EventLoopLag", "LoadShedding", "QueueWait", "SystemLoad", "highest"]

@@ -21,7 +21,7 @@ from tidegate._metrics import DECISION_SECONDS, METRICS, Metric, Sources
 from tidegate._web.observers import Watch
 
 if TYPE_CHECKING:
-    from tidegate._limiter import Limiter
+    from tidegate.limiter.limiter import Limiter
 
 __all__ = ["Instruments", "instrument"]
 

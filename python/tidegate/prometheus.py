@@ -28,7 +28,7 @@ from tidegate._web.observers import Watch
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as MetricFamily
 
-    from tidegate._limiter import Limiter
+    from tidegate.limiter.limiter import Limiter
 
 __all__ = ["Mirror", "RateLimitCollector"]
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidegate._clock import ManualClock
+from tidegate.limiter.clock import ManualClock
 from tidegate.testing import limits_off, limits_on, reset_all
 
 __all__ = ["tidegate_clock", "tidegate_limits_off", "tidegate_limits_on", "tidegate_reset"]

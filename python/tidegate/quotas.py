@@ -9,8 +9,8 @@
 The page "Quotas" of the documentation says what counts when.
 """
 
-from tidegate._quotas.quota import Quota, Rollover
-from tidegate._quotas.status import QuotaGrant, QuotaStatus
-from tidegate._quotas.watch import QuotaEvent, QuotaWatch
+from tidegate.limiter.quotas.quota import Quota, Rollover
+from tidegate.limiter.quotas.status import QuotaGrant, QuotaStatus
+from tidegate.limiter.quotas.watch import QuotaEvent, QuotaWatch
 
 __all__ = ["Quota", "QuotaEvent", "QuotaGrant", "QuotaStatus", "QuotaWatch", "Rollover"]

@@ -30,11 +30,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Union
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._limiter import Limiter
 from tidegate._web.observers import Refusal, Watch
+from tidegate.limiter.limiter import Limiter
 
 if TYPE_CHECKING:
-    from tidegate._clock import ClockLike
+    from tidegate.limiter.clock import ClockLike
 
     Key = Union[str, bytes]
 

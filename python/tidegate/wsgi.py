@@ -31,7 +31,7 @@ from tidegate._web.shared_counters import middleware_limiters
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from tidegate._limit import LimitLike
+    from tidegate.limiter.limit import LimitLike
 
 __all__ = ["RateLimitMiddleware"]
 

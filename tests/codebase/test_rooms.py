@@ -20,11 +20,11 @@ ROOMS: dict[str, tuple[str, str]] = {
     # Before the room whose folder its public modules lie in.
     "database": ("_database/, rules.sql, rules.usage, rules.violations", "core, rules"),
     "rules": ("_rules/, rules/", "core"),
-    "load": ("_load/, load", "core"),
-    "quotas": ("_quotas/, quotas", "core"),
+    "load": ("limiter.load/, load", "core"),
+    "quotas": ("limiter.quotas/, quotas", "core"),
     "anomaly": ("_anomaly/, anomaly", "core"),
     "limiter": (
-        "_asyncio, _clock, _limit, _limiter, _plan, _replay, _rule_limiter, _stats, _waiting/",
+        "limiter.loops, limiter.clock, limiter.limit, limiter.limiter, limiter.plan, limiter.replay, limiter.rule_limiter, limiter.stats, limiter.waiting/",
         "core, storage, rules, load, quotas",
     ),
     "web": (
@@ -112,10 +112,10 @@ def _cycle(start: str) -> list[str] | None:
 
 
 def test_modules_are_found() -> None:
-    assert {"_core", "_limiter", "_web.request_limiter", "_cli.demo.service"} <= set(MODULES)
-    assert "limiter.storage.uri" in IMPORTS["_limiter"]
-    assert "_asyncio" in IMPORTS["_limiter"], "late imports are read"
-    assert "_plan" in IMPORTS["__init__"], "imports for type checkers are read"
+    assert {"_core", "limiter.limiter", "_web.request_limiter", "_cli.demo.service"} <= set(MODULES)
+    assert "limiter.storage.uri" in IMPORTS["limiter.limiter"]
+    assert "limiter.loops" in IMPORTS["limiter.limiter"], "late imports are read"
+    assert "limiter.plan" in IMPORTS["__init__"], "imports for type checkers are read"
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
@@ -144,7 +144,7 @@ def test_the_table_of_rooms_is_that_of_the_design_document() -> None:
 
 def test_at_most_twelve_private_modules_lie_outside_of_the_rooms_folders() -> None:
     private = [path.name for path in PACKAGE.glob("_[a-z]*.py*") if path.is_file()]
-    assert "_limiter.py" in private
+    assert "limiter.limiter.py" in private
     assert len(private) <= 12
 
 
@@ -153,7 +153,7 @@ def test_importing_tidegate_loads_only_the_limiter_and_storages() -> None:
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[2] or "__init__" for name in done.stdout.split()}
     assert {_room(name) for name in loaded} == {"core", "storage", "limiter", "package"}
-    assert "_asyncio" not in loaded
+    assert "limiter.loops" not in loaded
 
 
 def test_modules_that_the_extension_names_exist() -> None:

@@ -29,7 +29,7 @@ def _without_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("changed", "test"),
     [
-        ("python/tidegate/_plan.py", "tests/python/limiter/test_plan.py"),
+        ("python/tidegate/limiter/plan.py", "tests/python/limiter/test_plan.py"),
         ("python/tidegate/_web/headers.py", "tests/python/web/test_headers.py"),
         ("python/tidegate/_tuning/recommend.py", "tests/python/tuning/test_recommend.py"),
         ("python/bindings/limiter.cc", "tests/python/limiter/test_limiter.py"),

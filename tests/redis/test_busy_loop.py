@@ -21,9 +21,9 @@ import tidegate
 import uvloop
 from redis_server import RedisServer
 from servers import uvicorn_at
-from tidegate import _asyncio
 from tidegate.asgi import RateLimitMiddleware
 from tidegate.keys import peer
+from tidegate.limiter import loops
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -317,7 +317,7 @@ def test_a_loop_without_descriptors_degrades_and_recovers(
         assert await ask()
         await limiter.reset_async("k")
 
-    _asyncio._logged_at = -60.0
+    loops._logged_at = -60.0
     with caplog.at_level(logging.ERROR, "tidegate"):
         run(main())
     assert len([record for record in caplog.records if "descriptor" in record.message]) == 1

@@ -22,7 +22,7 @@ import uvloop
 from polling import eventually, eventually_async
 from proxy import Proxy
 from redis_server import PATIENT, RedisServer
-from tidegate import _asyncio
+from tidegate.limiter import loops
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -131,7 +131,7 @@ def test_ten_thousand_cancelled_tasks_leave_nothing(server: RedisServer, run: Ru
 def test_a_task_that_is_cancelled_has_no_place(
     server: RedisServer, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = _asyncio.begin
+    begin = loops.begin
     begun: dict[int, asyncio.Event] = {}
 
     def noted(limiter: tidegate.Limiter, op: int, *rest: Any) -> Any:
@@ -140,21 +140,21 @@ def test_a_task_that_is_cancelled_has_no_place(
             begun[op].set()
         return begin(limiter, op, *rest)
 
-    monkeypatch.setattr(_asyncio.AsyncBridge, "begin", noted)
+    monkeypatch.setattr(loops.AsyncBridge, "begin", noted)
 
     async def main() -> None:
-        begun.update({op: asyncio.Event() for op in (_asyncio.HIT, _asyncio.RELEASE)})
+        begun.update({op: asyncio.Event() for op in (loops.HIT, loops.RELEASE)})
         one = tidegate.Limit(1, "hour", algorithm="concurrency")
         async with tidegate.Limiter(one, storage=server.uri()) as limiter:
             assert (await limiter.peek_async("other")).allowed  # the connection is there
             entering = asyncio.ensure_future(limiter.slot("k").__aenter__())
-            await asyncio.wait_for(begun[_asyncio.HIT].wait(), 10)
+            await asyncio.wait_for(begun[loops.HIT].wait(), 10)
             entering.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await entering
             # The release is begun when the hit is answered, and what is asked after it is
             # answered after it.
-            await asyncio.wait_for(begun[_asyncio.RELEASE].wait(), 10)
+            await asyncio.wait_for(begun[loops.RELEASE].wait(), 10)
             assert (await limiter.peek_async("k")).remaining == 1
 
     run(main())

@@ -13,8 +13,8 @@ from tidegate import _core
 from tidegate._cli import doctor_server_info
 from tidegate._cli.doctor_report import UNUSABLE, Report, in_words
 from tidegate._errors import ConfigurationError, StorageError
-from tidegate._limit import Limit
-from tidegate._limiter import Limiter
+from tidegate.limiter.limit import Limit
+from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.storage.options import read_number
 from tidegate.limiter.storage.uri import open_store, without_password
 from tidegate.types import Algorithm

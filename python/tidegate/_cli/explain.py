@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidegate._clock import ManualClock
-from tidegate._limiter import Limiter
+from tidegate.limiter.clock import ManualClock
+from tidegate.limiter.limiter import Limiter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tidegate._core import __version__
 from tidegate._errors import ConfigurationError, StorageError
-from tidegate._limit import parse_many
+from tidegate.limiter.limit import parse_many
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

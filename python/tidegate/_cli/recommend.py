@@ -110,7 +110,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Before a long log is read for nothing."""
-    from tidegate._limit import Limit
+    from tidegate.limiter.limit import Limit
 
     Limit(1, _period(arguments.period), algorithm=arguments.algorithm)
 

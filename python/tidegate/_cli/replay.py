@@ -93,7 +93,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _limits(arguments: argparse.Namespace) -> dict[str, list[Limit]]:
     """The limits by their texts, each of which may hold several. Before a long log is read."""
-    from tidegate._limit import parse_many
+    from tidegate.limiter.limit import parse_many
 
     limits = {
         text: list(parse_many(text, algorithm=arguments.algorithm)) for text in arguments.limits

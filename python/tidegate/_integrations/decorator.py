@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from tidegate._integrations.calls import Call
     from tidegate._integrations.fastapi_injection import Injection
     from tidegate._integrations.streams import Settle
-    from tidegate._limit import LimitLike
     from tidegate._web.execution import Execution
+    from tidegate.limiter.limit import LimitLike
 
 __all__ = ["rate_limit"]
 

@@ -20,9 +20,9 @@ from tidegate._web.rule_requests import RuleRequests
 
 if TYPE_CHECKING:
     from tidegate._integrations.flask_views import LimitedView, PlacedLimit
-    from tidegate._rule_limiter import RuleLimiter
     from tidegate._web.request_limiter import Checks, RequestDecision, RequestLimiter
     from tidegate._web.settings import Settings
+    from tidegate.limiter.rule_limiter import RuleLimiter
 
 __all__ = ["DECISION", "LimitedApp"]
 

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidegate._quotas.watch import QuotaEvent
+    from tidegate.limiter.quotas.watch import QuotaEvent
 
 __all__ = ["QuotaLog"]
 

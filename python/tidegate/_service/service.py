@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 from tidegate._anomaly.detector import AnomalyDetector
 from tidegate._core import native_clock
 from tidegate._errors import ConfigurationError
-from tidegate._quotas.watch import QuotaWatch
-from tidegate._rule_limiter import RuleLimiter, limiter_for
 from tidegate._rules.file import RuleFile
 from tidegate._rules.rule_set import RuleSet
 from tidegate._service.enforcement import Enforcement
@@ -22,6 +20,8 @@ from tidegate._service.recording import Recording
 from tidegate._service.snapshots import Snapshots
 from tidegate._service.spare_memory import SpareMemory
 from tidegate._service.telemetry import shut_down
+from tidegate.limiter.quotas.watch import QuotaWatch
+from tidegate.limiter.rule_limiter import RuleLimiter, limiter_for
 from tidegate.limiter.storage.uri import open_store, without_password
 
 try:

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate._clock import ManualClock
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._limit import Limit
-from tidegate._limiter import Limiter
 from tidegate._tuning.bursts import most_of_each_client, most_together
 from tidegate._tuning.columns import shown
 from tidegate._tuning.effect import texts
 from tidegate._tuning.frame import Frame
 from tidegate._tuning.progress import each_shown
 from tidegate._tuning.requests import Requests, limit_of
+from tidegate.limiter.clock import ManualClock
+from tidegate.limiter.limit import Limit
+from tidegate.limiter.limiter import Limiter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tidegate._limit import LimitLike
     from tidegate._tuning.requests import Period
+    from tidegate.limiter.limit import LimitLike
     from tidegate.types import Algorithm
 
     Row = Union[LimitLike, tuple[LimitLike, Algorithm]]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tidegate import _core
-from tidegate._limit import Limit
 from tidegate._tuning.frame import Frame
 from tidegate._tuning.keys import Keys
+from tidegate.limiter.limit import Limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate import _core
-from tidegate._limit import Limit
 from tidegate._tuning.columns import as_costs, check_length
 from tidegate._tuning.keys import as_keys
 from tidegate._tuning.times import as_times
+from tidegate.limiter.limit import Limit
 
 if TYPE_CHECKING:
     from datetime import timedelta

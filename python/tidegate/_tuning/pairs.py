@@ -13,8 +13,8 @@ from tidegate._tuning.promise import Promise, Shape, kept_for, least_burst
 from tidegate._tuning.requests import limit_of
 
 if TYPE_CHECKING:
-    from tidegate._limit import Limit
     from tidegate._tuning.requests import Requests
+    from tidegate.limiter.limit import Limit
 
 __all__ = ["pairs_of", "tightest"]
 

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._limit import Limit
 from tidegate._tuning.caveats import notes_on, refused_then, warnings_on
 from tidegate._tuning.columns import check_length, shown
 from tidegate._tuning.effect import Effect, effect_columns, effect_of, texts
@@ -23,6 +22,7 @@ from tidegate._tuning.pairs import pairs_of, tightest
 from tidegate._tuning.progress import each_shown
 from tidegate._tuning.promise import Promise, Shape, least_count
 from tidegate._tuning.requests import BUCKETS, Requests, as_share, limit_of
+from tidegate.limiter.limit import Limit
 
 if TYPE_CHECKING:
     from tidegate._tuning.requests import Period

@@ -9,18 +9,18 @@ from numpy.typing import NDArray
 
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._limit import Limit
 from tidegate._tuning.columns import as_costs, check_length, shown
 from tidegate._tuning.keys import Keys, as_keys
 from tidegate._tuning.replay import Replay, replay
 from tidegate._tuning.times import as_times
+from tidegate.limiter.limit import Limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import timedelta
     from typing import Union
 
-    from tidegate._limit import LimitLike
+    from tidegate.limiter.limit import LimitLike
     from tidegate.types import Algorithm
 
     Period = Union[str, float, timedelta]

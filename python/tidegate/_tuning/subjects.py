@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate import _core
-from tidegate._clock import ManualClock
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._limiter import Limiter
-from tidegate._plan import Plan
 from tidegate._tuning.columns import as_costs, check_length, shown
 from tidegate._tuning.keys import Keys, as_keys
+from tidegate.limiter.clock import ManualClock
+from tidegate.limiter.limiter import Limiter
+from tidegate.limiter.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

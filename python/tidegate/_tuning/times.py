@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._replay import LAST_NS, instant_ns, mistaken_unit
 from tidegate._tuning.columns import ArrowColumn, is_missing, opened, shown
+from tidegate.limiter.replay import LAST_NS, instant_ns, mistaken_unit
 
 __all__ = ["Times", "as_times"]
 

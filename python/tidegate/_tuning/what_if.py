@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._limit import Limit, as_limits
 from tidegate._tuning.columns import shown
 from tidegate._tuning.effect import Effect, effect_of, effects_frame
 from tidegate._tuning.frame import Frame
 from tidegate._tuning.progress import each_shown
 from tidegate._tuning.requests import BUCKETS, Requests, limit_of
+from tidegate.limiter.limit import Limit, as_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,10 +8,10 @@ from tidegate._web.observers import Refusal, observers
 
 if TYPE_CHECKING:
     from tidegate._core import Decision, Limit
-    from tidegate._limiter import Limiter
     from tidegate._web.active_limits import ActiveLimits
     from tidegate._web.execution import Execution
     from tidegate._web.hooks import Hooks
+    from tidegate.limiter.limiter import Limiter
 
 __all__ = ["Charge", "Key", "outstanding"]
 

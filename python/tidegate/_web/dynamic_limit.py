@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._core import Limit
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._limit import as_limits
+from tidegate.limiter.limit import as_limits
 
 if TYPE_CHECKING:
     from tidegate._web.active_limits import ActiveLimits

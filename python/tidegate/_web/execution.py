@@ -14,9 +14,9 @@ from tidegate._errors import ArgumentTypeError
 
 if TYPE_CHECKING:
     from tidegate._core import Decision
-    from tidegate._limiter import Limiter
-    from tidegate._plan import Plan
-    from tidegate._rule_limiter import RuleLimiter
+    from tidegate.limiter.limiter import Limiter
+    from tidegate.limiter.plan import Plan
+    from tidegate.limiter.rule_limiter import RuleLimiter
 
 __all__ = ["AWAITING", "BLOCKING", "Awaiting", "Blocking", "Execution"]
 

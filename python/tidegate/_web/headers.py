@@ -15,8 +15,8 @@ from tidegate._errors import ArgumentTypeError, ConfigurationError
 
 if TYPE_CHECKING:
     from tidegate._core import RequestDecision
-    from tidegate._limiter import Limiter
-    from tidegate._rule_limiter import RuleLimiter
+    from tidegate.limiter.limiter import Limiter
+    from tidegate.limiter.rule_limiter import RuleLimiter
 
 __all__ = [
     "FAMILIES",

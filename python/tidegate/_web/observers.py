@@ -10,8 +10,8 @@ from tidegate._web.request_access import source_of
 
 if TYPE_CHECKING:
     from tidegate._core import Decision
-    from tidegate._limiter import Limiter
     from tidegate._web.hooks import Hooks
+    from tidegate.limiter.limiter import Limiter
 
     Key = Union[str, bytes]
     Observer = Callable[["Refusal"], object]

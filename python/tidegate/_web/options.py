@@ -13,8 +13,8 @@ from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable, TypedDict, TypeVar, Union
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._limiter import Limiter
 from tidegate._web.headers import FAMILIES
+from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.storage.arguments import explains_arguments
 from tidegate.limiter.storage.hints import unknown_options
 from tidegate.limiter.storage.options import StorageLike, StorageOptions
@@ -22,11 +22,11 @@ from tidegate.limiter.storage.options import StorageLike, StorageOptions
 if TYPE_CHECKING:
     from os import PathLike
 
-    from tidegate._clock import ClockLike
-    from tidegate._limit import LimitLike
-    from tidegate._rule_limiter import LoadSource, RuleLimiter, TierLookup, Violations
     from tidegate._rules.rule_set import RuleSet
     from tidegate._rules.source import RuleSource
+    from tidegate.limiter.clock import ClockLike
+    from tidegate.limiter.limit import LimitLike
+    from tidegate.limiter.rule_limiter import LoadSource, RuleLimiter, TierLookup, Violations
     from tidegate.types import Algorithm
 
 __all__ = [

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from tidegate._limiter import Limiter
-    from tidegate._rule_limiter import RuleLimiter
+    from tidegate.limiter.limiter import Limiter
+    from tidegate.limiter.rule_limiter import RuleLimiter
 
 __all__ = ["register", "register_rules", "registered_limiters", "registered_rule_limiters"]
 

@@ -15,7 +15,6 @@ from typing import Any, Callable, Protocol, Union, overload
 from tidegate import _core
 from tidegate._core import Decision, Limit, peer_of
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._limiter import Limiter
 from tidegate._web.active_limits import ActiveLimits
 from tidegate._web.callables import check_function
 from tidegate._web.charge import Charge, Key
@@ -26,6 +25,7 @@ from tidegate._web.observers import observers
 from tidegate._web.refusal import service_answer
 from tidegate._web.switch import switch
 from tidegate.keys import peer
+from tidegate.limiter.limiter import Limiter
 
 __all__ = [
     "NO_KEY_POLICIES",

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Callable, overload
 
 from tidegate._core import add_attributes
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._rule_limiter import RuleLimiter
 from tidegate._web.callables import check_function
 from tidegate._web.execution import AWAITING, Awaiting, Blocking, Execution
 from tidegate._web.headers import FAMILIES, SHADOW, Problems, check_families, fields_for
@@ -21,6 +20,7 @@ from tidegate._web.request_limiter import Checked, RequestDecision, check_cost
 from tidegate._web.shadow import ShadowDecision, refused_in_shadow
 from tidegate._web.switch import switch
 from tidegate.keys import peer
+from tidegate.limiter.rule_limiter import RuleLimiter
 
 if TYPE_CHECKING:
     from tidegate._core import Decision

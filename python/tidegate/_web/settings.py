@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Callable
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._limit import as_limits
-from tidegate._limiter import Limiter
 from tidegate._web.callables import imported
 from tidegate._web.dynamic_limit import check_limit_error_policy
 from tidegate._web.headers import SHADOW, check_families
@@ -28,6 +26,8 @@ from tidegate._web.shared_counters import (
     rule_requests_of,
 )
 from tidegate.keys import first_of, peer, user
+from tidegate.limiter.limit import as_limits
+from tidegate.limiter.limiter import Limiter
 from tidegate.types import Algorithm
 
 __all__ = ["Settings", "key_function"]

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._core import Store
 from tidegate._errors import ConfigurationError
-from tidegate._limiter import Limiter
-from tidegate._rule_limiter import RuleLimiter, limiter_for
 from tidegate._web.active_limits import ActiveLimits
 from tidegate._web.dynamic_limit import DynamicLimit, check_limit_error_policy
 from tidegate._web.options import limiter_of, of_requests
 from tidegate._web.request_limiter import RequestLimiter
 from tidegate._web.rule_requests import RuleRequests
 from tidegate.keys import peer
+from tidegate.limiter.limiter import Limiter
+from tidegate.limiter.rule_limiter import RuleLimiter, limiter_for
 from tidegate.limiter.storage.uri import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tidegate._clock import ClockLike
-    from tidegate._limit import LimitLike
+    from tidegate.limiter.clock import ClockLike
+    from tidegate.limiter.limit import LimitLike
     from tidegate.limiter.storage.options import StorageLike
     from tidegate.types import Algorithm
 

@@ -30,7 +30,7 @@ from limits.storage import MovingWindowSupport, SlidingWindowCounterSupport, Sto
 
 from tidegate._core import Decision, Limit, RedisStore, ShmStore, Store
 from tidegate._errors import ArgumentTypeError, ConfigurationError, TidegateError
-from tidegate._limiter import Limiter
+from tidegate.limiter.limiter import Limiter
 from tidegate.types import Algorithm
 
 __all__ = ["AsyncTidegateStorage", "TidegateStorage"]

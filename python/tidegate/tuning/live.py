@@ -25,16 +25,16 @@ import numpy as np
 
 from tidegate._core import RedisStore, ShmStore
 from tidegate._errors import ArgumentTypeError, ConfigurationError, StorageError
-from tidegate._limiter import Limiter
 from tidegate._metrics import Sources
 from tidegate._tuning.columns import shown
 from tidegate._tuning.frame import Frame
 from tidegate._tuning.keys import Keys, as_keys
+from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.storage.visible import check_visible
 
 if TYPE_CHECKING:
     from tidegate._core import Decision
-    from tidegate._limit import LimitLike
+    from tidegate.limiter.limit import LimitLike
     from tidegate.types import Algorithm
 
 __all__ = ["Service", "connect", "counters", "rates"]

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tidegate._errors import ConfigurationError
-from tidegate._limit import Limit
 from tidegate._tuning.frame import Frame
 from tidegate._tuning.least import least_limits
 from tidegate._tuning.optional import needed
@@ -34,6 +33,7 @@ from tidegate._tuning.pictures.frames import (
     what_if_frame,
 )
 from tidegate._tuning.pictures.style import ALLOWED, LIMIT, LINES, REFUSED
+from tidegate.limiter.limit import Limit
 
 if TYPE_CHECKING:
     from tidegate._tuning.least import Period

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import tidegate as tg
-from tidegate import _asyncio, _core
-from tidegate._asyncio import AsyncBridge
+from tidegate import _core
+from tidegate.limiter import loops
+from tidegate.limiter.loops import AsyncBridge
 
 
 class Recorder:
@@ -33,9 +34,9 @@ class Recorder:
 
 @pytest.fixture(autouse=True)
 def without_loops() -> Iterator[None]:
-    _asyncio._forget_all()
+    loops._forget_all()
     yield
-    _asyncio._forget_all()
+    loops._forget_all()
 
 
 @pytest.fixture
@@ -70,10 +71,10 @@ def test_a_closed_loop_is_forgotten_and_an_open_one_is_not() -> None:
     channel = still_open.run_until_complete(begin(recorder))
     closed.run_until_complete(begin(recorder))
     closed.close()
-    assert _asyncio._last[1] is not None
-    _asyncio.forget_closed()
-    assert list(_asyncio._channels) == [still_open]
-    assert _asyncio._last[1] is None
+    assert loops._last[1] is not None
+    loops.forget_closed()
+    assert list(loops._channels) == [still_open]
+    assert loops._last[1] is None
     assert still_open.run_until_complete(begin(recorder)) is channel
     still_open.close()
 
@@ -84,7 +85,7 @@ def test_the_last_loop_is_forgotten_when_it_is_gone() -> None:
     loop.close()
     del loop
     gc.collect()
-    assert _asyncio._last[1] is None
+    assert loops._last[1] is None
 
 
 def test_the_end_of_an_earlier_loop_forgets_no_later_one() -> None:
@@ -94,7 +95,7 @@ def test_the_end_of_an_earlier_loop_forgets_no_later_one() -> None:
     earlier.close()
     del earlier
     gc.collect()
-    assert _asyncio._last[1] is channel
+    assert loops._last[1] is channel
     later.close()
 
 
@@ -148,7 +149,7 @@ def test_without_a_descriptor_rules_go_through_a_thread(monkeypatch: pytest.Monk
     decision: Any = "that hit"
     attributes = {"ip": "192.0.2.1", "cost": 2}
     for op in (AsyncBridge.HIT, AsyncBridge.PEEK, AsyncBridge.REFUND, AsyncBridge.RESET):
-        asyncio.run(_asyncio.run_rules(limiter, op, attributes, decision))
+        asyncio.run(loops.run_rules(limiter, op, attributes, decision))
     assert asked == [
         ("check", attributes),
         ("peek", attributes),
@@ -168,7 +169,7 @@ def test_what_is_decided_at_once_is_not_awaited() -> None:
         return [
             AsyncBridge.run(of, AsyncBridge.HIT, "k", 1),
             AsyncBridge.run_plan(of, ["k"], None, False),
-            _asyncio.run_rules(of, AsyncBridge.HIT, {}, None),
+            loops.run_rules(of, AsyncBridge.HIT, {}, None),
         ]
 
     async def main() -> list[Any]:
@@ -189,7 +190,7 @@ def test_what_is_not_decided_at_once_is_awaited() -> None:
         return [
             await AsyncBridge.run(of, AsyncBridge.HIT, "k", 1),
             await AsyncBridge.run_plan(of, ["k"], None, False),
-            await _asyncio.run_rules(of, AsyncBridge.HIT, {}, None),
+            await loops.run_rules(of, AsyncBridge.HIT, {}, None),
         ]
 
     assert asyncio.run(main()) == ["decided"] * 3
@@ -199,9 +200,9 @@ def test_a_missing_descriptor_is_logged_once_a_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(_asyncio.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(_asyncio, "_logged_at", -float("inf"))
+    monkeypatch.setattr(loops.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(loops, "_logged_at", -float("inf"))
     for at, logged in ((1000, 1), (1059.9, 1), (1060, 2), (1119, 2), (1121, 3)):
         now[0] = at
-        _asyncio._log_without_channel(OSError("no descriptor"))
+        loops._log_without_channel(OSError("no descriptor"))
         assert len(caplog.records) == logged

@@ -11,9 +11,9 @@ from typing import Any, Callable
 import pytest
 import tidegate as tg
 from polling import eventually
-from tidegate._asyncio import AsyncBridge
-from tidegate._limiter import _LONGEST_SLEEP
-from tidegate._waiting.queue import WaitingRoom
+from tidegate.limiter.limiter import _LONGEST_SLEEP
+from tidegate.limiter.loops import AsyncBridge
+from tidegate.limiter.waiting.queue import WaitingRoom
 
 SECOND = 1_000_000_000
 

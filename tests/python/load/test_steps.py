@@ -8,7 +8,7 @@ import pytest
 import tidegate as tg
 from hypothesis import given
 from hypothesis import strategies as st
-from tidegate._load.steps import FactorSteps
+from tidegate.limiter.load.steps import FactorSteps
 
 USUAL = ((0.6, 0.75), (0.8, 0.5))
 

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidegate._cli.demo.access_log import logged_requests
-from tidegate._replay import replay
+from tidegate.limiter.replay import replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

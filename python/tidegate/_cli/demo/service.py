@@ -13,8 +13,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from tidegate._cli.demo.run import LIVE_LIMIT, LOG_LIMIT
-from tidegate._clock import ManualClock
 from tidegate.asgi import RateLimitMiddleware
+from tidegate.limiter.clock import ManualClock
 
 if TYPE_CHECKING:
     from tidegate._web.asgi_types import ASGIApp, Receive, Scope, Send

@@ -18,11 +18,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tidegate._clock import ManualClock
-from tidegate._rule_limiter import limiter_for
 from tidegate._rules.document import Document, read_file
 from tidegate._rules.problems import RulesError
 from tidegate._rules.rule_set import RuleSet
+from tidegate.limiter.clock import ManualClock
+from tidegate.limiter.rule_limiter import limiter_for
 
 if TYPE_CHECKING:
     from tidegate._core import Decision

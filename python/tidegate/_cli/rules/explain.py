@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from tidegate._cli.explain import span
 from tidegate._errors import ConfigurationError
-from tidegate._rule_limiter import limiter_for
 from tidegate._rules.rule_set import RuleSet
+from tidegate.limiter.rule_limiter import limiter_for
 from tidegate.limiter.storage.visible import check_visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tidegate._core import Decision, Limit
-    from tidegate._rule_limiter import ConsideredRule, Explanation
+    from tidegate.limiter.rule_limiter import ConsideredRule, Explanation
 
 __all__ = ["explain"]
 

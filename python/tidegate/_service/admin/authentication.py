@@ -14,10 +14,10 @@ from starlette.concurrency import run_in_threadpool
 from tidegate._database.api_tokens import PREFIX, find_token, has_tokens, hash_of, note_use
 from tidegate._database.audit import Actor
 from tidegate._errors import StorageError
-from tidegate._limiter import Limiter
 from tidegate._service.admin.guard import with_safe_headers
 from tidegate._service.admin.oidc import OidcError
 from tidegate._service.admin.problems import ProblemError, problem_response
+from tidegate.limiter.limiter import Limiter
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -22,7 +22,6 @@ from starlette.routing import Route
 from tidegate._database.api_tokens import ROLES
 from tidegate._database.audit import Actor
 from tidegate._errors import ConfigurationError, StorageError
-from tidegate._limiter import Limiter
 from tidegate._service.admin.authentication import FAILED_ATTEMPTS, Credentials, network_of
 from tidegate._service.admin.guard import check_target
 from tidegate._service.admin.problems import ProblemError
@@ -34,6 +33,7 @@ from tidegate._service.dashboard.session import (
     Sessions,
     is_same,
 )
+from tidegate.limiter.limiter import Limiter
 
 if TYPE_CHECKING:
     from starlette.requests import Request

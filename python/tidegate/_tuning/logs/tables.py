@@ -12,7 +12,6 @@ import numpy as np
 
 from tidegate import _logs
 from tidegate._errors import ConfigurationError
-from tidegate._replay import LAST_NS
 from tidegate._tuning.keys import Keys
 from tidegate._tuning.logs.detect import Wishes
 from tidegate._tuning.logs.layout import Layout
@@ -20,6 +19,7 @@ from tidegate._tuning.logs.log import BadLine
 from tidegate._tuning.logs.names import end_stamped, meanings
 from tidegate._tuning.logs.parts import Parts, keys_of
 from tidegate._tuning.optional import needed
+from tidegate.limiter.replay import LAST_NS
 
 __all__ = ["is_table", "parquet", "table"]
 

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._limit import Limit
 from tidegate._tuning.columns import shown
 from tidegate._tuning.frame import Frame
 from tidegate._tuning.keys import Keys
 from tidegate._tuning.least import least_limits
 from tidegate._tuning.replay import Replay, replay
 from tidegate._tuning.times import as_times
+from tidegate.limiter.limit import Limit
 
 if TYPE_CHECKING:
     from tidegate._tuning.least import Period

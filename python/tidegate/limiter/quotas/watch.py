@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._quotas.status import instant_of
+from tidegate.limiter.quotas.status import instant_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from tidegate._quotas.status import HasQuotas
+    from tidegate.limiter.quotas.status import HasQuotas
 
     class HasRules(Protocol):
         """A limiter with rules."""

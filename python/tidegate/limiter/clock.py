@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 
 from tidegate import _core
-from tidegate._waiting.queue import WaitingRoom
+from tidegate.limiter.waiting.queue import WaitingRoom
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Callable, Protocol, TypeVar, Union
 
-    from tidegate._asyncio import AsyncBridge
-    from tidegate._asyncio import Limiter as AsyncLimiter
     from tidegate._core import Decision
-    from tidegate._waiting.queue import WaitingRoom
+    from tidegate.limiter.loops import AsyncBridge
+    from tidegate.limiter.loops import Limiter as AsyncLimiter
+    from tidegate.limiter.waiting.queue import WaitingRoom
 
     Key = Union[str, bytes]
     Function = TypeVar("Function", bound=Callable[..., Any])

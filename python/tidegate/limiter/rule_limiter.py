@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack
 
-    from tidegate._clock import ClockLike
     from tidegate._core import Decision, Limit
-    from tidegate._quotas.status import QuotaStatus
     from tidegate._rules.rule_set import RuleSet
     from tidegate._rules.source import RuleSource
-    from tidegate._stats import Stats
+    from tidegate.limiter.clock import ClockLike
+    from tidegate.limiter.quotas.status import QuotaStatus
+    from tidegate.limiter.stats import Stats
     from tidegate.limiter.storage.options import StorageLike, StorageOptions
 
     Attribute = Union[str, bytes, None]
@@ -183,7 +183,7 @@ class RuleLimiter(_core.RuleLimiter):
         A quota's name is its rule's id, and where the rule has several limits its text too:
         ``monthly:quota 10000/month``. With Redis it is one round trip for each quota.
         """
-        from tidegate._quotas.status import status_from
+        from tidegate.limiter.quotas.status import status_from
 
         quotas = self._quotas(self._with_tier(attributes))
         return {name: status_from(count, told) for name, count, told in quotas}
@@ -201,7 +201,7 @@ class RuleLimiter(_core.RuleLimiter):
 
         `quota` is its name, as in quota_status(), if several apply.
         """
-        from tidegate._quotas.status import expiry_of
+        from tidegate.limiter.quotas.status import expiry_of
 
         self._top_up(
             self._with_tier(attributes), quota or "", units, expiry_of(expires_at), priority
@@ -209,7 +209,7 @@ class RuleLimiter(_core.RuleLimiter):
 
     def stats(self) -> Stats:
         """Counters: decisions of this limiter, keys and evictions of its store."""
-        from tidegate._stats import Stats
+        from tidegate.limiter.stats import Stats
 
         return Stats(**self._stats())
 
@@ -263,7 +263,7 @@ class RuleLimiter(_core.RuleLimiter):
         attributes: Mapping[str, Attribute],
         decision: Decision | None = None,
     ) -> Any:
-        from tidegate._asyncio import run_rules
+        from tidegate.limiter.loops import run_rules
 
         complete = {"cost": cost, **self._with_tier(attributes)}
         return await run_rules(self, op, complete, decision)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._limiter import Limiter
+from tidegate.limiter.limiter import Limiter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from datetime import datetime, timedelta, timezone
 
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._limit import as_limits
+from tidegate.limiter.limit import as_limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from tidegate._limit import LimitLike
+    from tidegate.limiter.limit import LimitLike
     from tidegate.types import Algorithm
 
 __all__ = ["LAST_NS", "instant_ns", "mistaken_unit", "replay"]

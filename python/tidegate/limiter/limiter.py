@@ -6,19 +6,19 @@ import math
 import threading
 
 from tidegate import _core
-from tidegate._clock import ManualClock
 from tidegate._core import Decision, Limit
 from tidegate._errors import (
     ArgumentTypeError,
     ConfigurationError,
     StorageError,
 )
-from tidegate._limit import as_limits, distinct
-from tidegate._waiting.queue import WaitingRoom
-from tidegate._waiting.slot import Acquired, Slot
+from tidegate.limiter.clock import ManualClock
+from tidegate.limiter.limit import as_limits, distinct
 from tidegate.limiter.storage.arguments import explains_arguments
 from tidegate.limiter.storage.hints import OF_LIMITERS
 from tidegate.limiter.storage.uri import open_store
+from tidegate.limiter.waiting.queue import WaitingRoom
+from tidegate.limiter.waiting.slot import Acquired, Slot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack
 
-    from tidegate._asyncio import AsyncBridge
-    from tidegate._clock import ClockLike
-    from tidegate._limit import LimitLike
-    from tidegate._load.shedding import LoadShedding
-    from tidegate._quotas.status import QuotaStatus
-    from tidegate._rule_limiter import RuleLimiter, TierLookup, Violations
     from tidegate._rules.rule_set import RuleSet
     from tidegate._rules.source import RuleSource
-    from tidegate._stats import Stats
-    from tidegate._waiting.queue import Ticket
+    from tidegate.limiter.clock import ClockLike
+    from tidegate.limiter.limit import LimitLike
+    from tidegate.limiter.load.shedding import LoadShedding
+    from tidegate.limiter.loops import AsyncBridge
+    from tidegate.limiter.quotas.status import QuotaStatus
+    from tidegate.limiter.rule_limiter import RuleLimiter, TierLookup, Violations
+    from tidegate.limiter.stats import Stats
     from tidegate.limiter.storage.options import StorageLike, StorageOptions
+    from tidegate.limiter.waiting.queue import Ticket
     from tidegate.types import Algorithm
 
     Key = Union[str, bytes]
@@ -312,7 +312,7 @@ class Limiter(_core.Limiter):
         trip. Raises ConfigurationError if there is no such quota, StorageError if Redis does not
         answer.
         """
-        from tidegate._quotas.status import status_of
+        from tidegate.limiter.quotas.status import status_of
 
         return status_of(self, key, quota)
 
@@ -340,7 +340,7 @@ class Limiter(_core.Limiter):
         at most 16 top-ups with units left at a time. Raises ConfigurationError if it cannot be
         added, StorageError if Redis does not answer: then it may have been added or not.
         """
-        from tidegate._quotas.status import expiry_of, quota_index
+        from tidegate.limiter.quotas.status import expiry_of, quota_index
 
         _core.quota_top_up(
             self, quota_index(self, quota), key, units, expiry_of(expires_at), priority
@@ -370,7 +370,7 @@ class Limiter(_core.Limiter):
 
     def stats(self) -> Stats:
         """Counters: decisions of this limiter, keys and evictions of its store."""
-        from tidegate._stats import Stats
+        from tidegate.limiter.stats import Stats
 
         return Stats(**self._stats())
 
@@ -496,7 +496,7 @@ class Limiter(_core.Limiter):
 
 def _with_rules(*limits: Any, **kwargs: Any) -> RuleLimiter:
     """The result of Limiter(rules=...) and Limiter(rule_set)."""
-    from tidegate._rule_limiter import limiter_for
+    from tidegate.limiter.rule_limiter import limiter_for
 
     limits = (*limits, *([kwargs.pop("limit")] if "limit" in kwargs else []))
     if "rules" in kwargs and limits:
@@ -515,6 +515,6 @@ def _loops_for(storage: _core.Store) -> type[AsyncBridge] | None:
     """The bridge that keeps event loops free while `storage` decides; None if it never waits."""
     if not storage.blocks:
         return None
-    from tidegate._asyncio import AsyncBridge
+    from tidegate.limiter.loops import AsyncBridge
 
     return AsyncBridge

@@ -12,8 +12,8 @@ import time
 import weakref
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError, LimiterClosedError
-from tidegate._load.measures import SystemLoad
-from tidegate._load.steps import FactorSteps
+from tidegate.limiter.load.measures import SystemLoad
+from tidegate.limiter.load.steps import FactorSteps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
