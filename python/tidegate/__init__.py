@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tidegate._integrations.decorator import rate_limit
-    from tidegate._rules.rule_set import RuleSet
     from tidegate.limiter.plan import Plan
     from tidegate.limiter.stats import Stats
+    from tidegate.rules.rule_set import RuleSet
 
 __all__ = [
     "ArgumentTypeError",

@@ -19,7 +19,7 @@ ROOMS: dict[str, tuple[str, str]] = {
     "storage": ("limiter.storage/", "core"),
     # Before the room whose folder its public modules lie in.
     "database": ("_database/, rules.sql, rules.usage, rules.violations", "core, rules"),
-    "rules": ("_rules/, rules/", "core"),
+    "rules": ("rules/, rules/", "core"),
     "load": ("limiter.load/, load", "core"),
     "quotas": ("limiter.quotas/, quotas", "core"),
     "anomaly": ("_anomaly/, anomaly", "core"),

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from tidegate._database import schema
 from tidegate._database.rows import rows_of
-from tidegate._rules.document import Document, as_text
-from tidegate._rules.problems import Problem, RulesError
+from tidegate.rules.document import Document, as_text
+from tidegate.rules.problems import Problem, RulesError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row

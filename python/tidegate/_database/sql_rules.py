@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from tidegate._database.connection import Database
 from tidegate._database.read import change_mark, read_document, row_count
 from tidegate._database.schema import NOTIFICATIONS
-from tidegate._rules.rule_set import RuleSet
-from tidegate._rules.source import Reading, RuleSource
+from tidegate.rules.rule_set import RuleSet
+from tidegate.rules.source import Reading, RuleSource
 
 if TYPE_CHECKING:
     from tidegate._database.connection import DatabaseLike
-    from tidegate._rules.document import Document
+    from tidegate.rules.document import Document
 
 __all__ = ["SqlRules", "read_rules"]
 

@@ -10,11 +10,11 @@ import sqlalchemy as sa
 
 from tidegate._database import schema
 from tidegate._database.read import NOBODY, read_document, rule_id_of
-from tidegate._rules.compile import compile_rules, validate
-from tidegate._rules.document import Document
+from tidegate.rules.compile import compile_rules, validate
+from tidegate.rules.document import Document
 
 if TYPE_CHECKING:
-    from tidegate._rules import model
+    from tidegate.rules import model
 
 __all__ = ["StoredRules", "begin_change", "compiled_model", "etag_of", "rows_of_rules"]
 

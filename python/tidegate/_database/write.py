@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from tidegate._database import schema
-from tidegate._rules.problems import Problem, RulesError
+from tidegate.rules.problems import Problem, RulesError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tidegate._rules import model
+    from tidegate.rules import model
 
     Row = dict[str, Any]
 

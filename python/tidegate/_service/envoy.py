@@ -6,11 +6,11 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate._rules.document import read_file
-from tidegate._rules.file import FileWatch, stamp_of
-from tidegate._rules.problems import RulesError, problem_at
-from tidegate._rules.source import RefusedError, Source
 from tidegate._service.envoy_descriptors import Descriptors
+from tidegate.rules.document import read_file
+from tidegate.rules.file import FileWatch, stamp_of
+from tidegate.rules.problems import RulesError, problem_at
+from tidegate.rules.source import RefusedError, Source
 
 if TYPE_CHECKING:
     import os

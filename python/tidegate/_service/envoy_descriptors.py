@@ -11,13 +11,13 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from tidegate._rules.problems import Problem, RulesError
 from tidegate._service._native import DescriptorTree
+from tidegate.rules.problems import Problem, RulesError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tidegate._rules.document import Document
+    from tidegate.rules.document import Document
 
 __all__ = ["Descriptors"]
 

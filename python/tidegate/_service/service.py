@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 from tidegate._anomaly.detector import AnomalyDetector
 from tidegate._core import native_clock
 from tidegate._errors import ConfigurationError
-from tidegate._rules.file import RuleFile
-from tidegate._rules.rule_set import RuleSet
 from tidegate._service.enforcement import Enforcement
 from tidegate._service.listeners import AnomalyWatch, DecisionLog, to_history, to_violations
 from tidegate._service.quota_events import QuotaLog
@@ -23,6 +21,8 @@ from tidegate._service.telemetry import shut_down
 from tidegate.limiter.quotas.watch import QuotaWatch
 from tidegate.limiter.rule_limiter import RuleLimiter, limiter_for
 from tidegate.limiter.storage.uri import open_store, without_password
+from tidegate.rules.file import RuleFile
+from tidegate.rules.rule_set import RuleSet
 
 try:
     from tidegate._service import _native
@@ -33,8 +33,8 @@ except ImportError as error:
     ) from None
 
 if TYPE_CHECKING:
-    from tidegate._rules.source import RuleSource
     from tidegate._service.settings import Checks, Settings, Tls
+    from tidegate.rules.source import RuleSource
 
 __all__ = ["Service", "tls_of"]
 

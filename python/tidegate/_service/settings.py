@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from tidegate._errors import ConfigurationError
-from tidegate._rules.document import Document, read_file
+from tidegate.rules.document import Document, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

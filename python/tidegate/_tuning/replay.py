@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tidegate._core import Limit
-    from tidegate._rules.rule_set import RuleSet
     from tidegate.limiter.limit import LimitLike
     from tidegate.limiter.limiter import Limiter
     from tidegate.limiter.plan import Plan
+    from tidegate.rules.rule_set import RuleSet
     from tidegate.types import Algorithm
 
     Subjects = Union[LimitLike, Mapping[str, LimitLike], Limiter, Plan, RuleSet]

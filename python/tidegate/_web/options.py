@@ -22,11 +22,11 @@ from tidegate.limiter.storage.options import StorageLike, StorageOptions
 if TYPE_CHECKING:
     from os import PathLike
 
-    from tidegate._rules.rule_set import RuleSet
-    from tidegate._rules.source import RuleSource
     from tidegate.limiter.clock import ClockLike
     from tidegate.limiter.limit import LimitLike
     from tidegate.limiter.rule_limiter import LoadSource, RuleLimiter, TierLookup, Violations
+    from tidegate.rules.rule_set import RuleSet
+    from tidegate.rules.source import RuleSource
     from tidegate.types import Algorithm
 
 __all__ = [

@@ -57,7 +57,7 @@ def tiers_of(value: Any) -> Any:
     if hasattr(value, "of"):
         return value
     if isinstance(value, Mapping) or callable(value):
-        from tidegate._rules.tiers import Tiers
+        from tidegate.rules.tiers import Tiers
 
         return Tiers(value)
     raise ArgumentTypeError(

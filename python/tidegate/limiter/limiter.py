@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack
 
-    from tidegate._rules.rule_set import RuleSet
-    from tidegate._rules.source import RuleSource
     from tidegate.limiter.clock import ClockLike
     from tidegate.limiter.limit import LimitLike
     from tidegate.limiter.load.shedding import LoadShedding
@@ -39,6 +37,8 @@ if TYPE_CHECKING:
     from tidegate.limiter.stats import Stats
     from tidegate.limiter.storage.options import StorageLike, StorageOptions
     from tidegate.limiter.waiting.queue import Ticket
+    from tidegate.rules.rule_set import RuleSet
+    from tidegate.rules.source import RuleSource
     from tidegate.types import Algorithm
 
     Key = Union[str, bytes]

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from tidegate._core import Decision, Limit
-    from tidegate._rules.rule_set import RuleSet
-    from tidegate._rules.source import RuleSource
     from tidegate.limiter.clock import ClockLike
     from tidegate.limiter.quotas.status import QuotaStatus
     from tidegate.limiter.stats import Stats
     from tidegate.limiter.storage.options import StorageLike, StorageOptions
+    from tidegate.rules.rule_set import RuleSet
+    from tidegate.rules.source import RuleSource
 
     Attribute = Union[str, bytes, None]
 

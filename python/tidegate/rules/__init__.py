@@ -17,12 +17,12 @@ except ModuleNotFoundError:
         "tidegate.rules needs the package pydantic; expected `pip install 'tidegate[rules]'`"
     ) from None
 
-from tidegate._rules.file import RuleFile
-from tidegate._rules.model import Cost, Default, ListEntry, Override, Rule
-from tidegate._rules.problems import Problem, RulesError
-from tidegate._rules.rule_set import RuleSet
-from tidegate._rules.source import RuleSource
-from tidegate._rules.tiers import Tiers
+from tidegate.rules.file import RuleFile
+from tidegate.rules.model import Cost, Default, ListEntry, Override, Rule
+from tidegate.rules.problems import Problem, RulesError
+from tidegate.rules.rule_set import RuleSet
+from tidegate.rules.source import RuleSource
+from tidegate.rules.tiers import Tiers
 
 __all__ = [
     "Cost",

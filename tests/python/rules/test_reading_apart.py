@@ -15,15 +15,15 @@ import pytest
 import tidegate as tg
 from polling import eventually
 from tidegate import _core
-from tidegate._rules.document import read_file
-from tidegate._rules.reading import (
+from tidegate.rules import RuleFile, RulesError, RuleSet
+from tidegate.rules.document import read_file
+from tidegate.rules.reading import (
     CannotReadApart,
     ClosedMeanwhile,
     Version,
     read_apart,
     read_here,
 )
-from tidegate.rules import RuleFile, RulesError, RuleSet
 
 # Every field of a document, and enough rules to take long.
 DOCUMENT: dict[str, Any] = {
@@ -186,7 +186,7 @@ def test_bytes_that_were_cut_short_are_refused() -> None:
 
 
 def read_document() -> Any:
-    from tidegate._rules.document import Document
+    from tidegate.rules.document import Document
 
     return Document(DOCUMENT, "<dict>", lambda where: None)
 

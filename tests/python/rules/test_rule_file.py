@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import tidegate as tg
 from polling import eventually
-from tidegate._rules.file import FileWatch
 from tidegate.rules import RuleFile, RulesError
+from tidegate.rules.file import FileWatch
 
 
 def write(path: Path, count: int) -> None:

@@ -12,13 +12,13 @@ import pytest
 import tidegate as tg
 from polling import eventually
 from tidegate import _core
-from tidegate._rules.problems import RulesError
 from tidegate.limiter.storage.uri import open_store
+from tidegate.rules.problems import RulesError
 
 native = pytest.importorskip("tidegate._service._native", reason="the system has no epoll")
-from tidegate._rules.document import read_file  # noqa: E402
 from tidegate._service.envoy import DescriptorFiles, follow  # noqa: E402
 from tidegate._service.envoy_descriptors import Descriptors  # noqa: E402
+from tidegate.rules.document import read_file  # noqa: E402
 
 MIDNIGHT = 1_700_006_400 * 10**9
 

@@ -14,8 +14,8 @@ from tidegate import _core
 from tidegate.limiter.storage.uri import open_store
 
 native = pytest.importorskip("tidegate._service._native", reason="the system has no epoll")
-from tidegate._rules.document import read_text  # noqa: E402
 from tidegate._service.envoy_descriptors import Descriptors  # noqa: E402
+from tidegate.rules.document import read_text  # noqa: E402
 
 LIMITS = """
 domain: d

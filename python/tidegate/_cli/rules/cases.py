@@ -18,11 +18,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tidegate._rules.document import Document, read_file
-from tidegate._rules.problems import RulesError
-from tidegate._rules.rule_set import RuleSet
 from tidegate.limiter.clock import ManualClock
 from tidegate.limiter.rule_limiter import limiter_for
+from tidegate.rules.document import Document, read_file
+from tidegate.rules.problems import RulesError
+from tidegate.rules.rule_set import RuleSet
 
 if TYPE_CHECKING:
     from tidegate._core import Decision
@@ -167,7 +167,7 @@ class _Reader:
         if not isinstance(request, dict):
             self.problem(where, f"is {request!r:.80}; expected a mapping of attributes")
             return _Request(where, {}, 1, 1, 0.0, {})
-        from tidegate._rules.model import NAME, RESERVED
+        from tidegate.rules.model import NAME, RESERVED
 
         attributes = {}
         numbers: dict[str, Any] = {}

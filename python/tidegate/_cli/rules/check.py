@@ -6,16 +6,16 @@ import datetime as dt
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegate._rules.compile import compile_rules, validate
-from tidegate._rules.document import read_file
-from tidegate._rules.problems import RulesError
+from tidegate.rules.compile import compile_rules, validate
+from tidegate.rules.document import read_file
+from tidegate.rules.problems import RulesError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tidegate._rules import model
-    from tidegate._rules.document import Document
-    from tidegate._rules.problems import Problem
+    from tidegate.rules import model
+    from tidegate.rules.document import Document
+    from tidegate.rules.problems import Problem
 
 __all__ = ["check"]
 

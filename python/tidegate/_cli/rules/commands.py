@@ -175,7 +175,7 @@ def _diff(arguments: argparse.Namespace) -> int:
 def _schema(arguments: argparse.Namespace) -> int:
     import json
 
-    from tidegate._rules.rule_set import RuleSet
+    from tidegate.rules.rule_set import RuleSet
 
     print(json.dumps(RuleSet.json_schema(), indent=2))
     return 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegate._rules.compile import compile_rules, validate
-from tidegate._rules.diff import differences
-from tidegate._rules.document import read_file
+from tidegate.rules.compile import compile_rules, validate
+from tidegate.rules.diff import differences
+from tidegate.rules.document import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tidegate._rules import model
+    from tidegate.rules import model
 
 __all__ = ["diff"]
 

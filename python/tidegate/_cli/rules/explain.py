@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from tidegate._cli.explain import span
 from tidegate._errors import ConfigurationError
-from tidegate._rules.rule_set import RuleSet
 from tidegate.limiter.rule_limiter import limiter_for
 from tidegate.limiter.storage.visible import check_visible
+from tidegate.rules.rule_set import RuleSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ def explain(
     file: str, attributes: dict[str, str], *, cost: int, storage: str | None, prefix: str
 ) -> int:
     """Prints each rule as the request sees it, and what comes out. Charges nothing."""
-    from tidegate._rules.model import NAME, RESERVED
+    from tidegate.rules.model import NAME, RESERVED
 
     rules = RuleSet.load(file)
     for name in attributes:

@@ -11,14 +11,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidegate._rules.document import read_file
-from tidegate._rules.problems import RulesError
-from tidegate._rules.rule_set import RuleSet
+from tidegate.rules.document import read_file
+from tidegate.rules.problems import RulesError
+from tidegate.rules.rule_set import RuleSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tidegate._rules.document import Document
+    from tidegate.rules.document import Document
 
 __all__ = ["as_yaml", "import_file"]
 

@@ -28,10 +28,10 @@ from tidegate._service.admin.problems import MEDIA_TYPE, add_handlers
 
 if TYPE_CHECKING:
     from tidegate._database.connection import DatabaseLike
-    from tidegate._rules.source import RuleSource
     from tidegate._service.admin.oidc import Oidc
     from tidegate._service.enforcement import Enforcement
     from tidegate.limiter.rule_limiter import RuleLimiter
+    from tidegate.rules.source import RuleSource
 
 __all__ = ["create_admin"]
 

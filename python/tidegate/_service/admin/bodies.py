@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from tidegate._database.api_tokens import NAME as TOKEN_NAME
-from tidegate._rules.model import NAME
+from tidegate.rules.model import NAME
 
 __all__ = [
     "Asked",

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from starlette.responses import Response
 
-    from tidegate._rules.rule_set import RuleSet
-    from tidegate._rules.source import RuleSource
     from tidegate._service.admin.database import AdminDatabase
     from tidegate._service.enforcement import Enforcement, Penalty
     from tidegate.limiter.rule_limiter import RuleLimiter
+    from tidegate.rules.rule_set import RuleSet
+    from tidegate.rules.source import RuleSource
 
 __all__ = [
     "Admin",

@@ -14,9 +14,6 @@ from tidegate._database import schema
 from tidegate._database.read import EVERYBODY
 from tidegate._database.rule_versions import list_versions, version_of
 from tidegate._database.stored_rules import StoredRules, compiled_model
-from tidegate._rules.diff import differences
-from tidegate._rules.document import Document, read_text
-from tidegate._rules.problems import RulesError
 from tidegate._service.admin.bodies import (
     ChangedRules,
     Differences,
@@ -35,6 +32,9 @@ from tidegate._service.admin.context import (
 )
 from tidegate._service.admin.problems import ProblemError, problems_of
 from tidegate._service.admin.rule_edits import put_document, stored_or_none
+from tidegate.rules.diff import differences
+from tidegate.rules.document import Document, read_text
+from tidegate.rules.problems import RulesError
 
 __all__ = ["router"]
 

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterator
 
-    from tidegate._rules.model import Rule
     from tidegate._service.admin.context import Admin
     from tidegate.limiter.quotas.status import QuotaStatus
+    from tidegate.rules.model import Rule
 
 __all__ = ["QuotaOfUser", "enforced_on", "quota_as_json", "quotas_of", "rate_limits_of"]
 

@@ -9,7 +9,6 @@ from typing import Any, Optional
 from fastapi import APIRouter
 
 from tidegate._anomaly.detector import Action
-from tidegate._rules.model import NAME, RESERVED
 from tidegate._service.admin.bodies import (
     Asked,
     Explained,
@@ -21,6 +20,7 @@ from tidegate._service.admin.bodies import (
 from tidegate._service.admin.context import AdminRoute, AnActor, TheAdmin, role
 from tidegate._service.admin.problems import ProblemError
 from tidegate._service.enforcement import BLOCK_RULE
+from tidegate.rules.model import NAME, RESERVED
 
 __all__ = ["router"]
 

@@ -15,8 +15,8 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from tidegate._errors import ConfigurationError, StorageError
-from tidegate._rules.document import as_text
-from tidegate._rules.problems import RulesError
+from tidegate.rules.document import as_text
+from tidegate.rules.problems import RulesError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

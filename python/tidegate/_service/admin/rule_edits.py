@@ -18,14 +18,14 @@ from tidegate._database.write import (
     write_lists,
     write_rule,
 )
-from tidegate._rules.diff import differences
-from tidegate._rules.document import Document, as_text
-from tidegate._rules.problems import Problem, RulesError
 from tidegate._service.admin.bodies import ChangedRules
+from tidegate.rules.diff import differences
+from tidegate.rules.document import Document, as_text
+from tidegate.rules.problems import Problem, RulesError
 
 if TYPE_CHECKING:
-    from tidegate._rules import model
     from tidegate._service.admin.database import Change
+    from tidegate.rules import model
 
     Where = tuple[str | int, ...]
     Fields = dict[str, Any]

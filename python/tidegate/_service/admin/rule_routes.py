@@ -9,8 +9,6 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from tidegate._database.stored_rules import StoredRules, etag_of
-from tidegate._rules.model import Rules
-from tidegate._rules.rule_set import RuleSet
 from tidegate._service.admin.bodies import ChangedRules, EndpointLimit, NewRules, RuleList
 from tidegate._service.admin.context import (
     Admin,
@@ -24,6 +22,8 @@ from tidegate._service.admin.context import (
 )
 from tidegate._service.admin.problems import ProblemError
 from tidegate._service.admin.rule_edits import remove_rule, save_rules
+from tidegate.rules.model import Rules
+from tidegate.rules.rule_set import RuleSet
 
 __all__ = ["router"]
 

@@ -11,8 +11,6 @@ from fastapi import APIRouter, Path, Query
 from tidegate._database import schema, users
 from tidegate._database.stored_rules import StoredRules, compiled_model
 from tidegate._database.write import override_row
-from tidegate._rules.model import Override
-from tidegate._rules.problems import RulesError
 from tidegate._service.admin.bodies import (
     Decided,
     Note,
@@ -28,6 +26,8 @@ from tidegate._service.admin.database import Change
 from tidegate._service.admin.problems import ProblemError
 from tidegate._service.admin.rule_edits import Proposal
 from tidegate._service.admin.rule_routes import tiers_of
+from tidegate.rules.model import Override
+from tidegate.rules.problems import RulesError
 
 __all__ = ["router"]
 

@@ -14,7 +14,6 @@ from tidegate._database import service_tables, users
 from tidegate._database.api_tokens import ROLES
 from tidegate._database.audit import Actor
 from tidegate._database.stored_rules import StoredRules
-from tidegate._rules.problems import RulesError
 from tidegate._service.admin.authentication import FAILED_ATTEMPTS, Authentication, Credentials
 from tidegate._service.admin.bodies import UserId
 from tidegate._service.admin.context import Admin, AnActor, TheAdmin
@@ -28,6 +27,7 @@ from tidegate._service.admin.left_to_user import (
 from tidegate._service.admin.problems import ProblemError, add_handlers
 from tidegate._service.admin.rule_routes import tiers_of
 from tidegate._service.dashboard import usage
+from tidegate.rules.problems import RulesError
 
 __all__ = ["TierUpgrade", "create_user_api", "request_upgrade", "requests_of", "withdraw_request"]
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Union, cast
 
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError
-from tidegate._rules.compile import compile_rules, validate
-from tidegate._rules.document import Document, read_file, read_text
-from tidegate._rules.pauses import pause_at_times
+from tidegate.rules.compile import compile_rules, validate
+from tidegate.rules.document import Document, read_file, read_text
+from tidegate.rules.pauses import pause_at_times
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping
 
-    from tidegate._rules.model import Default, Rule, Rules
+    from tidegate.rules.model import Default, Rule, Rules
 
     Unpickled = tuple[tuple[Rule, ...], Union[Default, None]]
     # The rules and the default, or both pickled.
@@ -137,7 +137,7 @@ class RuleSet:
     @staticmethod
     def json_schema() -> dict[str, Any]:
         """Returns the JSON Schema of a document, for editors."""
-        from tidegate._rules.schema import json_schema
+        from tidegate.rules.schema import json_schema
 
         return json_schema()
 

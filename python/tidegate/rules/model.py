@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from tidegate._rules.pauses import pause_at_times
+from tidegate.rules.pauses import pause_at_times
 from tidegate.types import Algorithm
 
 __all__ = [

@@ -16,14 +16,14 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from tidegate import _core
-from tidegate._rules import pauses
-from tidegate._rules.problems import RulesError
-from tidegate._rules.rule_set import RuleSet
+from tidegate.rules import pauses
+from tidegate.rules.problems import RulesError
+from tidegate.rules.rule_set import RuleSet
 
 if TYPE_CHECKING:
     import threading
 
-    from tidegate._rules.document import Document
+    from tidegate.rules.document import Document
 
     Read = Callable[[], Document]
 
@@ -32,9 +32,7 @@ __all__ = ["CannotReadApart", "ClosedMeanwhile", "Version", "main", "read_apart"
 # `-I`: what instruments the service by its environment is not for this process. The service's path
 # is set before anything is imported by it.
 _COMMAND = ("-I", "-c")
-_PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[1:]; from tidegate._rules.reading import main; main()"
-)
+_PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from tidegate.rules.reading import main; main()"
 # How soon the wait for the process sees that the source was closed.
 _SLICE_S = 0.1
 # A process that takes longer is given up.

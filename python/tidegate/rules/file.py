@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._errors import ConfigurationError
-from tidegate._rules.document import read_file
-from tidegate._rules.source import Reading, RuleSource
+from tidegate.rules.document import read_file
+from tidegate.rules.source import Reading, RuleSource
 
 if TYPE_CHECKING:
     import threading

@@ -10,7 +10,7 @@ from tidegate import _core
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tidegate._rules import model
+    from tidegate.rules import model
 
     AnyRule = Union[model.Rule, model.Default]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate._errors import ConfigurationError
-from tidegate._rules.problems import problem_at
+from tidegate.rules.problems import problem_at
 
 __all__ = ["read_yaml"]
 

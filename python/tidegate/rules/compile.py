@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tidegate import _core
 from tidegate._errors import ConfigurationError
-from tidegate._rules.document import PLURALS, as_where
-from tidegate._rules.pauses import pause_at_times
-from tidegate._rules.problems import RulesError
+from tidegate.rules.document import PLURALS, as_where
+from tidegate.rules.pauses import pause_at_times
+from tidegate.rules.problems import RulesError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pydantic import ValidationError
 
-    from tidegate._rules import model
-    from tidegate._rules.document import Document
+    from tidegate.rules import model
+    from tidegate.rules.document import Document
     from tidegate.types import Algorithm
 
 __all__ = ["compile_rules", "validate"]
@@ -63,7 +63,7 @@ def validate(document: Document) -> model.Rules:
         raise ConfigurationError(
             "rules need the package pydantic; expected `pip install 'tidegate[rules]'`"
         ) from None
-    from tidegate._rules import model
+    from tidegate.rules import model
 
     data = document.data
     if data is None:  # perhaps the file is being written
@@ -160,7 +160,7 @@ def _shown(value: object) -> str:
 
 
 def _problems_of(document: Document, error: ValidationError) -> list[Any]:
-    from tidegate._rules import model
+    from tidegate.rules import model
 
     problems = []
     fields = {
@@ -226,7 +226,7 @@ def _is_in(data: Any, where: Iterable[str | int], part: str | int) -> bool:
 
 
 def _fields_at(where: list[str | int]) -> list[str]:
-    from tidegate._rules import model
+    from tidegate.rules import model
 
     sections: dict[str, type[Any]] = {
         "rules": model.Rule,
@@ -274,7 +274,7 @@ class _Compiler:
         algorithm: Algorithm,
         shadow: bool,
     ) -> list[_core.Limit]:
-        from tidegate._rules.model import UNLIMITED
+        from tidegate.rules.model import UNLIMITED
 
         if given == UNLIMITED or given == [UNLIMITED]:
             return []

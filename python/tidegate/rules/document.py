@@ -9,9 +9,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tidegate._errors import ConfigurationError
-from tidegate._rules.lines import json_lines, toml_lines
-from tidegate._rules.problems import Problem, problem_at
-from tidegate._rules.yaml_reader import read_yaml
+from tidegate.rules.lines import json_lines, toml_lines
+from tidegate.rules.problems import Problem, problem_at
+from tidegate.rules.yaml_reader import read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,16 +13,16 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Generic, NamedTuple, Protocol, TypeVar
 
-from tidegate._rules.document import Document
-from tidegate._rules.problems import RulesError
-from tidegate._rules.reading import (
+from tidegate.rules.document import Document
+from tidegate.rules.problems import RulesError
+from tidegate.rules.reading import (
     CannotReadApart,
     ClosedMeanwhile,
     Version,
     read_apart,
     read_here,
 )
-from tidegate._rules.rule_set import RuleSet
+from tidegate.rules.rule_set import RuleSet
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate._rules.document import PLURALS
-from tidegate._rules.model import NAME, Rules
+from tidegate.rules.document import PLURALS
+from tidegate.rules.model import NAME, Rules
 
 __all__ = ["json_schema"]
 
