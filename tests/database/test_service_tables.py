@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from alembic import command
 from postgres_server import PostgresServer
 from rule_database import RuleDatabase
-from tidegate._database import service_tables
-from tidegate._database.connection import engine_of
-from tidegate._database.upgrade import _config, upgrade
+from tidegate.rules.sql import service_tables
+from tidegate.rules.sql.connection import engine_of
+from tidegate.rules.sql.upgrade import _config, upgrade
 
 _TIME = "2026-01-31 12:00:00+00:00"
 

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 from polling import eventually
 from tidegate._database.api_tokens import create_token
-from tidegate._database.connection import engine_of
+from tidegate.rules.sql.connection import engine_of
 
 RULES = """
 tiers: [free, premium]

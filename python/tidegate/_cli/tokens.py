@@ -12,7 +12,7 @@ from tidegate._errors import ConfigurationError
 if TYPE_CHECKING:
     import argparse
 
-    from tidegate._database.connection import Database
+    from tidegate.rules.sql.connection import Database
 
 __all__ = ["register"]
 
@@ -52,7 +52,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def _open(url: str) -> Database:
     try:
-        from tidegate._database.connection import Database
+        from tidegate.rules.sql.connection import Database
     except ImportError:
         raise ConfigurationError(
             "`tidegate tokens` needs the package SQLAlchemy; expected "

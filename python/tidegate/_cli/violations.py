@@ -33,7 +33,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def _top(arguments: argparse.Namespace) -> int:
     try:
-        from tidegate._database.violation_table import top_violations
+        from tidegate.rules.sql.violation_table import top_violations
     except ImportError as error:
         raise ConfigurationError(f"{error}; expected `pip install 'tidegate[sql]'`") from None
     try:

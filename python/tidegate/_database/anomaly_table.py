@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from tidegate._database.service_tables import anomalies
+from tidegate.rules.sql.service_tables import anomalies
 
 if TYPE_CHECKING:
     import datetime as dt

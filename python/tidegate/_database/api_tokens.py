@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from tidegate._database.service_tables import api_tokens
 from tidegate._errors import ConfigurationError
+from tidegate.rules.sql.service_tables import api_tokens
 
 __all__ = [
     "NAME",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from tidegate._database.service_tables import audit_log
+from tidegate.rules.sql.service_tables import audit_log
 
 if TYPE_CHECKING:
     import datetime as dt

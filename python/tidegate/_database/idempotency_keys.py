@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from tidegate._database.service_tables import idempotency_keys
+from tidegate.rules.sql.service_tables import idempotency_keys
 
 if TYPE_CHECKING:
     from tidegate._database.audit import Actor

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from tidegate._database.service_tables import rule_versions
-from tidegate._database.stored_rules import etag_of
+from tidegate.rules.sql.service_tables import rule_versions
+from tidegate.rules.sql.stored_rules import etag_of
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from tidegate._database.schema import user_tiers
-from tidegate._database.service_tables import upgrade_requests
+from tidegate.rules.sql.schema import user_tiers
+from tidegate.rules.sql.service_tables import upgrade_requests
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from tidegate._anomaly.detector import Action, AnomalyDetector
-from tidegate._database.connection import Database
-from tidegate._database.service_tables import anomalies
 from tidegate._service.recording import caller_of
+from tidegate.rules.sql.connection import Database
+from tidegate.rules.sql.service_tables import anomalies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tidegate._anomaly.detector import Anomaly
-    from tidegate._database.connection import DatabaseLike
-    from tidegate._database.usage_history import UsageHistory
-    from tidegate._database.violation_log import ViolationLog
     from tidegate._service.enforcement import Enforcement
     from tidegate._service.recording import Recorded
+    from tidegate.rules.sql.connection import DatabaseLike
+    from tidegate.rules.sql.usage_history import UsageHistory
+    from tidegate.rules.violation_log import ViolationLog
 
 __all__ = ["AnomalyWatch", "DecisionLog", "to_history", "to_violations"]
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from tidegate._core import ShmStore
-from tidegate._database.connection import engine_of, name_of
-from tidegate._database.upgrade import missing_tables
 from tidegate._service.service import Service, tls_of
 from tidegate.limiter.storage.uri import without_password
+from tidegate.rules.sql.connection import engine_of, name_of
+from tidegate.rules.sql.upgrade import missing_tables
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -80,7 +80,7 @@ class Service:
     def _build(self, makes_tables: bool) -> None:
         settings = self.settings
         if settings.database is not None and makes_tables:
-            from tidegate._database.upgrade import upgrade
+            from tidegate.rules.sql.upgrade import upgrade
 
             upgrade(settings.database)
         self.store = open_store(settings.storage, {})
@@ -123,7 +123,7 @@ class Service:
         if settings.rules is not None:
             source = RuleFile(settings.rules)
         elif settings.database is not None:
-            from tidegate._database.sql_rules import SqlRules
+            from tidegate.rules.sql.sql_rules import SqlRules
 
             source = SqlRules(settings.database)
         else:
@@ -159,8 +159,8 @@ class Service:
                 DecisionLog(refusals=settings.log.refusals, access=settings.log.access)
             )
         if settings.database is not None and settings.usage.enabled:
-            from tidegate._database.usage_history import UsageHistory
-            from tidegate._database.violation_log import ViolationLog
+            from tidegate.rules.sql.usage_history import UsageHistory
+            from tidegate.rules.violation_log import ViolationLog
 
             usage = settings.usage
             history = UsageHistory(

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from tidegate._database.connection import Database
-from tidegate._database.schema import user_tiers
-from tidegate._database.service_tables import api_tokens
 from tidegate._service._native import TiersBuilder
+from tidegate.rules.sql.connection import Database
+from tidegate.rules.sql.schema import user_tiers
+from tidegate.rules.sql.service_tables import api_tokens
 
 if TYPE_CHECKING:
-    from tidegate._database.connection import DatabaseLike
+    from tidegate.rules.sql.connection import DatabaseLike
 
 __all__ = ["Snapshots"]
 

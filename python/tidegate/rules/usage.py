@@ -11,6 +11,6 @@ The table is made by `tidegate.rules.sql.upgrade()`. Needs the extra ``sql``, fo
 ``postgres``: ``pip install 'tidegate[postgres]'``.
 """
 
-from tidegate._database.usage_history import UsageHistory, UsageHour, usage_of
+from tidegate.rules.sql.usage_history import UsageHistory, UsageHour, usage_of
 
 __all__ = ["UsageHistory", "UsageHour", "usage_of"]

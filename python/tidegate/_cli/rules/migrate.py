@@ -26,7 +26,7 @@ def register(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def _migrate(arguments: argparse.Namespace) -> int:
     try:
-        from tidegate._database.upgrade import upgrade
+        from tidegate.rules.sql.upgrade import upgrade
     except ImportError as error:
         raise ConfigurationError(f"{error}; expected `pip install 'tidegate[sql]'`") from None
     try:

@@ -27,11 +27,11 @@ from tidegate._service.admin.guard import Guard
 from tidegate._service.admin.problems import MEDIA_TYPE, add_handlers
 
 if TYPE_CHECKING:
-    from tidegate._database.connection import DatabaseLike
     from tidegate._service.admin.oidc import Oidc
     from tidegate._service.enforcement import Enforcement
     from tidegate.limiter.rule_limiter import RuleLimiter
     from tidegate.rules.source import RuleSource
+    from tidegate.rules.sql.connection import DatabaseLike
 
 __all__ = ["create_admin"]
 

@@ -12,10 +12,10 @@ from pydantic import StringConstraints
 
 from tidegate._database.api_tokens import ROLES
 from tidegate._database.audit import Actor
-from tidegate._database.sql_rules import SqlRules
 from tidegate._service.admin.authentication import ACTOR
 from tidegate._service.admin.problems import ProblemError
 from tidegate._service.recording import caller_named
+from tidegate.rules.sql.sql_rules import SqlRules
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -6,8 +6,8 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._database.audit import record
-from tidegate._database.connection import Database
-from tidegate._database.stored_rules import begin_change
+from tidegate.rules.sql.connection import Database
+from tidegate.rules.sql.stored_rules import begin_change
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from tidegate._database.audit import Actor
-    from tidegate._database.connection import DatabaseLike
+    from tidegate.rules.sql.connection import DatabaseLike
 
 __all__ = ["AdminDatabase", "Change"]
 

@@ -10,10 +10,7 @@ from typing import Annotated, Any, Optional
 import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
-from tidegate._database import schema
-from tidegate._database.read import EVERYBODY
 from tidegate._database.rule_versions import list_versions, version_of
-from tidegate._database.stored_rules import StoredRules, compiled_model
 from tidegate._service.admin.bodies import (
     ChangedRules,
     Differences,
@@ -35,6 +32,9 @@ from tidegate._service.admin.rule_edits import put_document, stored_or_none
 from tidegate.rules.diff import differences
 from tidegate.rules.document import Document, read_text
 from tidegate.rules.problems import RulesError
+from tidegate.rules.sql import schema
+from tidegate.rules.sql.read import EVERYBODY
+from tidegate.rules.sql.stored_rules import StoredRules, compiled_model
 
 __all__ = ["router"]
 

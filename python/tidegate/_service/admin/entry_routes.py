@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, Optional
 
 from fastapi import APIRouter, Body, Response
 
-from tidegate._database.stored_rules import StoredRules, etag_of
 from tidegate._service.admin.bodies import ChangedRules, Entries
 from tidegate._service.admin.context import (
     Admin,
@@ -20,6 +19,7 @@ from tidegate._service.admin.context import (
 )
 from tidegate._service.admin.problems import ProblemError
 from tidegate._service.admin.rule_edits import save_entries
+from tidegate.rules.sql.stored_rules import StoredRules, etag_of
 
 __all__ = ["router"]
 

@@ -11,12 +11,12 @@ from fastapi import APIRouter, Header, Query
 
 from tidegate._database import users
 from tidegate._database.idempotency_keys import OnceKey
-from tidegate._database.service_tables import quota_top_ups
 from tidegate._errors import ConfigurationError, StorageError
 from tidegate._service.admin.bodies import NewTopUp, QuotasOfUser, TopUp, UserId
 from tidegate._service.admin.context import AdminRoute, AnActor, TheAdmin, role
 from tidegate._service.admin.left_to_user import QuotaOfUser, quotas_of
 from tidegate._service.admin.problems import ProblemError
+from tidegate.rules.sql.service_tables import quota_top_ups
 
 if TYPE_CHECKING:
     from tidegate._service.admin.context import Admin

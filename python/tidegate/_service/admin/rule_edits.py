@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidegate._database.read import EVERYBODY, NOBODY
 from tidegate._database.rule_versions import keep_what_others_wrote, put_into_force
-from tidegate._database.stored_rules import (
+from tidegate._service.admin.bodies import ChangedRules
+from tidegate.rules.diff import differences
+from tidegate.rules.document import Document, as_text
+from tidegate.rules.problems import Problem, RulesError
+from tidegate.rules.sql.read import EVERYBODY, NOBODY
+from tidegate.rules.sql.stored_rules import (
     StoredRules,
     compiled_model,
     rows_of_rules,
 )
-from tidegate._database.write import (
+from tidegate.rules.sql.write import (
     delete_rule,
     write_costs,
     write_document,
     write_lists,
     write_rule,
 )
-from tidegate._service.admin.bodies import ChangedRules
-from tidegate.rules.diff import differences
-from tidegate.rules.document import Document, as_text
-from tidegate.rules.problems import Problem, RulesError
 
 if TYPE_CHECKING:
     from tidegate._service.admin.database import Change

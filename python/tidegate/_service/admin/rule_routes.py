@@ -8,7 +8,6 @@ from fastapi import APIRouter, Body, Query, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from tidegate._database.stored_rules import StoredRules, etag_of
 from tidegate._service.admin.bodies import ChangedRules, EndpointLimit, NewRules, RuleList
 from tidegate._service.admin.context import (
     Admin,
@@ -24,6 +23,7 @@ from tidegate._service.admin.problems import ProblemError
 from tidegate._service.admin.rule_edits import remove_rule, save_rules
 from tidegate.rules.model import Rules
 from tidegate.rules.rule_set import RuleSet
+from tidegate.rules.sql.stored_rules import StoredRules, etag_of
 
 __all__ = ["router"]
 

@@ -8,9 +8,7 @@ from typing import Annotated, Any, Literal, Optional
 import sqlalchemy as sa
 from fastapi import APIRouter, Path, Query
 
-from tidegate._database import schema, users
-from tidegate._database.stored_rules import StoredRules, compiled_model
-from tidegate._database.write import override_row
+from tidegate._database import users
 from tidegate._service.admin.bodies import (
     Decided,
     Note,
@@ -28,6 +26,9 @@ from tidegate._service.admin.rule_edits import Proposal
 from tidegate._service.admin.rule_routes import tiers_of
 from tidegate.rules.model import Override
 from tidegate.rules.problems import RulesError
+from tidegate.rules.sql import schema
+from tidegate.rules.sql.stored_rules import StoredRules, compiled_model
+from tidegate.rules.sql.write import override_row
 
 __all__ = ["router"]
 

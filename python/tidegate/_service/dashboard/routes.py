@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import RedirectResponse, Response
 
 from tidegate._database import anomaly_table, users
-from tidegate._database.violation_table import top_violations
 from tidegate._service.admin import anomaly_routes, operation_routes, rule_routes, user_routes
 from tidegate._service.admin.bodies import Asked, Note, ResetAsked, Unlock
 from tidegate._service.admin.problems import ProblemError
@@ -25,6 +24,7 @@ from tidegate._service.dashboard.session import (
     SESSION_COOKIE,
     set_cookie,
 )
+from tidegate.rules.sql.violation_table import top_violations
 
 if TYPE_CHECKING:
     from starlette.requests import Request

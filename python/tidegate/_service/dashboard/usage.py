@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from tidegate._database.service_tables import usage_hours
+from tidegate.rules.sql.service_tables import usage_hours
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
-from tidegate._database import service_tables, users
+from tidegate._database import users
 from tidegate._errors import StorageError
 from tidegate._service.admin import quota_routes
 from tidegate._service.admin.audit_routes import neutral_cell
@@ -26,6 +26,7 @@ from tidegate._service.dashboard import usage, user_routes
 from tidegate._service.dashboard.app import signed_in
 from tidegate._service.dashboard.charts import bar_chart
 from tidegate._service.dashboard.session import PATH
+from tidegate.rules.sql import service_tables
 
 if TYPE_CHECKING:
     from tidegate._service.dashboard.app import Visit

@@ -10,10 +10,9 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Depends, FastAPI, Path, Query
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
-from tidegate._database import service_tables, users
+from tidegate._database import users
 from tidegate._database.api_tokens import ROLES
 from tidegate._database.audit import Actor
-from tidegate._database.stored_rules import StoredRules
 from tidegate._service.admin.authentication import FAILED_ATTEMPTS, Authentication, Credentials
 from tidegate._service.admin.bodies import UserId
 from tidegate._service.admin.context import Admin, AnActor, TheAdmin
@@ -28,6 +27,8 @@ from tidegate._service.admin.problems import ProblemError, add_handlers
 from tidegate._service.admin.rule_routes import tiers_of
 from tidegate._service.dashboard import usage
 from tidegate.rules.problems import RulesError
+from tidegate.rules.sql import service_tables
+from tidegate.rules.sql.stored_rules import StoredRules
 
 __all__ = ["TierUpgrade", "create_user_api", "request_upgrade", "requests_of", "withdraw_request"]
 

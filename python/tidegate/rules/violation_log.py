@@ -8,9 +8,9 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Callable, Union
 
-from tidegate._database.background_writer import BackgroundWriter
-from tidegate._database.violation import Violation
 from tidegate._errors import ArgumentTypeError
+from tidegate.rules.background_writer import BackgroundWriter
+from tidegate.rules.violation import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -159,7 +159,7 @@ def _sink_of(sink: Any, keep: float | None) -> Callable[[list[Violation]], objec
     if callable(sink):
         return sink  # type: ignore[no-any-return]
     if isinstance(sink, str) or hasattr(sink, "dialect") or hasattr(sink, "get_backend_name"):
-        from tidegate._database.violation_table import ViolationTable
+        from tidegate.rules.sql.violation_table import ViolationTable
 
         return ViolationTable(sink, keep=keep)
     raise ArgumentTypeError(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from tidegate._database import schema
-from tidegate._database.rows import rows_of
 from tidegate.rules.document import Document, as_text
 from tidegate.rules.problems import Problem, RulesError
+from tidegate.rules.sql import schema
+from tidegate.rules.sql.rows import rows_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from tidegate._database import schema
-from tidegate._database.read import NOBODY, read_document, rule_id_of
 from tidegate.rules.compile import compile_rules, validate
 from tidegate.rules.document import Document
+from tidegate.rules.sql import schema
+from tidegate.rules.sql.read import NOBODY, read_document, rule_id_of
 
 if TYPE_CHECKING:
     from tidegate.rules import model

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from tidegate._database import schema
 from tidegate.rules.problems import Problem, RulesError
+from tidegate.rules.sql import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from tidegate._database.schema import UtcTime, id_column, json_type, metadata
+from tidegate.rules.sql.schema import UtcTime, id_column, json_type, metadata
 
 __all__ = [
     "anomalies",

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 
-from tidegate._database.connection import Database
-from tidegate._database.schema import violations
 from tidegate._errors import ConfigurationError
+from tidegate.rules.sql.connection import Database
+from tidegate.rules.sql.schema import violations
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from tidegate._database.connection import DatabaseLike
-    from tidegate._database.violation import Violation
+    from tidegate.rules.sql.connection import DatabaseLike
+    from tidegate.rules.violation import Violation
 
 __all__ = ["Rise", "ViolationTable", "top_violations"]
 

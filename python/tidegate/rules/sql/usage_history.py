@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Callable, NamedTuple, Union
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from tidegate._database.background_writer import BackgroundWriter
-from tidegate._database.connection import Database
-from tidegate._database.service_tables import usage_hours
-from tidegate._database.violation_log import text_of
 from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.rules.background_writer import BackgroundWriter
+from tidegate.rules.sql.connection import Database
+from tidegate.rules.sql.service_tables import usage_hours
+from tidegate.rules.violation_log import text_of
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from tidegate._database.connection import DatabaseLike
+    from tidegate.rules.sql.connection import DatabaseLike
 
     Value = Union[str, bytes, None]
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from tidegate._database.connection import engine_of, has_file, name_of
 from tidegate._errors import ConfigurationError, StorageError
+from tidegate.rules.sql.connection import engine_of, has_file, name_of
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
-    from tidegate._database.connection import DatabaseLike
+    from tidegate.rules.sql.connection import DatabaseLike
 
 __all__ = ["VERSION_TABLE", "missing_tables", "upgrade"]
 

@@ -10,15 +10,15 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tidegate._database.connection import Database
-from tidegate._database.read import change_mark, read_document, row_count
-from tidegate._database.schema import NOTIFICATIONS
 from tidegate.rules.rule_set import RuleSet
 from tidegate.rules.source import Reading, RuleSource
+from tidegate.rules.sql.connection import Database
+from tidegate.rules.sql.read import change_mark, read_document, row_count
+from tidegate.rules.sql.schema import NOTIFICATIONS
 
 if TYPE_CHECKING:
-    from tidegate._database.connection import DatabaseLike
     from tidegate.rules.document import Document
+    from tidegate.rules.sql.connection import DatabaseLike
 
 __all__ = ["SqlRules", "read_rules"]
 

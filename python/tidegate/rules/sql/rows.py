@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from tidegate._database.schema import UtcTime
+from tidegate.rules.sql.schema import UtcTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import context
 
-from tidegate._database.service_tables import metadata
-from tidegate._database.upgrade import VERSION_TABLE
+from tidegate.rules.sql.service_tables import metadata
+from tidegate.rules.sql.upgrade import VERSION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],

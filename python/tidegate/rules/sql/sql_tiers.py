@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Callable
 
 import sqlalchemy as sa
 
-from tidegate._database.connection import Database
-from tidegate._database.schema import user_tiers
 from tidegate._errors import ConfigurationError
+from tidegate.rules.sql.connection import Database
+from tidegate.rules.sql.schema import user_tiers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from tidegate._database.connection import DatabaseLike
+    from tidegate.rules.sql.connection import DatabaseLike
 
     Value = Union[str, bytes, None]
 

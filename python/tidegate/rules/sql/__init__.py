@@ -15,9 +15,10 @@ Needs the extra ``sql``, for PostgreSQL ``postgres``: ``pip install 'tidegate[po
 
 from __future__ import annotations
 
-from tidegate._database.service_tables import metadata
-from tidegate._database.sql_rules import SqlRules, read_rules
-from tidegate._database.sql_tiers import SqlTiers
-from tidegate._database.upgrade import upgrade
+import tidegate.rules.sql.connection  # noqa: F401  (says what to install)
+from tidegate.rules.sql.service_tables import metadata
+from tidegate.rules.sql.sql_rules import SqlRules, read_rules
+from tidegate.rules.sql.sql_tiers import SqlTiers
+from tidegate.rules.sql.upgrade import upgrade
 
 __all__ = ["SqlRules", "SqlTiers", "metadata", "read_rules", "upgrade"]
