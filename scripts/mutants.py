@@ -58,7 +58,7 @@ ROOMS = {
         "limiter/stats.py",
         "limiter/waiting/queue.py",
     ],
-    "web": ["_web/*.py", "keys.py", "refusals.py", "asgi.py", "wsgi.py"],
+    "web": ["web/*.py", "keys.py", "refusals.py", "asgi.py", "wsgi.py"],
 }
 # The groups run at the same time. Only the last one needs Redis, which reaches the asynchronous
 # paths of a limiter; its tests also run last for each mutant.

@@ -160,7 +160,7 @@ class Limit:
     def __hash__(self) -> int: ...
 
 class HeaderFields:
-    """Templates of the rate-limit header fields; see fields_for() in _web/headers.py.
+    """Templates of the rate-limit header fields; see fields_for() in web/headers.py.
 
     Immutable. `limiter` is the limiter whose clock gives the time. `rules` are limits: name,
     capacity, and the name as it stands in the fields. `policy` is the value of RateLimit-Policy,
@@ -191,7 +191,7 @@ class RequestDecision:
 
     `decided_ns` is the instant of the decision, by the limiter's clock; None for the decision's own
     time. `extra_s` is added to the wait of a refusal. `limiter`, `limits` and `charges` are kept
-    for the subclass, that of tidegate._web.request_limiter.
+    for the subclass, that of tidegate.web.request_limiter.
 
     The methods make the fields of a response that is sent now. Instants and durations are whole
     seconds, rounded up; an instant in the past is sent as now.

@@ -20,32 +20,32 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._core import HeaderSend
 from tidegate._errors import ConfigurationError, StorageError
-from tidegate._web.asgi_types import ASGIApp, Message, Receive, Scope, Send
-from tidegate._web.callables import check_application
-from tidegate._web.decisions import GRANTED, grant
-from tidegate._web.execution import AWAITING
-from tidegate._web.headers import PROBLEM_TYPE
-from tidegate._web.hooks import log
-from tidegate._web.options import (
+from tidegate.limiter.limit import as_limits
+from tidegate.limiter.limiter import Limiter
+from tidegate.web.asgi_types import ASGIApp, Message, Receive, Scope, Send
+from tidegate.web.callables import check_application
+from tidegate.web.decisions import GRANTED, grant
+from tidegate.web.execution import AWAITING
+from tidegate.web.headers import PROBLEM_TYPE
+from tidegate.web.hooks import log
+from tidegate.web.options import (
     ASGIOptions,
     OptionReader,
     methods_of,
 )
-from tidegate._web.refusal import USUAL
-from tidegate._web.request_limiter import RequestDecision, RequestLimiter
-from tidegate._web.rule_requests import RuleRequests
-from tidegate._web.shadow import ShadowDecision
-from tidegate._web.shared_counters import middleware_limiters
-from tidegate._web.websocket_messages import MessageLimit
-from tidegate.limiter.limit import as_limits
-from tidegate.limiter.limiter import Limiter
+from tidegate.web.refusal import USUAL
+from tidegate.web.request_limiter import RequestDecision, RequestLimiter
+from tidegate.web.rule_requests import RuleRequests
+from tidegate.web.shadow import ShadowDecision
+from tidegate.web.shared_counters import middleware_limiters
+from tidegate.web.websocket_messages import MessageLimit
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from tidegate._web.rule_requests import RuleRequests
     from tidegate.limiter.limit import LimitLike
     from tidegate.limiter.rule_limiter import RuleLimiter
+    from tidegate.web.rule_requests import RuleRequests
 
 __all__ = ["RateLimitMiddleware"]
 

@@ -26,17 +26,17 @@ from django.http.response import HttpResponseBase
 from tidegate._errors import ConfigurationError
 from tidegate._integrations import decorator as decorators
 from tidegate._integrations.django_views import ViewDecorator
-from tidegate._web.callables import check_synchronous
-from tidegate._web.decisions import DECISIONS, GRANTED
-from tidegate._web.execution import AWAITING, BLOCKING, Execution
-from tidegate._web.headers import PROBLEM_TYPE, extend
-from tidegate._web.options import DjangoViewOptions, OptionReader
-from tidegate._web.refusal import USUAL
-from tidegate._web.request_limiter import RequestDecision, RequestLimiter
-from tidegate._web.rule_requests import RuleRequests, attributes_by_option
-from tidegate._web.settings import Settings, key_function
-from tidegate._web.shared_counters import shared_store
 from tidegate.limiter.storage.hints import unknown_options
+from tidegate.web.callables import check_synchronous
+from tidegate.web.decisions import DECISIONS, GRANTED
+from tidegate.web.execution import AWAITING, BLOCKING, Execution
+from tidegate.web.headers import PROBLEM_TYPE, extend
+from tidegate.web.options import DjangoViewOptions, OptionReader
+from tidegate.web.refusal import USUAL
+from tidegate.web.request_limiter import RequestDecision, RequestLimiter
+from tidegate.web.rule_requests import RuleRequests, attributes_by_option
+from tidegate.web.settings import Settings, key_function
+from tidegate.web.shared_counters import shared_store
 
 if TYPE_CHECKING:
     from django.http import HttpRequest

@@ -39,18 +39,18 @@ from tidegate._integrations.fastapi_openapi import EXEMPT, describe_refusals
 from tidegate._integrations.fastapi_responses import add_headers_to_responses, route_of
 from tidegate._integrations.order_check import check_limit
 from tidegate._integrations.starlette_exceptions import remember
-from tidegate._web.decisions import DECISIONS, GRANTED, binding
-from tidegate._web.execution import AWAITING
-from tidegate._web.options import DependencyOptions, OptionReader, of_requests
-from tidegate._web.refusal import USUAL
-from tidegate._web.shared_counters import check_scope, limiter_in_scope, shared_store
+from tidegate.web.decisions import DECISIONS, GRANTED, binding
+from tidegate.web.execution import AWAITING
+from tidegate.web.options import DependencyOptions, OptionReader, of_requests
+from tidegate.web.refusal import USUAL
+from tidegate.web.shared_counters import check_scope, limiter_in_scope, shared_store
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from tidegate._web.request_limiter import RequestDecision, RequestLimiter
     from tidegate.limiter.limit import LimitLike
     from tidegate.limiter.limiter import Limiter
+    from tidegate.web.request_limiter import RequestDecision, RequestLimiter
 
 __all__ = ["DefaultRateLimit", "RateLimit", "RateLimited", "exempt"]
 

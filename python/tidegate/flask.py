@@ -37,28 +37,28 @@ from tidegate._integrations.flask_cli import add_command
 from tidegate._integrations.flask_headers import AddHeaders
 from tidegate._integrations.flask_views import MARK, LimitedView, PlacedLimit
 from tidegate._integrations.order_check import check_view, reference_count, refuse_registered
-from tidegate._web.callables import check_synchronous
-from tidegate._web.headers import PROBLEM_TYPE
-from tidegate._web.hooks import log
-from tidegate._web.options import (
+from tidegate.limiter.limit import as_limits
+from tidegate.limiter.storage.hints import unknown_options
+from tidegate.limiter.storage.uri import open_store
+from tidegate.web.callables import check_synchronous
+from tidegate.web.headers import PROBLEM_TYPE
+from tidegate.web.hooks import log
+from tidegate.web.options import (
     FlaskOptions,
     FlaskViewOptions,
     OptionReader,
     of_requests,
 )
-from tidegate._web.rule_requests import attributes_by_option
-from tidegate._web.settings import Settings, key_function
-from tidegate._web.shared_counters import check_scope, unique_scope
-from tidegate.limiter.limit import as_limits
-from tidegate.limiter.storage.hints import unknown_options
-from tidegate.limiter.storage.uri import open_store
+from tidegate.web.rule_requests import attributes_by_option
+from tidegate.web.settings import Settings, key_function
+from tidegate.web.shared_counters import check_scope, unique_scope
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tidegate._core import Decision
-    from tidegate._web.request_limiter import RequestDecision
     from tidegate.limiter.limit import LimitLike
+    from tidegate.web.request_limiter import RequestDecision
 
 __all__ = ["RateLimit", "RateLimitExceeded", "url_rule"]
 

@@ -24,7 +24,8 @@ from typing import Any, Callable, Union
 
 from tidegate._core import peer_of
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._web.addresses import (
+from tidegate.limiter.storage.arguments import explains_arguments
+from tidegate.web.addresses import (
     address_of,
     forwarded_nodes,
     grouped,
@@ -32,9 +33,8 @@ from tidegate._web.addresses import (
     networks_of,
     peer_network,
 )
-from tidegate._web.callables import check_function
-from tidegate._web.request_access import connection_of, fields_of, source_of
-from tidegate.limiter.storage.arguments import explains_arguments
+from tidegate.web.callables import check_function
+from tidegate.web.request_access import connection_of, fields_of, source_of
 
 __all__ = [
     "KeyFunction",

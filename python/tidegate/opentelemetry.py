@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Callable
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
 
 from tidegate import _core
-from tidegate._metrics import DECISION_SECONDS, METRICS, Metric, Sources
-from tidegate._web.observers import Watch
+from tidegate.web.metrics import DECISION_SECONDS, METRICS, Metric, Sources
+from tidegate.web.observers import Watch
 
 if TYPE_CHECKING:
     from tidegate.limiter.limiter import Limiter

@@ -22,8 +22,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._metrics import DECISION_SECONDS, METRICS, Metric, Readings, Sources
-from tidegate._web.observers import Watch
+from tidegate.web.metrics import DECISION_SECONDS, METRICS, Metric, Readings, Sources
+from tidegate.web.observers import Watch
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as MetricFamily

@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Union
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._web.observers import Refusal, Watch
 from tidegate.limiter.limiter import Limiter
+from tidegate.web.observers import Refusal, Watch
 
 if TYPE_CHECKING:
     from tidegate.limiter.clock import ClockLike

@@ -18,8 +18,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from tidegate._web.switch import switch
 from tidegate.limiter.storage.uri import clear_open_stores
+from tidegate.web.switch import switch
 
 __all__ = ["assert_allowed", "assert_refused", "limits_off", "limits_on", "reset_all"]
 

@@ -14,19 +14,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate._web.callables import check_application, check_synchronous
-from tidegate._web.decisions import grant
-from tidegate._web.execution import BLOCKING
-from tidegate._web.headers import PROBLEM_TYPE
-from tidegate._web.options import (
+from tidegate.web.callables import check_application, check_synchronous
+from tidegate.web.decisions import grant
+from tidegate.web.execution import BLOCKING
+from tidegate.web.headers import PROBLEM_TYPE
+from tidegate.web.options import (
     MiddlewareOptions,
     OptionReader,
     methods_of,
 )
-from tidegate._web.refusal import USUAL
-from tidegate._web.request_limiter import RequestDecision
-from tidegate._web.rule_requests import RuleRequests, attributes_by_option
-from tidegate._web.shared_counters import middleware_limiters
+from tidegate.web.refusal import USUAL
+from tidegate.web.request_limiter import RequestDecision
+from tidegate.web.rule_requests import RuleRequests, attributes_by_option
+from tidegate.web.shared_counters import middleware_limiters
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

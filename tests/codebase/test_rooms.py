@@ -28,11 +28,11 @@ ROOMS: dict[str, tuple[str, str]] = {
         "core, storage, rules, load, quotas",
     ),
     "web": (
-        "_web/, asgi, wsgi, keys, refusals, testing, pytest_plugin",
+        "web/, asgi, wsgi, keys, refusals, testing, pytest_plugin",
         "core, storage, rules, limiter",
     ),
     "integrations": ("_integrations/, fastapi, flask, django", "core, storage, limiter, web"),
-    "metrics": ("_metrics, prometheus, opentelemetry", "core, limiter, web"),
+    "metrics": ("web.metrics, prometheus, opentelemetry", "core, limiter, web"),
     "outbound": ("_outbound/, httpx, requests", "core, limiter"),
     "contrib": ("contrib/, limits", "core, limiter"),
     "tuning": ("_logs, _tuning/, tuning/", "core, storage, rules, limiter, metrics"),
@@ -112,7 +112,7 @@ def _cycle(start: str) -> list[str] | None:
 
 
 def test_modules_are_found() -> None:
-    assert {"_core", "limiter.limiter", "_web.request_limiter", "_cli.demo.service"} <= set(MODULES)
+    assert {"_core", "limiter.limiter", "web.request_limiter", "_cli.demo.service"} <= set(MODULES)
     assert "limiter.storage.uri" in IMPORTS["limiter.limiter"]
     assert "limiter.loops" in IMPORTS["limiter.limiter"], "late imports are read"
     assert "limiter.plan" in IMPORTS["__init__"], "imports for type checkers are read"

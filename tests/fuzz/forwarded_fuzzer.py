@@ -12,7 +12,7 @@ import atheris
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-with atheris.instrument_imports(include=["tidegate.keys", "tidegate._web.addresses"]):
+with atheris.instrument_imports(include=["tidegate.keys", "tidegate.web.addresses"]):
     import forwarding_laws
 
 

@@ -8,8 +8,8 @@ import pytest
 import tidegate as tg
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidegate._web.execution import BLOCKING
-from tidegate._web.request_limiter import RequestLimiter
+from tidegate.web.execution import BLOCKING
+from tidegate.web.request_limiter import RequestLimiter
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND

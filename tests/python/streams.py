@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 import tidegate as tg
 from tidegate import rate_limit
-from tidegate._web.shared_counters import limiter_in_scope
+from tidegate.web.shared_counters import limiter_in_scope
 
 KEY = "everybody"
 START = 1_700_000_000 * 10**9

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tidegate as tg
 from redis_server import RedisServer
-from tidegate._web.execution import BLOCKING
-from tidegate._web.request_limiter import RequestLimiter
+from tidegate.web.execution import BLOCKING
+from tidegate.web.request_limiter import RequestLimiter
 
 SECOND = 10**9
 REQUEST = {"type": "http", "client": ("192.0.2.1", 80)}

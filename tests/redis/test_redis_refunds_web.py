@@ -12,9 +12,9 @@ import tidegate as tg
 from outages import Direct, Line
 from proxy import Proxy
 from redis_server import RedisServer
-from tidegate._web.combined import CombinedLimiter
-from tidegate._web.execution import AWAITING, BLOCKING
-from tidegate._web.request_limiter import RequestDecision, RequestLimiter
+from tidegate.web.combined import CombinedLimiter
+from tidegate.web.execution import AWAITING, BLOCKING
+from tidegate.web.request_limiter import RequestDecision, RequestLimiter
 
 START = 1_700_000_000 * 10**9
 REQUEST = object()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import tidegate as tg
 from redis_server import PATIENT, RedisServer
-from tidegate._web.execution import BLOCKING
-from tidegate._web.request_limiter import RequestLimiter
 from tidegate.keys import peer
+from tidegate.web.execution import BLOCKING
+from tidegate.web.request_limiter import RequestLimiter
 
 
 def test_all_limits_of_a_flask_request_are_one_command(server: RedisServer) -> None:

@@ -1,5 +1,5 @@
 // The rate-limit header fields of a response. They are made for each response, from templates
-// from python/tidegate/_web/headers.py.
+// from python/tidegate/web/headers.py.
 #ifndef TIDEGATE_PYTHON_BINDINGS_WEB_RESPONSE_HEADERS_H_
 #define TIDEGATE_PYTHON_BINDINGS_WEB_RESPONSE_HEADERS_H_
 

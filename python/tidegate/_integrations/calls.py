@@ -15,15 +15,15 @@ from tidegate._integrations.streams import (
     settle_after_flask,
     settle_after_starlette,
 )
-from tidegate._web.decisions import DECISIONS, GRANTED, binding
-from tidegate._web.headers import PROBLEM_TYPE, extend
+from tidegate.web.decisions import DECISIONS, GRANTED, binding
+from tidegate.web.headers import PROBLEM_TYPE, extend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tidegate._integrations.fastapi_injection import Injection
     from tidegate._integrations.streams import Settle
-    from tidegate._web.request_limiter import RequestDecision
+    from tidegate.web.request_limiter import RequestDecision
 
 __all__ = [
     "Call",

@@ -19,13 +19,13 @@ from tidegate._integrations.order_check import (
     reference_count,
     refuse_registered,
 )
-from tidegate._web.callables import is_async
-from tidegate._web.combined import combined
-from tidegate._web.execution import AWAITING, BLOCKING
-from tidegate._web.options import OptionReader, RouteOptions, of_requests
-from tidegate._web.refusal import USUAL
-from tidegate._web.request_limiter import RequestDecision, RequestLimiter
-from tidegate._web.shared_counters import check_scope, limiter_in_scope, shared_store, unique_scope
+from tidegate.web.callables import is_async
+from tidegate.web.combined import combined
+from tidegate.web.execution import AWAITING, BLOCKING
+from tidegate.web.options import OptionReader, RouteOptions, of_requests
+from tidegate.web.refusal import USUAL
+from tidegate.web.request_limiter import RequestDecision, RequestLimiter
+from tidegate.web.shared_counters import check_scope, limiter_in_scope, shared_store, unique_scope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from tidegate._integrations.calls import Call
     from tidegate._integrations.fastapi_injection import Injection
     from tidegate._integrations.streams import Settle
-    from tidegate._web.execution import Execution
     from tidegate.limiter.limit import LimitLike
+    from tidegate.web.execution import Execution
 
 __all__ = ["rate_limit"]
 

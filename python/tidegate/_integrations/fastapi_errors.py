@@ -10,12 +10,12 @@ from starlette.exceptions import HTTPException
 from starlette.websockets import WebSocket
 
 from tidegate._integrations.starlette_exceptions import ADDS_FIELDS
-from tidegate._web.headers import PROBLEM_TYPE
+from tidegate.web.headers import PROBLEM_TYPE
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
-    from tidegate._web.request_limiter import RequestDecision
+    from tidegate.web.request_limiter import RequestDecision
 
 __all__ = ["RateLimited", "refusal_error"]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
 if TYPE_CHECKING:
-    from tidegate._web.request_limiter import RequestLimiter
+    from tidegate.web.request_limiter import RequestLimiter
 
 __all__ = ["EXEMPT", "MARK", "UNMARKED", "calls_of", "describe_refusals", "mark_of"]
 

@@ -11,18 +11,18 @@ import flask
 from tidegate._integrations.calls import flask_refusal
 from tidegate._integrations.flask_cli import blueprints_of
 from tidegate._integrations.flask_views import MARK
-from tidegate._web.combined import combined
-from tidegate._web.decisions import DECISIONS, binding, grant
-from tidegate._web.execution import BLOCKING
-from tidegate._web.meta_limit import MetaLimit
-from tidegate._web.refusal import USUAL
-from tidegate._web.rule_requests import RuleRequests
+from tidegate.web.combined import combined
+from tidegate.web.decisions import DECISIONS, binding, grant
+from tidegate.web.execution import BLOCKING
+from tidegate.web.meta_limit import MetaLimit
+from tidegate.web.refusal import USUAL
+from tidegate.web.rule_requests import RuleRequests
 
 if TYPE_CHECKING:
     from tidegate._integrations.flask_views import LimitedView, PlacedLimit
-    from tidegate._web.request_limiter import Checks, RequestDecision, RequestLimiter
-    from tidegate._web.settings import Settings
     from tidegate.limiter.rule_limiter import RuleLimiter
+    from tidegate.web.request_limiter import Checks, RequestDecision, RequestLimiter
+    from tidegate.web.settings import Settings
 
 __all__ = ["DECISION", "LimitedApp"]
 

@@ -10,8 +10,8 @@ import flask
 from flask.cli import AppGroup, with_appcontext
 
 if TYPE_CHECKING:
-    from tidegate._web.request_limiter import RequestLimiter
     from tidegate.limiter.rule_limiter import RuleLimiter
+    from tidegate.web.request_limiter import RequestLimiter
 
 __all__ = ["add_command", "blueprints_of"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tidegate._web.decisions import DECISIONS
+from tidegate.web.decisions import DECISIONS
 from tidegate.wsgi import WSGIApp, with_fields
 
 if TYPE_CHECKING:
-    from tidegate._web.request_limiter import RequestDecision
+    from tidegate.web.request_limiter import RequestDecision
 
 __all__ = ["AddHeaders"]
 

@@ -11,11 +11,11 @@ import flask
 
 from tidegate._errors import ConfigurationError
 from tidegate._integrations.streams import settle_after_flask
-from tidegate._web.decisions import DECISIONS
-from tidegate._web.execution import BLOCKING
+from tidegate.web.decisions import DECISIONS
+from tidegate.web.execution import BLOCKING
 
 if TYPE_CHECKING:
-    from tidegate._web.request_limiter import RequestDecision
+    from tidegate.web.request_limiter import RequestDecision
 
 __all__ = ["MARK", "LimitedView", "PlacedLimit"]
 

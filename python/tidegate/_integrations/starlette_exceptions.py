@@ -7,10 +7,10 @@ import inspect
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from tidegate._web.decisions import DECISIONS, binding
+from tidegate.web.decisions import DECISIONS, binding
 
 if TYPE_CHECKING:
-    from tidegate._web.request_limiter import RequestDecision
+    from tidegate.web.request_limiter import RequestDecision
 
 __all__ = ["ADDS_FIELDS", "add_fields", "remember"]
 

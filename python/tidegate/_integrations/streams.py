@@ -9,8 +9,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, Callable
 
-from tidegate._web.callables import is_async
-from tidegate._web.execution import AWAITING, BLOCKING, Execution
+from tidegate.web.callables import is_async
+from tidegate.web.execution import AWAITING, BLOCKING, Execution
 
 __all__ = ["Settle", "settle_after_django", "settle_after_flask", "settle_after_starlette"]
 

@@ -25,12 +25,12 @@ import numpy as np
 
 from tidegate._core import RedisStore, ShmStore
 from tidegate._errors import ArgumentTypeError, ConfigurationError, StorageError
-from tidegate._metrics import Sources
 from tidegate._tuning.columns import shown
 from tidegate._tuning.frame import Frame
 from tidegate._tuning.keys import Keys, as_keys
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.storage.visible import check_visible
+from tidegate.web.metrics import Sources
 
 if TYPE_CHECKING:
     from tidegate._core import Decision

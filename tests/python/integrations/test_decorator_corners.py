@@ -19,8 +19,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 from tidegate import rate_limit
-from tidegate._web.charge import outstanding
 from tidegate.fastapi import RateLimit
+from tidegate.web.charge import outstanding
 
 if TYPE_CHECKING:
     from nowhere import Unknown

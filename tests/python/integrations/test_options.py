@@ -16,8 +16,8 @@ import tidegate.django
 import tidegate.fastapi
 import tidegate.flask
 import tidegate.wsgi
-from tidegate._web.options import DEFAULTS, CommonOptions, MiddlewareOptions, OptionReader
 from tidegate.limiter.storage.options import StorageOptions
+from tidegate.web.options import DEFAULTS, CommonOptions, MiddlewareOptions, OptionReader
 
 SIGNATURES: list[Any] = [
     tidegate.asgi.RateLimitMiddleware,

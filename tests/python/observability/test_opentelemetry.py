@@ -9,7 +9,7 @@ import pytest
 import tidegate as tg
 from metrics import exported, of
 from servers import asgi_server, limited, statuses
-from tidegate._web.observers import observers
+from tidegate.web.observers import observers
 
 pytest.importorskip("opentelemetry.sdk")
 

@@ -17,7 +17,7 @@ import tidegate as tg
 from metrics import exposed, of
 from polling import eventually
 from servers import Client, asgi_server, hello, limited, statuses, wsgi_server
-from tidegate._web.observers import observers
+from tidegate.web.observers import observers
 
 pytest.importorskip("prometheus_client")
 

@@ -12,10 +12,10 @@ import threading
 import pytest
 import tidegate as tg
 from servers import asgi_server, ask, hello, limited, statuses, wsgi_server
-from tidegate._web.observers import observers
 from tidegate.asgi import RateLimitMiddleware
 from tidegate.refusals import Refusal, RefusalLog, TopKey, TopKeys, _text_of, watch
 from tidegate.rules import RuleSet
+from tidegate.web.observers import observers
 
 
 @pytest.fixture

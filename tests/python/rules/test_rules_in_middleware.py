@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import tidegate as tg
 from tidegate import asgi, keys, wsgi
-from tidegate._web.execution import AWAITING, BLOCKING
-from tidegate._web.request_access import fields_of
-from tidegate._web.rule_requests import RuleRequests
 from tidegate.load import LoadShedding
 from tidegate.rules import RuleSet, Tiers
+from tidegate.web.execution import AWAITING, BLOCKING
+from tidegate.web.request_access import fields_of
+from tidegate.web.rule_requests import RuleRequests
 
 API = {
     "rules": [
@@ -193,7 +193,7 @@ def test_a_disabled_middleware_limits_nothing() -> None:
 def test_plans_take_no_more_memory_however_many_limits_apply_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidegate._web.rule_requests._MOST_PLANS", 2)
+    monkeypatch.setattr("tidegate.web.rule_requests._MOST_PLANS", 2)
     app = middleware(
         {
             "rules": [

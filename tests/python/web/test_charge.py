@@ -8,10 +8,10 @@ import pytest
 import tidegate as tg
 from flask import Flask
 from tidegate import rate_limit
-from tidegate._web.active_limits import ActiveLimits
-from tidegate._web.charge import _Charged, outstanding
-from tidegate._web.execution import BLOCKING
-from tidegate._web.request_limiter import RequestLimiter
+from tidegate.web.active_limits import ActiveLimits
+from tidegate.web.charge import _Charged, outstanding
+from tidegate.web.execution import BLOCKING
+from tidegate.web.request_limiter import RequestLimiter
 
 START_NS = 1_700_000_000 * 10**9
 

@@ -12,8 +12,8 @@ import tidegate as tg
 from hypothesis import given
 from hypothesis import strategies as st
 from tidegate._core import HeaderFields
-from tidegate._web.headers import FAMILIES, Problems, fields_for, retry_seconds
-from tidegate._web.request_limiter import RequestDecision
+from tidegate.web.headers import FAMILIES, Problems, fields_for, retry_seconds
+from tidegate.web.request_limiter import RequestDecision
 
 SECOND = 10**9
 # A moment after 2023-11-14 22:13:20 UTC.

@@ -308,7 +308,7 @@ def test_without_asyncio_no_user_is_awaited(monkeypatch):
 
 @pytest.mark.parametrize("slashes", range(6))
 def test_a_quote_is_escaped_by_every_other_backslash_before_it(slashes):
-    from tidegate._web.addresses import _is_escaped
+    from tidegate.web.addresses import _is_escaped
 
     for before in ("", "a"):
         text = before + "\\" * slashes + '"'

@@ -13,10 +13,10 @@ import tidegate as tg
 from hypothesis import given
 from hypothesis import strategies as st
 from tidegate import _core
-from tidegate._web.execution import BLOCKING
-from tidegate._web.observers import observers
-from tidegate._web.request_limiter import RequestDecision, RequestLimiter
 from tidegate.keys import peer
+from tidegate.web.execution import BLOCKING
+from tidegate.web.observers import observers
+from tidegate.web.request_limiter import RequestDecision, RequestLimiter
 
 
 def made_limiter(limit="2/minute", **options):

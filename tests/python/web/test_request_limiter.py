@@ -12,11 +12,11 @@ import weakref
 import pytest
 import tidegate as tg
 from servers import ask, hello, limited, statuses
-from tidegate._web.active_limits import ActiveLimits
-from tidegate._web.combined import CombinedLimiter
-from tidegate._web.dynamic_limit import DynamicLimit
-from tidegate._web.execution import BLOCKING
-from tidegate._web.request_limiter import RequestLimiter
+from tidegate.web.active_limits import ActiveLimits
+from tidegate.web.combined import CombinedLimiter
+from tidegate.web.dynamic_limit import DynamicLimit
+from tidegate.web.execution import BLOCKING
+from tidegate.web.request_limiter import RequestLimiter
 
 
 def path_key(scope):
@@ -152,7 +152,7 @@ def test_clients_without_an_address_share_one_limit(caplog):
 
 def test_a_permanent_failure_does_not_flood_the_log(caplog, monkeypatch):
     now = 1000.0
-    monkeypatch.setattr("tidegate._web.hooks.time.monotonic", lambda: now)
+    monkeypatch.setattr("tidegate.web.hooks.time.monotonic", lambda: now)
     app = limited("100/minute", key=broken_key)
     statuses(app, 20)
     assert len(caplog.records) == 1

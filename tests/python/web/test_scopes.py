@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate._web.shared_counters import unique_scope
+from tidegate.web.shared_counters import unique_scope
 
 
 def test_scopes_of_functions_with_one_name_are_numbered_from_2() -> None:

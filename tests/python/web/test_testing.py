@@ -17,7 +17,6 @@ import tidegate.asgi
 import tidegate.fastapi
 import tidegate.flask
 from starlette.testclient import TestClient
-from tidegate._web.switch import Switch
 from tidegate.testing import (
     assert_allowed,
     assert_refused,
@@ -25,6 +24,7 @@ from tidegate.testing import (
     limits_on,
     reset_all,
 )
+from tidegate.web.switch import Switch
 
 
 def asgi(**options):
@@ -169,7 +169,7 @@ SUITE = """
 import pytest
 import tidegate as tg
 import tidegate.testing
-from tidegate._web.switch import switch
+from tidegate.web.switch import switch
 
 limiter = tg.Limiter("1/day")
 

@@ -17,7 +17,7 @@ from tidegate.asgi import RateLimitMiddleware
 from tidegate.limiter.clock import ManualClock
 
 if TYPE_CHECKING:
-    from tidegate._web.asgi_types import ASGIApp, Receive, Scope, Send
+    from tidegate.web.asgi_types import ASGIApp, Receive, Scope, Send
 
 __all__ = ["service"]
 

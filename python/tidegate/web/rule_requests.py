@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Callable, overload
 
 from tidegate._core import add_attributes
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._web.callables import check_function
-from tidegate._web.execution import AWAITING, Awaiting, Blocking, Execution
-from tidegate._web.headers import FAMILIES, SHADOW, Problems, check_families, fields_for
-from tidegate._web.hooks import Hooks
-from tidegate._web.observers import Refusal, observers
-from tidegate._web.registry import register_rules
-from tidegate._web.request_access import connection_of, source_of
-from tidegate._web.request_limiter import Checked, RequestDecision, check_cost
-from tidegate._web.shadow import ShadowDecision, refused_in_shadow
-from tidegate._web.switch import switch
 from tidegate.keys import peer
 from tidegate.limiter.rule_limiter import RuleLimiter
+from tidegate.web.callables import check_function
+from tidegate.web.execution import AWAITING, Awaiting, Blocking, Execution
+from tidegate.web.headers import FAMILIES, SHADOW, Problems, check_families, fields_for
+from tidegate.web.hooks import Hooks
+from tidegate.web.observers import Refusal, observers
+from tidegate.web.registry import register_rules
+from tidegate.web.request_access import connection_of, source_of
+from tidegate.web.request_limiter import Checked, RequestDecision, check_cost
+from tidegate.web.shadow import ShadowDecision, refused_in_shadow
+from tidegate.web.switch import switch
 
 if TYPE_CHECKING:
     from tidegate._core import Decision

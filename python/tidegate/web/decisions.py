@@ -6,7 +6,7 @@ from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidegate._web.request_limiter import RequestDecision
+    from tidegate.web.request_limiter import RequestDecision
 
 __all__ = ["DECISIONS", "GRANTED", "binding", "grant"]
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._core import Store
 from tidegate._errors import ConfigurationError
-from tidegate._web.active_limits import ActiveLimits
-from tidegate._web.dynamic_limit import DynamicLimit, check_limit_error_policy
-from tidegate._web.options import limiter_of, of_requests
-from tidegate._web.request_limiter import RequestLimiter
-from tidegate._web.rule_requests import RuleRequests
 from tidegate.keys import peer
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.rule_limiter import RuleLimiter, limiter_for
 from tidegate.limiter.storage.uri import open_store
+from tidegate.web.active_limits import ActiveLimits
+from tidegate.web.dynamic_limit import DynamicLimit, check_limit_error_policy
+from tidegate.web.options import limiter_of, of_requests
+from tidegate.web.request_limiter import RequestLimiter
+from tidegate.web.rule_requests import RuleRequests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,29 +6,29 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Callable
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._web.callables import imported
-from tidegate._web.dynamic_limit import check_limit_error_policy
-from tidegate._web.headers import SHADOW, check_families
-from tidegate._web.options import DEFAULTS, methods_of
-from tidegate._web.request_limiter import RequestLimiter
-from tidegate._web.rule_requests import RuleRequests
-from tidegate._web.rule_settings import (
+from tidegate.keys import first_of, peer, user
+from tidegate.limiter.limit import as_limits
+from tidegate.limiter.limiter import Limiter
+from tidegate.types import Algorithm
+from tidegate.web.callables import imported
+from tidegate.web.dynamic_limit import check_limit_error_policy
+from tidegate.web.headers import SHADOW, check_families
+from tidegate.web.options import DEFAULTS, methods_of
+from tidegate.web.request_limiter import RequestLimiter
+from tidegate.web.rule_requests import RuleRequests
+from tidegate.web.rule_settings import (
     attributes_of,
     load_of,
     rules_of,
     tiers_of,
     violations_of,
 )
-from tidegate._web.shared_counters import (
+from tidegate.web.shared_counters import (
     OF_RULES,
     limiter_in_scope,
     rule_limiter_of,
     rule_requests_of,
 )
-from tidegate.keys import first_of, peer, user
-from tidegate.limiter.limit import as_limits
-from tidegate.limiter.limiter import Limiter
-from tidegate.types import Algorithm
 
 __all__ = ["Settings", "key_function"]
 

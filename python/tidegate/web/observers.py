@@ -6,12 +6,12 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Callable, Union
 
-from tidegate._web.request_access import source_of
+from tidegate.web.request_access import source_of
 
 if TYPE_CHECKING:
     from tidegate._core import Decision
-    from tidegate._web.hooks import Hooks
     from tidegate.limiter.limiter import Limiter
+    from tidegate.web.hooks import Hooks
 
     Key = Union[str, bytes]
     Observer = Callable[["Refusal"], object]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidegate._web.execution import Execution
-    from tidegate._web.request_limiter import RequestDecision, RequestLimiter
+    from tidegate.web.execution import Execution
+    from tidegate.web.request_limiter import RequestDecision, RequestLimiter
 
 __all__ = ["MetaLimit"]
 

@@ -10,10 +10,10 @@ from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limit import as_limits
 
 if TYPE_CHECKING:
-    from tidegate._web.active_limits import ActiveLimits
-    from tidegate._web.execution import Execution
-    from tidegate._web.hooks import Hooks
     from tidegate.types import Algorithm
+    from tidegate.web.active_limits import ActiveLimits
+    from tidegate.web.execution import Execution
+    from tidegate.web.hooks import Hooks
 
 __all__ = ["LIMIT_ERROR_POLICIES", "DynamicLimit", "check_limit_error_policy"]
 

@@ -7,20 +7,20 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Callable, Union
 
 from tidegate._errors import ConfigurationError
-from tidegate._web.active_limits import ActiveLimits
-from tidegate._web.charge import Charge
-from tidegate._web.execution import AWAITING
-from tidegate._web.headers import retry_seconds
-from tidegate._web.refusal import USUAL, service_answer
-from tidegate._web.request_limiter import check_cost
 from tidegate.limiter.limiter import Limiter
+from tidegate.web.active_limits import ActiveLimits
+from tidegate.web.charge import Charge
+from tidegate.web.execution import AWAITING
+from tidegate.web.headers import retry_seconds
+from tidegate.web.refusal import USUAL, service_answer
+from tidegate.web.request_limiter import check_cost
 
 if TYPE_CHECKING:
     from tidegate._core import Decision
-    from tidegate._web.asgi_types import Message, Receive, Scope, Send
-    from tidegate._web.hooks import Hooks
     from tidegate.limiter.limit import LimitLike
     from tidegate.types import Algorithm
+    from tidegate.web.asgi_types import Message, Receive, Scope, Send
+    from tidegate.web.hooks import Hooks
 
 __all__ = ["MessageLimit"]
 

@@ -6,16 +6,16 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from tidegate._web.active_limits import ActiveLimits
-from tidegate._web.execution import AWAITING, Awaiting, Blocking, Execution
-from tidegate._web.observers import observers
-from tidegate._web.request_limiter import Checked, Checks, RequestDecision, RequestLimiter
 from tidegate.limiter.limit import check_names
 from tidegate.limiter.plan import Plan
+from tidegate.web.active_limits import ActiveLimits
+from tidegate.web.execution import AWAITING, Awaiting, Blocking, Execution
+from tidegate.web.observers import observers
+from tidegate.web.request_limiter import Checked, Checks, RequestDecision, RequestLimiter
 
 if TYPE_CHECKING:
     from tidegate._core import Decision
-    from tidegate._web.charge import Charge
+    from tidegate.web.charge import Charge
 
 __all__ = ["CombinedLimiter", "combined"]
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tidegate._web.headers import policy_member
-from tidegate._web.request_limiter import RequestDecision
+from tidegate.web.headers import policy_member
+from tidegate.web.request_limiter import RequestDecision
 
 if TYPE_CHECKING:
     from tidegate._core import Decision
-    from tidegate._web.headers import FieldList
+    from tidegate.web.headers import FieldList
 
 __all__ = ["FIELD", "ShadowDecision", "refused_in_shadow"]
 

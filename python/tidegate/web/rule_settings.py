@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._web.callables import imported
-from tidegate._web.rule_requests import checked_readers
 from tidegate.keys import user
+from tidegate.web.callables import imported
+from tidegate.web.rule_requests import checked_readers
 
 __all__ = ["attributes_of", "load_of", "rules_of", "tiers_of", "violations_of"]
 

@@ -13,11 +13,11 @@ from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable, TypedDict, TypeVar, Union
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._web.headers import FAMILIES
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.storage.arguments import explains_arguments
 from tidegate.limiter.storage.hints import unknown_options
 from tidegate.limiter.storage.options import StorageLike, StorageOptions
+from tidegate.web.headers import FAMILIES
 
 if TYPE_CHECKING:
     from os import PathLike

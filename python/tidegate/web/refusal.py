@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Callable
 
 if TYPE_CHECKING:
     from tidegate._core import Decision
-    from tidegate._web.execution import Execution
-    from tidegate._web.hooks import Hooks
+    from tidegate.web.execution import Execution
+    from tidegate.web.hooks import Hooks
 
 __all__ = ["USUAL", "service_answer"]
 

@@ -9,11 +9,11 @@ import time
 from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._web.callables import check_function
+from tidegate.web.callables import check_function
 
 if TYPE_CHECKING:
     from tidegate._core import Decision
-    from tidegate._web.execution import Execution
+    from tidegate.web.execution import Execution
 
 __all__ = ["Hooks", "log"]
 

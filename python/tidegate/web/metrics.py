@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Union
 
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError, ConfigurationError, LimiterClosedError
-from tidegate._web.registry import registered_limiters, registered_rule_limiters
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.rule_limiter import RuleLimiter
+from tidegate.web.registry import registered_limiters, registered_rule_limiters
 
 if TYPE_CHECKING:
     from tidegate.limiter.stats import Stats

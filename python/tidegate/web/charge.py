@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Union
 
-from tidegate._web.observers import Refusal, observers
+from tidegate.web.observers import Refusal, observers
 
 if TYPE_CHECKING:
     from tidegate._core import Decision, Limit
-    from tidegate._web.active_limits import ActiveLimits
-    from tidegate._web.execution import Execution
-    from tidegate._web.hooks import Hooks
     from tidegate.limiter.limiter import Limiter
+    from tidegate.web.active_limits import ActiveLimits
+    from tidegate.web.execution import Execution
+    from tidegate.web.hooks import Hooks
 
 __all__ = ["Charge", "Key", "outstanding"]
 

@@ -15,17 +15,17 @@ from typing import Any, Callable, Protocol, Union, overload
 from tidegate import _core
 from tidegate._core import Decision, Limit, peer_of
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._web.active_limits import ActiveLimits
-from tidegate._web.callables import check_function
-from tidegate._web.charge import Charge, Key
-from tidegate._web.dynamic_limit import DynamicLimit
-from tidegate._web.execution import AWAITING, Awaiting, Blocking, Execution
-from tidegate._web.hooks import Hooks
-from tidegate._web.observers import observers
-from tidegate._web.refusal import service_answer
-from tidegate._web.switch import switch
 from tidegate.keys import peer
 from tidegate.limiter.limiter import Limiter
+from tidegate.web.active_limits import ActiveLimits
+from tidegate.web.callables import check_function
+from tidegate.web.charge import Charge, Key
+from tidegate.web.dynamic_limit import DynamicLimit
+from tidegate.web.execution import AWAITING, Awaiting, Blocking, Execution
+from tidegate.web.hooks import Hooks
+from tidegate.web.observers import observers
+from tidegate.web.refusal import service_answer
+from tidegate.web.switch import switch
 
 __all__ = [
     "NO_KEY_POLICIES",

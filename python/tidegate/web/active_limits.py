@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tidegate._errors import ConfigurationError
-from tidegate._web.headers import Problems, fields_for
-from tidegate._web.registry import register
 from tidegate.limiter.limiter import Limiter
+from tidegate.web.headers import Problems, fields_for
+from tidegate.web.registry import register
 
 __all__ = ["ActiveLimits"]
 
