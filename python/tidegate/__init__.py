@@ -32,10 +32,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from tidegate._integrations.decorator import rate_limit
     from tidegate.limiter.plan import Plan
     from tidegate.limiter.stats import Stats
     from tidegate.rules.rule_set import RuleSet
+    from tidegate.web.frameworks.decorator import rate_limit
 
 __all__ = [
     "ArgumentTypeError",
@@ -63,7 +63,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Few programs need these, and they take longer to import than everything else.
     if name == "rate_limit":
-        from tidegate._integrations.decorator import rate_limit
+        from tidegate.web.frameworks.decorator import rate_limit
 
         return rate_limit
     if name == "Plan":

@@ -24,12 +24,12 @@ from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 
 from tidegate._errors import ConfigurationError
-from tidegate._integrations import decorator as decorators
-from tidegate._integrations.django_views import ViewDecorator
 from tidegate.limiter.storage.hints import unknown_options
 from tidegate.web.callables import check_synchronous
 from tidegate.web.decisions import DECISIONS, GRANTED
 from tidegate.web.execution import AWAITING, BLOCKING, Execution
+from tidegate.web.frameworks import decorator as decorators
+from tidegate.web.frameworks.django_views import ViewDecorator
 from tidegate.web.headers import PROBLEM_TYPE, extend
 from tidegate.web.options import DjangoViewOptions, OptionReader
 from tidegate.web.refusal import USUAL

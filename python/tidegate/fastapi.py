@@ -27,20 +27,20 @@ from starlette.requests import HTTPConnection
 
 from tidegate._core import Decision
 from tidegate._errors import ConfigurationError
-from tidegate._integrations.fastapi_defaults import (
+from tidegate.web.decisions import DECISIONS, GRANTED, binding
+from tidegate.web.execution import AWAITING
+from tidegate.web.frameworks.fastapi_defaults import (
     PerRoute,
     exempt,
     has_own_limit,
     name_of,
 )
-from tidegate._integrations.fastapi_errors import RateLimited, refusal_error
-from tidegate._integrations.fastapi_injection import watch_signatures
-from tidegate._integrations.fastapi_openapi import EXEMPT, describe_refusals
-from tidegate._integrations.fastapi_responses import add_headers_to_responses, route_of
-from tidegate._integrations.order_check import check_limit
-from tidegate._integrations.starlette_exceptions import remember
-from tidegate.web.decisions import DECISIONS, GRANTED, binding
-from tidegate.web.execution import AWAITING
+from tidegate.web.frameworks.fastapi_errors import RateLimited, refusal_error
+from tidegate.web.frameworks.fastapi_injection import watch_signatures
+from tidegate.web.frameworks.fastapi_openapi import EXEMPT, describe_refusals
+from tidegate.web.frameworks.fastapi_responses import add_headers_to_responses, route_of
+from tidegate.web.frameworks.order_check import check_limit
+from tidegate.web.frameworks.starlette_exceptions import remember
 from tidegate.web.options import DependencyOptions, OptionReader, of_requests
 from tidegate.web.refusal import USUAL
 from tidegate.web.shared_counters import check_scope, limiter_in_scope, shared_store
@@ -80,7 +80,7 @@ class RateLimit:
     WebSocket.
     """
 
-    # _integrations/fastapi_openapi.py recognises the dependency by this attribute.
+    # web/frameworks/fastapi_openapi.py recognises the dependency by this attribute.
     __tidegate_rate_limit__: Any = None
     # Whether a route's own limit replaces this one.
     is_default = False

@@ -31,16 +31,16 @@ from werkzeug.exceptions import TooManyRequests
 
 from tidegate import _errors
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._integrations.calls import limited_class
-from tidegate._integrations.flask_app import DECISION, LimitedApp
-from tidegate._integrations.flask_cli import add_command
-from tidegate._integrations.flask_headers import AddHeaders
-from tidegate._integrations.flask_views import MARK, LimitedView, PlacedLimit
-from tidegate._integrations.order_check import check_view, reference_count, refuse_registered
 from tidegate.limiter.limit import as_limits
 from tidegate.limiter.storage.hints import unknown_options
 from tidegate.limiter.storage.uri import open_store
 from tidegate.web.callables import check_synchronous
+from tidegate.web.frameworks.calls import limited_class
+from tidegate.web.frameworks.flask_app import DECISION, LimitedApp
+from tidegate.web.frameworks.flask_cli import add_command
+from tidegate.web.frameworks.flask_headers import AddHeaders
+from tidegate.web.frameworks.flask_views import MARK, LimitedView, PlacedLimit
+from tidegate.web.frameworks.order_check import check_view, reference_count, refuse_registered
 from tidegate.web.headers import PROBLEM_TYPE
 from tidegate.web.hooks import log
 from tidegate.web.options import (

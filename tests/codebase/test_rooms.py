@@ -31,7 +31,7 @@ ROOMS: dict[str, tuple[str, str]] = {
         "web/, asgi, wsgi, keys, refusals, testing, pytest_plugin",
         "core, storage, rules, limiter",
     ),
-    "integrations": ("_integrations/, fastapi, flask, django", "core, storage, limiter, web"),
+    "integrations": ("web.frameworks/, fastapi, flask, django", "core, storage, limiter, web"),
     "metrics": ("web.metrics, prometheus, opentelemetry", "core, limiter, web"),
     "outbound": ("_outbound/, httpx, requests", "core, limiter"),
     "contrib": ("contrib/, limits", "core, limiter"),
@@ -176,7 +176,7 @@ def _root(node: ast.expr) -> str | None:
 def test_only_integrations_touch_private_parts_of_frameworks() -> None:
     touched = []
     for name, tree in TREES.items():
-        if name.startswith("_integrations."):
+        if name.startswith("web.frameworks."):
             continue
         of_frameworks = {
             alias.asname or alias.name.partition(".")[0]

@@ -15,7 +15,7 @@ pytest.importorskip("fastapi")
 
 from fastapi import Depends, FastAPI
 from fastapi.dependencies import utils
-from tidegate._integrations.fastapi_injection import _unwraps
+from tidegate.web.frameworks.fastapi_injection import _unwraps
 
 # Older FastAPI evaluates annotations in text among our globals, not the view's, so they are
 # evaluated before.

@@ -30,8 +30,8 @@ from django.test import Client as DjangoClient
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
-from tidegate._integrations import django_views
 from tidegate.django import RateLimitMiddleware, SettingsError, rate_limit
+from tidegate.web.frameworks import django_views
 
 of_django = rate_limit
 NOW = 1_700_000_000 * 10**9

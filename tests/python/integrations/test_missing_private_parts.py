@@ -12,8 +12,8 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from fastapi.testclient import TestClient
 from tidegate import rate_limit
-from tidegate._integrations.fastapi_responses import add_headers_to_responses
 from tidegate.fastapi import RateLimit, RateLimited
+from tidegate.web.frameworks.fastapi_responses import add_headers_to_responses
 
 
 def test_without_fastapis_reading_of_signatures_a_decorated_route_is_limited(

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import routing
 
-from tidegate._integrations.starlette_exceptions import ADDS_FIELDS, add_fields
+from tidegate.web.frameworks.starlette_exceptions import ADDS_FIELDS, add_fields
 
 __all__ = ["add_headers_to_responses", "route_of"]
 

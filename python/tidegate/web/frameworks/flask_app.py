@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 import flask
 
-from tidegate._integrations.calls import flask_refusal
-from tidegate._integrations.flask_cli import blueprints_of
-from tidegate._integrations.flask_views import MARK
 from tidegate.web.combined import combined
 from tidegate.web.decisions import DECISIONS, binding, grant
 from tidegate.web.execution import BLOCKING
+from tidegate.web.frameworks.calls import flask_refusal
+from tidegate.web.frameworks.flask_cli import blueprints_of
+from tidegate.web.frameworks.flask_views import MARK
 from tidegate.web.meta_limit import MetaLimit
 from tidegate.web.refusal import USUAL
 from tidegate.web.rule_requests import RuleRequests
 
 if TYPE_CHECKING:
-    from tidegate._integrations.flask_views import LimitedView, PlacedLimit
     from tidegate.limiter.rule_limiter import RuleLimiter
+    from tidegate.web.frameworks.flask_views import LimitedView, PlacedLimit
     from tidegate.web.request_limiter import Checks, RequestDecision, RequestLimiter
     from tidegate.web.settings import Settings
 

@@ -13,7 +13,7 @@ import typing
 from typing import Any, Callable
 
 from tidegate._errors import ConfigurationError
-from tidegate._integrations.fastapi_openapi import MARK, mark_of
+from tidegate.web.frameworks.fastapi_openapi import MARK, mark_of
 
 __all__ = ["Injection", "inject", "injection_for", "watch_signatures"]
 

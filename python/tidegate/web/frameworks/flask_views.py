@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import flask
 
 from tidegate._errors import ConfigurationError
-from tidegate._integrations.streams import settle_after_flask
 from tidegate.web.decisions import DECISIONS
 from tidegate.web.execution import BLOCKING
+from tidegate.web.frameworks.streams import settle_after_flask
 
 if TYPE_CHECKING:
     from tidegate.web.request_limiter import RequestDecision

@@ -9,7 +9,7 @@ from fastapi.exception_handlers import http_exception_handler
 from starlette.exceptions import HTTPException
 from starlette.websockets import WebSocket
 
-from tidegate._integrations.starlette_exceptions import ADDS_FIELDS
+from tidegate.web.frameworks.starlette_exceptions import ADDS_FIELDS
 from tidegate.web.headers import PROBLEM_TYPE
 
 if TYPE_CHECKING:

@@ -10,19 +10,19 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 from tidegate._errors import ArgumentTypeError, TidegateError
-from tidegate._integrations.streams import (
+from tidegate.web.decisions import DECISIONS, GRANTED, binding
+from tidegate.web.frameworks.streams import (
     settle_after_django,
     settle_after_flask,
     settle_after_starlette,
 )
-from tidegate.web.decisions import DECISIONS, GRANTED, binding
 from tidegate.web.headers import PROBLEM_TYPE, extend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tidegate._integrations.fastapi_injection import Injection
-    from tidegate._integrations.streams import Settle
+    from tidegate.web.frameworks.fastapi_injection import Injection
+    from tidegate.web.frameworks.streams import Settle
     from tidegate.web.request_limiter import RequestDecision
 
 __all__ = [
@@ -160,7 +160,7 @@ class StarletteCall:
     def ensure_can_answer(self, function: Any, outcome: RequestDecision) -> None:
         # The return value of a FastAPI dependency is an argument of the route, not an answer.
         if "fastapi" in sys.modules and not _leads_to(self.request.scope.get("endpoint"), function):
-            from tidegate._integrations.fastapi_errors import refusal_error
+            from tidegate.web.frameworks.fastapi_errors import refusal_error
 
             raise refusal_error(self.request, outcome)
 
@@ -195,7 +195,7 @@ class StarletteCall:
     def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:
         from starlette.exceptions import HTTPException
 
-        from tidegate._integrations.starlette_exceptions import remember
+        from tidegate.web.frameworks.starlette_exceptions import remember
 
         told = binding(remember(self.request.scope, outcome))
         return with_headers_of(exc, told) if isinstance(exc, HTTPException) else exc

@@ -10,18 +10,18 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
 from tidegate._errors import ConfigurationError
-from tidegate._integrations.calls import StarletteCall, adapt_call, limited_class
-from tidegate._integrations.fastapi_injection import inject, injection_for
-from tidegate._integrations.fastapi_openapi import MARK, describe_refusals
-from tidegate._integrations.order_check import (
+from tidegate.web.callables import is_async
+from tidegate.web.combined import combined
+from tidegate.web.execution import AWAITING, BLOCKING
+from tidegate.web.frameworks.calls import StarletteCall, adapt_call, limited_class
+from tidegate.web.frameworks.fastapi_injection import inject, injection_for
+from tidegate.web.frameworks.fastapi_openapi import MARK, describe_refusals
+from tidegate.web.frameworks.order_check import (
     check_limit,
     check_view,
     reference_count,
     refuse_registered,
 )
-from tidegate.web.callables import is_async
-from tidegate.web.combined import combined
-from tidegate.web.execution import AWAITING, BLOCKING
 from tidegate.web.options import OptionReader, RouteOptions, of_requests
 from tidegate.web.refusal import USUAL
 from tidegate.web.request_limiter import RequestDecision, RequestLimiter
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from tidegate._integrations.calls import Call
-    from tidegate._integrations.fastapi_injection import Injection
-    from tidegate._integrations.streams import Settle
     from tidegate.limiter.limit import LimitLike
     from tidegate.web.execution import Execution
+    from tidegate.web.frameworks.calls import Call
+    from tidegate.web.frameworks.fastapi_injection import Injection
+    from tidegate.web.frameworks.streams import Settle
 
 __all__ = ["rate_limit"]
 
@@ -128,7 +128,7 @@ class _Decorator:
     def __call__(self, view: Any) -> Any:
         references = reference_count(view)
         if "django.views" in sys.modules:
-            from tidegate._integrations.django_views import ViewDecorator, is_of_django
+            from tidegate.web.frameworks.django_views import ViewDecorator, is_of_django
 
             if is_of_django(view):
                 if self._of_django is None:

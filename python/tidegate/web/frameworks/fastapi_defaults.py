@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Callable, Generic, TypeVar
 
 from tidegate._errors import ArgumentTypeError
-from tidegate._integrations.fastapi_openapi import EXEMPT, calls_of, mark_of
+from tidegate.web.frameworks.fastapi_openapi import EXEMPT, calls_of, mark_of
 
 __all__ = ["PerRoute", "exempt", "has_own_limit", "name_of"]
 
