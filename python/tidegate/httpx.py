@@ -14,12 +14,12 @@ import anyio
 import httpx
 
 from tidegate._errors import ArgumentTypeError
-from tidegate._outbound.pacing import Pacing
+from tidegate.outbound.pacing import Pacing
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from tidegate._outbound.pacing import PacingOptions
+    from tidegate.outbound.pacing import PacingOptions
 
 __all__ = ["AsyncRateLimitTransport", "RateLimitTransport"]
 

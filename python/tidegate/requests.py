@@ -15,13 +15,13 @@ from requests.exceptions import UnrewindableBodyError
 from requests.utils import rewind_body
 
 from tidegate._errors import ArgumentTypeError
-from tidegate._outbound.pacing import Pacing
+from tidegate.outbound.pacing import Pacing
 
 if TYPE_CHECKING:
     from requests import PreparedRequest, Response
     from typing_extensions import Unpack
 
-    from tidegate._outbound.pacing import PacingOptions
+    from tidegate.outbound.pacing import PacingOptions
 
 __all__ = ["RateLimitAdapter"]
 

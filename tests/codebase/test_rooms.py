@@ -33,7 +33,7 @@ ROOMS: dict[str, tuple[str, str]] = {
     ),
     "integrations": ("web.frameworks/, fastapi, flask, django", "core, storage, limiter, web"),
     "metrics": ("web.metrics, prometheus, opentelemetry", "core, limiter, web"),
-    "outbound": ("_outbound/, httpx, requests", "core, limiter"),
+    "outbound": ("outbound/, httpx, requests", "core, limiter"),
     "contrib": ("contrib/, limits", "core, limiter"),
     "tuning": ("_logs, _tuning/, tuning/", "core, storage, rules, limiter, metrics"),
     "service": (

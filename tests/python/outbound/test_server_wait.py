@@ -8,7 +8,7 @@ from email.utils import formatdate
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidegate._outbound.server_wait import server_wait
+from tidegate.outbound.server_wait import server_wait
 
 HTTP_DATE = "Tue, 14 Nov 2023 22:13:20 GMT"
 LATER = "Tue, 14 Nov 2023 22:14:05 GMT"

@@ -7,8 +7,8 @@ import random
 from typing import TYPE_CHECKING, Any, Callable, TypedDict, Union
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._outbound.server_wait import server_wait
 from tidegate.limiter.limiter import Limiter
+from tidegate.outbound.server_wait import server_wait
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
