@@ -45,7 +45,7 @@ build/wheel-tried/venv/bin/python -m pip install --quiet --no-index "$wheel"
 cd build/wheel-tried
 venv/bin/python - <<'PYTHON'
 import tidegate
-import tidegate._logs
+import tidegate.tuning._logs
 
 limiter = tidegate.Limiter("3/minute", clock=tidegate.ManualClock())
 assert [limiter.allow("key") for _ in range(4)] == [True, True, True, False]

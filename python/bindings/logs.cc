@@ -1,4 +1,4 @@
-// tidegate._logs: reads the logs of servers into NumPy columns. It shares nothing with _core.
+// tidegate.tuning._logs: reads the logs of servers into NumPy columns. It shares nothing with _core.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

@@ -35,7 +35,7 @@ ROOMS: dict[str, tuple[str, str]] = {
     "metrics": ("web.metrics, prometheus, opentelemetry", "core, limiter, web"),
     "outbound": ("outbound/, httpx, requests", "core, limiter"),
     "contrib": ("contrib/, limits", "core, limiter"),
-    "tuning": ("_logs, _tuning/, tuning/", "core, storage, rules, limiter, metrics"),
+    "tuning": ("tuning._logs, tuning/, tuning/", "core, storage, rules, limiter, metrics"),
     "service": (
         "_service/",
         "core, storage, database, rules, load, quotas, anomaly, limiter, metrics",

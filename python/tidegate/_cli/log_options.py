@@ -14,9 +14,9 @@ from tidegate._errors import ConfigurationError
 if TYPE_CHECKING:
     import argparse
 
-    from tidegate._tuning.keys import Keys
-    from tidegate._tuning.logs.log import Log
-    from tidegate._tuning.progress import Progress
+    from tidegate.tuning.keys import Keys
+    from tidegate.tuning.logs.log import Log
+    from tidegate.tuning.progress import Progress
 
 __all__ = ["DEFAULT_ALGORITHM", "add_log_options", "keys_of", "read", "tuning_library"]
 
@@ -96,7 +96,7 @@ def read(arguments: argparse.Namespace) -> Log:
 
 def keys_of(log: Log, by: str, option: str = "--by") -> Keys:
     """The column, or the columns joined by +, that a command counts by, as `option` names them."""
-    from tidegate._tuning.keys import Keys, as_keys
+    from tidegate.tuning.keys import Keys, as_keys
 
     columns = []
     for name in by.split("+"):
@@ -124,8 +124,8 @@ def keys_of(log: Log, by: str, option: str = "--by") -> Keys:
 
 def _counted(arguments: argparse.Namespace, opened: contextlib.ExitStack) -> Any:
     """The logs, with a bar for how much of them was read where that is worth one."""
-    from tidegate._tuning.logs.sources import sources_of
-    from tidegate._tuning.progress import Progress
+    from tidegate.tuning.logs.sources import sources_of
+    from tidegate.tuning.progress import Progress
 
     paths = [each.path() for each in sources_of([name for name in arguments.logs if name != "-"])]
     total = sum(os.path.getsize(path) for path in paths if path is not None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate._errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from tidegate._tuning.replay import Replay
+    from tidegate.tuning.replay import Replay
 
 __all__ = ["check_path", "save_comparison", "save_recommendation", "save_replay"]
 

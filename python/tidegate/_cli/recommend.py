@@ -11,8 +11,8 @@ from tidegate._errors import ConfigurationError
 if TYPE_CHECKING:
     import argparse
 
-    from tidegate._tuning.keys import Keys
-    from tidegate._tuning.logs.log import Log
+    from tidegate.tuning.keys import Keys
+    from tidegate.tuning.logs.log import Log
 
 __all__ = ["register"]
 

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     import argparse
 
     from tidegate._core import Limit
-    from tidegate._tuning.frame import Frame
-    from tidegate._tuning.keys import Keys
-    from tidegate._tuning.logs.log import Log
-    from tidegate._tuning.replay import Replay
+    from tidegate.tuning.frame import Frame
+    from tidegate.tuning.keys import Keys
+    from tidegate.tuning.logs.log import Log
+    from tidegate.tuning.replay import Replay
 
 __all__ = ["register"]
 

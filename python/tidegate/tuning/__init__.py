@@ -12,19 +12,19 @@ Nothing here is imported by ``import tidegate``.
 
 from __future__ import annotations
 
-from tidegate._tuning.backtest import Backtest, backtest
-from tidegate._tuning.clients import Clients
-from tidegate._tuning.compare import Comparison, compare
-from tidegate._tuning.effect import Effect
-from tidegate._tuning.frame import Frame
-from tidegate._tuning.keys import Keys, as_keys
-from tidegate._tuning.least import least_limits
-from tidegate._tuning.logs.log import BadLine, Log
-from tidegate._tuning.logs.reading import read_log
-from tidegate._tuning.recommend import Recommendation, Recommendations, recommend
-from tidegate._tuning.replay import Replay, replay
-from tidegate._tuning.what_if import WhatIf, what_if
 from tidegate.tuning import traffic as traffic
+from tidegate.tuning.backtest import Backtest, backtest
+from tidegate.tuning.clients import Clients
+from tidegate.tuning.compare import Comparison, compare
+from tidegate.tuning.effect import Effect
+from tidegate.tuning.frame import Frame
+from tidegate.tuning.keys import Keys, as_keys
+from tidegate.tuning.least import least_limits
+from tidegate.tuning.logs.log import BadLine, Log
+from tidegate.tuning.logs.reading import read_log
+from tidegate.tuning.recommend import Recommendation, Recommendations, recommend
+from tidegate.tuning.replay import Replay, replay
+from tidegate.tuning.what_if import WhatIf, what_if
 
 __all__ = [
     "Backtest",

@@ -25,11 +25,11 @@ import numpy as np
 
 from tidegate._core import RedisStore, ShmStore
 from tidegate._errors import ArgumentTypeError, ConfigurationError, StorageError
-from tidegate._tuning.columns import shown
-from tidegate._tuning.frame import Frame
-from tidegate._tuning.keys import Keys, as_keys
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.storage.visible import check_visible
+from tidegate.tuning.columns import shown
+from tidegate.tuning.frame import Frame
+from tidegate.tuning.keys import Keys, as_keys
 from tidegate.web.metrics import Sources
 
 if TYPE_CHECKING:

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tidegate._errors import ConfigurationError
-from tidegate._tuning.frame import Frame
-from tidegate._tuning.least import least_limits
-from tidegate._tuning.optional import needed
-from tidegate._tuning.pictures import interactive, style
-from tidegate._tuning.pictures.frames import (
+from tidegate.limiter.limit import Limit
+from tidegate.tuning.frame import Frame
+from tidegate.tuning.least import least_limits
+from tidegate.tuning.optional import needed
+from tidegate.tuning.pictures import interactive, style
+from tidegate.tuning.pictures.frames import (
     DAYS,
     bucket_frame,
     hours_frame,
@@ -32,12 +33,11 @@ from tidegate._tuning.pictures.frames import (
     top_clients_frame,
     what_if_frame,
 )
-from tidegate._tuning.pictures.style import ALLOWED, LIMIT, LINES, REFUSED
-from tidegate.limiter.limit import Limit
+from tidegate.tuning.pictures.style import ALLOWED, LIMIT, LINES, REFUSED
 
 if TYPE_CHECKING:
-    from tidegate._tuning.least import Period
-    from tidegate._tuning.replay import Replay
+    from tidegate.tuning.least import Period
+    from tidegate.tuning.replay import Replay
     from tidegate.types import Algorithm
 
 __all__ = [

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate._tuning.columns import shown
-from tidegate._tuning.keys import Keys
+from tidegate.tuning.columns import shown
+from tidegate.tuning.keys import Keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tidegate._errors import ArgumentTypeError
-from tidegate._tuning.columns import shown
-from tidegate._tuning.optional import needed
-from tidegate._tuning.pictures import style
-from tidegate._tuning.what_if import WhatIf
 from tidegate.tuning import plots
+from tidegate.tuning.columns import shown
+from tidegate.tuning.optional import needed
+from tidegate.tuning.pictures import style
+from tidegate.tuning.what_if import WhatIf
 
 if TYPE_CHECKING:
-    from tidegate._tuning.effect import Effect
-    from tidegate._tuning.least import Period
+    from tidegate.tuning.effect import Effect
+    from tidegate.tuning.least import Period
     from tidegate.types import Algorithm
 
 __all__ = ["Explorer", "what_if"]

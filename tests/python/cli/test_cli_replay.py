@@ -252,7 +252,7 @@ def test_without_numpy_it_says_what_to_install(
 ) -> None:
     for name in [each for each in sys.modules if each.startswith("tidegate.tuning")]:
         monkeypatch.delitem(sys.modules, name)
-    for name in [each for each in sys.modules if each.startswith("tidegate._tuning")]:
+    for name in [each for each in sys.modules if each.startswith("tidegate.tuning")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numpy", None)
     monkeypatch.delattr("tidegate.tuning", raising=False)

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from tidegate import ConfigurationError, tuning
-from tidegate._tuning.times import as_times
+from tidegate.tuning.times import as_times
 
 NAMES = ["ann", "bob", "ann", "Zoë", "bob", "a much longer name than others", "ann"]
 INTS = [7, -3, 7, 2**40, -3, 0, 7]

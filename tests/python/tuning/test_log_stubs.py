@@ -6,9 +6,9 @@ import ast
 from pathlib import Path
 
 import tidegate
-from tidegate import _logs
+from tidegate.tuning import _logs
 
-STUBS = ast.parse((Path(tidegate.__file__).parent / "_logs.pyi").read_text())
+STUBS = ast.parse((Path(tidegate.__file__).parent / "tuning/_logs.pyi").read_text())
 
 
 def names(body: list[ast.stmt]) -> set[str]:

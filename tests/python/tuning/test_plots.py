@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tidegate as tg
 from tidegate import tuning
-from tidegate._tuning.pictures.style import percent, span
 from tidegate.tuning import plots
+from tidegate.tuning.pictures.style import percent, span
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")

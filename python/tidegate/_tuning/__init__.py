@@ -1,1 +1,0 @@
-"""Tuning: what limits would have said to the requests of a log. Needs NumPy."""

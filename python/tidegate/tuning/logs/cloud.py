@@ -1,0 +1,83 @@
+"""The logs of AWS (load balancers and CloudFront), and the W3C format in general."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidegate._errors import ConfigurationError
+from tidegate.tuning.logs.layout import Layout, Meaning, kind_of, pattern
+
+__all__ = ["alb", "w3c"]
+
+_ALB = (
+    "type time elb client:port target:port request_processing_time target_processing_time "
+    "response_processing_time elb_status_code target_status_code received_bytes sent_bytes "
+    '"request" "user_agent" ssl_cipher ssl_protocol target_group_arn "trace_id" "domain_name" '
+    '"chosen_cert_arn" matched_rule_priority request_creation_time'
+)
+_ALB_KNOWN: dict[str, Meaning] = {
+    "time": ("end_time", "duration"),
+    "request_creation_time": ("time", "time"),
+    "client:port": ("address", "ip"),
+    "elb_status_code": ("status", "status"),
+    "sent_bytes": ("bytes", "bytes"),
+    "request": ("request", "url"),
+    "user_agent": ("key", "user_agent"),
+}
+
+_W3C_KNOWN: dict[str, Meaning] = {
+    "date": ("date", "date"),
+    "time": ("clock", "clock"),
+    "c-ip": ("key", "ip"),
+    "cs-username": ("encoded_key", "user"),
+    "cs-method": ("key", "method"),
+    "cs-uri-stem": ("path", "path"),
+    "sc-status": ("status", "status"),
+    "sc-bytes": ("bytes", "bytes"),
+    "cs(User-Agent)": ("encoded_key", "user_agent"),
+    "time-taken": ("seconds", "duration"),
+}
+
+
+def alb(columns: Mapping[str, str]) -> Layout:
+    """AWS's application load balancer, which logs when a request came and when it was answered."""
+    pieces: list[tuple[str, str | None]] = []
+    for number, name in enumerate(_ALB.split(" ")):
+        quoted = name.startswith('"')
+        before = (" " if number else "") + ('"' if quoted else "")
+        pieces += [(before, None), ("", name.strip('"')), ('"' if quoted else "", None)]
+    pieces.append((" ", None))  # more fields may follow
+    return pattern("alb", pieces, _ALB_KNOWN, columns, end_stamped=False, open_end=True)
+
+
+def w3c(fields: list[str], columns: Mapping[str, str], *, is_iis: bool) -> Layout:
+    """The layout for the `fields` of #Fields:. CloudFront and IIS log when a request ended."""
+    for column, name in columns.items():
+        if name not in fields:
+            raise ConfigurationError(
+                f"the column {column} is mapped to {name!r}, which the log does not have; "
+                f"expected one of {', '.join(fields)}"
+            )
+    known = dict(_W3C_KNOWN)
+    known["x-host-header" if "x-host-header" in fields else "cs-host"] = ("encoded_key", "host")
+    if is_iis:
+        known["time-taken"] = ("milliseconds", "duration")
+    known.update({name: (kind_of(column), column) for column, name in columns.items()})
+    found = [(name, *known[name]) for name in fields if name in known]
+    given = set(columns)
+    fields_read = [
+        (name, kind, column)
+        for name, kind, column in found
+        if column not in given or columns[column] == name
+    ]
+    kinds = {kind for _, kind, _ in fields_read}
+    if not {"date", "clock"} <= kinds and "time" not in kinds:
+        raise ConfigurationError(
+            f"the log has the fields {', '.join(fields)}; expected date and time among them"
+        )
+    return Layout(
+        "iis" if is_iis else "cloudfront" if "x-edge-location" in fields else "w3c",
+        "w3c",
+        tuple(fields_read),
+        end_stamped=True,
+    )

@@ -1,0 +1,257 @@
+"""Reads logs from tables: Parquet, Arrow, pandas, polars."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tidegate._errors import ConfigurationError
+from tidegate.limiter.replay import LAST_NS
+from tidegate.tuning import _logs
+from tidegate.tuning.keys import Keys
+from tidegate.tuning.logs.detect import Wishes
+from tidegate.tuning.logs.layout import Layout
+from tidegate.tuning.logs.log import BadLine
+from tidegate.tuning.logs.names import end_stamped, meanings
+from tidegate.tuning.logs.parts import Parts, keys_of
+from tidegate.tuning.optional import needed
+
+__all__ = ["is_table", "parquet", "table"]
+
+_DURATION_NS = {"seconds": 10**9, "milliseconds": 10**6, "microseconds": 10**3, "nanoseconds": 1}
+_UNIT_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_REQUEST = re.compile(r"[A-Z_-]+ (.+?)(?: HTTP/[\d.]+)?")
+_ORIGIN = re.compile(r"\w+://[^/?#]*")
+_PORT = re.compile(r"^([\d.]+):\d+$")
+# Instants of 1973 and later, the same bound as in the reader of text logs.
+_LEAST = 10**8
+_RANGE = "a time from 1970 to the year 2116"
+
+
+def is_table(given: Any) -> bool:
+    """Whether `given` is a table of Arrow, pandas or polars."""
+    return hasattr(given, "__arrow_c_stream__") or (
+        hasattr(given, "columns") and hasattr(given, "to_numpy")
+    )
+
+
+def parquet(path: str, wishes: Wishes) -> Parts:
+    """Reads a Parquet file with pyarrow."""
+    module = needed("pyarrow.parquet", "reading Parquet")
+    with _refusals("a Parquet file", path):
+        return _parts(module.read_table(path), wishes, "parquet")
+
+
+def table(given: Any, wishes: Wishes) -> Parts:
+    """Reads a table."""
+    pa, _ = _arrow()
+    with _refusals("a table", type(given).__name__):
+        if not isinstance(given, pa.Table):
+            is_arrow = hasattr(given, "__arrow_c_stream__")
+            given = pa.table(given) if is_arrow else pa.Table.from_pandas(given)
+        return _parts(given, wishes, "table")
+
+
+@contextlib.contextmanager
+def _refusals(what: str, name: str) -> Iterator[None]:
+    """Turns Arrow's errors about reading and converting into ConfigurationError."""
+    pa, _ = _arrow()
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise ConfigurationError(
+            f"Expected {what} that Arrow can read as a log, got {name}: {error}"
+        ) from error
+
+
+def _arrow() -> tuple[Any, Any]:
+    return needed("pyarrow", "reading a table"), needed("pyarrow.compute", "reading a table")
+
+
+def _parts(arrow: Any, wishes: Wishes, name: str) -> Parts:
+    pa, pc = _arrow()
+
+    names = arrow.schema.names
+    twice = [name for at, name in enumerate(names) if name in names[:at]]
+    if twice:
+        raise ConfigurationError(
+            f"the table has two columns {twice[0]!r}; expected names that tell them apart"
+        )
+    found = {}
+    for field in arrow.schema:
+        values = arrow.column(field.name)
+        value = values[0].as_py() if len(values) else None
+        found[field.name] = 0 if pa.types.is_temporal(field.type) else value
+    chosen, notes = meanings(found, wishes.columns, wishes.duration_unit)
+    columns = {column: (kind, arrow.column(name)) for name, (kind, column) in chosen.items()}
+    instants = columns.pop("time")[1]
+    times = _times(instants, wishes)
+    wrong = [("a time", instants, times.missing), (_RANGE, instants, times.far)]
+    result: dict[str, Any] = {}
+    for column, (kind, values) in columns.items():
+        if kind in _DURATION_NS:
+            result["duration_ns"], too_long = _durations(values, kind)
+            wrong.append(("a duration such as 0.123", values, too_long))
+        elif kind in ("status", "bytes"):
+            numbers = pc.fill_null(pc.cast(values, pa.int64()), 0).to_numpy()
+            most = np.iinfo(np.int32 if kind == "status" else np.int64).max
+            expected = "a status such as 200" if kind == "status" else "a number of bytes"
+            wrong.append((expected, values, (numbers < 0) | (numbers > most)))
+            result[kind] = numbers.astype(np.int32 if kind == "status" else np.int64)
+        elif kind in ("path", "address", "key", "request"):
+            result["path" if kind == "request" else column] = _keys(values, kind, wishes)
+    keep = ~np.logical_or.reduce([mask for _, _, mask in wrong])
+    result = {column: values[keep] for column, values in result.items()}
+    layout = Layout(name, name, (), end_stamped=end_stamped(found, chosen), notes=tuple(notes))
+    bad = len(keep) - int(keep.sum())
+    if bad == len(keep):
+        raise ConfigurationError(
+            f"no row of the table can be read; of the first: {_reason(wrong, 0)}"
+        )
+    lines = [
+        BadLine(int(at) + 1, "", _reason(wrong, int(at)), name) for at in np.flatnonzero(~keep)[:10]
+    ]
+    said = [f"Times are numbers, taken as {times.unit} since the epoch."] if times.unit else []
+    if bad:
+        said.append(
+            f"{bad:,} of {len(keep):,} rows could not be read and were left out; bad_lines has the "
+            "first."
+        )
+    if times.zoneless:
+        said.append("Times have no zone and are taken as UTC; time_zone= names another zone.")
+    return Parts(times.ns[keep], result, layout, bad, lines, said, times.zoneless)
+
+
+def _reason(wrong: list[tuple[str, Any, Any]], at: int) -> str:
+    """Says what was expected of a row, and what it has."""
+    expected, values, _ = next(each for each in wrong if each[2][at])
+    try:
+        given = values[at].as_py()
+    except (ValueError, OverflowError):  # a time that Python cannot represent
+        given = values[at]
+    return f"Expected {expected}, got {'nothing' if given in (None, '') else given}"
+
+
+@dataclass
+class _Times:
+    ns: Any
+    missing: Any
+    far: Any
+    """The mask of times that cannot be replayed."""
+    unit: str = ""
+    """The unit of numeric times."""
+    zoneless: bool = False
+
+
+def _scaled(numbers: Any, scale: int, missing: Any) -> tuple[Any, Any]:
+    """Returns nanoseconds and the mask of numbers out of range, without integer overflow."""
+    far = ~missing & ((numbers < 0) | (numbers > LAST_NS // scale))
+    return np.where(far | missing, 0, numbers).astype(np.int64) * scale, far
+
+
+def _times(values: Any, wishes: Wishes) -> _Times:
+    pa, pc = _arrow()
+
+    missing = np.asarray(pc.is_null(values).to_numpy(), dtype=bool)
+    kind = values.type
+    if pa.types.is_date(kind):
+        raise ConfigurationError("the times are dates; expected instants")
+    if pa.types.is_timestamp(kind):
+        ns, far = _scaled(_filled(pc.cast(values, pa.int64())), _UNIT_NS[kind.unit], missing)
+        return _Times(ns, missing, far, zoneless=kind.tz is None)
+    if pa.types.is_dictionary(kind):
+        values, kind = pc.cast(values, kind.value_type), kind.value_type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        texts = ["" if text is None else text for text in values.to_pylist()]
+        times = np.zeros(len(texts), dtype=np.int64)
+        read, at, zoneless = _logs.read_times([text for text in texts if text])
+        if read is None:
+            given = [text for text in texts if text][at]
+            raise ConfigurationError(f"Expected a time such as 2026-01-31T13:05:00Z, got {given!r}")
+        empty = np.asarray([not text for text in texts], dtype=bool)
+        times[~empty] = read
+        return _Times(times, missing | empty, times < 0, zoneless=bool(zoneless))
+    if pa.types.is_floating(kind):
+        numbers = np.asarray(pc.fill_null(values, float("nan")).to_numpy(), dtype=np.float64)
+        missing = missing | ~np.isfinite(numbers)
+        scale, unit = _unit_of(numbers[~missing], wishes)
+        whole = np.floor(np.where(missing, 0, numbers))
+        part = np.where(missing, 0, numbers) - whole
+        rounding = 1000 if scale == 10**9 else 1
+        ns, far = _scaled(whole, scale, missing)
+        ns += np.round(part * scale / rounding).astype(np.int64) * rounding
+        return _Times(ns, missing, far, unit)
+    if pa.types.is_integer(kind):
+        numbers = _filled(pc.cast(values, pa.int64()))
+        scale, unit = _unit_of(numbers[~missing], wishes)
+        ns, far = _scaled(numbers, scale, missing)
+        return _Times(ns, missing, far, unit)
+    raise ConfigurationError(f"the times are of type {kind}; expected timestamps, numbers or texts")
+
+
+def _filled(values: Any) -> Any:
+    _, pc = _arrow()
+
+    return pc.fill_null(values, 0).to_numpy().astype(np.int64)
+
+
+def _unit_of(numbers: Any, wishes: Wishes) -> tuple[int, str]:
+    names = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+    if wishes.time_unit:
+        return _UNIT_NS[wishes.time_unit], names[wishes.time_unit]
+    if not len(numbers):
+        return 1, ""
+    least, most = numbers.min(), numbers.max()
+    for unit, scale in (("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)):
+        if least >= _LEAST * scale and (unit == "ns" or most < _LEAST * scale * 1000):
+            return _UNIT_NS[unit], names[unit]
+    raise ConfigurationError(
+        f"the times are numbers from {least} to {most}; expected those of 1973 or later, in one "
+        "unit since the epoch, or time_unit= to say what they are"
+    )
+
+
+def _durations(values: Any, kind: str) -> tuple[Any, Any]:
+    """Returns nanoseconds (-1 if missing) and the mask of impossibly long durations."""
+    pa, pc = _arrow()
+
+    if pa.types.is_duration(values.type):
+        whole = pc.cast(pc.cast(values, pa.duration("ns")), pa.int64())
+        ns = pc.fill_null(whole, -1).to_numpy()
+        return ns, np.zeros(len(ns), dtype=bool)
+    numbers = pc.fill_null(pc.cast(values, pa.float64()), float("nan")).to_numpy()
+    missing = ~(numbers >= 0)
+    ns = np.round(np.where(missing, 0, numbers) * _DURATION_NS[kind])
+    too_long = ns > LAST_NS
+    return np.where(missing, -1, np.where(too_long, 0, ns)).astype(np.int64), too_long
+
+
+def _path_of(text: str, keep_query: bool) -> str:
+    """The path in a URL, or in a request line such as "GET /path HTTP/1.1"."""
+    request = _REQUEST.fullmatch(text)
+    path = request[1] if request else text
+    origin = _ORIGIN.match(path)
+    if origin:
+        path = path[origin.end() :] or "/"
+    return path if keep_query else path.split("?", 1)[0].split("#", 1)[0] or "-"
+
+
+def _keys(values: Any, kind: str, wishes: Wishes) -> Keys:
+    pa, pc = _arrow()
+
+    if pa.types.is_dictionary(values.type):  # each chunk may have its own dictionary
+        values = pc.cast(values, values.type.value_type)
+    values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    values = pc.dictionary_encode(values)
+    names = ["-" if name in (None, "") else str(name) for name in values.dictionary.to_pylist()]
+    if kind in ("path", "request"):
+        names = [_path_of(name, wishes.keep_query) for name in names]
+    elif kind == "address":
+        names = [_PORT.sub(r"\1", name) for name in names]
+    codes = pc.fill_null(pc.cast(values.indices, pa.int64()), len(names)).to_numpy()
+    return keys_of(codes, [*names, "-"])
